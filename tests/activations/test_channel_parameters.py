@@ -1,5 +1,6 @@
 """Swish and GELU(mu, sigma) with parameters per channel, and at the ends of their range."""
 
+import copy
 import math
 
 import pytest
@@ -80,3 +81,40 @@ def test_facts_of_activations_with_channels():
 def test_printing_says_the_channels():
     assert "channels=3, channel_dim=-1" in repr(activations.create("swish(beta=(1, 2, 3), channel_dim=-1)"))
     assert "channels" not in repr(activations.create("swish(beta=2.0)"))
+
+
+def test_fixed_values_are_rounded_once():
+    betas, x = (0.3, 0.1), torch.tensor([-3.0, 2.0], dtype=torch.float64)
+    module = activations.create("swish", beta=betas, channel_dim=-1)
+    expected = torch.stack([functional.swish(x[i], betas[i]) for i in range(2)])
+    for wide in (module.half().double(), copy.deepcopy(module).bfloat16().double(), copy.deepcopy(module).double()):
+        torch.testing.assert_close(wide(x), expected, rtol=1e-15, atol=0)
+    assert torch.equal(module.half().float().beta, torch.tensor(betas))
+    one, per_channel = activations.gain("swish(beta=0.3)"), activations.gain("swish(beta=(0.3,))")
+    assert math.isclose(one, per_channel, rel_tol=1e-14)
+
+
+@pytest.mark.parametrize("learnable", [False, True])
+def test_fixed_values_outlast_uninitialised_memory(learnable):
+    """`torch.nn.Module.to_empty` after the meta device, and what transformers does with a buffer that no file holds."""
+    arguments = {"mu": (-0.3, 1.2), "sigma": (0.2, 2.5), "learnable": learnable}
+    expected = activations.create("gaussian_gelu", **arguments)
+    with torch.device("meta"):
+        module = activations.create("gaussian_gelu", **arguments)
+    module = module.to_empty(device="cpu")
+    module.load_state_dict(expected.state_dict())
+    assert torch.equal(module.mu, expected.mu)
+    assert torch.equal(module.sigma, expected.sigma)
+    for name, buffer in list(module.named_buffers()):
+        setattr(module, name, torch.full_like(buffer, math.nan, dtype=torch.float64))
+    assert torch.equal(module.double().mu, torch.tensor((-0.3, 1.2), dtype=torch.float64))
+
+
+def test_memory_that_others_share_is_not_written_again():
+    module = activations.create("swish(beta=(1.0, 2.0))")
+    place = module.beta.data_ptr()
+    with torch.inference_mode():
+        module.double().float().to("cpu")
+    module.to(torch.float32).share_memory()
+    assert module.beta.data_ptr() != place
+    assert module.beta.is_shared()

@@ -1,8 +1,8 @@
 """Parameters that are one number, or one number for each channel of the input."""
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.errors import shown
 
 INFER = "infer"
+_FIXED = "_initial_"  # begins the names of buffers with fixed values, one for each channel
 _PLACEHOLDER = "_placeholder"  # an empty buffer, which goes with the model to its device and dtype
 MOST_CHANNELS = (
     2**24
@@ -67,9 +68,9 @@ class ChannelModule(nn.Module):
         self.channel_dim = channel_dim
         self._given_channels = None if any(isinstance(value, tuple) for value in initial.values()) else channels
         self._learned = learned
-        for name, value in initial.items():
-            if isinstance(value, tuple):
-                self.register_buffer(f"_initial_{name}", torch.tensor(value), persistent=False)
+        self._fixed = {f"{_FIXED}{name}": value for name, value in initial.items() if isinstance(value, tuple)}
+        for name, value in self._fixed.items():
+            self.register_buffer(name, torch.tensor(value), persistent=False)
         for name in learned:
             self.register_parameter(name, None)
         if self.channels != INFER:
@@ -108,7 +109,30 @@ class ChannelModule(nn.Module):
 
     def initial(self, name: str, value: Numbers) -> float | Tensor:
         """Return an initial value as it is used: a number, or the buffer with one for each channel."""
-        return self.get_buffer(f"_initial_{name}") if isinstance(value, tuple) else value
+        return self.get_buffer(f"{_FIXED}{name}") if isinstance(value, tuple) else value
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Convert or move the module; fixed values are written anew, so that none is rounded twice or uninitialised."""
+        before = dict(self._buffers)
+        super()._apply(fn, recurse)
+        for name in self._fixed:
+            if self._buffers[name] is not before[name]:
+                self._write(name)
+        return self
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute; transformers puts an uninitialised tensor in the place of a buffer that no file holds."""
+        super().__setattr__(name, value)
+        if name in vars(self).get("_fixed", ()):
+            self._write(name)
+
+    def _write(self, name: str) -> None:
+        """Write the values of a buffer that was made anew."""
+        values, buffer = self._fixed[name], self._buffers[name]
+        # A subclass of tensors is its maker's matter, and so is a buffer of another size: one channel of several.
+        if type(buffer) is Tensor and not buffer.is_meta and buffer.shape == (len(values),):
+            with torch.no_grad():
+                buffer.copy_(torch.tensor(values, dtype=buffer.dtype, device="cpu"))
 
     def check_channels(self) -> None:
         """Refuse to compute before the number of channels is known."""
