@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from lit_gelu.data.errors import DataArgumentError, DataError
+from lit_gelu.data.refusals import check_count, check_one_of
 from lit_gelu.data.resumable_loader import ResumableDataLoader
 from lit_gelu.data.seeded_order import ORDERS, SeededDataLoader, SeededSampler
 
@@ -115,8 +116,7 @@ class InMemoryDataModule(LightningDataModule, ABC):
     def __init__(self, batch_size: int, order: str = "global") -> None:
         super().__init__()
         check_count("batch_size", batch_size, 1)
-        if order not in ORDERS:
-            raise DataArgumentError(f"order={order!r} is not accepted. Give one of {', '.join(map(repr, ORDERS))}.")
+        check_one_of(ORDERS, order=order)
         # Where files lie on one machine is no property of a training run: only the batch size is recorded.
         self.save_hyperparameters({"batch_size": batch_size} | ({} if order == "global" else {"order": order}))
         self.batch_size, self.order = batch_size, order
@@ -211,12 +211,6 @@ def fits(nbytes: int, device: torch.device) -> bool:
     if device.type == "cuda":
         return nbytes <= RESIDENT_SHARE * torch.cuda.mem_get_info(device)[0]
     return device.type == "cpu"
-
-
-def check_count(name: str, value: int, lowest: int) -> None:
-    """Refuse what is no count."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
-        raise DataArgumentError(f"{name}={value!r} is not accepted. Give an integer of at least {lowest}.")
 
 
 def data_root(root: str | os.PathLike[str] | None) -> Path:

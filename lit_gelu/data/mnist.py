@@ -11,6 +11,7 @@ from torchvision.datasets import MNIST
 from lit_gelu.data.errors import CorruptDataError, DataArgumentError, DataNotFoundError
 from lit_gelu.data.idx import find_idx, read_idx
 from lit_gelu.data.in_memory import InMemoryDataModule, InMemoryImages, data_root
+from lit_gelu.data.refusals import check_flags
 
 VALIDATION_SAMPLES = 5_000
 _SAMPLES = {"train": 60_000, "t10k": 10_000}
@@ -67,6 +68,7 @@ class MNISTData(InMemoryDataModule):
                 f"validation={validation!r} is not accepted. Give an integer from 0 (train on all 60,000 images) to "
                 "59999."
             )
+        check_flags(download=download, checksum=checksum)
         self.validation = validation
         self.save_hyperparameters({"batch_size": batch_size, "validation": validation})
         self.root = data_root(root)

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from lit_gelu.data.cifar.files import CLASSES, CIFARName, cifar_folder, download_cifar, missing_cifar_files, read_cifar
 from lit_gelu.data.errors import DataArgumentError, DataNotFoundError
 from lit_gelu.data.image_arrays import ImageArrays, read_arrays_file
-from lit_gelu.data.in_memory import InMemoryDataModule, InMemoryImages, InMemorySamples, check_count, data_root
+from lit_gelu.data.in_memory import InMemoryDataModule, InMemoryImages, InMemorySamples, data_root
+from lit_gelu.data.refusals import check_count, check_flags
 from lit_gelu.files import is_file, is_folder
 
 _SPLIT_SEED = 0
@@ -57,6 +58,7 @@ class CIFARData(InMemoryDataModule):
     ) -> None:
         super().__init__(batch_size)
         check_count("validation", validation, 0)
+        check_flags(download=download)
         for name, samples in {"train_samples": train_samples, "test_samples": test_samples}.items():
             if samples is not None:
                 check_count(name, samples, 1)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from lit_gelu.data.cifar.base import CIFARData
 from lit_gelu.data.cifar.files import CIFARName
+from lit_gelu.data.refusals import check_flags
 from lit_gelu.data.whitening import Whitening, ZCAWhitening, cached_whitening, fit_whitening
 
 EPSILON = 1e-5
@@ -79,6 +80,7 @@ class CIFAR10Data(CIFARData):
             train_samples=train_samples,
             test_samples=test_samples,
         )
+        check_flags(whiten=whiten)
         self.whiten = whiten
         self.cache = None if cache is None else Path(cache)
         self.save_hyperparameters({**self.hparams, "whiten": whiten})

@@ -10,7 +10,8 @@ from lit_gelu.data.cifar.augmentation import AugmentedImages, Padding
 from lit_gelu.data.cifar.base import CIFARData
 from lit_gelu.data.cifar.files import CIFARName
 from lit_gelu.data.errors import DataArgumentError
-from lit_gelu.data.in_memory import InMemorySamples, check_count
+from lit_gelu.data.in_memory import InMemorySamples
+from lit_gelu.data.refusals import check_count, check_flags, check_one_of
 
 Normalisation = Literal["mean_image", "channels"]
 _LEVELS = 256
@@ -90,8 +91,9 @@ class CIFAR100Data(CIFARData):
             test_samples=test_samples,
         )
         check_count("evaluation_batch_size", evaluation_batch_size, 1)
-        _check_choice("padding", padding, ("zeros", "reflect"))
-        _check_choice("normalisation", normalisation, ("mean_image", "channels"))
+        check_one_of(("zeros", "reflect"), padding=padding)
+        check_one_of(("mean_image", "channels"), normalisation=normalisation)
+        check_flags(mirrored_copies=mirrored_copies, random_mirroring=random_mirroring)
         if mirrored_copies and random_mirroring:
             raise DataArgumentError(
                 "mirrored_copies=True and random_mirroring=True given; accepted: one of them. To mirror at random: "
@@ -165,9 +167,3 @@ def channel_statistics(pixels: Tensor) -> tuple[Tensor, Tensor]:
             'standard deviation. Use normalisation="mean_image".'
         )
     return mean.reshape(-1, 1, 1).float(), std.reshape(-1, 1, 1).float()
-
-
-def _check_choice(name: str, value: str, accepted: tuple[str, ...]) -> None:
-    """Refuse what is not among the choices."""
-    if value not in accepted:
-        raise DataArgumentError(f"{name}={value!r} is not accepted. Give one of: {', '.join(accepted)}.")

@@ -8,8 +8,9 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
-from lit_gelu.data.errors import DataArgumentError, DataError
+from lit_gelu.data.errors import DataError
 from lit_gelu.data.in_memory import InMemoryDataModule, data_root
+from lit_gelu.data.refusals import check_flags, check_one_of
 from lit_gelu.data.timit.cache import Frames, cached_frames
 from lit_gelu.data.timit.corpus import Split, find_sentences, split_sentences
 from lit_gelu.data.timit.frames import Normalisation, NormaliseFrames, SentenceFrames, fit_normalisation
@@ -57,7 +58,7 @@ class TIMITData(InMemoryDataModule):
             its seed and the number of the epoch alone.
 
     Raises:
-        DataArgumentError: If ``batch_size`` or ``glottal_stop`` is none of the accepted values.
+        DataArgumentError: If an argument is none of the accepted values.
 
     Example:
         >>> TIMITData(root="data").folder.as_posix()
@@ -77,8 +78,8 @@ class TIMITData(InMemoryDataModule):
         order: str = "global",
     ) -> None:
         super().__init__(batch_size, order)
-        if glottal_stop not in {"sil", "ignore"}:
-            raise DataArgumentError(f"glottal_stop={glottal_stop!r} is not accepted. Give 'sil' or 'ignore'.")
+        check_one_of(("sil", "ignore"), glottal_stop=glottal_stop)
+        check_flags(padded_statistics=padded_statistics, centre_twice=centre_twice, allow_incomplete=allow_incomplete)
         self.save_hyperparameters({
             "batch_size": batch_size,
             "glottal_stop": glottal_stop,

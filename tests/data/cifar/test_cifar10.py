@@ -10,8 +10,8 @@ import torchvision
 from colour_images import write_arrays
 from torch import nn
 
-from lit_gelu.data import CIFAR10Data, DataNotFoundError
-from lit_gelu.data.cifar.cifar10 import ScaledPixels
+from lit_gelu.data import CIFAR10Data, DataArgumentError, DataNotFoundError
+from lit_gelu.data.errors import DataArgumentError
 from lit_gelu.data.whitening import ZCAWhitening
 
 few = pytest.mark.filterwarnings("ignore:The whitening is fitted to")  # fewer images than pixels
@@ -197,3 +197,8 @@ def test_whitened_training_images_have_the_stated_covariance(tmp_path):
     assert means[1].abs().max() < 1e-4
     # Images that it was not fitted to come out with about the same deviation.
     assert white.val_set.images.std().item() == pytest.approx(white.train_set.images.std().item(), rel=0.1)
+
+
+def test_the_text_no_is_not_taken_for_yes():
+    with pytest.raises(DataArgumentError, match=r"whiten='no' is not accepted\. Give True or False\."):
+        CIFAR10Data(whiten="no")

@@ -196,8 +196,10 @@ def test_labels_of_another_set(tmp_path):
         ({"test_samples": True}, "test_samples=True"),
         ({"batch_size": 601}, "batch_size=601 is larger"),
         ({"evaluation_batch_size": 0}, "evaluation_batch_size=0 .*at least 1"),
-        ({"padding": "zero"}, "padding='zero' .*zeros, reflect"),
-        ({"normalisation": "mean"}, "normalisation='mean' .*mean_image, channels"),
+        ({"padding": "zero"}, "padding='zero' .*'zeros', 'reflect'"),
+        ({"normalisation": "mean"}, "normalisation='mean' .*'mean_image', 'channels'"),
+        ({"mirrored_copies": "no"}, "mirrored_copies='no' is not accepted. Give True or False"),
+        ({"download": 0}, "download=0 is not accepted. Give True or False"),
         ({"random_mirroring": True}, "one of them.*mirrored_copies=False"),
     ],
 )

@@ -135,8 +135,12 @@ def test_the_environment_names_the_root(monkeypatch):
 
 
 def test_refused_arguments(root):
-    with pytest.raises(DataArgumentError, match=r"glottal_stop='t' is not accepted\. Give 'sil' or 'ignore'"):
+    with pytest.raises(DataArgumentError, match=r"glottal_stop='t' is not accepted\. Give one of 'sil', 'ignore'\."):
         TIMITData(glottal_stop="t")
+    with pytest.raises(DataArgumentError, match=r"glottal_stop=\['sil'\] is not accepted"):
+        TIMITData(glottal_stop=["sil"])
+    with pytest.raises(DataArgumentError, match=r"centre_twice='no' is not accepted\. Give True or False\."):
+        TIMITData(centre_twice="no")
     with pytest.raises(DataArgumentError, match="batch_size=0 is not accepted"):
         TIMITData(batch_size=0)
     with pytest.raises(DataArgumentError, match=r"batch_size=64 is larger than the training set \(4 samples\)"):
