@@ -22,6 +22,7 @@ from lit_gelu.replicas.data.macro_steps import MacroSteps, count_further_steps, 
 from lit_gelu.replicas.errors import NotReplicableError, ReplicaArgumentError
 from lit_gelu.replicas.evaluation import MemberEvaluation
 from lit_gelu.replicas.executors import EagerExecutor, steps_by_name
+from lit_gelu.replicas.figures import StepFigures
 from lit_gelu.replicas.membership.building import Member, build_members, keys_of
 from lit_gelu.replicas.membership.hooks import check_hooks
 from lit_gelu.replicas.membership.member_trainer import MemberTrainer
@@ -87,8 +88,7 @@ class ReplicaGroup(LightningModule):
         self.executor = EagerExecutor(members, executor, differ)
         self.tree = self.executor.stacks.tree
         self.seeds, self.keys = [member.seed for member in members], keys_of(members)
-        self.logged: dict[str, list[Tensor]] = {}
-        self._latest: dict[str, Tensor] = {}  # what each figure was when a step of the epoch logged it last
+        self._figures = StepFigures(self.active, getattr(self.executor.forward, "logged_as", {}))
         self.measured: dict[str, Tensor] = {}
         self._plateau_epoch = -1  # the last one behind which schedulers looked at a value
         self._ends: dict[int, dict[str, Any]] = {}  # where the runs of inactive replicas are
@@ -121,6 +121,11 @@ class ReplicaGroup(LightningModule):
         is active. What a group logs is the mean of those that are.
         """
         return self.executor.active
+
+    @property
+    def logged(self) -> dict[str, list[Tensor]]:
+        """What training steps logged, ``[steps, replicas]`` in parts, of the epoch so far."""
+        return self._figures.logged
 
     @property
     def steps_of_epoch(self) -> tuple[int, int]:
@@ -210,7 +215,8 @@ class ReplicaGroup(LightningModule):
         """Begin an epoch; Lightning calls this for new ones only."""
         self._note_stopped()
         self._step_on_plateau(self.trainer.current_epoch - 1)  # where the run was resumed before that epoch's last hook
-        self._loader.start, self._place, self.logged, self._latest = 0, 0, {}, {}
+        self._figures.begin_epoch()
+        self._loader.start, self._place = 0, 0
         self._loader.before = self.trainer.global_step
         self._epoch_start = self.executor.streams.states()
         self._plan = self._drawn()
@@ -228,28 +234,9 @@ class ReplicaGroup(LightningModule):
         self._of_members.further = 0
         count_further_steps(trainer, len(steps) - 1)
         self._place = steps[-1] + 1
-        for name, values in logged.items():
-            self.logged.setdefault(name, []).append(values)  # where they are: a device is not waited for
-            self.log(name, self._mean(values[-1]), prog_bar=name == "train_loss")
-        self._write_to_loggers(parts, before, len(steps))
+        self._figures.take(self, logged)
+        self._figures.write(trainer, parts, before, len(steps))
         return logged
-
-    def _write_to_loggers(self, parts: Sequence[Mapping[str, Tensor]], before: int, count: int) -> None:
-        """Write what steps logged, but for the last one of a batch: Lightning looks at that one alone."""
-        every = self.trainer.log_every_n_steps  # type: ignore[attr-defined] # set by a connector
-        if not every or not self.trainer.loggers:
-            return
-        steps = count // len(parts)
-        for number, part in enumerate(parts):
-            first = before + number * steps  # numbered from 0
-            due = [row for row in range(steps) if (first + row + 1) % every == 0 and first + row + 1 < before + count]
-            values = {name: value.cpu() for name, value in part.items()} if due else {}  # a device is waited for
-            for row in due:
-                latest = {**self._latest, **{name: value[row] for name, value in values.items()}}
-                means = {name: float(self._mean(value)) for name, value in latest.items()}
-                for logger in self.trainer.loggers:
-                    logger.log_metrics({**means, "epoch": self.trainer.current_epoch}, first + row)
-            self._latest.update({name: value[-1] for name, value in part.items()})
 
     def on_train_epoch_end(self) -> None:
         """Step the schedulers that look at what validation found."""
@@ -401,13 +388,6 @@ class ReplicaGroup(LightningModule):
             if replica not in self._ends:
                 self._ends[replica] = self._present(replica)
 
-    def _mean(self, values: Tensor) -> Tensor:
-        """Return the mean of the active replicas, or of all if none is."""
-        if self.active.all() or not self.active.any():
-            return values.mean()
-        places = self.active.nonzero().flatten()
-        return values[places.to(values.device, non_blocking=True)].mean()
-
     @property
     def _data(self) -> ReplicaDataModule:
         return self.trainer.datamodule  # type: ignore[attr-defined, no-any-return] # set by a connector
@@ -479,7 +459,7 @@ class ReplicaGroup(LightningModule):
         if not self.trainer.sanity_checking:
             self.measured = measured
         for name, values in measured.items():
-            self.log(name, self._mean(values), prog_bar=True, add_dataloader_idx=False)
+            self.log(name, self._figures.mean(values), prog_bar=True, add_dataloader_idx=False)
 
 
 # What Lightning says of training that steps optimizers itself, and of batches that it takes for steps.

@@ -18,6 +18,7 @@ from torchmetrics import Metric, MetricCollection
 from lit_gelu.replicas.errors import NotReplicableError
 from lit_gelu.replicas.forward.hidden import NO_VMAP, hide, hide_hyper_parameters, hide_metric
 from lit_gelu.replicas.forward.keyed_rules import KeyedDropoutRule
+from lit_gelu.replicas.forward.log_options import LogOptions, as_figure, keep
 from lit_gelu.replicas.forward.rules import (
     WHOLE_VECTORS,
     ActivationRule,
@@ -71,16 +72,16 @@ def is_task(module: nn.Module) -> bool:
 class _MemberStep(nn.Module):
     """A member's training step as a forward pass."""
 
-    def __init__(self, member: LightningModule) -> None:
+    def __init__(self, member: LightningModule, logged_as: dict[str, LogOptions]) -> None:
         super().__init__()
-        self.member = member
+        self.member, self.logged_as = member, logged_as
         # As Lightning tells: two arguments, of whatever names, are the batch and its number.
         self.takes_index = is_param_in_hook_signature(member.training_step, "batch_idx", min_args=2)
 
     def forward(self, batch: Any, index: int) -> tuple[Tensor, Logged]:
         if is_task(self.member):
             return self.member.mean_loss(*batch), {}  # type: ignore[operator] # of a task
-        with _log_taken_over(self.member) as logged:
+        with _log_taken_over(self.member, self.logged_as) as logged:
             outputs = self.member.training_step(*(batch, index)[: 1 + self.takes_index])
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
         if not isinstance(loss, Tensor):
@@ -92,22 +93,26 @@ class _MemberStep(nn.Module):
 
 
 @contextmanager
-def _log_taken_over(member: LightningModule) -> Iterator[Logged]:
-    """Collect what a training step logs: there is no Trainer around a member."""
+def _log_taken_over(member: LightningModule, logged_as: dict[str, LogOptions]) -> Iterator[Logged]:
+    """Collect what a training step logs, and how: there is no Trainer around a member."""
     logged: Logged = {}
 
-    def log_dict(values: Mapping[str, Any], *_: Any, **__: Any) -> None:
-        for name, value in values.items():
-            if isinstance(value, Metric | MetricCollection):
-                raise NotReplicableError(
-                    f"The training step logs the metric {name!r} itself, which counts through an epoch, and a group "
-                    "keeps what each step found. Log its value: self.log(name, self.metric(outputs, labels)). In "
-                    "validation and test steps metrics are logged as ever."
-                )
-            logged[name] = torch.as_tensor(value, dtype=None if isinstance(value, Tensor) else torch.float32).detach()
+    def log(name: str, value: Any, *given: Any, **named: Any) -> None:
+        if isinstance(value, Metric | MetricCollection):
+            raise NotReplicableError(
+                f"The training step logs the metric {name!r} itself, which counts through an epoch, and a group "
+                "keeps what each step found. Log its value: self.log(name, self.metric(outputs, labels)). In "
+                "validation and test steps metrics are logged as ever."
+            )
+        keep(logged_as, name, LogOptions.of(name, *given, **named))
+        logged[name] = as_figure(value)
+
+    def log_dict(dictionary: Mapping[str, Any], *given: Any, **named: Any) -> None:
+        for name, value in dictionary.items():
+            log(name, value, *given, **named)
 
     own = vars(member)
-    own["log"], own["log_dict"] = lambda name, value, *_, **__: log_dict({name: value}), log_dict
+    own["log"], own["log_dict"] = log, log_dict
     try:
         yield logged
     finally:
@@ -119,7 +124,8 @@ class LoopForward:
 
     def __init__(self, stacks: Stacks, streams: Streams) -> None:
         self.stacks, self.streams = stacks, streams
-        self.steps = [_MemberStep(module) for module in stacks.modules]  # type: ignore[arg-type] # of a group
+        self.logged_as: dict[str, LogOptions] = {}
+        self.steps = [_MemberStep(module, self.logged_as) for module in stacks.modules]  # type: ignore[arg-type] # of a group
         self.own: list[dict[str, Tensor]] = []  # each member's parts of the trained stacks, of the last `losses`
         self.places = [TensorPlaces(module, " in torch.no_grad()", stacks.trained) for module in stacks.modules]
 
@@ -206,7 +212,8 @@ class VmapForward:
             if names and not isinstance(template.get_submodule(path), Metric):
                 hide(template.get_submodule(path), names)
         hide_hyper_parameters(template, members)
-        self.streams, self.step = streams, _MemberStep(template)  # type: ignore[arg-type] # of a group
+        self.logged_as: dict[str, LogOptions] = {}
+        self.streams, self.step = streams, _MemberStep(template, self.logged_as)  # type: ignore[arg-type] # of a group
         self.places = TensorPlaces(template, ', or give the group executor="loop"')
         self.with_modes = [*self.step.modules(), *self.own_activations.modules()]
 
