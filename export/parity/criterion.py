@@ -24,6 +24,10 @@ exceeds, and 8 in float32, since a plain loop of additions has twice the noise o
 of what is stored covers that. The last term is absolute, four roundings of float32 at 1 or at the largest output: the
 sigmoids of other libraries have such errors where PyTorch's tail goes on.
 
+Of whole numbers and truth values the error is the share of entries that differ. In how many rows one position may
+differ follows from that limit: as many as chance explains where entries differ independently, and twice as many as
+PyTorch's own (`lit_gelu.export.parity.by_position`).
+
 Where an error is above a limit in float32, PyTorch's own error is measured eight times more, with all weights and
 inputs moved by at most a unit in the last place, which is what another order of additions does to each layer.
 """

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from lit_gelu.export.parity.by_position import ByPosition
 from lit_gelu.export.parity.ulp import overflowed
 
 
@@ -28,6 +29,7 @@ class Differences:
     compared_rows: int = 0
     changed_margins: list[float] = field(default_factory=list)
     share: float | None = None  # of entries that differ, in the batch that has most; None for real numbers
+    by_position: ByPosition = field(default_factory=ByPosition)  # of whole numbers and truth values
 
     def add(self, output: np.ndarray | None, reference: np.ndarray, excused: np.ndarray | None = None) -> None:
         """Add one batch; no output, or one of another shape than the reference's, is infinitely wrong."""
@@ -38,7 +40,9 @@ class Differences:
             self.max_abs = float("inf")
             return
         if reference.dtype.kind in "iub":
-            self.share = max(self.share or 0.0, float(np.mean(output != reference)) if output.size else 0.0)
+            differs = output != reference
+            self.share = max(self.share or 0.0, float(np.mean(differs)) if output.size else 0.0)
+            self.by_position.add(differs)
         y = output.astype(np.float64)
         with np.errstate(invalid="ignore"):
             error = np.where(y == r, 0.0, np.abs(y - r))
@@ -65,6 +69,7 @@ class Differences:
         self.max_abs = max(self.max_abs, other.max_abs)
         if other.share is not None:
             self.share = max(self.share or 0.0, other.share)
+            self.by_position.take_larger(other.by_position)
 
     @property
     def mean_abs(self) -> float:

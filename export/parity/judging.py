@@ -213,7 +213,8 @@ class Judge:
         spread = found.spread.max_abs if found.spread.count else None
 
         def row(comparison: str, differences: Differences, *, gating: bool) -> ParityRow:
-            worst = self._worst_index(output, found, family) if gating and differences is found.vs64 else None
+            decides = gating and differences is found.vs64
+            worst = self._worst_index(output, found, family, allowed) if decides else None
             return ParityRow(
                 comparison=comparison,
                 inputs=family.name,
@@ -259,9 +260,11 @@ class Judge:
         """An absolute error that any index of an output may have."""
         return smallest_error_of_an_index(self._scales.get(output, 0.0), self.dtype)
 
-    def _worst_index(self, output: str, found: _Found, family: Family) -> WorstIndex | None:
+    def _worst_index(self, output: str, found: _Found, family: Family, allowed: float) -> WorstIndex | None:
         """Return the index that is nearest to its limit; extremes are judged as a whole only."""
         if family.extreme or output not in self.usual:
             return None
+        if found.vs64.share is not None:
+            return found.vs64.by_position.worst(found.spread.by_position, allowed)
         ignored = self._ignored_at_an_index(output)
         return found.by_index.worst(self.usual[output], self.dtype, self.tolerance, ignored)

@@ -39,9 +39,10 @@ class ParityRow(Displayed):
         extreme: Whether the inputs are far outside the range of data.
         index: The index of the output whose error is largest in units of its limit, such as ``[:, 2]``; empty where
             indices are not judged, which is on extremes.
-        index_error: Its largest absolute error.
+        index_error: Its largest absolute error; of whole numbers and truth values, the rows in which it differs.
         index_limit: What that may be.
-        index_scale: Its largest magnitude in float64, on all inputs that are no extremes.
+        index_scale: Its largest magnitude in float64, on all inputs that are no extremes; of whole numbers and truth
+            values, the number of rows.
         detail: Anything else worth knowing.
         whole_numbers: Whether the output holds whole numbers or truth values.
     """
@@ -118,6 +119,8 @@ class ParityRow(Displayed):
         if not self.index:
             return ""
         error, limit = self.index_error, self.index_limit
+        if self.whole_numbers:
+            return f"{self.index} differs in {error:.0f} of {self.index_scale:.0f} rows (limit {limit:.3g})"
         if self.index_scale == 0:
             return f"{self.index} is off by {error:.3g} (limit {limit:.3g})"
         error, limit = error / self.index_scale, limit / self.index_scale

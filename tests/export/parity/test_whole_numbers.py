@@ -39,6 +39,32 @@ def test_large_numbers_that_are_slightly_off_do_not_pass(first, dtype, tmp_path)
     assert check_parity(Naming(first).eval(), tmp_path / "right.onnx", input_sample=x).passed
 
 
+class Mask(nn.Module):
+    """Where a net is positive, one truth value for each of many pixels; ``flipped`` has one of them wrong."""
+
+    def __init__(self, pixels):
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = nn.Sequential(nn.Linear(4, pixels), nn.GELU())
+        self.register_buffer("flipped", torch.zeros(pixels, dtype=torch.bool))
+
+    def forward(self, x):
+        return ((self.net(x) > 0) ^ self.flipped).unflatten(1, (-1, 8))
+
+
+@pytest.mark.parametrize(("pixels", "dtype"), [(4096, "fp16"), (160_000, "fp32")])
+def test_one_pixel_of_a_large_mask_that_is_wrong_in_every_row_does_not_pass(pixels, dtype, tmp_path):
+    x, net = torch.randn(5, 4), Mask(pixels).eval()
+    export_onnx(net, tmp_path / "right.onnx", x, dtype=dtype)
+    assert check_parity(net, tmp_path / "right.onnx", input_sample=x).passed
+    net.flipped[11] = True
+    export_onnx(net, tmp_path / "other.onnx", x, dtype=dtype)
+    net.flipped[11] = False
+    report = check_parity(net, tmp_path / "other.onnx", input_sample=x, strict=False)
+    assert not report.passed
+    assert any("[:, 1, 3] differs in 32 of 32 rows" in str(row) for row in report.failures)
+
+
 def test_the_share_that_differs_in_the_worst_batch():
     found = Differences()
     found.add(np.array([1, 2, 3, 4]), np.array([1, 2, 3, 4]))
