@@ -10,6 +10,7 @@ from typing import Any
 
 from lit_gelu.activations.integrations.installation import (
     Installation,
+    added_since,
     from_lower_case,
     import_library,
     is_path,
@@ -27,9 +28,11 @@ def install(registry: Names, override: bool = False) -> Installation:
     module: Any = import_library("diffusers.models.activations", "diffusers")
     before = module.ACT2CLS
     taken = set(names_of(registry)) if override else set()
-    module.ACT2CLS = _DiffusersTable({key: value for key, value in before.items() if key not in taken}, registry)
+    own = {key: value for key, value in before.items() if key not in taken}
+    module.ACT2CLS = _DiffusersTable(own, registry)
 
     def undo() -> None:
+        before.update(added_since(module.ACT2CLS, own))
         module.ACT2CLS = before
 
     return Installation("diffusers", registry, override, undo)

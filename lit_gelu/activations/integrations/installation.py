@@ -2,12 +2,15 @@
 
 import importlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import ModuleType
-from typing import Self
+from typing import Any, Self
 
-from lit_gelu.activations.errors import AlreadyInstalledError, MissingLibraryError
+from torch import nn
+
+from lit_gelu.activations.errors import ActivationSpecError, AlreadyInstalledError, MissingLibraryError
 from lit_gelu.activations.naming.names import Names
+from lit_gelu.activations.naming.spec import ActivationSpec
 
 _LITERALS = re.compile(r"(?<==)\s*(true|false|none)\s*(?=[,)])")
 _installed: dict[str, "Installation"] = {}
@@ -65,6 +68,23 @@ def present(library: str, registry: Names, override: bool) -> Installation | Non
 def names_of(registry: Names) -> list[str]:
     """Return every name and alias of a registry."""
     return sorted({name for entry in registry.entries() for name in (entry.name, *entry.aliases)})
+
+
+def added_since(table: Mapping[str, Any], content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what others have put into a table that had this content when it was installed."""
+    return {key: value for key, value in table.items() if key not in content or content[key] is not value}
+
+
+def function_module(registry: Names, spec: ActivationSpec, layer: str) -> nn.Module:
+    """Build what a library calls as a function; what only a layer can be is refused, with how to make one there."""
+    module, why = registry.create(spec), ""
+    if any(True for _ in module.parameters()):
+        why = "has parameters, which nobody would train"
+    elif registry.entry(spec.name).facts_for(spec.arguments).stochastic:
+        why = "draws random numbers in training, and is not told when training ends"
+    if why:
+        raise ActivationSpecError(f"{str(spec)!r} {why}: it cannot be a function. Use it as a layer: {layer}.")
+    return module
 
 
 def is_path(text: str) -> bool:

@@ -12,7 +12,15 @@ from typing import Any, Self
 from torch import Tensor
 
 from lit_gelu.activations.errors import ActivationSpecError, MissingLibraryError
-from lit_gelu.activations.integrations.installation import Installation, import_library, is_path, names_of, present
+from lit_gelu.activations.integrations.installation import (
+    Installation,
+    added_since,
+    function_module,
+    import_library,
+    is_path,
+    names_of,
+    present,
+)
 from lit_gelu.activations.naming.names import Names
 
 _PACKAGE = "lit_gelu"
@@ -35,6 +43,7 @@ def install(registry: Names, override: bool = False) -> Installation:
     naming.GLOBAL_CUSTOM_OBJECTS[name], naming.GLOBAL_CUSTOM_NAMES[kind] = kind, name
 
     def undo() -> None:
+        before.update(added_since(module.ALL_OBJECTS_DICT, own))
         module.ALL_OBJECTS_DICT = before
         del naming.GLOBAL_CUSTOM_OBJECTS[name], naming.GLOBAL_CUSTOM_NAMES[kind]
 
@@ -75,12 +84,9 @@ def _activation_class(registry: Names) -> type:
             if not isinstance(spec, str) or is_path(spec):
                 raise ActivationSpecError(f"{spec!r} is not accepted. Give the name of a registered activation.")
             resolved = registry.stored.resolve(spec)
-            self._module = registry.create(resolved)
-            if any(True for _ in self._module.parameters()):
-                raise ActivationSpecError(
-                    f"{spec!r} has parameters, which Keras would not train: an activation is a function there. Wrap "
-                    "it as a layer: keras.layers.TorchModuleWrapper(lit_gelu.activations.create(...))."
-                )
+            self._module = function_module(
+                registry, resolved, "keras.layers.TorchModuleWrapper(lit_gelu.activations.create(...))"
+            )
             self.spec = str(resolved)
             self.__name__ = self.spec
 

@@ -11,10 +11,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from lit_gelu.activations.errors import ActivationSpecError
 from lit_gelu.activations.integrations.installation import (
     Installation,
+    added_since,
     from_lower_case,
+    function_module,
     import_library,
     is_path,
     names_of,
@@ -40,8 +41,11 @@ def install(registry: Names, override: bool = False) -> Installation:
         own = {key: value for key, value in before[second].items() if key not in taken}
         setattr(tables, second, _AskingTable(own, registry, make))
 
+    shown = {name: dict(getattr(tables, name)) for name in before}
+
     def undo() -> None:
         for name, table in before.items():
+            table.update(added_since(getattr(tables, name), shown[name]))
             setattr(tables, name, table)
 
     return Installation("timm", registry, override, undo)
@@ -70,17 +74,19 @@ class _AskingTable(dict[str, Any]):
 
 def _layer(registry: Names, spec: ActivationSpec) -> Callable[..., nn.Module]:
     """Return what timm calls for a new module, with ``inplace`` or without."""
-    return functools.partial(registry.create, spec)
+    return functools.partial(_build, registry, spec)
+
+
+def _build(registry: Names, spec: ActivationSpec, **kwargs: Any) -> nn.Module:
+    """Build a module; what a spec says of memory is the user's wish, and timm's ``inplace`` the model's default."""
+    if not spec.arguments.keys().isdisjoint({"inplace", "memory"}):
+        kwargs.pop("inplace", None)
+    return registry.create(spec, **kwargs)
 
 
 def _function(registry: Names, spec: ActivationSpec) -> Callable[..., Tensor]:
     """Return a function of a tensor; what has parameters of its own is no function."""
-    module = registry.create(spec)
-    if any(True for _ in module.parameters()):
-        raise ActivationSpecError(
-            f"{str(spec)!r} has parameters, so it cannot be a function. Use it as a layer: "
-            "timm.layers.create_act_layer."
-        )
+    module = function_module(registry, spec, "timm.layers.create_act_layer")
 
     def apply(x: Tensor, inplace: bool = False) -> Tensor:
         result: Tensor = module(x)

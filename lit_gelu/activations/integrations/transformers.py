@@ -13,7 +13,14 @@ import torch
 from torch import nn
 
 from lit_gelu.activations.errors import ActivationSpecError, UnknownActivationError
-from lit_gelu.activations.integrations.installation import Installation, import_library, is_path, names_of, present
+from lit_gelu.activations.integrations.installation import (
+    Installation,
+    added_since,
+    import_library,
+    is_path,
+    names_of,
+    present,
+)
 from lit_gelu.activations.naming.names import Names
 
 
@@ -27,9 +34,11 @@ def install(registry: Names, override: bool = False) -> Installation:
     functions, classes, base = tables.ACT2FN, tables.ACT2CLS, models.PreTrainedModel
     table_class, initialise = type(functions), base._initialize_weights  # the one place all models pass
     before = dict(functions.items()), dict(classes)  # items() gives what is stored, a look-up a new module
-    for name in names_of(registry):
-        if override or name not in classes:
-            functions[name] = classes[name] = functools.partial(registry.create, name)
+    ours = {
+        name: functools.partial(registry.create, name) for name in names_of(registry) if override or name not in classes
+    }
+    functions.update(ours)
+    classes.update(ours)
     functions.__class__ = _asking(table_class, registry)
     base._initialize_weights = _starting(initialise, registry)
 
@@ -37,8 +46,9 @@ def install(registry: Names, override: bool = False) -> Installation:
         functions.__class__ = table_class
         base._initialize_weights = initialise
         for table, content in zip((functions, classes), before, strict=True):
+            later = added_since(dict(table.items()), ours)
             table.clear()
-            table.update(content)
+            table.update({**content, **later})
 
     return Installation("transformers", registry, override, undo)
 

@@ -63,6 +63,15 @@ def test_uninstalling_leaves_nothing(tables):
         tables.get_activation("gaussian_gelu")
 
 
+def test_what_others_add_outlasts_the_names(tables):
+    with activations.install("diffusers", override=True):
+        tables.ACT2CLS["of_somebody"] = torch.nn.Tanh
+    try:
+        assert tables.ACT2CLS["of_somebody"] is torch.nn.Tanh
+    finally:
+        del tables.ACT2CLS["of_somebody"]
+
+
 def test_wrong_names_are_refused_with_the_remedy(tables, installed):
     with pytest.raises(UnknownActivationError, match="Did you mean 'gaussian_gelu'"):
         tables.get_activation("gausian_gelu")

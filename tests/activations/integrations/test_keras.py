@@ -80,6 +80,19 @@ class TestInKeras:
         with pytest.raises(ValueError, match="Could not interpret"):
             keras.activations.get("gaussian_gelu")
 
+    def test_what_others_add_outlasts_the_names(self, keras):
+        module = importlib.import_module("keras.src.activations")
+        with activations.install("keras", override=True):
+            module.ALL_OBJECTS_DICT["of_somebody"] = torch.tanh
+        try:
+            assert keras.activations.get("of_somebody") is torch.tanh
+        finally:
+            del module.ALL_OBJECTS_DICT["of_somebody"]
+
+    def test_a_function_that_would_stay_in_training_mode_is_refused(self, keras, installed):
+        with pytest.raises(ActivationSpecError, match=r"random numbers in training.*TorchModuleWrapper"):
+            keras.layers.Activation("zero_identity_map")
+
     def test_wrong_names_are_refused_with_the_remedy(self, keras, installed):
         with pytest.raises(UnknownActivationError, match="Did you mean 'gaussian_gelu'"):
             keras.activations.get("gausian_gelu")

@@ -67,6 +67,35 @@ def test_layers_and_functions_by_name(timm, installed):
         timm.layers.get_act_fn("swish(learnable=True)")
 
 
+def test_a_function_that_would_stay_in_training_mode_is_refused(timm, installed):
+    with pytest.raises(ActivationSpecError, match=r"random numbers in training.*create_act_layer"):
+        timm.layers.get_act_fn("zero_identity_map")
+    layer = timm.layers.create_act_layer("zero_identity_map").eval()
+    torch.testing.assert_close(layer(torch.ones(3)), torch.nn.functional.gelu(torch.ones(3)))
+
+
+@pytest.mark.parametrize("name", ["gelu", "silu", "mish", "elu", "hard_swish"])
+def test_the_memory_of_a_spec_is_more_than_the_inplace_of_a_model(timm, installed, name):
+    model = timm.create_model("resnet10t", act_layer=f"{name}(memory='output')", **TINY["resnet10t"])
+    found = [str(activations.spec_of(m)) for m in model.modules()]
+    assert found.count(f"{name}(memory='output')") >= 2
+    assert timm.layers.create_act_layer("relu(inplace=true)", inplace=False).inplace
+    assert timm.layers.create_act_layer("softplus", inplace=True)(torch.zeros(2)).shape == (2,)
+
+
+def test_what_others_add_outlasts_the_names(timm):
+    tables = importlib.import_module("timm.layers.create_act")
+    with activations.install("timm", override=True):
+        tables._ACT_LAYER_DEFAULT["of_somebody"] = torch.nn.Tanh
+        tables._ACT_FN_ME["of_somebody"] = torch.tanh
+    try:
+        assert tables.get_act_layer("of_somebody") is torch.nn.Tanh
+        assert tables.get_act_fn("of_somebody") is torch.tanh
+        assert tables.get_act_layer("gelu") is timm.layers.GELU
+    finally:
+        del tables._ACT_LAYER_DEFAULT["of_somebody"], tables._ACT_FN_ME["of_somebody"]
+
+
 def test_names_of_timm_keep_their_meaning_unless_overridden(timm):
     with activations.install("timm"):
         assert timm.layers.get_act_layer("gelu") is timm.layers.GELU

@@ -154,6 +154,19 @@ def test_installing_twice_is_installing_once_and_uninstalling_leaves_nothing(tra
         tables.ACT2FN["gaussian_gelu"]
 
 
+def test_what_others_add_outlasts_the_names(transformers):
+    tables = transformers.activations
+    before = dict(tables.ACT2FN.items()), dict(tables.ACT2CLS)
+    with activations.install("transformers", override=True):
+        tables.ACT2FN["of_somebody"] = tables.ACT2CLS["of_somebody"] = tables.ACT2CLS["gaussian_gelu"] = torch.nn.Tanh
+    try:
+        assert type(tables.ACT2FN["of_somebody"]) is torch.nn.Tanh
+        assert tables.ACT2CLS["gaussian_gelu"] is tables.ACT2CLS["of_somebody"] is torch.nn.Tanh
+    finally:
+        del tables.ACT2FN["of_somebody"], tables.ACT2CLS["of_somebody"], tables.ACT2CLS["gaussian_gelu"]
+    assert (dict(tables.ACT2FN.items()), dict(tables.ACT2CLS)) == before
+
+
 def test_a_name_registered_later_is_there(transformers, installed):
     with activations.registry.scope():
         activations.register("cube_of")(lambda x, scale=1.0: scale * x**3)
