@@ -19,8 +19,9 @@ def criteria(
     min_top1: float | None,
     min_sqnr: float | None,
 ) -> list[Criterion]:
-    """Return what decides: a metric (the error rate, else the loss), else changed rows, else SQNR."""
+    """Return what decides: a metric (the error rate, else the loss), else for each output what it can be judged by."""
     found = [_of_metric(one, max_difference) for one in _deciding(metrics, metric)]
+    others = [] if found else [output for output in outputs if output.top1_agreement is None]
     agreements = [output.top1_agreement for output in outputs if output.top1_agreement is not None]
     if min_top1 is not None and not agreements:
         raise ExportOptionError("min_top1= needs an output of logits, [batch, classes]. Use min_sqnr=.")
@@ -29,10 +30,16 @@ def criteria(
         found = [Criterion("rows whose largest logit is another one", changed, max_difference, "at most")]
     if min_top1 is not None:
         found.append(Criterion("top-1 agreement", min(agreements), min_top1, "at least"))
-    if min_sqnr is not None or not found:
-        least = MIN_SQNR if min_sqnr is None else min_sqnr
-        found += [Criterion(f"SQNR of {output.output}, dB", output.sqnr, least, "at least") for output in outputs]
-    return found
+    noisy = []
+    for output in others:  # noise says nothing of numbers that are names, such as classes
+        if output.changed_share is None:
+            noisy.append(output)
+        else:
+            name = f"entries of {output.output} that differ"
+            found.append(Criterion(name, output.changed_share, max_difference, "at most"))
+    least = MIN_SQNR if min_sqnr is None else min_sqnr
+    judged = noisy if min_sqnr is None else outputs
+    return found + [Criterion(f"SQNR of {output.output}, dB", output.sqnr, least, "at least") for output in judged]
 
 
 def _deciding(metrics: Sequence[TaskMetric], name: str | None) -> Iterator[TaskMetric]:

@@ -97,6 +97,7 @@ class Comparison:
                 nonfinite=noise.differences.nonfinite,
                 top1_agreement=noise.top1_agreement,
                 top1_changes=len(noise.differences.changed_margins) if noise.differences.compared_rows else None,
+                changed_share=noise.changed_share,
             )
             for name, noise in self._outputs.items()
         )
@@ -129,8 +130,9 @@ def check_quantized(
     * one of the module's own test metrics is at most ``max_difference`` worse: its error rate (``test_error``, in
       shares), or where it logs none its loss (``test_loss``, in units of PyTorch's loss);
     * where metrics cannot be measured (a plain module, no LightningDataModule, a file with preprocessing or softmax),
-      at most that share of rows changes its largest logit, which bounds what an accuracy can lose;
-    * where there are no logits either, ``SQNR = 10 log10(sum y^2 / sum (y - y')^2)`` is at least ``min_sqnr``, 20 dB.
+      at most that share of rows changes its largest logit, which bounds what an accuracy can lose; so does every output
+      of whole numbers or truth values, in its entries;
+    * of every other output then, ``SQNR = 10 log10(sum y^2 / sum (y - y')^2)`` is at least 20 dB.
 
     ``min_top1`` and ``min_sqnr`` decide beside the metric where they are given. NaN and infinities fail.
 

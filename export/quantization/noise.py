@@ -26,6 +26,8 @@ class Noise:
 
     signal: float = 0.0
     noise: float = 0.0
+    entries: int = 0  # of whole numbers and truth values
+    changed: int = 0  # those of them that differ
     differences: Differences = field(default_factory=Differences)
 
     def add(self, y: np.ndarray, reference: np.ndarray) -> None:
@@ -36,6 +38,9 @@ class Noise:
             return
         wide, error = reference.astype(np.float64), y.astype(np.float64) - reference.astype(np.float64)
         finite = np.isfinite(error)
+        if reference.dtype.kind in "iub":
+            self.entries += reference.size
+            self.changed += int(np.count_nonzero(y != reference))
         self.signal += float(np.square(wide[finite]).sum())
         self.noise += float(np.square(error[finite]).sum())
 
@@ -53,6 +58,11 @@ class Noise:
     def top1_agreement(self) -> float | None:
         """Share of rows with the same largest logit; ``None`` if the value is no logits."""
         return self.differences.top1_agreement
+
+    @property
+    def changed_share(self) -> float | None:
+        """Share of entries that differ, of whole numbers and truth values; ``None`` for real numbers."""
+        return self.changed / self.entries if self.entries else None
 
     @property
     def difference(self) -> float:

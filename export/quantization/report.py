@@ -42,6 +42,7 @@ class OutputNoise:
     nonfinite: int  # outputs that are NaN or infinite where PyTorch's are not
     top1_agreement: float | None  # share of rows with the same largest logit, for outputs of shape [batch, classes]
     top1_changes: int | None  # rows whose largest logit is another one
+    changed_share: float | None = None  # share of entries that differ, of whole numbers and truth values
 
 
 @dataclass(frozen=True)

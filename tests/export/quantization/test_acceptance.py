@@ -43,11 +43,21 @@ def test_a_negative_loss_that_grows_is_worse():
 
 
 def test_without_metrics_the_outputs_decide():
-    (one,) = criteria([], [LOGITS, IMAGE], None, 0.01, None, None)
+    one, other = criteria([], [LOGITS, IMAGE], None, 0.01, None, None)
     assert (one.value, one.passed) == (pytest.approx(0.03), False)
+    assert (other.name, other.value, other.passed) == ("SQNR of image, dB", 18.0, False)
+    assert [c.limit for c in criteria([], [LOGITS, IMAGE], None, 0.01, None, 15.0)] == [0.01, 15.0, 15.0]
+    assert len(criteria([TaskMetric("test_error", 0.1, 0.1)], [LOGITS, IMAGE], None, 0.01, None, None)) == 1
     (one,) = criteria([], [IMAGE], None, 0.01, None, None)
     assert (one.value, one.limit, one.passed) == (18.0, 20.0, False)
     assert criteria([], [IMAGE], None, 0.01, None, 15.0)[0].passed
+
+
+def test_whole_numbers_are_judged_by_the_share_that_differs():
+    classes = OutputNoise("class", 100, 12.0, 3.0, 9.0, 0, None, None, changed_share=0.008)
+    _, one = criteria([], [LOGITS, classes], None, 0.01, None, None)
+    assert (one.name, one.value, one.passed) == ("entries of class that differ", 0.008, True)
+    assert not criteria([], [classes], None, 0.005, None, None)[0].passed
 
 
 def test_more_limits_decide_too():

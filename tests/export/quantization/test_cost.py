@@ -198,3 +198,33 @@ def test_a_fault_is_named_where_the_file_fails(digits):
     other.load_state_dict(digits.model.state_dict())
     with pytest.raises(ParityError, match=r"FAILED \(hidden.0.activation is gelu(.|\n)*export it again"):
         check_quantized(other, digits.int8, DigitsData())
+
+
+class TwoHeads(nn.Module):
+    """Logits, boxes that are no logits, and the class."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(8, 64), nn.GELU())
+        self.logits, self.boxes = nn.Linear(64, 3), nn.Linear(64, 16)
+
+    def forward(self, x):
+        y = self.body(x)
+        logits = self.logits(y)
+        return {"logits": logits, "boxes": self.boxes(y).unflatten(1, (4, 4)), "class": logits.argmax(1)}
+
+
+def test_every_output_is_judged(tmp_path):
+    torch.manual_seed(0)
+    net, x = TwoHeads(), torch.randn(400, 8)
+    export_onnx(net, tmp_path / "net.onnx", x[:2])
+    quantize_onnx(tmp_path / "net.onnx", tmp_path / "int8.onnx", x[:200])
+    found = check_quantized(net, tmp_path / "int8.onnx", x[200:], x[:2], max_difference=0.05)
+    assert [c.name for c in found.criteria][1:] == ["entries of class that differ", "SQNR of boxes, dB"]
+    with torch.no_grad():
+        classes = OnnxPredictor(tmp_path / "int8.onnx")(x[200:])[2]
+        assert found.criteria[1].value == float((classes != net(x[200:])["class"]).double().mean())
+        net.boxes.weight.neg_()
+    spoilt = check_quantized(net, tmp_path / "int8.onnx", x[200:], x[:2], max_difference=0.05, strict=False)
+    assert [c.name for c in spoilt.criteria if not c.passed] == ["SQNR of boxes, dB"]
+    assert not spoilt.passed
