@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Self
 
 import torch
-from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
@@ -92,6 +92,8 @@ class ReplicaGroup(LightningModule):
         self.measured: dict[str, Tensor] = {}
         self._plateau_epoch = -1  # the last one behind which schedulers looked at a value
         self._ends: dict[int, dict[str, Any]] = {}  # where the runs of inactive replicas are
+        self._fitting: Trainer | None = None  # the one that trains the group, or was the last to
+        self._looked_at: dict[str, Any] = {}  # counts of a checkpoint that was loaded for something else
         self._plan: Tensor | None = None
         self._converted: tuple[object, tuple[Tensor, Tensor]] | None = None  # samples, and what they are made into
         self._epoch_start: list[Tensor] = []
@@ -182,9 +184,20 @@ class ReplicaGroup(LightningModule):
             warnings.filterwarnings("ignore", message=message)
         self._converted = None  # it may have another precision
         is_fit = self.trainer.state.fn == TrainerFn.FITTING
+        if is_fit:
+            self._looked_at = {}
+            if self._fitting is not self.trainer:
+                self._begin_run()
         self._of_members = MemberTrainer(self.trainer, self._data.order.steps if is_fit else None)
         for module in self._seeing_a_trainer():
             module.trainer = self._of_members  # type: ignore[assignment] # stands for one
+
+    def _begin_run(self) -> None:
+        """Forget where the run of another Trainer was; a checkpoint is loaded behind this."""
+        self._fitting = self.trainer
+        self._figures.begin_epoch()
+        self.measured, self._plateau_epoch = {}, -1
+        self._epoch_start, self._plan, self._steps, self._place = [], None, 0, 0
 
     def teardown(self, stage: str) -> None:  # noqa: ARG002 - Lightning's name
         """Let the members see none again."""
@@ -355,6 +368,8 @@ class ReplicaGroup(LightningModule):
             leave_epoch_unfinished(checkpoint["loops"]["fit_loop"])
             if self._trainer.max_steps != -1 and not self._trainer.enable_validation:
                 leave_epoch_finished(checkpoint["loops"]["fit_loop"])
+        elif "loops" in checkpoint:
+            self._looked_at = {name: checkpoint[name] for name in ("global_step", "loops")}
 
     def _check_data(self, record: StoredGroup) -> None:
         """Refuse to go on with data of another size."""
@@ -367,15 +382,23 @@ class ReplicaGroup(LightningModule):
             )
 
     def _place_of(self, replica: int) -> Whereabouts | None:
-        if self._trainer is None or not self._epoch_start:
+        if not self._epoch_start or not self._counts:
             return None
         self._note_stopped()
         place = self._ends.get(replica) or self._present(replica)
-        return Whereabouts(**place, steps=self._data.order.steps, loops=loop_states(self.trainer))
+        return Whereabouts(**place, steps=self._steps, loops=self._counts["loops"])
+
+    @property
+    def _counts(self) -> dict[str, Any]:
+        """What the Trainer has counted that trained the group, which one that tests it has not."""
+        trainer = self._fitting
+        if self._looked_at or trainer is None:
+            return self._looked_at
+        return {"global_step": trainer.global_step, "loops": loop_states(trainer)}
 
     def _present(self, replica: int) -> dict[str, Any]:
         return {
-            "global_step": self.trainer.global_step,
+            "global_step": self._counts["global_step"],
             "in_epoch": self._place,
             "stream": self.executor.streams.generators[replica].get_state(),
             "epoch_start": self._epoch_start[replica],
