@@ -1,6 +1,6 @@
 """Activations drawn: f, f' and f'' side by side, a line for each."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -62,12 +62,12 @@ def plot(
             f"Cannot plot derivatives {list(derivatives)}. Give some of 0 (f itself), 1 and 2."
         )
     scalars = [ScalarActivation.of(spec, registry) for spec in specs]
-    curves = {scalar.spec: scalar.functions for scalar in scalars}
+    curves = [(scalar.spec, scalar.functions) for scalar in scalars]  # two may have one spec, and learned parameters
     return panels(curves, (low, high), orders, [TITLES[order] for order in orders])
 
 
 def panels(
-    curves: Mapping[str, Sequence[Function]],
+    curves: Sequence[tuple[str, Sequence[Function]]],
     interval: tuple[float, float],
     orders: Sequence[int],
     titles: Sequence[str],
@@ -80,7 +80,7 @@ def panels(
     x = torch.linspace(*interval, _POINTS, dtype=torch.float64)
     places = figure.subplots(1, len(orders), squeeze=False)[0]
     for axes, order, title in zip(places, orders, titles, strict=True):
-        for name, functions in curves.items():
+        for name, functions in curves:
             axes.plot(x.numpy(), functions[order](x).numpy(), label=name, linewidth=1.8)
         axes.axhline(0, color="0.8", linewidth=0.8, zorder=0)
         axes.axvline(0, color="0.8", linewidth=0.8, zorder=0)

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.naming.names import Names
 from lit_gelu.activations.naming.scalar import ScalarActivation, checked_interval
-from lit_gelu.activations.numerics.sampling import Function, bisect, sampling_grid, sign_changes
+from lit_gelu.activations.numerics.sampling import Function, bisect, jumps, sampling_grid, sign_changes
 
 __all__ = [
     "FlatStretch",
@@ -363,7 +363,9 @@ class MonotonePieces:
         turns = [x for x in turns if not any(stretch.low <= x <= stretch.high for stretch in flat)]
         cuts = sorted({low, high, *turns, *(end for stretch in flat for end in (stretch.low, stretch.high))})
         levels = {(stretch.low, stretch.high) for stretch in flat}
-        return cls(f, tuple(pair for pair in pairwise(cuts) if pair not in levels), flat)
+        passed = jumps(f, slope, torch.cat([grid, torch.tensor(cuts, dtype=torch.float64)]).unique())
+        pieces = (_cut(piece, passed) for piece in pairwise(cuts) if piece not in levels)
+        return cls(f, tuple(chain.from_iterable(pieces)), flat)
 
     def ends(self, piece: tuple[float, float]) -> tuple[float, float]:
         """Return the values of the activation at both ends of a piece."""
@@ -380,6 +382,14 @@ class MonotonePieces:
         # A jump passes over y without taking it.
         taken = (self.f(x) - y).abs().item() <= 1e-9 * max(abs(bottom), abs(top))
         return [x.item() + 0.0] if taken else []
+
+
+def _cut(piece: tuple[float, float], passed: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the parts of a piece between the jumps in it, given as neighbouring numbers."""
+    low, high = piece
+    inner = (pair for pair in passed if low <= pair[0] and pair[1] <= high)
+    ends = [low, *(end for pair in inner for end in pair), high]
+    return [(left, right) for left, right in zip(ends[::2], ends[1::2], strict=True) if left < right]
 
 
 def _flat(values: Tensor, slopes: Tensor, grid: Tensor, kinks: tuple[float, ...]) -> tuple[FlatStretch, ...]:

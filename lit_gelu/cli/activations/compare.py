@@ -74,7 +74,7 @@ def draw_differences(comparison: ActivationComparison, path: str) -> None:
     name = f"{comparison.a} - {comparison.b}"
     functions = [partial(difference, order=order) for order in (0, 1, 2)]
     titles = [f"difference of {title}" for title in TITLES]
-    figure = panels({name: functions}, comparison.interval, (0, 1, 2), titles)
+    figure = panels([(name, functions)], comparison.interval, (0, 1, 2), titles)
     rows = (comparison.value, comparison.slope, comparison.curvature)
     for order, (axes, row) in enumerate(zip(figure.axes, rows, strict=True)):
         for place in row.places:

@@ -47,6 +47,15 @@ def test_a_module_is_drawn_as_it_is_now():
     np.testing.assert_array_equal(y, np.where(x < 0, 0.5 * x, x))
 
 
+def test_modules_of_one_spec_are_drawn_each():
+    slopes = (0.25, 0.9)
+    modules = [nn.PReLU(), nn.PReLU()]
+    for module, slope in zip(modules, slopes, strict=True):
+        nn.init.constant_(module.weight, slope)
+    lines = [line for line in activations.plot(*modules).axes[0].get_lines() if line.get_label() == "prelu"]
+    assert [line.get_ydata()[0] / line.get_xdata()[0] for line in lines] == pytest.approx(slopes, rel=1e-6)
+
+
 def test_pyplot_is_left_alone():
     before = "matplotlib.pyplot" in sys.modules
     activations.plot("gelu")

@@ -105,6 +105,31 @@ def test_a_value_that_a_jump_passes_over_is_not_taken():
     assert preimages("jump", 1.5, registry=registry) == pytest.approx((0.5,))
 
 
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (torch.nn.Hardshrink(), [(-12, -0.5, 1), (0.5, 12, 1)]),
+        (torch.nn.Threshold(0.3, 0.1), [(0.3, 12, 1)]),
+        (lambda x: torch.where(x > 0.3, x + 1, x), [(-12, 0.3, 1), (1.3, 13, 1)]),
+        (lambda x: torch.where(x > 0.3, x - 1, x), [(-12, -0.7, 1), (-0.7, 0.3, 2), (0.3, 11, 1)]),
+        (lambda x: torch.where(x > 0.3, -x, x), [(-12, -0.3, 2), (-0.3, 0.3, 1)]),
+        (torch.round, []),
+        (torch.sign, []),
+    ],
+)
+def test_what_a_jump_passes_over_is_not_counted(function, expected):
+    rows = preimage_counts(function)
+    assert [row.count for row in rows] == [count for *_, count in expected]
+    for row, (low, high, _) in zip(rows, expected, strict=True):
+        assert (row.low, row.high) == pytest.approx((low, high), rel=1e-12)
+        assert len(preimages(function, (row.low + row.high) / 2)) == row.count
+
+
+def test_a_jump_downwards_has_inputs_on_both_sides():
+    assert preimages("softplus(threshold=1.0)", 1.1) == pytest.approx((math.log(math.expm1(1.1)), 1.1), rel=1e-12)
+    assert [row.count for row in preimage_counts("softplus(threshold=1.0)")] == [1, 2, 1]
+
+
 def test_how_often_gelu_takes_its_values():
     low, high = preimage_counts("gelu", (-30, 30))
     minimum = activations.info("gelu").minimum[1]
