@@ -36,13 +36,19 @@ def calibration_feeds(data: Any, predictor: OnnxPredictor, samples: int, seed: i
         for batch in _batches(data, samples, raw=raw):
             feed = _feed(batch, predictor, raw=raw)
             rows = min(left, len(next(iter(feed.values()))))
-            feeds += [{name: value[:rows] for name, value in feed.items()}] if rows else []
+            feeds += [_first_rows(feed, predictor, rows)] if rows else []
             left -= rows
             if left <= 0:
                 break
     if not feeds:
         raise ModelInputError("The data hold no row to calibrate on. Give data with at least one batch.")
     return feeds
+
+
+def _first_rows(feed: Feed, predictor: OnnxPredictor, rows: int) -> Feed:
+    """Return the first rows of the inputs that have the batch's size first; others, such as a table, stay whole."""
+    batch = next(iter(predictor.ports.values())).shape[:1]
+    return {name: value[:rows] if predictor.ports[name].shape[:1] == batch else value for name, value in feed.items()}
 
 
 def _batches(data: Any, samples: int, *, raw: bool) -> Iterable[Any]:

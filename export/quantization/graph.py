@@ -14,7 +14,7 @@ from onnxruntime.quantization.calibrate import TensorsData
 
 from lit_gelu.export.errors import ExportError
 from lit_gelu.export.quantization.layers import PASSING, REPLACED, WEIGHTED, NetLayer, activation_labels, passing_nodes
-from lit_gelu.export.quantization.saturation import range_overrides, saturating_layers
+from lit_gelu.export.quantization.saturation import one_scale_overrides, range_overrides, saturating_layers
 from lit_gelu.export.quantization.settings import QuantizationSettings
 
 
@@ -54,11 +54,11 @@ def quantized(
     model: onnx.ModelProto, ranges: TensorsData, layers: Sequence[NetLayer], settings: QuantizationSettings
 ) -> onnx.ModelProto:
     """Return a model of `with_shapes` with some of its layers in int8; it stays as it is."""
-    twin = onnx.ModelProto()
-    twin.CopyFrom(model)
+    twin = _with_weights_of_their_own(model, layers)
     # Ranges of weights that are wider than the weights; with 7 bits any sum of two holds.
     wider = settings.bounded and not settings.reduce_range
-    overrides = range_overrides(model, layers, per_channel=settings.per_channel) if wider else {}
+    overrides = one_scale_overrides(twin, layers)
+    overrides.update(range_overrides(twin, layers, per_channel=settings.per_channel) if wider else {})
     quantizer = QDQQuantizer(
         twin,
         settings.per_channel,
@@ -79,6 +79,24 @@ def quantized(
     _require_same_activations(model, result)
     _require_bounded(result, settings)
     return result
+
+
+def _with_weights_of_their_own(model: onnx.ModelProto, layers: Sequence[NetLayer]) -> onnx.ModelProto:
+    """Return a copy in which no two layers share a weight or a bias, as the calls of one module do."""
+    # Where int8 layers share one, onnxruntime's own optimisation makes the same constant twice and gives up.
+    twin = onnx.ModelProto()
+    twin.CopyFrom(model)
+    weights = {tensor.name: tensor for tensor in twin.graph.initializer}
+    wanted, taken = {layer.node for layer in layers}, set[str]()
+    for node in twin.graph.node:
+        for place in range(1, len(node.input) if node.name in wanted else 0):
+            name = node.input[place]
+            if name in taken and name in weights:
+                copied = twin.graph.initializer.add()
+                copied.CopyFrom(weights[name])
+                copied.name = node.input[place] = f"{name}_of_{node.name}"
+            taken.add(name)
+    return twin
 
 
 def _require_bounded(model: onnx.ModelProto, settings: QuantizationSettings) -> None:

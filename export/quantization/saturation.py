@@ -1,6 +1,6 @@
 """Weights whose products fit in 16 bits: what processors without VNNI need to add them up rightly."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,39 +47,52 @@ def range_overrides(
     # channel that is rounded at s = max_k |w_k| / 127 and breaks it gets the range 127 s = max_k |w_k + w_(k+1)|
     # instead, at most twice as wide: one bit less at worst, while reduce_range always takes one. Rounding adds at most
     # 1 to a sum of 127. All neighbours count, whichever of them a kernel pairs.
-    weights = {tensor.name: tensor for tensor in model.graph.initializer}
-    wanted = {layer.node for layer in layers}
-    readers: dict[str, list[onnx.NodeProto]] = {}
-    for node in model.graph.node:
-        if node.name in wanted and node.op_type in _INTEGER:
-            readers.setdefault(node.input[1], []).append(node)
     found = {
-        name: _override(numpy_helper.to_array(weights[name]), nodes, per_channel) for name, nodes in readers.items()
+        name: _override(weight, node, per_channel)
+        for name, weight, node in _weights(model, layers)
+        if node.op_type in _INTEGER
     }
     return {name: override for name, override in found.items() if override}
 
 
-def _override(weight: np.ndarray, nodes: Sequence[onnx.NodeProto], per_channel: bool) -> list[dict[str, Any]]:
+def one_scale_overrides(model: onnx.ModelProto, layers: Sequence[NetLayer]) -> dict[str, list[dict[str, Any]]]:
+    """Return what has weights that can have no scale for each channel take one, whatever was asked for."""
+    return {name: [{}] for name, weight, node in _weights(model, layers) if _takes_one_scale(weight, node)}
+
+
+def _weights(model: onnx.ModelProto, layers: Sequence[NetLayer]) -> Iterator[tuple[str, np.ndarray, onnx.NodeProto]]:
+    """Yield the name and values of each layer's weight, and its node."""
+    weights = {tensor.name: tensor for tensor in model.graph.initializer}
+    wanted = {layer.node for layer in layers}
+    for node in model.graph.node:
+        if node.name in wanted:
+            yield node.input[1], numpy_helper.to_array(weights[node.input[1]]), node
+
+
+def _takes_one_scale(weight: np.ndarray, node: onnx.NodeProto) -> bool:
+    """Return whether a layer's weights take one scale only."""
+    # onnxruntime's quantizer counts the channels of one group of a ConvTranspose, and its bias has those of all. It
+    # takes the summands of a stack of matrices for channels, which onnxruntime's product of integers then refuses.
+    if node.op_type == "ConvTranspose":
+        return any(attribute.name == "group" and attribute.i > 1 for attribute in node.attribute)
+    return node.op_type == "MatMul" and weight.ndim > 2
+
+
+def _override(weight: np.ndarray, node: onnx.NodeProto, per_channel: bool) -> list[dict[str, Any]]:
     """Return the ranges of one weight; none if its own ones do."""
-    axes = {_channel_axis(node) for node in nodes}
-    if len(axes) > 1:  # two layers share it, one of them transposed: 7 bits hold in either order
-        return [{"reduce_range": True}]
-    per_channel = per_channel and weight.ndim > 1
-    if per_channel and nodes[0].op_type != "Conv" and weight.ndim != 2:
-        return []  # the quantizer gives each summand a scale: onnxruntime computes such products in float32
-    rows = weight_rows(weight, nodes[0])
+    per_channel = per_channel and weight.ndim > 1 and not _takes_one_scale(weight, node)
+    rows = weight_rows(weight, node)
     plain, pairs = np.abs(rows).max(axis=1, initial=0), pair_sums(rows)
     if not per_channel:
         plain, pairs = plain.max(initial=0, keepdims=True), pairs.max(initial=0, keepdims=True)
     if not (pairs > plain).any():
         return []
     ranges = [{"rmin": -float(each), "rmax": float(each)} for each in np.maximum(plain, pairs)]
-    axis = next(iter(axes))
-    return [{"axis": axis, **each} for each in ranges] if per_channel else ranges
+    return [{"axis": _channel_axis(node), **each} for each in ranges] if per_channel else ranges
 
 
 def saturating_layers(model: onnx.ModelProto) -> list[str]:
-    """Return the layers of a file whose sums can be wrong without VNNI; some of them run in float32 anyway."""
+    """Return the layers of a file whose sums can be wrong without VNNI."""
     stored = {tensor.name: tensor for tensor in model.graph.initializer if tensor.data_type == onnx.TensorProto.INT8}
     read = {node.output[0]: node for node in model.graph.node if node.op_type == "DequantizeLinear"}
     found: dict[str, None] = {}
@@ -88,8 +101,6 @@ def saturating_layers(model: onnx.ModelProto) -> list[str]:
         if reader is None or reader.input[0] not in stored:
             continue
         weight = numpy_helper.to_array(stored[reader.input[0]])
-        if weight.ndim > 2 and node.op_type == "MatMul" and stored[reader.input[2]].dims:
-            continue  # a scale for each summand, see above
         if (pair_sums(weight_rows(weight, node)) > LIMIT).any():
             found.setdefault(reader.input[0].removesuffix("_quantized"))
     return list(found)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from lit_gelu.data import DigitsData
 from lit_gelu.export import ModelInputError, OnnxPredictor, export_onnx
@@ -38,6 +39,26 @@ def test_tensors_batches_and_dicts(digits):
     for data in (images, (images, torch.zeros(10)), {"images": images, "labels": 0}, list(images.split(3))):
         assert np.array_equal(rows_of(calibration_feeds(data, predictor, 8, 0)), images[:8].numpy())
     assert len(rows_of(calibration_feeds(images, predictor, 512, 0))) == 10
+
+
+class Lookup(nn.Module):
+    """Compares rows with a table that has no batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x, table):
+        return nn.functional.gelu(self.layer(x)) @ table.t()
+
+
+def test_an_input_without_a_batch_stays_whole(tmp_path):
+    path, table = tmp_path / "net.onnx", torch.randn(100, 8)
+    export_onnx(Lookup(), path, (torch.zeros(4, 8), table))
+    data = [(torch.randn(32, 8), table) for _ in range(3)]
+    feeds = calibration_feeds(data, OnnxPredictor(path), 70, 0)
+    assert [(len(feed["x"]), len(feed["table"])) for feed in feeds] == [(32, 100), (32, 100), (6, 100)]
+    assert quantize_onnx(path, tmp_path / "int8.onnx", data, samples=70).record.rows == 70
 
 
 @pytest.mark.parametrize(

@@ -171,3 +171,52 @@ def test_a_value_without_a_shape_is_named(tmp_path):
     path = text_model(tmp_path, "z = other.Unknown (x) y = Reshape (z, six)")
     with pytest.raises(ExportError, match=r"cannot infer the shapes of .*net\.onnx.*: z$"):
         graph.with_shapes(path)
+
+
+class CalledTwice(nn.Module):
+    """One layer, called twice: both calls read its weight and bias."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        return self.layer(nn.functional.gelu(self.layer(x)))
+
+
+class Stacked(nn.Module):
+    """A product with a stack of matrices, and a convolution behind it."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.conv = nn.Parameter(torch.randn(4, 8, 8) / 3), nn.Conv2d(4, 3, 1)
+
+    def forward(self, x):
+        return self.conv(nn.functional.gelu(x @ self.weight))
+
+
+def upsampling():
+    return nn.Sequential(nn.ConvTranspose2d(4, 8, 3, groups=2), nn.GELU(), nn.Conv2d(8, 3, 3))
+
+
+UNUSUAL = {
+    "a linear layer called twice": lambda: CalledTwice(nn.Linear(8, 8)),
+    "a convolution called twice": lambda: CalledTwice(nn.Conv2d(4, 4, 3, padding=1)),
+    "a stack of matrices": Stacked,
+    "a grouped transposed convolution": upsampling,
+}
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"per_channel": False}, {"target": "ort-cuda"}, {"target": "tensorrt"}], ids=str
+)
+@pytest.mark.parametrize("make", UNUSUAL.values(), ids=UNUSUAL)
+def test_layers_that_onnxruntimes_quantizer_or_optimiser_does_not_take_as_they_are(tmp_path, make, options):
+    torch.manual_seed(0)
+    net, x = make().eval(), torch.randn(64, 4, 8, 8)
+    export_onnx(net, tmp_path / "net.onnx", x[:2])
+    result = quantize_onnx(tmp_path / "net.onnx", tmp_path / "int8.onnx", x, **options)
+    assert len(result.record.layers) == 2
+    with torch.no_grad():
+        expected = net(x)
+    assert float((OnnxPredictor(tmp_path / "int8.onnx")(x) - expected).norm()) < 0.05 * float(expected.norm())

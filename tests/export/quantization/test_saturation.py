@@ -159,16 +159,11 @@ def test_a_convolution_is_read_place_by_place():
     assert range_overrides(*one_weight(weight, CONV), per_channel=True) == {}
 
 
-def test_a_weight_that_is_read_in_two_directions_takes_7_bits():
-    weight = np.ones((4, 4), np.float32)
-    assert range_overrides(*one_weight(weight, GEMM, TRANSPOSED), per_channel=True) == {"w": [{"reduce_range": True}]}
-    assert len(range_overrides(*one_weight(weight, GEMM, MATMUL), per_channel=True)["w"]) == 4
-
-
 def test_weights_of_one_and_three_dimensions():
     ones = np.ones((2, 3, 3), np.float32)
-    assert range_overrides(*one_weight(ones, MATMUL), per_channel=True) == {}  # float32, see there
-    assert range_overrides(*one_weight(ones, MATMUL), per_channel=False)["w"][0]["rmax"] == 2.0
+    for per_channel in (True, False):
+        found = range_overrides(*one_weight(ones, MATMUL), per_channel=per_channel)
+        assert found["w"] == [{"rmin": -2.0, "rmax": 2.0}]
     assert range_overrides(*one_weight(ones[0, 0], MATMUL), per_channel=True)["w"] == [{"rmin": -2.0, "rmax": 2.0}]
 
 
