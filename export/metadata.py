@@ -228,8 +228,9 @@ EXTERNAL_DATA_ABOVE = 2 * 1024**3 - 64 * 1024**2  # bytes: protobuf's limit is 2
 def save_model(model: ir.Model, path: str | os.PathLike[str]) -> None:
     """Check a model and write it in one rename; if anything fails, what was at ``path`` stays."""
     # Above 2 GB the weights go to a file beside it. That file has a new name each time, so that the old model and its
-    # weights stay together until the new model takes the old one's place.
-    target = Path(path)
+    # weights stay together until the new model takes the old one's place. Where the path is a link, that is beside the
+    # file which it names.
+    target = Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)  # noqa: PTH114 - see `is_file`
     size = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value)
     data = target.with_name(f"{target.name}.{secrets.token_hex(4)}.data") if size > EXTERNAL_DATA_ABOVE else None
     old = _data_files(target) if data is not None or is_file(target) else []

@@ -106,6 +106,21 @@ def test_large_weights_go_to_a_file_of_their_own(tmp_path, monkeypatch):
     assert check_parity(net, path).passed
 
 
+def test_large_weights_go_beside_the_file_that_a_link_names(tmp_path, monkeypatch):
+    """Beside the link, they would leave that file without its weights."""
+    real, link = tmp_path / "real" / "net.onnx", tmp_path / "links" / "net.onnx"
+    export_onnx(gelu_net(), real, SAMPLE)
+    link.parent.mkdir()
+    link.symlink_to(real)
+    monkeypatch.setattr(metadata, "EXTERNAL_DATA_ABOVE", 1000)
+    for seed in (1, 2):
+        export_onnx(gelu_net(seed=seed), link, SAMPLE)
+        assert check_parity(gelu_net(seed=seed), real).passed
+        assert len(list(real.parent.iterdir())) == 2
+    assert list(link.parent.iterdir()) == [link]
+    assert link.is_symlink()
+
+
 def _save_and_die(model, path):
     metadata._check = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # all is written, nothing is in its place
     metadata.save_model(model, path)
