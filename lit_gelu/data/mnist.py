@@ -46,7 +46,7 @@ class MNISTData(InMemoryDataModule):
             its seed and the number of the epoch alone.
 
     Raises:
-        DataArgumentError: If ``batch_size`` or ``validation`` is out of its range.
+        DataArgumentError: If an argument is not accepted.
 
     Example:
         >>> MNISTData(root="data", batch_size=128).folder.as_posix()

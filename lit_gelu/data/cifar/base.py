@@ -41,7 +41,7 @@ class CIFARData(InMemoryDataModule):
         test_samples: Read only so many of the first test images. For quick runs. ``None`` means all.
 
     Raises:
-        DataArgumentError: If a number is out of its range.
+        DataArgumentError: If an argument is not accepted.
     """
 
     set_name: ClassVar[CIFARName]

@@ -49,7 +49,7 @@ class CIFAR10Data(CIFARData):
         test_samples: Read only so many of the first test images. For quick runs; not the paper's protocol.
 
     Raises:
-        DataArgumentError: If a number is out of its range.
+        DataArgumentError: If an argument is not accepted.
 
     Example:
         >>> data = CIFAR10Data(root="data", validation=5000)

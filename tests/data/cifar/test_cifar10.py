@@ -11,7 +11,7 @@ from colour_images import write_arrays
 from torch import nn
 
 from lit_gelu.data import CIFAR10Data, DataArgumentError, DataNotFoundError
-from lit_gelu.data.errors import DataArgumentError
+from lit_gelu.data.cifar.cifar10 import ScaledPixels
 from lit_gelu.data.whitening import ZCAWhitening
 
 few = pytest.mark.filterwarnings("ignore:The whitening is fitted to")  # fewer images than pixels
