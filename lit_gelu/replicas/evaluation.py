@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from lit_gelu.replicas.errors import NotReplicableError
 from lit_gelu.replicas.forward.stacked_forward import KNOWN
-from lit_gelu.replicas.membership.member_trainer import MemberTrainer, values_of
+from lit_gelu.replicas.membership.member_trainer import GroupRun, MemberTrainer, values_of
 from lit_gelu.replicas.randomness.streams import Streams
 from lit_gelu.sandbox import evaluation_mode
 
@@ -26,7 +26,7 @@ class MemberEvaluation:
     Args:
         members: The modules.
         streams: Their random numbers.
-        trainer: What they see of the Trainer.
+        run: What they see of the Trainer.
         stage: ``"validation"`` or ``"test"``.
         loaders: Those of the pass.
     """
@@ -35,36 +35,51 @@ class MemberEvaluation:
         self,
         members: Sequence[LightningModule],
         streams: Streams,
-        trainer: MemberTrainer,
+        run: GroupRun,
         stage: str,
         loaders: Sequence[Any],
     ) -> None:
-        self.members, self.streams, self.trainer, self.stage = members, streams, trainer, stage
-        self.loaders = len(loaders)
+        self.members, self.streams, self.stage = members, streams, stage
+        self.trainers = [MemberTrainer(run, member, replica) for replica, member in enumerate(members)]
+        # A batch is of one of several loaders, or of all of them at once.
+        self.loaders = len(loaders) if run.trainer._evaluation_loop._is_sequential else min(1, len(loaders))
         step = getattr(members[0], f"{stage}_step")  # which may leave the batch's number out, as Lightning tells
         self.takes_index = is_param_in_hook_signature(step, "batch_idx", min_args=2)
         self.results = [_ResultCollection(training=False) for _ in members]
-        self.before = (streams.states(), streams.others()) if trainer.sanity_checking else None
+        self.before = (streams.states(), streams.others()) if run.trainer.sanity_checking else None
         is_known = all(type(member) in KNOWN for member in members)
         self.global_generators_of = streams.of if is_known else streams.whole_of
-        if self.is_overridden(f"{stage}_step") and not trainer.sanity_checking:
+        if self.is_overridden(f"{stage}_step") and not run.trainer.sanity_checking:
             self._draw_base_seeds(loaders)
 
     def is_overridden(self, hook: str) -> bool:
         """Tell whether the members have a hook of their own."""
         return is_overridden(hook, self.members[0])
 
-    def call(self, hook: str, *given: Any) -> None:
-        """Call a hook of every member, in evaluation mode and with its own random numbers."""
-        if self.is_overridden(hook):
-            for replica, (member, results) in enumerate(zip(self.members, self.results, strict=True)):
-                with (
-                    self.trainer.results(member, hook, results),
-                    self.global_generators_of(replica),
-                    evaluation_mode(member),
-                    torch.no_grad(),
-                ):
-                    getattr(member, hook)(*given)
+    def call(self, hook: str, *given: Any, outputs: Sequence[Any] | None = None) -> list[Any]:
+        """Call a hook of every member, in evaluation mode and with its own random numbers.
+
+        Args:
+            hook: Its name.
+            given: What all members' hooks are given.
+            outputs: What each member's is given before that.
+
+        Returns:
+            What the hooks returned; ``None`` where there are none.
+        """
+        if not self.is_overridden(hook):
+            return [None] * len(self.members)
+        returned = []
+        for replica, (member, results) in enumerate(zip(self.members, self.results, strict=True)):
+            with (
+                self.trainers[replica].results(hook, results),
+                self.global_generators_of(replica),
+                evaluation_mode(member),
+                torch.no_grad(),
+            ):
+                own = () if outputs is None else (outputs[replica],)
+                returned.append(getattr(member, hook)(*own, *given))
+        return returned
 
     def step(self, batch: Any, index: int, loader: int) -> None:
         """Go through a batch with every member."""
@@ -73,13 +88,14 @@ class MemberEvaluation:
             results.batch, results.batch_size, results.dataloader_idx = batch, None, loader if several else None
         given = (batch, index, loader) if several else (batch, index)
         self.call(f"on_{self.stage}_batch_start", *given)
-        self.call(f"{self.stage}_step", *(given if self.takes_index else given[:1]))
-        self.call(f"on_{self.stage}_batch_end", None, *given)
+        outputs = self.call(f"{self.stage}_step", *(given if self.takes_index else given[:1]))
+        self.call(f"on_{self.stage}_batch_end", *given, outputs=outputs)
 
     def values(self) -> dict[str, Tensor]:
         """Return what the members logged, ``[replicas]`` each, as their runs alone would."""
-        for results in self.results:
+        for results, trainer in zip(self.results, self.trainers, strict=True):
             results.batch, results.dataloader_idx = None, None
+            trainer.over = self.loaders
         self.call(f"on_{self.stage}_epoch_end")
         found = [values_of(results, self.loaders) for results in self.results]
         for results in self.results:

@@ -51,6 +51,24 @@ class StepFigures:
             given = {"on_step": options.on_step, "on_epoch": True, "prog_bar": in_bar, "metric_attribute": name}
             group.log(name, figure, **given)
 
+    def of_step(self, logged: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return what a run alone has in ``callback_metrics`` behind a step, ``[replicas]`` by name."""
+        found = {}
+        for name, values in logged.items():
+            options = self.options.get(name, _USUAL)
+            if options.on_step:
+                found |= {name: values[-1]} | ({f"{name}_step": values[-1]} if options.on_epoch else {})
+        return found
+
+    def of_epoch(self) -> dict[str, Tensor]:
+        """Return what a run alone has in ``callback_metrics`` behind an epoch beside that, ``[replicas]`` by name."""
+        found = {}
+        for name, options in self.options.items():
+            if options.on_epoch and name in self.logged:
+                value = options.of_epoch(torch.cat(self.logged[name]))
+                found |= {name: value} | ({f"{name}_epoch": value} if options.on_step else {})
+        return found
+
     def _mean_of_epoch(self, name: str) -> Tensor:
         return self.mean(self.options[name].of_epoch(torch.cat(self.logged[name])))
 

@@ -25,7 +25,7 @@ from lit_gelu.replicas.executors import EagerExecutor, steps_by_name
 from lit_gelu.replicas.figures import StepFigures
 from lit_gelu.replicas.membership.building import Member, build_members, keys_of
 from lit_gelu.replicas.membership.hooks import check_hooks
-from lit_gelu.replicas.membership.member_trainer import MemberTrainer
+from lit_gelu.replicas.membership.member_trainer import GroupRun, MemberTrainer
 from lit_gelu.replicas.optimizers.group_optimizers import MemberOptimizers
 from lit_gelu.replicas.refused_options import check_trainer
 from lit_gelu.replicas.stored.extraction import Whereabouts, checkpoint_of, kept_of, member_checkpoint
@@ -188,9 +188,11 @@ class ReplicaGroup(LightningModule):
             self._looked_at = {}
             if self._fitting is not self.trainer:
                 self._begin_run()
-        self._of_members = MemberTrainer(self.trainer, self._data.order.steps if is_fit else None)
-        for module in self._seeing_a_trainer():
-            module.trainer = self._of_members  # type: ignore[assignment] # stands for one
+        data: Any = self._data
+        given = data.data if isinstance(data, ReplicaDataModule) else data
+        self._run = GroupRun(self.trainer, data.order.steps if is_fit else None, given, self.executor)
+        for module, replica in self._seeing_a_trainer():
+            module.trainer = MemberTrainer(self._run, module, replica)  # type: ignore[assignment] # stands for one
 
     def _begin_run(self) -> None:
         """Forget where the run of another Trainer was; a checkpoint is loaded behind this."""
@@ -201,7 +203,7 @@ class ReplicaGroup(LightningModule):
 
     def teardown(self, stage: str) -> None:  # noqa: ARG002 - Lightning's name
         """Let the members see none again."""
-        for module in self._seeing_a_trainer():
+        for module, _ in self._seeing_a_trainer():
             module.trainer = None
 
     def on_fit_start(self) -> None:
@@ -229,6 +231,7 @@ class ReplicaGroup(LightningModule):
         self._note_stopped()
         self._step_on_plateau(self.trainer.current_epoch - 1)  # where the run was resumed before that epoch's last hook
         self._figures.begin_epoch()
+        self._run.begun = 0
         self._loader.start, self._place = 0, 0
         self._loader.before = self.trainer.global_step
         self._epoch_start = self.executor.streams.states()
@@ -242,17 +245,20 @@ class ReplicaGroup(LightningModule):
         left = trainer.max_steps - trainer.global_step if trainer.max_steps >= 0 else len(batch)
         steps, before = batch.tolist()[:left], trainer.global_step
         optimizer: Any = self.optimizers()
-        parts: list[dict[str, Tensor]] = optimizer.step(closure=lambda: self._made(steps[0], len(steps)))
+        with self.executor.following_members():
+            parts: list[dict[str, Tensor]] = optimizer.step(closure=lambda: self._made(steps[0], len(steps)))
         logged = steps_by_name(parts)
-        self._of_members.further = 0
         count_further_steps(trainer, len(steps) - 1)
         self._place = steps[-1] + 1
+        self._run.further, self._run.begun = 0, self._place
         self._figures.take(self, logged)
+        self._run.latest.update(self._figures.of_step(logged))
         self._figures.write(trainer, parts, before, len(steps))
         return logged
 
     def on_train_epoch_end(self) -> None:
         """Step the schedulers that look at what validation found."""
+        self._run.latest.update(self._figures.of_epoch())
         self._step_on_plateau(self.trainer.current_epoch)
 
     def on_train_batch_start(self, *_: Any) -> int | None:
@@ -438,12 +444,14 @@ class ReplicaGroup(LightningModule):
         rows = self._plan[first : first + count]
         if self.executor.takes_several and not self._optimizer.has_schedulers:
             return [self.executor.steps(inputs, labels, rows, first)]
-        made = []
+        made, run = [], self._run
         for further, own in enumerate(rows):
-            self._of_members.further = further
+            run.further, run.begun = further, first + further + 1
             made.append(self.executor.steps(inputs, labels, own.unsqueeze(0), first + further))
-            self._of_members.further = further + 1
-            is_last = first + further + 1 == len(self._plan)
+            run.further = further + 1
+            if not self.executor.takes_several:  # a user's step, which may read it
+                run.latest.update(self._figures.of_step(made[-1]))
+            is_last = run.begun == len(self._plan)
             self._optimizer.step_schedulers(first + further, self.trainer.current_epoch if is_last else -1)
         return made
 
@@ -461,15 +469,16 @@ class ReplicaGroup(LightningModule):
             self._plateau_epoch = epoch
             self._optimizer.step_on_plateau(epoch, self.measured)
 
-    def _seeing_a_trainer(self) -> list[LightningModule]:
-        """Return the modules whose code runs: the members, and the one that stands for them."""
+    def _seeing_a_trainer(self) -> list[tuple[LightningModule, int | None]]:
+        """Return the modules whose code runs, with their number: the members, and the one that stands for them."""
         step = getattr(self.executor.forward, "step", None)
-        return [*self.members, *([] if step is None else [step.member])]
+        members = [(member, replica) for replica, member in enumerate(self.members)]
+        return [*members, *([] if step is None else [(step.member, None)])]
 
     def _begin_evaluation(self, stage: str, loaders: Any) -> None:
         self._note_stopped()
         found = tree_leaves(loaders)
-        self._evaluation = MemberEvaluation(self.members, self.executor.streams, self._of_members, stage, found)
+        self._evaluation = MemberEvaluation(self.members, self.executor.streams, self._run, stage, found)
         self._evaluation.call(f"on_{stage}_start")
 
     def _end_evaluation(self) -> None:
@@ -481,6 +490,7 @@ class ReplicaGroup(LightningModule):
         self.executor.stacks.take_back()
         if not self.trainer.sanity_checking:
             self.measured = measured
+            self._run.latest.update(measured)
         for name, values in measured.items():
             self.log(name, self._figures.mean(values), prog_bar=True, add_dataloader_idx=False)
 
