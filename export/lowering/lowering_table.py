@@ -201,6 +201,8 @@ def _plain(value: object) -> Argument | str:
 
 def mark(model: nn.Module, registry: ActivationRegistry | None = None) -> dict[str, BoundActivation]:
     """Mark every activation module of a copy of which it is known what it becomes; return them by first name."""
+    # Branches of torch.cond are traced by dynamo, which refuses functions of torch.onnx unless told to take them as is.
+    torch.compiler.allow_in_graph(torch.onnx.ops.symbolic)
     marked: dict[str, BoundActivation] = {}
     hidden = hidden_modules(model)
     for site, module in model.named_modules():
@@ -214,7 +216,5 @@ def mark(model: nn.Module, registry: ActivationRegistry | None = None) -> dict[s
 def _marked_forward(site: str, inplace: bool, *args: Tensor, **kwargs: Tensor) -> Tensor:
     """Stand for an activation while the exporter traces; its one input may be named, and is overwritten if in-place."""
     (x,) = (*args, *kwargs.values())
-    y = torch.onnx.ops.symbolic(
-        f"{MARKER_DOMAIN}::{MARKER_OPERATOR}", (x,), {"site": site}, dtype=x.dtype, shape=x.shape, version=1
-    )
+    y = _symbolic(f"{MARKER_DOMAIN}::{MARKER_OPERATOR}", (x,), {"site": site}, dtype=x.dtype, shape=x.shape, version=1)
     return x.copy_(y) if inplace else y

@@ -4,6 +4,7 @@ Every value has the dtype of the node that makes it. Where a node wants the othe
 all readers in that graph share; so a region that stays in float32 has one Cast in front and one behind.
 """
 
+import copy
 import fnmatch
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -68,12 +69,14 @@ def convert(
     exact = computed_from_integers(model.graph, _FINITE[narrow]) if strict else set()
     kept = STRICT_KEEP if strict else OVERFLOWING.get(dtype, ())
     state = _Conversion(narrow, runtime, (*keep_fp32, *kept), exact)
+    _separate_types(model)
     for value in model.graph.inputs:
         if value.dtype == _FLOAT and not io_fp32:
             value.dtype = state.dtype
     _convert_graph(model.graph, state)
-    _convert_outputs(model.graph, _FLOAT if io_fp32 else state.dtype, state)
-    _convert_initializers(model.graph, state)
+    outputs = _FLOAT if io_fp32 else state.dtype
+    _convert_outputs(model.graph, outputs, state)
+    _convert_initializers(model.graph, outputs, state)
     unused = [entry for entry in keep_fp32 if entry not in state.used]
     if unused:
         raise ExportOptionError(
@@ -81,6 +84,14 @@ def convert(
             "model. Accepted: names of ONNX operators ('Softmax'), and shell-style patterns over the names of nodes "
             "and modules ('head.*')."
         )
+
+
+def _separate_types(model: ir.Model) -> None:
+    """Give every value a type of its own: the exporter shares one between a value and its Identity."""
+    values = [value for graph in model.graphs() for value in (*graph.inputs, *graph.initializers.values())]
+    values += [value for graph in model.graphs() for node in graph for value in node.outputs]
+    for value in values:
+        value.type = copy.deepcopy(value.type)
 
 
 def _convert_graph(graph: ir.Graph, state: _Conversion) -> None:
@@ -95,7 +106,7 @@ def _convert_graph(graph: ir.Graph, state: _Conversion) -> None:
                         value.dtype = state.dtype
                 _convert_graph(inner, state)
                 _convert_outputs(inner, state.dtype, state)
-                _convert_initializers(inner, state)
+                _convert_initializers(inner, state.dtype, state)
         _convert_inputs(node, wanted, state)
         _convert_attributes(node, wanted)
         for i, value in enumerate(node.outputs):
@@ -172,7 +183,8 @@ def _convert_attributes(node: ir.Node, wanted: ir.DataType) -> None:
 def _convert_outputs(graph: ir.Graph, wanted: ir.DataType, state: _Conversion) -> None:
     """Give a graph its outputs in a dtype, under the names that they have."""
     for value in list(graph.outputs):
-        if value.dtype in {_FLOAT, state.dtype} and value.dtype != wanted and not _is_weight(value):
+        rounded_itself = _is_weight(value) and all(_reads_narrow(use.node, use.idx, state) for use in value.uses())
+        if value.dtype in {_FLOAT, state.dtype} and value.dtype != wanted and not rounded_itself:
             node = ir.node("Cast", [value], attributes={"to": int(wanted)})
             node.outputs[0].dtype, node.outputs[0].shape = wanted, value.shape
             graph.append(node)
@@ -188,16 +200,17 @@ def _take_output(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:
     old.name, new.name = f"{name}_unrounded", name
 
 
-def _convert_initializers(graph: ir.Graph, state: _Conversion) -> None:
+def _convert_initializers(graph: ir.Graph, outputs: ir.DataType, state: _Conversion) -> None:
     """Round the weights of readers that compute in the dtype; those of the others stay, and a shared one is doubled."""
     for name, value in list(graph.initializers.items()):
         if value.dtype != _FLOAT or value.const_value is None:
             continue
         narrow = [use for use in value.uses() if _reads_narrow(use.node, use.idx, state)]
-        if not narrow and not value.is_graph_output():
+        stays = value.is_graph_output() and outputs == _FLOAT  # a weight that the module returns
+        if not narrow and (stays or not value.is_graph_output()):
             continue
         rounded = ir.tensor(_rounded(value.const_value.numpy(), state.dtype))
-        if len(narrow) == len(list(value.uses())):
+        if len(narrow) == len(list(value.uses())) and not stays:
             rounded.name = name
             value.const_value, value.dtype = rounded, state.dtype
             continue
