@@ -1,6 +1,7 @@
 """An activation and dropout behind it, as one module."""
 
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import torch
@@ -43,7 +44,7 @@ class ActivationDropout(nn.Module):
 
     def __init__(self, activation: Any = "gelu", p: float = 0.5, *, registry: Names | None = None) -> None:
         super().__init__()
-        if not 0.0 <= p <= 1.0:
+        if not isinstance(p, Real) or isinstance(p, bool) or not 0.0 <= p <= 1.0:
             raise ActivationArgumentError(f"ActivationDropout: p={p!r} is not accepted. Give a number from 0 to 1.")
         self.activation = (registry or default_names()).create(activation)
         self.p = p
@@ -89,5 +90,5 @@ class DroppedOutput(ValleyOutput):
         return ValleyOutput(scaled(self.valley, self._factor(y))).backward(gradient, y, *kept)
 
     def _factor(self, y: Tensor) -> float:
-        """Return ``1 / (1 - p)`` as it is in the dtype of the output, which torch's dropout multiplies by."""
-        return float(torch.tensor(1.0 / (1.0 - self.p), dtype=y.dtype, device="cpu"))
+        """Return ``1 / (1 - p)`` as torch's dropout divides in the dtype of the output, and multiplies by it."""
+        return float(torch.ones((), dtype=y.dtype, device="cpu").div_(1.0 - self.p))

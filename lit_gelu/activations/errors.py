@@ -23,6 +23,10 @@ class ActivationArgumentError(LitGeluError, TypeError, ValueError):
     """A keyword or value that the named activation does not take."""
 
 
+class DifferentChannelsError(ActivationArgumentError):
+    """An activation with a function of its own for every channel, where it is to be one function of one number."""
+
+
 class DerivativeFromOutputError(LitGeluError, RuntimeError):
     """A derivative that an activation cannot have, as ``memory="output"`` kept its output alone."""
 

@@ -9,19 +9,17 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from torch import Tensor, nn
 
-from lit_gelu.activations.analysis.gains import gains
-from lit_gelu.activations.analysis.shape import shape_of
+from lit_gelu.activations.analysis.computed_facts import computed_facts
 from lit_gelu.activations.errors import (
     ActivationArgumentError,
     ActivationSpecError,
-    NoGaussianMomentsError,
     UnknownActivationError,
     UnknownArgumentsError,
 )
 from lit_gelu.activations.families import ENTRIES
 from lit_gelu.activations.naming import importing
 from lit_gelu.activations.naming.entry import ActivationEntry, NameTable, OwnKernel, Resolved, check_names, entry_for
-from lit_gelu.activations.naming.facts import ActivationFacts, ActivationGains, ActivationInfo
+from lit_gelu.activations.naming.facts import ActivationFacts, ActivationInfo
 from lit_gelu.activations.naming.forms import (
     ConstructionArguments,
     FunctionActivation,
@@ -32,7 +30,6 @@ from lit_gelu.activations.naming.names import set_default_names
 from lit_gelu.activations.naming.plugins import PluginLoader, current_plugin
 from lit_gelu.activations.naming.spec import ActivationSpec, merged, read_spec
 from lit_gelu.activations.naming.stored import StoredActivations
-from lit_gelu.activations.numerics.channels import INFER
 from lit_gelu.activations.numerics.normal import GaussianMoments
 from lit_gelu.errors import shown
 
@@ -319,28 +316,17 @@ class ActivationRegistry:
             )
         entry = self.entry(canonical.name)
         facts = entry.facts_for(canonical.arguments)
-        one = canonical  # as a function of one number
-        if canonical.arguments.get("channels") == INFER:
-            one = ActivationSpec.of(canonical.name, **{**canonical.arguments, "channels": 1})
-        shape = vars(shape_of(self.create(one), facts.kinks, registry=self)) if facts.elementwise else {}
         presets = [row for row in self.entries() if row.preset == canonical]
         names = [name for row in presets for name in (row.name, *row.aliases) if self.entry(name) is row]
         own = () if names and canonical.kwargs else entry.aliases  # which stand for the entry without arguments
         own = tuple(name for name in own if self.entry(name) is entry)  # another may have taken one since
         return ActivationInfo(
             spec=canonical,
-            gains=self._gains(one) if facts.elementwise else None,
             aliases=(*own, *names),
             registered_by=entry.registered_by,
             **vars(facts),
-            **shape,
+            **computed_facts(canonical, facts, self),
         )
-
-    def _gains(self, spec: ActivationSpec) -> ActivationGains | None:
-        try:
-            return gains(spec, registry=self)
-        except NoGaussianMomentsError:
-            return None  # that there are none is what is known of it
 
     def entry(self, name: str) -> ActivationEntry:
         """Return the row of a name or alias.
@@ -394,7 +380,7 @@ class ActivationRegistry:
         """
         if isinstance(module, FunctionActivation):
             found = self._table.seen(self).rows.get(module.name)
-            return found if found is not None and found.name == module.name else None
+            return found if found is not None and module.is_of(found.name, found.function) else None
         return self._table.seen(self).of_class(type(module))
 
     def entry_of_class(self, cls: type) -> ActivationEntry | None:

@@ -89,3 +89,17 @@ def test_sites_hooks_and_refusals():
     torch.manual_seed(0)
     assert torch.equal(y, nn.functional.dropout(nn.functional.silu(x), 0.3))
     assert repr(saving).startswith("ActivationDropout(\n  p=0.3\n  (activation): SiLU(memory='output')")
+
+
+@pytest.mark.parametrize("p", ["0.5", None, True, -0.1, float("nan")])
+def test_what_is_no_probability_is_refused(p):
+    with pytest.raises(ActivationArgumentError, match=r"is not accepted\. Give a number from 0 to 1"):
+        ActivationDropout("gelu", p=p)
+
+
+@pytest.mark.parametrize("p", [0.1, 0.2, 0.35, 0.7, 0.999])
+def test_the_outputs_are_those_of_torchs_dropout(p):
+    saving, plain = pair("gelu", p)
+    x = torch.randn(3000, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    (y, *_), (wanted, *_) = (passes(module, x, torch.ones_like(x)) for module in (saving, plain))
+    assert torch.equal(y, wanted)

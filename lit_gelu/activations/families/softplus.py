@@ -1,5 +1,6 @@
 """Softplus and log-sigmoid."""
 
+import math
 from typing import Any
 
 import torch
@@ -142,6 +143,15 @@ def _live(module: nn.Module) -> dict[str, Any]:
 _TORCHS_THRESHOLD = 20.0  # above it Softplus(x) - x is below 2.1e-9
 
 
+def _facts(threshold: float = _TORCHS_THRESHOLD, **_: Any) -> ActivationFacts:
+    return ActivationFacts(
+        "log(1 + exp(beta x)) / beta (torch: x where beta x > threshold)",
+        "Dugas et al. 2001, Incorporating Second-Order Functional Knowledge for Better Option Pricing",
+        smoothness=math.inf if threshold >= _TORCHS_THRESHOLD else None,  # below, it jumps there
+        asymptotes=("0", "x"),
+    )
+
+
 def _case(arguments: Arguments) -> str:
     """Return whether it is ONNX's operator: above torch's threshold of 20, Softplus(x) - x is below 2.1e-9."""
     standard = arguments.get("beta", 1.0) == 1.0 and arguments.get("threshold", 20.0) == 20.0
@@ -175,12 +185,7 @@ ENTRIES = (
         function=softplus,
         derivative=softplus_derivative,
         joint=softplus_joint,
-        facts=ActivationFacts(
-            "log(1 + exp(beta x)) / beta (torch: x where beta x > threshold)",
-            "Dugas et al. 2001, Incorporating Second-Order Functional Knowledge for Better Option Pricing",
-            smoothness=float("inf"),
-            asymptotes=("0", "x"),
-        ),
+        facts=_facts,
         modules=(ModuleForm(nn.Softplus, ReadAttributes(("beta", "threshold")), live=_live, keeps_input=True),),
         functions=((F.softplus, ()),),
         onnx=_ONNX,

@@ -116,10 +116,9 @@ class ActivationEntry:
         skip_first = isinstance(self.build, FunctionBuilder)
         target = self.build.function if isinstance(self.build, FunctionBuilder) else self.build
         try:
-            signature = inspect.signature(target)
+            parameters = _parameters_of(target)[int(skip_first) :]
         except ValueError:  # a function written in C that does not tell
             return {}
-        parameters = list(signature.parameters.values())[int(skip_first) :]
         keyword_kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         return {p.name: p for p in parameters if p.kind in keyword_kinds and p.name not in NOT_IN_SPECS}
 
@@ -272,6 +271,18 @@ def _check_kernel(name: str, kernel: object) -> None:
             f"{name!r}: kernel={shown(kernel)} is not accepted. Use one of {', '.join(map(repr, words))}, or a "
             "lit_gelu.kernels.Kernel."
         )
+
+
+def _parameters_of(target: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Return the parameters of a function or class; a list as a default is the tuple that a spec has for it."""
+    try:
+        signature = inspect.signature(target, eval_str=True)
+    except (NameError, AttributeError, TypeError, SyntaxError):  # an annotation that only a type checker can read
+        signature = inspect.signature(target)
+    return [
+        parameter.replace(default=tuple(parameter.default)) if isinstance(parameter.default, list) else parameter
+        for parameter in signature.parameters.values()
+    ]
 
 
 def _check_type(name: str, parameter: inspect.Parameter, value: object) -> None:

@@ -90,7 +90,7 @@ class ActivationInfo(Displayed, ActivationFacts, ActivationShape):
     """Everything the registry knows of one activation with given arguments.
 
     It has the fields of `ActivationFacts`, stated by the author, and of `ActivationShape`, computed; the computed ones
-    are ``None`` for what is not elementwise.
+    are ``None`` for what is not elementwise, or is another function for every channel.
 
     Args:
         spec: The activation, in canonical form.

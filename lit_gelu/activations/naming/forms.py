@@ -54,9 +54,23 @@ class FunctionActivation(nn.Module):
         """Call the function."""
         return self.function(x, **self.kwargs)
 
+    def is_of(self, name: str, function: Callable[..., Tensor] | None) -> bool:
+        """Say whether it was built of a row; another may have taken the row's name since, by another function."""
+        return self.name == name and _is_or_copies(self.function, function)
+
     def extra_repr(self) -> str:
         """Return ``name, keyword=value, ...`` for ``repr``."""
         return ", ".join([self.name, *(f"{key}={value!r}" for key, value in self.kwargs.items())])
+
+
+def _is_or_copies(one: object, other: object) -> bool:
+    """Say whether two callables are one, or a callable object and its copy by `copy.deepcopy` or `pickle`."""
+    if one is other or type(one) is not type(other) or isinstance(one, types.FunctionType):
+        return one is other  # of a plain function, copies are the function
+    try:
+        return bool(one.__reduce_ex__(4) == other.__reduce_ex__(4))
+    except (TypeError, ValueError, RuntimeError):  # what cannot be pickled, or has tensors in it
+        return False
 
 
 @dataclass(frozen=True)
@@ -177,10 +191,10 @@ class ConstructionArguments:
         given = _given(module, note)
         present = {name: _held(module, name) for name in note["mirrored"]}
         now = {
-            name: _plain_attribute(module, name, value)
+            name: plain
             for name, value in present.items()
             # A tensor is learned: what it was built with is the spec, what it is now is in the state_dict.
-            if not isinstance(value, Tensor) and value != given[name]
+            if not isinstance(value, Tensor) and (plain := _plain_attribute(module, name, value)) != given[name]
         }
         return {name: value for name, value in {**given, **now}.items() if name in self.names}
 

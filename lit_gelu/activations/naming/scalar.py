@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lit_gelu.activations.errors import ActivationArgumentError
+from lit_gelu.activations.errors import ActivationArgumentError, DifferentChannelsError
 from lit_gelu.activations.naming.names import Names, default_names
+from lit_gelu.activations.numerics.arguments import check_floating
 from lit_gelu.activations.numerics.channels import ChannelModule
 from lit_gelu.activations.numerics.sampling import Function
 
@@ -32,7 +33,8 @@ def derivative(activation: Any, x: Tensor, order: int = 1, *, registry: Names | 
         A tensor of the shape and dtype of ``x``. A jump takes its value from one side; a kink has no term of its own.
 
     Raises:
-        ActivationArgumentError: If ``order`` is none of these, or not 0 and the activation is not elementwise.
+        ActivationArgumentError: If ``x`` is not a floating tensor, ``order`` none of these, or not 0 and the
+            activation not elementwise.
 
     Example:
         >>> x = torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64)
@@ -43,6 +45,7 @@ def derivative(activation: Any, x: Tensor, order: int = 1, *, registry: Names | 
     """
     if isinstance(order, bool) or order not in (0, 1, 2):
         raise ActivationArgumentError(f"order={order!r} is not accepted: 0 is f itself, 1 and 2 are its derivatives.")
+    check_floating("derivative", x)
     registry = registry or default_names()
     module = activation if isinstance(activation, nn.Module) else registry.create(activation).to(x)
     return derivatives_of(module, registry)(x, order)
@@ -73,13 +76,14 @@ def derivatives_of(module: nn.Module, registry: Names | None = None) -> Callable
 
 def _by_autograd(module: nn.Module, x: Tensor, order: int) -> Tensor:
     """Differentiate the sum of the outputs, which for an elementwise function is its derivative at each element."""
-    was_training = module.training
+    training = [part for part in module.modules() if part.training]
     module.eval()
     try:
         # Not the call: somebody's hooks would see an input that is no forward pass.
         return _nth_derivative(module.forward, order)(x)
     finally:
-        module.train(was_training)
+        for part in training:
+            part.training = True
 
 
 def _nth_derivative(function: Callable[[Tensor], Tensor], order: int) -> Callable[[Tensor], Tensor]:
@@ -151,7 +155,7 @@ def keep_one_channel_(module: nn.Module, *, registry: Names | None = None) -> No
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         values = tensor.detach().flatten()
         if not bool((values == values[:1]).all()):
-            raise ActivationArgumentError(
+            raise DifferentChannelsError(
                 f"{type(module).__name__}: {name} differs between its {len(values)} channels, so this is not one "
                 "function. Build an activation with the value of one channel."
             )

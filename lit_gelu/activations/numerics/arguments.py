@@ -27,8 +27,7 @@ def elementwise(function: Function) -> Function:
 
     @functools.wraps(function)
     def computed(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        if not isinstance(x, Tensor) or x.dtype not in OPERATION_DTYPES:
-            raise ActivationArgumentError(_not_floating(function.__name__, x))
+        check_floating(function.__name__, x)
         dtype = OPERATION_DTYPES[x.dtype]
         arguments = [_converted(value, dtype) for value in args]
         keywords = {name: _converted(value, dtype) for name, value in kwargs.items()}
@@ -57,13 +56,17 @@ def _converted(value: object, dtype: torch.dtype) -> object:
     return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
-def _not_floating(name: str, x: object) -> str:
-    """Return a message: what was given instead of a floating tensor, and what to do about it."""
+def check_floating(name: str, x: object) -> None:
+    """Refuse what is no floating tensor."""
+    if isinstance(x, Tensor) and x.dtype in OPERATION_DTYPES:
+        return
     accepted = ", ".join(str(dtype).removeprefix("torch.") for dtype in OPERATION_DTYPES)
     if not isinstance(x, Tensor):
-        return f"{name}: x is a {type(x).__name__}. It must be a torch.Tensor of {accepted}: use torch.as_tensor(x)."
+        raise ActivationArgumentError(
+            f"{name}: x is a {type(x).__name__}. It must be a torch.Tensor of {accepted}: use torch.as_tensor(x)."
+        )
     given = str(x.dtype).removeprefix("torch.")
-    return (
+    raise ActivationArgumentError(
         f"{name}: x has dtype {given}. It must be one of {accepted}: convert it first, for example x.to(torch.float32)."
     )
 

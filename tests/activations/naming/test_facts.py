@@ -119,6 +119,18 @@ def test_info_of_something_never_registered_is_refused():
         activations.info(torch.nn.Softsign())
 
 
+def test_what_is_stated_is_known_of_what_differs_between_channels():
+    info = activations.info("swish(beta=(1.0, 2.0))")
+    assert info.formula == activations.info("swish").formula
+    assert (info.minimum, info.gains, info.lipschitz) == (None, None, None)
+
+
+def test_softplus_that_jumps_at_its_threshold_is_not_called_smooth():
+    assert activations.info("softplus(threshold=1.0)").smoothness is None
+    for spec in ("softplus", "softplus(beta=3.0)", "softplus(threshold=30.0)"):
+        assert activations.info(spec).smoothness == math.inf
+
+
 def test_info_of_a_user_s_function_is_computed():
     registry = ActivationRegistry()
     registry.register("bump")(lambda x: x * torch.exp(-x * x))

@@ -1,11 +1,13 @@
 """Module classes of users: what their constructors were given, whatever became of it."""
 
 import copy
+import functools
 import inspect
 import io
 import math
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -14,6 +16,20 @@ from lit_gelu.activations import ActivationArgumentError, ActivationRegistry, Op
 from lit_gelu.activations.functional import derivative
 from lit_gelu.activations.naming.forms import NOTE
 from lit_gelu.surgery import coverage, find_sites, swap
+
+
+def cube(x, scale=1.0):
+    return scale * x**3
+
+
+class Adds:
+    """A callable object, which is no module."""
+
+    def __init__(self, offset):
+        self.offset = offset
+
+    def __call__(self, x):
+        return x + self.offset
 
 
 class Learned(nn.Module):
@@ -146,6 +162,50 @@ class TestEveryKindOfClass:
             for order, expected in ((0, x.sin()), (1, x.cos()), (2, -x.sin())):
                 found = derivative(module, x, order, registry=known).detach()
                 torch.testing.assert_close(found, scale * expected, rtol=1e-13, atol=1e-14)
+
+
+def test_modules_of_a_function_whose_name_another_took_are_not_of_the_new_one():
+    registry = ActivationRegistry()
+    registry.register("bent")(cube)
+    net = nn.Sequential(registry.create("bent(scale=2.0)"))
+    for copied in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        assert str(registry.spec_of(copied[0])) == "bent(scale=2.0)"
+    registry.register("bent", override=True)(lambda x, scale=1.0: torch.sin(scale * x))
+    assert registry.entry_of(net[0]) is None
+    assert registry.spec_of(net[0]).opaque
+    x = torch.tensor([2.0])
+    assert torch.equal(derivative(net[0], x, 0, registry=registry), net(x))
+    swap(net, {"0": "bent"}, registry=registry)
+    assert torch.equal(net(x), torch.sin(x))
+
+
+def test_copies_of_callable_objects_are_what_they_are_copies_of():
+    registry = ActivationRegistry()
+    registry.register("eightfold")(functools.partial(cube, scale=8.0))
+    registry.register("adds")(Adds(1.0))
+    for name in ("eightfold", "adds"):
+        module = registry.create(name)
+        for copied in (module, copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+            assert registry.entry_of(copied).name == name
+    registry.register("eightfold", override=True)(functools.partial(cube, scale=9.0))
+    assert registry.entry_of(registry.create("eightfold")) is not None
+    other = ActivationRegistry()
+    other.register("adds")(Adds(2.0))
+    assert other.entry_of(registry.create("adds")) is None
+
+
+def test_an_attribute_that_became_an_array_is_in_no_spec():
+    registry = ActivationRegistry()
+
+    @registry.register("scaled")
+    class Scaled(nn.Module):
+        def __init__(self, scale=1.0):
+            super().__init__()
+            self.scale = scale
+
+    module = registry.create("scaled(scale=2.0)")
+    module.scale = np.ones(3)
+    assert registry.spec_of(module).opaque
 
 
 def test_training_moves_the_parameter_and_not_the_spec(registry):

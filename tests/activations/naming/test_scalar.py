@@ -133,3 +133,16 @@ def test_the_stochastic_map_has_the_derivatives_of_its_expectation():
     module = activations.create("zero_identity_map").train()
     for order in (0, 1, 2):
         assert torch.equal(derivative(module, x, order), derivative("gelu", x, order))
+
+
+def test_every_part_keeps_its_mode():
+    module = nn.Sequential(nn.Tanh(), nn.Dropout(0.5)).train()
+    module[1].eval()
+    derivative(module, torch.ones(3), 1)
+    assert [part.training for part in module.modules()] == [True, True, False]
+
+
+@pytest.mark.parametrize("activation", ["gelu", nn.Softsign()])
+def test_numbers_that_are_not_floating_are_refused(activation):
+    with pytest.raises(ActivationArgumentError, match=r"derivative: x has dtype int64.*x\.to\(torch\.float32\)"):
+        derivative(activation, torch.tensor([1, 2]))
