@@ -216,5 +216,7 @@ def mark(model: nn.Module, registry: ActivationRegistry | None = None) -> dict[s
 def _marked_forward(site: str, inplace: bool, *args: Tensor, **kwargs: Tensor) -> Tensor:
     """Stand for an activation while the exporter traces; its one input may be named, and is overwritten if in-place."""
     (x,) = (*args, *kwargs.values())
-    y = _symbolic(f"{MARKER_DOMAIN}::{MARKER_OPERATOR}", (x,), {"site": site}, dtype=x.dtype, shape=x.shape, version=1)
+    y = torch.onnx.ops.symbolic(
+        f"{MARKER_DOMAIN}::{MARKER_OPERATOR}", (x,), {"site": site}, dtype=x.dtype, shape=x.shape, version=1
+    )
     return x.copy_(y) if inplace else y
