@@ -11,11 +11,14 @@ from torch import Tensor, nn
 from lit_gelu.replicas.device.adam import DeviceAdam
 from lit_gelu.replicas.device.stacked_values import measures_as_known, stacked_means
 from lit_gelu.replicas.device.steps import DeviceSteps, check_for_devices
-from lit_gelu.replicas.errors import ReplicaArgumentError
-from lit_gelu.replicas.forward.group_forward import GroupForward, LoopForward, VmapForward, is_task
+from lit_gelu.replicas.errors import NotReplicableError, ReplicaArgumentError
+from lit_gelu.replicas.forward.group_forward import GroupForward, LoopForward, VmapForward, explained, is_task
+from lit_gelu.replicas.forward.memory_order import joined_as_they_lie
 from lit_gelu.replicas.forward.stacked_forward import StackedForward, leaves_of
 from lit_gelu.replicas.membership.alike import check_alike
 from lit_gelu.replicas.membership.building import Member
+from lit_gelu.replicas.membership.changes import OF_LIGHTNING, Watch, names_of
+from lit_gelu.replicas.membership.hooks import check_parameters
 from lit_gelu.replicas.membership.stacks import Stacks
 from lit_gelu.replicas.optimizers.group_optimizers import MemberOptimizers, group_optimizer
 from lit_gelu.replicas.optimizers.rate_schedules import configured
@@ -50,11 +53,22 @@ class EagerExecutor:
     def __init__(self, members: Sequence[Member], kind: str = "auto", differ: Collection[str] = ()) -> None:
         keep_freed_memory()
         modules = [member.module for member in members]
+        for module in modules:
+            check_parameters(module)
+        self.differ = set(differ)
         differing = check_alike(modules, differ)
         self.streams = Streams([member.stream for member in members], [member.other_states() for member in members])
         self.stacks = Stacks(modules)
         self.asked, self.kind = kind, _chosen(kind, modules)
         self._kind_on_a_cpu = self.kind
+        self._watch = Watch(modules)
+        self.active = torch.ones(len(modules), dtype=torch.bool)
+        self.optimizer: MemberOptimizers | None = None
+        self.device_steps: DeviceSteps | None = None
+        self._make_forward(differing)
+
+    def _make_forward(self, differing: Mapping[str, set[str]]) -> None:
+        """Make what computes the members as they are now."""
         self.forward: GroupForward
         if self.kind in {"stacked", "written", *ON_DEVICES}:
             self.forward = StackedForward(self.stacks, self.streams)
@@ -64,12 +78,44 @@ class EagerExecutor:
             self.forward = LoopForward(self.stacks, self.streams)
         self.logs_noise_free = [
             isinstance(m, ActivationTask) and is_task(m) and m.logs_noise_free_training_loss and m.is_noisy
-            for m in modules
+            for m in self.stacks.modules
         ]
         self.written = self._written()
-        self.active = torch.ones(len(modules), dtype=torch.bool)
-        self.optimizer: MemberOptimizers | None = None
-        self.device_steps: DeviceSteps | None = None
+
+    @contextmanager
+    def following_members(self) -> Iterator[None]:
+        """Make steps of members as they are now, and let them have what the steps set.
+
+        Callbacks and members' own validation may have changed attributes, modes and layers since the last steps.
+
+        Raises:
+            MembersDifferError: If members were changed in different ways that a training step could see.
+            NotReplicableError: If they were changed so that they cannot be computed together any more.
+        """
+        if self._watch.has_changed():
+            self._watch.check_parameters()
+            changed = self._watch.changed()
+            if changed:
+                self._follow(names_of(changed))
+            self._watch.look()
+        yield
+        if isinstance(self.forward, VmapForward) and (given := self.forward.hand_back()):
+            self.differ |= given
+            self._watch.look()
+
+    def _follow(self, names: set[str]) -> None:
+        """Make anew what computes the members, whose attributes of these names may differ by now."""
+        modules = self.stacks.modules
+        if self.kind not in {"vmap", "loop"} and (self.device_steps or any(leaves_of(m) is None for m in modules)):
+            raise NotReplicableError(
+                f"Members were changed since the group was made ({', '.join(sorted(names)) or 'layers, modes or hooks'}"
+                f'), which executor={self.kind!r} does not follow. Give executor="vmap" or "loop".'
+            )
+        self.differ |= names | OF_LIGHTNING
+        before = self.forward
+        self._make_forward({} if self.kind == "loop" else check_alike(modules, self.differ))
+        if isinstance(self.forward, VmapForward) and isinstance(before, VmapForward):
+            self.forward.stand_for(before)
 
     def means(self, inputs: Tensor, labels: Tensor, samples_at_once: int = 1000) -> dict[str, Tensor] | None:
         """Return the means of every task's ``sample_values`` over a set, on the device.
@@ -168,7 +214,7 @@ class EagerExecutor:
             return {"train_loss": self.written.make_of(inputs, labels, rows, optimizer)}
         if self.device_steps is not None:
             return {"train_loss": self.device_steps.make_of(inputs, labels, rows)}
-        made = [self.step((_taken(inputs, own), labels[own]), first + index) for index, own in enumerate(rows)]
+        made = [self.step((_taken(inputs, own), _taken(labels, own)), first + index) for index, own in enumerate(rows)]
         return steps_by_name([{name: value.unsqueeze(0) for name, value in values.items()} for values in made])
 
     def _written(self) -> WrittenSteps | None:
@@ -182,7 +228,8 @@ class EagerExecutor:
             if isinstance(self.forward, LoopForward):
                 optimizer.update_each(self.forward.gradients(losses))
             else:
-                gradients = torch.autograd.grad(losses.sum(), list(trained.values()), allow_unused=True)
+                with explained():
+                    gradients = torch.autograd.grad(losses.sum(), list(trained.values()), allow_unused=True)
                 optimizer.update(dict(zip(trained, gradients, strict=True)))
         if is_task(self.stacks.modules[0]):
             logged = {"train_loss": self._logged(losses.detach(), noise_free)}
@@ -218,7 +265,10 @@ class EagerExecutor:
 
 
 def _taken(samples: Tensor, rows: Tensor) -> Tensor:
-    """Return ``samples[rows]``, which takes several times longer."""
+    """Return every replica's ``samples[rows]``, as its elements lie in memory in the run alone."""
+    if not samples.is_contiguous():
+        return joined_as_they_lie([samples[own].unsqueeze(0) for own in rows])
+    # ``samples[rows]`` takes several times longer.
     return torch.index_select(samples, 0, rows.flatten()).view(*rows.shape, *samples.shape[1:])
 
 

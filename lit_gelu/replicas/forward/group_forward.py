@@ -4,6 +4,7 @@ import copy
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import FunctionType
 from typing import Any, Protocol
 
 import torch
@@ -28,8 +29,9 @@ from lit_gelu.replicas.forward.rules import (
     LinearUnderVmap,
     RuleUnderVmap,
 )
-from lit_gelu.replicas.forward.under_vmap import TensorPlaces, mapped_call
+from lit_gelu.replicas.forward.under_vmap import TensorPlaces, mapped_call, part_of
 from lit_gelu.replicas.membership.alike import activation_paths, registry_of
+from lit_gelu.replicas.membership.changes import LOOKED_INTO, Watch
 from lit_gelu.replicas.membership.stacks import Stacks
 from lit_gelu.replicas.randomness.streams import Streams, others_as_they_were, without_other_draws
 from lit_gelu.sandbox import evaluation_mode
@@ -137,18 +139,21 @@ class LoopForward:
         with others_as_they_were():
             for replica, (step, places) in enumerate(zip(self.steps, self.places, strict=True)):
                 tensors = [self.own[replica][name] for name in places.names]
+                addresses = [tensor.data_ptr() for tensor in tensors]
                 with self.streams.within_others(replica), places.holding(tensors):
                     found.append(step(_row(batch, replica), index))
+                places.check_addresses(tensors, addresses)
         self.stacks.take_back()
         return torch.stack([loss for loss, _ in found]), _by_name([logged for _, logged in found])
 
     def gradients(self, losses: Tensor) -> list[dict[str, Tensor]]:
         """Return each member's gradients of the last `losses`, by name; none of what its step has not used."""
-        parts = [part for own in self.own for part in own.values()]
-        found = iter(torch.autograd.grad(losses.sum(), parts, allow_unused=True))
-        given = [{name: next(found) for name in own} for own in self.own]
+        losses.sum().backward()  # type: ignore[no-untyped-call] # as alone: what runs code again finds no other way
+        given = [{name: one.grad for name, one in own.items() if one.grad is not None} for own in self.own]
         self.own = []
-        return [{name: one for name, one in own.items() if one is not None} for own in given]
+        for module in self.stacks.modules:
+            _check_no_gradients(module)
+        return given
 
     @torch.no_grad()
     def noise_free_losses(self, batch: Any) -> Tensor:
@@ -159,6 +164,16 @@ class LoopForward:
                 with self.streams.within_others(replica), evaluation_mode(step):
                     losses.append(step(_row(batch, replica), 0)[0])
         return torch.stack(losses)
+
+
+def _check_no_gradients(member: nn.Module) -> None:
+    """Refuse a backward pass that ran the member's code again: with its parameters, not with what stood for them."""
+    for name, parameter in member.named_parameters():
+        if parameter.grad is not None:
+            raise NotReplicableError(
+                f"The backward pass has left a gradient in {name!r} of a member, as torch.utils.checkpoint does with "
+                "use_reentrant=True, and a group would lose it. Give use_reentrant=False, or train the module alone."
+            )
 
 
 def _by_name(logged: Sequence[Logged]) -> Logged:
@@ -216,6 +231,7 @@ class VmapForward:
         self.streams, self.step = streams, _MemberStep(template, self.logged_as)  # type: ignore[arg-type] # of a group
         self.places = TensorPlaces(template, ', or give the group executor="loop"')
         self.with_modes = [*self.step.modules(), *self.own_activations.modules()]
+        self._watch = Watch([template])
 
     def losses(self, batch: Any, index: int) -> tuple[Tensor, Logged]:
         """See `GroupForward`."""
@@ -227,7 +243,7 @@ class VmapForward:
                 outputs: tuple[Tensor, Logged] = self.step(sample, index)
             return outputs
 
-        with _RulesForFunctions(self.streams), _explained(), without_other_draws(f"{_OTHER_DRAWS} {NO_VMAP}"):
+        with _RulesForFunctions(self.streams), explained(), without_other_draws(f"{_OTHER_DRAWS} {NO_VMAP}"):
             return torch.vmap(one, randomness="error")(batch, *tensors)
 
     @torch.no_grad()
@@ -235,6 +251,40 @@ class VmapForward:
         """See `GroupForward`."""
         with modules_in_evaluation(self.with_modes):
             return self.losses(batch, 0)[0]
+
+    def stand_for(self, other: "VmapForward") -> None:
+        """Take the place of another one in a Trainer's run."""
+        self.logged_as = other.logged_as
+        trainer: Any = other.step.member._trainer
+        if trainer is not None:
+            trainer.lightning_module = self.step.member
+            self.step.member.trainer = trainer
+
+    def hand_back(self) -> set[str]:
+        """Let every member have what steps have set in the module that stands for all.
+
+        Returns:
+            The names of what they have set.
+
+        Raises:
+            NotReplicableError: If they have changed its layers or hooks.
+        """
+        changed = self._watch.changed() if self._watch.has_changed() else []
+        for path, name, value in changed:
+            if name in LOOKED_INTO:
+                raise NotReplicableError(
+                    f"The training step changes {name!r} of {path or 'the module'}, which members would not see: "
+                    f"change layers and hooks where members are built. {NO_VMAP}"
+                )
+            for replica, member in enumerate(self.stacks.modules):
+                vars(member.get_submodule(path))[name] = tree_map(functools.partial(_left_to, replica), value)
+        if changed:
+            self._watch.look()
+        return {name for _, name, _ in changed}
+
+
+def _left_to(replica: int, value: Any) -> Any:
+    return part_of(value, replica) if isinstance(value, Tensor) else copy.deepcopy(value)
 
 
 class _Ruled(nn.Module):
@@ -270,8 +320,12 @@ def _drop(inputs: Tensor, rule: DropoutRule, inplace: bool) -> Tensor:
     return inputs.copy_(outputs) if inplace else outputs
 
 
-# Sums that torch adds up in another order for a batch of replicas.
-_EACH = frozenset({functional.batch_norm, functional.group_norm, functional.instance_norm, functional.layer_norm})
+# What torch adds up in another order for a batch of replicas.
+_EACH = frozenset({
+    functional.batch_norm, functional.group_norm, functional.instance_norm, functional.layer_norm,
+    functional.scaled_dot_product_attention, functional.binary_cross_entropy,
+    functional.binary_cross_entropy_with_logits,
+})  # fmt: skip
 
 # Functions of each element whose last ones, behind the whole vectors, torch computes by another formula.
 _EACH_BUT_WHOLE_VECTORS = frozenset({
@@ -303,9 +357,34 @@ class _RulesForFunctions(TorchFunctionMode):
             return _dropout(self.streams, *args, **given)
         if func is functional.cross_entropy:
             return _cross_entropy(*args, **given)
+        if func in _WITH_RULES_INSIDE:
+            with self:
+                return _WITH_RULES_INSIDE[func](*args, **given)
+        if func in _OF_EMBEDDINGS:
+            return _embedding(func, args, given)
+        if func is functional.scaled_dot_product_attention and _draws(*args[3:], **given):
+            return func(*args, **given)  # torch.vmap refuses it
         if func in _EACH or (func in _EACH_BUT_WHOLE_VECTORS and args and args[0].numel() % WHOLE_VECTORS):
             return _each(func, args, given)
         return func(*args, **given)
+
+
+def _open(function: FunctionType) -> FunctionType:
+    """Return a function of torch's that does not ask what stands in its place, so that the functions in it do."""
+    names = {**function.__globals__, "has_torch_function": lambda _: False}
+    opened = FunctionType(function.__code__, names, function.__name__, function.__defaults__)
+    opened.__kwdefaults__ = function.__kwdefaults__
+    return opened
+
+
+_WITH_RULES_INSIDE = {
+    functional.multi_head_attention_forward: _open(functional.multi_head_attention_forward)  # type: ignore[arg-type]
+}
+# Where the options of embeddings are among their arguments.
+_OF_EMBEDDINGS: Mapping[Any, Mapping[str, int]] = {
+    functional.embedding: {"padding_idx": 2, "max_norm": 3, "sparse": 6},
+    functional.embedding_bag: {"padding_idx": 10, "max_norm": 3, "sparse": 7},
+}
 
 
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002 - torch's names
@@ -322,6 +401,24 @@ def _each(function: Any, given: tuple[Any, ...], named: Mapping[str, Any]) -> Te
 
     outputs: Tensor = mapped_call(EachUnderVmap, call, *given, *named.values())
     return outputs
+
+
+def _embedding(function: Any, args: tuple[Any, ...], given: Mapping[str, Any]) -> Any:
+    """Look up rows; torch.vmap makes one table of all replicas', and takes an option that names a row for the first."""
+
+    def option(name: str) -> Any:  # to bind a signature takes as long as the function
+        place = _OF_EMBEDDINGS[function][name]
+        return args[place] if len(args) > place else given.get(name)
+
+    if option("sparse"):
+        raise NotReplicableError(f"An embedding has sparse=True, and its gradient has no place in a stack. {NO_VMAP}")
+    is_each = option("padding_idx") is not None or option("max_norm") is not None
+    return _each(function, args, given) if is_each else function(*args, **given)
+
+
+def _draws(attn_mask: Tensor | None = None, dropout_p: float = 0.0, *_: Any, **__: Any) -> bool:  # noqa: ARG001
+    """Tell whether an attention with these arguments draws random numbers."""
+    return dropout_p > 0
 
 
 def _dropout(streams: Streams, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:  # noqa: A002
@@ -341,7 +438,7 @@ def _cross_entropy(input: Tensor, target: Tensor, *args: Any, **given: Any) -> T
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def explained() -> Iterator[None]:
     """Say what a training step may not do, where torch's error speaks of vmap."""
     try:
         yield
@@ -367,6 +464,9 @@ _SIGNS: Mapping[str, str] = {
     "data pointer": "The training step takes a tensor, which stands for all replicas, to NumPy or into a list.",
     "setup_context": "The training step calls a function with a gradient of its own that torch.vmap does not know, as "
     "torch.distributions do.",
+    "register a hook": "The training step gives a tensor a hook for its gradient, which torch.vmap does not call.",
+    "modified by an inplace operation": "The training step changes a tensor in place that the gradient of all replicas "
+    "is computed from.",
     "vmap": "The training step does what torch.vmap cannot.",
     "functorch": "The training step does what torch.vmap cannot.",
 }

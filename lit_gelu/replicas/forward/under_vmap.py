@@ -48,6 +48,13 @@ def mapped_call(function: type[autograd.Function], *arguments: Any) -> Any:
     return _functorch._add_batch_dim(output, dim, 1)
 
 
+def part_of(tensor: Tensor, replica: int) -> Tensor:
+    """Return a replica's part of what a mapped function has left somewhere, or a copy of what is the same for all."""
+    value, dim = _functorch._unwrap_batched(tensor, 1)
+    part: Tensor = value.detach().clone() if dim is None else value.detach().select(dim, replica)
+    return part
+
+
 class TensorPlaces:
     """Where a module's code finds its parameters and buffers.
 
@@ -95,6 +102,16 @@ class TensorPlaces:
         finally:
             for (held, key, _), tensor in zip(self._places, before, strict=True):
                 held[key] = tensor
+
+    def check_addresses(self, tensors: Sequence[Tensor], before: Sequence[int]) -> None:
+        """Refuse tensors whose ``data`` became another's, which nothing else tells.
+
+        Raises:
+            NotReplicableError: If one is elsewhere in memory than before.
+        """
+        for name, tensor, address in zip(self.names, tensors, before, strict=True):
+            if tensor.data_ptr() != address:
+                raise NotReplicableError(_assigned(name, self.remedy))
 
 
 def _assigned(name: str, remedy: str) -> str:

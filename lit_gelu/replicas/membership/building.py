@@ -89,21 +89,31 @@ def build_members(
             f"{len(cells)} cells and {len(seeds)} seeds given. Give at least one cell, and a seed for each, or None."
         )
     members = [_built(build, cell, seed) for cell, seed in zip(cells, seeds, strict=True)]
-    for number, member in enumerate(members[1:], start=1):
-        if shared := shared_parts(members[0].module, member.module):
+    owners: dict[int, int] = {}
+    for number, member in enumerate(members):
+        parts = _trained_parts(member.module)
+        if common := parts.keys() & owners.keys():
+            other = min(owners[part] for part in common)
+            shared = shared_parts(members[other].module, member.module)
             raise ReplicaArgumentError(
-                f"Members 0 and {number} have {', '.join(map(repr, shared[:3]))} in common: build= puts the same "
+                f"Members {other} and {number} have {', '.join(map(repr, shared[:3]))} in common: build= puts the same "
                 "module into all of them, and their runs would train it together. Build or copy it for each."
             )
+        owners |= dict.fromkeys(parts, number)
     return members
 
 
 def shared_parts(one: LightningModule, other: LightningModule) -> list[str]:
     """Return the names of parameters that are trained, and of modules with buffers, that are another module's too."""
-    theirs = {id(part) for part in (*other.modules(), *other.parameters())}
-    parameters = [name for name, p in one.named_parameters() if p.requires_grad and id(p) in theirs]
-    modules = [(name, module) for name, module in one.named_modules() if id(module) in theirs]
-    return parameters + [name for name, module in modules if list(module.buffers(recurse=False))]
+    theirs = _trained_parts(other)
+    return [name for part, name in _trained_parts(one).items() if part in theirs]
+
+
+def _trained_parts(module: LightningModule) -> dict[int, str]:
+    """Return the names of what training changes, by identity: parameters, and modules with buffers."""
+    parameters = {id(p): name for name, p in module.named_parameters() if p.requires_grad}
+    modules = module.named_modules()
+    return parameters | {id(part): name for name, part in modules if list(part.buffers(recurse=False))}
 
 
 @contextmanager

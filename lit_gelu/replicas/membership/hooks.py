@@ -2,6 +2,7 @@
 
 from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from torch import nn
 
 from lit_gelu.replicas.errors import NotReplicableError, ReplicaArgumentError
 from lit_gelu.tasks import ActivationTask
@@ -40,6 +41,20 @@ def check_hooks(member: LightningModule) -> None:
                 f"{name} has a hook {hook}, which a group does not call for its members. Move what it does into "
                 "training_step, validation_step, configure_optimizers or a callback of the group, or train this module "
                 "alone."
+            )
+
+
+def check_parameters(module: nn.Module) -> None:
+    """Refuse a module whose parameters have hooks: no gradient is accumulated in them, so that none would be called.
+
+    Raises:
+        NotReplicableError: If one of them has.
+    """
+    for name, parameter in module.named_parameters():
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+            raise NotReplicableError(
+                f"The parameter {name!r} of {type(module).__name__} has a hook for its gradient, which a group does "
+                "not call. Do what it does in the optimizer's step, or train this module alone."
             )
 
 

@@ -1,5 +1,6 @@
 """What the members configure: an optimizer each, and schedulers, which are stepped as Lightning steps them alone."""
 
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -67,11 +68,7 @@ def configured(member: LightningModule) -> Configured:
         _validate_optimizers_attached(optimizers, configs)
     except (MisconfigurationException, TypeError) as error:
         raise NotReplicableError(f"{name} returned what Lightning does not take: {error}") from error
-    if len(optimizers) != 1:
-        raise NotReplicableError(
-            f"{name} returned {len(optimizers)} optimizers; a group takes one for each member, with or without "
-            "schedulers. Train this module alone."
-        )
+    _check_optimizers(name, optimizers)
     for config in configs:
         if config.reduce_on_plateau and config.interval == "step":
             raise NotReplicableError(
@@ -79,6 +76,22 @@ def configured(member: LightningModule) -> Configured:
                 'interval="epoch", or train this module alone.'
             )
     return Configured(optimizers[0], configs)
+
+
+def _check_optimizers(name: str, optimizers: Sequence[Optimizer]) -> None:
+    """Refuse several optimizers, and one that computes the loss itself."""
+    if len(optimizers) != 1:
+        raise NotReplicableError(
+            f"{name} returned {len(optimizers)} optimizers; a group takes one for each member, with or without "
+            "schedulers. Train this module alone."
+        )
+    closure = inspect.signature(type(optimizers[0]).step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise NotReplicableError(
+            f"{name} returned {type(optimizers[0]).__name__}, whose step computes the loss again, and a group makes "
+            "one step of what it has computed for all members. Give an optimizer whose step takes no closure, or train "
+            "this module alone."
+        )
 
 
 def step_schedulers(member: LightningModule, schedulers: Sequence[LRSchedulerConfig], step: int, epoch: int) -> None:
