@@ -22,6 +22,7 @@ from lit_gelu.errors import LitGeluError
 from lit_gelu.export import OnnxPredictor, ParityReport, check_parity, export_onnx, write_proof
 from lit_gelu.extras import need
 from lit_gelu.files import write_atomically
+from lit_gelu.numbers_given import MOST_SEED, is_count
 from lit_gelu.tasks import MNISTClassifier
 
 EXAMPLES = """\
@@ -73,6 +74,8 @@ def run(arguments: jsonargparse.Namespace) -> int:
         raise DemoArgumentError(
             f"--epochs {arguments.epochs} is not accepted: the swap comes midway, so give at least 2."
         )
+    if not is_count(arguments.seed) or arguments.seed > MOST_SEED:
+        raise DemoArgumentError(f"--seed {arguments.seed} is not accepted. Give an integer from 0 to {MOST_SEED}.")
     for library in ("sklearn", "matplotlib"):  # the second is needed at the end only: it is missed before the training
         need(library, extra="demo", what="lit-gelu demo")
     folder, console = Path(arguments.output), console_for_output()

@@ -8,7 +8,7 @@ from jsonargparse import ArgumentParser, Namespace
 from lit_gelu.cli.options import add_data, add_flag, add_input_shape, add_model, command_parser
 from lit_gelu.cli.terminal import console_for_output
 from lit_gelu.errors import LitGeluError
-from lit_gelu.files import is_file
+from lit_gelu.files import is_file, is_folder
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -180,6 +180,8 @@ def output_paths(source: str, output: str | None, forms: list[str]) -> dict[str,
     """Return which file each form of GELU goes to: net.onnx, or of several net-none.onnx, net-tanh.onnx."""
     if len(set(forms)) < len(forms):
         raise OutputNameError(f"--approximate {' '.join(forms)}: a form is given twice. Give each once.")
+    if is_folder(source):
+        raise OutputNameError(f"{source!r} is a folder. Give a checkpoint in it, or the class of a model.")
     is_path = source.endswith(".ckpt") or is_file(source)
     default = Path(source).with_suffix(".onnx") if is_path else Path(f"{source.rpartition('.')[2]}.onnx")
     path = default if output is None else Path(output)

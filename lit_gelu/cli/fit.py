@@ -143,6 +143,13 @@ class LitGeluCLI(LightningCLI):
         """Parse the arguments; Lightning's own method warns wherever ``sys.argv`` is not empty."""
         self.config = parser.parse_args(cast("list[str]", args))
 
+    def _set_seed(self) -> None:
+        """Seed the generators; what they do not take is a mistake of the command line."""
+        try:
+            super()._set_seed()
+        except ValueError as error:
+            raise RunError(f"--seed_everything: {error}. Give an integer in that range.") from error
+
     def before_instantiate_classes(self) -> None:
         """Import what ``--import``, or ``import:`` in a configuration, asks for: it may register activations."""
         own_modules.import_modules(self.config[self.config.subcommand]["import"])
@@ -219,7 +226,7 @@ class LitGeluCLI(LightningCLI):
 
 @contextmanager
 def _checkpoint_required(subcommand: str) -> Iterator[None]:
-    """Refuse to measure a model of which ``--ckpt_path last`` finds no checkpoint: Lightning warns, and goes on."""
+    """Refuse ``--ckpt_path last`` that finds no checkpoint, where Lightning warns and goes on, and ``best``."""
     if subcommand in BEGIN_ANEW:
         yield
         return
@@ -227,6 +234,10 @@ def _checkpoint_required(subcommand: str) -> Iterator[None]:
         warnings.filterwarnings("error", message=r".*No checkpoint will be loaded")
         try:
             yield
+        except ValueError as error:
+            if 'ckpt_path="best")' not in str(error):
+                raise
+            raise RunError("--ckpt_path best has no fit before it in this command. Give the path of one.") from error
         except UserWarning as warning:
             if "No checkpoint will be loaded" not in str(warning):  # where all warnings are errors
                 raise

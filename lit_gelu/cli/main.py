@@ -34,6 +34,9 @@ class UnknownCommandError(LitGeluError, ValueError):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``lit-gelu`` and return its exit code: 1 for a failed check, 2 for a mistake that the user can mend."""
+    for stream in ("stdout", "stderr"):
+        if getattr(sys, stream) is None:  # closed by the shell: >&-
+            setattr(sys, stream, open(os.devnull, "w"))  # noqa: PTH123, SIM115 - it stays open until the end
     name, *arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     try:
         with current_folder_on_path():
@@ -74,11 +77,13 @@ def run(name: str, arguments: list[str]) -> int:
         return _run_lightning(name, arguments)
     from lit_gelu.cli.mistakes import of_sample, sub_command
     from lit_gelu.cli.options import current_spelling, in_own_words
+    from lit_gelu.cli.output_files import check_outputs
 
     module = importlib.import_module(COMMANDS[name])
     parser = module.build_parser()
     parsed = parser.parse_args(current_spelling(parser, arguments, getattr(module, "RENAMED", {})))
     import_modules(parsed.get("import") or [])
+    check_outputs(parsed)
     try:
         return int(module.run(parsed))
     except LitGeluError as error:

@@ -39,7 +39,10 @@ class PlainErrors:
     def parse_args(self, args: Any = None, *others: Any, **options: Any) -> Any:
         """Parse, and keep what was given for a message."""
         self.given = [str(word) for word in (sys.argv[1:] if args is None else args)]
-        return super().parse_args(args, *others, **options)  # type: ignore[misc]  # a mixin of parsers
+        try:
+            return super().parse_args(args, *others, **options)  # type: ignore[misc]  # a mixin of parsers
+        except UnicodeDecodeError as error:
+            self.error(f"Problems parsing config: {error}")
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Write the sentence and exit with 2; a parser within another raises instead, as it does without this class."""
@@ -176,6 +179,7 @@ def _none_of_types(found: re.Match[str], given: Sequence[str], parser: Any) -> s
         for kind in kind
         if kind
     ]
+    kinds += [word for words in re.findall(r"Literal\[([^\]]+)\]", types) for word in re.findall(r"'([^']*)'", words)]
     accepted = list(dict.fromkeys(kind for kind in kinds if kind != "null"))
     if not accepted:
         return ""
@@ -272,11 +276,19 @@ def _no_file(found: re.Match[str], given: Sequence[str], parser: Any) -> str:
 
 def _no_yaml(found: re.Match[str], given: Sequence[str], parser: Any) -> str:  # noqa: ARG001
     """A configuration that is no YAML."""
+    said = " ".join(found[1].split()).replace(' in "<unicode string>",', " at")
+    return f"The {_configuration(given)} is no YAML that can be read: {said}."
+
+
+def _no_content(found: re.Match[str], given: Sequence[str], parser: Any) -> str:  # noqa: ARG001
+    """A configuration without options: an empty file, or one that is no mapping."""
+    return f"The {_configuration(given)} holds no options. Give a YAML file such as --print_config writes."
+
+
+def _configuration(given: Sequence[str]) -> str:
     files = [after for word, after in zip(given, [*given[1:], ""], strict=False) if word in {"-c", "--config"}]
     files += [word.partition("=")[2] for word in given if word.startswith("--config=")]
-    said = " ".join(found[1].split()).replace(' in "<unicode string>",', " at")
-    named = f"configuration {files[0]!r}" if len(files) == 1 else "configuration"
-    return f"The {named} is no YAML that can be read: {said}."
+    return f"configuration {files[0]!r}" if len(files) == 1 else "configuration"
 
 
 _Say = Callable[[re.Match[str], Sequence[str], Any], str]
@@ -286,12 +298,13 @@ _KINDS: tuple[tuple[str, _Say], ...] = (
     (r"^Subcommand '\w+' does not accept option '([^']+)'", _not_accepted),
     (r"^[Uu]nrecognized arguments: (.+)", _unrecognized),
     (r'^Parser key "([^"]+)":.*?File does not exist: \'?([^\'\n]+)\'?', _no_file),
-    (r'^Parser key "([^"]+)":\s+Expected a <class \'([^\']+)\'>\. Got value: (.*)', _wrong_type),
+    (r'^Parser key "([^"]+)"(?: element \d+)?:\s+Expected a <class \'([^\']+)\'>\. Got value: (.*)', _wrong_type),
     (r'^Parser key "([^"]+)":.*?Subtypes: (\[.*?\])\n.*Given value: (.*)', _none_of_types),
     (r"^the following arguments are required: (.+)", _required),
     (r"^argument ([^:]+): expected (?:one|at least one|\d+) argument", _no_value),
     (r"^argument ([^:]+): invalid choice: '([^']*)' \(choose from (.+)\)", _no_choice),
     (r"^Problems parsing config: (.+)", _no_yaml),
+    (r"^Unexpected config: *\.?$", _no_content),
 )
 
 

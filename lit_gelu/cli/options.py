@@ -17,7 +17,8 @@ _JSON_FILE = "FILE.json"  # the metavar of a --json that stands beside names
 _COMMANDS_OF_FUNCTIONS = {"lit_gelu.export.export_onnx": "lit-gelu export"}
 _CALL = re.compile(r"(\w\([^()]*\))")  # gelu(approximate='tanh') is a spec, and no option
 _QUOTED = r"'([^']*)'"
-_VALUE = r"""('[^']*'|"[^"]*"|\['[^\]]*\]|\w[\w*-]*(?:\.\w+)*)?"""  # a list of texts is several words
+_VALUE = r"""('[^']*'|"[^"]*"|\['[^\]]*\]|\([^()]*\)|-?\w[\w*-]*(?:\.\w+)*)?"""  # a list is several words
+_NEGATIVE_NUMBER = re.compile(r"-(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?$")  # argparse takes -1e-3 for an option
 
 
 class ExamplesHelpFormatter(jsonargparse.DefaultHelpFormatter):
@@ -34,9 +35,11 @@ def command_parser(name: str, examples: str, description: str = "") -> jsonargpa
     description = description or summary(name)
     if any(command.startswith(f"{name} ") for command in COMMANDS):
         description += f"\n\nsub-commands (lit-gelu {name} SUB-COMMAND --help):\n{table(name)}\n"
-    return CommandParser(
+    parser = CommandParser(
         prog=f"lit-gelu {name}", description=description, epilog=examples, formatter_class=ExamplesHelpFormatter
     )
+    parser._negative_number_matcher = _NEGATIVE_NUMBER
+    return parser
 
 
 def add_flag(parser: jsonargparse.ArgumentParser, option: str, help: str, *, default: bool = False) -> None:  # noqa: A002
@@ -174,6 +177,8 @@ def in_own_words(message: str, parser: jsonargparse.ArgumentParser, arguments: M
             return _flag(known, name, on=value == "True") or f"no {name}"
         if value is not None and value.startswith("["):
             return f"{name} {' '.join(re.findall(_QUOTED, value))}"
+        if value is not None and value.startswith("("):
+            return f"{name} {value[1:-1].replace(',', '')}"
         return name if value is None else f"{name} {value.strip(chr(39) + chr(34))}"
 
     for function, command in _COMMANDS_OF_FUNCTIONS.items():

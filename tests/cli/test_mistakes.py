@@ -96,6 +96,17 @@ TABLE = {
     "fit --trainer.max_epochs three": "--trainer.max_epochs takes a whole number, not 'three'.",
     "fit --model.activation": "--model.activation needs a value.",
     "fit --model.keep 2": AT_MOST_1,
+    "fit --seed_everything -1 --trainer.fast_dev_run true": "--seed_everything: -1 is not in bounds",
+    "fit --config empty.yaml": "The configuration 'empty.yaml' holds no options. Give a YAML file",
+    "fit --config binary.yaml": "The configuration 'binary.yaml' is no YAML that can be read: 'utf-8' codec",
+    "test --ckpt_path best": "--ckpt_path best has no fit before it in this command. Give the path of one.",
+    "demo --seed -1 --epochs 2": "--seed -1 is not accepted. Give an integer from 0 to 4294967295.",
+    "curvature a.ckpt --data DigitsData --seed 99999999999999999999": "--seed 99999999999999999999 is not accepted.",
+    "choose --activations gelu --mode foo": "--mode takes min or max, not 'foo'.",
+    "activations plot gelu -o x.png --interval nan 3": "--interval takes a number, not 'nan'.",
+    "activations plot gelu -o x.png --interval 3 -1e-3": "--interval 3.0 -0.001 is not accepted",
+    "export .": "'.' is a folder. Give a checkpoint in it, or the class of a model.",
+    "report /dev/null": "'/dev/null' is neither a file nor a folder.",
     "fit --config missing.yaml": "--config: there is no file 'missing.yaml'.",
     "fit --config unknown.yaml": UNKNOWN,
     "fit --config trainer.yaml": "'trainer.max_epoch' is no option of what the configuration configures. Did you mean "
@@ -139,6 +150,8 @@ def test_a_mistake_has_its_remedy(words, tmp_path, monkeypatch, capsys):
     (tmp_path / "unknown.yaml").write_text("model:\n  class_path: MNISTClassifier\n  init_args:\n    activaton: gelu\n")
     (tmp_path / "trainer.yaml").write_text("trainer:\n  max_epoch: 3\n")
     swop = "trainer:\n  callbacks:\n  - class_path: lit_gelu.callbacks.ActivationSwop\n"
+    (tmp_path / "empty.yaml").touch()
+    (tmp_path / "binary.yaml").write_bytes(b"\x80\x02\x8a")
     (tmp_path / "callback.yaml").write_text(swop)
     monkeypatch.chdir(tmp_path)
     assert main(shlex.split(words)) == 2

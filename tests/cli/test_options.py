@@ -39,6 +39,9 @@ def test_old_spellings(old, new, said, capsys):
     assert bool(error) == bool(said)
 
 
+OPTIONS = {"path": "--output"} | {name: f"--{name}" for name in ("seed", "tolerance", "interval")}
+
+
 @pytest.mark.parametrize(
     ("message", "shown"),
     [
@@ -47,12 +50,15 @@ def test_old_spellings(old, new, said, capsys):
         ("tuning=False", "--no-tuning"),
         ("swish(name=1) and unknown=2 stay", "swish(name=1) and unknown=2 stay"),
         ("Use path=.", "Use --output."),
+        ("seed=-1 is not accepted", "--seed -1 is not accepted"),
+        ("tolerance=-1e-05 is not accepted", "--tolerance -1e-05 is not accepted"),
+        ("interval=(3.0, -3.0) is not accepted", "--interval 3.0 -3.0 is not accepted"),
         ("pass tuning=['First'].", "pass --tuning First."),
         ("pass tuning=['First', 'Second'].", "pass --tuning First Second."),
     ],
 )
 def test_errors_name_options(message, shown):
-    assert in_own_words(message, triton.build_parser(), {"path": "--output"}) == shown
+    assert in_own_words(message, triton.build_parser(), OPTIONS) == shown
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from jsonargparse import ArgumentParser, Namespace
 from lit_gelu.cli.options import add_json, command_parser
 from lit_gelu.cli.terminal import write_text
 from lit_gelu.errors import LitGeluError
+from lit_gelu.files import is_special
 
 if TYPE_CHECKING:
     from lit_gelu.report import ReportedRun
@@ -63,9 +64,9 @@ def _target(source: Path, output: str | None) -> Path:
     except (OSError, ValueError) as error:  # a name that is too long, or holds NUL
         raise ReportCommandError(f"{str(source)[:200]!r} can be no file or folder: {error}.") from error
     if not (is_file or is_folder):
+        fault = "is neither a file nor a folder" if is_special(source) else "does not exist"
         raise ReportCommandError(
-            f"{str(source)!r} does not exist. Give the folder of a logger, such as lightning_logs/version_0, or a "
-            "checkpoint."
+            f"{str(source)!r} {fault}. Give the folder of a logger, such as lightning_logs/version_0, or a checkpoint."
         )
     if output is not None:
         if Path(output).suffix not in {".html", ".htm"}:

@@ -133,8 +133,12 @@ class ActivationChoice(Displayed):
 
     def _failed(self, candidate: CandidateReport) -> str:
         failed = [run for run in candidate.runs if run.failure]
-        diverged = [r for r in candidate.runs if not r.failure and not is_finite(r.value(self.metric))]
+        ended = [(run, run.value(self.metric)) for run in candidate.runs if not run.failure]
+        diverged = [run for run, value in ended if value is not None and not is_finite(value)]
+        silent = [run for run, value in ended if value is None]
         parts = []
+        if silent:
+            parts.append(f"logged no {self.metric.name} with {_seeds(silent, len(self.seeds))}")
         if diverged:
             parts.append(f"diverged with {_seeds(diverged, len(self.seeds))}")
         if failed:
