@@ -28,7 +28,7 @@ from lit_gelu.replicas.membership.hooks import check_hooks
 from lit_gelu.replicas.membership.member_trainer import GroupRun, MemberTrainer
 from lit_gelu.replicas.optimizers.group_optimizers import MemberOptimizers
 from lit_gelu.replicas.refused_options import check_trainer
-from lit_gelu.replicas.stored.extraction import Whereabouts, checkpoint_of, kept_of, member_checkpoint
+from lit_gelu.replicas.stored.extraction import Whereabouts, beginning, checkpoint_of, kept_of, member_checkpoint
 from lit_gelu.replicas.stored.stored_group import StoredGroup
 from lit_gelu.tasks import ActivationTask
 from lit_gelu.tasks.activation_task import CHECKPOINT_KEY
@@ -136,11 +136,11 @@ class ReplicaGroup(LightningModule):
 
     def member_checkpoint(self, replica: int) -> dict[str, Any]:
         """Return an ordinary checkpoint of a member, as the run alone would have saved it."""
-        optimizer = self.executor.optimizer
-        if optimizer is None:
-            return member_checkpoint(self.members[replica], None, self._place_of(replica))
-        state, schedulers = optimizer.member_state(replica), optimizer.configured[replica].states()
-        return member_checkpoint(self.members[replica], state, self._place_of(replica), schedulers)
+        optimizer, data = self.executor.optimizer, getattr(self._trainer, "datamodule", None)
+        state = None if optimizer is None else optimizer.member_state(replica)
+        schedulers = [] if optimizer is None else optimizer.configured[replica].states()
+        of_data = data.state_dict() if isinstance(data, ReplicaDataModule) else {}
+        return member_checkpoint(self.members[replica], state, self._place_of(replica), schedulers, of_data)
 
     def save_member(self, replica: int, path: str | os.PathLike[str]) -> None:
         """Write `member_checkpoint` to a file, in one rename."""
@@ -338,7 +338,7 @@ class ReplicaGroup(LightningModule):
             measured=self.measured,
             plateau_epoch=self._plateau_epoch,
             rows=stacks.rows,
-            members=[kept_of(member, stacks.rows) for member in self.members],
+            members=[kept_of(own, stacks.rows, self._beginning(number)) for number, own in enumerate(self.members)],
             generators=dict(python_and_numpy_states()),
             others=[dict(states) for states in self.executor.streams.others()],
         ).to_dict()
@@ -346,13 +346,10 @@ class ReplicaGroup(LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Go on as the group that saved the checkpoint."""
         record = StoredGroup.read(checkpoint)
-        for name, theirs, ours in (("seeds", record.seeds, self.seeds), ("members", record.keys, self.keys)):
-            if theirs != ours:
-                raise ReplicaArgumentError(
-                    f"The checkpoint holds a group with the {name} {theirs}; this group has the {name} {ours}. Resume "
-                    "with the members that it was saved with, in their order."
-                )
-        self._check_data(record)
+        record.check_group(self.seeds, self.keys)
+        is_fit = self._trainer is not None and self._trainer.state.fn == TrainerFn.FITTING
+        if is_fit:
+            record.check_steps(self._data.order.steps)
         if self._trainer is not None:  # Lightning would do this behind loading: numbers would lose half of their digits
             self._trainer.precision_plugin.convert_module(self)
         self.executor.streams.set_states(record.streams)
@@ -367,44 +364,38 @@ class ReplicaGroup(LightningModule):
                 own = checkpoint_of(checkpoint, record, replica)
                 own.pop(CHECKPOINT_KEY, None)  # a task's activations are there
                 member.on_load_checkpoint(own)
-        if self._trainer is not None and self._trainer.state.fn == TrainerFn.FITTING:
+        if is_fit:
             loader = self._data.loader(self)
             loader.before = checkpoint["global_step"] - self._place
             place_in_epoch(checkpoint, self._place, loader)
             leave_epoch_unfinished(checkpoint["loops"]["fit_loop"])
-            if self._trainer.max_steps != -1 and not self._trainer.enable_validation:
+            if self.trainer.max_steps != -1 and not self.trainer.enable_validation:
                 leave_epoch_finished(checkpoint["loops"]["fit_loop"])
         elif "loops" in checkpoint:
             self._looked_at = {name: checkpoint[name] for name in ("global_step", "loops")}
 
-    def _check_data(self, record: StoredGroup) -> None:
-        """Refuse to go on with data of another size."""
-        if self._trainer is None or self._trainer.state.fn != TrainerFn.FITTING or not record.steps:
-            return
-        if record.steps != self._data.order.steps:
-            raise ReplicaArgumentError(
-                f"The checkpoint was saved in epochs of {record.steps} steps, and these data have "
-                f"{self._data.order.steps}. Resume with the data and the batch size that it was saved with."
-            )
-
     def _place_of(self, replica: int) -> Whereabouts | None:
-        if not self._epoch_start or not self._counts:
+        if not self._epoch_start or not (self._looked_at or self._fitting):
             return None
         self._note_stopped()
         place = self._ends.get(replica) or self._present(replica)
-        return Whereabouts(**place, steps=self._steps, loops=self._counts["loops"])
+        loops = self._looked_at["loops"] if self._looked_at else loop_states(self._fitting)
+        return Whereabouts(**place, steps=self._steps, loops=loops)
 
     @property
-    def _counts(self) -> dict[str, Any]:
-        """What the Trainer has counted that trained the group, which one that tests it has not."""
-        trainer = self._fitting
-        if self._looked_at or trainer is None:
-            return self._looked_at
-        return {"global_step": trainer.global_step, "loops": loop_states(trainer)}
+    def _global_step(self) -> int:
+        """The steps by the Trainer that trained the group, which one that tests it has not counted."""
+        if self._looked_at or self._fitting is None:
+            return int(self._looked_at.get("global_step", 0))
+        return self._fitting.global_step
+
+    def _beginning(self, replica: int) -> dict[str, Any]:
+        """Return what a member's checkpoint begins with."""
+        return beginning(self._ends.get(replica, {}).get("global_step", self._global_step), self._steps)
 
     def _present(self, replica: int) -> dict[str, Any]:
         return {
-            "global_step": self._counts["global_step"],
+            "global_step": self._global_step,
             "in_epoch": self._place,
             "stream": self.executor.streams.generators[replica].get_state(),
             "epoch_start": self._epoch_start[replica],

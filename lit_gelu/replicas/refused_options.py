@@ -117,6 +117,6 @@ _CALLBACKS: dict[type[Callback], str] = {
     callbacks.GradientAccumulationScheduler: "each step of a replica is one batch of its own. Give larger batches.",
     callbacks.ModelPruning: "it prunes layers of one module, and a group's are in its members. Train them alone.",
     callbacks.BaseFinetuning: "it gives parameters to one optimizer, and each member has its own. Train them alone.",
-    callbacks.SpikeDetection: "it looks at one loss of each step. Look at group.logged in a callback of your own, which may "
-    "set group.active[replica] = False.",
+    callbacks.SpikeDetection: "it looks at one loss of each step. Look at group.logged in a callback of your own, and "
+    "set group.active[replica] = False there.",
 }

@@ -17,6 +17,7 @@ from lit_gelu.replicas.data.macro_steps import MacroSteps, steps_in_a_batch
 from lit_gelu.replicas.data.order import BatchOrder
 from lit_gelu.replicas.errors import ReplicaArgumentError
 from lit_gelu.replicas.membership.hooks import check_data_hooks
+from lit_gelu.replicas.randomness.streams import without_draws
 
 _DRAWING = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)  # from torch's generator, without one of its own
 
@@ -58,14 +59,39 @@ class ReplicaDataModule(LightningDataModule):
         self.data.prepare_data()
 
     def setup(self, stage: str) -> None:
-        """Read what the stage needs."""
-        self.data.setup(stage)
+        """Read what the stage needs.
+
+        Raises:
+            NotReplicableError: If reading draws random numbers, of which each run alone has its own.
+        """
+        self.data.trainer = self.trainer
+        name = type(self.data).__name__
+        with without_draws(
+            f"{name} draws from a run's own random numbers when it reads its sets, so the members' runs alone would "
+            "have other ones each, and a group has one for all. Give a split a generator of its own, such as "
+            "torch.Generator().manual_seed(0) or numpy.random.default_rng(0)."
+        ):
+            self.data.setup(stage)
+
+    def teardown(self, stage: str) -> None:
+        """Do what the data do."""
+        self.data.teardown(stage)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the data by their name, under which a run alone saves it."""
+        state = self.data.state_dict()
+        return {type(self.data).__qualname__: state} if state else {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Let the data go on from their state."""
+        for state in state_dict.values():
+            self.data.load_state_dict(state)
 
     @property
     def samples(self) -> InMemorySamples:
         """The training set."""
         if self.data.train_set is None:
-            self.data.setup("fit")
+            self.setup("fit")
         train_set = self.data.train_set
         assert train_set is not None  # noqa: S101 - set up
         if type(train_set).__getitems__ is not InMemorySamples.__getitems__:

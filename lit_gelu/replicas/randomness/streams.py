@@ -138,3 +138,17 @@ def without_other_draws(message: str) -> Iterator[None]:
     python_now, numpy_now = _of_python_and_numpy()
     if python != python_now or numpy[2:] != numpy_now[2:] or not np.array_equal(numpy[1], numpy_now[1]):
         raise NotReplicableError(message)
+
+
+@contextmanager
+def without_draws(message: str) -> Iterator[None]:
+    """Refuse code that draws from any global generator, torch's too.
+
+    Raises:
+        NotReplicableError: With that message, if it has drawn.
+    """
+    before = torch.get_rng_state()
+    with without_other_draws(message):
+        yield
+    if not torch.equal(before, torch.get_rng_state()):
+        raise NotReplicableError(message)

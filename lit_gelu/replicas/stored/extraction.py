@@ -14,8 +14,10 @@ from torch import Tensor
 from lit_gelu.callbacks import ExactResume
 from lit_gelu.data.resumable_loader import random_states
 from lit_gelu.errors import message_of
-from lit_gelu.replicas.errors import DamagedGroupError
+from lit_gelu.replicas.errors import DamagedGroupError, NotReplicableError
 from lit_gelu.replicas.stored.stored_group import StoredGroup
+
+_OF_DATA = "ReplicaDataModule"  # under which Lightning saves what that returns: the states of the data by their name
 
 
 @dataclass(frozen=True)
@@ -46,11 +48,21 @@ class Whereabouts:
         return self.global_step // self.steps
 
 
+def beginning(global_step: int, steps: int) -> dict[str, Any]:
+    """Return what a checkpoint begins with, of a run with so many steps in an epoch; none before the first one."""
+    return {
+        "epoch": global_step // steps if steps else 0,
+        "global_step": global_step,
+        "pytorch-lightning_version": lightning.__version__,
+    }
+
+
 def member_checkpoint(
     member: LightningModule,
     optimizer: dict[str, Any] | None,
     place: Whereabouts | None,
     schedulers: Sequence[dict[str, Any]] = (),
+    data: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return what the run alone would have saved; its tensors hold no part of a stack.
 
@@ -59,32 +71,58 @@ def member_checkpoint(
         optimizer: The state of its optimizer, if it has one yet.
         place: Where its run is, if it has begun.
         schedulers: The states of its schedulers.
+        data: The state of its data, by their name.
 
     Returns:
         A checkpoint for ``load_from_checkpoint`` and ``Trainer.fit(ckpt_path=...)``; with the callback `ExactResume`
         the run goes on alone as it would have in the group.
     """
-    state, extras = own_part(member)
-    return assembled(state, extras, optimizer, copy.deepcopy(list(schedulers)), place, random_states())
+    state, extras = own_part(member, beginning(0, 0) if place is None else beginning(place.global_step, place.steps))
+    return assembled(
+        state, {**(data or {}), **extras}, optimizer, copy.deepcopy(list(schedulers)), place, random_states()
+    )
 
 
-def own_part(member: LightningModule) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a member's ``state_dict`` and what else it puts into its checkpoint, such as hyper-parameters."""
-    checkpoint: dict[str, Any] = {"state_dict": member.state_dict()}
+def own_part(member: LightningModule, begun: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a member's ``state_dict`` and what else it puts into its checkpoint, such as hyper-parameters.
+
+    Args:
+        member: The module.
+        begun: What its checkpoint begins with, as its hook may read it.
+
+    Raises:
+        NotReplicableError: If its hook reads what a group puts into a checkpoint behind that.
+        KeyError: If it reads what is in no checkpoint.
+    """
+    checkpoint: dict[str, Any] = {**begun, "state_dict": member.state_dict()}
     if member.hparams:
         checkpoint[member.CHECKPOINT_HYPER_PARAMS_NAME] = member._hparams_name
         checkpoint[member.CHECKPOINT_HYPER_PARAMS_KEY] = dict(member.hparams)
-    member.on_save_checkpoint(checkpoint)
-    return checkpoint.pop("state_dict"), checkpoint
+    try:
+        member.on_save_checkpoint(checkpoint)
+    except KeyError as error:
+        if error.args[0] not in {"loops", "callbacks", "optimizer_states", "lr_schedulers"}:
+            raise
+        raise NotReplicableError(
+            f"{type(member).__name__}.on_save_checkpoint reads {error.args[0]!r}, which a group adds behind it. It may "
+            f"read {', '.join(checkpoint)}."
+        ) from error
+    state = checkpoint.pop("state_dict")
+    return state, {name: value for name, value in checkpoint.items() if begun.get(name, checkpoint) is not value}
 
 
-def kept_of(member: LightningModule, stacked: Collection[str]) -> dict[str, Any]:
+def kept_of(member: LightningModule, stacked: Collection[str], begun: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a group's checkpoint holds of a member beside its parts of stacks, which are named only.
 
     What is no plain data is left out, with a warning: nothing would read a checkpoint that holds it.
+
+    Args:
+        member: The module.
+        stacked: The names of what is in stacks.
+        begun: What its own checkpoint begins with.
     """
-    state, extras = own_part(member)
-    others = {name: copy.deepcopy(value) for name, value in state.items() if name not in stacked}
+    state, extras = own_part(member, begun)
+    others = {name: _copied(value) for name, value in state.items() if name not in stacked}
     left_out: list[str] = []
     kept = _plain(extras, "", left_out)
     if left_out:
@@ -94,6 +132,11 @@ def kept_of(member: LightningModule, stacked: Collection[str]) -> dict[str, Any]
             "as such if on_load_checkpoint needs it; give load_from_checkpoint what the constructor needs."
         )
     return {"names": list(state), "extras": kept | ({"state_dict": others} if others else {})}
+
+
+def _copied(value: Any) -> Any:
+    """Return a copy; one of a tensor without the stack that it is a part of, as a tied one is under its other name."""
+    return value.detach().clone() if isinstance(value, Tensor) else copy.deepcopy(value)
 
 
 def _plain(value: Any, path: str, left_out: list[str]) -> Any:
@@ -126,9 +169,7 @@ def assembled(
 ) -> dict[str, Any]:
     """Return an ordinary checkpoint of its parts; see `member_checkpoint`."""
     checkpoint: dict[str, Any] = {
-        "epoch": 0 if place is None else place.epoch,
-        "global_step": 0 if place is None else place.global_step,
-        "pytorch-lightning_version": lightning.__version__,
+        **(beginning(0, 0) if place is None else beginning(place.global_step, place.steps)),
         # A part of a stack, saved as it is, would take the storage of the whole stack along.
         "state_dict": {n: v.detach().clone() if isinstance(v, Tensor) else v for n, v in state.items()},
         "callbacks": {},
@@ -181,6 +222,7 @@ def _member_of(checkpoint: Mapping[str, Any], record: StoredGroup, replica: int)
         name: stacks[name][record.rows[name].index(replica)] for name in own["names"] if name in record.rows
     } | dict(own["extras"].get("state_dict", {}))
     extras = {name: value for name, value in own["extras"].items() if name != "state_dict"}
+    extras = {**checkpoint.get(_OF_DATA, {}), **extras}
     if record.epoch_start and "loops" in checkpoint:
         present = {
             "global_step": checkpoint["global_step"],

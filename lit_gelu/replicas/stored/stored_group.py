@@ -121,6 +121,23 @@ class StoredGroup:
             _check_stream(end["stream"])
             _check_stream(end["epoch_start"])
 
+    def check_group(self, seeds: list[int], keys: list[str]) -> None:
+        """Refuse to go on with other members."""
+        for name, theirs, ours in (("seeds", self.seeds, seeds), ("members", self.keys, keys)):
+            if theirs != ours:
+                raise ReplicaArgumentError(
+                    f"The checkpoint holds a group with the {name} {theirs}; this group has the {name} {ours}. Resume "
+                    "with the members that it was saved with, in their order."
+                )
+
+    def check_steps(self, steps: int) -> None:
+        """Refuse to go on with data of another size."""
+        if self.steps and self.steps != steps:
+            raise ReplicaArgumentError(
+                f"The checkpoint was saved in epochs of {self.steps} steps, and these data have {steps}. Resume with "
+                "the data and the batch size that it was saved with."
+            )
+
     def number_of(self, which: str) -> int:
         """Return the number of a replica by its key, or by that number as text."""
         if which in self.keys:
