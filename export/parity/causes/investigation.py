@@ -50,7 +50,7 @@ class Subject:
         """Return the activations that both have, with what they should give for a batch."""
         found = [entry for entry in self.found if entry.site not in self.folded]
         calls = {site: count for site, count in self.calls.items() if site not in self.folded}
-        return checkpoints(self.model, found, calls, self.references, batch)
+        return checkpoints(self.model, found, calls, self.references, batch, self.setup, self.tolerance)
 
     def layers(self, batch: Batch) -> list[LayerError]:
         """Return the error of every activation on a batch."""

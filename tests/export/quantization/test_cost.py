@@ -228,3 +228,25 @@ def test_every_output_is_judged(tmp_path):
     spoilt = check_quantized(net, tmp_path / "int8.onnx", x[200:], x[:2], max_difference=0.05, strict=False)
     assert [c.name for c in spoilt.criteria if not c.passed] == ["SQNR of boxes, dB"]
     assert not spoilt.passed
+
+
+class Wasteful(nn.Module):
+    """Its first call of the activation is for nothing; the graph does not have it."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.shared, self.last = nn.Linear(8, 8), nn.GELU(), nn.GELU()
+
+    def forward(self, x):
+        self.shared(-3 * x)
+        return self.last(self.first(self.shared(x)))
+
+
+def test_noise_is_not_measured_against_another_call(tmp_path):
+    torch.manual_seed(0)
+    net, x = Wasteful(), torch.randn(400, 8)
+    export_onnx(net, tmp_path / "net.onnx", x[:2])
+    quantize_onnx(tmp_path / "net.onnx", tmp_path / "int8.onnx", x[:200])
+    found = check_quantized(net, tmp_path / "int8.onnx", x[200:], x[:2], max_difference=0.1)
+    assert [layer.site for layer in found.layers] == ["last"]
+    assert found.worst_layer.sqnr > 20

@@ -79,3 +79,73 @@ def test_the_second_call_of_a_module_is_told_from_the_first(tmp_path):
     assert (found.layer.site, found.layer.call) == ("act", 1)
     assert (found.after.site, found.after.call) == ("act", 0)
     assert "act, call 2" in str(found)
+
+
+class Wasteful(Twice):
+    """Its first call of the activation is for nothing; the graph does not have it."""
+
+    def forward(self, x):
+        self.act(3 * self.a(x))
+        return super().forward(x)
+
+
+class InPlanes(nn.Module):
+    """A convolution between activations, whose values the file may keep in another layout."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b, self.act, self.last = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 3), nn.GELU(), nn.GELU()
+
+    def forward(self, x):
+        return self.last(self.b(self.act(self.a(x))).mean((2, 3)))
+
+
+class Named(nn.Module):
+    """Two activations that are equal, called in one order or the other."""
+
+    def __init__(self, order):
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b, self.c = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+        self.one, self.two, self.order = nn.GELU(), nn.GELU(), order
+
+    def forward(self, x):
+        first, second = (getattr(self, name) for name in self.order)
+        return self.c(second(self.b(first(self.a(x)))))
+
+
+def spoilt(net, layer):
+    with torch.no_grad():
+        getattr(net, layer).weight.mul_(1.1)
+    return net
+
+
+def test_a_call_that_the_graph_does_not_have_is_not_compared_with_another(tmp_path):
+    net, path = Wasteful().eval(), tmp_path / "net.onnx"
+    export_onnx(net, path, SAMPLE)
+    report = check_parity(net, path, input_sample=SAMPLE)
+    assert [(layer.site, layer.call) for layer in report.layers] == [("act", 1), ("act", 2)]
+    assert all(layer.error <= layer.limit for layer in report.layers)
+    found = check_parity(spoilt(net, "c"), path, input_sample=SAMPLE, strict=False).divergence
+    assert (found.layer, found.after.call) == (None, 2)
+
+
+def test_values_in_another_layout_are_left_out(tmp_path):
+    x = torch.randn(2, 3, 9, 9)
+    export_onnx(InPlanes(), tmp_path / "net.onnx", x, target="ort-cuda", layout="nhwc")
+    report = check_parity(InPlanes(), tmp_path / "net.onnx", input_sample=x)
+    assert [layer.site for layer in report.layers] == ["last"]
+    found = check_parity(spoilt(InPlanes(), "b"), tmp_path / "net.onnx", input_sample=x, strict=False).divergence
+    assert found.layer.site == "last"
+
+
+def test_activations_that_are_called_by_each_others_names(tmp_path):
+    path = tmp_path / "net.onnx"
+    export_onnx(Named(["one", "two"]), path, SAMPLE)
+    other = Named(["two", "one"])
+    report = check_parity(other, path, input_sample=SAMPLE)
+    assert [layer.site for layer in report.layers] == ["two", "one"]
+    assert all(layer.error <= layer.limit for layer in report.layers)
+    found = check_parity(spoilt(other, "c"), path, input_sample=SAMPLE, strict=False).divergence
+    assert (found.layer, found.after.site) == (None, "one")
