@@ -26,7 +26,6 @@ from lit_gelu.export.parity.criterion import FLOOR, dtype_name, dtype_of, floor,
 from lit_gelu.export.parity.execution import SessionSetup, file_inputs, open_wanted, run_file
 from lit_gelu.export.parity.input_families import (
     GAUSSIAN_ROWS,
-    Batch,
     Family,
     families,
     first_rows,
@@ -228,10 +227,8 @@ class _Check:
         if has_weights_beside(model) or self.path.stat().st_size > _LOOKED_INTO_BELOW:
             return replace(report, notes=(*report.notes, "the file is too large to look into layer by layer."))
         folded = frozenset(record.site for record in self.metadata.sites if getattr(record, "folded", ""))
-        subject = Subject(
-            self.path, model, found, calls, self.references, self.setup, self.tolerance, judge.index_excess, folded
-        )
-        return self._looked_into(report, subject, gaussian, judge.worst)
+        subject = Subject(self.path, model, found, calls, self.references, self.setup, self.tolerance, folded)
+        return self._looked_into(report, subject, gaussian, judge)
 
     def _judge(self, predictor: OnnxPredictor, label: str = "") -> Judge:
         """Return what compares a session with the module."""
@@ -263,9 +260,7 @@ class _Check:
         run, run_plain = partial(run_file, self.predictor), partial(run_file, plain)
         return repeatability(run, run_plain, fed, self.predictor.output_names, model)
 
-    def _looked_into(
-        self, report: ParityReport, subject: Subject, gaussian: Family, worst: tuple[float, Batch] | None
-    ) -> ParityReport:
+    def _looked_into(self, report: ParityReport, subject: Subject, gaussian: Family, judge: Judge) -> ParityReport:
         """Add layers, what became of each activation, and on a breach its place and cause."""
         (batch,) = gaussian.batches
         rows = file_inputs(self.predictor, first_rows(batch, self.call, _LAYER_ROWS))
@@ -280,9 +275,12 @@ class _Check:
             activations=tuple(fates(list(subject.found), optimized, providers)),
             placement=dict(Counter(providers.values())),
         )
-        if worst is None or worst[0] <= 1:
+        worst = judge.worst
+        if worst is None or worst.excess <= 1:
             return report
-        return replace(report, culprit=subject.culprit(worst[1]), divergence=subject.divergence(worst[1]))
+        exact = self.references.exact is not None
+        culprit = subject.culprit(worst.batch, judge.excess_on(worst)) if exact else None
+        return replace(report, culprit=culprit, divergence=subject.divergence(worst.batch))
 
 
 def _kinds(call: Call, references: References, *, raw: bool) -> tuple[dict[int, Kind], list[str]]:

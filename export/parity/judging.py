@@ -56,6 +56,15 @@ class Gathered:
     hardest: Batch | None  # the batch with the largest difference; None without batches
 
 
+@dataclass(frozen=True)
+class WorstBatch:
+    """The batch that shows the largest error in units of its limit."""
+
+    excess: float  # that error
+    batch: Batch
+    family: Family  # that it is of, by whose limits it is judged
+
+
 @dataclass
 class Judge:
     """Compares family by family; what is usual for an output is learned on the families that are no extremes."""
@@ -72,8 +81,7 @@ class Judge:
     usual: dict[str, ByIndex] = field(default_factory=dict)
     untried: list[str] = field(default_factory=list)  # which families the module does not take, and why
     unrun: set[str] = field(default_factory=set)  # the families on which the file does not run
-    # The largest error found so far in units of its limit, and the batch that shows it.
-    worst: tuple[float, Batch] | None = None
+    worst: WorstBatch | None = None
 
     def compare(self, families: Iterable[Family]) -> list[ParityRow]:
         """Compare on families of inputs, and judge each by what all of them have shown."""
@@ -118,9 +126,20 @@ class Judge:
         if decides and gathered.hardest is not None and any(1 < row.excess < float("inf") for row in rows):
             rows = self._rows_after_variation(gathered, gathered.hardest)
         excess = max((row.excess for row in rows), default=0.0)
-        if gathered.hardest is not None and (self.worst is None or excess > self.worst[0]):
-            self.worst = (excess, gathered.hardest)
+        if gathered.hardest is not None and (self.worst is None or excess > self.worst.excess):
+            self.worst = WorstBatch(excess, gathered.hardest, gathered.family)
         return rows
+
+    def excess_on(self, worst: WorstBatch) -> Callable[[list[np.ndarray]], float]:
+        """Return what judges other outputs for a batch as its family was judged: the largest error by its limit."""
+        reference = self.references.outputs(worst.batch)
+
+        def excess(y: list[np.ndarray]) -> float:
+            found = {name: _Found(self.dtype) for name in self.outputs}
+            self._add(found, y, reference, worst.batch, worst.family)
+            return max((row.excess for row in self._rows(Gathered(worst.family, found, None))), default=0.0)
+
+        return excess
 
     def _reference(self, batch: Batch, family: Family) -> Outputs | None:
         """Run the module; note that it does not take what is no data of the user's, such as a batch of one row."""
@@ -207,8 +226,8 @@ class Judge:
         """Return the rows of one output."""
         scale = self._scale(found, family, output)
         own = found.spread.relative(scale, self._ignored) if found.spread.count else None
-        # The rows are a part of another family's: the largest error of a few numbers says little by itself.
-        whole = self._own.get((family.rows_of, output), 0.0)
+        # The rows may be a part of another family's: the largest error of a few numbers says little by itself.
+        whole = max(self._own.get((name, output), 0.0) for name in (family.name, family.rows_of))
         allowed = limit(None if own is None else max(own, whole), self.dtype, self.tolerance)
         spread = found.spread.max_abs if found.spread.count else None
 
@@ -245,16 +264,6 @@ class Judge:
         if found.gap.count:
             rows.append(row(VS_TRAINED, found.gap, gating=False))
         return rows
-
-    def index_excess(self, number: int, y: np.ndarray, exact: np.ndarray) -> float:
-        """Return one output's worst index on a batch in units of its limit; 0 where none is judged."""
-        name = self.outputs[number]
-        if exact.dtype.kind != "f" or name not in self.usual:
-            return 0.0
-        found = ByIndex()
-        found.add(overflowed(exact, self.dtype), output=y)
-        worst = found.worst(self.usual[name], self.dtype, self.tolerance, self._ignored_at_an_index(name))
-        return 0.0 if worst is None else worst.index_error / worst.index_limit
 
     def _ignored_at_an_index(self, output: str) -> float:
         """An absolute error that any index of an output may have."""

@@ -15,10 +15,8 @@ from lit_gelu.export.parity.causes.divergence import (
     LayerError,
     checkpoints,
     first_divergence,
-    judged,
     layer_errors,
 )
-from lit_gelu.export.parity.criterion import in_limits
 from lit_gelu.export.parity.execution import SessionSetup, run_file
 from lit_gelu.export.parity.input_families import Batch
 from lit_gelu.export.parity.references import References
@@ -36,8 +34,6 @@ class Subject:
     references: References
     setup: SessionSetup
     tolerance: float  # what float32 arithmetic may cost
-    # The error of the worst index of an output, by its number, on one batch, in units of its limit.
-    index_excess: Callable[[int, np.ndarray, np.ndarray], float]
     # Sites whose scale factors are in neighbouring weights: their values are not the module's.
     folded: frozenset[str] = frozenset()
 
@@ -62,19 +58,6 @@ class Subject:
         points = self.checkpoints(batch)
         return first_divergence(self.model, points, batch, self.setup, self.dtype, self.tolerance)
 
-    def culprit(self, batch: Batch) -> Culprit | None:
-        """Return what causes a breach on a batch; ``None`` if there is none on it alone, or no float64 reference."""
-        expected = self.references.outputs(batch)
-        if expected.exact is None:
-            return None
-        exact, own = expected.exact, expected.own
-
-        def excess(setup: SessionSetup) -> float:
-            values = run_file(setup.open(self.path), batch)
-            found = []
-            for i, (y, r) in enumerate(zip(values, exact, strict=True)):
-                error, _, allowed = judged(y, r, None if own is None else own[i], self.dtype, self.tolerance)
-                found += [in_limits(error, allowed), self.index_excess(i, y, r)]
-            return max(found)
-
-        return find_culprit(self.path, self.setup, excess)
+    def culprit(self, batch: Batch, excess: Callable[[list[np.ndarray]], float]) -> Culprit | None:
+        """Return what causes a breach on a batch, of which `excess` judges outputs; ``None`` if there is none."""
+        return find_culprit(self.path, self.setup, lambda setup: excess(run_file(setup.open(self.path), batch)))

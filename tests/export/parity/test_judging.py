@@ -1,5 +1,7 @@
 """What decides: limits by family and output, against the issue's formula computed by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from lit_gelu import activations
 from lit_gelu.export import ModelInputError
 from lit_gelu.export.inputs import take_apart
 from lit_gelu.export.parity.input_families import Family
-from lit_gelu.export.parity.judging import Judge
+from lit_gelu.export.parity.judging import Judge, WorstBatch
 from lit_gelu.export.parity.references import Outputs, References
 
 SAMPLE = torch.randn(8, 6, generator=torch.Generator().manual_seed(0))
@@ -55,7 +57,7 @@ def test_each_output_is_judged_by_its_own_size():
         assert row.scale == pytest.approx(float(exact[name].abs().max()))
         assert row.error == pytest.approx(1e-7 / row.scale)
     smallest = float(exact["small"].abs().amax(0).min())  # of its columns
-    assert judge.worst[0] == rows["small"].excess == pytest.approx(1e-7 / (1e-5 * smallest))
+    assert judge.worst.excess == rows["small"].excess == pytest.approx(1e-7 / (1e-5 * smallest))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -84,6 +86,20 @@ def test_extremes_are_judged_by_at_least_the_usual_size():
     assert row.scale > 100 * usual.scale
 
 
+def test_a_batch_of_extremes_is_judged_again_as_extremes_are():
+    """An index's usual size says nothing of inputs a thousand times as large."""
+    judge, _ = comparer(off_by(0.0))
+    judge.compare([Family("gaussian", [(SAMPLE,)])])
+    large = Family("large", [(1e6 * SAMPLE,)], extreme=True)
+    judged = [row.excess for row in judge.compare([large]) if row.gating]
+    assert max(judged) <= 1
+    with torch.no_grad():
+        own = [y.numpy() for y in TwoOutputs()(1e6 * SAMPLE).values()]
+    worst = WorstBatch(0.0, (1e6 * SAMPLE,), large)
+    assert 0 < judge.excess_on(worst)(own) <= 1
+    assert judge.excess_on(WorstBatch(0.0, worst.batch, replace(large, extreme=False)))(own) > 1
+
+
 def test_a_few_rows_of_a_family_have_at_least_its_own_error():
     judge, _ = comparer(off_by(0.0), torch.bfloat16)
     x = SAMPLE.to(torch.bfloat16)
@@ -101,7 +117,8 @@ def test_the_batch_that_is_worst_is_kept():
 
     judge, _ = comparer(run)
     judge.compare([Family("data", [(SAMPLE[:2],), (SAMPLE[:3],), (SAMPLE[:4],)])])
-    assert len(judge.worst[1][0]) == 3
+    assert len(judge.worst.batch[0]) == 3
+    assert judge.excess_on(judge.worst)(run(judge.worst.batch)) == judge.worst.excess
 
 
 def test_a_module_with_other_outputs_than_the_file():

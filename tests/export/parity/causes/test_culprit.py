@@ -49,6 +49,16 @@ def test_the_approximation_of_gelu_is_named_where_it_acts(tmp_path):
     assert "Cause: onnxruntime's GeluApproximation" in report.to_markdown()
 
 
+def test_a_breach_on_extremes_is_told_by_the_limits_of_extremes(tmp_path):
+    net, path = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 3)).eval(), tmp_path / "net.onnx"
+    export_onnx(net, path, SAMPLE[:, 0])
+    clipped = nn.Sequential(net, nn.Hardtanh(-50, 50))
+    report = check_parity(clipped, path, input_sample=SAMPLE[:, 0], strict=False)
+    assert {row.extreme for row in report.failures} == {True}
+    assert report.culprit.kind == "file"
+    assert report.culprit.excess_with == max(row.excess for row in report.failures)
+
+
 def test_a_wrong_file_is_not_blamed_on_an_optimisation(tmp_path):
     net, path = FeedForward(nn.GELU()), tmp_path / "net.onnx"
     export_onnx(net, path, SAMPLE)
