@@ -111,3 +111,18 @@ def run_together(build, cells, seeds, steps_per_batch=4, **options):
 CELLS = [{"lr": 0.1}, {"lr": 0.01, "keep": 1.0}, {"lr": 0.5, "keep": 0.8}]
 SEEDS = [0, 1, 0]
 SIZES = (24, 32, 25)
+
+
+def check_as_alone(build, cells=CELLS, data=Sets, executor="auto", **options):
+    """Train members in a group and alone, and compare weights and what they have measured."""
+    group = ReplicaGroup.of(build, cells, SEEDS[: len(cells)], executor=executor, steps_per_batch=4)
+    options = {"max_epochs": 3, **options}
+    quiet_trainer(**options).fit(group, datamodule=ReplicaDataModule(data()))
+    for replica, (cell, seed) in enumerate(zip(cells, SEEDS, strict=False)):
+        seed_everything(seed, verbose=False)
+        module, trainer = build(**cell), quiet_trainer(**options)
+        trainer.fit(module, datamodule=data())
+        ours = dict(group.members[replica].state_dict())
+        torch.testing.assert_close(ours, dict(module.state_dict()), rtol=1e-4, atol=1e-5)
+        for name, values in group.measured.items():
+            torch.testing.assert_close(values[replica], trainer.callback_metrics[name].cpu(), rtol=1e-4, atol=1e-5)

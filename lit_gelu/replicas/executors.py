@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations
 
 from lit_gelu.replicas.device.adam import DeviceAdam
 from lit_gelu.replicas.device.stacked_values import measures_as_known, stacked_means
@@ -29,6 +30,8 @@ from lit_gelu.tasks import ActivationTask
 
 KINDS = ("auto", "written", "stacked", "vmap", "loop", "graph", "device")
 ON_DEVICES = ("graph", "device")
+# What torch.vmap gains nothing for, cannot map, or computes in another order.
+_LOOPED = (nn.modules.conv._ConvNd, nn.RNNBase, parametrizations._SpectralNorm, parametrizations._Orthogonal)
 
 
 class EagerExecutor:
@@ -300,12 +303,12 @@ def _chosen(kind: str, modules: Sequence[nn.Module]) -> str:
         )
     if kind != "auto":
         return kind
-    has_convolutions = any(isinstance(part, nn.modules.conv._ConvNd) for part in modules[0].modules())
+    is_looped = any(isinstance(part, _LOOPED) for part in modules[0].modules())
     if fits:
         return "written" if can_be_written(modules) else "stacked"
-    if has_convolutions:
+    if is_looped:
         rank_zero_info(
-            "A group of nets with convolutions is computed one net after the other on a CPU: expect the time of the "
-            "runs alone, less what a Trainer adds to each step."
+            "A group of nets with convolutions, recurrent layers, or spectral or orthogonal weights is computed "
+            "one net after the other on a CPU: expect the time of the runs alone, less what a Trainer adds to a step."
         )
-    return "loop" if has_convolutions or len(modules) == 1 else "vmap"  # which gains nothing for one
+    return "loop" if is_looped or len(modules) == 1 else "vmap"  # which gains nothing for one

@@ -1,14 +1,16 @@
 """Refusing members that cannot share their code: what differs in them would be ignored in silence."""
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from lit_gelu.activations.registry import ActivationRegistry
 from lit_gelu.activations.registry import registry as default_registry
 from lit_gelu.errors import shown
 from lit_gelu.replicas.errors import MembersDifferError
-from lit_gelu.replicas.membership.same_values import Places, closes_over, same
+from lit_gelu.replicas.membership.same_values import Places, closes_over, holds_tensor, same
 from lit_gelu.tasks.layers import HiddenLayer
 
 READ_BY_OPTIMIZERS = frozenset({"learning_rate", "lr", "momentum", "beta1", "weight_decay"})
@@ -16,7 +18,10 @@ _OF_ACTIVATIONS = frozenset({"activation", "activation_spec"})
 # What torch, Lightning and the tasks keep in a module beside its attributes; hyper-parameters are looked at when read.
 _NO_ATTRIBUTES = frozenset({
     "_parameters", "_buffers", "_modules", "_trainer", "_fabric", "_hparams", "_hparams_initial", "_modules_seen",
+    "_metric_attributes",
 })  # fmt: skip
+
+_OF_BACKWARD = ("_backward_hooks", "_backward_pre_hooks")  # torch.vmap calls none of them
 
 
 def registry_of(module: nn.Module) -> ActivationRegistry:
@@ -77,7 +82,7 @@ def check_alike(modules: Sequence[nn.Module], differ: Collection[str] = ()) -> d
                     f"ignored. Give them to groups of their own, or, if only configure_optimizers reads it, "
                     f"differ=({name!r},)."
                 )
-            names |= {name for name, value in vars(other).items() if closes_over(value, places[replica])}
+            names |= _held_in_attributes(other, places[replica])
             found.setdefault(path, set()).update(names)
         _check_ties(replica, places[0], places[replica])
     return found
@@ -85,7 +90,7 @@ def check_alike(modules: Sequence[nn.Module], differ: Collection[str] = ()) -> d
 
 def _of_a_kind(path: str, replica: int, one: nn.Module | None, other: nn.Module | None) -> tuple[nn.Module, nn.Module]:
     """Return two members' modules at a path, or refuse them."""
-    if type(one) is not type(other) or one is None or other is None:
+    if one is None or other is None or _class_of(one) != _class_of(other):
         raise MembersDifferError(
             f"Members 0 and {replica} differ at {_place(path)}: {_kind(one)} and {_kind(other)}. A "
             "group has one net for all; give nets of another kind to another group."
@@ -131,7 +136,34 @@ def _tensors(module: nn.Module) -> list[str]:
     return sorted(name for name, tensor in named if tensor is not None)
 
 
+def _class_of(module: nn.Module) -> tuple[type, tuple[str, ...]]:
+    """Return a module's class, and the tensors that are parametrized: torch makes a class for each such module."""
+    if not is_parametrized(module):
+        return type(module), ()
+    parametrizations: Any = module.parametrizations
+    return type(module).__bases__[0], tuple(parametrizations)
+
+
+def _held_in_attributes(module: nn.Module, places: Places) -> set[str]:
+    """Return the names of attributes that the code of one cannot use for all: they reach a member's own parts."""
+    given = {name: value for name, value in vars(module).items() if name not in _NO_ATTRIBUTES}
+    backward = {name for name in _OF_BACKWARD if given.get(name)}
+    return backward | {
+        name for name, value in given.items() if closes_over(value, places) or holds_tensor(value, places)
+    }
+
+
 def _differing(one: nn.Module, other: nn.Module, places: tuple[Places, Places]) -> set[str]:
-    names = (vars(one).keys() | vars(other).keys()) - _NO_ATTRIBUTES
-    missing = object()
-    return {name for name in names if not same(vars(one).get(name, missing), vars(other).get(name, missing), places)}
+    names, missing = (vars(one).keys() | vars(other).keys()) - _NO_ATTRIBUTES, object()
+    mine, its = ({name: _attribute(module, name, missing) for name in names} for module in (one, other))
+    return {name for name in names if not same(mine[name], its[name], places)}
+
+
+def _attribute(module: nn.Module, name: str, missing: object) -> Any:
+    """Return an attribute; hooks by their place, because torch numbers all that there are in a process."""
+    value = vars(module).get(name, missing)
+    if value is missing or not name.startswith("_") or "_hooks" not in name or not value:
+        return value
+    options_of = name.removesuffix("_with_kwargs").removesuffix("_always_called")
+    numbers = list(vars(module).get(options_of, value))
+    return {numbers.index(number): hook for number, hook in value.items()}

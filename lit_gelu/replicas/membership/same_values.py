@@ -2,6 +2,7 @@
 
 import math
 import random
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -16,6 +17,7 @@ _DEEPEST = 6
 # Most attributes of a module: what is the same where it is equal, and containers of hooks, which hold nothing mostly.
 _PLAIN = frozenset({bool, int, str, bytes, type(None)})
 _CONTAINERS = frozenset({dict, OrderedDict, list, tuple, set})
+_OF_PARTS = (FunctionType, MethodType, partial, weakref.ref)
 _OF_NO_ATTRIBUTE = frozenset({"_parameters", "_buffers", "_modules", "_trainer", "_fabric"})
 
 
@@ -97,7 +99,7 @@ class _Sameness:
             return list(one) == list(other) and all(deeper(one[key], other[key]) for key in one)
         if isinstance(one, list | tuple):
             return len(one) == len(other) and all(map(deeper, one, other))
-        if isinstance(one, FunctionType | MethodType | partial):
+        if isinstance(one, _OF_PARTS):
             return deeper(_parts(one), _parts(other))
         return _same_objects(one, other, deeper)
 
@@ -111,8 +113,7 @@ class _Sameness:
         )
         if mine is None and its is None:
             return None
-        # A step that read one of its own tensors out of an attribute would not be given the group's in its place.
-        return mine == its and isinstance(one, nn.Module)
+        return mine == its
 
     def _same_modules(self, one: nn.Module, other: nn.Module, deeper: Callable[[Any, Any], bool]) -> bool:
         """Compare modules that no member has among its own: with all that they hold."""
@@ -169,7 +170,9 @@ _EQUAL: Mapping[type | tuple[type, ...], Callable[[Any, Any], bool]] = {
 
 
 def _parts(function: Any) -> tuple[Any, ...]:
-    """Return what a function computes with: its code, and what it holds."""
+    """Return what a function computes with: its code, and what it holds; or what a reference is to."""
+    if isinstance(function, weakref.ref):
+        return (function(),)
     if isinstance(function, partial):
         return function.func, function.args, function.keywords
     if isinstance(function, MethodType):
@@ -215,6 +218,11 @@ def closes_over(value: Any, places: Places) -> bool:
     )
 
 
+def holds_tensor(value: Any, places: Places) -> bool:
+    """Tell whether a member's own tensor is in an attribute: code that reads it is given none in its place."""
+    return not is_plain(value) and any(id(held) in places.tensors for held in _reached(value))
+
+
 def _reached(value: Any, depth: int = 0) -> Iterator[Any]:
     """Go through a value, and what containers and functions in it hold."""
     yield value
@@ -223,7 +231,7 @@ def _reached(value: Any, depth: int = 0) -> Iterator[Any]:
         inner = value.values()
     elif isinstance(value, list | tuple):
         inner = value
-    elif isinstance(value, FunctionType | MethodType | partial):
+    elif isinstance(value, _OF_PARTS):
         inner = _parts(value)
     for held in inner if depth < _DEEPEST else ():
         yield from _reached(held, depth + 1)

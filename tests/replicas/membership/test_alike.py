@@ -2,11 +2,13 @@
 
 import functools
 import random
+import weakref
 
 import pytest
 import torch
 from lightning.pytorch import LightningModule
 from torch import nn
+from torch.nn.utils import parametrizations
 
 from lit_gelu.replicas.errors import MembersDifferError
 from lit_gelu.replicas.membership.alike import activation_paths, check_alike
@@ -124,13 +126,57 @@ def test_modules_in_lists_are_compared_with_all_that_they_hold():
     check_alike([Holding(lambda _: nn.CrossEntropyLoss(label_smoothing=0.1)) for _ in range(2)])
 
 
-def test_a_members_own_tensor_in_a_list_is_refused():
-    def held(module):
-        torch.nn.init.ones_(module.net.weight)
-        return module.net.weight
-
+@pytest.mark.parametrize("wrap", [lambda tensor: tensor, lambda tensor: [weakref.ref(tensor)]])
+def test_a_members_own_tensor_in_a_list_is_named(wrap):
+    found = check_alike([Holding(lambda module: wrap(module.net.weight)) for _ in range(2)])
+    assert found[""] == {"held"}
     with pytest.raises(MembersDifferError, match="'held'"):
-        check_alike([Holding(held), Holding(held)])
+        check_alike([
+            Holding(lambda module: wrap(module.net.weight)),
+            Holding(lambda module: wrap(module.other.weight)),
+        ])
+
+
+def doubled(module, inputs, outputs):
+    return 2 * outputs
+
+
+class Hooked(LightningModule):
+    """A module with hooks on its layer, which torch numbers through a whole process."""
+
+    def __init__(self, *hooks, after=None, **options):
+        super().__init__()
+        self.net = nn.Linear(3, 3)
+        for hook in hooks:
+            self.net.register_forward_hook(hook, **options)
+        if after is not None:
+            self.net.register_full_backward_hook(after)
+
+
+def test_hooks_are_compared_in_their_order():
+    def other(module, inputs, outputs):
+        return 3 * outputs
+
+    assert not any(check_alike([Hooked(doubled, other), Hooked(doubled, other)]).values())
+    assert not any(check_alike([Hooked(doubled, always_call=True), Hooked(doubled, always_call=True)]).values())
+    for one in (Hooked(other, doubled), Hooked(doubled), Hooked(doubled, other, always_call=True)):
+        with pytest.raises(MembersDifferError, match="_forward_hooks"):
+            check_alike([Hooked(doubled, other), one])
+    assert check_alike([Hooked(after=doubled), Hooked(after=doubled)])["net"] == {"_backward_hooks"}
+
+
+class Parametrized(LightningModule):
+    def __init__(self, make=parametrizations.weight_norm, name="weight"):
+        super().__init__()
+        self.net = make(nn.Linear(3, 3), name)
+
+
+def test_parametrized_layers_are_compared_by_what_they_are_made_of():
+    check_alike([Parametrized(), Parametrized()])
+    others = [Parametrized(parametrizations.spectral_norm), Parametrized(lambda layer, _: layer)]
+    for other in others:
+        with pytest.raises(MembersDifferError, match="'net"):
+            check_alike([Parametrized(), other])
 
 
 def test_functions_that_hold_a_member_are_named():

@@ -2,29 +2,13 @@
 
 import pytest
 import torch
-from lightning.pytorch import seed_everything
 from lightning.pytorch.utilities import CombinedLoader
-from measured_replicas import CELLS, SEEDS, Measuring, Sets
+from measured_replicas import CELLS, SEEDS, Measuring, Sets, check_as_alone
 from small_task import quiet_trainer
 from torch.nn import functional
 from torch.optim import lr_scheduler
 
 from lit_gelu.replicas import NotReplicableError, ReplicaDataModule, ReplicaGroup
-
-
-def check_as_alone(build, cells=CELLS, data=Sets, executor="auto", **options):
-    """Train members in a group and alone, and compare weights and what they have measured."""
-    group = ReplicaGroup.of(build, cells, SEEDS[: len(cells)], executor=executor, steps_per_batch=4)
-    options = {"max_epochs": 3, **options}
-    quiet_trainer(**options).fit(group, datamodule=ReplicaDataModule(data()))
-    for replica, (cell, seed) in enumerate(zip(cells, SEEDS, strict=False)):
-        seed_everything(seed, verbose=False)
-        module, trainer = build(**cell), quiet_trainer(**options)
-        trainer.fit(module, datamodule=data())
-        ours = dict(group.members[replica].state_dict())
-        torch.testing.assert_close(ours, dict(module.state_dict()), rtol=1e-4, atol=1e-5)
-        for name, values in group.measured.items():
-            torch.testing.assert_close(values[replica], trainer.callback_metrics[name].cpu(), rtol=1e-4, atol=1e-5)
 
 
 def by_lengths(optimizer, module):

@@ -5,13 +5,14 @@ import copy
 import functools
 import itertools
 import random
+import weakref
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from lit_gelu.replicas.membership.same_values import Places, closes_over, same
+from lit_gelu.replicas.membership.same_values import Places, closes_over, holds_tensor, same
 
 
 class Refusing:
@@ -127,8 +128,20 @@ def test_what_members_hold_themselves_is_compared_by_where_it_is():
     assert not same(one[0], other[1], places)
     assert not same(one[0], nn.Linear(2, 2), places)
     assert not same(nn.Sequential(one[0]), nn.Sequential(other[1]), places)
-    assert not same(one[0].weight, other[0].weight, places)  # a step would be given none in its place
+    assert same(one[0].weight, other[0].weight, places)
+    assert same([weakref.ref(one[0].weight)], [weakref.ref(other[0].weight)], places)
+    assert not same(one[0].weight, other[1].weight, places)
+    assert not same(one[0].weight, other[0].weight)
     assert not same(one[0], other[0])
+
+
+def test_tensors_of_a_member_in_attributes():
+    net = nn.Sequential(nn.Linear(2, 2))
+    places, weight = Places(net), net[0].weight
+    for value in (weight, [weight], {"a": (weakref.ref(weight),)}, closed_over(weight)):
+        assert holds_tensor(value, places)
+    for value in (net, [torch.ones(2)], closed_over(net), 1, None):
+        assert not holds_tensor(value, places)
 
 
 def test_what_functions_have_from_around_them():
