@@ -260,20 +260,35 @@ CASES = (
         limits=BOUNDED,
     ),
     ActivationCase(
+        "mega_laplace", _mega_laplace, {"mu": 5.0, "sigma": 0.3}, (5.0, 4.7, 5.3), (-6.6, -4.0), ("mu",), limits=BOUNDED
+    ),
+    ActivationCase(
         "sqrt_softplus",
         _sqrt_softplus,
         points=(-40.0,),
         tail=(-1490.4, -30.0),
         limits=((0.0, INF), (0.0, 0.0), (0.0, 0.0)),
     ),
-    # beta - alpha_n is rounded, which moves beta.
     ActivationCase(
         "xielu",
         _xielu,
         {"alpha_p": 0.8, "alpha_n": 0.8, "beta": 0.5},
-        (-0.98,),
-        conditioned_on=("beta",),
+        (-0.98, -1.0),
         limits=((INF, INF), (0.5 - 0.8, INF), (0.0, 1.6)),
+    ),
+    ActivationCase(
+        "xielu",
+        _xielu,
+        {"alpha_p": 0.75, "alpha_n": 10.0, "beta": 2.0**-13},
+        (-(2.0**-13) / 10, -1.0),
+        limits=((INF, INF), (2.0**-13 - 10.0, INF), (0.0, 1.5)),
+    ),
+    ActivationCase(
+        "xielu",
+        _xielu,
+        {"alpha_p": 0.75, "alpha_n": 0.5 + 2.0**-13, "beta": 0.5},
+        (-8.3, -1.0),
+        limits=((INF, INF), (-(2.0**-13), INF), (0.0, 1.5)),
     ),
 )
 

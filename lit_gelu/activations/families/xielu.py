@@ -11,9 +11,14 @@ from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
 from lit_gelu.activations.numerics.arguments import elementwise, elementwise_derivative
 from lit_gelu.activations.numerics.channels import positive_number
+from lit_gelu.activations.numerics.gates import decay
 from lit_gelu.activations.onnx_recipes import OnnxRecipes
 
 Parameter = float | Tensor
+
+# From here to 0, exp(x) - 1 - x is summed as a series; of that many terms the first one left out is below rounding.
+SERIES_FROM = -1.0
+SERIES_TERMS = {torch.float32: 12, torch.float64: 20}
 
 
 @elementwise
@@ -41,7 +46,27 @@ def xielu(x: Tensor, alpha_p: Parameter = 0.8, alpha_n: Parameter = 0.8, beta: P
         >>> xielu(torch.tensor([-1.0, 0.0, 1.0]))
         tensor([-0.2057,  0.0000,  1.3000])
     """
-    # At 0 the slope of `right` is 0 and that of `left` is 1: there the derivatives are the left piece's.
+    # At 0 the slope of `right` is 0 and that of `left` is 1: there the derivatives are the left piece's. Near 0 the
+    # series keeps the digits that a small beta needs, far from it the sum those of a beta near alpha_n.
+    right, left = torch.relu(x), torch.where(x > 0, 0.0, x)
+    near = left > SERIES_FROM
+    inner, outer = torch.where(near, left, 0.0), torch.where(near, SERIES_FROM, left)
+    by_series = alpha_n * _exponential_rest(inner) + beta * inner
+    by_sum = alpha_n * torch.expm1(outer) + (beta - alpha_n) * outer
+    return (alpha_p * right + beta) * right + torch.where(near, by_series, by_sum)
+
+
+def _exponential_rest(x: Tensor) -> Tensor:
+    """Return ``exp(x) - 1 - x = x^2 / 2 (1 + x / 3 (1 + x / 4 ...))`` for ``-1 <= x <= 0``."""
+    series = torch.ones_like(x)
+    for n in range(SERIES_TERMS[x.dtype], 2, -1):
+        series = 1.0 + (x * series) / n
+    return (0.5 * x) * (x * series)
+
+
+@elementwise
+def xielu_by_kernels(x: Tensor, alpha_p: Parameter, alpha_n: Parameter, beta: Parameter) -> Tensor:
+    """Return the same in fewer kernels; near 0 it has fewer digits where beta is small beside alpha_n."""
     right, left = torch.relu(x), torch.where(x > 0, 0.0, x)
     return (alpha_p * right + beta) * right + (alpha_n * torch.expm1(left) + (beta - alpha_n) * left)
 
@@ -73,8 +98,10 @@ def xielu_derivative(
     """
     left = torch.where(x > 0, 0.0, x)
     if order == 1:
-        return (2.0 * alpha_p) * torch.relu(x) + (alpha_n * torch.expm1(left) + beta)
-    return torch.where(x > 0, 2.0 * alpha_p, alpha_n * torch.exp(left))
+        by_difference, by_sum = alpha_n * torch.expm1(left) + beta, (beta - alpha_n) + alpha_n * torch.exp(left)
+        return (2.0 * alpha_p) * torch.relu(x) + torch.where(left > SERIES_FROM, by_difference, by_sum)
+    _, inner, outer = decay(left)
+    return torch.where(x > 0, 2.0 * alpha_p, (alpha_n * inner) * outer)
 
 
 class XIELU(nn.Module):
@@ -112,7 +139,7 @@ class XIELU(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the function elementwise."""
-        return xielu(x, self.alpha_p, self.alpha_n, self.beta)
+        return xielu_by_kernels(x, self.alpha_p, self.alpha_n, self.beta)
 
     def extra_repr(self) -> str:
         """Return the arguments for ``repr``."""
