@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_batchedtensor, is_legacy_batchedtensor
 from torch.autograd import forward_ad
 
 from lit_gelu.activations.errors import DerivativeFromOutputError
@@ -76,8 +77,10 @@ class _FromOutput(torch.autograd.Function):
             raise _refused("with create_graph=True, for derivatives of derivatives")
         y, *kept = ctx.saved_tensors
         # A gradient may be expanded or strided, and hooks that offload y may lay it out anew.
-        gradient, y = _laid_out(gradient, ctx.stride), _laid_out(y, ctx.stride)
-        return ctx.rule.backward(gradient, y, *kept), None
+        y = _laid_out(y, ctx.stride)
+        if is_legacy_batchedtensor(gradient) or is_batchedtensor(gradient):  # many at once, all times the slope
+            return gradient * ctx.rule.backward(torch.ones_like(y), y, *kept), None
+        return ctx.rule.backward(_laid_out(gradient, ctx.stride), y, *kept), None
 
 
 def _laid_out(x: Tensor, stride: tuple[int, ...]) -> Tensor:

@@ -219,6 +219,22 @@ def test_derivatives_that_an_output_does_not_tell_are_refused():
             module(torch.autograd.forward_ad.make_dual(x, torch.ones(5)))
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("spec", [*BITS, "dropout"])
+def test_many_gradients_at_once(spec, dtype):
+    """`torch.autograd.grad` with ``is_grads_batched=True``, as the vectorised Jacobian calls it."""
+    x = sample(3, 4, dtype=dtype)
+    module = activations.ActivationDropout("gelu(memory='output')", 0.3) if spec == "dropout" else saving(spec)
+    y = module(x.T)
+    rows = torch.eye(12, dtype=dtype).view(12, 4, 3)
+    found = torch.autograd.grad(y, x, rows, is_grads_batched=True, retain_graph=True)[0]
+    wanted = torch.stack([torch.autograd.grad(y, x, row, retain_graph=True)[0] for row in rows])
+    by_vmap = torch.func.vmap(lambda row: torch.autograd.grad(y, x, row, retain_graph=True)[0])(rows)
+    assert found.dtype == dtype
+    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(by_vmap, wanted)
+
+
 def test_what_keeps_nothing_is_torchs_own():
     """Forward mode alone, and transforms without a gradient."""
     x = sample(5).detach()
