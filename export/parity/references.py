@@ -16,9 +16,9 @@ from lit_gelu.export.forms import approximate_
 from lit_gelu.export.inputs import Call, FlatModule, named_outputs, probabilities_first
 from lit_gelu.export.parity.criterion import dtype_name
 from lit_gelu.export.parity.execution import as_array
-from lit_gelu.export.parity.float64_throughout import Float64Throughout
 from lit_gelu.export.parity.rounded import RoundedTo
 from lit_gelu.export.parity.ties import Candidates, IndexTracker
+from lit_gelu.export.runtime.float64_throughout import Float64Throughout
 from lit_gelu.export.trial import output_names, require_faithful
 
 VARIATIONS = 8

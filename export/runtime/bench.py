@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.display import Displayed, HtmlTable
+from lit_gelu.export.copying import without_callers_autocast
 from lit_gelu.export.inputs import named_outputs
-from lit_gelu.export.runtime.module_call import answer, ends_with_softmax, takes_by_name
+from lit_gelu.export.runtime.module_call import answer, ends_with_softmax, float64_answer, takes_by_name
 from lit_gelu.export.runtime.ports import Port, bind_names, made_inputs
 from lit_gelu.export.runtime.predictor import OnnxPredictor
 from lit_gelu.export.runtime.providers import Provider
@@ -66,11 +67,7 @@ def torch_variants(
 
 def float64_outputs(model: nn.Module, values: Mapping[str, Tensor], *, softmax: bool = False) -> list[np.ndarray]:
     """Return a copied module's outputs in float64, where its inputs lie."""
-    device = next(iter(values.values())).device
-    twin = faithful_copy(without_wrappers(model)).eval().to(device).double()
-    own = {name: value.clone() for name, value in values.items()}  # forward may overwrite them
-    doubled = {name: value.double() if value.is_floating_point() else value for name, value in own.items()}
-    return arrays_of(answer(twin, doubled, by_name=takes_by_name(twin, doubled), softmax=softmax))
+    return arrays_of(float64_answer(model, values, softmax=softmax))
 
 
 def resized(inputs: Mapping[str, Tensor], ports: Mapping[str, Port], size: int) -> dict[str, Tensor]:
@@ -156,6 +153,7 @@ class BenchReport(Displayed):
         return HtmlTable(head, rows, f"{self.path} on {self.device}, {self.provider}")
 
 
+@without_callers_autocast()
 def bench(
     path: str | os.PathLike[str],
     model: nn.Module | None = None,
@@ -179,7 +177,8 @@ def bench(
         path: The file.
         model: The module that it came from; it is copied and run in evaluation mode, in the dtype of the file's inputs.
         batch_sizes: Rows of a call.
-        inputs: What to run on, cut or repeated to the batch sizes; by default rows are made up in the file's shapes.
+        inputs: What to run on, cut or repeated to the batch sizes; by default rows are made up in the file's shapes,
+            unless a size beside the batch is open.
         providers: As `OnnxPredictor` takes them.
         threads: Of PyTorch and of the session, unless it is tuned; by default as many as PyTorch has.
         seconds: How long to measure, for each batch size.

@@ -172,10 +172,26 @@ def _word(dtype: Any) -> str:
     return str(dtype).removeprefix("torch.") if type(dtype).__module__ == "torch" else np.dtype(dtype).name
 
 
+def _require_no_open_size(ports: Mapping[str, Port]) -> None:
+    """Refuse to make up inputs whose sizes, beside the batch, are not known: times depend on them."""
+    batch = next((port.shape[0] for port in ports.values() if port.shape), None)
+    for name, port in ports.items():
+        for axis, size in enumerate(port.shape):
+            is_batch = size == batch and (axis == 0 or size is not None)
+            if not (isinstance(size, int) or is_batch):
+                shape = ", ".join(map(str, port.shape))
+                raise ModelInputError(
+                    f"Input {name!r} takes ({shape}): its axis {axis} is open beside the batch, and what is measured "
+                    "depends on it. Give inputs of the sizes that you will use (inputs=, or --input-shape of lit-gelu "
+                    "bench)."
+                )
+
+
 def made_inputs(ports: Mapping[str, Port], batch_size: int, seed: int = 0) -> "dict[str, Tensor]":
     """Return inputs in a file's shapes: normal numbers, and pixels for ``uint8``; others have bounds not told."""
     import torch
 
+    _require_no_open_size(ports)
     generator = torch.Generator().manual_seed(seed)
     made = {}
     for name, port in ports.items():

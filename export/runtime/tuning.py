@@ -17,15 +17,13 @@ from lit_gelu.export.errors import ModelFileError, ModelInputError, ProviderErro
 from lit_gelu.export.inputs import named_outputs
 from lit_gelu.export.runtime.knobs import Knob, knobs_for
 from lit_gelu.export.runtime.model_file import read_model_file
-from lit_gelu.export.runtime.module_call import answer, ends_with_softmax, takes_by_name
+from lit_gelu.export.runtime.module_call import ends_with_softmax, float64_answer
 from lit_gelu.export.runtime.ports import Array, bind_names, made_inputs
 from lit_gelu.export.runtime.predictor import OnnxPredictor
 from lit_gelu.export.runtime.providers import CUDA, Provider
 from lit_gelu.export.runtime.settings import Settings
 from lit_gelu.export.runtime.timing import IN_A_ROW, interleaved, ratio
 from lit_gelu.export.runtime.tuning_file import TuningChoice, TuningKey, require_readable, this_key, write_choice
-from lit_gelu.surgery.recognition import faithful_copy
-from lit_gelu.surgery.sites import without_wrappers
 
 
 @dataclass(frozen=True)
@@ -108,11 +106,8 @@ def as_tensor(value: Array) -> Tensor:
 def reference_outputs(reference: Any, inputs: Mapping[str, Tensor], *, softmax: bool = False) -> list[np.ndarray]:
     """Return the outputs of a module, run on the CPU, or those that are given, in float64."""
     if isinstance(reference, nn.Module):
-        twin = faithful_copy(without_wrappers(reference)).cpu().double().eval()
-        values = {name: value.cpu().clone() for name, value in inputs.items()}  # forward may overwrite them
-        values = {name: value.double() if value.is_floating_point() else value for name, value in values.items()}
         try:
-            found = answer(twin, values, by_name=takes_by_name(twin, values), softmax=softmax)
+            found = float64_answer(reference, {name: value.cpu() for name, value in inputs.items()}, softmax=softmax)
             reference = [output for _, output in named_outputs(found)]
         except Exception as error:
             raise ModelInputError(

@@ -113,6 +113,47 @@ def test_given_inputs_are_repeated(path):
         bench(path, inputs={}, batch_sizes=[3])
 
 
+@pytest.mark.parametrize(
+    ("net", "sample", "sizes", "message"),
+    [
+        (gelu_net(), torch.zeros(2, 5, 6), {"input": {1: "tokens"}}, r"takes \(batch, tokens, 6\): its axis 1 is open"),
+        (torch.nn.Conv2d(3, 4, 3), torch.zeros(2, 3, 8, 8), "image-size", "its axis 2 is open"),
+    ],
+)
+def test_sizes_beside_the_batch_are_not_made_up(tmp_path, net, sample, sizes, message):
+    export_onnx(net, tmp_path / "net.onnx", sample, dynamic_shapes=sizes)
+    for measure in (bench, tune):
+        with pytest.raises(ModelInputError, match=message + r"(.|\n)*Give inputs of the sizes that you will use"):
+            measure(tmp_path / "net.onnx")
+    inputs = {"input": sample}
+    assert bench(tmp_path / "net.onnx", net, inputs=inputs, batch_sizes=[3], seconds=0.0, compiled=False).rows
+
+
+class InFloat32(torch.nn.Module):
+    """Makes float32 of its input, whatever that is."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = gelu_net()
+
+    def forward(self, x):
+        return self.net(x.float())
+
+
+def test_a_forward_that_asks_for_float32_has_a_reference_all_the_same(tmp_path):
+    path = tmp_path / "net.onnx"
+    export_onnx(InFloat32(), path, torch.zeros(2, 6))
+    report = bench(path, InFloat32(), batch_sizes=[2], seconds=0.0, compiled=False)
+    assert all(0 < row.error < 1e-6 for row in report.rows)
+    assert tune(path, torch.ones(2, 6), reference=InFloat32(), knobs=[], save=False).choice.error < 1e-6
+
+
+def test_the_callers_autocast_is_not_measured(path):
+    with torch.autocast("cpu", torch.bfloat16):
+        report = bench(path, gelu_net(), batch_sizes=[2], seconds=0.0, compiled=False)
+    assert all(row.error < 1e-6 for row in report.rows)
+
+
 def test_calls_in_a_row_are_timed_as_one(monkeypatch):
     """Between two events: where Python takes longer to start a call than the device to run it, that is hidden."""
     notes = []

@@ -76,8 +76,10 @@ def test_another_module_is_refused(tmp_path):
 
 def test_a_module_that_fails_in_float64_is_refused(tmp_path):
     class OneDtype(nn.Module):
+        table = torch.ones(6, 3)  # neither parameter nor buffer: it stays in float32
+
         def forward(self, x):
-            return torch.nn.functional.gelu(x) @ torch.ones(6, 3)
+            return torch.nn.functional.gelu(x) @ self.table
 
     export_onnx(OneDtype(), tmp_path / "net.onnx", torch.zeros(2, 6))
     with pytest.raises(ModelInputError, match=r"OneDtype.forward fails on the file's inputs in float64: .*reference="):
