@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from lit_gelu.callbacks.checkpoint_file import REPLICAS_KEY
 from lit_gelu.callbacks.errors import ExplainedOnce, UnsupportedRunError
+from lit_gelu.callbacks.logged_sums import check_sums, forget, logged_sums, put_back
 from lit_gelu.callbacks.trainer_facts import callbacks_of, refuse_mixed_packages, shards_parameters
 from lit_gelu.curvature.ranks import gathered, is_one_of_several
 from lit_gelu.data.errors import CorruptDataError
@@ -45,10 +46,13 @@ class ExactResume(ExplainedOnce):
     Where the strategy shards parameters the gradients are left out, with a warning. An accumulation that changes with
     the epoch (`GradientAccumulationScheduler`) goes on as it was.
 
-    It does not hold generators that a model or data set owns. Lightning itself does not save the values of metrics (a
-    `ReduceLROnPlateau` that is stepped right after the resume misses one). With ``max_steps`` it resumes a checkpoint
-    of the end of an epoch without validation one batch too far; if other epochs have one, there is a warning. Behind
-    an epoch with one, it calls the hooks of that epoch's end once more.
+    It holds what ``self.log(..., on_epoch=True)`` has added up in the epoch, so that its means are those of the whole
+    epoch; not the states of torchmetrics' objects, which are the module's, nor sums over a ``sync_dist_group``.
+
+    It does not hold generators that a model or data set owns. Lightning itself does not save the values of metrics of
+    an earlier validation (a `ReduceLROnPlateau` that is stepped right after the resume misses one). With ``max_steps``
+    it resumes a checkpoint of the end of an epoch without validation one batch too far; if other epochs have one, there
+    is a warning. Behind an epoch with one, it calls the hooks of that epoch's end once more.
     Operations without deterministic algorithm stay what they are (``Trainer(deterministic=True)``).
 
     Raises:
@@ -62,6 +66,7 @@ class ExactResume(ExplainedOnce):
         self._trainer: Trainer | None = None
         self._states: list[dict[str, Any]] | None = None
         self._is_of_a_group = False  # which sees to its own place in the epoch
+        self._has_put_back = False  # sums of an epoch that has not ended since
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -74,9 +79,11 @@ class ExactResume(ExplainedOnce):
     def state_dict(self) -> dict[str, Any]:
         """Return the states of all ranks; called on all of them."""
         loaders, gradients = [loader.state_dict() for loader in self._loaders()], self._gradients()
+        sums = {} if self._trainer is None else logged_sums(self._trainer)
         if is_one_of_several():
             gradients = {name: gradient.cpu() for name, gradient in gradients.items()}
-        return {"ranks": gathered({"generators": random_states(), "loaders": loaders, "gradients": gradients})}
+        kept = {"generators": random_states(), "loaders": loaders, "gradients": gradients, "sums": sums}
+        return {"ranks": gathered(kept)}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -110,6 +117,8 @@ class ExactResume(ExplainedOnce):
         resume_accumulation(trainer)
         self._set_gradients(trainer, pl_module, state["gradients"])
         if not self._is_of_a_group:
+            put_back(trainer, pl_module, state["sums"])
+            self._has_put_back = True
             go_on_behind_a_batch(trainer)
         if trainer.fit_loop.restarted_on_epoch_end and not trainer.fit_loop.epoch_loop._should_check_val_epoch():
             rank_zero_warn(
@@ -123,6 +132,14 @@ class ExactResume(ExplainedOnce):
         """Go through all data, whatever was loaded: Lightning calls this for new epochs only."""
         for loader in self._loaders():
             loader.start_anew()
+        if self._has_put_back:
+            forget(trainer)
+            self._has_put_back = False
+
+    @override
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Leave the sums to Lightning, which forgets them behind this hook."""
+        self._has_put_back = False
 
     def _set_loaders(self, trainer: Trainer, states: list[dict[str, Any]]) -> None:
         """Let the loaders go on within the epoch."""
@@ -179,10 +196,12 @@ def _checked_states(state_dict: object) -> list[dict[str, Any]]:
     ranks = state_dict.get("ranks") if isinstance(state_dict, dict) else None
     if not isinstance(ranks, list) or not all(isinstance(rank, dict) for rank in ranks):
         raise CorruptDataError(f"{_DAMAGED}it has no list of ranks. {_REMEDY}")
-    states = [{"gradients": {}, **rank} for rank in ranks]
-    for key, kind in (("generators", dict), ("loaders", list), ("gradients", dict)):
+    states = [{"gradients": {}, "sums": {}, **rank} for rank in ranks]
+    for key, kind in (("generators", dict), ("loaders", list), ("gradients", dict), ("sums", dict)):
         if not all(isinstance(state.get(key), kind) for state in states):
             raise CorruptDataError(f"{_DAMAGED}a rank's {key} are missing, or no {kind.__name__}. {_REMEDY}")
+    for state in states:
+        check_sums(state["sums"])
     return states
 
 

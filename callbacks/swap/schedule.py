@@ -30,6 +30,7 @@ class MetricTrigger:
     best: float = field(default=math.nan, init=False)
     waited: int = field(default=0, init=False)
     fired: bool = field(default=False, init=False)
+    checked_at: int = field(default=-1, init=False)  # optimizer steps at the last check of a training epoch
 
     def __post_init__(self) -> None:
         if self.mode not in {"min", "max"}:
@@ -43,7 +44,7 @@ class MetricTrigger:
 
     def reset(self) -> None:
         """Forget all checks: they were of another model."""
-        self.best, self.waited, self.fired = math.nan, 0, False
+        self.best, self.waited, self.fired, self.checked_at = math.nan, 0, False, -1
 
     def check(self, value: float) -> bool:
         """Take another value of the metric."""
@@ -61,11 +62,12 @@ class MetricTrigger:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the checks so far have come to, as plain data."""
-        return {"best": self.best, "waited": self.waited, "fired": self.fired}
+        return {"best": self.best, "waited": self.waited, "fired": self.fired, "checked_at": self.checked_at}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state."""
         self.best, self.waited, self.fired = state["best"], state["waited"], state["fired"]
+        self.checked_at = state.get("checked_at", -1)  # a checkpoint of 0.1 has none
 
 
 class SwapSchedule:
@@ -125,6 +127,8 @@ class SwapSchedule:
             at_epoch_end = not trainer.enable_validation
         if self.when is None or trainer.sanity_checking or at_epoch_end != train_epoch_end:
             return
+        if train_epoch_end and self.metric.checked_at == trainer.global_step:
+            return  # a run that is resumed from the end of an epoch goes through it once more
         value = trainer.callback_metrics.get(self.when)
         logged = [math.nan if value is None else float(value), float(value is not None), 1.0]
         if trainer.world_size > 1:
@@ -138,6 +142,8 @@ class SwapSchedule:
                 "callbacks': log it with on_epoch=True in training_step."
             )
         self.metric.check(total / ranks)
+        if train_epoch_end:
+            self.metric.checked_at = trainer.global_step
 
     def warn_if_beyond_end(
         self, trainer: Trainer, pl_module: LightningModule, name: str, anneal_steps: int = 0

@@ -1,0 +1,88 @@
+"""What a module has logged so far in an epoch, added up: `self.log(..., on_epoch=True)`, which no checkpoint holds."""
+
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.trainer.connectors.logger_connector.result import (
+    _Metadata,
+    _ResultCollection,
+    _ResultMetric,
+    _Sync,
+)
+from torch import Tensor
+
+from lit_gelu.data.errors import CorruptDataError
+
+_REDUCTIONS = ("mean", "sum", "min", "max")
+_TEXTS = ("fx", "name")
+_FLAGS = ("prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx")
+
+LoggedSums = dict[str, dict[str, Any]]
+"""By Lightning's key of a metric: the arguments of ``self.log`` that it had, ``value``, ``count``, as plain data."""
+
+
+def logged_sums(trainer: Trainer) -> LoggedSums:
+    """Return the sums of the training epoch, of this rank; those of torchmetrics are the module's own state."""
+    return {key: _plain(metric) for key, metric in _results(trainer).items() if _is_kept(metric)}
+
+
+def put_back(trainer: Trainer, module: LightningModule, sums: LoggedSums) -> None:
+    """Let the epoch's sums go on from those that a checkpoint holds."""
+    if not sums:
+        return
+    _results(trainer).update({key: _metric(entry, trainer, module.device) for key, entry in sums.items()})
+    # Lightning forgets a hook's sums at the first batch that it sees, and takes None for the time before that.
+    trainer._logger_connector._first_loop_iter = True
+
+
+def forget(trainer: Trainer) -> None:
+    """Begin with no sums: the epoch that they are of is over."""
+    _results(trainer).clear()
+    trainer._logger_connector._first_loop_iter = None
+
+
+def check_sums(sums: LoggedSums) -> None:
+    """Refuse what `logged_sums` does not return."""
+    for entry in sums.values():
+        fits = (
+            isinstance(entry, dict)
+            and all(isinstance(entry.get(name), str) for name in _TEXTS)
+            and all(isinstance(entry.get(name), bool) for name in (*_FLAGS, "sync_dist", "rank_zero_only"))
+            and entry.get("reduce_fx") in _REDUCTIONS
+            and all(isinstance(entry.get(name), Tensor) and entry[name].numel() == 1 for name in ("value", "count"))
+        )
+        if not fits:
+            raise CorruptDataError("What ExactResume kept of the logged metrics is damaged. Resume from another file.")
+
+
+def _results(trainer: Trainer) -> _ResultCollection:
+    return trainer.fit_loop.epoch_loop._results
+
+
+def _is_kept(metric: _ResultMetric) -> bool:
+    """Tell whether a metric is a sum over the epoch that plain data can say."""
+    has_no_group = metric.meta.sync.group is None
+    return metric.is_tensor and metric.meta.on_epoch and has_no_group and not metric.has_reset
+
+
+def _plain(metric: _ResultMetric) -> dict[str, Any]:
+    meta, value = metric.meta, metric.value
+    count = metric.cumulated_batch_size if meta.is_mean_reduction else torch.zeros(())
+    named = {name: getattr(meta, name) for name in (*_TEXTS, *_FLAGS)}
+    how = {"reduce_fx": meta.reduce_fx.__name__, "sync_dist": meta.sync.should}
+    kept = {"value": value.detach().cpu().clone(), "count": count.detach().cpu().clone()}
+    return {**named, **how, "rank_zero_only": meta.sync.rank_zero_only, **kept}
+
+
+def _metric(entry: dict[str, Any], trainer: Trainer, device: torch.device) -> _ResultMetric:
+    """Return the metric that ``self.log`` goes on with: it compares the arguments with those of the first call."""
+    named = {name: entry[name] for name in (*_TEXTS, *_FLAGS)}
+    meta = _Metadata(**named, reduce_fx=getattr(torch, entry["reduce_fx"]))
+    meta.sync = _Sync(fn=trainer.strategy.reduce, _should=entry["sync_dist"], rank_zero_only=entry["rank_zero_only"])
+    metric = _ResultMetric(meta, is_tensor=True).to(device)
+    metric.value = entry["value"].to(device)
+    if meta.is_mean_reduction:
+        metric.cumulated_batch_size = entry["count"].to(device)
+    metric._update_count = 1  # else torchmetrics warns of a value that was never updated
+    return metric
