@@ -124,6 +124,12 @@ def test_what_is_worse_is_said():
     assert choice.rows[1][4].endswith("] *")
 
 
+def test_runs_without_a_number_are_not_called_diverged():
+    with pytest.raises(AllRunsFailedError, match="gelu logged no val_loss with every seed") as caught:
+        choose(ConvNet, ["gelu", "relu"], Stripes(), metric="val_loss", **QUICK | {"max_epochs": 0})
+    assert "diverged" not in str(caught.value)
+
+
 def test_what_fails_or_diverges_is_named_and_spoils_nothing():
     names = {"gelu": "gelu", "broken": Breaks, "explodes": explodes, "relu": "relu"}
     choice = choose(ConvNet, names, Stripes(), metric="val_loss", **QUICK)
