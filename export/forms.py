@@ -4,7 +4,7 @@ import fnmatch
 import glob
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
@@ -13,10 +13,13 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.export.errors import ExportOptionError
 from lit_gelu.export.inputs import SCOPE, FlatModule
 from lit_gelu.export.metadata import SiteRecord
+from lit_gelu.export.options import Approximate
 from lit_gelu.surgery.sites import names_for_patterns
 
 _GELU = surgery.by_activation("gelu")
 _ROW = re.compile(r"gelu\(approximate='(\w+)'\)")  # of a GELU in the lowering table
+# Of patterns and forms as a file records them: "head=tanh, body.[a, b]=none".
+_RECORDED = re.compile(rf"(.+?)=({'|'.join(get_args(Approximate))})(?:, |$)", re.DOTALL)
 
 
 class NoGeluError(ExportOptionError):
@@ -56,8 +59,7 @@ def approximate_(
 def forms_of(approximate: str | Mapping[str, str]) -> str | Mapping[str, str]:
     """Return forms by name pattern, where a file's record of them is given."""
     if isinstance(approximate, str) and "=" in approximate:
-        pairs = (entry.rpartition("=") for entry in approximate.split(", "))
-        return {pattern: form for pattern, _, form in pairs}
+        return dict(_RECORDED.findall(approximate))
     return approximate
 
 

@@ -3,7 +3,8 @@
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,11 +14,13 @@ from onnx_ir.passes.common import ShapeInferencePass
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.display import Displayed, HtmlTable
+from lit_gelu.errors import LitGeluError, message_of
+from lit_gelu.export.errors import ModelFileError
 from lit_gelu.export.lowering.lowering_table import MARKER_OPERATOR, BoundActivation
 from lit_gelu.export.lowering.spellings import mark_spellings
 from lit_gelu.export.metadata import PREFIX, FileMetadata, SiteRecord, read_metadata, strip_origin
 from lit_gelu.export.quantization.int8_metadata import KEY, QuantizationRecord, read_record
-from lit_gelu.export.runtime.model_file import read_model_file
+from lit_gelu.export.runtime.model_file import ModelFile, read_model_file
 from lit_gelu.export.runtime.tuning_file import TuningChoice, choices_beside
 
 _CONTRIB = {
@@ -117,6 +120,26 @@ def inspect_onnx(path: str | os.PathLike[str], registry: ActivationRegistry | No
         {'gelu': 1}
     """
     said = read_model_file(path)
+    with _its_errors(path):
+        return _inspected(said, path, registry)
+
+
+@contextmanager
+def _its_errors(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Raise what libraries say of a file's content, each in its own way, as the file's fault."""
+    try:
+        yield
+    except LitGeluError:
+        raise
+    except Exception as error:
+        raise ModelFileError(
+            f"{os.fspath(path)!r} is no valid ONNX model: {message_of(error.__cause__ or error)}. "
+            "onnx.checker.check_model says more. Copy it again from where it was made, or export the model again."
+        ) from error
+
+
+def _inspected(said: ModelFile, path: str | os.PathLike[str], registry: ActivationRegistry | None) -> FileInspection:
+    """Say what a file is whose outer form is right."""
     model = ir.load(said.path)  # weights in files of their own are not read
     properties = dict(model.metadata_props)
     metadata = read_metadata(properties, repr(str(path))) if f"{PREFIX}sites" in properties else None
@@ -171,15 +194,22 @@ def _recognised(model: ir.Model, registry: ActivationRegistry | None) -> dict[st
     known, found = registry_or_default(registry), mark_spellings(model, registry)
     counts: Counter[str] = Counter()
     for node in ir.traversal.RecursiveGraphIterator(model.graph):
-        spec = _marked(node, found) if node.op_type == MARKER_OPERATOR else _contrib(node)
-        if spec is not None:
-            counts[str(known.resolve(spec))] += 1
+        try:
+            spec = _marked(node, found) if node.op_type == MARKER_OPERATOR else _contrib(node)
+            name = None if spec is None else str(known.resolve(spec))
+        except LitGeluError:  # such as a negative slope where the activation takes none: it is another function
+            continue
+        if name is not None:
+            counts[name] += 1
     return dict(counts.most_common())
 
 
-def _marked(node: ir.Node, found: Mapping[str, BoundActivation]) -> ActivationSpec:
-    """Return the spec of what was recognised; arguments that are arrays are left out."""
-    activation = found[node.attributes["site"].as_string()]
+def _marked(node: ir.Node, found: Mapping[str, BoundActivation]) -> ActivationSpec | None:
+    """Return the spec of what was recognised, if that put the node there; arguments that are arrays are left out."""
+    site = node.attributes.get("site")
+    activation = None if site is None else found.get(site.as_string())
+    if activation is None:
+        return None
     plain = {key: value for key, value in activation.arguments.items() if isinstance(value, float | str)}
     return ActivationSpec.of(activation.name, **plain)
 

@@ -13,6 +13,8 @@ import onnx
 from lit_gelu.export.errors import ExportOptionError
 from lit_gelu.export.metadata import PREFIX, read_metadata
 from lit_gelu.export.parity import ParityReport
+from lit_gelu.export.runtime.model_file import parsed_file, read_model_file
+from lit_gelu.export.runtime.tuning_file import digest, keep_choices
 from lit_gelu.files import write_atomically
 
 SUFFIXES: Mapping[str, str] = {"json": ".parity.json", "markdown": ".parity.md", "html": ".parity.html"}
@@ -38,7 +40,7 @@ def write_proof(
 
     Raises:
         ExportOptionError: If a format does not exist.
-        ModelFileError: If `lit_gelu.export.export_onnx` did not write the file.
+        ModelFileError: If the file is missing or damaged, or `lit_gelu.export.export_onnx` did not write it.
         UnwritablePathError: If a file cannot be written.
 
     Example:
@@ -54,6 +56,7 @@ def write_proof(
     if unknown:
         raise ExportOptionError(f"Unknown format {unknown[0]!r} of a report. Accepted: {', '.join(SUFFIXES)}.")
     path = Path(path)
+    _own_properties(path)
     report = replace(report, path=path.name)
     texts = {name: getattr(report, f"to_{name}")().rstrip() + "\n" for name in dict.fromkeys(["json", *formats])}
     written = {name: path.with_name(f"{path.stem}{SUFFIXES[name]}") for name in formats}
@@ -87,9 +90,17 @@ def largest_error(report: ParityReport) -> float | None:
 
 def record_parity(path: str | os.PathLike[str], record: Mapping[str, Any]) -> None:
     """Write the record of a comparison into a file's metadata, as ``lit_gelu.parity``, in the place of an older one."""
+    properties, before = _own_properties(path), digest(path)
     model = onnx.load(path, load_external_data=False)
-    properties = {entry.key: entry.value for entry in model.metadata_props}
-    read_metadata(properties, repr(os.fspath(path)))  # a file of others is not changed
     onnx.helper.set_model_props(model, {**properties, f"{PREFIX}parity": json.dumps(dict(record), sort_keys=True)})
     with write_atomically(path) as temporary:
         temporary.write_bytes(model.SerializeToString())
+    keep_choices(path, before)
+
+
+def _own_properties(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Return a file's metadata; refuse one that is missing, damaged or of others, which is not changed."""
+    model = parsed_file(read_model_file(path).path)
+    properties = {entry.key: entry.value for entry in model.metadata_props}
+    read_metadata(properties, repr(os.fspath(path)))
+    return properties

@@ -19,7 +19,7 @@ import onnx_ir as ir
 from onnx_ir import convenience
 
 from lit_gelu import activations
-from lit_gelu.activations import ActivationArgumentError, ActivationRegistry
+from lit_gelu.activations import ActivationArgumentError, ActivationRegistry, ActivationSpecError
 from lit_gelu.activations.families import ENTRIES
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.onnx_recipes import OnnxOperator, OnnxSpelling
@@ -195,7 +195,7 @@ class _Recogniser:
         """Return whether an activation takes the arguments that a graph has: swish of a negative beta is none."""
         try:
             spec_text(activation, activations.registry if self._registry is None else self._registry)
-        except ActivationArgumentError:
+        except (ActivationArgumentError, ActivationSpecError):  # the second for NaN
             return False
         return True
 

@@ -5,7 +5,7 @@ import json
 import os
 import platform
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -130,10 +130,28 @@ def write_choice(path: str | os.PathLike[str], choice: TuningChoice) -> Path:
         if content["model_sha256"] == model:
             entries = [entry for entry in content["choices"] if _choice(entry, file).key != choice.key]
     entries.append(asdict(choice))
-    with write_atomically(file) as temporary:
-        text = json.dumps({"format": FORMAT, "model_sha256": model, "choices": entries}, indent=2)
-        temporary.write_text(text + "\n", encoding="utf-8")
+    _write(file, model, entries)
     return file
+
+
+def keep_choices(path: str | os.PathLike[str], before: str) -> None:
+    """Let choices for a file, by its `digest`, hold for what took its place: the same model with other notes in it."""
+    file = tuning_path(path)
+    if not os.path.lexists(file):
+        return
+    try:
+        content = _read(file)
+    except ModelFileError:
+        return  # who opens the model hears of it
+    if content["model_sha256"] == before:
+        _write(file, digest(path), content["choices"])
+
+
+def _write(file: Path, model: str, choices: Sequence[Any]) -> None:
+    """Write a file of choices for a model of a digest."""
+    with write_atomically(file) as temporary:
+        text = json.dumps({"format": FORMAT, "model_sha256": model, "choices": choices}, indent=2)
+        temporary.write_text(text + "\n", encoding="utf-8")
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -132,6 +132,39 @@ def test_what_is_no_model(tmp_path, content):
         inspect_onnx(path)
 
 
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [node("QuickGelu", ["x"], "y", "com.microsoft", alpha=-1.0)],
+        [node("QuickGelu", ["x"], "y", "com.microsoft", alpha=float("nan"))],
+        [node("LeakyRelu", ["x"], "y", alpha=float("nan"))],
+        [node("Activation", ["x"], "y", "lit_gelu", site="elsewhere")],
+    ],
+    ids=["negative slope", "NaN", "NaN of a standard operator", "an operator called as our marker"],
+)
+def test_operators_that_are_no_activation_that_is_known_are_left_out(tmp_path, nodes):
+    assert inspect_onnx(foreign(tmp_path / "net.onnx", nodes, domain=True)).activations == {}
+
+
+def test_what_is_a_model_and_no_valid_one(tmp_path):
+    silu = [node("Mul", ["x", "c"], "t"), node("Sigmoid", ["t"], "u"), node("Mul", ["x", "u"], "y")]
+    path = foreign(tmp_path / "net.onnx", silu, [("c", 1.0)])
+    whole = onnx.load(path)
+    damages = {
+        "short": lambda model: setattr(model.graph.initializer[0], "raw_data", b"\0\0\0"),
+        "type": lambda model: setattr(model.graph.initializer[0], "data_type", 99),
+        "twice": lambda model: model.graph.node.append(model.graph.node[1]),
+    }
+    for name, damage in damages.items():
+        model = onnx.ModelProto()
+        model.CopyFrom(whole)
+        damage(model)
+        damaged = tmp_path / f"{name}.onnx"
+        damaged.write_bytes(model.SerializeToString())
+        with pytest.raises(ModelFileError, match="is no valid ONNX model"):
+            inspect_onnx(damaged)
+
+
 def test_the_command(own, capsys):
     assert main(["inspect", str(own)]) == 0
     assert capsys.readouterr().out.strip() == str(inspect_onnx(own))

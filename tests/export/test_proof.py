@@ -15,6 +15,7 @@ from lit_gelu.export import (
     check_parity,
     export_onnx,
     metadata,
+    tune,
     write_proof,
 )
 
@@ -58,3 +59,28 @@ def test_a_file_of_others_is_not_changed(tmp_path):
     assert path.read_bytes() == before
     with pytest.raises(ExportOptionError, match="Unknown format 'pdf'"):
         write_proof(report, own, ["pdf"])
+
+
+def test_what_was_tuned_stays_in_use(tmp_path):
+    path = tmp_path / "net.onnx"
+    export_onnx(gelu_net(), path, SAMPLE)
+    report = check_parity(gelu_net(), path, input_sample=SAMPLE)
+    tune(path, seconds=0.0, knobs=[])
+    write_proof(report, path, [])
+    assert OnnxPredictor(path).tuning is not None
+    beside = path.with_name("net.onnx.tuning.json")
+    beside.write_text(beside.read_text().replace('"model_sha256": "', '"model_sha256": "0'))  # of another export
+    write_proof(report, path, [])
+    assert OnnxPredictor(path).tuning is None
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no model at all"])
+def test_nothing_is_written_beside_a_file_that_is_missing_or_damaged(tmp_path, content):
+    path, own = tmp_path / "net.onnx", tmp_path / "own" / "own.onnx"
+    export_onnx(gelu_net(), own, SAMPLE)
+    report = check_parity(gelu_net(), own, input_sample=SAMPLE)
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ModelFileError):
+        write_proof(report, path)
+    assert {file.name for file in tmp_path.iterdir()} == {"own"} | ({"net.onnx"} if content is not None else set())
