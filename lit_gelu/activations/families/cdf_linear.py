@@ -82,14 +82,15 @@ def cdf_linear(x: Tensor, distribution: str | Distribution = "normal") -> Tensor
         case "cauchy":
             limit = CAUCHY_LIMIT[x.dtype]
             bounded = x.clamp(-limit, limit)
-            return torch.where(x > limit, x, bounded * _cauchy_cdf(bounded))
+            return torch.where(x >= limit, x, bounded * _cauchy_cdf(bounded))  # the end of a clamp has derivative 0
         case "laplace":
             bounded = x.clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT)
             tail = _laplace_tail(bounded, bounded)
-            return torch.where(x > LOGISTIC_LIMIT, x, torch.where(bounded < 0, tail, bounded - tail))
+            return torch.where(x >= LOGISTIC_LIMIT, x, torch.where(bounded < 0, tail, bounded - tail))
     check_distribution("cdf_linear", distribution)
     # At -inf the limit depends on the tail; x F(x) at the lowest finite number has it, and no inf * 0.
-    return x.clamp(min=-largest(x)) * cumulative(distribution, x)
+    bounded = x.clamp(min=-largest(x))
+    return bounded * cumulative(distribution, bounded)
 
 
 @elementwise_derivative

@@ -248,7 +248,9 @@ class GaussianGELU(OwnKernelModule, ChannelModule):
     def _with(self, x: Tensor, mu: float | Tensor, sigma: float | Tensor) -> Tensor:
         """Compute the function with these parameters by torch's kernels."""
         is_scaled = not isinstance(mu, Tensor) and not isinstance(sigma, Tensor) and mu == 0.0
-        # x / sigma may be beyond float16's largest number, 65,504, where the function is not.
+        # x / sigma may be beyond float16's largest number, 65,504, where the function is not; with a tiny sigma beyond
+        # that of every dtype.
+        is_scaled = is_scaled and sigma >= math.sqrt(torch.finfo(x.dtype).tiny)
         if not is_scaled or (sigma != 1.0 and x.dtype == torch.float16):
             function = functools.partial(normal_gated, channel_dim=self.channel_dim)
             return compute_with(self.memory, function, x, mu=mu, sigma=sigma)

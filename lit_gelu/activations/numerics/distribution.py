@@ -18,6 +18,8 @@ from lit_gelu.activations.numerics.arguments import keep_nan
 
 def cumulative(distribution: Any, x: Tensor) -> Tensor:
     """Return ``F(x)``."""
+    if _is_mixture(distribution):
+        return _mixed(cumulative, distribution, x)
     inside, safe = _within_support(distribution, x)
     value = _called(distribution, "cdf", safe)
     return keep_nan(x, torch.where(inside, value, (x > safe).to(x.dtype)))
@@ -25,15 +27,32 @@ def cumulative(distribution: Any, x: Tensor) -> Tensor:
 
 def density(distribution: Any, x: Tensor) -> Tensor:
     """Return ``p(x)``: ``pdf``, else ``exp(log_prob)``, else the derivative of ``cdf`` by autograd."""
+    if _is_mixture(distribution):
+        return _mixed(density, distribution, x)
     inside, safe = _within_support(distribution, x)
     return keep_nan(x, torch.where(inside, _density_within(distribution, safe), 0.0))
 
 
 def density_slope(distribution: Any, x: Tensor) -> Tensor:
     """Return ``p'(x)`` by autograd of the density."""
+    if _is_mixture(distribution):
+        return _mixed(density_slope, distribution, x)
     inside, safe = _within_support(distribution, x)
     slope = _gradient(lambda value: _density_within(distribution, value), safe)
     return keep_nan(x, torch.where(inside, slope, 0.0))
+
+
+def _is_mixture(distribution: Any) -> bool:
+    """Say whether it is torch's mixture of distributions of one number."""
+    mixture = isinstance(distribution, torch.distributions.MixtureSameFamily)
+    return mixture and not distribution.batch_shape and not distribution.event_shape
+
+
+def _mixed(function: Callable[[Any, Tensor], Tensor], mixture: Any, x: Tensor) -> Tensor:
+    """Return a function of a mixture as the mean of that of its components, each with a support of its own."""
+    weights = mixture.mixture_distribution.probs
+    parts = function(mixture.component_distribution, x.unsqueeze(-1).expand(*x.shape, len(weights)))
+    return (parts * weights).sum(-1)
 
 
 def _density_within(distribution: Any, x: Tensor) -> Tensor:

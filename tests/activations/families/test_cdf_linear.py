@@ -117,6 +117,68 @@ def test_infinities_and_nan_of_an_object():
             assert y[2].isnan()
 
 
+def _mixtures():
+    """Mixtures with torch's components, and what they are by SciPy: weights and distributions."""
+    weights = torch.tensor([0.25, 0.75])
+    rates, lows, highs = torch.tensor([1.0, 2.0]), torch.tensor([-1.0, 0.5]), torch.tensor([0.0, 3.0])
+    return [
+        (DISTRIBUTIONS.Exponential(rates), [scipy.stats.expon(scale=1 / rate) for rate in (1.0, 2.0)]),
+        (DISTRIBUTIONS.Uniform(lows, highs), [scipy.stats.uniform(-1, 1), scipy.stats.uniform(0.5, 2.5)]),
+        (DISTRIBUTIONS.Pareto(rates, rates), [scipy.stats.pareto(rate, scale=rate) for rate in (1.0, 2.0)]),
+        (DISTRIBUTIONS.Normal(lows, highs + 1), [scipy.stats.norm(-1.0, 1.0), scipy.stats.norm(0.5, 4.0)]),
+    ], weights
+
+
+@pytest.mark.parametrize("validated", [True, False])
+def test_mixtures_against_scipy(validated):
+    built, weights = _mixtures()
+    x = torch.tensor([-3.0, -0.4, 0.2, 0.7, 1.3, 2.2, 5.0], dtype=torch.float64)
+    for components, known in built:
+        components._validate_args = validated
+        mixture = DISTRIBUTIONS.MixtureSameFamily(DISTRIBUTIONS.Categorical(weights), components, validated)
+        cdf, pdf = (
+            sum(w * getattr(one, name)(x.numpy()) for w, one in zip(weights.tolist(), known, strict=True))
+            for name in ("cdf", "pdf")
+        )
+        torch.testing.assert_close(cdf_linear(x, mixture), x * torch.from_numpy(cdf), rtol=1e-6, atol=1e-9)
+        slope = torch.from_numpy(cdf + x.numpy() * pdf)
+        torch.testing.assert_close(cdf_linear_derivative(x, 1, mixture), slope, rtol=1e-6, atol=1e-7)
+        step = 1e-5
+        bend = (cdf_linear_derivative(x + step, 1, mixture) - cdf_linear_derivative(x - step, 1, mixture)) / (2 * step)
+        torch.testing.assert_close(cdf_linear_derivative(x, 2, mixture), bend, rtol=1e-4, atol=1e-6)
+
+
+class AccurateCauchy:
+    """A distribution whose own formula has the left tail."""
+
+    def cdf(self, x):
+        return torch.atan2(torch.ones_like(x), -x) / math.pi
+
+
+def test_minus_infinity_has_the_limit_of_the_tail():
+    x = torch.tensor([-math.inf, -1e30], dtype=torch.float64)
+    torch.testing.assert_close(cdf_linear(x, AccurateCauchy()), cdf_linear(x, "cauchy"), rtol=1e-12, atol=0)
+    torch.testing.assert_close(cdf_linear(x, DISTRIBUTIONS.Normal(0.0, 1.0)), torch.zeros(2, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "end"),
+    [
+        ("laplace", torch.float32, 1500.0),
+        ("laplace", torch.float64, 1500.0),
+        ("cauchy", torch.float32, 1e18),
+        ("cauchy", torch.float64, 1e150),
+    ],
+)
+def test_autograd_where_the_function_becomes_x(name, dtype, end):
+    x = torch.tensor([end / 2, end, 2 * end], dtype=dtype)
+    for derivative in (
+        torch.func.grad(lambda x: cdf_linear(x, name).sum())(x),
+        torch.func.jvp(lambda x: cdf_linear(x, name), (x,), (torch.ones_like(x),))[1],
+    ):
+        torch.testing.assert_close(derivative, torch.ones_like(x))
+
+
 class WithDistributionFunctionOnly:
     def cdf(self, x):
         return torch.sigmoid(x)

@@ -93,3 +93,12 @@ def test_small_scales_in_float16_are_those_of_float64(sigma):
     found = activations.create(f"gaussian_gelu(sigma={sigma})").half()(x)
     exact = x.double() * torch.special.ndtr(x.double() / sigma)
     assert torch.allclose(found.double(), exact, rtol=2e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("sigma", [1e-20, 1e-38, 1e-160, 1e-300])
+def test_a_module_with_a_tiny_sigma_is_relu(sigma, dtype):
+    x = torch.linspace(-4, 4, 64, dtype=dtype).requires_grad_()
+    y = activations.create("gaussian_gelu", sigma=sigma)(x)
+    torch.testing.assert_close(y, torch.relu(x))
+    torch.testing.assert_close(torch.autograd.grad(y.sum(), x)[0], (x > 0).to(dtype))
