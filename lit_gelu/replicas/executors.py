@@ -13,12 +13,13 @@ from lit_gelu.replicas.device.adam import DeviceAdam
 from lit_gelu.replicas.device.stacked_values import measures_as_known, stacked_means
 from lit_gelu.replicas.device.steps import DeviceSteps, check_for_devices
 from lit_gelu.replicas.errors import NotReplicableError, ReplicaArgumentError
-from lit_gelu.replicas.forward.group_forward import GroupForward, LoopForward, VmapForward, explained, is_task
+from lit_gelu.replicas.forward.group_forward import GroupForward, LoopForward, Place, VmapForward, explained, is_task
+from lit_gelu.replicas.forward.log_options import LogOptions
 from lit_gelu.replicas.forward.memory_order import joined_as_they_lie
 from lit_gelu.replicas.forward.stacked_forward import StackedForward, leaves_of
 from lit_gelu.replicas.membership.alike import check_alike
 from lit_gelu.replicas.membership.building import Member
-from lit_gelu.replicas.membership.changes import OF_LIGHTNING, Watch, names_of
+from lit_gelu.replicas.membership.changes import OF_LIGHTNING, SeenModules, names_of
 from lit_gelu.replicas.membership.hooks import check_parameters
 from lit_gelu.replicas.membership.stacks import Stacks
 from lit_gelu.replicas.optimizers.group_optimizers import MemberOptimizers, group_optimizer
@@ -64,21 +65,22 @@ class EagerExecutor:
         self.stacks = Stacks(modules)
         self.asked, self.kind = kind, _chosen(kind, modules)
         self._kind_on_a_cpu = self.kind
-        self._watch = Watch(modules)
+        self.logged_as = dict[str, LogOptions]()
+        self._seen = SeenModules(modules)
         self.active = torch.ones(len(modules), dtype=torch.bool)
         self.optimizer: MemberOptimizers | None = None
         self.device_steps: DeviceSteps | None = None
-        self._make_forward(differing)
+        self._make_forward(differing, {})
 
-    def _make_forward(self, differing: Mapping[str, set[str]]) -> None:
+    def _make_forward(self, differing: Mapping[str, set[str]], left: Mapping[Place, Any]) -> None:
         """Make what computes the members as they are now."""
         self.forward: GroupForward
         if self.kind in {"stacked", "written", *ON_DEVICES}:
             self.forward = StackedForward(self.stacks, self.streams)
         elif self.kind == "vmap":
-            self.forward = VmapForward(self.stacks, self.streams, differing)
+            self.forward = VmapForward(self.stacks, self.streams, self.logged_as, differing, left)
         else:
-            self.forward = LoopForward(self.stacks, self.streams)
+            self.forward = LoopForward(self.stacks, self.streams, self.logged_as)
         self.logs_noise_free = [
             isinstance(m, ActivationTask) and is_task(m) and m.logs_noise_free_training_loss and m.is_noisy
             for m in self.stacks.modules
@@ -95,29 +97,32 @@ class EagerExecutor:
             MembersDifferError: If members were changed in different ways that a training step could see.
             NotReplicableError: If they were changed so that they cannot be computed together any more.
         """
-        if self._watch.has_changed():
-            self._watch.check_parameters()
-            changed = self._watch.changed()
+        if self._seen.has_changed():
+            self._seen.check_parameters()
+            changed = self._seen.changed()
             if changed:
-                self._follow(names_of(changed))
-            self._watch.look()
+                self._follow(changed)
+            self._seen.look()
         yield
         if isinstance(self.forward, VmapForward) and (given := self.forward.hand_back()):
             self.differ |= given
-            self._watch.look()
+            self._seen.look()
 
-    def _follow(self, names: set[str]) -> None:
-        """Make anew what computes the members, whose attributes of these names may differ by now."""
-        modules = self.stacks.modules
+    def _follow(self, changed: Sequence[tuple[str, str, Any]]) -> None:
+        """Make anew what computes the members, in which these attributes may differ by now."""
+        modules, names, before = self.stacks.modules, names_of(changed), self.forward
         if self.kind not in {"vmap", "loop"} and (self.device_steps or any(leaves_of(m) is None for m in modules)):
             raise NotReplicableError(
                 f"Members were changed since the group was made ({', '.join(sorted(names)) or 'layers, modes or hooks'}"
                 f'), which executor={self.kind!r} does not follow. Give executor="vmap" or "loop".'
             )
         self.differ |= names | OF_LIGHTNING
-        before = self.forward
-        self._make_forward({} if self.kind == "loop" else check_alike(modules, self.differ))
-        if isinstance(self.forward, VmapForward) and isinstance(before, VmapForward):
+        differing = {} if self.kind == "loop" else check_alike(modules, self.differ)
+        places, left = {(path, name) for path, name, _ in changed}, {}
+        if isinstance(before, VmapForward):
+            left = {place: one for place, one in before.left.items() if place not in places and place[0] in differing}
+        self._make_forward(differing, left)
+        if isinstance(before, VmapForward) and isinstance(self.forward, VmapForward):
             self.forward.stand_for(before)
 
     def means(self, inputs: Tensor, labels: Tensor, samples_at_once: int = 1000) -> dict[str, Tensor] | None:

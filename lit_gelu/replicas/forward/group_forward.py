@@ -4,34 +4,28 @@ import copy
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import FunctionType
 from typing import Any, Protocol
 
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch import Tensor, nn
-from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 from torchmetrics import Metric, MetricCollection
 
 from lit_gelu.replicas.errors import NotReplicableError
+from lit_gelu.replicas.forward.function_rules import RulesForFunctions, drop
 from lit_gelu.replicas.forward.hidden import NO_VMAP, hide, hide_hyper_parameters, hide_metric
 from lit_gelu.replicas.forward.keyed_rules import KeyedDropoutRule
 from lit_gelu.replicas.forward.log_options import LogOptions, as_figure, keep
 from lit_gelu.replicas.forward.rules import (
-    WHOLE_VECTORS,
     ActivationRule,
-    CrossEntropyUnderVmap,
     DropoutRule,
-    EachUnderVmap,
-    LinearUnderVmap,
     RuleUnderVmap,
 )
 from lit_gelu.replicas.forward.under_vmap import TensorPlaces, mapped_call, part_of
 from lit_gelu.replicas.membership.alike import activation_paths, registry_of
-from lit_gelu.replicas.membership.changes import LOOKED_INTO, Watch
+from lit_gelu.replicas.membership.changes import LOOKED_INTO, SeenModules
 from lit_gelu.replicas.membership.stacks import Stacks
 from lit_gelu.replicas.randomness.streams import Streams, others_as_they_were, without_other_draws
 from lit_gelu.sandbox import evaluation_mode
@@ -39,6 +33,7 @@ from lit_gelu.tasks import ActivationTask
 from lit_gelu.tasks.keyed_dropout import KeyedDropout
 
 Logged = dict[str, Tensor]
+Place = tuple[str, str]  # a module's path, and the name of an attribute
 
 
 @contextmanager
@@ -124,9 +119,8 @@ def _log_taken_over(member: LightningModule, logged_as: dict[str, LogOptions]) -
 class LoopForward:
     """The members one after another, each with its own code and random numbers; everything can be computed so."""
 
-    def __init__(self, stacks: Stacks, streams: Streams) -> None:
-        self.stacks, self.streams = stacks, streams
-        self.logged_as: dict[str, LogOptions] = {}
+    def __init__(self, stacks: Stacks, streams: Streams, logged_as: dict[str, LogOptions]) -> None:
+        self.stacks, self.streams, self.logged_as = stacks, streams, logged_as
         self.steps = [_MemberStep(module, self.logged_as) for module in stacks.modules]  # type: ignore[arg-type] # of a group
         self.own: list[dict[str, Tensor]] = []  # each member's parts of the trained stacks, of the last `losses`
         self.places = [TensorPlaces(module, " in torch.no_grad()", stacks.trained) for module in stacks.modules]
@@ -197,11 +191,20 @@ class VmapForward:
     Args:
         stacks: Those of the members.
         streams: Their random numbers.
+        logged_as: How steps have logged what, which they write into.
         differing: The attributes by module's path in which members differ, as `check_alike` returns them.
+        left: What steps have set in the module that stood for all before, by path and name: they go on from there.
     """
 
-    def __init__(self, stacks: Stacks, streams: Streams, differing: Mapping[str, set[str]]) -> None:
-        self.stacks = stacks
+    def __init__(
+        self,
+        stacks: Stacks,
+        streams: Streams,
+        logged_as: dict[str, LogOptions],
+        differing: Mapping[str, set[str]],
+        left: Mapping[Place, Any],
+    ) -> None:
+        self.stacks, self.logged_as, self.left = stacks, logged_as, dict(left)
         members = stacks.modules
         template = copy.deepcopy(members[0])
         self.own_activations = nn.ModuleList()  # in members, not in the template: their modes are changed with its own
@@ -223,15 +226,17 @@ class VmapForward:
                 )
             elif isinstance(module, Metric):
                 hide_metric(path, module)
+        for (path, name), value in self.left.items():
+            vars(template.get_submodule(path))[name] = value
         for path, names in differing.items():
-            if names and not isinstance(template.get_submodule(path), Metric):
-                hide(template.get_submodule(path), names)
+            hidden = {name for name in names if (path, name) not in self.left}
+            if hidden and not isinstance(template.get_submodule(path), Metric):
+                hide(template.get_submodule(path), hidden)
         hide_hyper_parameters(template, members)
-        self.logged_as: dict[str, LogOptions] = {}
         self.streams, self.step = streams, _MemberStep(template, self.logged_as)  # type: ignore[arg-type] # of a group
         self.places = TensorPlaces(template, ', or give the group executor="loop"')
         self.with_modes = [*self.step.modules(), *self.own_activations.modules()]
-        self._watch = Watch([template])
+        self._seen = SeenModules([template])
 
     def losses(self, batch: Any, index: int) -> tuple[Tensor, Logged]:
         """See `GroupForward`."""
@@ -243,7 +248,7 @@ class VmapForward:
                 outputs: tuple[Tensor, Logged] = self.step(sample, index)
             return outputs
 
-        with _RulesForFunctions(self.streams), explained(), without_other_draws(f"{_OTHER_DRAWS} {NO_VMAP}"):
+        with RulesForFunctions(self.streams), explained(), without_other_draws(f"{_OTHER_DRAWS} {NO_VMAP}"):
             return torch.vmap(one, randomness="error")(batch, *tensors)
 
     @torch.no_grad()
@@ -254,7 +259,6 @@ class VmapForward:
 
     def stand_for(self, other: "VmapForward") -> None:
         """Take the place of another one in a Trainer's run."""
-        self.logged_as = other.logged_as
         trainer: Any = other.step.member._trainer
         if trainer is not None:
             trainer.lightning_module = self.step.member
@@ -269,7 +273,7 @@ class VmapForward:
         Raises:
             NotReplicableError: If they have changed its layers or hooks.
         """
-        changed = self._watch.changed() if self._watch.has_changed() else []
+        changed = self._seen.changed() if self._seen.has_changed() else []
         for path, name, value in changed:
             if name in LOOKED_INTO:
                 raise NotReplicableError(
@@ -278,8 +282,9 @@ class VmapForward:
                 )
             for replica, member in enumerate(self.stacks.modules):
                 vars(member.get_submodule(path))[name] = tree_map(functools.partial(_left_to, replica), value)
+            self.left[path, name] = value
         if changed:
-            self._watch.look()
+            self._seen.look()
         return {name for _, name, _ in changed}
 
 
@@ -312,129 +317,7 @@ def _become_ruled(module: nn.Module, rule: ActivationRule) -> None:
 
 def _dropped(module: nn.Module, rule: DropoutRule, inputs: Tensor) -> Tensor:
     """Be the forward pass of a dropout, whose mode may change in each step."""
-    return _drop(inputs, rule, bool(getattr(module, "inplace", False))) if module.training else inputs
-
-
-def _drop(inputs: Tensor, rule: DropoutRule, inplace: bool) -> Tensor:
-    outputs: Tensor = mapped_call(RuleUnderVmap, inputs, rule)
-    return inputs.copy_(outputs) if inplace else outputs
-
-
-# What torch adds up in another order for a batch of replicas.
-_EACH = frozenset({
-    functional.batch_norm, functional.group_norm, functional.instance_norm, functional.layer_norm,
-    functional.scaled_dot_product_attention, functional.binary_cross_entropy,
-    functional.binary_cross_entropy_with_logits,
-})  # fmt: skip
-
-# Functions of each element whose last ones, behind the whole vectors, torch computes by another formula.
-_EACH_BUT_WHOLE_VECTORS = frozenset({
-    functional.gelu, functional.silu, functional.mish, functional.elu, functional.celu, functional.selu,
-    functional.softplus, functional.logsigmoid, functional.sigmoid, functional.tanh, torch.sigmoid, torch.tanh,
-    Tensor.sigmoid, Tensor.tanh, torch.exp, Tensor.exp, torch.erf, Tensor.erf,
-})  # fmt: skip
-
-
-# The arguments of a cross-entropy for which there is a rule: torch gives all of them to what stands in its place.
-_USUAL_LOSS = {
-    "weight": None, "size_average": None, "ignore_index": -100, "reduce": None, "reduction": "mean",
-    "label_smoothing": 0.0,
-}  # fmt: skip
-
-
-class _RulesForFunctions(TorchFunctionMode):
-    """Puts our rules in the place of torch's functions, whoever calls them."""
-
-    def __init__(self, streams: Streams) -> None:
-        super().__init__()
-        self.streams = streams
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = kwargs or {}
-        if func is functional.linear:
-            return _linear(*args, **given)
-        if func is functional.dropout:
-            return _dropout(self.streams, *args, **given)
-        if func is functional.cross_entropy:
-            return _cross_entropy(*args, **given)
-        if func in _WITH_RULES_INSIDE:
-            with self:
-                return _WITH_RULES_INSIDE[func](*args, **given)
-        if func in _OF_EMBEDDINGS:
-            return _embedding(func, args, given)
-        if func is functional.scaled_dot_product_attention and _draws(*args[3:], **given):
-            return func(*args, **given)  # torch.vmap refuses it
-        if func in _EACH or (func in _EACH_BUT_WHOLE_VECTORS and args and args[0].numel() % WHOLE_VECTORS):
-            return _each(func, args, given)
-        return func(*args, **given)
-
-
-def _open(function: FunctionType) -> FunctionType:
-    """Return a function of torch's that does not ask what stands in its place, so that the functions in it do."""
-    names = {**function.__globals__, "has_torch_function": lambda _: False}
-    opened = FunctionType(function.__code__, names, function.__name__, function.__defaults__)
-    opened.__kwdefaults__ = function.__kwdefaults__
-    return opened
-
-
-_WITH_RULES_INSIDE = {
-    functional.multi_head_attention_forward: _open(functional.multi_head_attention_forward)  # type: ignore[arg-type]
-}
-# Where the options of embeddings are among their arguments.
-_OF_EMBEDDINGS: Mapping[Any, Mapping[str, int]] = {
-    functional.embedding: {"padding_idx": 2, "max_norm": 3, "sparse": 6},
-    functional.embedding_bag: {"padding_idx": 10, "max_norm": 3, "sparse": 7},
-}
-
-
-def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002 - torch's names
-    outputs: Tensor = mapped_call(LinearUnderVmap, input, weight, bias)
-    return outputs
-
-
-def _each(function: Any, given: tuple[Any, ...], named: Mapping[str, Any]) -> Tensor:
-    """Call a function replica by replica, with named tensors among the others: only there are their replicas known."""
-
-    def call(*values: Any) -> Tensor:
-        outputs: Tensor = function(*values[: len(given)], **dict(zip(named, values[len(given) :], strict=True)))
-        return outputs
-
-    outputs: Tensor = mapped_call(EachUnderVmap, call, *given, *named.values())
-    return outputs
-
-
-def _embedding(function: Any, args: tuple[Any, ...], given: Mapping[str, Any]) -> Any:
-    """Look up rows; torch.vmap makes one table of all replicas', and takes an option that names a row for the first."""
-
-    def option(name: str) -> Any:  # to bind a signature takes as long as the function
-        place = _OF_EMBEDDINGS[function][name]
-        return args[place] if len(args) > place else given.get(name)
-
-    if option("sparse"):
-        raise NotReplicableError(f"An embedding has sparse=True, and its gradient has no place in a stack. {NO_VMAP}")
-    is_each = option("padding_idx") is not None or option("max_norm") is not None
-    return _each(function, args, given) if is_each else function(*args, **given)
-
-
-def _draws(attn_mask: Tensor | None = None, dropout_p: float = 0.0, *_: Any, **__: Any) -> bool:  # noqa: ARG001
-    """Tell whether an attention with these arguments draws random numbers."""
-    return dropout_p > 0
-
-
-def _dropout(streams: Streams, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:  # noqa: A002
-    if not training or p == 0:
-        return input
-    return _drop(input, DropoutRule([p] * len(streams.generators), streams), inplace)
-
-
-def _cross_entropy(input: Tensor, target: Tensor, *args: Any, **given: Any) -> Tensor:  # noqa: A002 - torch's names
-    is_usual = not args and all(
-        (given[name] is usual or given[name] == usual) for name, usual in _USUAL_LOSS.items() if name in given
-    )
-    if not is_usual or input.ndim != 2 or target.ndim != 1:
-        return functional.cross_entropy(input, target, *args, **given)
-    outputs: Tensor = mapped_call(CrossEntropyUnderVmap, input, target)
-    return outputs
+    return drop(inputs, rule, bool(getattr(module, "inplace", False))) if module.training else inputs
 
 
 @contextmanager
@@ -467,6 +350,7 @@ _SIGNS: Mapping[str, str] = {
     "register a hook": "The training step gives a tensor a hook for its gradient, which torch.vmap does not call.",
     "modified by an inplace operation": "The training step changes a tensor in place that the gradient of all replicas "
     "is computed from.",
+    "Batching rule": "The training step does what torch.vmap cannot.",
     "vmap": "The training step does what torch.vmap cannot.",
     "functorch": "The training step does what torch.vmap cannot.",
 }

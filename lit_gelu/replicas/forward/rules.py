@@ -1,6 +1,6 @@
 """How a linear layer, dropout and activations are computed for all replicas at once, to the bit as for each alone."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -44,7 +44,8 @@ class _StackedLinear(torch.autograd.Function):
         gradient = gradients[0].contiguous()
         of_inputs = _product(gradient, weight) if ctx.needs_input_grad[0] else None
         of_weight = _product(gradient.transpose(1, 2), inputs) if ctx.needs_input_grad[1] else None
-        of_bias = gradient.sum(1) if ctx.has_bias and ctx.needs_input_grad[2] else None
+        # As it lies: what was expanded is added up in another order than its copy.
+        of_bias = gradients[0].sum(1) if ctx.has_bias and ctx.needs_input_grad[2] else None
         return of_inputs, of_weight, of_bias
 
 
@@ -322,11 +323,14 @@ class EachUnderVmap(torch.autograd.Function):
         """Call it once a replica; buffers that it changes in place are the stacks' parts."""
         pairs = list(zip(arguments, dims[1:], strict=True))
         with torch._C.DisableTorchFunction():
-            outputs = [
-                function(*(value.select(dim, replica) if isinstance(dim, int) else value for value, dim in pairs))
-                for replica in range(info.batch_size)
-            ]
+            outputs = [function(*_parts(pairs, replica)) for replica in range(info.batch_size)]
         return joined_as_they_lie([output.unsqueeze(0) for output in outputs]), 0
+
+
+def _parts(pairs: Sequence[tuple[Any, Any]], replica: int) -> list[Any]:
+    """Return a replica's parts of values; of what is there twice the very same one, so that gradients add up alike."""
+    found = {id(value): value.select(dim, replica) for value, dim in pairs if isinstance(dim, int)}
+    return [found.get(id(value), value) for value, _ in pairs]
 
 
 class RuleUnderVmap(torch.autograd.Function):

@@ -4,8 +4,8 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from lightning.fabric.utilities.data import AttributeDict
 from lightning.pytorch import LightningModule
-from lightning.pytorch.utilities.parsing import AttributeDict
 from torch import Tensor, nn
 from torchmetrics import Metric
 
@@ -23,8 +23,8 @@ _CONTAINERS = frozenset({dict, OrderedDict, defaultdict, AttributeDict, list, se
 OF_LIGHTNING = frozenset(vars(LightningModule())) - _OF_TORCH | {"_modules_seen"}
 
 
-class Watch:
-    """Tells whether modules are as they were when it looked at them, in less than a microsecond a layer.
+class SeenModules:
+    """Modules as they were when it looked at them: it tells of changes in less than a microsecond a layer.
 
     It sees attributes and modes, containers in attributes with what they hold directly, layers and hooks, and whether
     parameters are the same and trained. Metrics count as they are used, and are not looked at.

@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from lit_gelu.replicas import NotReplicableError
 from lit_gelu.replicas.forward.rules import CrossEntropyUnderVmap, EachUnderVmap, LinearUnderVmap
-from lit_gelu.replicas.forward.under_vmap import TensorPlaces, mapped_call
+from lit_gelu.replicas.forward.under_vmap import TensorPlaces, mapped_call, part_of
 
 
 class Counted(LinearUnderVmap):
@@ -108,3 +108,25 @@ def test_a_tensor_that_is_assigned_is_not_lost_in_silence():
     with pytest.raises(NotReplicableError, match=r"'count'.*in place.*, or do not"), places.holding(others):
         net.count = net.count + 1
     assert net.count is count
+
+
+def test_data_that_become_anothers_are_noticed():
+    net = Shared()
+    places = TensorPlaces(net, ", or do not")
+    tensors = [tensor.detach().clone() for tensor in tensors_of(net, places.names)]
+    before = [tensor.data_ptr() for tensor in tensors]
+    tensors[0].data.mul_(2)
+    places.check_addresses(tensors, before)
+    tensors[0].data = tensors[0] * 2
+    with pytest.raises(NotReplicableError, match=rf"'{places.names[0]}'.*in place.*, or do not"):
+        places.check_addresses(tensors, before)
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_what_a_mapped_function_leaves_is_each_replicas_own(dim):
+    left, given, same = [], torch.randn(3, 3), torch.randn(2)
+    torch.vmap(lambda own: left.append(own * 2) or own, dim)(given)
+    for replica in range(3):
+        assert torch.equal(part_of(left[0], replica), given.select(dim, replica) * 2)
+        assert torch.equal(part_of(same, replica), same)
+        assert part_of(same, replica) is not same

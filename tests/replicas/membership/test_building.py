@@ -29,3 +29,16 @@ def test_a_member_is_what_the_run_alone_begins_with():
 def test_a_seed_for_every_cell(cells, seeds):
     with pytest.raises(ReplicaArgumentError, match="seed for each"):
         build_members(TweetTagger, cells, seeds)
+
+
+@pytest.mark.parametrize("kind", [lambda: torch.nn.Linear(3, 3), lambda: torch.nn.BatchNorm1d(3, affine=False)])
+def test_members_have_nothing_in_common(kind):
+    held = {"gelu": kind(), "elu": kind()}
+
+    class Sharing(TweetTagger):
+        def __init__(self, activation):
+            super().__init__(activation=activation)
+            self.body = held[activation]
+
+    with pytest.raises(ReplicaArgumentError, match=r"Members 1 and 2 have 'body.*in common"):
+        build_members(Sharing, [{"activation": name} for name in ("gelu", "elu", "elu")])

@@ -6,6 +6,7 @@ import pytest
 import torch
 from lightning.pytorch import LightningModule
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from lit_gelu.replicas.membership.stacks import Stacks
 from lit_gelu.replicas.optimizers.group_optimizers import MemberOptimizers, StackedAdam, group_optimizer
@@ -83,6 +84,35 @@ def test_decays_of_their_own():
 )
 def test_any_other_optimizer(makes):
     compare(makes, kind=MemberOptimizers)
+
+
+def clamped(parameters, lr, register):
+    """Return Adam with a hook that is called around each of its steps."""
+    optimizer = torch.optim.Adam(parameters, lr=lr)
+
+    def clamp(own, *_):
+        for parameter in own.param_groups[0]["params"]:
+            parameter.data.clamp_(-0.1, 0.1)
+
+    getattr(optimizer, register)(clamp)
+    return optimizer
+
+
+@pytest.mark.parametrize("register", ["register_step_pre_hook", "register_step_post_hook"])
+def test_hooks_around_steps_are_called(register):
+    group = compare(made(clamped, register=register), kind=MemberOptimizers)
+    if register == "register_step_post_hook":
+        assert all(parameter.abs().max() <= 0.1 for net in group.stacks.modules for parameter in net.parameters())
+
+
+def test_hooks_around_steps_of_all_optimizers_are_called():
+    called = []
+    handle = register_optimizer_step_post_hook(lambda *_: called.append(1) or None)
+    try:
+        compare(made(torch.optim.Adam), steps=2, kind=MemberOptimizers)
+    finally:
+        handle.remove()
+    assert len(called) == 2 * 2 * len(RATES)
 
 
 def saved_amid_steps(group, stacks):

@@ -173,6 +173,7 @@ def test_the_schedule_of_an_inactive_replica_stands_still():
     [
         (lambda o, m: None, "Unknown configuration"),
         (lambda o, m: [o, o], r"returned 2 optimizers.*alone"),
+        (lambda o, m: torch.optim.LBFGS(m.parameters()), r"returned LBFGS, whose step computes the loss.*no closure"),
         (with_schedule(plateau, "step", monitor="val_loss"), r'val_loss.*interval="epoch"'),
         (with_schedule(plateau), "must include a monitor"),
         (with_schedule(lambda o, m: object()), "_Stateful|is invalid"),
