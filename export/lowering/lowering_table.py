@@ -202,7 +202,7 @@ def _plain(value: object) -> Argument | str:
 def mark(model: nn.Module, registry: ActivationRegistry | None = None) -> dict[str, BoundActivation]:
     """Mark every activation module of a copy of which it is known what it becomes; return them by first name."""
     # Branches of torch.cond are traced by dynamo, which refuses functions of torch.onnx unless told to take them as is.
-    torch.compiler.allow_in_graph(torch.onnx.ops.symbolic)
+    torch.compiler.allow_in_graph(torch.onnx.ops.symbolic)  # type: ignore[no-untyped-call]
     marked: dict[str, BoundActivation] = {}
     hidden = hidden_modules(model)
     for site, module in model.named_modules():

@@ -4,12 +4,13 @@ import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
 from onnx.external_data_helper import load_external_data_for_tensor, uses_external_data
+
+from lit_gelu.export.runtime.model_file import read_model_file
 
 SITE_PROPERTY = "lit_gelu.site"
 
@@ -97,7 +98,7 @@ def load_structure(path: str | os.PathLike[str]) -> onnx.ModelProto:
     read = {name for node in all_nodes(model.graph) if site_of(node) is not None for name in node.input}
     for tensor in model.graph.initializer:
         if tensor.name in read and uses_external_data(tensor):
-            load_external_data_for_tensor(tensor, str(Path(path).parent))
+            load_external_data_for_tensor(tensor, str(read_model_file(path).path.parent))
     return model
 
 

@@ -3,7 +3,7 @@
 import os
 import reprlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -59,6 +59,7 @@ def read_model_file(path: str | os.PathLike[str]) -> ModelFile:
         )
     model = parsed_file(path)
     tensors = list(_tensors(model))
+    path = _beside_its_data(path, tensors)
     external = {location for tensor in tensors if (location := _checked_location(path, tensor)) is not None}
     types = {tensor.data_type for tensor in tensors} | {value.type.tensor_type.elem_type for value in model.graph.input}
     return ModelFile(
@@ -145,6 +146,17 @@ def _tensors(model: "onnx.ModelProto") -> Iterator["onnx.TensorProto"]:
             if attribute.HasField("t"):
                 yield attribute.t
             yield from attribute.tensors
+
+
+def _beside_its_data(path: Path, tensors: Iterable["onnx.TensorProto"]) -> Path:
+    """Return the path, or the file that it is a link to, if the weights of their own are not where the link is."""
+    # A cache may hold links to both, the weights under the name that the model gives them.
+    if not path.is_symlink():
+        return path
+    entries = [entry for t in tensors if t.data_location == EXTERNAL for entry in t.external_data]
+    names = {entry.value for entry in entries if entry.key == "location"}
+    missing = [name for name in names if "\0" not in name and not is_file(path.parent / name)]
+    return path.resolve() if missing else path
 
 
 def _checked_location(path: Path, tensor: "onnx.TensorProto") -> str | None:

@@ -116,6 +116,7 @@ def test_large_weights_go_beside_the_file_that_a_link_names(tmp_path, monkeypatc
     for seed in (1, 2):
         export_onnx(gelu_net(seed=seed), link, SAMPLE)
         assert check_parity(gelu_net(seed=seed), real).passed
+        assert check_parity(gelu_net(seed=seed), link).passed
         assert len(list(real.parent.iterdir())) == 2
     assert list(link.parent.iterdir()) == [link]
     assert link.is_symlink()
