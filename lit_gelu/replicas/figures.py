@@ -1,6 +1,7 @@
 """What training steps of a group log: kept for each replica, and given to a Trainer as the mean."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -46,14 +47,13 @@ class StepFigures:
             if not options.on_epoch:
                 group.log(name, self.mean(values[-1]), prog_bar=in_bar)
                 continue
-            figure = self._of_epoch.setdefault(name, _EpochFigure(lambda name=name: self._mean_of_epoch(name)))
+            figure = self._of_epoch.setdefault(name, _EpochFigure(partial(self._mean_of_epoch, name)))
             figure.update(self.mean(values[-1]))
-            given = {"on_step": options.on_step, "on_epoch": True, "prog_bar": in_bar, "metric_attribute": name}
-            group.log(name, figure, **given)
+            group.log(name, figure, prog_bar=in_bar, on_step=options.on_step, on_epoch=True, metric_attribute=name)
 
     def of_step(self, logged: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return what a run alone has in ``callback_metrics`` behind a step, ``[replicas]`` by name."""
-        found = {}
+        found: dict[str, Tensor] = {}
         for name, values in logged.items():
             options = self.options.get(name, _USUAL)
             if options.on_step:
@@ -62,7 +62,7 @@ class StepFigures:
 
     def of_epoch(self) -> dict[str, Tensor]:
         """Return what a run alone has in ``callback_metrics`` behind an epoch beside that, ``[replicas]`` by name."""
-        found = {}
+        found: dict[str, Tensor] = {}
         for name, options in self.options.items():
             if options.on_epoch and name in self.logged:
                 value = options.of_epoch(torch.cat(self.logged[name]))
@@ -124,7 +124,7 @@ class _EpochFigure(Metric):
 
     def update(self, value: Tensor) -> None:
         """Take the last step's value."""
-        self._forward_cache = value
+        self._forward_cache: Any = value
 
     def compute(self) -> Tensor:
         """Return the epoch's value."""

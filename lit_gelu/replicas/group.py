@@ -375,11 +375,11 @@ class ReplicaGroup(LightningModule):
             self._looked_at = {name: checkpoint[name] for name in ("global_step", "loops")}
 
     def _place_of(self, replica: int) -> Whereabouts | None:
-        if not self._epoch_start or not (self._looked_at or self._fitting):
+        loops = self._looked_at.get("loops") or (self._fitting and loop_states(self._fitting))
+        if not self._epoch_start or not loops:
             return None
         self._note_stopped()
         place = self._ends.get(replica) or self._present(replica)
-        loops = self._looked_at["loops"] if self._looked_at else loop_states(self._fitting)
         return Whereabouts(**place, steps=self._steps, loops=loops)
 
     @property

@@ -113,7 +113,7 @@ class _Sameness:
         )
         if mine is None and its is None:
             return None
-        return mine == its
+        return bool(mine == its)
 
     def _same_modules(self, one: nn.Module, other: nn.Module, deeper: Callable[[Any, Any], bool]) -> bool:
         """Compare modules that no member has among its own: with all that they hold."""
