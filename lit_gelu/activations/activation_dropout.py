@@ -44,7 +44,8 @@ class ActivationDropout(nn.Module):
 
     def __init__(self, activation: Any = "gelu", p: float = 0.5, *, registry: Names | None = None) -> None:
         super().__init__()
-        if not isinstance(p, Real) or isinstance(p, bool) or not 0.0 <= p <= 1.0:
+        given: object = p
+        if isinstance(given, bool) or not isinstance(given, Real) or not 0.0 <= p <= 1.0:
             raise ActivationArgumentError(f"ActivationDropout: p={p!r} is not accepted. Give a number from 0 to 1.")
         self.activation = (registry or default_names()).create(activation)
         self.p = p

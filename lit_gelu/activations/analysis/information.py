@@ -363,7 +363,7 @@ class MonotonePieces:
         turns = [x for x in turns if not any(stretch.low <= x <= stretch.high for stretch in flat)]
         cuts = sorted({low, high, *turns, *(end for stretch in flat for end in (stretch.low, stretch.high))})
         levels = {(stretch.low, stretch.high) for stretch in flat}
-        passed = jumps(f, slope, torch.cat([grid, torch.tensor(cuts, dtype=torch.float64)]).unique())
+        passed = jumps(f, slope, torch.cat([grid, torch.tensor(cuts, dtype=torch.float64)]).sort().values)
         pieces = (_cut(piece, passed) for piece in pairwise(cuts) if piece not in levels)
         return cls(f, tuple(chain.from_iterable(pieces)), flat)
 

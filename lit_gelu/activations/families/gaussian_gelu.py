@@ -248,10 +248,7 @@ class GaussianGELU(OwnKernelModule, ChannelModule):
     def _with(self, x: Tensor, mu: float | Tensor, sigma: float | Tensor) -> Tensor:
         """Compute the function with these parameters by torch's kernels."""
         is_scaled = not isinstance(mu, Tensor) and not isinstance(sigma, Tensor) and mu == 0.0
-        # x / sigma may be beyond float16's largest number, 65,504, where the function is not; with a tiny sigma beyond
-        # that of every dtype.
-        is_scaled = is_scaled and sigma >= math.sqrt(torch.finfo(x.dtype).tiny)
-        if not is_scaled or (sigma != 1.0 and x.dtype == torch.float16):
+        if not is_scaled or (sigma != 1.0 and _may_overflow(x.dtype, sigma)):
             function = functools.partial(normal_gated, channel_dim=self.channel_dim)
             return compute_with(self.memory, function, x, mu=mu, sigma=sigma)
         if sigma == 1.0:
@@ -262,6 +259,11 @@ class GaussianGELU(OwnKernelModule, ChannelModule):
         """Return ``mu=..., sigma=..., learnable=...`` for ``repr``."""
         values = f"mu={self.initial_mu}, sigma={self.initial_sigma}, learnable={self.learnable}"
         return f"{values}{self.channel_text()}{memory_text(self.memory)}{kernels_text(self.kernels)}"
+
+
+def _may_overflow(dtype: torch.dtype, sigma: float | Tensor) -> bool:
+    """Say whether ``x / sigma`` is infinite for usual x: float16 ends at 65,504, and others where sigma is tiny."""
+    return dtype == torch.float16 or bool(sigma < math.sqrt(torch.finfo(dtype).tiny))
 
 
 def _is_standard(mu: float | Tensor, sigma: float | Tensor) -> bool:

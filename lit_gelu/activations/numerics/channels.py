@@ -114,7 +114,7 @@ class ChannelModule(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Convert or move the module; fixed values are written anew, so that none is rounded twice or uninitialised."""
         before = dict(self._buffers)
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for name in self._fixed:
             if self._buffers[name] is not before[name]:
                 self._write(name)

@@ -52,7 +52,8 @@ def _mixed(function: Callable[[Any, Tensor], Tensor], mixture: Any, x: Tensor) -
     """Return a function of a mixture as the mean of that of its components, each with a support of its own."""
     weights = mixture.mixture_distribution.probs
     parts = function(mixture.component_distribution, x.unsqueeze(-1).expand(*x.shape, len(weights)))
-    return (parts * weights).sum(-1)
+    mean: Tensor = (parts * weights).sum(-1)
+    return mean
 
 
 def _density_within(distribution: Any, x: Tensor) -> Tensor:
