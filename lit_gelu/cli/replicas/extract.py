@@ -38,7 +38,6 @@ def run(arguments: jsonargparse.Namespace) -> int:
     import torch
 
     from lit_gelu.callbacks.checkpoint_file import read_checkpoint
-    from lit_gelu.replicas.errors import ReplicaArgumentError
     from lit_gelu.replicas.stored.extraction import extracted
     from lit_gelu.replicas.stored.stored_group import StoredGroup
 
@@ -51,11 +50,6 @@ def run(arguments: jsonargparse.Namespace) -> int:
         return 0
     key, member = extracted(checkpoint, arguments.which)
     path = source.with_name(f"{source.stem}-{key}.ckpt") if arguments.output is None else Path(arguments.output)
-    if path.exists() and path.samefile(source):
-        raise ReplicaArgumentError(
-            f"The output {str(path)!r} is the group's own file: its other members would be gone. Give -o another file, "
-            "or leave it out."
-        )
     with write_atomically(path) as temporary:
         torch.save(member, temporary)
     sys.stdout.write(f"{path}\n")
