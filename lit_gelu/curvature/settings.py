@@ -10,7 +10,7 @@ from lit_gelu.curvature.loss.gauss_newton import GAUSS_NEWTON_METHODS
 from lit_gelu.curvature.loss.hessian import METHODS as HESSIAN_METHODS
 from lit_gelu.curvature.loss.hessian import ONE_SIDED
 from lit_gelu.curvature.probe.loss_probe import Mode
-from lit_gelu.numbers_given import MOST_SEED, is_count, is_number
+from lit_gelu.numbers_given import is_count, is_number
 
 EIGENVALUES = ("top_eigenvalue", "smallest_eigenvalue")
 
@@ -57,7 +57,8 @@ class ActivationSettings:
             number = getattr(self, option)
             if not (number is None or isinstance(number, str) or is_count(number, 1)):
                 raise CurvatureArgumentError(f"{option}={number!r} is not accepted. Give a positive integer, or None.")
-        _require_seed(self.seed)
+        if not is_count(self.seed):
+            raise CurvatureArgumentError(f"seed={self.seed!r} is not accepted. Give an integer from 0.")
         if not isinstance(self.histograms, HistogramBins | None):
             raise CurvatureArgumentError(
                 f"histograms={self.histograms!r} is not accepted. Give True, False, or HistogramBins(-8, 8, 64)."
@@ -101,12 +102,11 @@ class LossSettings:
                 )
         eigenvalues = max(1, sum(name in self.quantities for name in EIGENVALUES))  # a step finds one
         least = dict.fromkeys(("lanczos_steps", "warm_steps"), eigenvalues)
-        least |= {"trace_probes": 2, "max_trace_probes": 2, "density_steps": 1, "density_runs": 1}
+        least |= {"trace_probes": 2, "max_trace_probes": 2, "density_steps": 1, "density_runs": 1, "seed": 0}
         for name, smallest in least.items():
             number = getattr(self, name)
             if not is_count(number, smallest):
                 raise CurvatureArgumentError(f"{name}={number!r} is not accepted. Give an integer from {smallest}.")
-        _require_seed(self.seed)
 
     def _require_word(self, name: str, accepted: tuple[str, ...], beside: str = "") -> None:
         """Refuse a word that is not among those accepted."""
@@ -123,9 +123,3 @@ class LossSettings:
     def of_update(self) -> tuple[str, ...]:
         """The quantities that need the update."""
         return tuple(name for name in OF_UPDATE if name in self.quantities)
-
-
-def _require_seed(seed: int) -> None:
-    """Refuse what no generator can be seeded with."""
-    if not is_count(seed) or seed > MOST_SEED:
-        raise CurvatureArgumentError(f"seed={seed!r} is not accepted. Give an integer from 0 to {MOST_SEED}.")

@@ -171,6 +171,11 @@ def test_json_on_standard_output_is_alone_and_underscores_are_accepted(capsys):
     assert report["activations"].keys() == {"net.1", "net.4"}
 
 
+def test_a_seed_may_be_larger_than_torch_takes(tmp_path):
+    words = ["curvature_models.Net", "--data", "curvature_models.Data", "--samples", "40", "--seed", str(10**20)]
+    assert measured(tmp_path, *words, "--quantities", "activations", "trace")["samples"] == 40
+
+
 def test_the_same_seed_gives_the_same_figures_and_dropout_shows_in_train_mode(tmp_path):
     arguments = ["curvature_models.Net", "--data", "curvature_models.Data", *SMALL, "--samples", "40"]
     first, second = (measured(tmp_path, *arguments) for _ in range(2))

@@ -101,7 +101,7 @@ TABLE = {
     "fit --config binary.yaml": "The configuration 'binary.yaml' is no YAML that can be read: 'utf-8' codec",
     "test --ckpt_path best": "--ckpt_path best has no fit before it in this command. Give the path of one.",
     "demo --seed -1 --epochs 2": "--seed -1 is not accepted. Give an integer from 0 to 4294967295.",
-    "curvature a.ckpt --data DigitsData --seed 99999999999999999999": "--seed 99999999999999999999 is not accepted.",
+    "curvature a.ckpt --data DigitsData --quantities activations --seed -1": "--seed -1 is not accepted. Give",
     "choose --activations gelu --mode foo": "--mode takes min or max, not 'foo'.",
     "activations plot gelu -o x.png --interval nan 3": "--interval takes a number, not 'nan'.",
     "activations plot gelu -o x.png --interval 3 -1e-3": "--interval 3.0 -0.001 is not accepted",

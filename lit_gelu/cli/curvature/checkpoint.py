@@ -72,7 +72,7 @@ def measure(
     model: LightningModule, data: LightningDataModule, settings: Settings, *, source: str = "", input_sample: Any = None
 ) -> CurvatureReport:
     """Measure a model on the first examples of its data; the model is left as it was."""
-    torch.manual_seed(settings.seed)
+    torch.manual_seed(settings.seed % 2**63)  # torch takes no larger one
     batches = list(first_examples(_batches(data, settings.split), settings.samples))
     examples = sum(count_examples(batch) or 0 for batch in batches)
     report = CurvatureReport(source, type(model).__name__, type(data).__name__, settings, examples)
