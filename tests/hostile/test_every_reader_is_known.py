@@ -51,6 +51,7 @@ READERS = {
     "ParseFromString": {"export/runtime/onnx_proto.py": "export/test_bad_files.py"},
     "parsed_model": {"export/runtime/model_file.py": "export/test_bad_files.py"},
     "parsed_file": {
+        "export/proof.py": "export/test_proof.py",
         "export/runtime/model_file.py": "export/test_bad_files.py",
         "export/runtime/placement.py": "export/test_bad_files.py",
     },
