@@ -2,6 +2,7 @@
 
 import random
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
@@ -102,24 +103,28 @@ def as_written() -> AbstractContextManager[object]:
     return stance
 
 
-class _SidePass:
-    """Whether a model runs on the side of its training: hooks ask, so as not to take such a pass for training."""
+class _SidePasses:
+    """How often a model runs on the side of its training: hooks ask, so as not to take such a pass for training."""
 
-    # A flag and not a context variable: what is compiled can read it.
+    # A number and not a context variable: what is compiled can read it. Passes of several threads do not end in the
+    # order in which they began, so that each adds itself and takes itself away.
 
-    active = False
+    running = 0
+    lock = threading.Lock()
 
 
 def in_side_pass() -> bool:
     """Return whether a model runs on the side of its training: what a hook sees then is no training step."""
-    return _SidePass.active
+    return _SidePasses.running > 0
 
 
 @contextmanager
 def side_pass() -> Iterator[None]:
     """Let `in_side_pass` say that what runs is no training."""
-    before, _SidePass.active = _SidePass.active, True
+    with _SidePasses.lock:
+        _SidePasses.running += 1
     try:
         yield
     finally:
-        _SidePass.active = before
+        with _SidePasses.lock:
+            _SidePasses.running -= 1

@@ -60,6 +60,16 @@ def test_side_passes_lie_within_each_other():
     assert not in_side_pass()
 
 
+def test_side_passes_of_several_threads_end_in_any_order():
+    first, second = side_pass(), side_pass()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert in_side_pass()
+    second.__exit__(None, None, None)
+    assert not in_side_pass()
+
+
 def test_devices_of_parameters_and_of_buffers():
     model = nn.Sequential(nn.Linear(2, 2, device="meta"), nn.Linear(2, 2, bias=False))
     assert devices_of(model) == {torch.device("meta"), torch.device("cpu")}

@@ -180,9 +180,12 @@ class LossProbe:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
         stack, self._stack, self._state, self._guard = self._stack, None, None, None
-        for each in self._inputs:
-            each.release()
-        return None if stack is None else stack.__exit__(kind, error, traceback)
+        try:
+            for each in self._inputs:
+                each.release()
+        finally:
+            found = None if stack is None else stack.__exit__(kind, error, traceback)
+        return found
 
     def _loss(self, number: int) -> Tensor:
         """Return the mean loss of one batch."""
