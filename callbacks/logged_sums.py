@@ -1,5 +1,6 @@
 """What a module has logged so far in an epoch, added up: `self.log(..., on_epoch=True)`, which no checkpoint holds."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,7 +15,12 @@ from torch import Tensor
 
 from lit_gelu.data.errors import CorruptDataError
 
-_REDUCTIONS = ("mean", "sum", "min", "max")
+# `self.log` compares the very functions with those of its first call: torch's are others than Python's.
+_REDUCTIONS: dict[str, Callable[..., Any]] = {
+    **{f"torch.{name}": getattr(torch, name) for name in ("mean", "sum", "min", "max")},
+    **{f"builtins.{function.__name__}": function for function in (sum, min, max)},
+}
+_NAMES = {function: name for name, function in _REDUCTIONS.items()}
 _TEXTS = ("fx", "name")
 _FLAGS = ("prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx")
 
@@ -70,7 +76,7 @@ def _plain(metric: _ResultMetric) -> dict[str, Any]:
     meta, value = metric.meta, metric.value
     count = metric.cumulated_batch_size if meta.is_mean_reduction else torch.zeros(())
     named = {name: getattr(meta, name) for name in (*_TEXTS, *_FLAGS)}
-    how = {"reduce_fx": meta.reduce_fx.__name__, "sync_dist": meta.sync.should}
+    how = {"reduce_fx": _NAMES[meta.reduce_fx], "sync_dist": meta.sync.should}
     kept = {"value": value.detach().cpu().clone(), "count": count.detach().cpu().clone()}
     return {**named, **how, "rank_zero_only": meta.sync.rank_zero_only, **kept}
 
@@ -78,7 +84,7 @@ def _plain(metric: _ResultMetric) -> dict[str, Any]:
 def _metric(entry: dict[str, Any], trainer: Trainer, device: torch.device) -> _ResultMetric:
     """Return the metric that ``self.log`` goes on with: it compares the arguments with those of the first call."""
     named = {name: entry[name] for name in (*_TEXTS, *_FLAGS)}
-    meta = _Metadata(**named, reduce_fx=getattr(torch, entry["reduce_fx"]))
+    meta = _Metadata(**named, reduce_fx=_REDUCTIONS[entry["reduce_fx"]])
     meta.sync = _Sync(fn=trainer.strategy.reduce, _should=entry["sync_dist"], rank_zero_only=entry["rank_zero_only"])
     metric = _ResultMetric(meta, is_tensor=True).to(device)
     metric.value = entry["value"].to(device)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from lit_gelu.display import Displayed, HtmlTable
 from lit_gelu.export.copying import without_callers_autocast
 from lit_gelu.export.inputs import named_outputs
-from lit_gelu.export.runtime.module_call import answer, ends_with_softmax, float64_answer, takes_by_name
+from lit_gelu.export.runtime.module_call import answer, arguments_for, ends_with_softmax, float64_answer
 from lit_gelu.export.runtime.ports import Port, bind_names, made_inputs
 from lit_gelu.export.runtime.predictor import OnnxPredictor
 from lit_gelu.export.runtime.providers import Provider
@@ -49,11 +49,11 @@ def torch_variants(
         port.dtype for port in predictor.ports.values() if port.dtype is not None and port.dtype.is_floating_point
     ]
     # Both are asked once: that would take as long as a small net.
-    by_name, softmax = (
-        takes_by_name(without_wrappers(model), predictor.input_names),
+    arguments, softmax = (
+        arguments_for(without_wrappers(model), predictor.input_names),
         ends_with_softmax(predictor.metadata),
     )
-    called = partial(answer, by_name=by_name, softmax=softmax)
+    called = partial(answer, arguments=arguments, softmax=softmax)
     twin = faithful_copy(without_wrappers(model)).eval().to(predictor.device, dtypes[0] if dtypes else None)
     variants = [Variant(EAGER, partial(called, twin))]
     if channels_last:

@@ -22,7 +22,7 @@ class StepFigures:
         options: How a figure is logged, by name; what is not there is logged of each step.
     """
 
-    def __init__(self, active: Tensor, options: Mapping[str, LogOptions]) -> None:
+    def __init__(self, active: Tensor, options: dict[str, LogOptions]) -> None:
         self.active, self.options = active, options
         self.logged: dict[str, list[Tensor]] = {}  # ``[steps, replicas]`` in parts
         self._latest: dict[str, Tensor] = {}  # what each figure was when a step of the epoch logged it last
@@ -31,6 +31,29 @@ class StepFigures:
     def begin_epoch(self) -> None:
         """Forget the epoch before."""
         self.logged, self._latest, self._of_epoch = {}, {}, {}
+
+    def of_epoch_so_far(self) -> dict[str, dict[str, Any]]:
+        """Return what a checkpoint has to hold: how figures of the epoch are logged, and each step's, as plain data."""
+        return {
+            name: {"options": options._asdict(), "values": torch.cat(self.logged[name]).cpu()}
+            for name, options in self.options.items()
+            if options.on_epoch and name in self.logged
+        }
+
+    def go_on_from(self, kept: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take over what a checkpoint holds."""
+        self.begin_epoch()
+        for name, entry in kept.items():
+            self.options[name] = LogOptions(**entry["options"])
+            self.logged[name] = [entry["values"]]
+
+    def end_epoch(self, group: LightningModule) -> None:
+        """Let a group log what only a checkpoint of the epoch's last step holds."""
+        for name, options in self.options.items():
+            if options.on_epoch and name in self.logged and name not in self._of_epoch:
+                value = self._mean_of_epoch(name)
+                for each in (name, f"{name}_epoch") if options.on_step else (name,):
+                    group.log(each, value)
 
     def mean(self, values: Tensor) -> Tensor:
         """Return the mean of the active replicas, or of all if none is."""
@@ -47,7 +70,9 @@ class StepFigures:
             if not options.on_epoch:
                 group.log(name, self.mean(values[-1]), prog_bar=in_bar)
                 continue
-            figure = self._of_epoch.setdefault(name, _EpochFigure(partial(self._mean_of_epoch, name)))
+            if name not in self._of_epoch:
+                self._of_epoch[name] = _EpochFigure(partial(self._mean_of_epoch, name))
+            figure = self._of_epoch[name]
             figure.update(self.mean(values[-1]))
             group.log(name, figure, prog_bar=in_bar, on_step=options.on_step, on_epoch=True, metric_attribute=name)
 

@@ -259,6 +259,7 @@ class ReplicaGroup(LightningModule):
     def on_train_epoch_end(self) -> None:
         """Step the schedulers that look at what validation found."""
         self._run.latest.update(self._figures.of_epoch())
+        self._figures.end_epoch(self)
         self._step_on_plateau(self.trainer.current_epoch)
 
     def on_train_batch_start(self, *_: Any) -> int | None:
@@ -341,6 +342,7 @@ class ReplicaGroup(LightningModule):
             members=[kept_of(own, stacks.rows, self._beginning(number)) for number, own in enumerate(self.members)],
             generators=dict(python_and_numpy_states()),
             others=[dict(states) for states in self.executor.streams.others()],
+            figures=self._figures.of_epoch_so_far(),
         ).to_dict()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -358,6 +360,7 @@ class ReplicaGroup(LightningModule):
         self._steps, self._place = record.steps, record.place
         self.active.copy_(torch.tensor(record.active))
         self._ends, self.measured, self._plateau_epoch = record.ends, record.measured, record.plateau_epoch
+        self._figures.go_on_from(record.figures)
         for replica, member in enumerate(self.members):
             is_a_task = isinstance(member, ActivationTask)
             if is_overridden("on_load_checkpoint", member, ActivationTask if is_a_task else LightningModule):

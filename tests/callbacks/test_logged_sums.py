@@ -18,7 +18,7 @@ QUIET = {
     "log_every_n_steps": 1,
 }
 pytestmark = pytest.mark.filterwarnings("ignore:The dirpath has changed", "ignore:Checkpoint directory")
-NAMES = {"loss_epoch", "total", "least", "most", "norm"}
+NAMES = {"loss_epoch", "total", "least", "most", "all", "norm"}
 
 
 def loader(*, shuffle=False):
@@ -36,7 +36,7 @@ class Logs(LightningModule):
     def training_step(self, batch, _):
         loss = nn.functional.mse_loss(self.net(batch[0]), batch[1])
         self.log("loss", loss, on_step=True, on_epoch=True, prog_bar=True)
-        for name, reduce in {"total": "sum", "least": torch.min, "most": "max"}.items():
+        for name, reduce in {"total": "sum", "least": torch.min, "most": max, "all": sum}.items():
             self.log(name, loss * 3, on_step=False, on_epoch=True, reduce_fx=reduce)
         return loss
 

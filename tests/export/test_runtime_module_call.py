@@ -55,6 +55,25 @@ def test_arguments_without_a_name_are_given_in_order(tmp_path):
     assert tune(tmp_path / "net.onnx", list(sample), reference=Sum(), knobs=[], save=False).choice.error < 1e-6
 
 
+class Gathering(nn.Module):
+    """Gathers arguments in both ways."""
+
+    def forward(self, x, *others, mask=None, **named):
+        y = sum(others, x) * (1.0 if mask is None else mask)
+        return y + sum(3.0 * named[name] for name in sorted(named))
+
+
+@pytest.mark.parametrize("given", [3, "x mask", "x a b", "b x mask a"])
+def test_gathered_arguments_are_given_as_they_were(tmp_path, given):
+    if isinstance(given, int):
+        sample = tuple(torch.randn(2, 3) for _ in range(given))
+    else:
+        sample = {name: torch.randn(2, 3) for name in given.split()}
+    export_onnx(Gathering(), tmp_path / "net.onnx", sample)
+    report = bench(tmp_path / "net.onnx", Gathering(), batch_sizes=[2], seconds=0.0, compiled=False)
+    assert all(row.error < 1e-5 for row in report.rows)
+
+
 def test_a_softmax_is_the_files(tmp_path):
     model, path = gelu_net().eval(), tmp_path / "net.onnx"
     export_onnx(model, path, torch.zeros(2, 6), softmax=True)

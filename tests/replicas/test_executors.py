@@ -141,6 +141,11 @@ def test_what_a_callback_changes_is_followed(change):
         check(Tagger, ["written", "stacked", "vmap", "loop"], change=CHANGES[change])
 
 
+@pytest.mark.parametrize("kind", ["vmap", "loop"])
+def test_gradients_of_a_callbacks_own_are_no_matter(kind):
+    check(Own, [kind], change=lambda member: member.net[0](torch.ones(2, 24)).sum().backward())
+
+
 def test_what_members_do_not_have_in_common_by_now_is_not_read():
     with pytest.raises(NotReplicableError, match=r"reads 'best', in which the members differ.*loop"):
         states(ReadingItsBest, "vmap")

@@ -5,7 +5,7 @@ import csv
 import pytest
 import torch
 from lightning.pytorch import seed_everything
-from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from measured_replicas import CELLS, SEEDS, Measuring, Sets
 from small_task import quiet_trainer
@@ -66,6 +66,27 @@ def test_callbacks_see_the_epochs_figure():
     assert trainer.current_epoch == 2
     own = torch.cat(group.logged["both"]).mean(0)
     torch.testing.assert_close(trainer.callback_metrics["both_epoch"], own.mean())
+
+
+OF_EPOCHS = {"share", "both", "both_epoch", "most", "most_epoch", "least", "least_epoch", "all"}
+
+
+@pytest.mark.parametrize("executor", ["vmap", "loop"])
+@pytest.mark.filterwarnings("ignore:You called `self.log:UserWarning", "ignore:The dirpath", "ignore:Checkpoint dir")
+def test_a_resumed_epochs_figures_are_those_of_the_whole_one(tmp_path, executor):
+    def fitted(folder, ckpt=None):
+        group = ReplicaGroup.of(Counting, CELLS, SEEDS, executor=executor)
+        saving = ModelCheckpoint(folder, "{step}", save_top_k=-1, every_n_train_steps=1)
+        trainer = quiet_trainer(max_epochs=1, callbacks=[saving], enable_checkpointing=True)
+        trainer.fit(group, datamodule=ReplicaDataModule(Sets()), ckpt_path=ckpt, weights_only=True)
+        return {name: value for name, value in trainer.callback_metrics.items() if name in OF_EPOCHS}
+
+    whole = fitted(tmp_path)
+    assert whole.keys() == OF_EPOCHS
+    files = sorted(tmp_path.glob("*.ckpt"))
+    assert len(files) > 3
+    for file in files:
+        torch.testing.assert_close(fitted(tmp_path / "again", file), whole, rtol=0, atol=0, msg=str(file))
 
 
 class Changing(Measuring):

@@ -261,9 +261,9 @@ class GaussianGELU(OwnKernelModule, ChannelModule):
         return f"{values}{self.channel_text()}{memory_text(self.memory)}{kernels_text(self.kernels)}"
 
 
-def _may_overflow(dtype: torch.dtype, sigma: float | Tensor) -> bool:
+def _may_overflow(dtype: torch.dtype, sigma: float) -> bool:
     """Say whether ``x / sigma`` is infinite for usual x: float16 ends at 65,504, and others where sigma is tiny."""
-    return dtype == torch.float16 or bool(sigma < math.sqrt(torch.finfo(dtype).tiny))
+    return dtype == torch.float16 or sigma < math.sqrt(torch.finfo(dtype).tiny)
 
 
 def _is_standard(mu: float | Tensor, sigma: float | Tensor) -> bool:

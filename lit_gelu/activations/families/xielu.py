@@ -19,6 +19,7 @@ Parameter = float | Tensor
 # From here to 0, exp(x) - 1 - x is summed as a series; of that many terms the first one left out is below rounding.
 SERIES_FROM = -1.0
 SERIES_TERMS = {torch.float32: 12, torch.float64: 20}
+_ALIKE = 4  # times beta: up to there the kernels lose no more than three bits of what lies below 0
 
 
 @elementwise
@@ -139,7 +140,8 @@ class XIELU(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the function elementwise."""
-        return xielu_by_kernels(x, self.alpha_p, self.alpha_n, self.beta)
+        function = xielu_by_kernels if self.initial_alpha_n <= _ALIKE * self.beta else xielu
+        return function(x, self.alpha_p, self.alpha_n, self.beta)
 
     def extra_repr(self) -> str:
         """Return the arguments for ``repr``."""

@@ -5,13 +5,14 @@ of them: parameters are trained, a buffer may hold a logarithm, an attribute may
 of a registered class notes what it is given in the instance's ``__dict__``, which copies and pickles take along.
 """
 
+import copy
 import functools
 import inspect
 import pkgutil
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -49,6 +50,7 @@ class FunctionActivation(nn.Module):
         self.function = function
         self.name = name
         self.kwargs = dict(kwargs or {})
+        self._is_unpickled = False
 
     def forward(self, x: Tensor) -> Tensor:
         """Call the function."""
@@ -56,21 +58,28 @@ class FunctionActivation(nn.Module):
 
     def is_of(self, name: str, function: Callable[..., Tensor] | None) -> bool:
         """Say whether it was built of a row; another may have taken the row's name since, by another function."""
-        return self.name == name and _is_or_copies(self.function, function)
+        if self.name != name:
+            return False
+        # A pickle holds plain functions by name, and a copy of any other callable: its class is what is left of it.
+        is_copy = self._is_unpickled and not isinstance(function, types.FunctionType)
+        return self.function is function or (is_copy and type(self.function) is type(function))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return a copy with the same function, by which the row is known."""
+        memo[id(self.function)] = self.function
+        copied = type(self).__new__(type(self))
+        memo[id(self)] = copied
+        vars(copied).update(copy.deepcopy(vars(self), memo))
+        return copied
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Note that a pickle, or `copy.copy`, has made this module."""
+        super().__setstate__(state)
+        self._is_unpickled = True
 
     def extra_repr(self) -> str:
         """Return ``name, keyword=value, ...`` for ``repr``."""
         return ", ".join([self.name, *(f"{key}={value!r}" for key, value in self.kwargs.items())])
-
-
-def _is_or_copies(one: object, other: object) -> bool:
-    """Say whether two callables are one, or a callable object and its copy by `copy.deepcopy` or `pickle`."""
-    if one is other or type(one) is not type(other) or isinstance(one, types.FunctionType):
-        return one is other  # of a plain function, copies are the function
-    try:
-        return bool(one.__reduce_ex__(4) == other.__reduce_ex__(4))
-    except (TypeError, ValueError, RuntimeError):  # what cannot be pickled, or has tensors in it
-        return False
 
 
 @dataclass(frozen=True)

@@ -115,7 +115,7 @@ class ChannelModule(nn.Module):
         """Convert or move the module; fixed values are written anew, so that none is rounded twice or uninitialised."""
         before = dict(self._buffers)
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        for name in self._fixed:
+        for name in vars(self).get("_fixed", ()):  # modules that were pickled before have none
             if self._buffers[name] is not before[name]:
                 self._write(name)
         return self

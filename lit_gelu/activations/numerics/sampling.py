@@ -21,6 +21,7 @@ _LEVELS = 14  # 16**14 > 2**53: a jump is followed down to neighbouring numbers
 _MOST_ROUGH = 500  # where more intervals than this need points, the function oscillates or is rough everywhere
 _MOST_ROUGH_WITHIN = 20_000  # the same where the ends were chosen: there it is worth more work
 _A_JUMP = 1e-9  # share of the largest value; what changes less between neighbouring numbers is steep, or rounding
+_SMALLEST = 5e-324  # the float64 next to 0
 _SECTIONS = 32  # a call costs more than the 31 points that it computes
 _ROUNDS = 50  # 32**11 > 2**53; more are needed only for places that are tiny beside the interval
 
@@ -112,6 +113,9 @@ def sign_changes(g: Function, grid: Tensor, values: Tensor, clear: Tensor) -> li
 
 def jumps(f: Function, slope: Function, points: Tensor) -> list[tuple[float, float]]:
     """Return the neighbouring numbers between which ``f`` jumps, looked for between given points."""
+    # Halving takes hundreds of rounds from one side of 0 to the number next to it, where most jumps are.
+    around = torch.tensor([-_SMALLEST, 0.0, _SMALLEST], dtype=points.dtype)
+    points = torch.cat([points, around[(around > points.min()) & (around < points.max())]]).unique()
     values, sizes = f(points), slope(points).abs()
     least = _A_JUMP * values[values.isfinite()].abs().amax()
     explained = 2 * torch.maximum(sizes[1:], sizes[:-1]) * points.diff()

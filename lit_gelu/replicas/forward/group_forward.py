@@ -142,6 +142,8 @@ class LoopForward:
 
     def gradients(self, losses: Tensor) -> list[dict[str, Tensor]]:
         """Return each member's gradients of the last `losses`, by name; none of what its step has not used."""
+        for module in self.stacks.modules:
+            _forget_gradients(module)
         losses.sum().backward()  # type: ignore[no-untyped-call] # as alone: what runs code again finds no other way
         given = [{name: one.grad for name, one in own.items() if one.grad is not None} for own in self.own]
         self.own = []
@@ -160,10 +162,17 @@ class LoopForward:
         return torch.stack(losses)
 
 
+def _forget_gradients(member: nn.Module) -> None:
+    """Leave no gradient of an earlier pass, which may be a callback's, as ``zero_grad`` does for the run alone."""
+    for parameter in member.parameters():
+        if parameter.requires_grad:
+            parameter.grad = None
+
+
 def _check_no_gradients(member: nn.Module) -> None:
     """Refuse a backward pass that ran the member's code again: with its parameters, not with what stood for them."""
     for name, parameter in member.named_parameters():
-        if parameter.grad is not None:
+        if parameter.requires_grad and parameter.grad is not None:
             raise NotReplicableError(
                 f"The backward pass has left a gradient in {name!r} of a member, as torch.utils.checkpoint does with "
                 "use_reentrant=True, and a group would lose it. Give use_reentrant=False, or train the module alone."

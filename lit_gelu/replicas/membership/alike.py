@@ -21,6 +21,7 @@ _NO_ATTRIBUTES = frozenset({
     "_metric_attributes",
 })  # fmt: skip
 
+_HOOKS = frozenset(name for name in vars(nn.Module()) if "_hooks" in name)
 _OF_BACKWARD = ("_backward_hooks", "_backward_pre_hooks")  # torch.vmap calls none of them
 
 
@@ -162,7 +163,7 @@ def _differing(one: nn.Module, other: nn.Module, places: tuple[Places, Places]) 
 def _attribute(module: nn.Module, name: str, missing: object) -> Any:
     """Return an attribute; hooks by their place, because torch numbers all that there are in a process."""
     value = vars(module).get(name, missing)
-    if value is missing or not name.startswith("_") or "_hooks" not in name or not value:
+    if value is missing or name not in _HOOKS or not value:
         return value
     options_of = name.removesuffix("_with_kwargs").removesuffix("_always_called")
     numbers = list(vars(module).get(options_of, value))

@@ -1,7 +1,8 @@
 """Noticing what is changed in live modules: what computes all members was made of them as they were."""
 
-from collections import OrderedDict, defaultdict
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from typing import Any
 
 from lightning.fabric.utilities.data import AttributeDict
@@ -18,7 +19,8 @@ _OF_TORCH = frozenset(vars(nn.Module()))
 LOOKED_INTO = frozenset({
     "_modules", "_parameters", "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",
 })  # fmt: skip
-_CONTAINERS = frozenset({dict, OrderedDict, defaultdict, AttributeDict, list, set})
+# By exact type: classes of others may refuse to be read, as what stands for values that members differ in does.
+_CONTAINERS = frozenset({dict, OrderedDict, defaultdict, Counter, AttributeDict, list, set, deque})
 # What Lightning and the tasks keep for themselves.
 OF_LIGHTNING = frozenset(vars(LightningModule())) - _OF_TORCH | {"_modules_seen"}
 
@@ -26,8 +28,9 @@ OF_LIGHTNING = frozenset(vars(LightningModule())) - _OF_TORCH | {"_modules_seen"
 class SeenModules:
     """Modules as they were when it looked at them: it tells of changes in less than a microsecond a layer.
 
-    It sees attributes and modes, containers in attributes with what they hold directly, layers and hooks, and whether
-    parameters are the same and trained. Metrics count as they are used, and are not looked at.
+    It sees attributes and modes, tensors in attributes, Python's containers there with what they hold directly, layers
+    and hooks, and whether parameters are the same and trained. It does not see what other objects in attributes hold.
+    Metrics count as they are used, and are not looked at.
 
     Args:
         modules: Members, or the one that stands for them.
@@ -48,7 +51,13 @@ class SeenModules:
             if type(value) in _CONTAINERS and (name in LOOKED_INTO or name not in _OF_TORCH | OF_LIGHTNING)
         ]
         self._held: list[Any] = [one[-1] for one in (*self._attributes, *self._containers)]
-        self._copies = [dict(held) if isinstance(held, dict) else held.copy() for held in self._held]
+        self._copies = [dict(held) if isinstance(held, dict) else copy(held) for held in self._held]
+        self._tensors = [
+            (path, name, value, value._version)
+            for path, held in self._attributes
+            for name, value in held.items()
+            if issubclass(type(value), Tensor)
+        ]
         self._parameters = [parameter for module in self.modules for parameter in module.parameters()]
         self._trained = [parameter.requires_grad for parameter in self._parameters]
 
@@ -56,7 +65,8 @@ class SeenModules:
         """Tell whether anything is another."""
         trained = [parameter.requires_grad for parameter in self._parameters]
         have_hooks = [True for one in self._parameters if one._backward_hooks or one._post_accumulate_grad_hooks]
-        return bool(have_hooks) or trained != self._trained or _others(self._held, self._copies)
+        in_place = [True for *_, tensor, version in self._tensors if tensor._version != version]
+        return bool(have_hooks or in_place) or trained != self._trained or _others(self._held, self._copies)
 
     def changed(self) -> list[tuple[str, str, Any]]:
         """Return path, name and value of every attribute that is another, or holds something else."""
@@ -67,6 +77,7 @@ class SeenModules:
             for name, value in held.items()
             if name not in OF_LIGHTNING and (name not in before or _others(value, before[name]))
         ]
+        found += [(path, name, one) for path, name, one, version in self._tensors if one._version != version]
         return found + [one for one, before in zip(self._containers, copies, strict=True) if _others(one[2], before)]
 
     def check_parameters(self) -> None:

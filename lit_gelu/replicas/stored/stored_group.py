@@ -16,6 +16,9 @@ from lit_gelu.replicas.errors import DamagedGroupError, ReplicaArgumentError
 _STREAM = len(torch.Generator().get_state())  # bytes of a generator's state
 _OF_ENDS = {"global_step": int, "in_epoch": int, "stream": Tensor, "epoch_start": Tensor, "others": dict}
 _OF_MEMBERS = {"names": list, "extras": dict}
+_OF_FIGURES = {"options": dict, "values": Tensor}
+_OF_OPTIONS = {"on_step": bool, "on_epoch": bool, "reduction": str, "batch_size": int | None}
+_REDUCTIONS = ("mean", "sum", "max", "min")
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,8 @@ class StoredGroup:
         members: For each what its own checkpoint holds beside tensors.
         generators: The global generators of Python and NumPy.
         others: Those of each replica; empty in files of earlier code.
+        figures: What steps of the epoch logged for the whole of it, ``[steps, replicas]``, with the options of
+            ``self.log``, by name; empty in files of earlier code.
     """
 
     keys: list[str]
@@ -53,6 +58,7 @@ class StoredGroup:
     members: list[dict[str, Any]]
     generators: dict[str, Any]
     others: list[dict[str, Any]] = field(default_factory=list)
+    figures: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""
@@ -68,7 +74,7 @@ class StoredGroup:
                 "ReplicaGroup."
             )
         names = {own.name for own in fields(cls)}
-        if not isinstance(found, dict) or {*found, "others"} != names:
+        if not isinstance(found, dict) or {*found, "others", "figures"} != names:
             raise _damaged(f"it has {shown(sorted(map(str, found)) if isinstance(found, dict) else found)}")
         record = cls(**found)
         record._check()
@@ -98,7 +104,7 @@ class StoredGroup:
         self._check_mappings(count)
 
     def _check_mappings(self, count: int) -> None:
-        for name in ("ends", "measured", "rows", "generators"):
+        for name in ("ends", "measured", "rows", "generators", "figures"):
             if not isinstance(getattr(self, name), dict):
                 raise _damaged(f"its {name} are {shown(getattr(self, name))}")
         for values in self.measured.values():
@@ -110,7 +116,13 @@ class StoredGroup:
         for member in self.members:
             if not _has(member, _OF_MEMBERS) or not _is_list(member["names"], str):
                 raise _damaged(f"a member has {shown(member)}")
+        self._check_figures(count)
         self._check_ends(count)
+
+    def _check_figures(self, count: int) -> None:
+        for name, figure in self.figures.items():
+            if not isinstance(name, str) or not _is_figure(figure, count):
+                raise _damaged(f"its figure {shown(name)} is {shown(figure)}")
 
     def _check_ends(self, count: int) -> None:
         for replica, end in self.ends.items():
@@ -153,7 +165,19 @@ def _is_list(values: object, kind: type) -> bool:
     return isinstance(values, list) and all(type(v) is kind or (kind is Tensor and isinstance(v, kind)) for v in values)
 
 
-def _has(values: object, kinds: Mapping[str, type]) -> bool:
+def _is_figure(figure: Any, replicas: int) -> bool:
+    """Tell whether it is a figure of some steps, and how it is logged."""
+    return (
+        _has(figure, _OF_FIGURES)
+        and _has(figure["options"], _OF_OPTIONS)
+        and figure["options"]["reduction"] in _REDUCTIONS
+        and figure["values"].is_floating_point()
+        and figure["values"].shape[1:] == (replicas,)
+        and len(figure["values"]) > 0
+    )
+
+
+def _has(values: Any, kinds: Mapping[str, Any]) -> bool:
     return (
         isinstance(values, dict)
         and values.keys() == kinds.keys()

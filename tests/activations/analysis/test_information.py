@@ -125,6 +125,15 @@ def test_what_a_jump_passes_over_is_not_counted(function, expected):
         assert len(preimages(function, (row.low + row.high) / 2)) == row.count
 
 
+def test_a_jump_at_0_may_belong_to_either_side():
+    for upwards in (lambda x: torch.where(x >= 0, x + 2, x), lambda x: torch.where(x > 0, x + 2, x)):
+        low, high = preimage_counts(upwards, (-3, 3))
+        assert (low.low, low.high) == (-3, pytest.approx(0, abs=1e-300))
+        assert (high.low, high.high) == (2, 5)
+    assert preimages(lambda x: torch.where(x < 0, x, x - 2), -1.0, (-3, 3)) == pytest.approx((-1, 1))
+    assert len(preimages(lambda x: x - torch.floor(x), 0.02, (-12, 12))) == 24
+
+
 def test_a_jump_downwards_has_inputs_on_both_sides():
     assert preimages("softplus(threshold=1.0)", 1.1) == pytest.approx((math.log(math.expm1(1.1)), 1.1), rel=1e-12)
     assert [row.count for row in preimage_counts("softplus(threshold=1.0)")] == [1, 2, 1]

@@ -1,5 +1,6 @@
 """xIELU."""
 
+import mpmath
 import pytest
 import torch
 from activation_contract import ActivationContract
@@ -32,6 +33,17 @@ def test_learned_coefficients_stay_in_their_ranges_and_come_back():
     x = torch.linspace(-3, 3, 20)
     assert torch.equal(twin(x), module(x))
     torch.testing.assert_close(activations.functional.derivative(module, x, 0), module(x), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("alpha_n", [1.9, 2.1, 10.0, 4096.0])
+def test_a_module_keeps_its_digits_below_0(alpha_n):
+    x = -torch.logspace(-6, 0, 2001)
+    found = activations.create(f"xielu(alpha_n={alpha_n}, learnable=False)")(x).double()
+    exact = [float(alpha_n * (mpmath.expm1(v) - v) + v / 2) for v in map(mpmath.mpf, x.tolist())]
+    exact = torch.tensor(exact, dtype=torch.float64)
+    x = x.double()
+    room = exact.abs() + (x * (alpha_n * torch.expm1(x) + 0.5)).abs()
+    assert ((found - exact).abs() <= 8 * torch.finfo(torch.float32).eps * room).all()
 
 
 @pytest.mark.parametrize("arguments", [{"alpha_p": 0.0}, {"alpha_n": 0.5}, {"beta": -1.0}])

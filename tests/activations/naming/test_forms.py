@@ -15,6 +15,7 @@ from torch import nn
 from lit_gelu.activations import ActivationArgumentError, ActivationRegistry, OpaqueActivationError
 from lit_gelu.activations.functional import derivative
 from lit_gelu.activations.naming.forms import NOTE
+from lit_gelu.export import export_onnx
 from lit_gelu.surgery import coverage, find_sites, swap
 
 
@@ -30,6 +31,19 @@ class Adds:
 
     def __call__(self, x):
         return x + self.offset
+
+
+class Gate:
+    """A callable object with a tensor in it."""
+
+    def __init__(self):
+        self.slopes = torch.ones(3)
+
+    def __call__(self, x):
+        return x * torch.sigmoid(self.slopes * x)
+
+    def applied(self, x):
+        return self(x)
 
 
 class Learned(nn.Module):
@@ -191,7 +205,24 @@ def test_copies_of_callable_objects_are_what_they_are_copies_of():
     assert registry.entry_of(registry.create("eightfold")) is not None
     other = ActivationRegistry()
     other.register("adds")(Adds(2.0))
+    assert other.entry_of(copy.deepcopy(registry.create("adds"))) is None
     assert other.entry_of(registry.create("adds")) is None
+
+
+def test_copies_of_callables_that_hold_tensors_and_objects_are_known(tmp_path):
+    registry = ActivationRegistry()
+    gate, holding, nested = Gate(), Adds(torch.tensor([1.0, 1.0, 1.0])), Adds(Adds(0.0))
+    registry.register("gate", onnx="Mul(x, Sigmoid(x))")(gate)
+    registry.register("method")(gate.applied)
+    registry.register("holding")(holding)
+    registry.register("nested")(nested)
+    for name in ("gate", "method", "holding", "nested"):
+        module = registry.create(name)
+        for copied in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+            assert registry.entry_of(copied).name == name
+    net = nn.Sequential(nn.Linear(3, 3), registry.create("gate"))
+    (site,) = export_onnx(net, tmp_path / "gate.onnx", torch.zeros(2, 3), registry=registry).sites
+    assert (site.spec, site.operators) == ("gate", ("Sigmoid", "Mul"))
 
 
 def test_an_attribute_that_became_an_array_is_in_no_spec():

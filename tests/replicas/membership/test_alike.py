@@ -165,6 +165,15 @@ def test_hooks_are_compared_in_their_order():
     assert check_alike([Hooked(after=doubled), Hooked(after=doubled)])["net"] == {"_backward_hooks"}
 
 
+def test_an_attribute_may_be_called_as_torch_calls_hooks():
+    one, other = Hooked(), Hooked()
+    one._own_hooks, other._own_hooks = ["a"], ["a"]
+    assert not any(check_alike([one, other]).values())
+    other._own_hooks = ["b"]
+    with pytest.raises(MembersDifferError, match="_own_hooks"):
+        check_alike([one, other])
+
+
 class Parametrized(LightningModule):
     def __init__(self, make=parametrizations.weight_norm, name="weight"):
         super().__init__()

@@ -1,5 +1,7 @@
 """What a group notices of changes in its members."""
 
+from collections import Counter, deque
+
 import pytest
 import torch
 from lightning.pytorch import LightningModule
@@ -15,6 +17,7 @@ class Member(LightningModule):
         super().__init__()
         self.save_hyperparameters({"scale": 1.0})
         self.beta, self.seen, self.last = 1.0, [], torch.zeros(3)
+        self.window, self.counts = deque([1.0], maxlen=2), Counter()
         self.net = nn.Sequential(nn.Linear(3, 3), nn.GELU(), nn.Dropout(0.5))
         self.accuracy = MulticlassAccuracy(3)
 
@@ -24,6 +27,8 @@ CHANGES = {
     "new": lambda member: setattr(member, "new", 0.5),
     "last": lambda member: setattr(member, "last", torch.zeros(3)),
     "seen": lambda member: member.seen.append(1),
+    "window": lambda member: member.window.append(2.0),
+    "counts": lambda member: member.counts.update("a"),
     "_hparams": lambda member: member.hparams.update(scale=2.0),
     "p": lambda member: setattr(member.net[2], "p", 0.1),
     "training": lambda member: member.net[2].eval(),
@@ -42,6 +47,16 @@ def test_changes_are_noticed_and_then_known(name):
     assert {changed for _, changed, _ in watch.changed()} == {name}
     assert names_of(watch.changed()) == {name} - {"training", "_modules", "_forward_hooks"}
     watch.check_parameters()
+    watch.look()
+    assert not watch.has_changed()
+
+
+def test_a_tensor_that_is_changed_in_place_is_another():
+    member = Member()
+    watch = SeenModules([member])
+    member.last.add_(1)
+    assert watch.has_changed()
+    assert [(path, name) for path, name, _ in watch.changed()] == [("", "last")]
     watch.look()
     assert not watch.has_changed()
 

@@ -2,6 +2,7 @@
 
 import copy
 import random
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -435,7 +436,7 @@ def test_random_numbers_of_python_and_numpy_go_on(tmp_path):
 
 def test_files_of_earlier_code_have_no_random_numbers_of_python_and_numpy(made, tmp_path):
     content = read(made[0] / "group 5.ckpt")
-    record = {name: value for name, value in content[REPLICAS_KEY].items() if name != "others"}
+    record = {name: value for name, value in content[REPLICAS_KEY].items() if name not in {"others", "figures"}}
     record["ends"] = {
         replica: {name: value for name, value in end.items() if name != "others"}
         for replica, end in record["ends"].items()
@@ -454,6 +455,19 @@ def test_damaged_random_numbers_of_python_and_numpy_are_refused(made):
     ends = {2: {**record["ends"][2], "others": {"python": None}}}
     with pytest.raises(DamagedGroupError, match="Give another"):
         extracted({**content, REPLICAS_KEY: {**record, "ends": ends}}, "0")
+
+
+@pytest.mark.parametrize(
+    "damage", [{"values": 1.0}, {"values": torch.zeros(2, 7)}, {"values": torch.zeros(0, 3)}, {"options": {}}]
+)
+def test_damaged_figures_are_refused(made, damage):
+    content = read(made[0] / "group 5.ckpt")
+    options = {"on_step": False, "on_epoch": True, "reduction": "mean", "batch_size": None}
+    figure = {"values": torch.zeros(2, 3), "options": options}
+    for given, is_whole in ((figure, True), (figure | damage, False)):
+        record = content[REPLICAS_KEY] | {"figures": {"share": given}}
+        with nullcontext() if is_whole else pytest.raises(DamagedGroupError, match="its figure 'share' is"):
+            extracted({**content, REPLICAS_KEY: record}, "0")
 
 
 def test_keys():
