@@ -248,7 +248,7 @@ class GaussianGELU(OwnKernelModule, ChannelModule):
     def _with(self, x: Tensor, mu: float | Tensor, sigma: float | Tensor) -> Tensor:
         """Compute the function with these parameters by torch's kernels."""
         is_scaled = not isinstance(mu, Tensor) and not isinstance(sigma, Tensor) and mu == 0.0
-        if not is_scaled or (sigma != 1.0 and _may_overflow(x.dtype, sigma)):
+        if not is_scaled or (sigma != 1.0 and _may_overflow(x.dtype, float(sigma))):
             function = functools.partial(normal_gated, channel_dim=self.channel_dim)
             return compute_with(self.memory, function, x, mu=mu, sigma=sigma)
         if sigma == 1.0:

@@ -74,7 +74,7 @@ class FunctionActivation(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Note that a pickle, or `copy.copy`, has made this module."""
-        super().__setstate__(state)
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._is_unpickled = True
 
     def extra_repr(self) -> str:

@@ -115,7 +115,7 @@ def jumps(f: Function, slope: Function, points: Tensor) -> list[tuple[float, flo
     """Return the neighbouring numbers between which ``f`` jumps, looked for between given points."""
     # Halving takes hundreds of rounds from one side of 0 to the number next to it, where most jumps are.
     around = torch.tensor([-_SMALLEST, 0.0, _SMALLEST], dtype=points.dtype)
-    points = torch.cat([points, around[(around > points.min()) & (around < points.max())]]).unique()
+    points = torch.cat([points, around[(around > points.min()) & (around < points.max())]]).sort().values
     values, sizes = f(points), slope(points).abs()
     least = _A_JUMP * values[values.isfinite()].abs().amax()
     explained = 2 * torch.maximum(sizes[1:], sizes[:-1]) * points.diff()
