@@ -14,9 +14,11 @@ from lit_gelu.callbacks.errors import CallbackArgumentError, ExplainedOnce
 from lit_gelu.callbacks.loss_curvature.batches import Fraction, ProbeBatches
 from lit_gelu.callbacks.loss_curvature.run import (
     PendingEvent,
+    has_lazy_parameters,
     loggers_off,
     now,
     probe_of,
+    refuse_parameters,
     refuse_run,
     sums_over_examples,
     warn_of_half_precision,
@@ -219,7 +221,8 @@ class LossCurvatureMonitor(ExplainedOnce):
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Warn if the run is too short for a single event, or not precise enough."""
+        """Refuse a module without parameters to measure; warn if the run is too short, or not precise enough."""
+        refuse_parameters(pl_module)
         warn_of_half_precision(pl_module)
         self.schedule.warn_if_never_due(trainer, type(self).__name__)
 
@@ -236,7 +239,12 @@ class LossCurvatureMonitor(ExplainedOnce):
             return
         parameters = dict(pl_module.named_parameters())
         step = None
-        if self.settings.of_update:
+        if self.settings.of_update and has_lazy_parameters(parameters.values()):
+            self._warn_once(
+                f"{' and '.join(self.settings.of_update)} are left out at the first step: layers such as LazyLinear "
+                "have no parameters before it. Call the module once in its setup() to measure this step, too."
+            )
+        elif self.settings.of_update:
             step = Step(ParameterLayout(parameters).values(), first_learning_rate(trainer.optimizers))
         self._pending = PendingEvent(self.batches.keep(batch), step, now(trainer), tuple(parameters.values()))
 

@@ -1,7 +1,7 @@
 """What a `LossCurvatureMonitor` asks of the run around it: whether it can measure there, and what an event needs."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -11,6 +11,7 @@ from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from lit_gelu.callbacks.errors import UnsupportedRunError
 from lit_gelu.callbacks.loss_curvature.batches import ProbePart
@@ -105,7 +106,19 @@ def refuse_run(trainer: Trainer, pl_module: LightningModule, settings: LossSetti
             "device, or measure a checkpoint of this run afterwards on one device."
         )
     loss_function(pl_module)  # refuses what has none
-    ParameterLayout(dict(pl_module.named_parameters()))
+
+
+def refuse_parameters(pl_module: LightningModule) -> None:
+    """Refuse, when the module has built its layers, one without parameters that can be measured."""
+    # Not in `setup`: Lightning calls that of callbacks before the module's own `setup` and `configure_model`.
+    parameters = dict(pl_module.named_parameters())
+    if not has_lazy_parameters(parameters.values()):  # the first training step makes those
+        ParameterLayout(parameters)
+
+
+def has_lazy_parameters(parameters: Iterable[nn.Parameter]) -> bool:
+    """Return whether a layer, such as ``LazyLinear``, waits for its first input to make its parameters."""
+    return any(map(is_lazy, parameters))
 
 
 def warn_of_half_precision(pl_module: LightningModule) -> None:
