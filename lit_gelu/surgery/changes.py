@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from lit_gelu.surgery.errors import SwapError
+from lit_gelu.surgery.parametrized import has_same_properties, parametrized_over, without_parametrizations
 from lit_gelu.surgery.places import CallPlace
 
 
@@ -79,7 +80,7 @@ class SetAttribute(Change):
 
 @dataclass
 class SetClass(Change):
-    """Gives a module another class."""
+    """Gives a module another class; parametrizations that come or go meanwhile stay as they are."""
 
     target: nn.Module
     cls: type[nn.Module]
@@ -90,10 +91,16 @@ class SetClass(Change):
         self.target.__class__ = self.cls
 
     def stands(self) -> bool:  # noqa: D102
-        return type(self.target) is self.cls
+        return without_parametrizations(type(self.target)) is without_parametrizations(self.cls)
 
     def revert(self) -> None:  # noqa: D102
-        self.target.__class__ = self._before
+        now = type(self.target)
+        if now is self._before:  # the change failed
+            return
+        if has_same_properties(now, self._before):
+            self.target.__class__ = self._before
+        else:
+            self.target.__class__ = parametrized_over(without_parametrizations(self._before), now)
 
 
 @dataclass

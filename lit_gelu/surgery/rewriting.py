@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from lit_gelu.surgery import source
 from lit_gelu.surgery.changes import EDITS, Edit, InterceptedCall, KeptChild, ProbedCall, RewrittenCall
+from lit_gelu.surgery.parametrized import is_parametrized_class, parametrized_over, without_parametrizations
 from lit_gelu.surgery.places import ObstacleError, wrapped_functions
 from lit_gelu.surgery.source import Replacement
 
@@ -28,6 +29,8 @@ _FRESH: weakref.WeakValueDictionary[Any, type[nn.Module]] = weakref.WeakValueDic
 
 def edited_class(cls: type[nn.Module], edits: tuple[Edit, ...]) -> type[nn.Module]:
     """Return the subclass, of the same name, in which calls go to children; the same one for the same edits."""
+    if is_parametrized_class(cls):
+        return parametrized_over(edited_class(without_parametrizations(cls), edits), cls)
     found = _FRESH.get((cls, edits))
     if found is not None:
         return found
