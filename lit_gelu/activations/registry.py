@@ -18,7 +18,7 @@ from lit_gelu.activations.errors import (
 )
 from lit_gelu.activations.families import ENTRIES
 from lit_gelu.activations.naming import importing
-from lit_gelu.activations.naming.entry import ActivationEntry, NameTable, OwnKernel, Resolved, check_names, entry_for
+from lit_gelu.activations.naming.entry import ActivationEntry, OwnKernel, Resolved, check_names, entry_for
 from lit_gelu.activations.naming.facts import ActivationFacts, ActivationInfo
 from lit_gelu.activations.naming.forms import (
     ConstructionArguments,
@@ -26,6 +26,7 @@ from lit_gelu.activations.naming.forms import (
     note_constructions,
     opaque_spec,
 )
+from lit_gelu.activations.naming.name_table import NameTable
 from lit_gelu.activations.naming.names import set_default_names
 from lit_gelu.activations.naming.plugins import PluginLoader, current_plugin
 from lit_gelu.activations.naming.spec import ActivationSpec, merged, read_spec
@@ -92,7 +93,8 @@ class ActivationRegistry:
         Args:
             name: The name to register.
             aliases: Other names for it.
-            override: Whether it may take the place of what has one of these names.
+            override: Whether it may take the place of what has one of these names. Names that stand for the other with
+                given arguments, as ``gelu_tanh`` for ``gelu(approximate='tanh')``, keep their meaning.
             derivative: ``derivative(x, order, **arguments)`` with ``order`` 1 or 2; without it, autograd is used.
             joint: ``joint(x, **arguments)``, which returns ``f``, ``f'``, ``f''`` and the gate ``f(x) / x`` (``None``
                 if f(0) is not 0) from shared terms, for the statistics of `ActivationCurvatureMonitor`; without it they
@@ -154,6 +156,8 @@ class ActivationRegistry:
         names = [ActivationSpec(name).name for name in (entry.name, *entry.aliases)]
         if names != [entry.name, *entry.aliases]:
             entry = replace(entry, name=names[0], aliases=tuple(names[1:]))
+        if entry.preset is not None and entry.base is None:
+            entry = replace(entry, base=self._table.seen(self).rows.get(entry.preset.name))
         self._table.add(entry, names, override=override)
         for form in entry.modules:
             if isinstance(form.read, ConstructionArguments):
@@ -381,7 +385,7 @@ class ActivationRegistry:
         if isinstance(module, FunctionActivation):
             found = self._table.seen(self).rows.get(module.name)
             return found if found is not None and module.is_of(found.name, found.function) else None
-        return self._table.seen(self).of_class(type(module))
+        return self._table.seen(self).of_module(module)
 
     def entry_of_class(self, cls: type) -> ActivationEntry | None:
         """Return the row whose modules are exactly of a class; of several, the one registered last."""
@@ -462,12 +466,12 @@ class _DefaultRegistry(ActivationRegistry):
         return self
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return _default_with, (tuple(entry for entry in self.entries() if entry not in ENTRIES),)
+        return _default_with, (tuple(entry for entry in self._table.given() if entry not in ENTRIES),)
 
 
 def _default_with(added: tuple[ActivationEntry, ...]) -> ActivationRegistry:
     """Return this process's default registry, with the rows of another process's that it lacks."""
-    here = registry.entries()
+    here = registry._table.given()
     for entry in added:
         if entry not in here:
             registry.add(entry, override=True)

@@ -1,9 +1,7 @@
-"""One registered activation, how to build, compute, differentiate and recognise it; and the table of all of them."""
+"""One registered activation: how to build, compute, differentiate and recognise it."""
 
 import inspect
-import threading
-from collections.abc import Callable, Mapping
-from contextvars import ContextVar
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Literal, get_args, get_origin
@@ -14,7 +12,6 @@ from torch import Tensor, nn
 from lit_gelu.activations.errors import (
     ActivationArgumentError,
     ActivationSpecError,
-    DuplicateActivationError,
     UnknownArgumentsError,
 )
 from lit_gelu.activations.gpu.autograd import Kernel
@@ -29,7 +26,6 @@ from lit_gelu.activations.naming.forms import (
     PresentArguments,
     noted,
 )
-from lit_gelu.activations.naming.plugins import PluginLoader
 from lit_gelu.activations.naming.spec import ActivationSpec, dotted_path, opaque
 from lit_gelu.activations.numerics.normal import GaussianMoments
 from lit_gelu.errors import LitGeluError, message_of, shown
@@ -82,6 +78,8 @@ class ActivationEntry:
         functions: Functions that compute it, with the arguments that they stand for.
         calls: Functions whose calls have other arguments than a spec, as that of ``F.prelu`` has the weight itself.
         preset: If this name is another activation with given arguments, that spec.
+        base: The row of that other activation. It stays what this name stands for when another row takes its name;
+            `ActivationRegistry.add` fills it in.
         objects: Arguments that may be objects with no text form; with such a one the activation's spec is opaque.
         tried: Whether ``build`` does nothing but check and allocate, so that a spec's values are tried on torch's
             ``meta`` device, without memory, when the spec is read.
@@ -104,6 +102,7 @@ class ActivationEntry:
     functions: tuple[tuple[Callable[..., Any], tuple[tuple[str, Any], ...]], ...] = ()
     calls: tuple[CallForm, ...] = ()
     preset: ActivationSpec | None = None
+    base: "ActivationEntry | None" = field(default=None, repr=False)
     objects: tuple[str, ...] = ()
     tried: bool = False
     registered_by: str = ""
@@ -299,126 +298,3 @@ def _check_type(name: str, parameter: inspect.Parameter, value: object) -> None:
             f"{name!r}: {parameter.name}={shown(value)} is not accepted; it must be {kind}, such as "
             f"{parameter.name}={default!r}."
         )
-
-
-Rows = dict[str, ActivationEntry]
-
-
-class ScopeEntries:
-    """Rows by name and alias that a scope lays over those below."""
-
-    def __init__(self, table: "NameTable") -> None:
-        self.table = table
-        self.rows: Rows = {}
-        self.ended = False  # a scope may end in another context than it began in
-
-
-_scopes: ContextVar[tuple[ScopeEntries, ...]] = ContextVar("layers of the scopes that are open", default=())
-
-
-class Seen:
-    """What is seen through all layers of a table, indexed by whatever it is asked by; the row registered last wins."""
-
-    def __init__(self, rows: Rows) -> None:
-        self.rows = rows  # by name and alias
-        # What texts without further arguments stand for, as far as they were asked for.
-        self.resolved: dict[str, Resolved] = {}
-        # Every row once, in the order of registration.
-        self.entries = list({id(entry): entry for entry in rows.values()}.values())
-        # By the class of its modules; a subclass may compute something else and is not there.
-        self.by_type = {cls: entry for entry in rows.values() for form in entry.modules for cls in form.types}
-        # By the identity of a function, with the arguments that it stands for; the row registered first.
-        self.by_function = {
-            id(function): (entry, dict(arguments))
-            for entry in reversed(self.entries)
-            for function, arguments in reversed(entry.functions)
-        }
-
-    def of_class(self, cls: type) -> ActivationEntry | None:
-        """Return the row of a module class, with its kernel or without."""
-        return self.by_type.get(plain_class(cls))
-
-
-class NameTable:
-    """Rows by name and alias, in layers; the uppermost layer that has a name wins. Threads may use it together."""
-
-    # The lowest layer is everybody's. Those above belong to the context (a thread, a task of asyncio) in which they
-    # were laid: other threads neither see them nor add to them.
-
-    def __init__(self, rows: Mapping[str, ActivationEntry] | None = None, plugins: PluginLoader | None = None) -> None:
-        self._lock = threading.RLock()
-        self._base: Rows = dict(rows or {})
-        self._plugins = plugins
-        self._seen: dict[tuple[int, ...], Seen] = {}  # by the layers, until something changes
-
-    def add(self, entry: ActivationEntry, names: list[str], *, override: bool = False) -> None:
-        """Add one row to the uppermost layer under ``names``, its name and its aliases in lower case."""
-        with self._lock:
-            layers = self._layers()
-            rows = {} if override else _merged(layers)
-            for name in names:
-                if name in rows:
-                    raise DuplicateActivationError(
-                        f"{name!r} is registered already, by {rows[name].registered_by or 'an unknown caller'}. "
-                        "Choose another name, or pass override=True to take its place."
-                    )
-            layers[-1].update(dict.fromkeys(names, entry))
-            self._seen = {}
-
-    def seen(self, registry: Any = None) -> Seen:
-        """Return what this context sees, which the caller must not change; first load the plugins of a registry."""
-        if self._plugins is not None and self._plugins.pending:
-            self._plugins.load_into(registry.register)
-        scopes = _scopes.get()
-        key = tuple(map(id, scopes)) if scopes else ()
-        seen = self._seen.get(key)
-        if seen is None:
-            with self._lock:
-                seen = self._seen[key] = Seen(_merged(self._layers()))
-        return seen
-
-    def push(self) -> ScopeEntries:
-        """Lay a new layer on top, for this context; `drop` takes it away."""
-        layer = ScopeEntries(self)
-        with self._lock:
-            self._seen = {}  # the layer may have the place in memory of one that is gone
-        _scopes.set((*_open_scopes(), layer))
-        return layer
-
-    def drop(self, layer: ScopeEntries) -> None:
-        """Take a layer away, with what was added to it."""
-        layer.ended = True
-        _scopes.set(_open_scopes())
-        with self._lock:
-            self._seen = {}
-
-    def _layers(self) -> list[Rows]:
-        """Return the layers that this context sees, the lowest first."""
-        return [self._base, *(layer.rows for layer in _scopes.get() if layer.table is self and not layer.ended)]
-
-    def __getstate__(self) -> dict[str, Any]:
-        with self._lock:
-            return {"layers": [dict(rows) for rows in self._layers()], "plugins": self._plugins}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(plugins=state["plugins"])  # type: ignore[misc]  # a lock cannot be pickled, so start anew
-        for rows in state["layers"]:  # a copy has no scope to end
-            self._base.update(rows)
-
-
-def _open_scopes() -> tuple[ScopeEntries, ...]:
-    """Return the layers of this context, without those that ended in another."""
-    return tuple(layer for layer in _scopes.get() if not layer.ended)
-
-
-def _merged(layers: list[Rows]) -> Rows:
-    """Return what is seen through layers: the uppermost has its way, and an alias stands for what has its name now."""
-    merged: Rows = {}
-    for layer in layers:
-        merged |= layer
-    rows = {}
-    for name, entry in merged.items():
-        while merged[entry.name] is not entry:
-            entry = merged[entry.name]
-        rows[name] = entry
-    return rows
