@@ -1,9 +1,9 @@
 """One registered activation: how to build, compute, differentiate and recognise it."""
 
+import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
 from typing import Any, Literal, get_args, get_origin
 
 import torch
@@ -25,6 +25,7 @@ from lit_gelu.activations.naming.forms import (
     ModuleForm,
     PresentArguments,
     noted,
+    unfolded,
 )
 from lit_gelu.activations.naming.spec import ActivationSpec, dotted_path, opaque
 from lit_gelu.activations.numerics.normal import GaussianMoments
@@ -109,7 +110,7 @@ class ActivationEntry:
     onnx: Any = None
     kernel: OwnKernel = "auto"
 
-    @cached_property
+    @functools.cached_property
     def parameters(self) -> dict[str, inspect.Parameter]:
         """The keywords that a spec may give, with their defaults; ``device`` and ``dtype`` are not its matter."""
         skip_first = isinstance(self.build, FunctionBuilder)
@@ -121,19 +122,19 @@ class ActivationEntry:
         keyword_kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         return {p.name: p for p in parameters if p.kind in keyword_kinds and p.name not in NOT_IN_SPECS}
 
-    @cached_property
+    @functools.cached_property
     def _required(self) -> list[str]:
         return [key for key, parameter in self.parameters.items() if parameter.default is inspect.Parameter.empty]
 
-    @cached_property
+    @functools.cached_property
     def _forms(self) -> dict[type[nn.Module], ModuleForm]:
         return {cls: form for form in reversed(self.modules) for cls in form.types}
 
-    @cached_property
+    @functools.cached_property
     def _usual_facts(self) -> ActivationFacts:
         return self.facts() if callable(self.facts) else self.facts
 
-    @cached_property
+    @functools.cached_property
     def _usual_spec(self) -> ActivationSpec:
         return ActivationSpec(self.name)
 
@@ -229,6 +230,11 @@ def entry_for(
     if isinstance(target, nn.Module) or not callable(target) or (is_class and not issubclass(target, nn.Module)):
         raise ActivationSpecError(
             f"{name!r}: cannot register {target!r}. Give a torch.nn.Module class or a function from tensor to tensor."
+        )
+    if isinstance(target, functools.partial) and isinstance(called := unfolded(target)[0], type):
+        raise ActivationSpecError(
+            f"{name!r}: cannot register a functools.partial of the class {called.__qualname__}. Register the class and "
+            "give its arguments in specs, or register a subclass with other defaults."
         )
     _check_kernel(name, kernel)
     if registered_by is None:

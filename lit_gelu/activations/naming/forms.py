@@ -143,6 +143,17 @@ class CallForm:
     read: Callable[[dict[str, Any]], dict[str, Any]]
 
 
+def unfolded(target: functools.partial[Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """Return what a partial, of partials too, calls in the end, and the arguments that it gives."""
+    called: Any = target
+    positional: tuple[Any, ...] = ()
+    keywords: dict[str, Any] = {}
+    while isinstance(called, functools.partial):
+        positional, keywords = (*called.args, *positional), {**called.keywords, **keywords}
+        called = called.func
+    return called, positional, keywords
+
+
 def function_spec(spec: ActivationSpec) -> ActivationSpec:
     """Return the spec of what an activation computes, without how it does."""
     kept = tuple((key, value) for key, value in spec.kwargs if key not in NOT_OF_THE_FUNCTION)

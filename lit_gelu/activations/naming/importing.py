@@ -7,6 +7,7 @@ This is the one place where the text of a spec becomes an import. What reads fil
 import copy
 import functools
 import importlib
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,11 +15,11 @@ from torch import nn
 
 from lit_gelu.activations.errors import ActivationArgumentError, ActivationSpecError
 from lit_gelu.activations.naming.entry import Resolved
-from lit_gelu.activations.naming.forms import FunctionActivation
+from lit_gelu.activations.naming.forms import FunctionActivation, unfolded
 from lit_gelu.activations.naming.names import Names
 from lit_gelu.activations.naming.spec import ACCEPTED, ActivationSpec, dotted_path, merged, opaque, read_spec
 from lit_gelu.activations.naming.stored import comes_from_file, of_class, stored_activation
-from lit_gelu.errors import shown
+from lit_gelu.errors import message_of, shown
 
 
 def resolved(registry: Names, spec: Any, kwargs: dict[str, Any]) -> Resolved:
@@ -38,8 +39,12 @@ def _of_callable(registry: Names, target: Any, kwargs: dict[str, Any]) -> Resolv
         return _of_module(registry, target, kwargs)
     if isinstance(target, type):
         return of_class(registry, target, kwargs)
-    if isinstance(target, functools.partial) and not target.args:
-        return _of_callable(registry, target.func, {**target.keywords, **kwargs})
+    if isinstance(target, functools.partial):
+        called, positional, keywords = unfolded(target)
+        if isinstance(called, type):
+            return of_class(registry, called, {**_by_keyword(called, positional, keywords), **kwargs})
+        if not positional:
+            return _of_callable(registry, called, {**keywords, **kwargs})
     if not callable(target):
         raise ActivationSpecError(
             f"{shown(target)} ({type(target).__name__}) does not name an activation. Accepted: {ACCEPTED}."
@@ -56,6 +61,25 @@ def _of_module(registry: Names, module: nn.Module, kwargs: dict[str, Any]) -> Re
             "its name."
         )
     return Resolved(registry.spec_of(module), lambda: copy.deepcopy(module))
+
+
+def _by_keyword(cls: type, positional: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments that a partial gives a class, all by keyword, as a spec has them."""
+    if not positional or not issubclass(cls, nn.Module):  # which `of_class` refuses
+        return keywords
+    path = dotted_path(cls)
+    try:
+        signature = inspect.signature(cls)
+        signature.bind_partial(*positional, **keywords)  # refuses what is given twice
+    except (TypeError, ValueError) as error:
+        raise ActivationArgumentError(f"{path} cannot be built: {message_of(error)}.") from error
+    found = signature.bind_partial(*positional).arguments
+    if any(signature.parameters[name].kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD for name in found):
+        raise ActivationArgumentError(
+            f"{path} takes arguments by position that have no keyword, so a functools.partial of it is not accepted. "
+            "Give a torch.nn.Module that is built already."
+        )
+    return {**found, **keywords}
 
 
 def import_object(path: object) -> Any:

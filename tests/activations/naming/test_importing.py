@@ -1,0 +1,71 @@
+"""Partials of module classes, as timm's `act_layer` takes them, against the module that the partial builds."""
+
+import functools
+
+import pytest
+import torch
+from torch import nn
+
+from lit_gelu.activations import create, resolve
+from lit_gelu.activations.errors import ActivationArgumentError, ActivationSpecError
+from lit_gelu.activations.registry import ActivationRegistry
+
+X = torch.linspace(-3, 3, 13)
+
+
+class Scaled(nn.Module):
+    def __init__(self, scale=1.0, shift=0.0):
+        super().__init__()
+        self.scale, self.shift = scale, shift
+
+    def forward(self, x):
+        return self.scale * x + self.shift
+
+
+class _Marked(functools.partial):
+    """Python does not join a partial with an attribute, or of another class, with one around it."""
+
+
+PARTIALS = (
+    functools.partial(nn.LeakyReLU, 0.3),
+    functools.partial(nn.LeakyReLU, 0.3, inplace=False),
+    functools.partial(nn.Softplus, 2.0),
+    functools.partial(nn.ELU, 0.5),
+    functools.partial(nn.GELU, "tanh"),
+    functools.partial(nn.PReLU, 1, 0.1),
+    functools.partial(nn.Hardtanh, -2, 2),
+    functools.partial(Scaled, 2.0),
+    functools.partial(_Marked(Scaled, 2.0), 1.0),
+    functools.partial(_Marked(nn.GELU, "tanh")),
+    functools.partial(_Marked(Scaled, shift=3.0), 2.0, shift=1.0),
+)
+
+
+@pytest.mark.parametrize("partial", PARTIALS, ids=str)
+def test_positional_arguments_of_a_class_are_its_constructor_s(partial):
+    module = create(partial)
+    assert type(module) is type(partial())
+    assert torch.equal(module(X.clone()), partial()(X.clone()))
+
+
+def test_their_spec_has_the_names():
+    assert str(resolve(functools.partial(nn.LeakyReLU, 0.3))) == "leaky_relu(negative_slope=0.3)"
+    assert str(resolve(functools.partial(nn.GELU, "tanh"))) == "gelu(approximate='tanh')"
+    assert create(functools.partial(nn.ELU, 0.5), inplace=True).inplace
+
+
+def test_arguments_that_do_not_fit_are_refused():
+    with pytest.raises(ActivationArgumentError, match=r"GELU cannot be built: too many positional arguments"):
+        create(functools.partial(nn.GELU, "tanh", 2))
+    with pytest.raises(ActivationArgumentError, match=r"multiple values for argument 'negative_slope'"):
+        create(functools.partial(nn.LeakyReLU, 0.3, negative_slope=0.2))
+    with pytest.raises(ActivationArgumentError, match=r"by position that have no keyword"):
+        create(functools.partial(nn.Sequential, nn.ReLU()))
+    with pytest.raises(ActivationSpecError, match=r"no torch\.nn\.Module class"):
+        create(functools.partial(dict, {}))
+
+
+@pytest.mark.parametrize("partial", [functools.partial(Scaled, 2.0), functools.partial(Scaled, scale=2.0)])
+def test_a_partial_of_a_class_is_not_registered_as_a_function(partial):
+    with pytest.raises(ActivationSpecError, match=r"functools\.partial of the class Scaled\. Register the class"):
+        ActivationRegistry().register("doubled")(partial)
