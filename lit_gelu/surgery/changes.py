@@ -121,6 +121,52 @@ class RebindMethod(Change):
 
 
 @dataclass
+class RebindCompiled(Change):
+    """Compiles a method anew, after its module's class was exchanged, where Lightning left a compiled one.
+
+    Of a module that ``torch.compile`` wraps, Lightning's Trainer puts the compiled methods into the module's
+    attributes, and what they were made of into ``_compiler_ctx``.
+    """
+
+    target: nn.Module
+    method: str
+    _before: Any = field(default=None, init=False)  # the attribute
+    _original: Any = field(default=None, init=False)  # what it was compiled of
+    _made: Any = field(default=None, init=False)
+
+    def make(self) -> None:  # noqa: D102
+        context: dict[str, Any] = vars(self.target)["_compiler_ctx"]
+        self._before = vars(self.target)[self.method]
+        self._original = innermost_method(self._before)
+        bound = types.MethodType(getattr(type(self.target), self.method), self.target)
+        self._made = context["dynamo_ctx"](bound)
+        self._set(self._made, bound)
+
+    def revert(self) -> None:  # noqa: D102
+        if self._made is None:  # the change failed
+            return
+        context = vars(self.target).get("_compiler_ctx")
+        if vars(self.target).get(self.method) is self._made:
+            value = self._before
+        else:  # Lightning has compiled it again since, or left the method as it was written
+            value = self._original if context is None else context["dynamo_ctx"](self._original)
+        self._set(value, self._original)
+
+    def _set(self, value: Any, original: Any) -> None:
+        vars(self.target)[self.method] = value
+        context = vars(self.target).get("_compiler_ctx")
+        if context is not None:
+            context[f"original_{self.method}"] = original
+
+
+def innermost_method(value: Any) -> Any:
+    """Return what ``torch.compile`` made a function of; anything else as it is."""
+    while isinstance(value, types.FunctionType) and "_torchdynamo_orig_callable" in vars(value):
+        value = vars(value)["_torchdynamo_orig_callable"]
+    return value
+
+
+@dataclass
 class Become(Change):
     """Turns a module itself into another, which is not to be used any more: its class and everything that it holds."""
 

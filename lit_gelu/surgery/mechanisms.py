@@ -18,12 +18,14 @@ from lit_gelu.surgery.changes import (
     Edit,
     InterceptedCall,
     KeptChild,
+    RebindCompiled,
     RebindMethod,
     RewrittenCall,
     SetAttribute,
     SetChild,
     SetClass,
     edits_of,
+    innermost_method,
 )
 from lit_gelu.surgery.errors import SwapError
 from lit_gelu.surgery.held_functions import calls_of_attribute
@@ -156,25 +158,46 @@ def _method_of(edit: Edit) -> str:
     return "forward" if isinstance(edit, InterceptedCall | KeptChild) else edit.place.method
 
 
-def _kept_methods(owner: nn.Module, methods: set[str]) -> list[RebindMethod]:
-    """Return how bound methods that a module keeps in attributes follow its class; Lightning's DDP leaves one."""
-    kept = [
-        RebindMethod(owner, attribute, method)
-        for attribute, value in vars(owner).items()
-        for method in sorted(methods)
-        if isinstance(value, types.MethodType)
+def _kept_methods(owner: nn.Module, methods: set[str]) -> list[Change]:
+    """Return how methods that a module keeps in attributes follow its class; Lightning leaves such ones."""
+    kept: list[Change] = []
+    held = dict(vars(owner))
+    for attribute, value in held.items():
+        kept += [RebindMethod(owner, attribute, name) for name in sorted(methods) if _is_method_of(owner, value, name)]
+    for name in sorted(methods & held.keys()):
+        written = innermost_method(held[name])
+        if _is_method_of(owner, held[name], name):
+            continue
+        if held.get("_compiler_ctx") is not None and _is_method_of(owner, written, name):
+            kept.append(RebindCompiled(owner, name))
+            continue
+        # It is not that method of the class: a changed class would change nothing.
+        raise SwapError(_hidden_by(owner, name, is_compiled=written is not held[name]))
+    return kept
+
+
+def _is_method_of(owner: nn.Module, value: object, method: str) -> bool:
+    """Return whether a value is the bound method that a module's class has under a name."""
+    return (
+        isinstance(value, types.MethodType)
         and value.__self__ is owner
         and value.__func__ is inspect.getattr_static(type(owner), method)
-    ]
-    hidden = sorted(methods & vars(owner).keys() - {change.attribute for change in kept})
-    if hidden:  # by something that is not that method of the class: a changed class would change nothing
-        name = hidden[0]
-        raise SwapError(
-            f"{type(owner).__name__}.{name} lies on the instance (a {type(vars(owner)[name]).__name__}), as "
-            "accelerate's add_hook_to_module puts it there: what is changed in the class's method would never run. "
-            "Swap before that, or have the module hold an activation module and call that."
+    )
+
+
+def _hidden_by(owner: nn.Module, name: str, *, is_compiled: bool) -> str:
+    """Say what lies on a module where its class's method should run, and what to do."""
+    given = f"{type(owner).__name__}.{name} lies on the instance (a {type(vars(owner)[name]).__name__})"
+    never = "what is changed in the class's method would never run"
+    if is_compiled:
+        return (
+            f"{given}, as module.{name} = torch.compile(module.{name}) puts it there: {never}. Swap before that, or "
+            "call module.compile(), which follows a swap."
         )
-    return kept
+    return (
+        f"{given}, as accelerate's add_hook_to_module puts it there: {never}. Swap before that, or have the module "
+        "hold an activation module and call that."
+    )
 
 
 def _require_same_layout(model: nn.Module, new: nn.Module) -> None:
