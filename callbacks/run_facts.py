@@ -1,9 +1,11 @@
 """What a report says of a Trainer, its module and its optimizers, as plain data."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
+from torch import Tensor
 from torch.optim import SGD, Optimizer
 
 from lit_gelu.callbacks.trainer_facts import callbacks_of
@@ -61,8 +63,24 @@ def _logged(hyper_parameters: Mapping[str, Any], owners: Sequence[Any]) -> dict[
 
 
 def optimizers_of(optimizers: Sequence[Optimizer]) -> tuple[OptimizerSettings, ...]:
-    """Return what decides about stability, of each optimizer's first group."""
-    return tuple(settings_of(type(each).__name__, each.param_groups[0], plain=type(each) is SGD) for each in optimizers)
+    """Return what decides about stability, of each optimizer."""
+    return tuple(
+        settings_of_groups(type(each).__name__, each.param_groups, plain=type(each) is SGD) for each in optimizers
+    )
+
+
+def settings_of_groups(name: str, groups: Sequence[Mapping[str, Any]], *, plain: bool) -> OptimizerSettings:
+    """Return the settings of an optimizer, of the values of all its groups."""
+    each = [settings_of(name, group, plain=plain) for group in groups]
+    if len(each) == 1:
+        return each[0]
+    alike = len({(one.momentum, one.nesterov) for one in each}) == 1  # the limit is known of one momentum alone
+    return replace(
+        each[0],
+        weight_decay=max(one.weight_decay for one in each),
+        plain=alike and all(one.plain for one in each),
+        group_rates=tuple(one.learning_rate for one in each),
+    )
 
 
 def settings_of(name: str, group: Mapping[str, Any], *, plain: bool) -> OptimizerSettings:
@@ -90,6 +108,12 @@ def rates_of(optimizers: Sequence[Optimizer]) -> dict[str, float]:
         for j, group in enumerate(groups):
             rates[name if len(groups) == 1 else f"{name}/{j}"] = _number(group.get("lr"))
     return rates
+
+
+def rates_are_at_hand(optimizers: Sequence[Optimizer]) -> bool:
+    """Return whether learning rates can be read at every step: none is a tensor that a GPU would be waited for."""
+    rates = (group.get("lr") for optimizer in optimizers for group in optimizer.param_groups[:_MOST_GROUPS])
+    return all(not isinstance(rate, Tensor) or rate.device.type == "cpu" for rate in rates)
 
 
 def _hyper_parameters(owner: Any) -> dict[str, str]:

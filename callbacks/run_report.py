@@ -16,7 +16,7 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.callbacks.errors import CallbackArgumentError, ExplainedOnce
 from lit_gelu.callbacks.figure_keeper import FigureKeeper
 from lit_gelu.callbacks.onnx_export import OnnxExport
-from lit_gelu.callbacks.run_facts import configuration_of, optimizers_of, rates_of
+from lit_gelu.callbacks.run_facts import configuration_of, optimizers_of, rates_are_at_hand, rates_of
 from lit_gelu.callbacks.swap.member import swaps_of
 from lit_gelu.callbacks.trainer_facts import (
     callbacks_of,
@@ -55,7 +55,7 @@ class RunReport(ExplainedOnce):
 
     *What it takes.* Whatever the Trainer and other callbacks log, with any logger and with none: monitors, which
     otherwise need a logger, are content with this callback. Learning rates are kept at the steps at which the Trainer
-    logs. Training is not changed, nor are the folders of checkpoints.
+    logs, and where they change. Training is not changed, nor are the folders of checkpoints.
 
     *When.* After the other callbacks have ended the fit; again after each ``trainer.test`` or ``validate`` that
     follows; and if the fit fails or is interrupted. Put it last in the list: what others log in their ``on_exception``
@@ -102,6 +102,7 @@ class RunReport(ExplainedOnce):
         self.written: Path | None = None
         self._keeper: FigureKeeper | None = None
         self._at_start: ActivationRecord = {}
+        self._rates: dict[str, float] = {}  # of the step before
         self._started = 0.0
         self._fit_ended: tuple[Status, str] = ("finished", "")
         self._target = Path(FILE_NAME)
@@ -117,6 +118,7 @@ class RunReport(ExplainedOnce):
             self.report = self.written = None
             self._started = 0.0
             self._fit_ended = ("finished", "")
+            self._rates = {}
             self._keeper = FigureKeeper(trainer.default_root_dir)
         if self._keeper is not None and self._keeper not in trainer.loggers:
             trainer.loggers = [*trainer.loggers, self._keeper]
@@ -136,9 +138,13 @@ class RunReport(ExplainedOnce):
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Keep the learning rates that this step has, if the Trainer logs it."""
-        if self._keeper is not None and logs_at_this_step(trainer):
-            self._keeper.log_metrics(rates_of(trainer.optimizers), logged_step(trainer))
+        """Keep the learning rates that this step has, if the Trainer logs it or they have changed."""
+        if self._keeper is None or not (logs_at_this_step(trainer) or rates_are_at_hand(trainer.optimizers)):
+            return
+        rates = rates_of(trainer.optimizers)
+        if logs_at_this_step(trainer) or rates != self._rates:
+            self._keeper.log_metrics(rates, logged_step(trainer))
+        self._rates = rates
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

@@ -15,6 +15,7 @@ from lit_gelu.callbacks.loss_curvature.batches import Fraction, ProbeBatches
 from lit_gelu.callbacks.loss_curvature.run import (
     PendingEvent,
     has_lazy_parameters,
+    learning_rates,
     loggers_off,
     now,
     probe_of,
@@ -66,7 +67,8 @@ class LossCurvatureMonitor(ExplainedOnce):
 
     Besides: ``probe_loss``, ``gradient_norm``, ``products`` (with the matrix), ``examples`` (of the probe, on each
     rank), ``seconds``, ``interval`` (steps since the event before), and ``cost_in_training_batches`` (the event's time
-    in units of that of the training batch at hand, optimizer step included).
+    in units of that of the training batch at hand, optimizer step included). Loggers are given ``learning_rate`` too,
+    of the step: the first positive one of the parameter groups, and of several groups ``largest_learning_rate``.
 
     *Of which loss.* Of the module's ``curvature_loss(batch)`` if it defines that, else of what its ``training_step``
     returns, on the probe: the batch at hand, or a fixed one. See `lit_gelu.curvature.LossProbe`: dropout
@@ -246,7 +248,8 @@ class LossCurvatureMonitor(ExplainedOnce):
             )
         elif self.settings.of_update:
             step = Step(ParameterLayout(parameters).values(), first_learning_rate(trainer.optimizers))
-        self._pending = PendingEvent(self.batches.keep(batch), step, now(trainer), tuple(parameters.values()))
+        rates = learning_rates(trainer.optimizers)
+        self._pending = PendingEvent(self.batches.keep(batch), step, now(trainer), tuple(parameters.values()), rates)
 
     @override
     def on_train_batch_end(
@@ -283,7 +286,7 @@ class LossCurvatureMonitor(ExplainedOnce):
         }
         self.latest = ShownFigures({"/".join(path): value for path, value in figures.items()})
         self.spectrum = measured.spectrum or self.spectrum
-        self._log(trainer, figures, measured)
+        self._log(trainer, figures | {(name,): rate for name, rate in pending.rates.items()}, measured)
 
     def on_activations_swapped(
         self,

@@ -1,7 +1,7 @@
 """What a `LossCurvatureMonitor` asks of the run around it: whether it can measure there, and what an event needs."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -12,6 +12,7 @@ from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import nn
 from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
 
 from lit_gelu.callbacks.errors import UnsupportedRunError
 from lit_gelu.callbacks.loss_curvature.batches import ProbePart
@@ -38,6 +39,7 @@ class PendingEvent:
     step: Step | None  # what the optimizer is about to change, if that is needed
     start: float  # when the batch began, in seconds
     parameters: tuple[nn.Parameter, ...]  # the module's then: a swap may bring and take some
+    rates: Mapping[str, float]  # as `learning_rates` gave them then: a schedule may change them before the event
 
 
 @contextmanager
@@ -49,6 +51,16 @@ def loggers_off(trainer: Trainer) -> Iterator[None]:
         yield
     finally:
         trainer.loggers = loggers
+
+
+def learning_rates(optimizers: Iterable[Optimizer]) -> dict[str, float]:
+    """Return the rate that ``critical_learning_rate`` is to be compared with, and of several groups the largest."""
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    rates = [float(group["lr"]) for group in groups if group.get("lr") is not None]
+    if not rates:
+        return {}
+    first = next((rate for rate in rates if rate > 0), 0.0)  # as `first_learning_rate` takes it
+    return {"learning_rate": first} | ({"largest_learning_rate": max(rates)} if len(rates) > 1 else {})
 
 
 def now(trainer: Trainer) -> float:

@@ -1,5 +1,6 @@
 """Which curves of a run are drawn together, and what each picture shows."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -89,16 +90,16 @@ def _loss_pictures(run: ReportedRun) -> list[Picture]:
 
 def _with_limit(picture: Picture, run: ReportedRun) -> Picture:
     """Return the picture of the sharpness with the limit of the optimizer, if it has a known one."""
-    steps = sorted({step for curve in picture.curves for step in curve.steps})
+    monitors = {step: curve.name.rpartition("/")[0] for curve in picture.curves for step in curve.steps}
     values, rule = [], ""
-    for step in steps:
-        optimizers = optimizers_at(run, step)
+    for step, monitor in sorted(monitors.items()):
+        optimizers = optimizers_at(run, step, monitor)
         limit = stability_limit(optimizers[0]) if len(optimizers) == 1 else None
-        if limit is None:
-            return picture
-        values.append(limit)
-        rule = rule_in_words(optimizers[0])
-    curve = LoggedCurve("limit", tuple(steps), tuple(values))
+        values.append(math.nan if limit is None else limit)  # a gap where the learning rate is 0 or not known
+        rule = rule if limit is None else rule_in_words(optimizers[0])
+    if not rule:
+        return picture
+    curve = LoggedCurve("limit", tuple(sorted(monitors)), tuple(values))
     return replace(picture, limits=(curve,), note=f"Dotted: {rule}.")
 
 

@@ -107,12 +107,13 @@ class OptimizerSettings:
 
     Args:
         name: Its class; empty where a file does not say it.
-        learning_rate: Of its first group, at the end.
+        learning_rate: Of its first group, at the end; NaN where it is not known.
         momentum: Of SGD; for adaptive optimizers their first beta.
         nesterov: Whether SGD takes Nesterov's form of momentum.
-        weight_decay: Of its first group.
+        weight_decay: The largest of its groups.
         adaptive: Whether each parameter has a step size of its own, as with Adam.
-        plain: Whether it is SGD, whose limit is known.
+        plain: Whether it is SGD, whose limit is known, and the same in all groups but for their learning rates.
+        group_rates: Of several groups, the learning rate of each.
     """
 
     name: str
@@ -122,6 +123,18 @@ class OptimizerSettings:
     weight_decay: float = 0.0
     adaptive: bool = False
     plain: bool = False
+    group_rates: tuple[float, ...] = ()
+
+    @property
+    def largest_rate(self) -> float:
+        """The largest learning rate of all groups; NaN if one is not known."""
+        rates = self.group_rates or (self.learning_rate,)
+        return math.nan if any(map(math.isnan, rates)) else max(rates)
+
+    @property
+    def groups_differ(self) -> bool:
+        """Whether its groups have several learning rates."""
+        return len(set(self.group_rates)) > 1
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """What the loss's curvature and the metrics of a run mean, in plain sentences."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -21,6 +22,10 @@ WORSE = 0.1
 
 _EDGE = "Cohen et al. 2021, arXiv 2103.00065"
 _ADAPTIVE_EDGE = "Cohen et al. 2022, arXiv 2207.14484"
+_ALONG_STEPS = (
+    "LossCurvatureMonitor(['directional', 'critical_sharpness']) measures along the steps that it really takes."
+)
+_KEEP = "RunReport() keeps learning rates, as does LearningRateMonitor(logging_interval='step')."
 
 
 def stability_limit(optimizer: OptimizerSettings) -> float | None:
@@ -29,7 +34,8 @@ def stability_limit(optimizer: OptimizerSettings) -> float | None:
     For gradient descent with learning rate eta, momentum beta and weight decay w, on the eigenvalue lambda of the
     Hessian: ``2 (1 + beta) / eta - w``, and with Nesterov's momentum ``(2 + 2 beta) / (eta (1 + 2 beta)) - w``. Weight
     decay adds w to every eigenvalue. Adam has a limit for another matrix, its preconditioned Hessian, which the monitor
-    does not measure.
+    does not measure. Of several parameter groups the largest rate eta and decay w give a lower bound of the limit: with
+    the rates in a diagonal matrix D, the eigenvalues of ``D^1/2 (H + W) D^1/2`` are at most ``eta (lambda + w)``.
 
     Source: Cohen et al. 2021, arXiv 2103.00065, equation 1 and appendix B.
 
@@ -37,7 +43,7 @@ def stability_limit(optimizer: OptimizerSettings) -> float | None:
         >>> round(stability_limit(OptimizerSettings("SGD", 0.1, momentum=0.9, plain=True)), 9)
         38.0
     """
-    rate, beta = optimizer.learning_rate, optimizer.momentum
+    rate, beta = optimizer.largest_rate, optimizer.momentum
     if not optimizer.plain or not rate > 0 or not 0 <= beta < 1:
         return None
     scale = 1 + 2 * beta if optimizer.nesterov else 1.0
@@ -47,9 +53,9 @@ def stability_limit(optimizer: OptimizerSettings) -> float | None:
 def rule_in_words(optimizer: OptimizerSettings) -> str:
     """Return the formula of `stability_limit` with this optimizer's numbers."""
     decay = f" - weight decay {optimizer.weight_decay:g}" if optimizer.weight_decay else ""
+    below = f"{'largest ' if optimizer.groups_differ else ''}learning rate {optimizer.largest_rate:.3g}"
     if not optimizer.momentum:
-        return f"2 / learning rate {optimizer.learning_rate:.3g}{decay}"
-    below = f"learning rate {optimizer.learning_rate:.3g}"
+        return f"2 / {below}{decay}"
     if optimizer.nesterov:
         below = f"({below} (1 + 2 momentum))"
     return f"2 (1 + momentum {optimizer.momentum:g}) / {below}{decay}"
@@ -60,11 +66,11 @@ def loss_findings(run: ReportedRun) -> Iterator[RunFinding]:
     for curve in run.curves:
         prefix, _, name = curve.name.rpartition("/")
         if name.removesuffix("_finite_differences") == "top_eigenvalue":
-            yield from sharpness(curve, optimizers_at(run, curve.steps[-1]))
+            yield from sharpness(curve, optimizers_at(run, curve.steps[-1], prefix))
         elif name.removesuffix("_finite_differences") == "directional_stability":
             yield from steep_steps(curve)
         elif name == "critical_learning_rate":
-            yield from critical_rate(curve, optimizers_at(run, curve.steps[-1]))
+            yield from critical_rate(curve, optimizers_at(run, curve.steps[-1], prefix))
         elif prefix.startswith("activation_swap") and name == "relative":
             yield _jump(curve)
         elif is_loss(curve.name):
@@ -85,17 +91,63 @@ def is_of_module(name: str) -> bool:
 
 def is_learning_rate(name: str) -> bool:
     """Return whether a curve is a learning rate: of `RunReport`, or of Lightning's LearningRateMonitor."""
-    return name.startswith(("learning_rate/", "lr-"))
+    # The latter calls what else it logs lr-SGD-momentum and lr-SGD-weight_decay.
+    return name.startswith(("learning_rate/", "lr-")) and not name.endswith(("-momentum", "-weight_decay"))
 
 
-def optimizers_at(run: ReportedRun, step: int) -> tuple[OptimizerSettings, ...]:
-    """Return the optimizers of a run with the learning rate that the only one of them had at a step, if it is known."""
-    rates = [curve for curve in run.curves if is_learning_rate(curve.name)]
-    if len(run.optimizers) != 1 or not rates:
+def optimizers_at(run: ReportedRun, step: int, monitor: str = "") -> tuple[OptimizerSettings, ...]:
+    """Return the optimizers of a run with the learning rates that the only one of them had at a step.
+
+    Args:
+        run: With its curves.
+        step: As loggers number it.
+        monitor: Of a `LossCurvatureMonitor`, what stands before its figures: it logs the rate of each measured step.
+
+    Returns:
+        The optimizers; NaN is the learning rate of a step at which it is not known.
+    """
+    if len(run.optimizers) != 1:
         return run.optimizers
-    before = [value for at, value in zip(rates[0].steps, rates[0].values, strict=True) if at <= step]
-    rate = before[-1] if before else rates[0].values[0]
-    return (replace(run.optimizers[0], learning_rate=rate),)
+    rates = _measured_rates(run, step, monitor) or _logged_rates(run, step)
+    first = next((rate for rate in rates if not rate <= 0), 0.0)  # NaN, too, as the first positive one may be that
+    return (replace(run.optimizers[0], learning_rate=first, group_rates=rates if len(rates) > 1 else ()),)
+
+
+def _measured_rates(run: ReportedRun, step: int, monitor: str) -> tuple[float, ...]:
+    """Return the first and the largest learning rate that a monitor logged at a step; empty if it logged none."""
+    logged = [run.curve(f"{monitor}/{name}") for name in ("learning_rate", "largest_learning_rate")]
+    curves = [curve for curve in logged if curve is not None and curve.steps]
+    known = [dict(zip(curve.steps, curve.values, strict=True)) for curve in curves if curve.steps[0] <= step]
+    found = tuple(values[step] for values in known if step in values)
+    return found if len(found) == len(known) else ()
+
+
+def _logged_rates(run: ReportedRun, step: int) -> tuple[float, ...]:
+    """Return the learning rates of all groups as other callbacks logged them; NaN where they do not say it."""
+    curves = [curve for curve in run.curves if is_learning_rate(curve.name) and curve.steps]
+    own = [curve for curve in curves if curve.name.startswith("learning_rate/")]
+    chosen = own or curves  # two callbacks may have logged the same
+    (last,) = run.optimizers
+    ends = last.group_rates or (last.learning_rate,)
+    ends = ends if len(ends) == len(chosen) else (math.nan,) * len(chosen)
+    return tuple(_rate_at(curve, step, end) for curve, end in zip(chosen, ends, strict=True)) or (math.nan,)
+
+
+def _rate_at(curve: LoggedCurve, step: int, end: float) -> float:
+    """Return a learning rate at a step, also between two that are the same; NaN if it is not known.
+
+    Args:
+        curve: The rate where it was logged.
+        step: Where it is asked for.
+        end: The rate when the run was over.
+    """
+    place = bisect_left(curve.steps, step)
+    behind = curve.values[place] if place < len(curve.steps) else end
+    if place < len(curve.steps) and curve.steps[place] == step:
+        return behind
+    is_known = place > 0 and curve.whole is None  # in a curve that was thinned out it may have changed between
+    # Event files hold 32 bits.
+    return behind if is_known and math.isclose(curve.values[place - 1], behind, rel_tol=1e-6) else math.nan
 
 
 def sharpness(curve: LoggedCurve, optimizers: tuple[OptimizerSettings, ...]) -> Iterator[RunFinding]:
@@ -116,39 +168,60 @@ def sharpness(curve: LoggedCurve, optimizers: tuple[OptimizerSettings, ...]) -> 
     values = [value for value in curve.values if math.isfinite(value)]
     if not values or len(optimizers) != 1:
         return
-    (optimizer,), top = optimizers, values[-1]
+    (optimizer,), top, step = optimizers, values[-1], curve.steps[-1]
+    if optimizer.plain and not optimizer.largest_rate > 0:
+        yield _no_rate(curve.name, top, step, optimizer.largest_rate)
+        return
     limit = stability_limit(optimizer)
     if limit is None or limit <= 0:
         yield _no_limit(curve.name, top, optimizer)
         return
     ratio, rule = top / limit, rule_in_words(optimizer)
     figures = {"top_eigenvalue": top, "limit": limit, "ratio": ratio}
-    said = f"The sharpness was {top:.3g} at step {curve.steps[-1]}, {ratio:.2g} of the limit {limit:.3g} = {rule}"
-    if ratio >= BEYOND_EDGE:
-        text = f"{said}. On a quadratic loss, full-batch steps would grow along the top eigenvector."
-        advice = "Lower the learning rate or warm it up, unless the loss still falls. Batch noise blurs this limit."
-        yield RunFinding("warning", "edge of stability", curve.name, text, advice, figures, _EDGE)
-    elif ratio >= NEAR_EDGE:
+    said = f"The sharpness was {top:.3g} at step {step}, {ratio:.2g} of the limit {limit:.3g} = {rule}"
+    level, text, advice = _beside_limit(said, ratio, groups_differ=optimizer.groups_differ)
+    yield RunFinding(level, "edge of stability", curve.name, text, advice, figures, _EDGE)
+
+
+def _beside_limit(said: str, ratio: float, *, groups_differ: bool) -> tuple[Level, str, str]:
+    """Return level, text and advice of a sharpness that is so large a share of the limit."""
+    if ratio < NEAR_EDGE:
+        return "good", f"{said}: there is room.", ""
+    if groups_differ:
+        text = (
+            f"{said}. The limit is higher where the sharp directions belong to parameter groups with lower rates, so "
+            "this does not say whether training is at the edge of stability."
+        )
+        return "note", text, _ALONG_STEPS
+    if ratio < BEYOND_EDGE:
         text = f"{said}: training is at the edge of stability, where the learning rate itself holds the sharpness down."
-        advice = "This is common and no fault. A higher learning rate will flatten further or diverge."
-        yield RunFinding("note", "edge of stability", curve.name, text, advice, figures, _EDGE)
+        return "note", text, "This is common and no fault. A higher learning rate will flatten further or diverge."
+    text = f"{said}. On a quadratic loss, full-batch steps would grow along the top eigenvector."
+    advice = "Lower the learning rate or warm it up, unless the loss still falls. Batch noise blurs this limit."
+    return "warning", text, advice
+
+
+def _no_rate(name: str, top: float, step: int, rate: float) -> RunFinding:
+    """Return what is said of a sharpness at a step whose learning rate is 0 or not known."""
+    said = f"The sharpness was {top:.3g} at step {step}."
+    if rate == 0:
+        text, advice = f"{said} The learning rate was 0 at that step, so that there is no limit to it.", ""
     else:
-        yield RunFinding("good", "edge of stability", curve.name, f"{said}: there is room.", "", figures, _EDGE)
+        text, advice = f"{said} The learning rate of that step is not known, so it is compared with no limit.", _KEEP
+    return RunFinding("note", "sharpness", name, text, advice, {"top_eigenvalue": top}, _EDGE)
 
 
 def _no_limit(name: str, top: float, optimizer: OptimizerSettings) -> RunFinding:
     """Return what is said of a sharpness that has no known limit."""
     called = optimizer.name or "this optimizer"
+    called = "SGD with these settings" if called == "SGD" else called
     text = (
         f"The sharpness was {top:.3g} at the last measurement. The limit 2 / learning rate does not hold for {called}."
     )
     if optimizer.adaptive:
         text += " It is stable by the Hessian in its own preconditioned coordinates."
-    advice = (
-        "LossCurvatureMonitor(['directional', 'critical_sharpness']) measures along the steps that it really takes."
-    )
     source = _ADAPTIVE_EDGE if optimizer.adaptive else _EDGE
-    return RunFinding("note", "sharpness", name, text, advice, {"top_eigenvalue": top}, source)
+    return RunFinding("note", "sharpness", name, text, _ALONG_STEPS, {"top_eigenvalue": top}, source)
 
 
 def steep_steps(curve: LoggedCurve) -> Iterator[RunFinding]:
@@ -173,7 +246,15 @@ def critical_rate(curve: LoggedCurve, optimizers: tuple[OptimizerSettings, ...])
     if len(optimizers) != 1 or not curve.values or not curve.values[-1] > 0:
         return
     rate, critical = optimizers[0].learning_rate, curve.values[-1]
-    if not math.isfinite(critical) or not rate > 0:
+    if not math.isfinite(critical) or rate <= 0:
+        return
+    if math.isnan(rate):
+        text = (
+            f"A step along the update brings the probe's loss back to where it was at a learning rate of {critical:.3g}"
+            f", at step {curve.steps[-1]}. The learning rate of that step is not known, so the two are not compared."
+        )
+        figures = {"critical_learning_rate": critical}
+        yield RunFinding("note", "critical learning rate", curve.name, text, _KEEP, figures)
         return
     ratio = rate / critical
     text = (

@@ -245,3 +245,61 @@ def test_the_curvature_of_the_loss_is_no_loss_that_was_logged(tmp_path):
         Silent(), loader()
     )
     assert any(said.startswith("Losses: the module logged none") for said in report.report.missing)
+
+
+class RateWitness(Callback):
+    """Reads the learning rate of every group as a batch begins."""
+
+    def __init__(self):
+        self.rates = []
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        self.rates.append([group["lr"] for group in trainer.optimizers[0].param_groups])
+
+
+class Scheduled(SmallNet):
+    """Plain SGD, with a rate for the first layer and one for all others, both times a factor at each step."""
+
+    def __init__(self, first, others, factor):
+        super().__init__(nn.GELU, dropout=0.0)
+        self.rates, self.factor = (first, others), factor
+
+    def configure_optimizers(self):
+        layers = [list(layer.parameters()) for layer in (self.net[0], self.net[2:])]
+        groups = [{"params": each, "lr": rate} for each, rate in zip(layers, self.rates, strict=True)]
+        alone = self.rates[0] is None
+        optimizer = torch.optim.SGD(self.parameters() if alone else groups, lr=self.rates[1])
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self.factor)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+@pytest.mark.parametrize(
+    ("first", "others", "factor", "levels"),
+    [
+        (None, 20.0, lambda step: 1e-3 if step < 5 else 1.0, {"warning"}),  # a warm-up, over between logging steps
+        (None, 0.5, lambda step: 1.0 if step < 5 else 1e-3, {"good"}),
+        (1e-3, 0.5, lambda _: 1.0, {"good", "note"}),  # groups
+    ],
+    ids=["up", "down", "groups"],
+)
+def test_the_sharpness_is_judged_by_the_rate_of_its_step(tmp_path, first, others, factor, levels):
+    monitor, witness = LossCurvatureMonitor(["top_eigenvalue", "critical_sharpness"], at_steps=[3, 7]), RateWitness()
+    report = RunReport(str(tmp_path / "page.html"))
+    trainer = quiet_trainer(tmp_path, witness, monitor, report, log_every_n_steps=5, max_epochs=1)
+    trainer.fit(Scheduled(first, others, factor), loader(256, 32))
+    (found,) = [each for each in report.report.findings if each.topic == "edge of stability"]
+    (critical,) = [each for each in report.report.findings if each.topic == "critical learning rate"]
+    true = max(witness.rates[7])
+    assert found.figures["limit"] == pytest.approx(2 / true)
+    assert found.figures["ratio"] == pytest.approx(monitor.latest["top_eigenvalue"] * true / 2)
+    assert critical.figures["learning_rate"] == witness.rates[7][0]  # the update is divided by the first group's rate
+    assert found.level in levels
+
+
+def test_rates_are_kept_where_they_change(tmp_path):
+    report, witness = RunReport(str(tmp_path / "page.html")), RateWitness()
+    trainer = quiet_trainer(tmp_path, witness, report, log_every_n_steps=8, max_epochs=1)
+    trainer.fit(Scheduled(None, 0.1, lambda step: 0.5 ** (step // 3)), loader(64))
+    curve = report.report.curve("learning_rate/SGD")
+    assert curve.steps == (0, 3, 6, 7)  # the last as the Trainer logs there
+    assert curve.values == tuple(witness.rates[step][0] for step in curve.steps)

@@ -74,16 +74,95 @@ def test_adam_is_told_apart():
     assert "does not hold for Adam" in found.text
 
 
+def run_with(*curves, rate=0.1, **settings):
+    """A run of one optimizer whose sharpness was measured at step 12."""
+    top = LoggedCurve("curvature/loss/top_eigenvalue", (2, 12), (5.0, 19.0))
+    optimizer = OptimizerSettings("SGD", rate, plain=True, **settings)
+    return ReportedRun(title="", source="", made="", curves=(*curves, top), optimizers=(optimizer,))
+
+
 def test_the_learning_rate_of_the_measured_step_counts():
-    curves = (
-        LoggedCurve("learning_rate/SGD", (0, 10, 20), (0.1, 0.1, 1e-6)),
-        LoggedCurve("curvature/loss/top_eigenvalue", (12,), (19.0,)),
-    )
-    run = ReportedRun(
-        title="", source="", made="", curves=curves, optimizers=(OptimizerSettings("SGD", 1e-6, plain=True),)
-    )
-    (found,) = loss_findings(run)
+    (found,) = loss_findings(run_with(LoggedCurve("learning_rate/SGD", (0, 12, 20), (0.3, 0.1, 1e-6)), rate=1e-6))
     assert found.figures["limit"] == pytest.approx(20.0)
+
+
+def test_the_rate_that_the_monitor_logged_is_taken_before_all_others():
+    others = LoggedCurve("lr-SGD", (12,), (7.0,)), LoggedCurve("curvature/b/learning_rate", (12,), (8.0,))
+    own = LoggedCurve("curvature/loss/learning_rate", (2, 12), (0.5, 0.1))
+    (found,) = loss_findings(run_with(*others, own, rate=9.0))
+    assert found.figures["limit"] == pytest.approx(20.0)
+
+
+@pytest.mark.parametrize(
+    ("steps", "values", "end", "is_known"),
+    [
+        ((0, 10), (0.1, 0.1), 0.0, False),  # it changed behind step 10, nobody knows when
+        ((0, 10), (0.1, 0.1), 0.1, True),
+        ((0, 10, 20), (0.3, 0.1, 0.1), 0.0, True),
+        ((0, 10, 20), (0.3, 0.1, 0.05), 0.05, False),
+        ((20,), (0.1,), 0.1, False),  # it may have been warmed up
+        ((), (), 0.1, False),
+    ],
+)
+def test_a_rate_that_is_not_known_is_not_judged(steps, values, end, is_known):
+    (found,) = loss_findings(run_with(LoggedCurve("lr-SGD", steps, values), rate=end))
+    assert ("limit" in found.figures, found.topic) == (is_known, "edge of stability" if is_known else "sharpness")
+    assert ("is not known" in found.text) != is_known
+    assert ("LearningRateMonitor" in found.advice) != is_known
+
+
+def test_at_a_rate_of_0_there_is_no_limit():
+    (found,) = loss_findings(run_with(LoggedCurve("lr-SGD", (0, 12), (0.1, 0.0)), rate=0.0))
+    assert (found.level, found.topic) == ("note", "sharpness")
+    assert "learning rate was 0 at that step" in found.text
+
+
+def test_momentum_and_weight_decay_are_no_learning_rates():
+    others = [LoggedCurve(f"lr-SGD-{name}", (0, 12), (0.9, 0.9)) for name in ("momentum", "weight_decay")]
+    (found,) = loss_findings(run_with(*others, LoggedCurve("lr-SGD", (0, 12), (0.1, 0.1))))
+    assert found.figures["limit"] == pytest.approx(20.0)
+
+
+def test_a_critical_rate_is_not_compared_with_a_rate_that_is_not_known():
+    (found,) = critical_rate(
+        LoggedCurve("x/critical_learning_rate", (7,), (0.05,)), (OptimizerSettings("SGD", float("nan"), plain=True),)
+    )
+    assert (found.level, found.figures) == ("note", {"critical_learning_rate": 0.05})
+    assert "is not known" in found.text
+
+
+def grows(hessian, rates):
+    """Whether torch's SGD diverges on the loss x'Hx / 2 with a parameter group for each coordinate."""
+    x = [torch.ones((), dtype=torch.float64, requires_grad=True) for _ in rates]
+    optimizer = torch.optim.SGD([{"params": [each], "lr": rate} for each, rate in zip(x, rates, strict=True)])
+    for _ in range(3000):
+        gradient = hessian @ torch.stack([each.detach() for each in x])
+        for each, slope in zip(x, gradient, strict=True):
+            each.grad = slope.clone()
+        optimizer.step()
+    return not max(abs(each.item()) for each in x) < 1e3
+
+
+@pytest.mark.parametrize("angle", [0.0, 0.6, 1.2, 1.5707963])
+def test_several_groups_are_judged_by_the_largest_rate(angle):
+    """Below the limit of the largest rate every run is stable; above it that depends on where the sharpness is."""
+    rates = (0.001, 0.1)
+    settings = OptimizerSettings("SGD", rates[0], plain=True, group_rates=rates)
+    limit = stability_limit(settings)
+    assert limit == pytest.approx(2 / 0.1)
+    direction = torch.tensor([angle], dtype=torch.float64)
+    v = torch.cat([direction.cos(), direction.sin()])
+    hessian = 0.1 * torch.eye(2, dtype=torch.float64) + torch.outer(v, v)
+    for share in (0.5, 0.99, 1.6):
+        top = share * limit
+        stretched = hessian * (top / torch.linalg.eigvalsh(hessian)[-1])
+        (found,) = sharpness(LoggedCurve("top_eigenvalue", (9,), (top,)), (settings,))
+        assert found.level == ("good" if share == 0.5 else "note")
+        assert "largest learning rate 0.1" in found.text
+        if share < 1:
+            assert not grows(stretched, rates)
+    scale = torch.tensor(rates, dtype=torch.float64).sqrt()  # the exact limit is 2 for D^1/2 H D^1/2
+    assert grows(stretched, rates) == (torch.linalg.eigvalsh(scale[:, None] * stretched * scale)[-1].item() > 2)
 
 
 def test_long_steps_and_critical_rates():
