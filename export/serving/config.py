@@ -8,7 +8,7 @@ from google.protobuf import text_encoding  # type: ignore[import-untyped]
 
 from lit_gelu.export.errors import ExportOptionError
 from lit_gelu.export.serving.backend import PROVIDERS, BackendSettings
-from lit_gelu.export.serving.tensors import DYNAMIC, TritonTensor, batch_name
+from lit_gelu.export.serving.tensors import DYNAMIC, TritonTensor, batch_name, first_name, inner_places
 
 
 class Word(str):
@@ -48,9 +48,14 @@ class ServingOptions:
 
 
 def largest_batch(tensors: Sequence[TritonTensor], wanted: int | None) -> int:
-    """Return ``max_batch_size``, 0 for none: more only if every tensor begins with the same dynamic size."""
+    """Return ``max_batch_size``, 0 for none: more only if every tensor begins with a batch, and none has it inside."""
     if batch_name(tensors):
         return MAX_BATCH_SIZE if wanted is None else wanted
+    if wanted and first_name(tensors):
+        raise ExportOptionError(
+            f"max_batch_size={wanted} needs rows that do not see each other; in the file {_shared_rows(tensors)}. "
+            "Leave max_batch_size out, and requests are passed on one by one."
+        )
     if wanted:
         raise ExportOptionError(
             f"max_batch_size={wanted} needs a dynamic batch as the first size of every input and output; the file has "
@@ -63,7 +68,15 @@ def no_batch_note(tensors: Sequence[TritonTensor]) -> str:
     """Say why Triton does not batch requests."""
     if batch_name(tensors):
         return ""
+    if first_name(tensors):
+        return f"Triton passes requests on one by one: {_shared_rows(tensors)}."
     return f"Triton passes requests on one by one: not all tensors begin with the batch ({_first_sizes(tensors)})."
+
+
+def _shared_rows(tensors: Sequence[TritonTensor]) -> str:
+    """Say where the batch is the size of something else, so that requests cannot be joined."""
+    name = first_name(tensors)
+    return f"rows of a batch see each other, for {name!r} is also in {', '.join(inner_places(tensors, name))}"
 
 
 def _first_sizes(tensors: Sequence[TritonTensor]) -> str:

@@ -90,7 +90,8 @@ def write_triton_repository(
         name: The model's name; by default the file's, without ``.onnx``.
         version: Its number, from 1 on. Which versions are served is left to Triton, whose default is the largest.
         max_batch_size: Rows of the largest batch that Triton may put together; 0 passes requests on as they are. By
-            default 128 if every input and output begins with the same dynamic size, as `export_onnx` writes it, else 0.
+            default 128 if every input and output begins with the same dynamic size, as `export_onnx` writes it, and no
+            other size contains that one; else 0.
         preferred_batch_sizes: Sizes that the dynamic batcher tries to reach.
         max_queue_delay_us: How long it waits for more requests, in microseconds.
         instances: How many copies of the model run at once, on a GPU for each GPU.

@@ -1,5 +1,6 @@
 """A file's inputs and outputs in Triton's words: data types, and sizes without those that only a call knows."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ from onnx import TensorProto
 from lit_gelu.export.errors import ModelFileError
 
 DYNAMIC = -1
+_NAMES = re.compile(r"[^\W\d]\w*")  # in a size's expression
 
 # ONNX's element types, by Triton's names (``DataType`` in its model_config.proto), which its onnxruntime backend takes
 # (``ConvertFromOnnxDataType`` in its onnxruntime_utils.cc): bfloat16, which Triton has, is not among them.
@@ -37,6 +39,7 @@ class TritonTensor:
     data_type: str  # Triton's name of its element type
     sizes: tuple[int, ...]  # all sizes, `DYNAMIC` where any fits
     rows: str  # the name of its first size, if that is dynamic and has one; else empty
+    inner: tuple[frozenset[str], ...] = ()  # of each size behind the first: its text, and the names in it
 
 
 def inputs_and_outputs(model: onnx.ModelProto, file: str) -> tuple[tuple[TritonTensor, ...], tuple[TritonTensor, ...]]:
@@ -48,9 +51,27 @@ def inputs_and_outputs(model: onnx.ModelProto, file: str) -> tuple[tuple[TritonT
 
 
 def batch_name(tensors: Iterable[TritonTensor]) -> str:
-    """Return the name of the batch: the dynamic first size that all tensors share."""
+    """Return the name of the batch: the dynamic first size that all tensors share, and that no other size contains."""
+    # Where another size contains it, rows see each other, and a request would get the rows of others among its own.
+    tensors = tuple(tensors)
+    name = first_name(tensors)
+    return "" if inner_places(tensors, name) else name
+
+
+def first_name(tensors: Iterable[TritonTensor]) -> str:
+    """Return the name of the dynamic first size that all tensors share, empty if there is none."""
     names = {tensor.rows for tensor in tensors}
     return names.pop() if len(names) == 1 else ""
+
+
+def inner_places(tensors: Iterable[TritonTensor], name: str) -> list[str]:
+    """Return the sizes behind the first that contain a name, in words."""
+    return [
+        f"axis {axis} of {tensor.name!r}"
+        for tensor in tensors
+        for axis, names in enumerate(tensor.inner, 1)
+        if name and name in names
+    ]
 
 
 def _tensor(value: onnx.ValueInfoProto, file: str) -> TritonTensor:
@@ -74,4 +95,5 @@ def _tensor(value: onnx.ValueInfoProto, file: str) -> TritonTensor:
             "file is damaged: copy it again from where it was made, or export the model again."
         )
     rows = kind.shape.dim[0].dim_param if sizes[:1] == (DYNAMIC,) else ""
-    return TritonTensor(value.name, _DATA_TYPES[kind.elem_type], sizes, rows)
+    inner = tuple(frozenset([size.dim_param, *_NAMES.findall(size.dim_param)]) for size in kind.shape.dim[1:])
+    return TritonTensor(value.name, _DATA_TYPES[kind.elem_type], sizes, rows, inner)

@@ -72,6 +72,31 @@ def test_what_is_only_a_multiple_of_the_batch_is_no_batch():
     assert config_of({"x": x}, {"y": y}).max_batch_size == 0
 
 
+@pytest.mark.parametrize("size", ["batch", "batch + 1", "2*batch", "floor(batch/2)"])
+@pytest.mark.parametrize("place", ["x", "y"])
+def test_a_batch_that_is_the_size_of_something_else_is_none(size, place):
+    """Each row of a similarity of all with all has as many entries as the batch that Triton would join."""
+    last = {"x": 4, "y": 4, place: size}
+    given = [{name: (TensorProto.FLOAT, ["batch", last[name]])} for name in "xy"]
+    config = config_of(*given)
+    assert config.max_batch_size == 0
+    assert not config.HasField("dynamic_batching")
+    assert [tensor.dims for tensor in (*config.input, *config.output)] == [
+        [-1, 4 if place == "y" else -1],
+        [-1, 4 if place == "x" else -1],
+    ]
+    note = no_batch_note([*sum(inputs_and_outputs(model(*given), ""), ())])
+    assert "one by one: rows of a batch see each other" in note
+    assert note.endswith(f"for 'batch' is also in axis 1 of {place!r}.")
+    with pytest.raises(ExportOptionError, match="max_batch_size=8 needs rows that do not see each other"):
+        config_of(*given, max_batch_size=8)
+
+
+def test_a_size_whose_name_only_begins_like_the_batch_is_another_one():
+    x, y = (TensorProto.FLOAT, ["batch", "batch_2"]), (TensorProto.FLOAT, ["batch", "my_batch"])
+    assert config_of({"x": x}, {"y": y}).max_batch_size == 128
+
+
 def test_a_tensor_without_sizes_of_its_own_is_reshaped_to_one():
     """Triton takes no empty ``dims``."""
     x, scale = (TensorProto.FLOAT, ["batch"]), (TensorProto.FLOAT, [])
