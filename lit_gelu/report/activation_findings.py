@@ -7,7 +7,7 @@ from lit_gelu.activations import registry
 from lit_gelu.activations.gaussian import gaussian_moments
 from lit_gelu.errors import LitGeluError
 from lit_gelu.report.content import Level, ReportedRun, RunFinding
-from lit_gelu.report.site_figures import CURVATURE, last_figures, site_curves, spec_of_site
+from lit_gelu.report.site_figures import CURVATURE, last_figures, last_step, model_site, site_curves, spec_at
 
 DEAD, MOSTLY_DEAD = 0.1, 0.5
 """Share of dead channels from which there is a warning, and an alarm. Both are this package's choice: Lu et al. 2019
@@ -39,15 +39,18 @@ _SIGNAL = "Schoenholz et al. 2017, arXiv 1611.01232"
 
 def activation_findings(run: ReportedRun) -> Iterator[RunFinding]:
     """Yield what the last figures of every site say, and those of all sites together."""
-    measured = {site: last_figures(statistics) for site, statistics in site_curves(run.curves).items()}
-    ratios = {}
+    sites = site_curves(run.curves)
+    measured = {site: last_figures(statistics) for site, statistics in sites.items()}
+    ratios: dict[str, tuple[int, float]] = {}
     for site, figures in measured.items():
-        spec = spec_of_site(site, run.sites)
+        step, name = last_step(sites[site]), model_site(site, run)
+        spec = spec_at(site, step, run)
         yield from of_one_site(site, figures, spec)
         ratio = gain_ratio(figures, spec)
-        if ratio is not None:
-            ratios[site] = ratio
-    yield from gain_over_depth(ratios)
+        # A site that several monitors measure counts once, as it was measured last.
+        if ratio is not None and step >= ratios.get(name, (step,))[0]:
+            ratios[name] = (step, ratio)
+    yield from gain_over_depth({name: ratio for name, (_, ratio) in ratios.items()})
     shares = [share for figures in measured.values() if math.isfinite(share := figures.get("share_dead", math.nan))]
     most = max(shares, default=math.inf)
     if most < DEAD:
@@ -138,8 +141,8 @@ def _dead(site: str, figures: Mapping[str, float], spec: str) -> Iterator[RunFin
         f"{_percent(share)} of the channels passed no gradient in any of the last measurements: these units are dead."
     )
     advice = (
-        f"Lower the learning rate or warm it up, check the bias in front, or swap {spec} for an activation with a "
-        "slope on both sides, such as leaky_relu."
+        f"Lower the learning rate or warm it up, check the bias in front, or swap {spec or 'it'} for an activation "
+        "with a slope on both sides, such as leaky_relu."
     )
     yield RunFinding(level, "dead units", site, text, advice, {"share_dead": share}, "Lu et al. 2019, arXiv 1903.06733")
 

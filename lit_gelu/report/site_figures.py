@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 
-from lit_gelu.report.content import LoggedCurve, SiteActivations
+from lit_gelu.report.content import LoggedCurve, ReportedRun
 from lit_gelu.report.logged_values import SITE_PREFIX, is_of_site
 
 GAUSSIAN = "gaussian"
@@ -44,7 +44,7 @@ def last_figures(statistics: Mapping[str, LoggedCurve]) -> dict[str, float]:
         >>> last_figures(curves)
         {'mean': 0.25}
     """
-    last = max((curve.steps[-1] for curve in statistics.values() if curve.steps), default=0)
+    last = last_step(statistics)
     return {name: curve.values[-1] for name, curve in statistics.items() if curve.steps and curve.steps[-1] == last}
 
 
@@ -59,11 +59,44 @@ def unstated_kinks(sites: SiteCurves) -> list[str]:
     return [site for site, found in last.items() if "mean_abs_second_derivative" in found and "kink_mass" not in found]
 
 
-def spec_of_site(site: str, sites: Iterable[SiteActivations]) -> str:
-    """Return the spec at a site when the run ended; empty if it is not known."""
+def last_step(statistics: Mapping[str, LoggedCurve]) -> int:
+    """Return the step of a site's last measurement, that of `last_figures`; 0 if there was none."""
+    return max((curve.steps[-1] for curve in statistics.values() if curve.steps), default=0)
+
+
+def model_site(site: str, run: ReportedRun) -> str:
+    """Return the name that a site of a monitor has in the model; what it is called here if the model's are not known.
+
+    Example:
+        >>> from lit_gelu.report import SiteActivations
+        >>> sites = (SiteActivations("net.1", "relu", "relu"),)
+        >>> model_site("encoder/net.1", ReportedRun(title="", source="", made="", sites=sites))
+        'net.1'
+    """
     # A monitor with a name of its own writes that name before the site's.
-    known = {each.name: each.at_end or each.at_start for each in sites}
-    return known.get(site) or known.get(site.rpartition("/")[2], "")
+    known = {each.name for each in run.sites} | {change.site for swap in run.swaps for change in swap.changes}
+    alone = site.rpartition("/")[2]
+    return alone if site not in known and alone in known else site
+
+
+def spec_at(site: str, step: int, run: ReportedRun) -> str:
+    """Return the spec at a site when a step was measured; empty if it is not known.
+
+    Args:
+        site: As a monitor calls it.
+        step: As loggers number it: so many optimizer steps came before.
+        run: With its sites and swaps.
+
+    Returns:
+        The spec as text.
+    """
+    name = model_site(site, run)
+    changes = [(swap.step, change) for swap in run.swaps for change in swap.changes if change.site == name]
+    later = next((change for at, change in changes if at > step), None)
+    if later is not None:
+        return later.old
+    stated = {each.name: each.at_end or each.at_start for each in run.sites}
+    return stated.get(name) or (changes[-1][1].new if changes else "")
 
 
 def _sum_of(smooth: LoggedCurve | None, kinks: LoggedCurve | None) -> LoggedCurve | None:

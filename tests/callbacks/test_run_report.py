@@ -303,3 +303,14 @@ def test_rates_are_kept_where_they_change(tmp_path):
     curve = report.report.curve("learning_rate/SGD")
     assert curve.steps == (0, 3, 6, 7)  # the last as the Trainer logs there
     assert curve.values == tuple(witness.rates[step][0] for step in curve.steps)
+
+
+def test_figures_from_before_a_swap_are_those_of_the_activation_before(tmp_path):
+    report, net = RunReport(str(tmp_path / "page.html")), SmallNet(nn.SiLU, dropout=0.0)
+    net.net[0].bias.data -= 4  # SiLU is flat there: E f'^2 is far from that of a normal input
+    swap = ActivationSwap({"activation:silu": "relu"}, at_step=3)
+    monitor = ActivationCurvatureMonitor(at_steps=[1])
+    quiet_trainer(tmp_path, monitor, swap, report, max_epochs=1).fit(net, loader())
+    gains = [found.text for found in report.report.findings if (found.topic, found.where) == ("backward gain", "net.1")]
+    assert len(gains) == 1
+    assert "of silu is" in gains[0]

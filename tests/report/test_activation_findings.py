@@ -5,7 +5,7 @@ import math
 import pytest
 from scipy import integrate, stats
 
-from lit_gelu.report import LoggedCurve, ReportedRun, SiteActivations
+from lit_gelu.report import LoggedCurve, ReportedRun, SiteActivations, SwapChange, SwapEvent
 from lit_gelu.report.activation_findings import activation_findings, gain_over_depth, gain_ratio, of_one_site
 
 
@@ -75,3 +75,28 @@ def test_the_last_figures_of_every_site_are_judged():
     run = ReportedRun(title="", source="", made="", curves=curves, sites=(SiteActivations("net.2", "relu", "relu"),))
     (found,) = activation_findings(run)
     assert (found.where, found.level) == ("encoder/net.2", "warning")
+
+
+def test_a_site_of_several_monitors_counts_once_in_the_depth():
+    # ReLU's E f'^2 is 1/2 for x ~ N(0, 1), so measured 1/16 and 1/8 are 1/8 and 1/4 of it: 1/32 together.
+    curves = [
+        LoggedCurve(f"curvature/{monitor}{site}/mean_squared_derivative", (9, last), (0.5, value))
+        for monitor, last, change in (("", 19, 1.0), ("b/", 29, 0.5), ("a/", 14, 3.0))
+        for site, value in (("net.1", 0.125 * change), ("net.3", 0.25 * change))
+    ]
+    sites = tuple(SiteActivations(name, "relu", "relu") for name in ("net.1", "net.3"))
+    run = ReportedRun(title="", source="", made="", curves=tuple(curves), sites=sites)
+    (found,) = [finding for finding in activation_findings(run) if finding.topic == "gain over depth"]
+    assert found.figures["log10_ratio"] == pytest.approx(math.log10(1 / 32))
+    assert "the 2 measured activations" in found.text
+
+
+def test_advice_names_the_activation_that_was_measured():
+    change = SwapEvent(15, None, (SwapChange("net.1", "relu", "gelu"),))
+    curve = LoggedCurve("curvature/net.1/share_dead", (9,), (0.6,))
+    sites = (SiteActivations("net.1", "relu", "gelu"),)
+    run = ReportedRun(title="", source="", made="", curves=(curve,), sites=sites, swaps=(change,))
+    (found,) = activation_findings(run)
+    assert "swap relu for" in found.advice
+    (unknown,) = activation_findings(ReportedRun(title="", source="", made="", curves=(curve,)))
+    assert "swap it for" in unknown.advice

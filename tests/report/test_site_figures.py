@@ -4,10 +4,10 @@ import math
 
 import pytest
 
-from lit_gelu.report import LoggedCurve, ReportedRun
+from lit_gelu.report import LoggedCurve, ReportedRun, SiteActivations, SwapChange, SwapEvent
 from lit_gelu.report.activation_findings import activation_findings
 from lit_gelu.report.chart_groups import chart_sections
-from lit_gelu.report.site_figures import CURVATURE, last_figures, site_curves, unstated_kinks
+from lit_gelu.report.site_figures import CURVATURE, last_figures, site_curves, spec_at, unstated_kinks
 
 SITE = "curvature/net.1/"
 # ReLU until step 19, then a function of which nobody stated the kinks.
@@ -58,3 +58,33 @@ def test_the_page_says_why_a_curvature_is_unknown_and_how_it_becomes_known(curve
     assert ("Not known at the end for net.1" in html) == bool(sites)
     assert ("ActivationFacts(smoothness=math.inf)" in html) == bool(sites)
     assert html.count("<figure>") == (2 if curves is SWAPPED else 1)  # of the curvature; and of the dead share
+
+
+SWAPS = (
+    SwapEvent(15, None, (SwapChange("net.1", "silu", "relu"), SwapChange("net.3", "silu", "relu"))),
+    SwapEvent(25, None, (SwapChange("net.1", "relu", "mish"),)),
+)
+SITES = (SiteActivations("net.1", "silu", "mish"), SiteActivations("net.3", "silu", "relu"))
+
+
+@pytest.mark.parametrize("sites", [SITES, ()], ids=["sites", "swaps alone"])
+@pytest.mark.parametrize("monitor", ["", "encoder/"])
+@pytest.mark.parametrize(
+    ("site", "step", "spec"),
+    [
+        ("net.1", 9, "silu"),
+        ("net.1", 14, "silu"),  # 15 steps come before the swap: 0 to 14
+        ("net.1", 15, "relu"),
+        ("net.1", 24, "relu"),
+        ("net.1", 25, "mish"),
+        ("net.3", 30, "relu"),
+    ],
+)
+def test_figures_belong_to_the_activation_that_stood_there(sites, monitor, site, step, spec):
+    run = ReportedRun(title="", source="", made="", sites=sites, swaps=SWAPS)
+    assert spec_at(f"{monitor}{site}", step, run) == spec
+
+
+def test_what_stands_at_a_site_without_swaps():
+    run = ReportedRun(title="", source="", made="", sites=(*SITES, SiteActivations("net.5", "gelu", "")), swaps=SWAPS)
+    assert [spec_at(site, 9, run) for site in ("net.5", "net.7")] == ["gelu", ""]
