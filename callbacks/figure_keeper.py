@@ -9,6 +9,9 @@ from typing_extensions import override
 
 from lit_gelu.report.logged_values import CurveCollection
 
+AFTER_FIT = "after_fit/"
+"""What stands before the names of figures that the fit had logged, and that a validation or test logs behind it."""
+
 
 class FigureKeeper(Logger):
     """Stands behind a Trainer's own loggers, so that it is given the same figures under the same steps."""
@@ -20,6 +23,7 @@ class FigureKeeper(Logger):
         super().__init__()
         self.collection = CurveCollection()
         self.hyper_parameters: dict[str, Any] = {}
+        self._of_fit: frozenset[str] | None = None  # names of the fit's curves, once it is over
         self._folder = folder
         self._experiment = _DummyExperiment()
 
@@ -51,7 +55,17 @@ class FigureKeeper(Logger):
         """Keep numbers; what is no number is left out."""
         numbers = {name: _number(value) for name, value in metrics.items()}
         known = {name: value for name, value in numbers.items() if value is not None}
-        self.collection.add(0 if step is None else step, known)
+        self.collection.add(0 if step is None else step, {self._place(name): value for name, value in known.items()})
+
+    def end_fit(self) -> None:
+        """Keep apart, from now on, what is logged under a name that the fit had: ``after_fit/val_loss``."""
+        # What `trainer.validate` measures, of another checkpoint perhaps, is not the end of the fit's curve.
+        self._of_fit = frozenset(curve.name for curve in self.collection.curves())
+
+    def _place(self, name: str) -> str:
+        """Return under which name a number is kept; the epoch, which all stages count, has one curve."""
+        apart = self._of_fit is not None and name in self._of_fit and name != "epoch"
+        return f"{AFTER_FIT}{name}" if apart else name
 
     @override
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:

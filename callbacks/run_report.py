@@ -58,8 +58,9 @@ class RunReport(ExplainedOnce):
     logs, and where they change. Training is not changed, nor are the folders of checkpoints.
 
     *When.* After the other callbacks have ended the fit; again after each ``trainer.test`` or ``validate`` that
-    follows; and if the fit fails or is interrupted. Put it last in the list: what others log in their ``on_exception``
-    is then on the page. Not after ``fast_dev_run``. Rank 0 writes, in one rename.
+    follows, whose figures are kept apart from the fit's (``after_fit/val_loss``); and if the fit fails or is
+    interrupted. Put it last in the list: what others log in their ``on_exception`` is then on the page. Not after
+    ``fast_dev_run``. Rank 0 writes, in one rename.
 
     Args:
         path: The page; by default ``report.html`` in the logger's folder.
@@ -153,6 +154,7 @@ class RunReport(ExplainedOnce):
         if self._keeper is None or self._started == 0.0:  # a fit that failed before it began has no page
             return
         if stage == "fit":
+            self._keeper.end_fit()
             self._write(trainer, pl_module, "finished", seconds=time.perf_counter() - self._started)
         else:  # of a test behind a fit, which may have failed
             status, failure = self._fit_ended
@@ -172,6 +174,7 @@ class RunReport(ExplainedOnce):
         failure = "" if stopped else f"{type(exception).__name__}: {exception}"
         seconds = None
         if trainer.state.fn == TrainerFn.FITTING:
+            self._keeper.end_fit()
             self._fit_ended, seconds = (status, failure), time.perf_counter() - self._started
         try:
             self._write(trainer, pl_module, status, failure=failure, seconds=seconds)
@@ -220,7 +223,7 @@ class RunReport(ExplainedOnce):
             files=tuple(exported_file(path) for path in self._files(trainer)),
             environment=self._environment,
             environment_of="run",
-            missing=_missing({curve.name for curve in curves}),
+            missing=_missing({curve.name for curve in curves}, trainer),
         )
         self.report = judged(run)
         with write_atomically(self._target) as temporary:
@@ -252,7 +255,7 @@ def _spec(entry: str | Mapping[str, str]) -> str:
     return entry if isinstance(entry, str) else f"{entry.get('old', '')}, giving way to {entry.get('new', '')}"
 
 
-def _missing(names: set[str]) -> tuple[str, ...]:
+def _missing(names: set[str], trainer: Trainer) -> tuple[str, ...]:
     """Return what other callbacks would have added."""
     said = []
     measured = any(name.endswith("/share_saturated") for name in names)
@@ -267,5 +270,17 @@ def _missing(names: set[str]) -> tuple[str, ...]:
             "LossCurvatureMonitor() how sharp the loss is."
         )
     if not any(map(is_loss, names)):
-        said.append("Losses: the module logged none. self.log('train_loss', loss) in training_step shows it.")
+        said.append(_missing_losses(trainer))
     return tuple(said)
+
+
+def _missing_losses(trainer: Trainer) -> str:
+    """Return why there is no loss: the module logs none, or no step was one at which the Trainer hands it on."""
+    logged = sorted(filter(is_loss, {*trainer.logged_metrics, *trainer.callback_metrics}))
+    if not logged:
+        return "Losses: the module logged none. self.log('train_loss', loss) in training_step shows it."
+    every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # a connector sets it
+    return (
+        f"Losses: the module logs {', '.join(logged)}, but loggers were given none in {trainer.global_step} steps. "
+        f"The Trainer hands figures on every {every} steps, its log_every_n_steps. Give it a smaller one."
+    )

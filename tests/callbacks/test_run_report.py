@@ -314,3 +314,61 @@ def test_figures_from_before_a_swap_are_those_of_the_activation_before(tmp_path)
     gains = [found.text for found in report.report.findings if (found.topic, found.where) == ("backward gain", "net.1")]
     assert len(gains) == 1
     assert "of silu is" in gains[0]
+
+
+class Validated(SmallNet):
+    """Logs a loss on validation data that is 1, 2, 3, ... of one pass after another."""
+
+    passes = 0
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", float(self.passes))
+
+    def on_validation_epoch_start(self):
+        self.passes += 1
+
+
+def test_a_validation_behind_the_fit_is_not_the_end_of_its_curve(tmp_path):
+    page, net = tmp_path / "page.html", Validated()
+    trainer = quiet_trainer(tmp_path, RunReport(str(page)), max_epochs=4)
+    trainer.fit(net, loader(), loader())
+    before = read_report(page)
+    assert before.curve("val_loss").values == (1.0, 2.0, 3.0, 4.0)
+    assert "overfitting" in {found.topic for found in before.findings}
+    net.passes = -1  # as the best of all checkpoints would have it
+    for expected in (0.0, 1.0):
+        trainer.validate(net, loader(), verbose=False)
+        found = read_report(page)
+        assert (found.curve("val_loss"), found.findings) == (before.curve("val_loss"), before.findings)
+        assert found.curve("after_fit/val_loss").values == (expected,)
+        assert "<dt>val_loss, last</dt><dd>4</dd>" in page.read_text()
+
+
+def test_a_validation_behind_a_fit_without_one_has_its_own_name(tmp_path):
+    page, net = tmp_path / "page.html", Validated()
+    trainer = quiet_trainer(tmp_path, RunReport(str(page)), max_epochs=1, limit_val_batches=0)
+    trainer.fit(net, loader(), loader())
+    trainer.limit_val_batches = 1
+    trainer.validate(net, loader(), verbose=False)
+    assert read_report(page).curve("val_loss").values == (1.0,)
+
+
+def test_a_validation_behind_a_failed_fit_is_kept_apart(tmp_path):
+    page, net = tmp_path / "page.html", Validated()
+    trainer = quiet_trainer(tmp_path, Fails(RuntimeError("boom")), RunReport(str(page)))
+    with pytest.raises(RuntimeError, match="boom"):
+        trainer.fit(net, loader(), loader())
+    trainer.validate(net, loader(), verbose=False)
+    found = read_report(page)
+    assert [found.curve(name).values for name in ("val_loss", "after_fit/val_loss")] == [(1.0,), (2.0,)]
+
+
+@pytest.mark.filterwarnings("ignore:The number of training batches")
+def test_losses_between_the_steps_at_which_the_trainer_logs_are_not_called_missing(tmp_path):
+    report = RunReport(str(tmp_path / "page.html"))
+    quiet_trainer(tmp_path, report, log_every_n_steps=50).fit(SmallNet(), loader())
+    assert report.report.curve("train_loss") is None
+    (said,) = [said for said in report.report.missing if said.startswith("Losses")]
+    assert "the module logs train_loss" in said
+    assert "in 8 steps" in said
+    assert "every 50 steps, its log_every_n_steps" in said
