@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
+from torch.nn.modules.module import _has_any_global_hook
 
 from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.naming.names import Names, default_names
@@ -62,8 +63,7 @@ class ActivationDropout(nn.Module):
     def _valley(self) -> Valley | None:
         """Return the activation's function if its output is to tell all, and nobody listens to the activation."""
         activation = self.activation
-        listeners = (activation._forward_hooks, activation._forward_pre_hooks, activation._backward_hooks)
-        if not isinstance(activation, OutputModule) or any(listeners) or "forward" in vars(activation):
+        if not isinstance(activation, OutputModule) or _has_listeners(activation) or "forward" in vars(activation):
             return None
         rule = activation.rule()
         return rule.valley if isinstance(rule, ValleyOutput) else None
@@ -71,6 +71,12 @@ class ActivationDropout(nn.Module):
     def extra_repr(self) -> str:
         """Return ``p=...`` for ``repr``."""
         return f"p={self.p}"
+
+
+def _has_listeners(module: nn.Module) -> bool:
+    """Say whether hooks wait for a call of the module, its own or those of all modules."""
+    own = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return any(own) or _has_any_global_hook()
 
 
 @dataclass(frozen=True)

@@ -103,3 +103,20 @@ def test_the_outputs_are_those_of_torchs_dropout(p):
     x = torch.randn(3000, generator=torch.Generator().manual_seed(0)).requires_grad_()
     (y, *_), (wanted, *_) = (passes(module, x, torch.ones_like(x)) for module in (saving, plain))
     assert torch.equal(y, wanted)
+
+
+def test_hooks_of_the_activation_s_backward_pass_and_of_all_modules_are_called():
+    """A hook that puts 0 in the place of the gradient, so that what is expected needs no other module."""
+    x = torch.ones(8, requires_grad=True)
+    module = ActivationDropout("gelu(memory='output')", p=0.5)
+    handle = module.activation.register_full_backward_pre_hook(lambda _, gradients: (gradients[0] * 0,))
+    module(x).sum().backward()
+    assert torch.equal(x.grad, torch.zeros(8))
+    handle.remove()
+    seen = []
+    handle = nn.modules.module.register_module_forward_hook(lambda called, *_: seen.append(called))
+    try:
+        module(x)
+    finally:
+        handle.remove()
+    assert seen == [module.activation, module]

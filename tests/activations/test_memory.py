@@ -1,5 +1,7 @@
 """What is kept for the backward pass, counted by saved_tensors_hooks, and the mode that keeps the input alone."""
 
+import io
+
 import pytest
 import torch
 from torch.autograd import forward_ad
@@ -213,3 +215,15 @@ def test_what_keeps_one_tensor_already_has_no_mode():
         activations.create("gelu(memory='recompute')")
     with pytest.raises(ActivationArgumentError, match="memory='less' is not accepted"):
         activations.create("swish(memory='less')")
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")  # of checks of sizes, which a trace holds fixed
+@pytest.mark.parametrize("spec", ALL)
+def test_a_traced_model_is_saved_and_computes_the_same(spec):
+    """Against the module of the other mode, which torch.jit writes down by torch's own operators."""
+    x = torch.randn(3, 4)
+    traced = torch.jit.trace(recomputed(spec), x)
+    file = io.BytesIO()
+    torch.jit.save(traced, file)
+    file.seek(0)
+    torch.testing.assert_close(torch.jit.load(file)(x), activations.create(spec)(x))

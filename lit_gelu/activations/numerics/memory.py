@@ -52,12 +52,21 @@ def memory_text(memory: str) -> str:
     return "" if memory == "autograd" else f", memory={memory!r}"
 
 
+def is_recorded(*tensors: object) -> bool:
+    """Say whether the operations are written down: by a compiler, an exporter, ``torch.jit.trace`` or ``torch.fx``."""
+    # None of them can write a Python function of the backward pass. A compiler chooses itself what it keeps, and an
+    # exporter is to see torch's own operators.
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+        return True
+    return any(isinstance(tensor, torch.fx.Proxy) for tensor in tensors)
+
+
 def compute(memory: str, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
     """Call ``function(*tensors)`` in a memory mode; ``"recompute"`` keeps the tensors alone for the backward pass."""
     # The function is differentiable, without side effects and random numbers, and with no other tensors in it.
     # The compiler decides itself what it computes again. Through an autograd.Function whose backward pass calls
     # torch.func.vjp, torch 2.11 compiles gradients of 0 where the function ends in a conversion that changes nothing.
-    if memory == "autograd" or torch.compiler.is_compiling() or _twice_in_forward_mode():
+    if memory == "autograd" or is_recorded(*tensors) or _twice_in_forward_mode():
         return function(*tensors)
     style = _RecomputedInTransforms if torch._C._are_functorch_transforms_active() else _Recomputed
     return cast("Tensor", style.apply(function, *tensors))

@@ -11,7 +11,7 @@ from torch.autograd import forward_ad
 
 from lit_gelu.activations.errors import DerivativeFromOutputError
 from lit_gelu.activations.gpu.routes import Route
-from lit_gelu.activations.numerics.memory import memory_text
+from lit_gelu.activations.numerics.memory import is_recorded, memory_text
 
 Plain = Callable[[Tensor], Tensor]
 
@@ -34,12 +34,7 @@ class OutputRule(ABC):
 
 def from_output(rule: OutputRule, plain: Plain, x: Tensor) -> Tensor:
     """Compute an activation whose output alone is kept; by ``plain``, the same function, where nothing is kept."""
-    # A compiler chooses itself what it keeps, and an exporter is to see torch's own operator.
-    if (
-        torch.compiler.is_compiling()
-        or torch._C._get_tracing_state() is not None
-        or type(x) not in (Tensor, nn.Parameter)
-    ):
+    if is_recorded(x) or not _is_plain(x):
         return plain(x)
     if not (torch.is_grad_enabled() and x.requires_grad):  # forward mode alone keeps nothing either
         return plain(x)
@@ -48,6 +43,11 @@ def from_output(rule: OutputRule, plain: Plain, x: Tensor) -> Tensor:
     if forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None:  # type: ignore[no-untyped-call]
         raise _refused("in forward mode and reverse mode at once")
     return cast("Tensor", _FromOutput.apply(x, rule))
+
+
+def _is_plain(x: Tensor) -> bool:
+    """Say whether a tensor is one block of numbers, as the rules read it: no subclass, nested or sparse one."""
+    return type(x) in (Tensor, nn.Parameter) and not x.is_nested and x.layout == torch.strided
 
 
 def _refused(where: str) -> DerivativeFromOutputError:

@@ -328,3 +328,18 @@ def test_fuse_leaves_them_and_explain_asks_them():
     assert found["hard_swish"] == found["elu"] == "memory='output' of this function is torch's operations"
     module = activations.create("gelu_sigmoid", memory="output", kernels="off")
     assert kernels.explain(module, torch.zeros(3)).code == "torch"
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_nested_tensors_are_computed_by_torch(layout):
+    """Against torch's function of each part."""
+    parts = [sample(2, 4).detach(), sample(3, 4).detach()]
+    nested = torch.nested.nested_tensor(parts, layout=layout, requires_grad=True)
+    y = saving("gelu")(nested)
+    y.to_padded_tensor(0.0).sum().backward()
+    for part, value, gradient in zip(parts, y.unbind(), nested.grad.unbind(), strict=True):
+        alone = part.clone().requires_grad_()
+        expected = nn.functional.gelu(alone)
+        torch.testing.assert_close(value, expected)
+        torch.testing.assert_close(gradient, torch.autograd.grad(expected.sum(), alone)[0])
