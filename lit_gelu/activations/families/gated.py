@@ -24,7 +24,7 @@ from lit_gelu.activations.gpu.modules import KernelModule, OwnKernelModule, chec
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
-from lit_gelu.activations.numerics.arguments import elementwise
+from lit_gelu.activations.numerics.arguments import elementwise, one_node
 from lit_gelu.activations.numerics.channels import positive_number
 from lit_gelu.activations.numerics.memory import checked_memory, compute, memory_text
 
@@ -132,6 +132,7 @@ def swiglu(x: Tensor, dim: int = -1, beta: float = 1.0) -> Tensor:
     return swish(gate, beta) * value
 
 
+@one_node
 def halves(name: str, x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     """Return the two halves of a dimension."""
     if not -x.dim() <= dim < x.dim() or x.shape[dim] % 2:

@@ -17,10 +17,12 @@ from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
 from lit_gelu.activations.numerics.arguments import (
+    check_floating,
     check_positive,
     elementwise,
     elementwise_derivative,
     largest,
+    one_node,
     per_channel,
 )
 from lit_gelu.activations.numerics.channels import ChannelModule, finite_numbers, positive_scale
@@ -126,9 +128,11 @@ def _quotient(numerator: Tensor, sigma: float | Tensor) -> Tensor:
     return _bounded(_bounded(numerator) / sigma)
 
 
-def scaled_gelu(x: Tensor, sigma: float) -> Tensor:
-    """Return ``sigma GELU(x / sigma)`` by torch's kernel: the case of mean 0."""
-    return sigma * F.gelu(x / sigma)
+@one_node
+def zero_mean_gelu(x: Tensor, sigma: float) -> Tensor:
+    """Return ``sigma GELU(x / sigma)`` by torch's kernel, and in pieces where ``x / sigma`` may overflow."""
+    check_floating("gaussian_gelu", x)
+    return normal_gated(x, 0.0, sigma) if _may_overflow(x.dtype, sigma) else sigma * F.gelu(x / sigma)
 
 
 @elementwise
@@ -247,13 +251,12 @@ class GaussianGELU(OwnKernelModule, ChannelModule):
 
     def _with(self, x: Tensor, mu: float | Tensor, sigma: float | Tensor) -> Tensor:
         """Compute the function with these parameters by torch's kernels."""
-        is_scaled = not isinstance(mu, Tensor) and not isinstance(sigma, Tensor) and mu == 0.0
-        if not is_scaled or (sigma != 1.0 and _may_overflow(x.dtype, float(sigma))):
-            function = functools.partial(normal_gated, channel_dim=self.channel_dim)
-            return compute_with(self.memory, function, x, mu=mu, sigma=sigma)
-        if sigma == 1.0:
+        if _is_standard(mu, sigma):
             return F.gelu(x)
-        return compute_with(self.memory, scaled_gelu, x, sigma=sigma)
+        if isinstance(mu, float) and isinstance(sigma, float) and mu == 0.0:
+            return compute_with(self.memory, zero_mean_gelu, x, sigma=sigma)
+        function = functools.partial(normal_gated, channel_dim=self.channel_dim)
+        return compute_with(self.memory, function, x, mu=mu, sigma=sigma)
 
     def extra_repr(self) -> str:
         """Return ``mu=..., sigma=..., learnable=...`` for ``repr``."""

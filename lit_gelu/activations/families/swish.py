@@ -220,7 +220,7 @@ class Swish(OwnKernelModule, ChannelModule):
     def _with(self, x: Tensor, beta: float | Tensor, _: float | Tensor = 0.0) -> Tensor:
         """Compute the function with this slope by torch's kernels."""
         beta = per_channel("swish", "beta", beta, x, self.channel_dim)
-        if not isinstance(beta, Tensor) and beta == 1.0:
+        if isinstance(beta, float) and beta == 1.0:
             return F.silu(x)
         return compute_with(self.memory, swish_by_kernels, x, beta=beta)
 

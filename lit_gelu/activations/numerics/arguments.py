@@ -7,6 +7,8 @@ from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
+from torch.fx import Proxy
+from torch.overrides import handle_torch_function
 
 from lit_gelu.activations.errors import ActivationArgumentError
 
@@ -21,10 +23,23 @@ OPERATION_DTYPES = {
 }
 
 
+def one_node(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Have ``torch.fx.symbolic_trace`` write down a function that asks for dtypes, sizes or values as one node."""
+    # `torch.fx.wrap` does so by the names in one module, and other modules import these functions.
+
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        proxies = [value for value in (*args, *kwargs.values()) if isinstance(value, Proxy)]
+        return handle_torch_function(called, proxies, *args, **kwargs) if proxies else function(*args, **kwargs)
+
+    return called
+
+
 def elementwise(function: Function) -> Function:
     """Make a function of a float32 or float64 tensor one of any floating tensor, computed in the operation dtype."""
     # The result has the dtype of ``x``; tensor parameters are converted to the operation dtype.
 
+    @one_node
     @functools.wraps(function)
     def computed(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         check_floating(function.__name__, x)
@@ -79,8 +94,12 @@ def check_positive(name: str, parameter: str, value: float | Tensor) -> None:
 
 def per_channel(name: str, parameter: str, value: float | Tensor, x: Tensor, channel_dim: int = 1) -> float | Tensor:
     """Shape a number, or a tensor ``()`` or ``(channels,)``, so that it is broadcast as ``F.prelu`` does its weight."""
-    if not isinstance(value, Tensor):
-        return value
+    return value if isinstance(value, (int, float)) else _broadcast(name, parameter, value, x, channel_dim)
+
+
+@one_node
+def _broadcast(name: str, parameter: str, value: Tensor, x: Tensor, channel_dim: int) -> Tensor:
+    """Shape a tensor for `per_channel`."""
     if value.numel() == 1:
         return value.reshape(())
     dim = channel_dim + x.dim() if channel_dim < 0 else channel_dim

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations.errors import ActivationArgumentError
+from lit_gelu.activations.numerics.arguments import one_node
 from lit_gelu.errors import shown
 
 INFER = "infer"
@@ -162,6 +163,7 @@ class ChannelModule(nn.Module):
         return "" if self.channels is None else f", channels={self.channels!r}, channel_dim={self.channel_dim}"
 
 
+@one_node
 def positive_scale(log_scale: Tensor) -> Tensor:
     """Return ``exp(log_scale)``, kept finite: a scale that overflows would make ``inf * 0`` of values and gradients."""
     return torch.exp(log_scale.clamp(max=math.log(torch.finfo(log_scale.dtype).max) - 1.0))
