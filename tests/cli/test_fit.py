@@ -290,6 +290,21 @@ def test_digits_example_runs_as_it_stands(tmp_path):
     assert metrics(run / "version_1")["test_error"] < 0.08
 
 
+def test_the_example_of_a_swap_learns(tmp_path):
+    """It is at chance, 90 %, before training, and goes on falling after the swap at the third epoch."""
+    config = EXAMPLES / "digits_relu_to_gelu.yaml"
+    assert main(["fit", f"--config={config}", *FAST[:3]]) == 0
+    run = tmp_path / "runs/digits_relu_to_gelu"
+    with (run / "version_0/metrics.csv").open() as file:
+        errors = {int(row["epoch"]): float(row["val_error"]) for row in csv.DictReader(file) if row["val_error"]}
+    assert list(errors) == [0, 1, 2, 3, 4, 5]
+    assert errors[1] < 0.25
+    assert errors[5] < 0.6 * errors[1]
+    checkpoint = run / "version_0/checkpoints/last.ckpt"
+    assert main(["test", f"--config={config}", f"--ckpt_path={checkpoint}", *FAST[:3]]) == 0
+    assert metrics(run / "version_1")["test_error"] < 0.12
+
+
 @pytest.mark.full
 def test_script_example_runs_as_it_stands(tmp_path):
     script = [sys.executable, "-P", str(EXAMPLES / "train_digits.py"), "elu(alpha=0.5)"]

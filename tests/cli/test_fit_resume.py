@@ -22,10 +22,10 @@ def _own_folder(tmp_path, monkeypatch):
 
 
 def write_configuration(path, *, exact):
-    """Write the example's configuration, with a smaller net and every checkpoint kept."""
+    """Write the example's configuration, with a smaller net, dropout, and every checkpoint kept."""
     config = yaml.safe_load(EXAMPLE.read_text())
     assert EXACT in config["trainer"]["callbacks"]
-    config["model"]["init_args"] |= {"hidden_layers": 2}
+    config["model"]["init_args"] |= {"hidden_layers": 2, "keep": 0.5}
     config["data"]["init_args"] |= {"batch_size": 128}
     config["trainer"] |= {"max_epochs": 3, "accelerator": "cpu", "log_every_n_steps": 1}
     config["trainer"] |= {"enable_progress_bar": False, "enable_model_summary": False}
