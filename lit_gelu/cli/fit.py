@@ -11,7 +11,7 @@ import pickle
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, cast
 
 import torch
@@ -25,9 +25,11 @@ import lit_gelu.callbacks  # noqa: F401
 from lit_gelu.activations import UnknownActivationError, building_from_file
 from lit_gelu.callbacks.checkpoint_file import not_plain, texts_and_mappings
 from lit_gelu.cli import choose, own_modules
+from lit_gelu.cli.given_arguments import CLASS, arguments_of, require_those_of_checkpoint, written_options
 from lit_gelu.cli.loading import checked_arguments, unregistered
 from lit_gelu.cli.mistakes import PlainErrors
 from lit_gelu.cli.options import ExamplesHelpFormatter
+from lit_gelu.cli.swapped_checkpoint import swaps_restored
 from lit_gelu.cli.terminal import silence_known_warnings
 from lit_gelu.data import DigitsData
 from lit_gelu.errors import LitGeluError
@@ -35,7 +37,8 @@ from lit_gelu.extras import MissingExtraError, need
 from lit_gelu.files import is_file
 from lit_gelu.tasks import MNISTClassifier
 
-DEFAULTS = (f"--model=lit_gelu.tasks.{MNISTClassifier.__name__}", f"--data=lit_gelu.data.{DigitsData.__name__}")
+DEFAULT_MODEL = f"lit_gelu.tasks.{MNISTClassifier.__name__}"
+DEFAULTS = (f"--model={DEFAULT_MODEL}", f"--data=lit_gelu.data.{DigitsData.__name__}")
 TRAINER = {"max_epochs": 20, "log_every_n_steps": 10, "default_root_dir": "runs"}
 BEGIN_ANEW = {"fit", "choose"}  # sub-commands that need no checkpoint
 EXIT_TERMINATED = 143  # 128 + SIGTERM, as shells report it
@@ -104,6 +107,9 @@ class LitGeluCLI(LightningCLI):
     def __init__(self, args: list[str]) -> None:
         self._given: list[object] | None = None  # with --ckpt_path: what the caller's own configuration holds
         subcommand, *given = args
+        # Defaults are arguments before all others. As defaults of the parser they would have arguments of their own
+        # (keep, batch_size), and jsonargparse hands those on to another class that takes some of the same name.
+        self._words = [subcommand, *DEFAULTS, *given]
         super().__init__(
             parser_class=FitParser,
             trainer_class=choose.ChoosingTrainer,
@@ -115,9 +121,7 @@ class LitGeluCLI(LightningCLI):
                 "formatter_class": ExamplesHelpFormatter,  # the sub-commands' parsers take it over
                 **{name: {"epilog": text} for name, text in EXAMPLES.items()},
             },
-            # Defaults are arguments before all others. As defaults of the parser they would have arguments of their own
-            # (keep, batch_size), and jsonargparse hands those on to another class that takes some of the same name.
-            args=[subcommand, *DEFAULTS, *given],
+            args=self._words,
         )
 
     @staticmethod
@@ -197,15 +201,29 @@ class LitGeluCLI(LightningCLI):
         found = checked_arguments(path, options.model.class_path, self._given)
         if found:
             self.config = self.parser.parse_object({subcommand: {"model": found}}, self.config)
+            self._compare_given(str(path))
+
+    def _compare_given(self, path: str) -> None:
+        """Refuse options of the model that differ from its checkpoint; warn of a configuration that does."""
+        subcommand = self.config.subcommand
+        given = arguments_of(self.parser.parse_args(self._words, defaults=False)[subcommand].model)
+        written = written_options(self._words[1 + len(DEFAULTS) :])
+        if given[CLASS] == DEFAULT_MODEL and CLASS not in written:
+            del given[CLASS]  # as far as one can see, only the default
+        require_those_of_checkpoint(given, arguments_of(self.config[subcommand].model), written, path)
 
     def _run_subcommand(self, subcommand: str) -> None:
         try:
-            with _checkpoint_required(subcommand):
+            with _checkpoint_required(subcommand), self._checkpoint_fits():
                 super()._run_subcommand(subcommand)
         except SystemExit:  # of SIGTERM or Ctrl-C
             if subcommand == "fit":
                 self._say_checkpoint()
             raise
+
+    def _checkpoint_fits(self) -> AbstractContextManager[None]:
+        """Let the model take a checkpoint in which activations were swapped, and say where one does not fit."""
+        return swaps_restored(self.model) if self._get(self.config, "ckpt_path") else nullcontext()
 
     def after_fit(self) -> None:
         """Say where the checkpoint and the logs are."""

@@ -1,0 +1,104 @@
+"""``--ckpt_path`` of a model of one's own in which activations were swapped, without its ``ActivationSwap``."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
+
+from lit_gelu.callbacks.swap.checkpoint import ACTIVATIONS_KEY, SWAPS_KEY, Checkpoint, Participant, install_hooks
+from lit_gelu.callbacks.swap.member import find_run, swaps_of
+from lit_gelu.callbacks.swap.run import registry_for
+from lit_gelu.callbacks.trainer_facts import as_batch
+from lit_gelu.cli.input_sample import InputSampleError, inputs_of_data
+from lit_gelu.errors import LitGeluError, message_of
+from lit_gelu.surgery.activation_record import restore_activations
+from lit_gelu.surgery.marks import is_mark, without_marks
+from lit_gelu.tasks.activation_task import ActivationTask
+
+_WITH_SWAP = "Give the ActivationSwap that it was trained with in --trainer.callbacks, or the configuration of that run"
+
+
+class SwappedCheckpointError(LitGeluError, ValueError):
+    """A checkpoint whose weights do not fit the model as it is built."""
+
+
+class SwapRestorer:
+    """Gives a module the activations that a checkpoint names, as `lit_gelu.callbacks.load_from_checkpoint` does."""
+
+    def __init__(self, module: LightningModule) -> None:
+        self.module = module
+
+    def write_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Add nothing: a run that would go on with swaps is refused."""
+
+    def read_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Put the activations in before the weights are loaded."""
+        module, weights = self.module, checkpoint.get("state_dict", {})
+        if ACTIVATIONS_KEY not in checkpoint:
+            _require_own_marks(module, weights)
+            return
+        if module.trainer.state.fn == TrainerFn.FITTING and checkpoint.get(SWAPS_KEY):
+            # The callback also keeps optimizers and annealing right, and writes the swaps into the next checkpoint.
+            raise SwappedCheckpointError(
+                f"Activations of {type(module).__name__} were swapped before this checkpoint was saved, and fit cannot "
+                f"go on without the callback. {_WITH_SWAP}."
+            )
+        restore_activations(module, checkpoint[ACTIVATIONS_KEY], registry_for(module, []), _sample)
+        without_marks(weights)
+
+
+@contextmanager
+def swaps_restored(module: LightningModule) -> Iterator[None]:
+    """Have a module take the checkpoint of a swapped one from its Trainer; say in words where weights do not fit."""
+    if not isinstance(module, ActivationTask):  # tasks do so by themselves
+        install_hooks(module, _restorer)
+    try:
+        yield
+    except RuntimeError as error:
+        if not str(error).startswith("Error(s) in loading state_dict for"):
+            raise
+        raise SwappedCheckpointError(
+            f"The checkpoint is of another model than {type(module).__name__} with these arguments: "
+            f"{' '.join(message_of(error).split())}. Give --model and its arguments as they were in training."
+        ) from error
+
+
+def _restorer(module: LightningModule) -> Participant | None:
+    """Return who reads a checkpoint: the run's swaps, which callbacks of the model's own may be, or else this file."""
+    trainer: Trainer | None = module._trainer
+    if trainer is None:
+        return None
+    return find_run(module) if swaps_of(trainer) else SwapRestorer(module)
+
+
+def _sample(module: LightningModule) -> Any:
+    """Return what finds calls of functions in a module: its own example, or the first rows of its data."""
+    if module.example_input_array is not None:
+        return as_batch(module.example_input_array, module)
+    data = module.trainer.datamodule  # type: ignore[attr-defined]  # a connector sets it
+    try:
+        sample = None if data is None else inputs_of_data(data, module)
+    except InputSampleError:
+        sample = None
+    if sample is None:
+        name = type(module).__name__
+        raise SwappedCheckpointError(
+            f"Calls of functions were swapped in the checkpoint's model. To find them in {name}, a sample of its input "
+            "is needed: it has no example_input_array, and there is no data module whose batches begin with one. Set "
+            f"example_input_array in {name}. {_WITH_SWAP.replace('Give', 'Or give')}."
+        )
+    return as_batch(sample, module)
+
+
+def _require_own_marks(module: LightningModule, weights: Any) -> None:
+    """Refuse weights of swapped activations that the module has not, where no record says which they are."""
+    marks = {key for key in weights if isinstance(key, str) and is_mark(key)}
+    foreign = marks - set(module.state_dict()) if marks else set()
+    if foreign:
+        swapped = ", ".join(sorted(key.partition("__load_with")[0] for key in foreign))
+        raise SwappedCheckpointError(
+            f"The checkpoint is of a model in which lit_gelu.surgery.swap was called ({swapped}), and has no record of "
+            f"it. Make the same swaps in {type(module).__name__}.__init__."
+        )

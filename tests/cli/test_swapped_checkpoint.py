@@ -1,0 +1,195 @@
+"""`--ckpt_path` of a swapped model of one's own, without its `ActivationSwap`: loaded as it was trained, or told."""
+
+import csv
+import importlib
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from lightning.pytorch import Trainer
+from torch.nn import functional
+
+from lit_gelu import surgery
+from lit_gelu.callbacks import ActivationSwap
+from lit_gelu.cli.main import main
+
+MODULE = """
+import torch
+from lightning.pytorch import LightningDataModule, LightningModule
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class SwappedNet(LightningModule):
+    def __init__(self, width: int = 4):
+        super().__init__()
+        self.save_hyperparameters()
+        self.inner, self.middle, self.outer = nn.Linear(3, width), nn.Linear(width, width), nn.Linear(width, 2)
+        self.activation = nn.ReLU()
+
+    def forward(self, x):
+        return self.outer(functional.silu(self.middle(self.activation(self.inner(x)))))
+
+    def training_step(self, batch, number):
+        loss = functional.cross_entropy(self(batch[0]), batch[1])
+        self.log("loss", loss, on_step=False, on_epoch=True)
+        return loss
+
+    validation_step = test_step = training_step
+
+    def predict_step(self, batch, number):
+        return self(batch[0])
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class SwappedData(LightningDataModule):
+    def train_dataloader(self):
+        x = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
+        return DataLoader(TensorDataset(x, (x.sum(1) > 0).long()), batch_size=16)
+
+    val_dataloader = test_dataloader = predict_dataloader = train_dataloader
+
+
+class Reversed(SwappedData):
+    def train_dataloader(self):
+        x = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
+        return DataLoader([{"label": 0, "row": row} for row in x], batch_size=16)
+
+    val_dataloader = test_dataloader = predict_dataloader = train_dataloader
+"""
+OWN = ["--import=swapped_cli_module", "--model=swapped_cli_module.SwappedNet", "--data=swapped_cli_module.SwappedData"]
+FAST = [
+    "--trainer.accelerator=cpu",
+    "--trainer.enable_progress_bar=false",
+    "--trainer.enable_model_summary=false",
+    "--trainer.logger=lightning.pytorch.loggers.CSVLogger",
+    "--trainer.logger.save_dir=runs",
+    "--trainer.max_epochs=2",
+    "--trainer.log_every_n_steps=1",
+]
+pytestmark = pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`, callbacks used to create")
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path, monkeypatch):
+    (tmp_path / "swapped_cli_module.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    yield
+    sys.modules.pop("swapped_cli_module", None)
+    for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS"):
+        os.environ.pop(name, None)
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.syspath_prepend(str(tmp_path))
+        return importlib.import_module("swapped_cli_module")
+
+
+def trained(module, swaps, **options):
+    """Train for an epoch with a swap at its first step, and save swapped.ckpt."""
+    torch.manual_seed(0)
+    callbacks = [ActivationSwap(swaps, at_step=1, **options)] if swaps else []
+    trainer = Trainer(
+        max_epochs=1, accelerator="cpu", enable_progress_bar=False, enable_model_summary=False, logger=False,
+        enable_checkpointing=False, callbacks=callbacks,
+    )  # fmt: skip
+    net = module.SwappedNet()
+    trainer.fit(net, module.SwappedData())
+    trainer.save_checkpoint("swapped.ckpt")
+    return net
+
+
+def loss_by_hand(module, first, second):
+    """The mean loss on the data, of the checkpoint's weights and two functions."""
+    weights = torch.load("swapped.ckpt", weights_only=True)["state_dict"]
+    x, labels = module.SwappedData().test_dataloader().dataset.tensors
+    for layer, function in (("inner", first), ("middle", second), ("outer", lambda y: y)):
+        x = function(functional.linear(x, weights[f"{layer}.weight"], weights[f"{layer}.bias"]))
+    return functional.cross_entropy(x, labels).item()
+
+
+def logged_loss():
+    (path,) = Path().rglob("metrics.csv")
+    with path.open() as file:
+        (row,) = csv.DictReader(file)
+    return float(row["loss"])
+
+
+@pytest.mark.parametrize("command", ["test", "validate"])
+def test_it_is_measured_as_it_was_trained(command, module):
+    trained(module, {"activation": "gelu", "activation:silu": "mish"}, input_sample=torch.zeros(1, 3))
+    assert main([command, *FAST, *OWN, "--ckpt_path=swapped.ckpt"]) == 0
+    assert logged_loss() == pytest.approx(loss_by_hand(module, functional.gelu, functional.mish), rel=1e-5)
+
+
+def test_a_learned_parameter_comes_with_it(module):
+    net = trained(module, {"activation": "swish(beta=1.5, learnable=True)"})
+    beta = 1.5 * dict(net.named_parameters())["activation.log_scale"].exp().item()
+    assert main(["test", *FAST, *OWN, "--ckpt_path=swapped.ckpt"]) == 0
+    expected = loss_by_hand(module, lambda x: x * torch.sigmoid(beta * x), functional.silu)
+    assert logged_loss() == pytest.approx(expected, rel=1e-5)
+
+
+def test_predictions(module, tmp_path):
+    trained(module, {"activation": "gelu"})
+    assert main(["predict", *FAST, *OWN, "--ckpt_path=swapped.ckpt"]) == 0
+
+
+def test_calls_cannot_be_found_without_a_sample(module, capsys):
+    trained(module, {"activation:silu": "mish"}, input_sample=torch.zeros(1, 3))
+    data = ["--data=swapped_cli_module.Reversed"]
+    assert main(["test", *FAST, *OWN, *data, "--ckpt_path=swapped.ckpt"]) == 2
+    error = capsys.readouterr().err
+    assert "Set example_input_array in SwappedNet" in error
+    assert "Traceback" not in error
+
+
+def test_fit_goes_on_with_the_callback_alone(module, capsys):
+    trained(module, {"activation": "gelu"})
+    going_on = ["fit", *FAST, *OWN, "--ckpt_path=swapped.ckpt"]
+    assert main(going_on) == 2
+    error = capsys.readouterr().err
+    assert "Activations of SwappedNet were swapped" in error
+    assert "Give the ActivationSwap that it was trained with in --trainer.callbacks" in error
+    swap = ["--trainer.callbacks=ActivationSwap", "--trainer.callbacks.swaps={activation: gelu}"]
+    assert main([*going_on, *swap, "--trainer.callbacks.at_step=1", "--trainer.logger.name=second"]) == 0
+    (path,) = Path("runs/second").rglob("*.ckpt")
+    assert torch.load(path, weights_only=True)["lit_gelu_activations"] == {"activation": "gelu"}
+
+
+def test_fit_goes_on_from_a_checkpoint_before_the_swap(module, capsys):
+    trained(module, {"activation": "gelu"})
+    checkpoint = torch.load("swapped.ckpt", weights_only=True)
+    before = trained(module, {})
+    checkpoint |= {"state_dict": before.state_dict(), "lit_gelu_activation_swaps": [], "callbacks": {}}
+    checkpoint["lit_gelu_activations"] = {"activation": "relu"}
+    torch.save(checkpoint, "swapped.ckpt")
+    assert main(["fit", *FAST, *OWN, "--ckpt_path=swapped.ckpt"]) == 0
+
+
+def test_a_swap_that_nothing_records_is_told(module, capsys):
+    net = trained(module, {})
+    surgery.swap(net, {"activation": "gelu"})
+    checkpoint = torch.load("swapped.ckpt", weights_only=True)
+    torch.save(checkpoint | {"state_dict": net.state_dict()}, "swapped.ckpt")
+    assert main(["test", *FAST, *OWN, "--ckpt_path=swapped.ckpt"]) == 2
+    error = capsys.readouterr().err
+    assert "in which lit_gelu.surgery.swap was called (activation.swapped_to_gelu)" in error
+    assert "Make the same swaps in SwappedNet.__init__" in error
+
+
+def test_weights_of_another_model_are_told_in_words(module, capsys):
+    trained(module, {})
+    checkpoint = torch.load("swapped.ckpt", weights_only=True)
+    torch.save(checkpoint | {"hyper_parameters": {"width": 5}}, "swapped.ckpt")
+    assert main(["test", *FAST, *OWN, "--ckpt_path=swapped.ckpt"]) == 2
+    error = capsys.readouterr().err
+    assert "The checkpoint is of another model than SwappedNet with these arguments" in error
+    assert "size mismatch for inner.weight" in error
