@@ -350,7 +350,7 @@ class LossCurvatureMonitor(ExplainedOnce):
     def _check_reduction(
         self, trainer: Trainer, pl_module: LightningModule, pending: PendingEvent, batch: Any, batch_idx: int
     ) -> None:
-        """At the first event, warn of a loss that is a sum over examples if only some of these are probed."""
+        """At the first event, warn of a loss that seems to be a sum over examples if only some of these are probed."""
         parts = self.batches.take(trainer, pending.kept)
         if self._reduction_known or not self.batches.is_part(parts, batch):
             return
@@ -362,9 +362,10 @@ class LossCurvatureMonitor(ExplainedOnce):
             parts[0],
         ):
             self._warn_once(
-                "the loss is a sum over the examples, not their mean, so figures are of the sum over those that are "
-                "probed, and grow with their number: they cannot be compared with 2 / learning rate, nor between "
-                "probes of different sizes. Give fraction=None, or define curvature_loss(batch) that returns a mean."
+                "the loss seems to be a sum over the examples, not their mean: three copies of a batch have three "
+                "times its loss. Figures are then of the sum over those that are probed, and grow with their number: "
+                "they cannot be compared with 2 / learning rate, nor between probes of different sizes. Give "
+                "fraction=None, or define curvature_loss(batch) that returns a mean."
             )
 
     def _warn_once(self, sentence: str) -> None:

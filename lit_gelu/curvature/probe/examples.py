@@ -139,9 +139,11 @@ def take_examples(batch: Any, count: int) -> Any:
     return _changed_by_example(batch, lambda piece: piece[:count])
 
 
-def repeat_examples(batch: Any) -> Any:
-    """Return a batch in which all that `take_examples` would cut comes twice, one after the other."""
-    return _changed_by_example(batch, lambda piece: torch.cat([piece] * 2) if isinstance(piece, Tensor) else piece * 2)
+def repeat_examples(batch: Any, times: int = 2) -> Any:
+    """Return a batch in which all that `take_examples` would cut comes several times, one after the other."""
+    return _changed_by_example(
+        batch, lambda piece: torch.cat([piece] * times) if isinstance(piece, Tensor) else piece * times
+    )
 
 
 def _changed_by_example(batch: Any, change: Callable[[Any], Any]) -> Any:

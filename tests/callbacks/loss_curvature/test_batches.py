@@ -1,5 +1,7 @@
 """Batches that training changes, moves, transforms or skips, and batches of unusual make."""
 
+import math
+
 import pytest
 import torch
 from callback_helpers import collected_warnings
@@ -9,9 +11,10 @@ from probe_nets import CLASSES, FEATURES, batch_of, full_hessian
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_sequence
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 from lit_gelu.callbacks import LossCurvatureMonitor
+from lit_gelu.callbacks.loss_curvature.run import is_sum
 from lit_gelu.curvature.loss import LossCurvatureError
 
 
@@ -158,10 +161,38 @@ class Reduced(Net):
     ],
 )
 def test_a_loss_that_is_a_sum_is_said_where_a_part_is_probed(tmp_path, reduce, options, count):
-    with collected_warnings("the loss is a sum over the examples") as messages:
+    with collected_warnings("the loss seems to be a sum over the examples") as messages:
         monitor = LossCurvatureMonitor(every_n_steps=1, lanczos_steps=2, **options)
         assert len(fit(tmp_path, monitor, model=Reduced(reduce), loader=data(64, 32))) == 2
     assert len(messages) == count
+
+
+class Contrastive(Net):
+    """The mean of a contrastive loss: n copies of a batch add log n to it, as each example has n partners."""
+
+    def training_step(self, batch, batch_idx):
+        one, other = F.normalize(self(batch[0])), F.normalize(batch[0][:, :CLASSES])
+        logits = one @ other.T
+        return F.cross_entropy(logits, torch.arange(len(logits)))
+
+
+@pytest.mark.parametrize("loss", [0.3, 0.45, 0.6, 0.693, 0.75, 0.9, 1.2])
+def test_a_mean_that_grows_with_the_logarithm_is_no_sum(loss):
+    assert not is_sum(loss, loss + math.log(2), loss + math.log(3))
+    assert is_sum(loss, 2 * loss, 3 * loss)
+    assert is_sum(-loss, -2 * loss, -3 * loss)
+    assert not is_sum(loss, loss, loss)
+    assert not is_sum(0.0, 0.0, 0.0)
+
+
+def test_a_contrastive_mean_is_not_called_a_sum(tmp_path):
+    """Identical inputs give each of n examples the same logits, and a loss of log n: two copies of two double it."""
+    batch = (torch.ones(8, FEATURES, dtype=torch.float64), torch.zeros(8, dtype=torch.long))
+    with collected_warnings("sum over the examples") as messages:
+        monitor = LossCurvatureMonitor(at_steps=[0], samples=4, lanczos_steps=2)
+        fit(tmp_path, monitor, model=Contrastive(), loader=DataLoader(TensorDataset(*batch), batch_size=8))
+    assert monitor.latest["probe_loss"] == pytest.approx(math.log(4))
+    assert messages == []
 
 
 def test_other_outputs_without_a_loss_are_still_refused(tmp_path):
