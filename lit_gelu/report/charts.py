@@ -1,6 +1,7 @@
 """Charts as inline SVG: curves over steps, and heat maps of activations; colours come from the page's style."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -159,6 +160,9 @@ def _line(curve: LoggedCurve, across: Axis, down: Axis, kind: str) -> list[str]:
 def heat_map(rows: Sequence[LoggedCurve], label: str, swaps: Iterable[int] = ()) -> str:
     """Return curves as rows of colours, a row a site, from left to right the steps; names are those of the curves.
 
+    A column is an interval of steps, up to the one that ends it, and a cell shows the latest value in it: rows may be
+    of other steps than their neighbours.
+
     Args:
         rows: At most `MOST_ROWS`; the others are left out.
         label: What a screen reader says.
@@ -198,13 +202,14 @@ def _cell(columns: Sequence[int]) -> float:
 
 def _row(row: LoggedCurve, y: float, columns: Sequence[int], colours: Axis) -> list[str]:
     """Return one row of a heat map: its name, and a cell a column that has a value."""
-    known, width = dict(zip(row.steps, row.values, strict=True)), _cell(columns)
+    width = _cell(columns)
+    points = zip(row.steps, row.values, strict=True)
+    latest = {bisect_left(columns, step): (step, value) for step, value in points}  # a later step takes the place
     name = row.name or "(the model)"
     parts = [
         f'<text x="{_LABELS - 6}" y="{y + 11}" text-anchor="end">{text(_short(name))}<title>{text(name)}</title></text>'
     ]
-    for i, step in enumerate(columns):
-        value = known.get(step, math.nan)
+    for i, (step, value) in latest.items():
         if math.isfinite(value):
             said, colour = f"{text(name)}, step {step}: {number(value)}", _colour(colours.place(value))
             parts.append(
