@@ -5,6 +5,9 @@ import math
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 from lit_gelu import activations
 from lit_gelu.activations import functional
@@ -118,3 +121,37 @@ def test_memory_that_others_share_is_not_written_again():
     module.to(torch.float32).share_memory()
     assert module.beta.data_ptr() != place
     assert module.beta.is_shared()
+
+
+LEARNED = ("swish(learnable=True{})", "gaussian_gelu(learnable=True{})", "xielu(learnable=True{})")
+
+
+@pytest.fixture
+def mesh(tmp_path):
+    dist.init_process_group("gloo", init_method=(tmp_path / "store").as_uri(), rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,))
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("spec", LEARNED)
+def test_fsdp_shards_one_value_that_has_a_dimension(spec, mesh):
+    """The gradients of the sharded parameters are those of the module that FSDP refuses."""
+    x = torch.randn(4, 8)
+    module = torch.nn.Sequential(activations.create(spec.format(", channels=1")))
+    fully_shard(module, mesh=mesh)
+    module(x).square().sum().backward()
+    plain = activations.create(spec.format(""))
+    plain(x).square().sum().backward()
+    for sharded, expected in zip(module.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(sharded.grad.full_tensor().reshape(()), expected.grad)
+
+
+@pytest.mark.parametrize("spec", LEARNED)
+def test_what_was_saved_with_either_shape_is_loaded_with_the_other(spec):
+    scalar, vector = (activations.create(spec.format(channels)) for channels in ("", ", channels=1"))
+    saved = {name: torch.tensor(0.3) for name in scalar.state_dict()}
+    vector.load_state_dict(saved)
+    assert all(torch.equal(value, torch.tensor([0.3])) for value in vector.state_dict().values())
+    assert all(value.shape == () for value in saved.values())
+    scalar.load_state_dict(vector.state_dict())
+    assert all(torch.equal(value, torch.tensor(0.3)) for value in scalar.state_dict().values())

@@ -178,6 +178,7 @@ class GaussianGELU(OwnKernelModule, ChannelModule):
         learnable: Whether both are learned.
         channels: How many of each are learned: ``None`` for one, a number for one a channel, ``"infer"`` for as many as
             the layer before has outputs; see `lit_gelu.surgery.infer_channels_`.
+            FSDP needs a number: 1 is one value for all, with a dimension.
         channel_dim: Which dimension of ``x`` the channels are: 1 as in ``torch.nn.PReLU``, -1 in transformers.
         memory: ``"recompute"`` keeps ``x`` alone for the backward pass; ``"autograd"`` what the kernels need.
         kernels: ``"auto"`` computes large 16-bit tensors on NVIDIA GPUs by a kernel (docs/kernels.md); ``"off"``

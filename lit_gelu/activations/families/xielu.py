@@ -10,11 +10,14 @@ from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
 from lit_gelu.activations.numerics.arguments import elementwise, elementwise_derivative
-from lit_gelu.activations.numerics.channels import positive_number
+from lit_gelu.activations.numerics.channels import positive_number, scalars_to_vectors
 from lit_gelu.activations.numerics.gates import decay
 from lit_gelu.activations.onnx_recipes import OnnxRecipes
+from lit_gelu.errors import shown
 
 Parameter = float | Tensor
+
+_LEARNED = ("log_p", "log_n")
 
 # From here to 0, exp(x) - 1 - x is summed as a series; of that many terms the first one left out is below rounding.
 SERIES_FROM = -1.0
@@ -106,7 +109,22 @@ def xielu_derivative(
 
 
 class XIELU(nn.Module):
-    """``alpha_p x^2 + beta x`` above 0, ``alpha_n (exp(x) - 1 - x) + beta x`` below; any shape and floating dtype."""
+    """``alpha_p x^2 + beta x`` above 0, ``alpha_n (exp(x) - 1 - x) + beta x`` below; any shape and floating dtype.
+
+    Args:
+        alpha_p: Coefficient above 0, or its initial value if it is learned; positive.
+        alpha_n: The same below 0; above ``beta``.
+        beta: Slope at 0; positive.
+        learnable: Whether ``alpha_p`` and ``alpha_n`` are learned.
+        channels: ``None``, or 1 for learned parameters of shape ``(1,)`` instead of ``()``, which FSDP needs.
+
+    Raises:
+        ActivationArgumentError: If a coefficient is out of its range, or ``channels`` is another number.
+
+    Example:
+        >>> XIELU()(torch.tensor([-1.0, 0.0, 1.0])).detach()
+        tensor([-0.2057,  0.0000,  1.3000])
+    """
 
     # The paper learns ``alpha_p > 0`` and ``alpha_n > beta`` through a softplus. Here they are ``alpha_p exp(log_p)``
     # and ``beta + (alpha_n - beta) exp(log_n)`` with both parameters starting at 0, so that they start at exactly the
@@ -115,7 +133,16 @@ class XIELU(nn.Module):
     log_p: nn.Parameter | None
     log_n: nn.Parameter | None
 
-    def __init__(self, alpha_p: float = 0.8, alpha_n: float = 0.8, beta: float = 0.5, learnable: bool = True) -> None:
+    channels: int | None = None  # pickles of earlier versions hold none
+
+    def __init__(
+        self,
+        alpha_p: float = 0.8,
+        alpha_n: float = 0.8,
+        beta: float = 0.5,
+        learnable: bool = True,
+        channels: int | None = None,
+    ) -> None:
         super().__init__()
         self.initial_alpha_p = positive_number("alpha_p", alpha_p)
         self.initial_alpha_n = positive_number("alpha_n", alpha_n)
@@ -123,20 +150,32 @@ class XIELU(nn.Module):
         if not self.initial_alpha_n > self.beta:
             raise ActivationArgumentError(f"alpha_n={alpha_n!r} is not accepted: give a number above beta={beta!r}.")
         self.learnable = bool(learnable)
-        self.register_parameter("log_p", nn.Parameter(torch.zeros(())) if self.learnable else None)
-        self.register_parameter("log_n", nn.Parameter(torch.zeros(())) if self.learnable else None)
+        self.channels = _one_or_none(channels, self.learnable)
+        shape = () if channels is None else (1,)
+        for name in _LEARNED:
+            self.register_parameter(name, nn.Parameter(torch.zeros(shape)) if self.learnable else None)
 
     @property
     def alpha_p(self) -> float | Tensor:
         """The present coefficient above 0: a number if it is fixed, a scalar tensor if it is learned."""
-        return self.initial_alpha_p if self.log_p is None else self.initial_alpha_p * torch.exp(self.log_p)
+        return self.initial_alpha_p if self.log_p is None else self.initial_alpha_p * self._factor(self.log_p)
 
     @property
     def alpha_n(self) -> float | Tensor:
         """The present coefficient below 0: a number if it is fixed, a scalar tensor if it is learned."""
         if self.log_n is None:
             return self.initial_alpha_n
-        return self.beta + (self.initial_alpha_n - self.beta) * torch.exp(self.log_n)
+        return self.beta + (self.initial_alpha_n - self.beta) * self._factor(self.log_n)
+
+    def _factor(self, log: Tensor) -> Tensor:
+        """Return the factor of an initial value as a scalar tensor."""
+        return torch.exp(log if self.channels is None else log.reshape(()))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
+        """Load parameters that were saved with the other ``channels`` too."""
+        if self.channels is not None:
+            scalars_to_vectors(state_dict, prefix, _LEARNED)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the function elementwise."""
@@ -147,8 +186,18 @@ class XIELU(nn.Module):
         """Return the arguments for ``repr``."""
         return (
             f"alpha_p={self.initial_alpha_p}, alpha_n={self.initial_alpha_n}, beta={self.beta}, "
-            f"learnable={self.learnable}"
+            f"learnable={self.learnable}" + ("" if self.channels is None else f", channels={self.channels}")
         )
+
+
+def _one_or_none(channels: object, learnable: bool) -> int | None:
+    """Return ``channels`` if it is accepted: both parameters are one number."""
+    if channels is None or (channels == 1 and type(channels) is int and learnable):
+        return channels
+    raise ActivationArgumentError(
+        f"XIELU: channels={shown(channels)} is not accepted with learnable={learnable}. Its parameters are one number "
+        "each: leave channels out, or give 1 for learned parameters of shape (1,), which FSDP needs."
+    )
 
 
 def _read(module: nn.Module) -> dict[str, Any]:
@@ -157,6 +206,7 @@ def _read(module: nn.Module) -> dict[str, Any]:
         "alpha_n": module.initial_alpha_n,
         "beta": module.beta,
         "learnable": module.learnable,
+        "channels": module.channels,
     }
 
 
@@ -164,7 +214,9 @@ def _live(module: nn.Module) -> dict[str, Any]:
     return {"alpha_p": module.alpha_p, "alpha_n": module.alpha_n, "beta": module.beta}
 
 
-def _facts(alpha_p: float = 0.8, alpha_n: float = 0.8, beta: float = 0.5, learnable: bool = True) -> ActivationFacts:
+def _facts(
+    alpha_p: float = 0.8, alpha_n: float = 0.8, beta: float = 0.5, learnable: bool = True, **_: Any
+) -> ActivationFacts:
     return ActivationFacts(
         "alpha_p x^2 + beta x if x > 0 else alpha_n (exp(x) - 1 - x) + beta x",
         "Huang and Schlag 2024, Deriving Activation Functions Using Integration (arXiv 2411.13010)",

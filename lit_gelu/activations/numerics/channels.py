@@ -52,6 +52,7 @@ class ChannelModule(nn.Module):
         initial: The parameters' values, or their initial values if they are learned.
         learned: Names of the ``torch.nn.Parameter`` objects; none if nothing is learned.
         channels: How many values each parameter has: ``None`` for one, ``"infer"`` for as many as the layer before has.
+            The one of ``None`` has shape ``()``, that of 1 has shape ``(1,)``, which FSDP can shard.
         channel_dim: Which dimension of the input the channels are.
 
     Raises:
@@ -156,11 +157,21 @@ class ChannelModule(nn.Module):
             # As `infer_channels_` makes them; what is loaded says nothing of where the model is.
             near = self._buffers.get(_PLACEHOLDER)
             self.set_channels(len(saved), *((None, None) if near is None else (near.device, near.dtype)))
+        if self.channels == 1:
+            scalars_to_vectors(state_dict, prefix, self._learned)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def channel_text(self) -> str:
         """Return what ``repr`` says of the channels, behind other arguments: nothing if there are none."""
         return "" if self.channels is None else f", channels={self.channels!r}, channel_dim={self.channel_dim}"
+
+
+def scalars_to_vectors(state_dict: dict[str, Any], prefix: str, names: Sequence[str]) -> None:
+    """Give saved parameters without a dimension one of length 1: saved with channels=None, loaded with channels=1."""
+    for name in names:  # the other way round, torch loads them itself
+        saved = state_dict.get(f"{prefix}{name}")
+        if isinstance(saved, Tensor) and saved.dim() == 0:
+            state_dict[f"{prefix}{name}"] = saved.reshape(1)
 
 
 @one_node

@@ -50,3 +50,18 @@ def test_a_module_keeps_its_digits_below_0(alpha_n):
 def test_numbers_out_of_range_are_refused(arguments):
     with pytest.raises(ActivationArgumentError, match=next(iter(arguments))):
         activations.create("xielu", **arguments)
+
+
+def test_parameters_with_a_dimension_compute_the_same():
+    """Against the formula, at a shape without dimensions too."""
+    for x in (torch.linspace(-3, 3, 7), torch.tensor(2.0), torch.tensor(-2.0)):
+        module = activations.create("xielu(channels=1)")
+        expected = torch.where(x > 0, 0.8 * x * x + 0.5 * x, 0.8 * (torch.exp(x) - 1 - x) + 0.5 * x)
+        torch.testing.assert_close(module(x), expected, rtol=1e-5, atol=1e-6)
+    assert str(activations.spec_of(module)) == "xielu(channels=1)"
+
+
+@pytest.mark.parametrize("arguments", [{"channels": 2}, {"channels": "infer"}, {"channels": 1, "learnable": False}])
+def test_other_numbers_of_channels_are_refused(arguments):
+    with pytest.raises(ActivationArgumentError, match=r"leave channels out, or give 1"):
+        activations.create("xielu", **arguments)
