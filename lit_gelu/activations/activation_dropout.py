@@ -76,7 +76,7 @@ class ActivationDropout(nn.Module):
 def _has_listeners(module: nn.Module) -> bool:
     """Say whether hooks wait for a call of the module, its own or those of all modules."""
     own = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
-    return any(own) or _has_any_global_hook()
+    return any(own) or bool(_has_any_global_hook())  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from torch.overrides import handle_torch_function
 from lit_gelu.activations.errors import ActivationArgumentError
 
 Function = TypeVar("Function", bound=Callable[..., Tensor])
+Traced = TypeVar("Traced", bound=Callable[..., Any])
 
 # 16-bit floats are computed in float32 and rounded once, at the end.
 OPERATION_DTYPES = {
@@ -23,7 +24,7 @@ OPERATION_DTYPES = {
 }
 
 
-def one_node(function: Callable[..., Any]) -> Callable[..., Any]:
+def one_node(function: Traced) -> Traced:
     """Have ``torch.fx.symbolic_trace`` write down a function that asks for dtypes, sizes or values as one node."""
     # `torch.fx.wrap` does so by the names in one module, and other modules import these functions.
 
@@ -32,7 +33,7 @@ def one_node(function: Callable[..., Any]) -> Callable[..., Any]:
         proxies = [value for value in (*args, *kwargs.values()) if isinstance(value, Proxy)]
         return handle_torch_function(called, proxies, *args, **kwargs) if proxies else function(*args, **kwargs)
 
-    return called
+    return cast("Traced", called)
 
 
 def elementwise(function: Function) -> Function:

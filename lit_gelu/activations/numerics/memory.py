@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch._C._functorch import TransformType, get_interpreter_stack
 from torch.autograd import forward_ad
+from torch.fx import Proxy
 
 from lit_gelu.activations.errors import ActivationArgumentError
 
@@ -58,7 +59,7 @@ def is_recorded(*tensors: object) -> bool:
     # exporter is to see torch's own operators.
     if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
         return True
-    return any(isinstance(tensor, torch.fx.Proxy) for tensor in tensors)
+    return any(isinstance(tensor, Proxy) for tensor in tensors)
 
 
 def compute(memory: str, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
