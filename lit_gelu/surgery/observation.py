@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 from lit_gelu.activations import ActivationSpec
 from lit_gelu.sandbox import as_written, evaluation_sandbox, isolated_random_state
 from lit_gelu.surgery.errors import SwapError
+from lit_gelu.surgery.method_codes import is_method_of
 from lit_gelu.surgery.places import CallPlace, Origin, call_place, holder_of
 from lit_gelu.surgery.recognition import FunctionTable, KnownFunction
 from lit_gelu.surgery.source import Position
@@ -85,12 +86,12 @@ def locate(frame: types.FrameType, modules: Mapping[int, Any]) -> Origin | None:
     running: list[nn.Module] = []
     chain: dict[int, nn.Module] = {}
     method, checkpointed, outer = None, False, inner
-    while outer is not None:
+    while outer is not None and outer.f_code is not run.__code__:  # who runs the sample is no part of the model
         code = outer.f_code
         if method is None and outer.f_globals.get("__name__") == "torch.utils.checkpoint":
             checkpointed = True  # the call may be made again in the backward pass, when the method runs no more
         first = outer.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
-        if isinstance(first, nn.Module):  # a method: a function whose first argument is a module
+        if isinstance(first, nn.Module) and is_method_of(first, code):
             running.append(first)
             if id(first) in modules:
                 chain[id(first)] = first

@@ -1,0 +1,188 @@
+"""A call belongs to the module whose method makes it, and not to a module that a helper was given."""
+
+import functools
+import types
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from lit_gelu import surgery
+from lit_gelu.surgery import SwapError
+
+SAMPLE = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
+
+
+def hidden(layer, x):
+    return F.gelu(layer(x))
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(4, 6), nn.Linear(6, 4)
+
+    def expected(self, f):
+        hidden = F.linear(SAMPLE, self.first.weight, self.first.bias)
+        return F.linear(f(hidden), self.second.weight, self.second.bias)
+
+
+class ByHelper(Net):
+    def forward(self, x):
+        return self.second(hidden(self.first, x))
+
+
+class ByKeyword(Net):
+    def forward(self, x):
+        return self.second(hidden(x=x, layer=self.first))
+
+
+class ByStaticMethod(Net):
+    @staticmethod
+    def hidden(layer, x):
+        return F.gelu(layer(x))
+
+    def forward(self, x):
+        return self.second(self.hidden(self.first, x))
+
+
+class ByHeldFunction(Net):
+    def __init__(self):
+        super().__init__()
+        self.hidden = hidden
+
+    def forward(self, x):
+        return self.second(self.hidden(self.first, x))
+
+
+class ByLambda(Net):
+    def forward(self, x):
+        return self.second((lambda layer, y: F.gelu(layer(y)))(self.first, x))
+
+
+class ByLambdaOfSelf(Net):
+    def forward(self, x):
+        return self.second((lambda self, y: F.gelu(self(y)))(self.first, x))
+
+
+class ByMethodOfAnother(Net):
+    def forward(self, x):
+        return self.second(ByMethodOfAnother.hidden(self.first, x))
+
+    def hidden(self, x):  # it is given a layer, which has no such method
+        return F.gelu(self(x))
+
+
+@pytest.mark.parametrize(
+    "cls", [ByHelper, ByKeyword, ByStaticMethod, ByHeldFunction, ByLambda, ByLambdaOfSelf, ByMethodOfAnother]
+)
+def test_a_helper_s_call_is_its_caller_s(cls):
+    model = nn.Sequential(nn.Identity(), cls())
+    (site,) = surgery.find_sites(model, SAMPLE)
+    assert site.name == "1:gelu"
+    assert site.calls[0].seen.owner is model[1]
+    report = surgery.swap(model, {"*": "silu"}, SAMPLE)
+    torch.testing.assert_close(model(SAMPLE), model[1].expected(F.silu))
+    report.undo()
+    torch.testing.assert_close(model(SAMPLE), model[1].expected(F.gelu))
+
+
+def test_a_helper_under_checkpointing_is_refused_for_that_reason():
+    class Checkpointed(Net):
+        def forward(self, x):
+            return self.second(checkpoint(hidden, self.first, x, use_reentrant=False))
+
+    with pytest.raises(SwapError, match=r"':gelu'.*called through torch\.utils\.checkpoint"):
+        surgery.swap(Checkpointed(), {"*": "silu"}, SAMPLE)
+
+
+def wrapped(function):
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+def unnamed(function):
+    def wrapper(self, *args, **kwargs):
+        return function(self, *args, **kwargs)
+
+    return wrapper
+
+
+class Layer(nn.Linear):
+    """Calls an activation in every kind of method."""
+
+    def __init__(self):
+        super().__init__(4, 4)
+        self.count = 2
+
+    def written(self, x):
+        return F.gelu(x)
+
+    @wrapped
+    @torch.no_grad()
+    def decorated(self, x):
+        return F.silu(x)
+
+    @unnamed
+    def decorated_without_a_trace(self, x):
+        return F.mish(x)
+
+    def doubled(self, x, factor):
+        return factor * F.elu(x)
+
+    partial = functools.partialmethod(doubled, factor=2)
+
+    @property
+    def scale(self):
+        return F.softplus(self.bias)
+
+    def checkpointed(self, x):
+        return checkpoint(self.inner, x, use_reentrant=False)
+
+    def inner(self, x):
+        return F.selu(x)
+
+    def forward(self, x):
+        x = self.decorated(self.written(x)) + self.partial(x)
+        return self.scale * self.decorated_without_a_trace(x) + self.checkpointed(x)
+
+
+def test_calls_of_all_kinds_of_methods_are_their_module_s():
+    model = nn.ModuleDict({"layer": Layer(), "out": nn.Linear(4, 4)})
+    model.forward = types.MethodType(lambda self, x: self["out"](self["layer"](x)), model)
+    names = {site.name for site in surgery.find_sites(model, SAMPLE)}
+    assert names == {f"layer:{name}" for name in ("gelu", "silu", "mish", "elu", "softplus", "selu")}
+
+
+def tanh_after(self, x):
+    return torch.tanh(F.linear(x, self.weight, self.bias))
+
+
+@pytest.mark.parametrize("how", ["bound", "partial", "class"])
+def test_a_method_that_was_put_on_is_the_module_s(how):
+    class Plain(nn.Linear):
+        pass
+
+    layer = Plain(4, 4)
+    model = nn.Sequential(layer, nn.ReLU())
+    assert [site.name for site in surgery.find_sites(model, SAMPLE)] == ["1"]  # and nothing is remembered of it
+    if how == "bound":
+        layer.forward = types.MethodType(tanh_after, layer)
+    elif how == "partial":
+        layer.forward = functools.partial(tanh_after, layer)
+    else:
+        Plain.forward = tanh_after
+    assert [site.name for site in surgery.find_sites(model, SAMPLE)] == ["0:tanh", "1"]
+    torch.testing.assert_close(model(SAMPLE), F.relu(torch.tanh(F.linear(SAMPLE, layer.weight, layer.bias))))
+
+
+def test_what_a_hook_calls_is_the_hooked_module_s():
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    model[0].register_forward_hook(lambda module, args, output: torch.tanh(output))
+    assert [site.name for site in surgery.find_sites(model, SAMPLE)] == ["0:tanh", "1"]
