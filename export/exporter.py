@@ -26,7 +26,7 @@ from lit_gelu.export.metadata import FileMetadata, SiteRecord, census, class_pat
 from lit_gelu.export.options import ExportOptions
 from lit_gelu.export.parity.other_sizes import require_alike, runs_at_other_sizes
 from lit_gelu.export.preprocessing import describe, preprocessing_copy, raw_call
-from lit_gelu.export.sizes import at_least_two, open_sizes
+from lit_gelu.export.sizes import at_least_two, named_shapes, open_sizes
 from lit_gelu.export.torch_export import recorded_sizes, trace
 from lit_gelu.export.trial import require_faithful, require_labels_fit, trial_run
 from lit_gelu.files import is_folder, require_writable
@@ -124,7 +124,8 @@ def export_onnx(
         path: The file to write.
         input_sample: What to trace with: a tensor, a tuple of ``forward``'s arguments or a dict of them by name; by
             default the module's ``example_input_array``. Dimension 0 of every tensor as long as the first one's is the
-            batch. With ``preprocessing``, the first tensor of it is raw pixels, see there.
+            batch, and so is an axis that ``dynamic_shapes`` calls as it. With ``preprocessing``, the first tensor of it
+            is raw pixels, see there.
         approximate: Which form every GELU takes, calls of functions included: ``"as_trained"`` leaves them alone;
             ``"none"`` (or ``"exact"``) is ``x Phi(x)``, ``"tanh"`` and ``"sigmoid"`` its approximations. A mapping
             ``{"encoder.*": "tanh", "head.*": "none"}`` gives forms by name; the first pattern that fits decides, and
@@ -205,7 +206,7 @@ def export_onnx(
     sizes = batch_sizes(flat.call)
     if options.dynamic_shapes:
         sizes = open_sizes(options.dynamic_shapes, flat.call, list(inspect.signature(flat.model.forward).parameters))
-        flat.call = at_least_two(flat.call, sizes)
+        flat.call = at_least_two(flat.call.with_batch_of(named_shapes(flat.call, sizes)), sizes)
     trial = trial_run(flat)
     unasked = require_faithful(flat, model, trial.tensors)
     require_labels_fit(options, trial)

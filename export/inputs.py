@@ -3,7 +3,7 @@
 import inspect
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ class Call:
         leaves: All leaves of the arguments, the tensors as ``None``.
         structure: How the leaves make ``(args, kwargs)``.
         positions: Where the tensors stand among the leaves.
+        named: Which axes of each tensor are called as the batch is; ``None`` where nothing is named.
     """
 
     names: tuple[str, ...]
@@ -32,6 +33,7 @@ class Call:
     leaves: tuple[Any, ...]
     structure: pytree.TreeSpec
     positions: tuple[int, ...]
+    named: tuple[tuple[int, ...], ...] | None = None
 
     def arguments(self, tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return ``(args, kwargs)`` with other tensors in the places of these."""
@@ -48,14 +50,35 @@ class Call:
 
     @property
     def batched(self) -> tuple[bool, ...]:
-        """Which tensors have the batch as their first dimension: those of the first one's length."""
-        return tuple(tensor.ndim > 0 and tensor.shape[0] == self.batch_size for tensor in self.tensors)
+        """Which tensors have the batch as their first dimension."""
+        return tuple(0 in axes for axes in self.batch_axes)
+
+    @property
+    def batch_axes(self) -> tuple[tuple[int, ...], ...]:
+        """Which axes of each tensor are the batch: the named ones, else a first axis of the first tensor's length."""
+        if self.named is not None:
+            return self.named
+        return tuple((0,) if tensor.shape[:1] == (self.batch_size,) else () for tensor in self.tensors)
 
     def resized(self, batch_size: int) -> tuple[Tensor, ...]:
         """Return the tensors with another batch size; rows are repeated or left out."""
-        rows = torch.arange(batch_size) % self.batch_size
-        pairs = zip(self.tensors, self.batched, strict=True)
-        return tuple(tensor[rows] if batched else tensor for tensor, batched in pairs)
+        return self.selected(self.tensors, torch.arange(batch_size) % self.batch_size)
+
+    def selected(self, tensors: Sequence[Tensor], rows: Tensor) -> tuple[Tensor, ...]:
+        """Return rows of a batch: tensors like these, cut along every axis that is the batch."""
+        found = []
+        for tensor, axes in zip(tensors, self.batch_axes, strict=True):
+            for axis in axes:
+                tensor = tensor.index_select(axis, rows)
+            found.append(tensor)
+        return tuple(found)
+
+    def with_batch_of(self, shapes: Sequence[Sequence[object]]) -> "Call":
+        """Return the call whose batch are all sizes that have the name of the first one; shapes as a file has them."""
+        name = shapes[0][0]
+        if not isinstance(name, str):
+            return self
+        return replace(self, named=tuple(tuple(i for i, size in enumerate(s) if size == name) for s in shapes))
 
 
 @dataclass(frozen=True)

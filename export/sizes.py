@@ -56,12 +56,20 @@ def open_sizes(given: Any, call: Call, parameters: Sequence[str]) -> tuple[OpenS
 
 
 def at_least_two(call: Call, sizes: Sequence[OpenSize]) -> Call:
-    """Return a call whose open sizes are 2 or more: with 1 a graph would be made for broadcasting."""
+    """Return a call whose open sizes beside the batch are 2 or more: with 1 a graph would be made for broadcasting."""
     tensors = list(call.tensors)
     for size in sizes:
-        if size.axis and tensors[size.place].shape[size.axis] == 1:
+        if size.axis not in call.batch_axes[size.place] and tensors[size.place].shape[size.axis] == 1:
             tensors[size.place] = torch.cat([tensors[size.place]] * 2, size.axis)
     return replace(call, tensors=tuple(tensors))
+
+
+def named_shapes(call: Call, sizes: Sequence[OpenSize]) -> list[list[int | str]]:
+    """Return the shapes of a call as a file has them: with names of open sizes."""
+    shapes: list[list[int | str]] = [list(tensor.shape) for tensor in call.tensors]
+    for size in sizes:
+        shapes[size.place][size.axis] = size.name
+    return shapes
 
 
 def _are_words(given: Any) -> bool:

@@ -6,7 +6,7 @@ import itertools
 import logging
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import onnx_ir as ir
 import torch
@@ -35,7 +35,7 @@ def trace(flat: FlatModule, trial: Trial, opset: int, sizes: Sequence[OpenSize])
     _require_deterministic(model, flat)
     _name_values(model)
     _name_sizes(model, sizes, fixed)
-    _require_dynamic(model, flat, trial)
+    _require_dynamic(model, flat, trial, sizes)
     _require_open(model, flat, sizes)
     if any(node.op_type == "Shape" for node in model.graph):
         fold_shape_arithmetic(model, {size.name for size in sizes if size.axis == 0 and flat.call.batched[size.place]})
@@ -179,17 +179,22 @@ def _require_open(model: ir.Model, flat: FlatModule, sizes: Sequence[OpenSize]) 
         where = f"dynamic_shapes= has {size.name!r}, but axis {size.axis} of {call.names[size.place]!r} is"
         if not isinstance(dim, int):
             raise ExportError(f"{where} always {dim!r} in forward. Give sizes that are always equal one name.")
-        sizes_alike = [
-            f"axis {axis} of {call.names[place]!r}"
-            for place, tensor in enumerate(call.tensors)
-            for axis, length in enumerate(tensor.shape)
-            if length == dim and (place, axis) not in opened
-        ]
-        hint = f"If that is as long as {' or '.join(sizes_alike)}, open both by one name. " if sizes_alike else ""
+        alike = " or ".join(f"axis {axis} of {name!r}" for name, axis in _as_long(call, dim, opened))
+        hint = f"If that is as long as {alike}, open both by one name. " if alike else ""
         raise ExportError(
             f"{where} fixed at the sample's {dim} by {type(flat.model).__name__}.forward. {hint}Weights for each "
             "place, a table of them, a check of the size or int() of it fix one: leave it out, or change forward."
         )
+
+
+def _as_long(call: Call, length: int, opened: Collection[tuple[int, int]]) -> list[tuple[str, int]]:
+    """Return the sizes that have a length and are not opened: names of inputs, and axes."""
+    return [
+        (call.names[place], axis)
+        for place, tensor in enumerate(call.tensors)
+        for axis, size in enumerate(tensor.shape)
+        if size == length and (place, axis) not in opened
+    ]
 
 
 def recorded_sizes(model: ir.Model, call: Call) -> dict[str, dict[int, str]]:
@@ -205,7 +210,7 @@ def recorded_sizes(model: ir.Model, call: Call) -> dict[str, dict[int, str]]:
     return {name: axes for name, axes in sizes.items() if axes}
 
 
-def _require_dynamic(model: ir.Model, flat: FlatModule, trial: Trial) -> None:
+def _require_dynamic(model: ir.Model, flat: FlatModule, trial: Trial, sizes: Sequence[OpenSize]) -> None:
     """Refuse a graph whose batch is fixed at the sample's size."""
     rows = trial.tensors[0].shape[0]
     fixed = [
@@ -219,11 +224,22 @@ def _require_dynamic(model: ir.Model, flat: FlatModule, trial: Trial) -> None:
         if tensor.ndim and value.shape is not None and tensor.shape[0] == rows == value.shape[0]
     ]
     if fixed:
+        batched = ", ".join(itertools.compress(flat.call.names, flat.call.batched))
         raise ExportError(
             f"The batch of {', '.join(map(str, fixed))} is fixed at the sample's {rows} rows: "
             f"{type(flat.model).__name__}.forward turns the batch size into a Python number. Use x.shape[0] as it is "
-            "(no int(), no list of it), x.flatten(1) or x.reshape(-1, ...), and make no buffer of that size. Or is "
-            f"{flat.call.batch_size} the size of something else by chance? What is as long as the first input is taken "
-            f"for a batch ({', '.join(itertools.compress(flat.call.names, flat.call.batched))}): give a sample with "
-            "another number of rows."
+            "(no int(), no list of it), x.flatten(1) or x.reshape(-1, ...), and make no buffer of that size. "
+            f"{_batch_elsewhere(flat.call, sizes)}Or is {flat.call.batch_size} the size of something else by chance? "
+            f"What is as long as the first input is taken for a batch ({batched}): give a sample with another number "
+            "of rows."
         )
+
+
+def _batch_elsewhere(call: Call, sizes: Sequence[OpenSize]) -> str:
+    """Say how to open axes of other inputs that are as long as the batch: a recurrent net's state has it on axis 1."""
+    opened = {(size.place, size.axis) for size in sizes}
+    alike: dict[str, dict[int, str]] = {}
+    for name, axis in _as_long(call, call.batch_size, opened):
+        if not call.batched[call.names.index(name)]:
+            alike.setdefault(name, {})[axis] = sizes[0].name
+    return f"Where these axes are the batch too, name them so: dynamic_shapes={alike}. " if alike else ""

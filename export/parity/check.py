@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from lit_gelu.export.parity.criterion import FLOOR, dtype_name, dtype_of, floor,
 from lit_gelu.export.parity.execution import SessionSetup, file_inputs, open_wanted, run_file
 from lit_gelu.export.parity.input_families import (
     GAUSSIAN_ROWS,
+    SAMPLE,
     Family,
     families,
     first_rows,
@@ -160,12 +161,13 @@ def check_parity(
         )
     for port, tensor in zip(predictor.ports.values(), file_inputs(predictor, call.tensors), strict=True):
         require_fit(port, tensor, raw=raw)
+    shapes = [value.shape for value in predictor.session.get_inputs()]
+    call = call.with_batch_of(shapes)
     references = References(model, call, metadata.approximate, registry, preprocessing, dtype, softmax=metadata.softmax)
     notes += references.notes + mismatches(references.float32, metadata, registry)
     check = _Check(Path(path), predictor, setup, metadata, references, call, tolerance, registry)
     kinds, unvaried = _kinds(call, references, raw=raw)
     notes += unvaried
-    shapes = [value.shape for value in predictor.session.get_inputs()]
     lengths, untaken = other_lengths(call, shapes, references.trouble)
     notes += untaken
     inputs = [*families(call, batches, model, seed, raw=raw, dtype=dtype, kinds=kinds, lengths=lengths)]
@@ -216,7 +218,7 @@ class _Check:
             dtype=dtype_name(self.references.dtype),
             floor=floor(self.references.dtype, self.tolerance),
             elementwise=tuple(alone),
-            repeatability=self._repeatability(model, gaussian) if runs else None,
+            repeatability=self._repeatability(model, inputs, judge.refused) if runs else None,
             census=dict(census(model)),
             faults=tuple(faults),
             versions={**self.metadata.versions, "onnxruntime": onnxruntime.__version__},
@@ -251,11 +253,15 @@ class _Check:
         rows = judge.compare(family for family in inputs if isinstance(family.batches, list))
         return [replace(row, limit=None) for row in rows if row.comparison == TF32_VS_FLOAT64]
 
-    def _repeatability(self, model: onnx.ModelProto, gaussian: Family) -> Repeatability:
-        """Run the file twice, and in other batches."""
-        (batch,) = gaussian.batches
-        parts = [batch, *(first_rows(batch, self.call, size) for size in (1, 2))]
-        fed = [file_inputs(self.predictor, part) for part in parts]
+    def _repeatability(
+        self, model: onnx.ModelProto, inputs: Sequence[Family], refused: Collection[str]
+    ) -> Repeatability:
+        """Run the file twice, and in other batches: on what the module takes, which is the sample at least."""
+        whole = next(family for family in inputs if family.name.endswith(f"batch {GAUSSIAN_ROWS}"))
+        parts = [family for family in inputs if family.rows_of == whole.name and family.name != SAMPLE]
+        taken = [family for family in (whole, *parts) if family.name not in refused]
+        chosen = [batch for family in taken for batch in family.batches] if whole in taken else [self.call.tensors]
+        fed = [file_inputs(self.predictor, batch) for batch in chosen]
         plain = replace(self.setup, level="DISABLE_ALL").open(self.path)
         run, run_plain = partial(run_file, self.predictor), partial(run_file, plain)
         return repeatability(run, run_plain, fed, self.predictor.output_names, model)

@@ -22,6 +22,7 @@ GAUSSIAN_ROWS = 32
 EXTREME_ROWS = 8
 LENGTH_ROWS = 4
 DATA = "data"  # the family of the user's own
+SAMPLE = "sample"
 _OTHER_LENGTHS = 4  # beside the sample's
 _CHANGES: Sequence[Callable[[int], int]] = (
     lambda n: n // 2,
@@ -85,7 +86,7 @@ def families(
     usual = labels[0] if labels else "gaussian"
     kind = "random pixels" if raw else usual if floating else "random" if kinds else "sample"
     whole = f"{kind}, batch {GAUSSIAN_ROWS}"
-    yield Family("sample", [call.tensors], gap=data is None, rows_of=whole)
+    yield Family(SAMPLE, [call.tensors], gap=data is None, rows_of=whole)
     if data is not None:
         yield Family(DATA, data_batches(data, model, call), gap=True)
     generator = torch.Generator().manual_seed(seed)
@@ -121,7 +122,7 @@ def random_batch(call: Call, rows: int, generator: torch.Generator, kinds: Mappi
 
 def first_rows(batch: Batch, call: Call, size: int) -> Batch:
     """Return the first rows of a batch."""
-    return tuple(t[:size] if batched else t for t, batched in zip(batch, call.batched, strict=True))
+    return call.selected(batch, torch.arange(size))
 
 
 def data_batches(data: Any, model: nn.Module, call: Call) -> Iterator[Batch]:
@@ -196,12 +197,11 @@ def other_lengths(
     """Return the sample in four other sizes of each open dimension: the smallest, half, one more, twice as many."""
     # Where a module does not take one of these, three times and so on. Dimensions take turns, so that no two have the
     # same size all the time; those that are only accepted together change together.
-    first = next(i for i, batched in enumerate(call.batched) if batched)
     lengths = {
         size: length
         for tensor, shape in zip(call.tensors, shapes, strict=True)
         for size, length in zip(shape, tensor.shape, strict=True)
-        if isinstance(size, str) and size != shapes[first][0]
+        if isinstance(size, str) and size != shapes[0][0]
     }
     if not lengths:
         return [], []

@@ -80,6 +80,7 @@ class Judge:
     _own: dict[tuple[str, str], float] = field(default_factory=dict)
     usual: dict[str, ByIndex] = field(default_factory=dict)
     untried: list[str] = field(default_factory=list)  # which families the module does not take, and why
+    refused: set[str] = field(default_factory=set)  # those families
     unrun: set[str] = field(default_factory=set)  # the families on which the file does not run
     worst: WorstBatch | None = None
 
@@ -149,6 +150,7 @@ class Judge:
             if family.name == DATA:
                 shapes = ", ".join(str(list(tensor.shape)) for tensor in batch)
                 raise ModelInputError(f"The module does not take a batch of the data ({shapes}): {error}") from error
+            self.refused.add(family.name)
             self.untried.append(f"{family.name} was not tried: {failure(error)}.")
             return None
 

@@ -18,6 +18,7 @@ from lit_gelu.export.options import ExportOptions
 from lit_gelu.export.parity.execution import SessionSetup, run_file
 from lit_gelu.export.parity.input_families import Batch, random_batch, resized, smallest_sizes
 from lit_gelu.export.runtime import CPU, OnnxPredictor
+from lit_gelu.export.sizes import named_shapes
 
 _ROWS = 2
 # Of an output's root mean square, so that a few values that rounding decides, such as those of round(x), are no fault:
@@ -38,7 +39,7 @@ class OtherRun:
 def runs_at_other_sizes(flat: FlatModule, sizes: Sequence[OpenSize]) -> tuple[list[OtherRun], list[str]]:
     """Run the module once with every open size changed, beside the batch; say which sizes could not be tried."""
     # All change in one run, which costs as little as can be; where the module does not take that, each for itself.
-    wanted = [size for size in sizes if size.required and not (size.axis == 0 and flat.call.batched[size.place])]
+    wanted = [size for size in sizes if size.required and size.axis not in flat.call.batch_axes[size.place]]
     lengths = {size.name: flat.call.tensors[size.place].shape[size.axis] for size in wanted}
     if not lengths:
         return [], []
@@ -91,10 +92,7 @@ def _run(flat: FlatModule, wanted: Sequence[OpenSize], sizes: Mapping[str, int])
     outside = [name for name, n in sizes.items() if not _is_within(n, *bounds[name])]
     if outside:
         return f"{', '.join(outside)} would be outside the bounds of dynamic_shapes="
-    shapes: list[list[int | str]] = [list(tensor.shape) for tensor in flat.call.tensors]
-    for size in wanted:
-        shapes[size.place][size.axis] = size.name
-    call = replace(flat.call, tensors=resized(flat.call, shapes, sizes))
+    call = replace(flat.call, tensors=resized(flat.call, named_shapes(flat.call, wanted), sizes))
     inputs = random_batch(call, _ROWS, torch.Generator().manual_seed(0), {}, raw=flat.preprocessing is not None)
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):

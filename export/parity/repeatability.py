@@ -45,13 +45,27 @@ def repeatability(
     """Run the file twice on the first batch, optimised and plain, and on its first rows, the other batches."""
     whole = run(batches[0])
     identical = _same(whole, run(batches[0])) and _same(plain(batches[0]), plain(batches[0]))
-    parts = [
-        BatchDifference(len(part[0]), len(batches[0][0]), name, _difference(y, of[: len(y)]))
-        for part in batches[1:]
-        for name, y, of in zip(outputs, run(part), whole, strict=True)
-        if y.ndim and of.ndim and y.shape[0] == len(part[0]) and of.shape[0] == len(batches[0][0])
-    ]
+    parts = []
+    for part in batches[1:]:
+        sizes = len(part[0]), len(batches[0][0])
+        for name, y, of in zip(outputs, run(part), whole, strict=True):
+            rows = _rows_of(y, of, *sizes)
+            if rows is not None:
+                parts.append(BatchDifference(*sizes, name, _difference(y, rows)))
     return Repeatability(identical, tuple(random_nodes(model)), tuple(parts))
+
+
+def _rows_of(y: np.ndarray, whole: np.ndarray, rows: int, all_rows: int) -> np.ndarray | None:
+    """Return the part of a large batch's output that a part of its rows gives; ``None`` if it cannot be told."""
+    # Every axis that is as long as the batch in both is cut, such as both of a similarity of all rows with all. An axis
+    # that changes in another way, such as rows times heads, has no part that is known to be these rows'.
+    if y.ndim != whole.ndim:
+        return None
+    batch = [pair == (rows, all_rows) and rows != all_rows for pair in zip(y.shape, whole.shape, strict=True)]
+    if not any(batch):
+        return None
+    cut = whole[tuple(slice(rows if is_batch else None) for is_batch in batch)]
+    return cut if cut.shape == y.shape else None
 
 
 def _same(first: Sequence[np.ndarray], second: Sequence[np.ndarray]) -> bool:

@@ -73,11 +73,16 @@ def float64_outputs(model: nn.Module, values: Mapping[str, Tensor], *, softmax: 
 def resized(inputs: Mapping[str, Tensor], ports: Mapping[str, Port], size: int) -> dict[str, Tensor]:
     """Return inputs of a batch size, their rows cut or repeated; those without a batch stay."""
     given = cast("dict[str, Tensor]", bind_names(list(ports), (), inputs))
-    batched = {name: bool(port.shape) and not isinstance(port.shape[0], int) for name, port in ports.items()}
-    return {
-        name: value[torch.arange(size, device=value.device) % value.shape[0]] if batched[name] else value
-        for name, value in given.items()
-    }
+    batch = next((port.shape[0] for port in ports.values() if port.shape), None)
+    found = {}
+    for name, value in given.items():
+        for axis, length in enumerate(ports[name].shape):
+            # A state has the batch on another axis than the first, and there it is called as the batch is.
+            if not isinstance(length, int) and (axis == 0 or (length is not None and length == batch)):
+                rows = torch.arange(size, device=value.device) % value.shape[axis]
+                value = value.index_select(axis, rows)
+        found[name] = value
+    return found
 
 
 def _channels_last(values: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -11,6 +11,7 @@ from export_cases import gelu_net
 from lit_gelu.export import ModelInputError, OnnxPredictor, export_onnx
 from lit_gelu.export.runtime import CPU, timing
 from lit_gelu.export.runtime.bench import bench, resized
+from lit_gelu.export.runtime.ports import Port
 from lit_gelu.export.runtime.timing import interleaved, latency, ratio
 from lit_gelu.export.runtime.tuning import tune
 
@@ -111,6 +112,16 @@ def test_given_inputs_are_repeated(path):
     assert bench(path, gelu_net(), inputs={"input": rows}, batch_sizes=[3], seconds=0.0, compiled=False).rows
     with pytest.raises(ModelInputError, match="missing: input"):
         bench(path, inputs={}, batch_sizes=[3])
+
+
+def test_the_rows_of_a_state_are_repeated_where_its_batch_is():
+    shapes = {"x": ("batch", 4), "h": (2, "batch", 3), "table": (5, 2)}
+    ports = {name: Port(name, "tensor(float)", shape) for name, shape in shapes.items()}
+    given = {"x": torch.randn(2, 4), "h": torch.randn(2, 2, 3), "table": torch.randn(5, 2)}
+    found = resized(given, ports, 3)
+    assert torch.equal(found["x"], given["x"][[0, 1, 0]])
+    assert torch.equal(found["h"], given["h"][:, [0, 1, 0]])
+    assert torch.equal(found["table"], given["table"])
 
 
 @pytest.mark.parametrize(

@@ -114,3 +114,48 @@ def test_what_a_batch_changes_is_measured():
     assert found.identical
     # rows are -1.5, -0.5, 0.5, 1.5; alone 0; two of them -0.5, 0.5
     assert [(part.rows, part.of, part.difference) for part in found.batches] == [(1, 4, 1.0), (2, 4, 1 / 1.5)]
+
+
+class Similarities(nn.Module):
+    """Of every image with every text of the batch, as CLIP's: the batch is both axes of the output."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.image = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 4))
+        self.text = nn.Linear(5, 4)
+
+    def forward(self, image, text):
+        return self.image(image) @ self.text(text).T
+
+
+def test_an_output_with_the_batch_on_both_axes_is_proved_and_cut_along_both(tmp_path):
+    net, sample = Similarities(), (torch.randn(2, 6), torch.randn(2, 5))
+    export_onnx(net, tmp_path / "net.onnx", sample)
+    report = check_parity(net, tmp_path / "net.onnx", input_sample=sample)
+    assert [(part.rows, part.of) for part in report.repeatability.batches] == [(1, 32), (2, 32)]
+    assert all(part.difference < 1e-5 for part in report.repeatability.batches)
+    with torch.no_grad():
+        net.text.weight[0, 0] += 1
+    assert not check_parity(net, tmp_path / "net.onnx", input_sample=sample, strict=False).passed
+
+
+@pytest.mark.parametrize(
+    ("output", "compared"),
+    [
+        (lambda x: x @ x.T, True),
+        (lambda x: x[None], True),  # a state: the batch is axis 1
+        (lambda x: torch.cat([x, x]), False),  # twice as many rows: which of them are a part's is not known
+        (lambda x: x.sum(0), False),
+        (lambda x: x @ x.T if len(x) == 4 else x.sum(), False),
+    ],
+)
+def test_only_axes_as_long_as_the_batch_are_cut(output, compared):
+    batch = torch.arange(12.0).reshape(4, 3)
+
+    def run(inputs):
+        return [output(inputs[0]).numpy()]
+
+    made = model([node("Identity", ["x"], "y", None)])
+    found = repeatability(run, run, [(batch,), (batch[:2],)], ["y"], made)
+    assert [part.difference for part in found.batches] == [0.0] * compared
