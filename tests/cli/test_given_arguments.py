@@ -63,16 +63,8 @@ def test_an_option_that_differs_is_refused(command, option, says, checkpoint, tm
 
 
 def test_another_class_is_refused(capsys):
-    assert (
-        main([
-            "fit",
-            *FAST,
-            "--model.hidden_layers=1",
-            "--trainer.limit_train_batches=1",
-            "--trainer.log_every_n_steps=1",
-        ])
-        == 0
-    )
+    quick = ["--model.hidden_layers=1", "--trainer.limit_train_batches=1", "--trainer.log_every_n_steps=1"]
+    assert main(["fit", *FAST, *quick]) == 0
     (path,) = map(str, Path().rglob("*.ckpt"))
     capsys.readouterr()
     assert main(["test", *FAST, "--model=TweetTagger", f"--ckpt_path={path}"]) == 2
