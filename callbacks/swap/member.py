@@ -6,6 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import override
 
 from lit_gelu import surgery
@@ -185,6 +186,10 @@ class ActivationSwapListener(Protocol):
 
 def announce_swap(trainer: Trainer, pl_module: LightningModule, report: SwapReport | None) -> None:
     """Call `ActivationSwapListener.on_activations_swapped` of every callback that has it."""
+    if isinstance(trainer.model, DistributedDataParallel):
+        # It broadcasts buffers before a forward if there were any the last time that it looked. It fails if they are
+        # gone: a blend's may have been a model's only ones.
+        trainer.model._assign_modules_buffers()
     for callback in callbacks_of(trainer):
         if isinstance(callback, ActivationSwapListener):
             callback.on_activations_swapped(trainer, pl_module, report)

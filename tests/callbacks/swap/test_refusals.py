@@ -152,8 +152,17 @@ def test_ranks_swap_at_the_same_step_and_stay_in_step(tmp_path):
         assert any(not torch.equal(a, b) for a, b in zip(first.values(), fresh.parameters(), strict=False))
 
 
+class NoBuffers(SmallNet):
+    """Has none but those of blends."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.net[2] = nn.Identity()
+
+
 @pytest.mark.forks
-def test_two_ranks_resume_from_a_checkpoint_with_a_swap(tmp_path):
+@pytest.mark.parametrize("build", [SmallNet, NoBuffers])
+def test_two_ranks_resume_from_a_checkpoint_with_a_swap(tmp_path, build):
     class Save(Callback):
         def on_train_epoch_end(self, trainer, pl_module):
             trainer.save_checkpoint(tmp_path / f"epoch{trainer.current_epoch}.ckpt")
@@ -162,7 +171,7 @@ def test_two_ranks_resume_from_a_checkpoint_with_a_swap(tmp_path):
         folder.mkdir(exist_ok=True)
         swap = ActivationSwap({"net.1": "gelu"}, at_step=3, anneal_steps=3)
         trainer = quiet_trainer(folder, swap, Spread(folder), *callbacks, strategy="ddp_fork", devices=2, max_epochs=4)
-        trainer.fit(SmallNet(dropout=0), loader(), **options)
+        trainer.fit(build(dropout=0), loader(), **options)
         return [torch.load(folder / f"rank{rank}.pt")[1] for rank in (0, 1)]
 
     whole = run(tmp_path / "whole", Save())
