@@ -5,6 +5,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,13 @@ from lit_gelu.replicas.choice.measuring import TrainedModules, measure_candidate
 from lit_gelu.replicas.choice.metric import Metric, metric_of
 from lit_gelu.replicas.choice.one_by_one import Setup
 from lit_gelu.replicas.choice.outcome import ActivationChoice, CandidateReport, label_notes
+from lit_gelu.replicas.choice.own_generators import OwnGenerators
 from lit_gelu.replicas.choice.plain_text import told
 from lit_gelu.replicas.choice.preconditions import check_equal_starts, check_seeds, logged_by
 from lit_gelu.replicas.choice.run_files import RunFolder, TrainedRun
 from lit_gelu.replicas.choice.run_maker import RunMaker
 from lit_gelu.replicas.choice.samples_text import samples_told
+from lit_gelu.replicas.choice.unused_callbacks import not_used, without_unused
 from lit_gelu.replicas.choice.verdict import listed
 
 Say = Callable[[str], None]
@@ -79,7 +82,8 @@ def choose(
             of `lit_gelu.surgery.swap`. Calls of functions are found where the module has an ``example_input_array``.
         together: Whether to train as a group where that holds.
         trainer: Further options of every run's ``Trainer``. Callbacks are copied for every run, and ask for runs of
-            their own.
+            their own. Those that serve what is switched off here are left out, such as `ModelCheckpoint` without
+            ``enable_checkpointing=True``, and a note says so.
         folder: Where finished runs are kept as they end, and results are written: ``choice.json``, ``curves.png``,
             ``differences.png``, ``best.ckpt``, ``best.onnx`` and its proof. Called again with it, runs that are there
             are not made again; activations and seeds may be added. Runs of another ``build``, other data or another
@@ -114,7 +118,8 @@ def choose(
     registry, report = registry_or_default(registry), say or _say_nothing
     candidates, numbers = candidates_of(activations, registry), check_seeds(seeds)
     _check_others(candidates, baseline, data, settings)
-    options, exchanged = {"max_epochs": max_epochs, **(trainer or {})}, _exchanged(swap)
+    options, left_out = without_unused({"max_epochs": max_epochs, **(trainer or {})})
+    exchanged = _exchanged(swap)
     with ExitStack() as stack:
         stack.enter_context(_quiet())
         stack.enter_context(isolate_rng())
@@ -122,18 +127,21 @@ def choose(
         untold: list[str] = []
         given = {} if folder is None else settings_before(build, exchanged, options, settings or {}, untold)
         made = builder(build, exchanged, registry)
-        decides = metric_of(metric, mode, logged_by(Setup(made, data, options), candidates, numbers[0], metric))
+        setup = Setup(made, data, options, OwnGenerators(data))
+        decides = metric_of(metric, mode, logged_by(setup, candidates, numbers[0], metric))
         stack.callback(lock_folder(home / "runs", _in_use(home)).release)
         tests, tested_on = decides.stage == "test", ""
         if folder is not None:
             given |= settings_of_data(data, untold)
             tested_on = told(samples_told(data, "test", untold), untold) if tests else ""
-        setup, runs = Setup(made, data, options, tests, tested_on), RunFolder(home, given)
+        setup, runs = replace(setup, tests=tests, tested_on=tested_on), RunFolder(home, given)
         modules = TrainedModules(setup, runs, {candidate.label: candidate for candidate in candidates}, registry)
+        for line in not_used(left_out):
+            report(line)
         work = RunMaker(modules, report, keeps=folder is not None)
         trained = work.make([(candidate, seed) for candidate in candidates for seed in numbers], together)
         choice = _compared(decides, numbers, candidates, trained, baseline)
-        choice.notes += notes_of_exchange(build, exchanged, candidates[0], registry)
+        choice.notes += not_used(left_out) + notes_of_exchange(build, exchanged, candidates[0], registry)
         choice.notes += check_equal_starts(choice.candidates, data) + ([] if runs.is_new else _untold_notes(untold))
         choice.trained = work.how
         choice.module = modules.of(choice.best_run)

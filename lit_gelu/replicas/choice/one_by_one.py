@@ -1,23 +1,24 @@
 """Candidates trained one after another, each by an ordinary `Trainer.fit`."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
 
 from lit_gelu.data.seeded_order import SeededDataLoader
 from lit_gelu.errors import LitGeluError
 from lit_gelu.files import write_atomically
 from lit_gelu.replicas.choice.candidates import ActivationCandidate, Build
+from lit_gelu.replicas.choice.fitted_data import as_fitted
 from lit_gelu.replicas.choice.own_generators import OwnGenerators
 from lit_gelu.replicas.choice.run_files import TrainedRun, digest
 from lit_gelu.replicas.membership.alike import activation_paths
@@ -41,6 +42,7 @@ class Setup:
         build: A function of ``activation``.
         data: What they are trained on.
         trainer: Options of their Trainer.
+        generators: Those of the data, as every run is to find them.
         tests: Whether a test follows the last epoch.
         tested_on: What the test's samples are told as; empty where runs are not kept.
     """
@@ -48,13 +50,9 @@ class Setup:
     build: Build
     data: LightningDataModule
     trainer: Mapping[str, Any]
+    generators: OwnGenerators
     tests: bool = False
     tested_on: str = ""
-
-    @cached_property
-    def generators(self) -> OwnGenerators:
-        """Those of the data, as they are at the first run."""
-        return OwnGenerators(self.data)
 
     def new_trainer(self, *callbacks: Callback, **options: Any) -> Trainer:
         """Return a Trainer, with callbacks of its own beside copies of those that were given."""
@@ -83,13 +81,13 @@ class EpochNotes(Callback):
             found = values_of(results, len(trainer.num_val_batches))
             epoch = trainer.current_epoch + (trainer.state.fn == TrainerFn.FITTING)
             self.run.add_epoch(epoch, {name: float(value) for name, value in found.items()})
-            self._validated = digest(*pl_module.parameters())
+            self._validated = digest(*initialised(pl_module.parameters()))
 
     def validate_the_end(self, trainer: Trainer, module: LightningModule, data: LightningDataModule) -> None:
         """Validate once more if what was validated last is not what the run ended with."""
         # So it is where not every epoch is validated, or within them, or where a callback has put averages in.
-        if trainer.enable_validation and self._validated != digest(*module.parameters()):
-            trainer.validate(module, datamodule=data, verbose=False)
+        if trainer.enable_validation and self._validated != digest(*initialised(module.parameters())):
+            trainer.validate(module, datamodule=as_fitted(data, trainer), verbose=False)
 
 
 def _states_of_loaders(trainer: Trainer) -> list[torch.Tensor]:
@@ -129,7 +127,7 @@ def take_test(setup: Setup, run: TrainedRun, module: LightningModule) -> None:
 
 def has_diverged(module: nn.Module) -> bool:
     """Return whether a parameter is not finite: such a net may still guess right now and then."""
-    return not all(bool(parameter.isfinite().all()) for parameter in module.parameters())
+    return not all(bool(parameter.isfinite().all()) for parameter in initialised(module.parameters()))
 
 
 def save_checkpoint(path: Path, save: Callable[[Path], Any], module: nn.Module) -> None:
@@ -144,9 +142,15 @@ def save_checkpoint(path: Path, save: Callable[[Path], Any], module: nn.Module) 
 
 
 def initial_weights(module: LightningModule) -> str:
-    """Return a digest of a module's parameters, those of activations left out."""
+    """Return a digest of a module's parameters, those of activations left out, and those that have no values yet."""
     inside = tuple(f"{path}." for path in activation_paths([module]))
-    return digest(*(tensor for name, tensor in module.named_parameters() if not name.startswith(inside)))
+    outside = (tensor for name, tensor in module.named_parameters() if not name.startswith(inside))
+    return digest(*initialised(outside))
+
+
+def initialised(parameters: Iterable[Tensor]) -> Iterator[Tensor]:
+    """Yield those parameters that have values: a `LazyLinear` is given them by its first batch."""
+    return (parameter for parameter in parameters if not is_lazy(parameter))
 
 
 def said(error: BaseException) -> str:

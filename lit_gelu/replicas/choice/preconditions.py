@@ -12,6 +12,7 @@ from lit_gelu.replicas.choice.errors import ChoiceArgumentError
 from lit_gelu.replicas.choice.metric import Stage
 from lit_gelu.replicas.choice.one_by_one import Setup, said
 from lit_gelu.replicas.choice.outcome import CandidateReport
+from lit_gelu.replicas.choice.short_fit import names_in_validation
 from lit_gelu.replicas.choice.verdict import listed
 from lit_gelu.replicas.membership.building import seeded
 
@@ -32,7 +33,7 @@ def check_seeds(seeds: int | Sequence[int]) -> list[int]:
 def logged_by(
     setup: Setup, candidates: Sequence[ActivationCandidate], seed: int, metric: str | None
 ) -> Mapping[Stage, Sequence[str]]:
-    """Return the names of what is logged in validation and in a test, by one batch of each before anything is trained.
+    """Return the names of what is logged in validation and in a test, by one batch of each before any run is made.
 
     A test is tried only where validation has not the metric.
 
@@ -53,17 +54,16 @@ def logged_by(
 
 
 def _logged(setup: Setup, candidate: ActivationCandidate, seed: int, metric: str | None) -> dict[Stage, list[str]]:
+    check_built_anew(setup.build, candidate)  # before a step is made that would change what they share
     found: dict[Stage, list[str]] = {"val": [], "test": []}
     with seeded(seed):
         module = setup.build(activation=candidate.given)
-        options = {"callbacks": None, "limit_val_batches": 1, "limit_test_batches": 1}
         if _has(setup.data, "val_dataloader") and setup.trainer.get("limit_val_batches") != 0:
-            for values in setup.new_trainer(**options).validate(module, datamodule=setup.data, verbose=False):
-                found["val"] += values
+            found["val"] += names_in_validation(setup, module, metric)
         if metric not in found["val"] and (metric or not found["val"]) and _has(setup.data, "test_dataloader"):
-            for values in setup.new_trainer(**options).test(module, datamodule=setup.data, verbose=False):
+            trainer = setup.new_trainer(callbacks=None, limit_test_batches=1)
+            for values in trainer.test(module, datamodule=setup.data, verbose=False):
                 found["test"] += values
-    check_built_anew(setup.build, candidate)
     return found
 
 

@@ -24,7 +24,7 @@ from choice_nets import (
     check_by_hand,
     explodes,
 )
-from lightning.pytorch import Callback, LightningDataModule, Trainer
+from lightning.pytorch import Callback, LightningDataModule
 from small_task import quiet_trainer
 from torch import nn
 from torch.utils.data import DataLoader
@@ -34,6 +34,7 @@ from lit_gelu.activations.errors import UnknownActivationError
 from lit_gelu.export import OnnxPredictor
 from lit_gelu.replicas import ChoiceArgumentError, ReplicaArgumentError, ReplicaGroup, choose
 from lit_gelu.replicas.choice import AllRunsFailedError
+from lit_gelu.replicas.choice.run_maker import RunMaker
 
 PIXELS = Stripes(size=28)
 QUICK = {"seeds": 2, "max_epochs": 2, "trainer": CPU, "measure": False}
@@ -174,7 +175,7 @@ def test_nothing_comes_to_its_end():
 )
 def test_mistakes_are_found_before_anything_is_trained(changed, error, said):
     given = {"build": ConvNet, "activations": ["gelu", "relu"], "data": Stripes(), **QUICK} | changed
-    with mock.patch.object(Trainer, "fit", side_effect=AssertionError("trained")), pytest.raises(error, match=said):
+    with mock.patch.object(RunMaker, "make", side_effect=AssertionError("trained")), pytest.raises(error, match=said):
         choose(given.pop("build"), given.pop("activations"), given.pop("data"), **given)
 
 

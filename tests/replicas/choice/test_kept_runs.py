@@ -9,10 +9,10 @@ from unittest import mock
 import pytest
 import torch
 from choice_nets import BUILD, CPU, ConvNet, OrdinaryStripes, Stripes, check_by_hand
-from lightning.pytorch import Trainer
 
 from lit_gelu.replicas import ChoiceArgumentError, choose
-from lit_gelu.replicas.choice import FolderInUseError, together
+from lit_gelu.replicas.choice import FolderInUseError, run_maker, together
+from lit_gelu.replicas.choice.run_maker import RunMaker
 
 PIXELS = Stripes(size=28)
 QUICK = {"seeds": 2, "max_epochs": 2, "trainer": CPU, "measure": False}
@@ -28,18 +28,18 @@ def _lightnings_advice():
 def test_finished_runs_are_kept(tmp_path):
     lines = []
     options = QUICK | {"max_epochs": 1, "together": False, "folder": tmp_path}
-    real = Trainer.fit
+    real = run_maker.train_alone
     counted = mock.Mock(side_effect=[None, None, SystemExit])
 
-    def fit(self, *given, **named):
+    def train_alone(*given):
         counted()
-        return real(self, *given, **named)
+        return real(*given)
 
-    with mock.patch.object(Trainer, "fit", fit), pytest.raises(SystemExit):
+    with mock.patch.object(run_maker, "train_alone", train_alone), pytest.raises(SystemExit):
         choose(ConvNet, ["gelu", "relu"], Stripes(), **options, say=lines.append)
     assert [line.split(":")[0] for line in lines] == ["gelu, seed 0", "gelu, seed 1"]
     counted = mock.Mock()
-    with mock.patch.object(Trainer, "fit", fit):
+    with mock.patch.object(run_maker, "train_alone", train_alone):
         choice = choose(ConvNet, ["gelu", "relu"], Stripes(), **options)
         assert counted.call_count == 2
         again = choose(ConvNet, ["gelu", "relu", "elu"], Stripes(), **options)  # one more
@@ -149,7 +149,7 @@ def test_runs_of_other_data_are_refused(tmp_path, one, other, said):
     options = QUICK | {"max_epochs": 1, "folder": tmp_path, "metric": "val_loss"}
     data = one()
     first = choose(ConvNet, ["gelu", "relu"], data, **options)
-    with mock.patch.object(Trainer, "fit", **NOT_TRAINED):
+    with mock.patch.object(RunMaker, "_made", **NOT_TRAINED):
         for same in (data, one()):
             again = choose(ConvNet, ["gelu", "relu"], same, **options)
             assert (again.trained, again.notes) == ("Nothing was trained: all runs were there.", first.notes)
@@ -186,7 +186,7 @@ def sized(width):
 def test_runs_of_other_build_arguments_are_refused(tmp_path, build, said):
     options = QUICK | {"max_epochs": 1, "folder": tmp_path}
     choose(build(4), ["gelu", "relu"], Stripes(), **options)
-    with mock.patch.object(Trainer, "fit", **NOT_TRAINED):
+    with mock.patch.object(RunMaker, "_made", **NOT_TRAINED):
         assert "all runs were there" in choose(build(4), ["gelu", "relu"], Stripes(), **options).trained
         with pytest.raises(ChoiceArgumentError, match=f"runs with {said}"):
             choose(build(2), ["gelu", "relu"], Stripes(), **options)
@@ -220,7 +220,7 @@ def test_kept_runs_are_tested_where_a_test_is_wanted_later(tmp_path, together):
     options = QUICK | {"folder": tmp_path, "together": together}
     choose(ConvNet, ["gelu", "relu"], Stripes(), **options)
     lines = []
-    with mock.patch.object(Trainer, "fit", **NOT_TRAINED):
+    with mock.patch.object(RunMaker, "_made", **NOT_TRAINED):
         choice = choose(ConvNet, ["gelu", "relu"], Stripes(), metric="test_acc", say=lines.append, **options)
     assert lines == [f"{name}, seed {seed}: tested" for name in ("gelu", "relu") for seed in (0, 1)]
     check_by_hand(choice, ConvNet, Stripes(), "test_acc", 2, test=True)
@@ -234,7 +234,7 @@ def test_another_test_set_is_tested_on(tmp_path):
     data = Stripes()
     first = choose(ConvNet, ["gelu", "relu"], data, **options)
     data.test_set = OtherTest().load_test()
-    with mock.patch.object(Trainer, "fit", **NOT_TRAINED):
+    with mock.patch.object(RunMaker, "_made", **NOT_TRAINED):
         second = choose(ConvNet, ["gelu", "relu"], data, **options)
     check_by_hand(first, ConvNet, Stripes(), "test_acc", 1, test=True)
     check_by_hand(second, ConvNet, OtherTest(), "test_acc", 1, test=True)
