@@ -4,19 +4,17 @@ import inspect
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from functools import cache, partial
 from typing import Any, Literal
 
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint, ModelSummary, ProgressBar
-from lightning.pytorch.cli import LightningArgumentParser
 from rich.table import Table
 
+from lit_gelu.cli.model_builder import ChooseCommandError, model_builder, unused_scheduler
 from lit_gelu.cli.terminal import console_for_output
-from lit_gelu.errors import LitGeluError
 from lit_gelu.replicas import ActivationChoice
 from lit_gelu.replicas import choose as compare
 from lit_gelu.replicas.choice.samples_text import is_told_whole
+from lit_gelu.replicas.choice.unused_callbacks import is_unused, not_used, without_unused
 
 EXAMPLES = """\
 Each activation is trained with the same seeds, and with the same weights and batches for each seed; all of them side by
@@ -32,12 +30,6 @@ examples:
 """
 OF_LISTS = ("--activations", "--seeds")
 _OF_ONE_RUN = ("logger", "log_every_n_steps", "enable_checkpointing", "default_root_dir", "max_epochs", "callbacks")
-
-_CALLBACKS_OF_ONE_RUN = (Checkpoint, ProgressBar, ModelSummary)
-
-
-class ChooseCommandError(LitGeluError, ValueError):
-    """A configuration that activations cannot be compared with."""
 
 
 class ChoosingTrainer(Trainer):
@@ -124,10 +116,10 @@ def run_choice(
         raise ChooseCommandError("There are no data. Give --data.")
     trainer, left_out = trainer_options(config.trainer, made.trainer)
     console = console_for_output()
-    if left_out:
-        console.print(f"Not used here: {', '.join(left_out)}.", soft_wrap=True)
+    for line in not_used(left_out + unused_scheduler(config)):
+        console.print(line, soft_wrap=True)
     found = compare(
-        model_builder(config.model, swap=bool(swap)),
+        model_builder(config, swap=bool(swap)),
         given.pop("activations"),
         data,
         swap=swap,
@@ -161,11 +153,9 @@ def trainer_options(config: Any, made: Any) -> tuple[dict[str, Any], list[str]]:
     given = {name: value for name, value in made.items() if name in usual and value != usual[name]}
     # A Trainer adds its own callbacks to the list that it was given.
     callbacks = list(made.get("callbacks") or [])[: len(config.get("callbacks") or [])]
-    kept = [each for each in callbacks if not isinstance(each, _CALLBACKS_OF_ONE_RUN)]
-    left_out = [type(each).__name__ for each in callbacks if each not in kept]
-    left_out = [*(["trainer.logger"] if config.get("logger") else []), *left_out]
     options = {name: value for name, value in given.items() if name not in _OF_ONE_RUN}
-    return options | ({"callbacks": kept} if kept else {}), left_out
+    options, left_out = without_unused(options | {"callbacks": callbacks})
+    return options, [*(["trainer.logger"] if config.get("logger") else []), *left_out]
 
 
 def given_settings(config: Any, made: Any, data: LightningDataModule) -> dict[str, Any]:
@@ -175,34 +165,8 @@ def given_settings(config: Any, made: Any, data: LightningDataModule) -> dict[st
     """
     plain = config.trainer.as_dict()
     trainer = {name: value for name, value in plain.items() if name not in _OF_ONE_RUN}
-    callbacks = zip(plain.get("callbacks") or [], made.get("callbacks") or [], strict=False)
-    trainer["callbacks"] = [given for given, each in callbacks if not isinstance(each, _CALLBACKS_OF_ONE_RUN)]
+    callbacks = list(zip(plain.get("callbacks") or [], made.get("callbacks") or [], strict=False))
+    options = trainer | {"callbacks": [each for _, each in callbacks]}
+    trainer["callbacks"] = [given for given, each in callbacks if not is_unused(each, options)]
     whole = is_told_whole(data) or "data" not in config
     return {"trainer": trainer} | ({} if whole else {"data": config.data.as_dict()})
-
-
-def model_builder(config: Any, *, swap: bool) -> partial[LightningModule]:
-    """Return what builds the model of a configuration with another activation."""
-    arguments = config.init_args.as_dict() if "init_args" in config else {}
-    if not swap and "activation" not in arguments:
-        raise ChooseCommandError(
-            f"{config.class_path} takes no argument activation=. Give --swap true: the activations that it has are "
-            "then exchanged. Or let its constructor take one."
-        )
-    fixed = {name: value for name, value in arguments.items() if swap or name != "activation"}
-    return partial(_built, config.class_path, fixed)
-
-
-def _built(class_path: str, arguments: Mapping[str, Any], activation: Any = None) -> LightningModule:
-    given = dict(arguments) if activation is None else {**arguments, "activation": activation}
-    parser = _parser_of_models()
-    parsed = parser.parse_object({"model": {"class_path": class_path, "init_args": given}})
-    module: LightningModule = parser.instantiate_classes(parsed).model
-    return module
-
-
-@cache
-def _parser_of_models() -> LightningArgumentParser:
-    parser = LightningArgumentParser()
-    parser.add_lightning_class_args(LightningModule, "model", subclass_mode=True)
-    return parser

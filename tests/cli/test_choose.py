@@ -2,10 +2,15 @@
 
 import json
 import os
+from functools import partial
 from unittest import mock
 
 import pytest
+import torch
+from choice_nets import CPU, ConvNet, Stripes, by_hand
+from torch.optim.lr_scheduler import ExponentialLR, ReduceLROnPlateau
 
+from lit_gelu.callbacks.checkpoint_file import read_checkpoint
 from lit_gelu.cli import choose
 from lit_gelu.cli.main import main
 from lit_gelu.replicas.choice.metric import Metric
@@ -111,6 +116,96 @@ def test_callbacks_of_the_configuration_are_given_on():
             == 0
         )
     assert [type(each).__name__ for each in compare.call_args.kwargs["trainer"]["callbacks"]] == ["EarlyStopping"]
+
+
+def test_what_has_no_logger_is_left_out_and_named(capsys):
+    """Lightning refuses a LearningRateMonitor in a Trainer without a logger: every run would fail."""
+    rates = "lightning.pytorch.callbacks.LearningRateMonitor"
+    words = "choose --config my.yaml --activations gelu relu --seeds 2 --metric val_loss --measure false --output here"
+    assert main([*words.split(), "--trainer.max_epochs", "1", f"--trainer.callbacks+={rates}"]) == 0
+    printed = capsys.readouterr().out
+    assert "Not used here: trainer.logger, ModelCheckpoint, LearningRateMonitor." in printed
+    assert "Trained side by side" in printed
+
+
+OVERRIDDEN = pytest.mark.filterwarnings("ignore:.*will be overridden by `LitGeluCLI.configure_optimizers`")
+SGD = ["--optimizer", "SGD", "--optimizer.lr", "0.05", "--optimizer.momentum", "0.5"]
+
+
+class BySgd(ConvNet):
+    """The same net with the optimizer of the command line, and a schedule, written in Python."""
+
+    def __init__(self, activation="gelu", schedule=None):
+        super().__init__(activation, width=3)
+        self.schedule = schedule
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.05, momentum=0.5)
+        if self.schedule is None:
+            return optimizer
+        schedule = self.schedule(optimizer)
+        monitor = {"monitor": "val_loss"} if isinstance(schedule, torch.optim.lr_scheduler.ReduceLROnPlateau) else {}
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, **monitor}}
+
+
+@OVERRIDDEN
+@pytest.mark.parametrize("together", ["true", "false"])
+@pytest.mark.parametrize(
+    ("words", "schedule"),
+    [
+        ([], None),
+        (["--lr_scheduler=ExponentialLR", "--lr_scheduler.gamma=0.5"], partial(ExponentialLR, gamma=0.5)),
+        (
+            ["--lr_scheduler=ReduceLROnPlateau", "--lr_scheduler.monitor=val_loss", "--lr_scheduler.patience=0",
+             "--lr_scheduler.threshold=0.9"],
+            partial(ReduceLROnPlateau, patience=0, threshold=0.9),
+        ),
+    ],
+)  # fmt: skip
+def test_runs_have_the_optimizer_of_the_command_line(tmp_path, capsys, together, words, schedule):
+    given = "choose --config my.yaml --activations gelu relu --seeds 2 --metric val_loss --measure false --output here"
+    assert main([*given.split(), "--together", together, *SGD, *words]) == 0
+    side_by_side = "Trained side by side" in capsys.readouterr().out
+    assert side_by_side == (together == "true")
+    plain = json.loads((tmp_path / "here/choice.json").read_text())
+    for candidate in plain["candidates"]:
+        for seed, value in enumerate(candidate["values"]):
+            build = partial(BySgd, schedule=schedule)
+            assert value == by_hand(build, candidate["label"], seed, Stripes(noise=1.0), 2, **CPU).logged["val_loss"]
+
+
+@OVERRIDDEN
+def test_an_optimizer_trains_what_a_swap_has_brought_in(tmp_path):
+    words = (
+        "choose --model own.FixedNet --data own.Stripes --activations prelu gelu --swap true --seeds 2 --output here"
+    )
+    options = ["--trainer.max_epochs=1", "--trainer.accelerator=cpu", "--measure=false", "--metric=val_loss", *SGD]
+    assert main([*words.split(), *options]) == 0
+    for path in (tmp_path / "here/runs").glob("prelu-*.ckpt"):
+        (slope,) = (
+            value
+            for name, value in read_checkpoint(path)["state_dict"].items()
+            if name.startswith("net.1.") and name.endswith("weight")
+        )
+        assert slope.item() != 0.25  # what PReLU begins with
+
+
+@OVERRIDDEN
+def test_runs_of_another_optimizer_are_refused(capsys):
+    words = "choose --config my.yaml --activations gelu relu --seeds 2 --metric val_loss --measure false --output here"
+    assert main([*words.split(), *SGD]) == 0
+    with mock.patch.object(RunMaker, "make", side_effect=AssertionError("trained")):
+        assert main([*words.split(), *SGD, "--optimizer.lr", "0.1"]) == 2
+        assert "arguments.optimizer.init_args.lr='0.05'; now it is '0.1'" in capsys.readouterr().err
+        assert main(words.split()) == 2
+    assert "arguments.optimizer=" in capsys.readouterr().err
+
+
+def test_a_schedule_without_an_optimizer_is_named(capsys):
+    with mock.patch.object(choose, "compare", return_value=small()):
+        words = "choose --config my.yaml --activations gelu relu --lr_scheduler ExponentialLR --lr_scheduler.gamma .5"
+        assert main(words.split()) == 0
+    assert "Not used here: trainer.logger, ModelCheckpoint, lr_scheduler without optimizer." in capsys.readouterr().out
 
 
 def test_from_a_configuration_to_files(tmp_path, capsys):
