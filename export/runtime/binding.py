@@ -101,4 +101,4 @@ def as_tensor_on(device: torch.device, value: Array) -> Tensor:
         value = torch.from_numpy(value if in_place else value.copy())
     elif value.requires_grad:
         value = value.detach()
-    return (value if value.device == device else value.to(device)).contiguous()
+    return (value if value.device == device else value.to(device)).resolve_neg().contiguous()

@@ -184,8 +184,8 @@ def as_array(value: "Tensor") -> np.ndarray:
     """Return an array of the tensor's own memory; of a copy on the host where it lies elsewhere."""
     try:
         array: np.ndarray = value.numpy()
-    except (RuntimeError, TypeError):  # it requires gradients, or lies on a device; to ask first costs time
-        array = value.detach().cpu().numpy()
+    except (RuntimeError, TypeError):  # gradients, a device, a negation that is still to be done; to ask costs time
+        array = value.detach().cpu().resolve_neg().numpy()
     return array
 
 

@@ -167,6 +167,22 @@ def require_fit(port: Port, value: object, *, raw: bool = False) -> None:
     raise ModelInputError(f"Input {port.name!r} has shape {tuple(value.shape)}, the file takes ({shape}).")
 
 
+def require_values(given: Mapping[str, object]) -> None:
+    """Refuse tensors that do not hold their values one beside the other: sparse ones, and those of no device."""
+    torch = sys.modules.get("torch")
+    for name, value in given.items():
+        if torch is None or not isinstance(value, torch.Tensor):
+            continue
+        if value.device.type == "meta":
+            raise ModelInputError(
+                f"Input {name!r} is on the device meta, where tensors have no values. Give its values."
+            )
+        if value.layout is not torch.strided:
+            raise ModelInputError(
+                f"Input {name!r} is sparse ({value.layout}), the file takes dense tensors. Give {name}.to_dense()."
+            )
+
+
 def _word(dtype: Any) -> str:
     """Return the name of a dtype of torch or numpy."""
     return str(dtype).removeprefix("torch.") if type(dtype).__module__ == "torch" else np.dtype(dtype).name
@@ -182,8 +198,7 @@ def _require_no_open_size(ports: Mapping[str, Port]) -> None:
                 shape = ", ".join(map(str, port.shape))
                 raise ModelInputError(
                     f"Input {name!r} takes ({shape}): its axis {axis} is open beside the batch, and what is measured "
-                    "depends on it. Give inputs of the sizes that you will use (inputs=, or --input-shape of lit-gelu "
-                    "bench)."
+                    "depends on it. Give inputs= of the sizes that you will use."
                 )
 
 

@@ -15,7 +15,7 @@ from lit_gelu.export.errors import ModelFileError, ModelInputError, ProviderErro
 from lit_gelu.export.runtime.engine import Engine, Request, one_or_all, open_engine
 from lit_gelu.export.runtime.model_file import read_model_file
 from lit_gelu.export.runtime.placement import Placement, placement_of
-from lit_gelu.export.runtime.ports import Array, Port, bind_inputs, bind_names, is_tensor, require_fit
+from lit_gelu.export.runtime.ports import Array, Port, bind_inputs, bind_names, is_tensor, require_fit, require_values
 from lit_gelu.export.runtime.providers import Provider
 from lit_gelu.export.runtime.settings import options_from, options_state
 from lit_gelu.export.runtime.tuning_file import TuningChoice
@@ -225,6 +225,7 @@ class OnnxPredictor:
         except (ModelInputError, ProviderError):
             raise
         except Exception as error:
+            require_values(bind_inputs(engine.input_names, inputs, named_inputs))
             raise ModelFileError(f"onnxruntime failed while it ran {str(self.path)!r}: {error}") from error
 
     def tune(

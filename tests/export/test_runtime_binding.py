@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 from lit_gelu.export import ModelFileError, ModelInputError, OnnxPredictor, export_onnx
 from lit_gelu.export.runtime import CPU, CUDA
-from lit_gelu.export.runtime.binding import run_options
+from lit_gelu.export.runtime.binding import as_tensor_on, run_options
 
 NUMBERS = {
     torch.float32: TensorProto.FLOAT,
@@ -226,3 +226,26 @@ def test_on_cuda_memory_is_passed(tmp_path, dtype):
     y = OnnxPredictor(tmp_path / "node.onnx", [CUDA])(x)
     assert y.device == x.device
     assert torch.equal(y, x)
+
+
+def test_a_negation_that_is_still_to_be_done_is_done(path):
+    x = torch.randn(3, 6, dtype=torch.complex64).conj().imag
+    assert x.is_neg()
+    predictor = OnnxPredictor(path, [CPU])
+    assert torch.equal(predictor(x), predictor(torch.from_numpy(x.resolve_neg().numpy())))
+    assert torch.equal(predictor(input=x), predictor(x))
+    assert torch.equal(as_tensor_on(torch.device("cpu"), x), x)
+    assert not as_tensor_on(torch.device("cpu"), x).is_neg()
+
+
+@pytest.mark.parametrize(
+    ("x", "said"),
+    [
+        (torch.ones(2, 6).to_sparse(), r"Input 'input' is sparse \(torch.sparse_coo\).*Give input.to_dense\(\)"),
+        (torch.ones(2, 6, device="meta"), "Input 'input' is on the device meta"),
+    ],
+)
+def test_tensors_without_values_in_a_row_are_named_and_the_file_is_not(path, x, said):
+    for call in (lambda p: p(x), lambda p: p(input=x), lambda p: p({"input": x})):
+        with pytest.raises(ModelInputError, match=said):
+            call(OnnxPredictor(path, [CPU]))
