@@ -16,18 +16,17 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.export.copying import without_callers_autocast
 from lit_gelu.export.errors import ModelInputError
-from lit_gelu.export.inputs import sample_of, take_apart
 from lit_gelu.export.metadata import FileMetadata, census, read_metadata
 from lit_gelu.export.parity.activation_census import fates, optimized_graph
 from lit_gelu.export.parity.causes.divergence import captured, run_with_outputs
 from lit_gelu.export.parity.execution import SessionSetup, file_inputs, open_wanted, run_file
-from lit_gelu.export.parity.input_families import Batch, data_batches
+from lit_gelu.export.parity.input_families import Batch, data_batches, sample_call
 from lit_gelu.export.parity.references import References
 from lit_gelu.export.parity.report import ParityError
 from lit_gelu.export.parity.structure import activation_faults, output_faults
 from lit_gelu.export.parity.subgraph import SiteNodes, site_nodes
 from lit_gelu.export.parity.task_metrics import task_metrics
-from lit_gelu.export.preprocessing import other_preprocessing, preprocessing_of_file, raw_call, raw_data_of
+from lit_gelu.export.preprocessing import other_preprocessing, preprocessing_of_file, raw_data_of
 from lit_gelu.export.quantization.acceptance import MAX_DIFFERENCE, criteria
 from lit_gelu.export.quantization.int8_metadata import read_record
 from lit_gelu.export.quantization.layers import REPLACED
@@ -146,7 +145,8 @@ def check_quantized(
         path: The int8 file.
         data: A LightningDataModule (its test data), a DataLoader or a tensor; for a file that takes raw pixels, raw
             pixels, or a data module with ``preprocessing()`` and ``raw_test_inputs()``.
-        input_sample: As `lit_gelu.export.export_onnx` takes it.
+        input_sample: As `lit_gelu.export.export_onnx` takes it; by default ``example_input_array``, else made from the
+            file's input shapes.
         metric: Which test metric decides; ``None`` for the one above. One whose name holds "acc" may not fall, any
             other may not rise.
         max_difference: How much worse it may be.
@@ -190,10 +190,8 @@ def check_quantized(
     registry = registry_or_default(registry)
     preprocessing = preprocessing_of_file(metadata.preprocessing, name, preprocessing, data)
     batches = data
-    if preprocessing is None:
-        call = take_apart(model, sample_of(model, input_sample))
-    else:
-        call = raw_call(model, preprocessing, input_sample)
+    call = sample_call(model, preprocessing, input_sample, predictor)
+    if preprocessing is not None:
         batches, unread = raw_data_of(data)
         notes += unread + other_preprocessing(metadata.preprocessing, preprocessing)
     references = References(model, call, "as_trained", registry, preprocessing, softmax=metadata.softmax)

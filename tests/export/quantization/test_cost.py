@@ -250,3 +250,17 @@ def test_noise_is_not_measured_against_another_call(tmp_path):
     found = check_quantized(net, tmp_path / "int8.onnx", x[200:], x[:2], max_difference=0.1)
     assert [layer.site for layer in found.layers] == ["last"]
     assert found.worst_layer.sqnr > 20
+
+
+def test_without_a_sample_one_is_made_from_the_files_inputs(tmp_path):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 4)).eval()
+    export_onnx(net, tmp_path / "net.onnx", torch.zeros(2, 16))
+    rows = torch.randn(300, 16)
+    quantize_onnx(tmp_path / "net.onnx", tmp_path / "int8.onnx", rows[:200])
+    found = check_quantized(net, tmp_path / "int8.onnx", rows[200:], strict=False)
+    given = check_quantized(net, tmp_path / "int8.onnx", rows[200:], rows[:2], strict=False)
+    assert found.outputs[0].rows == 100
+    assert found.outputs == given.outputs
+    y, int8 = net(rows[200:]).detach().double().numpy(), OnnxPredictor(tmp_path / "int8.onnx")(rows[200:]).numpy()
+    assert found.outputs[0].sqnr == pytest.approx(10 * np.log10((y**2).sum() / ((y - int8) ** 2).sum()), abs=0.01)
