@@ -1,6 +1,7 @@
 """``lit-gelu paper merge``: join the runs of several results folders into one."""
 
 import sys
+from collections import Counter
 from pathlib import Path
 
 import jsonargparse
@@ -52,7 +53,7 @@ def run(arguments: jsonargparse.Namespace) -> int:
         given = sum(len(file.records) for file in files)
         sys.stdout.write(
             f"{len(joined.records)} runs in {target / RECORDS_FILE}; {given} read from {len(files)} files, "
-            f"{joined.identical} of them in several\n"
+            f"{_in_several(files)} of them in several\n"
         )
     return 0 if is_written and not any(file.damaged for file in files) else EXIT_FAILURE
 
@@ -66,6 +67,12 @@ def _paths(given: list[str]) -> list[Path]:
             raise NoRunsError(f"There are no runs in {text!r} (no {path.name}). Leave it out, or make them first.")
         paths.setdefault(path.resolve(), path)
     return list(paths.values())
+
+
+def _in_several(files: list[ResultsFile]) -> int:
+    """Count the runs that more than one file holds, whatever their records say."""
+    holding = Counter(key for file in files for key in {record.key for _, record in file.records})
+    return sum(count > 1 for count in holding.values())
 
 
 def _say_damage(file: ResultsFile) -> None:

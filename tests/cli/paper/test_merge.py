@@ -31,6 +31,17 @@ def test_folders_and_files_are_joined(tmp_path, capsys):
     assert [record.key for record in read_records(tmp_path / "all")] == [record.key for record in RUNS[:3]]
 
 
+def test_runs_in_several_folders_are_counted_whoever_made_them(tmp_path, capsys):
+    """One run copied, one made again in the same time but for the seconds, one made again with other numbers."""
+    again = [RUNS[0], replace(RUNS[1], seconds=2.0), replace(RUNS[2], status="diverged"), RUNS[3]]
+    folders = [written(tmp_path / "a", *RUNS[:3]), written(tmp_path / "b", *again), written(tmp_path / "c", RUNS[0])]
+    for _ in range(2):  # the second time the target holds them too, which is no folder that was given
+        assert merged(tmp_path / "all", *folders, "--keep", "first") == 0
+        captured = capsys.readouterr()
+        assert captured.out.endswith("; 8 read from 3 files, 3 of them in several\n")
+        assert "1 runs were made more than once, with the same numbers" in captured.err
+
+
 def test_other_numbers_stop_it_unless_the_first_are_kept(tmp_path, capsys):
     first = written(tmp_path / "a", *RUNS)
     second = written(tmp_path / "b", *(replace(run, status="diverged") for run in RUNS))
