@@ -64,6 +64,20 @@ def test_a_checkpoint_alone(checkpoint, tmp_path, capsys):
     assert read_report(tmp_path / "page.html").curve("curvature/net.1/curvature").values == (0.4,)
 
 
+def test_all_groups_of_an_optimizer_count(checkpoint, tmp_path, capsys):
+    net = SmallNet()
+    groups = [{"params": [net.net[0].weight], "lr": 1e-3}, {"params": [net.net[0].bias], "lr": 5.0}]
+    content = torch.load(checkpoint, weights_only=True)
+    torch.save({**content, "optimizer_states": [torch.optim.SGD(groups, lr=0.1).state_dict()]}, checkpoint)
+    csv = CSV.replace("lr-SGD", "lr-SGD/pg1,lr-SGD/pg2").replace(",0.1,", ",0.001,5.0,")
+    (tmp_path / "version_0" / "metrics.csv").write_text(csv)
+    assert main(["report", str(tmp_path / "version_0"), "--json"]) == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert plain["optimizers"][0]["group_rates"] == [1e-3, 5.0]
+    stability = [one for one in plain["findings"] if one["topic"] == "edge of stability"]
+    assert [one["level"] for one in stability] != ["good"]
+
+
 def test_a_damaged_checkpoint_is_among_what_is_missing(checkpoint, tmp_path, capsys):
     checkpoint.write_bytes(b"nothing")
     (tmp_path / "version_0" / "metrics.csv").write_text(CSV)

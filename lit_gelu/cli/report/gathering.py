@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lit_gelu.callbacks.checkpoint_file import hyper_parameters, read_checkpoint
-from lit_gelu.callbacks.run_facts import settings_of
+from lit_gelu.callbacks.run_facts import settings_of_groups
 from lit_gelu.callbacks.swap.checkpoint import ACTIVATIONS_KEY, SWAPS_KEY, Checkpoint
 from lit_gelu.callbacks.swap.history import SwapRecord
 from lit_gelu.errors import LitGeluError
@@ -128,10 +128,10 @@ def _optimizers(checkpoint: Checkpoint) -> tuple[OptimizerSettings, ...]:
     found = []
     for state in states if isinstance(states, list) else []:
         groups = state.get("param_groups") if isinstance(state, Mapping) else None
-        group = groups[0] if isinstance(groups, list) and groups else None
-        if isinstance(group, Mapping):
-            plain = {"momentum", "dampening", "nesterov"} <= group.keys() and "betas" not in group
-            found.append(settings_of("SGD" if plain else "", group, plain=plain))
+        known = [group for group in groups if isinstance(group, Mapping)] if isinstance(groups, list) else []
+        if known:
+            plain = {"momentum", "dampening", "nesterov"} <= known[0].keys() and "betas" not in known[0]
+            found.append(settings_of_groups("SGD" if plain else "", known, plain=plain))
     return tuple(found)
 
 
