@@ -189,7 +189,7 @@ def announce_swap(trainer: Trainer, pl_module: LightningModule, report: SwapRepo
     if isinstance(trainer.model, DistributedDataParallel):
         # It broadcasts buffers before a forward if there were any the last time that it looked. It fails if they are
         # gone: a blend's may have been a model's only ones.
-        trainer.model._assign_modules_buffers()
+        trainer.model._assign_modules_buffers()  # type: ignore[no-untyped-call]
     for callback in callbacks_of(trainer):
         if isinstance(callback, ActivationSwapListener):
             callback.on_activations_swapped(trainer, pl_module, report)
