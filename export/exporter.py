@@ -24,11 +24,11 @@ from lit_gelu.export.lowering.lowering_table import mark
 from lit_gelu.export.lowering.replace import lower
 from lit_gelu.export.metadata import FileMetadata, SiteRecord, census, class_path, save_model, strip_origin
 from lit_gelu.export.options import ExportOptions
-from lit_gelu.export.parity.other_sizes import require_alike, runs_at_other_sizes
+from lit_gelu.export.parity.other_sizes import require_alike, require_another_size, runs_at_other_sizes
 from lit_gelu.export.preprocessing import describe, preprocessing_copy, raw_call
 from lit_gelu.export.sizes import at_least_two, named_shapes, open_sizes
 from lit_gelu.export.torch_export import recorded_sizes, trace
-from lit_gelu.export.trial import require_faithful, require_labels_fit, trial_run
+from lit_gelu.export.trial import complex_outputs, require_faithful, require_labels_fit, trial_run
 from lit_gelu.files import is_folder, require_writable
 
 
@@ -215,6 +215,7 @@ def export_onnx(
     elsewhere, untried = runs_at_other_sizes(flat, sizes)  # before markers stand in the place of activations
     marked = mark(flat.model, registry)
     graph = trace(flat, trial, options.traced_opset, sizes)
+    require_another_size(flat, sizes, elsewhere, untried)
     untried += require_alike(graph, flat, elsewhere, marked, registry)
     lowered = lower(graph, marked, options, registry, specs)
     require_forms(lowered.sites, options.approximate)
@@ -232,7 +233,7 @@ def export_onnx(
     strip_origin(graph)
     graph.metadata_props.update(metadata.to_properties())
     save_model(graph, path)
-    notes = (*lowered.notes, *unasked, *untried, *_never_called(lowered.sites))
+    notes = (*lowered.notes, *complex_outputs(trial), *unasked, *untried, *_never_called(lowered.sites))
     operators = census(ir.to_proto(graph))
     return ExportReport(Path(path), lowered.opset, metadata.sites, operators, metadata, notes, made_folder)
 

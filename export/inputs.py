@@ -259,6 +259,11 @@ class FlatModule(nn.Module):
         return probabilities_first(output) if self.softmax else output
 
 
+def as_in_a_file(tensor: Tensor) -> Tensor:
+    """Return an output as a file gives it: complex numbers as real and imaginary part, on a last axis of two."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
 def probabilities_first(output: Any) -> Any:
     """Return an output whose first tensor went through a softmax over its last dimension."""
     leaves, structure = pytree.tree_flatten(output)

@@ -1,10 +1,13 @@
 """Runs of the module in PyTorch before it is exported: the user's own errors, randomness, and is the copy faithful?"""
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from lit_gelu.export.copying import without_hooks_of_training
 from lit_gelu.export.errors import ExportError, ExportOptionError, ModelInputError
@@ -36,17 +39,29 @@ def trial_run(flat: FlatModule) -> Trial:
     # row, in a graph that says it takes any number.
     model, call = type(flat.model).__name__, flat.call
     tensors = call.resized(max(2, call.batch_size))
+    before = _state_of(flat.model)
     with torch.random.fork_rng(devices=[]):
         try:
             first, second = (named_outputs(flat.run([t.clone() for t in tensors])) for _ in range(2))
         except Exception as error:
             raise _refused(flat, tensors, error) from error
     if not first:
-        raise ExportError(f"{model}.forward returns no tensor, so there is nothing to export.")
+        raise ExportError(_no_tensor_message(flat, tensors))
     differing = [name for (name, a), (_, b) in zip(first, second, strict=True) if not _same(a, b)]
     if differing:
+        _require_no_state(flat, tensors, before, first)
         raise ExportError(random_message(model, ", ".join(differing)))
     return Trial(tensors, output_names([name for name, _ in first], call), tuple(tensor for _, tensor in first))
+
+
+def complex_outputs(trial: Trial) -> list[str]:
+    """Say which outputs have another shape in the file than in the module, since files give no complex numbers."""
+    return [
+        f"output {name!r} is complex in the module; in the file it is real, with a last axis of 2 for real and "
+        f"imaginary part: {[*tensor.shape, 2]} for {list(tensor.shape)}."
+        for name, tensor in zip(trial.names, trial.outputs, strict=True)
+        if tensor.is_complex()
+    ]
 
 
 def _refused(flat: FlatModule, tensors: Sequence[Tensor], error: Exception) -> ModelInputError:
@@ -67,6 +82,61 @@ def _same(first: Tensor, second: Tensor) -> bool:
 def output_names(names: Sequence[str], call: Call) -> tuple[str, ...]:
     """Return the names that outputs have in a file: none is an input's, and no two are the same."""
     return tuple(unique_names([name if name not in call.names else f"output_{name}" for name in names]))
+
+
+def _state_of(model: nn.Module) -> dict[tuple[str, str], Any]:
+    """Return the buffers of all modules, copied, and the numbers among their attributes."""
+    state: dict[tuple[str, str], Any] = {}
+    for name, module in model.named_modules():
+        state |= {(name, key): value.clone() for key, value in module._buffers.items() if value is not None}
+        state |= {(name, key): value for key, value in vars(module).items() if isinstance(value, int | float)}
+    return state
+
+
+def _set_state(model: nn.Module, state: Mapping[tuple[str, str], Any]) -> None:
+    """Give modules the buffers and numbers that they had."""
+    for (name, key), value in state.items():
+        module = model.get_submodule(name)
+        held = module._buffers if isinstance(value, Tensor) else vars(module)
+        held[key] = value.clone() if isinstance(value, Tensor) else value
+
+
+def _require_no_state(
+    flat: FlatModule, tensors: Sequence[Tensor], before: Mapping[tuple[str, str], Any], first: list[tuple[str, Tensor]]
+) -> None:
+    """Refuse a module that gives the same again once what it changes in itself is as it was: it draws no numbers."""
+    after = _state_of(flat.model)
+    changed = [place for place, value in before.items() if not _equal(value, after.get(place))]
+    _set_state(flat.model, before)
+    with torch.random.fork_rng(devices=[]):
+        torch.rand(1)  # so that numbers that are drawn are others than in the first run
+        again = named_outputs(flat.run([t.clone() for t in tensors]))
+    if changed and all(_same(a, b) for (_, a), (_, b) in zip(first, again, strict=True)):
+        places = ", ".join(".".join(filter(None, place)) for place in changed)
+        raise ExportError(
+            f"{type(flat.model).__name__}.forward changes {places} in evaluation mode, and its outputs depend on that: "
+            "called twice on the same input it gives two answers, and a file keeps nothing from call to call. Let "
+            "forward change it only where self.training is true, or take it as an input and return what it becomes."
+        )
+
+
+def _equal(a: Any, b: Any) -> bool:
+    """Return whether a buffer or number is as it was."""
+    return torch.equal(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else bool(a == b)
+
+
+def _no_tensor_message(flat: FlatModule, tensors: Sequence[Tensor]) -> str:
+    """Say why no tensor was found in an output: there is none, or it is in a class that torch does not open."""
+    output, model = flat.run([t.clone() for t in tensors]), type(flat.model).__name__
+    for leaf in pytree.tree_leaves(output):
+        if dataclasses.is_dataclass(leaf) and any(isinstance(value, Tensor) for value in vars(leaf).values()):
+            kind = type(leaf).__name__
+            return (
+                f"{model}.forward returns {kind}, a dataclass that torch does not take apart. Accepted: a tensor, a "
+                f"tuple, list or dict of them, or a class that is known to torch: call "
+                f"torch.export.register_dataclass({kind}) once, before the export."
+            )
+    return f"{model}.forward returns no tensor, so there is nothing to export."
 
 
 def random_message(model: str, where: str) -> str:

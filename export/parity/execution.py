@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from lit_gelu.export.errors import ModelFileError, ProviderError
+from lit_gelu.export.inputs import as_in_a_file
 from lit_gelu.export.runtime import CPU, CUDA, TENSORRT, OnnxPredictor, Provider, default_providers, provider_name
 
 _DISABLED = "optimization.disable_specified_optimizers"
@@ -117,7 +118,7 @@ def run_file(predictor: OnnxPredictor, batch: Sequence[Tensor]) -> list[np.ndarr
 
 
 def as_array(tensor: Tensor) -> np.ndarray:
-    """Return a tensor as an array; numpy has no bfloat16, so that becomes float64."""
-    tensor = tensor.detach().cpu()
+    """Return a tensor as an array: bfloat16, which numpy lacks, as float64; complex numbers as a file gives them."""
+    tensor = as_in_a_file(tensor.detach().cpu())
     array: np.ndarray = (tensor.double() if tensor.dtype == torch.bfloat16 else tensor).numpy()
     return array

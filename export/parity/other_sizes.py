@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.export.errors import ExportError, ExportOptionError, ModelFileError, ModelInputError
-from lit_gelu.export.inputs import FlatModule, OpenSize, named_outputs
+from lit_gelu.export.inputs import FlatModule, OpenSize, as_in_a_file, named_outputs
 from lit_gelu.export.lowering.lowering_table import BoundActivation
 from lit_gelu.export.lowering.replace import lower
 from lit_gelu.export.options import ExportOptions
@@ -24,6 +24,7 @@ _ROWS = 2
 # Of an output's root mean square, so that a few values that rounding decides, such as those of round(x), are no fault:
 # what a size is fixed in shows all over.
 _ALIKE = 1e-3
+_FAILS = "forward fails"
 _NOTHING = 1e-6  # what is left where an output should be 0
 
 
@@ -39,7 +40,7 @@ class OtherRun:
 def runs_at_other_sizes(flat: FlatModule, sizes: Sequence[OpenSize]) -> tuple[list[OtherRun], list[str]]:
     """Run the module once with every open size changed, beside the batch; say which sizes could not be tried."""
     # All change in one run, which costs as little as can be; where the module does not take that, each for itself.
-    wanted = [size for size in sizes if size.required and size.axis not in flat.call.batch_axes[size.place]]
+    wanted = _beside_the_batch(flat, sizes)
     lengths = {size.name: flat.call.tensors[size.place].shape[size.axis] for size in wanted}
     if not lengths:
         return [], []
@@ -55,6 +56,29 @@ def runs_at_other_sizes(flat: FlatModule, sizes: Sequence[OpenSize]) -> tuple[li
             if not isinstance(run, OtherRun)
         ],
     )
+
+
+def require_another_size(
+    flat: FlatModule, sizes: Sequence[OpenSize], runs: Sequence[OtherRun], untried: Sequence[str]
+) -> None:
+    """Refuse open sizes of one input of which the module takes no other than the sample's."""
+    # Sizes of several inputs may go together in a way that is not tried, such as samples and frames of one sound.
+    wanted = _beside_the_batch(flat, sizes)
+    failed = [note.partition(_FAILS)[2].removesuffix(".") for note in untried if f"with others {_FAILS}" in note]
+    if runs or not failed or len(failed) < len(untried) or len({size.place for size in wanted}) > 1:
+        return
+    names = " and ".join(repr(name) for name in dict.fromkeys(size.name for size in wanted))
+    raise ExportError(
+        f"dynamic_shapes= has {names}, but {type(flat.model).__name__}.forward took none of the other sizes that were "
+        f"tried: {_FAILS}{failed[0]}. Layers with weights for each place fix them, such as nn.Linear behind "
+        "nn.Flatten: pool to one cell (nn.AdaptiveAvgPool2d(1), or a mean over the axes), or leave the sizes fixed: "
+        "take them out of dynamic_shapes=."
+    )
+
+
+def _beside_the_batch(flat: FlatModule, sizes: Sequence[OpenSize]) -> list[OpenSize]:
+    """Return the sizes that have to be open beside the batch."""
+    return [size for size in sizes if size.required and size.axis not in flat.call.batch_axes[size.place]]
 
 
 def _accepted_run(flat: FlatModule, wanted: Sequence[OpenSize], lengths: Mapping[str, int]) -> OtherRun | str:
@@ -98,8 +122,8 @@ def _run(flat: FlatModule, wanted: Sequence[OpenSize], sizes: Mapping[str, int])
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             found = named_outputs(flat.run([tensor.clone() for tensor in inputs]))
     except Exception as error:  # noqa: BLE001 - forward is the user's: whatever it raises is reported
-        return f"forward fails ({error})"
-    outputs = tuple(torch.view_as_real(t) if t.is_complex() else t for _, t in found)  # as a file gives them
+        return f"{_FAILS} ({error})"
+    outputs = tuple(as_in_a_file(tensor) for _, tensor in found)
     finite = all(bool(t.isfinite().all()) for t in outputs)
     return OtherRun(dict(sizes), inputs, outputs) if finite else "outputs are not finite"
 

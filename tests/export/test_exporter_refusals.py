@@ -1,6 +1,7 @@
 """What `export_onnx` refuses: options, models and samples; what was at the path stays."""
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import onnx
@@ -63,6 +64,44 @@ class RandomInPython(nn.Module):
         return self.act(x) * float(np.random.default_rng().random())
 
 
+class CountsInABuffer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.act = nn.GELU()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        return self.act(x + 1) / self.calls
+
+
+class CountsInANumber(nn.Module):
+    calls = 0
+
+    def __init__(self):
+        super().__init__()
+        self.part, self.part.calls = nn.GELU(), 0
+
+    def forward(self, x):
+        self.part.calls += 1
+        return self.part(x + 1) / self.part.calls
+
+
+class CountsAndDraws(CountsInABuffer):
+    def forward(self, x):
+        return super().forward(x) + torch.rand(6)
+
+
+@dataclass
+class Scores:
+    logits: torch.Tensor
+
+
+class ReturnsADataclass(nn.Module):
+    def forward(self, x):
+        return Scores(F.gelu(x))
+
+
 class FrozenBatch(nn.Module):
     def forward(self, x):
         return x.reshape(int(x.shape[0]), -1)
@@ -74,6 +113,13 @@ class FrozenBatch(nn.Module):
         (DataDependent(), "cannot translate DataDependent: Could not guard"),
         (Random(), r"Random draws random numbers in evaluation mode \(Dropout\)"),
         (RandomInPython(), r"RandomInPython draws random numbers in evaluation mode \(output\)"),
+        (
+            CountsInABuffer(),
+            r"CountsInABuffer.forward changes calls in evaluation mode.*only where self.training",
+        ),
+        (CountsInANumber(), "CountsInANumber.forward changes part.calls in evaluation mode"),
+        (CountsAndDraws(), r"CountsAndDraws draws random numbers in evaluation mode \(output\)"),
+        (ReturnsADataclass(), r"returns Scores, a dataclass .* call torch.export.register_dataclass\(Scores\) once"),
         (FrozenBatch(), "batch of x, output is fixed at the sample's 2 rows"),
     ],
 )
@@ -181,3 +227,17 @@ def test_an_input_that_is_as_long_as_the_batch_by_chance(tmp_path):
     with pytest.raises(ExportError, match=message):
         export_onnx(Mixes(), tmp_path / "net.onnx", (torch.randn(4, 4), torch.randn(4, 3)))
     export_onnx(Mixes(), tmp_path / "net.onnx", (torch.randn(5, 4), torch.randn(4, 3)))
+
+
+def test_a_dataclass_that_is_registered_as_the_error_says_is_exported(tmp_path):
+    @dataclass
+    class Registered:
+        logits: torch.Tensor
+
+    class Net(nn.Module):
+        def forward(self, x):
+            return Registered(F.gelu(x))
+
+    torch.export.register_dataclass(Registered)
+    export_onnx(Net(), tmp_path / "net.onnx", SAMPLE)
+    assert [output.name for output in onnx.load(tmp_path / "net.onnx").graph.output] == ["logits"]

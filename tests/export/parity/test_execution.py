@@ -1,11 +1,14 @@
 """How sessions are opened: TF32 apart, optimisations left out, inputs in the file's dtype."""
 
+import numpy as np
 import onnx
 import pytest
 import torch
 from onnx import TensorProto
 from parity_files import activation
+from torch import nn
 
+from lit_gelu.export import OnnxPredictor, check_parity, export_onnx
 from lit_gelu.export.parity.activation_census import optimized_graph
 from lit_gelu.export.parity.execution import LEVELS, SessionSetup, file_inputs, open_wanted, run_file
 from lit_gelu.export.runtime import CPU, CUDA
@@ -53,3 +56,28 @@ def test_inputs_are_rounded_to_what_the_file_takes(tmp_path):
     assert x.dtype == torch.float16
     (y,) = run_file(predictor, (x,))
     assert y.tolist() == [1.0, 0.0]
+
+
+class Spectrum(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 8))
+
+    def forward(self, x):
+        return torch.fft.rfft(self.net(x))
+
+
+def test_a_complex_output_is_proved_as_the_pairs_that_the_file_gives(tmp_path):
+    torch.manual_seed(0)
+    net, path, x = Spectrum().eval(), tmp_path / "net.onnx", torch.randn(3, 6)
+    (note,) = export_onnx(net, path, x).notes
+    assert "complex in the module; in the file it is real" in note
+    assert "[3, 5, 2] for [3, 5]" in note
+    with torch.no_grad():
+        spectrum = np.fft.rfft(net.net(x).numpy())
+    pairs = np.stack([spectrum.real, spectrum.imag], -1)
+    np.testing.assert_allclose(OnnxPredictor(path, [CPU])(x), pairs, atol=1e-5)
+    assert check_parity(net, path, input_sample=x).passed
+    with torch.no_grad():
+        net.net[0].bias[0] += 0.1
+    assert not check_parity(net, path, input_sample=x, strict=False).passed

@@ -8,7 +8,7 @@ from torch.export import Dim
 from lit_gelu.errors import LitGeluError
 from lit_gelu.export import ExportError, OnnxPredictor, export_onnx
 from lit_gelu.export.inputs import FlatModule, take_apart
-from lit_gelu.export.parity.other_sizes import runs_at_other_sizes
+from lit_gelu.export.parity.other_sizes import require_another_size, runs_at_other_sizes
 from lit_gelu.export.sizes import open_sizes
 
 
@@ -84,7 +84,7 @@ class Several(nn.Module):
 def test_outputs_of_all_kinds_are_taken(tmp_path):
     path = tmp_path / "net.onnx"
     report = export_onnx(Several(), path, TEXT, dynamic_shapes={"x": {1: "length"}})
-    assert report.notes == ()
+    assert [note.split(" in the module")[0] for note in report.notes] == ["output 'output_4' is complex"]
     x = torch.randn(2, 11, 4)
     y, _, positive, _, _ = OnnxPredictor(path)(x)
     torch.testing.assert_close(y, nn.functional.gelu(x))
@@ -117,3 +117,37 @@ def test_a_size_that_can_only_be_the_samples_is_noted():
     runs, (note,) = sizes_tried(Alone(), (TEXT, TEXT), {"x": {1: "length"}, "y": {1: "other"}})
     assert runs == [{"other": 13}]
     assert "'length' was tried at the sample's 8 alone: with others forward fails (eight and no other)" in note
+
+
+class Flattened(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.act, self.head = nn.Conv2d(3, 4, 3), nn.GELU(), nn.Linear(4 * 14 * 14, 2)
+
+    def forward(self, x):
+        return self.head(self.act(self.conv(x)).flatten(1))
+
+
+@pytest.mark.parametrize("given", ["image-size", {"x": {2: "height", 3: "width"}}])
+def test_sizes_of_which_none_but_the_samples_runs_are_refused(tmp_path, given):
+    with pytest.raises(ExportError, match=r"took none of the other sizes.*cannot be multiplied.*nn.AdaptiveAvgPool2d"):
+        export_onnx(Flattened(), tmp_path / "net.onnx", torch.randn(2, 3, 16, 16), dynamic_shapes=given)
+    assert not (tmp_path / "net.onnx").exists()
+
+
+class Twice(nn.Module):
+    """Its second input is one longer than twice the first, and no pair of sizes that is tried is so."""
+
+    def forward(self, x, y):
+        if y.shape[1] != 2 * x.shape[1] + 1:
+            raise ValueError("another length")
+        return nn.functional.gelu(y[:, 1::2] + x)
+
+
+def test_sizes_of_several_inputs_that_go_together_are_noted_and_not_refused():
+    sample = (torch.randn(2, 4), torch.randn(2, 9))
+    runs, notes = sizes_tried(Twice(), sample, {"x": {1: "samples"}, "y": {1: "frames"}})
+    assert runs == []
+    assert [note.split("'")[1] for note in notes] == ["samples", "frames"]
+    flat = FlatModule(Twice(), take_apart(Twice(), sample))
+    require_another_size(flat, open_sizes({"x": {1: "samples"}, "y": {1: "frames"}}, flat.call, []), runs, notes)
