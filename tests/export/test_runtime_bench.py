@@ -134,7 +134,7 @@ def test_the_rows_of_a_state_are_repeated_where_its_batch_is():
 def test_sizes_beside_the_batch_are_not_made_up(tmp_path, net, sample, sizes, message):
     export_onnx(net, tmp_path / "net.onnx", sample, dynamic_shapes=sizes)
     for measure in (bench, tune):
-        with pytest.raises(ModelInputError, match=message + r"(.|\n)*Give inputs of the sizes that you will use"):
+        with pytest.raises(ModelInputError, match=message + r"(.|\n)*Give inputs= of the sizes that you will use"):
             measure(tmp_path / "net.onnx")
     inputs = {"input": sample}
     assert bench(tmp_path / "net.onnx", net, inputs=inputs, batch_sizes=[3], seconds=0.0, compiled=False).rows
