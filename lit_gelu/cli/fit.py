@@ -10,7 +10,7 @@
 import pickle
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, cast
 
@@ -25,7 +25,13 @@ import lit_gelu.callbacks  # noqa: F401
 from lit_gelu.activations import UnknownActivationError, building_from_file
 from lit_gelu.callbacks.checkpoint_file import not_plain, texts_and_mappings
 from lit_gelu.cli import choose, own_modules
-from lit_gelu.cli.given_arguments import CLASS, arguments_of, require_those_of_checkpoint, written_options
+from lit_gelu.cli.given_arguments import (
+    CLASS,
+    arguments_of,
+    readable_twice,
+    require_those_of_checkpoint,
+    written_options,
+)
 from lit_gelu.cli.loading import checked_arguments, unregistered
 from lit_gelu.cli.mistakes import PlainErrors
 from lit_gelu.cli.options import ExamplesHelpFormatter
@@ -109,7 +115,7 @@ class LitGeluCLI(LightningCLI):
         subcommand, *given = args
         # Defaults are arguments before all others. As defaults of the parser they would have arguments of their own
         # (keep, batch_size), and jsonargparse hands those on to another class that takes some of the same name.
-        self._words = [subcommand, *DEFAULTS, *given]
+        self._words = [subcommand, *DEFAULTS, *readable_twice(given)]
         super().__init__(
             parser_class=FitParser,
             trainer_class=choose.ChoosingTrainer,
@@ -200,13 +206,16 @@ class LitGeluCLI(LightningCLI):
         self._given = texts_and_mappings(self.config.as_dict())
         found = checked_arguments(path, options.model.class_path, self._given)
         if found:
+            asked = arguments_of(options.model)
             self.config = self.parser.parse_object({subcommand: {"model": found}}, self.config)
-            self._compare_given(str(path))
+            self._compare_given(asked, str(path))
 
-    def _compare_given(self, path: str) -> None:
+    def _compare_given(self, asked: Mapping[str, Any], path: str) -> None:
         """Refuse options of the model that differ from its checkpoint; warn of a configuration that does."""
         subcommand = self.config.subcommand
-        given = arguments_of(self.parser.parse_args(self._words, defaults=False)[subcommand].model)
+        # Without defaults, an argument that is a class of its own lacks those that were not given.
+        names = arguments_of(self.parser.parse_args(self._words, defaults=False)[subcommand].model)
+        given = {name: asked[name] for name in names if name in asked}
         written = written_options(self._words[1 + len(DEFAULTS) :])
         if given[CLASS] == DEFAULT_MODEL and CLASS not in written:
             del given[CLASS]  # as far as one can see, only the default

@@ -1,12 +1,14 @@
 """Arguments of the model beside ``--ckpt_path``: those of the checkpoint count, and a difference is said."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_warn
 
 from lit_gelu.activations import registry
 from lit_gelu.errors import LitGeluError, shown
+from lit_gelu.files import is_special
 
 CLASS = "class_path"
 _PARTS = ("init_args.", "dict_kwargs.")  # --model.init_args.keep is --model.keep
@@ -20,6 +22,17 @@ def arguments_of(model: Any) -> dict[str, Any]:
     """Return the class and the arguments of a model's part of a configuration, as one mapping."""
     plain = model.as_dict()
     return {CLASS: plain.get(CLASS), **(plain.get("init_args") or {}), **(plain.get("dict_kwargs") or {})}
+
+
+def readable_twice(words: Sequence[str]) -> list[str]:
+    """Return the words of a command line with the text of each configuration that comes from a pipe in its place."""
+    return [_readable_twice(before, word) for before, word in zip(["", *words[:-1]], words, strict=True)]
+
+
+def _readable_twice(before: str, word: str) -> str:
+    option, equals, value = word.partition("=") if word.startswith("--config=") else ("", "", word)
+    is_configuration = bool(equals) or before in {"-c", "--config"}
+    return f"{option}{equals}{Path(value).read_text()}" if is_configuration and is_special(value) else word
 
 
 def written_options(words: Sequence[str]) -> dict[str, str]:
@@ -46,7 +59,7 @@ def require_those_of_checkpoint(
     """Refuse options that differ from a checkpoint's arguments; warn of a configuration that does.
 
     Args:
-        given: What the command line and configuration files say, without defaults; see `arguments_of`.
+        given: What the command line and configuration files say, no defaults but inside these; see `arguments_of`.
         stored: What the model is built with, out of the checkpoint.
         written: The options on the command line, by argument.
         path: The checkpoint.

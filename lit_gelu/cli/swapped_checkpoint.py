@@ -14,7 +14,7 @@ from lit_gelu.callbacks.trainer_facts import as_batch
 from lit_gelu.cli.input_sample import InputSampleError, inputs_of_data
 from lit_gelu.errors import LitGeluError, message_of
 from lit_gelu.surgery.activation_record import restore_activations
-from lit_gelu.surgery.marks import is_mark, without_marks
+from lit_gelu.surgery.marks import marks_in, without_marks
 from lit_gelu.tasks.activation_task import ActivationTask
 
 _WITH_SWAP = "Give the ActivationSwap that it was trained with in --trainer.callbacks, or the configuration of that run"
@@ -35,9 +35,8 @@ class SwapRestorer:
 
     def read_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Put the activations in before the weights are loaded."""
-        module, weights = self.module, checkpoint.get("state_dict", {})
+        module = self.module
         if ACTIVATIONS_KEY not in checkpoint:
-            _require_own_marks(module, weights)
             return
         if module.trainer.state.fn == TrainerFn.FITTING and checkpoint.get(SWAPS_KEY):
             # The callback also keeps optimizers and annealing right, and writes the swaps into the next checkpoint.
@@ -46,7 +45,7 @@ class SwapRestorer:
                 f"go on without the callback. {_WITH_SWAP}."
             )
         restore_activations(module, checkpoint[ACTIVATIONS_KEY], registry_for(module, []), _sample)
-        without_marks(weights)
+        without_marks(checkpoint.get("state_dict", {}))
 
 
 @contextmanager
@@ -59,6 +58,12 @@ def swaps_restored(module: LightningModule) -> Iterator[None]:
     except RuntimeError as error:
         if not str(error).startswith("Error(s) in loading state_dict for"):
             raise
+        swapped = marks_in(str(error).partition("Unexpected key(s)")[2])
+        if swapped:
+            raise SwappedCheckpointError(
+                f"The checkpoint is of a model in which lit_gelu.surgery.swap was called ({', '.join(swapped)}), and "
+                f"has no record of it. Make the same swaps in {type(module).__name__}.__init__."
+            ) from error
         raise SwappedCheckpointError(
             f"The checkpoint is of another model than {type(module).__name__} with these arguments: "
             f"{' '.join(message_of(error).split())}. Give --model and its arguments as they were in training."
@@ -90,15 +95,3 @@ def _sample(module: LightningModule) -> Any:
             f"example_input_array in {name}. {_WITH_SWAP.replace('Give', 'Or give')}."
         )
     return as_batch(sample, module)
-
-
-def _require_own_marks(module: LightningModule, weights: Any) -> None:
-    """Refuse weights of swapped activations that the module has not, where no record says which they are."""
-    marks = {key for key in weights if isinstance(key, str) and is_mark(key)}
-    foreign = marks - set(module.state_dict()) if marks else set()
-    if foreign:
-        swapped = ", ".join(sorted(key.partition("__load_with")[0] for key in foreign))
-        raise SwappedCheckpointError(
-            f"The checkpoint is of a model in which lit_gelu.surgery.swap was called ({swapped}), and has no record of "
-            f"it. Make the same swaps in {type(module).__name__}.__init__."
-        )

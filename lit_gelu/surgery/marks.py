@@ -56,6 +56,16 @@ def is_mark(key: str) -> bool:
     return key.endswith(_LOADER) and key.rpartition(".")[2].startswith("swapped_to_")
 
 
+def marks_in(text: str) -> list[str]:
+    """Return the keys of swaps that an error of ``load_state_dict`` names, without what they say of the loader.
+
+    Example:
+        >>> marks_in('"1.swapped_to_gelu__load_with_lit_gelu_callbacks_load_from_checkpoint", "2.weight".')
+        ['1.swapped_to_gelu']
+    """
+    return sorted(set(re.findall(rf'"([^"]*swapped_to_[^"]*){_LOADER}"', text)))
+
+
 def _words(spec: ActivationSpec) -> str:
     """Return a spec as one word, the same for equal functions."""
     parts = [spec.name]

@@ -2,6 +2,8 @@
 
 import csv
 import os
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,7 @@ FAST = [
 def _own_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     yield
+    sys.modules.pop("nested_cli_module", None)
     for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS"):
         os.environ.pop(name, None)
 
@@ -115,6 +118,69 @@ def loss_by_hand(checkpoint, elu):
         x = x @ weights[f"{layer}.weight"].T + weights[f"{layer}.bias"]
         x = elu(x, alpha=0.5) if layer != layers[-1] else x
     return torch.nn.functional.cross_entropy(x, labels).item()
+
+
+NESTED = """
+from dataclasses import dataclass
+
+from lightning.pytorch import LightningModule
+from lightning.pytorch.cli import OptimizerCallable
+from torch import nn, optim
+
+
+@dataclass
+class Rate:
+    first: float = 0.1
+    last: float = 0.0
+
+
+class Scale(nn.Module):
+    def __init__(self, factor: float = 1.0, shift: float = 0.0):
+        super().__init__()
+
+
+class NestedNet(LightningModule):
+    def __init__(self, part: nn.Module, rate: Rate = Rate(), optimizer: OptimizerCallable = optim.SGD):
+        super().__init__()
+        self.save_hyperparameters()
+        self.layer, self.optimizer = nn.Linear(784, 10), optimizer
+
+    def training_step(self, batch, number):
+        return nn.functional.cross_entropy(self.layer(batch[0].flatten(1)), batch[1])
+
+    def test_step(self, batch, number):
+        self.log("test_loss", self.training_step(batch, number))
+
+    def configure_optimizers(self):
+        return self.optimizer(self.parameters())
+"""
+
+
+@pytest.mark.filterwarnings("ignore:Attribute 'part' is an instance of")
+@pytest.mark.parametrize("piped", [False, True])
+def test_arguments_inside_arguments(piped, recwarn, capsys):
+    Path("nested_cli_module.py").write_text(NESTED)
+    part = {"class_path": "nested_cli_module.Scale", "init_args": {"factor": 2.0}}
+    optimizer = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.2}}
+    arguments = {"part": part, "rate": {"last": 0.5}, "optimizer": optimizer}
+    Path("own.yaml").write_text(
+        yaml.safe_dump({"model": {"class_path": "nested_cli_module.NestedNet", "init_args": arguments}})
+    )
+    given = "--import=nested_cli_module"
+    assert main(["fit", *FAST, given, "--config=own.yaml", "--trainer.limit_train_batches=1"]) == 0
+    (path,) = map(str, Path().rglob("*.ckpt"))
+    options = ["--model=nested_cli_module.NestedNet", "--model.part=nested_cli_module.Scale", "--model.part.factor=2.0"]
+    assert main(["test", *FAST, given, *options, "--model.rate.last=.5", f"--ckpt_path={path}"]) == 0
+    configuration = Path("own.yaml")
+    if piped:
+        configuration = Path("pipe")
+        os.mkfifo(configuration)
+        threading.Thread(target=lambda: configuration.write_text(Path("own.yaml").read_text()), daemon=True).start()
+    assert main(["test", *FAST, given, f"--config={configuration}", f"--ckpt_path={path}"]) == 0
+    assert not [warning for warning in recwarn if DIFFERS in str(warning.message)]
+    capsys.readouterr()
+    assert main(["test", *FAST, given, *options, "--model.part.shift=1.0", f"--ckpt_path={path}"]) == 2
+    assert "--model.part.shift" in capsys.readouterr().err
 
 
 def test_options_as_written():

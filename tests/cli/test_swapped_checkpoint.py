@@ -22,6 +22,8 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
+from lit_gelu import surgery
+
 
 class SwappedNet(LightningModule):
     def __init__(self, width: int = 4):
@@ -53,6 +55,21 @@ class SwappedData(LightningDataModule):
         return DataLoader(TensorDataset(x, (x.sum(1) > 0).long()), batch_size=16)
 
     val_dataloader = test_dataloader = predict_dataloader = train_dataloader
+
+
+class SwapsByItself(SwappedNet):
+    def on_load_checkpoint(self, checkpoint):
+        surgery.swap(self, {"activation": "gelu"})
+
+
+class TakesWhatFits(SwappedNet):
+    def on_load_checkpoint(self, checkpoint):
+        weights = checkpoint["state_dict"]
+        checkpoint["state_dict"] = {name: value for name, value in weights.items() if "swapped_to" not in name}
+
+
+class NotStrict(SwappedNet):
+    strict_loading = False
 
 
 class Reversed(SwappedData):
@@ -183,6 +200,21 @@ def test_a_swap_that_nothing_records_is_told(module, capsys):
     error = capsys.readouterr().err
     assert "in which lit_gelu.surgery.swap was called (activation.swapped_to_gelu)" in error
     assert "Make the same swaps in SwappedNet.__init__" in error
+
+
+@pytest.mark.parametrize(
+    ("name", "activation"),
+    [("SwapsByItself", functional.gelu), ("TakesWhatFits", functional.relu), ("NotStrict", functional.relu)],
+)
+def test_a_module_that_sees_to_its_swaps_is_loaded(name, activation, module):
+    net = trained(module, {})
+    surgery.swap(net, {"activation": "gelu"})
+    checkpoint = torch.load("swapped.ckpt", weights_only=True)
+    checkpoint.pop("lit_gelu_activations", None)
+    torch.save(checkpoint | {"state_dict": net.state_dict()}, "swapped.ckpt")
+    given = [option.replace(".SwappedNet", f".{name}") for option in OWN]
+    assert main(["test", *FAST, *given, "--ckpt_path=swapped.ckpt"]) == 0
+    assert logged_loss() == pytest.approx(loss_by_hand(module, activation, functional.silu), rel=1e-5)
 
 
 def test_weights_of_another_model_are_told_in_words(module, capsys):
