@@ -35,36 +35,47 @@ def logged_by(
 ) -> Mapping[Stage, Sequence[str]]:
     """Return the names of what is logged in validation and in a test, by one batch of each before any run is made.
 
-    A test is tried only where validation has not the metric.
+    A test is tried only where validation has not the metric. A candidate whose training fails before the metric is
+    logged stands back behind the others.
 
     Raises:
         ChoiceArgumentError: If no candidate can be built and measured.
     """
-    failures = []
+    failures, incomplete = [], None
     for candidate in candidates:
         try:
-            return _logged(setup, candidate, seed, metric)
+            found, is_complete = _logged(setup, candidate, seed, metric)
         except ChoiceArgumentError:
             raise
         except Exception as error:  # noqa: BLE001 - of a user's module; it is named if no candidate does better
             failures.append(f"{candidate.label}: {said(error)}")
+        else:
+            if is_complete:
+                return found
+            incomplete = incomplete or found
+    if incomplete is not None:
+        return incomplete
     raise ChoiceArgumentError(
         f"No candidate can be built and measured. {'; '.join(failures)}. Try build and one of them in a Trainer first."
     )
 
 
-def _logged(setup: Setup, candidate: ActivationCandidate, seed: int, metric: str | None) -> dict[Stage, list[str]]:
+def _logged(
+    setup: Setup, candidate: ActivationCandidate, seed: int, metric: str | None
+) -> tuple[dict[Stage, list[str]], bool]:
+    """Return the names, and whether they are all."""
     check_built_anew(setup.build, candidate)  # before a step is made that would change what they share
     found: dict[Stage, list[str]] = {"val": [], "test": []}
+    is_complete = True
     with seeded(seed):
         module = setup.build(activation=candidate.given)
         if _has(setup.data, "val_dataloader") and setup.trainer.get("limit_val_batches") != 0:
-            found["val"] += names_in_validation(setup, module, metric)
+            found["val"], is_complete = names_in_validation(setup, module, metric)
         if metric not in found["val"] and (metric or not found["val"]) and _has(setup.data, "test_dataloader"):
             trainer = setup.new_trainer(callbacks=None, limit_test_batches=1)
             for values in trainer.test(module, datamodule=setup.data, verbose=False):
                 found["test"] += values
-    return found
+    return found, is_complete or metric in found["test"]
 
 
 def _has(data: LightningDataModule, name: str) -> bool:
