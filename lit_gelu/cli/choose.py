@@ -154,7 +154,7 @@ def trainer_options(config: Any, made: Any) -> tuple[dict[str, Any], list[str]]:
     # A Trainer adds its own callbacks to the list that it was given.
     callbacks = list(made.get("callbacks") or [])[: len(config.get("callbacks") or [])]
     options = {name: value for name, value in given.items() if name not in _OF_ONE_RUN}
-    options, left_out = without_unused(options | {"callbacks": callbacks})
+    options, left_out = without_unused(options | ({"callbacks": callbacks} if callbacks else {}))
     return options, [*(["trainer.logger"] if config.get("logger") else []), *left_out]
 
 

@@ -33,10 +33,15 @@ def is_unused(callback: object, options: Mapping[str, Any]) -> bool:
 
 
 def without_unused(options: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return a Trainer's options without such callbacks, and the names of what was left out."""
+    """Return a Trainer's options without such callbacks, and the names of what was left out.
+
+    Where nothing is, they are as they were given: runs in a folder are known by them.
+    """
     callbacks = _callbacks(options)
     kept = [each for each in callbacks if not is_unused(each, options)]
     left_out = [type(each).__name__ for each in callbacks if is_unused(each, options)]
+    if not left_out:
+        return dict(options), []
     others = {name: value for name, value in options.items() if name != "callbacks"}
     return others | ({"callbacks": kept} if kept else {}), left_out
 

@@ -1,6 +1,7 @@
 """Runs that `choose` keeps in a folder: taken again, refused, tested later; and what an interruption leaves."""
 
 import functools
+import json
 import threading
 import warnings
 from types import SimpleNamespace
@@ -9,9 +10,11 @@ from unittest import mock
 import pytest
 import torch
 from choice_nets import BUILD, CPU, ConvNet, OrdinaryStripes, Stripes, check_by_hand
+from lightning.pytorch.callbacks import EarlyStopping
 
 from lit_gelu.replicas import ChoiceArgumentError, choose
 from lit_gelu.replicas.choice import FolderInUseError, run_maker, together
+from lit_gelu.replicas.choice.plain_text import told
 from lit_gelu.replicas.choice.run_maker import RunMaker
 
 PIXELS = Stripes(size=28)
@@ -206,6 +209,16 @@ def test_further_settings_are_compared(tmp_path):
     choose(ConvNet, ["gelu", "relu"], Stripes(), **options, settings={"code": {"version": 1}})
     with pytest.raises(ChoiceArgumentError, match=r"runs with settings\.code\.version='1'; now it is '2'"):
         choose(ConvNet, ["gelu", "relu"], Stripes(), **options, settings={"code": {"version": 2}})
+
+
+@pytest.mark.parametrize("given", [lambda: EarlyStopping("val_loss"), lambda: [EarlyStopping("val_loss")], list])
+def test_callbacks_are_compared_as_they_were_given(tmp_path, given):
+    options = QUICK | {"max_epochs": 1, "folder": tmp_path, "together": False}
+    choose(ConvNet, ["gelu", "relu"], Stripes(), **options | {"trainer": CPU | {"callbacks": given()}})
+    kept = json.loads((tmp_path / "runs/settings.json").read_text())
+    assert kept["trainer"]["callbacks"] == told(given(), [])
+    choice = choose(ConvNet, ["gelu", "relu"], Stripes(), **options | {"trainer": CPU | {"callbacks": given()}})
+    assert "all runs were there" in choice.trained
 
 
 class OtherTest(Stripes):

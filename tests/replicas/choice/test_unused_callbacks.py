@@ -49,6 +49,10 @@ def test_what_is_switched_on_keeps_its_callbacks(tmp_path):
     assert (len(options["callbacks"]), left_out) == (2, [])
     options, left_out = without_unused({"callbacks": [ActivationCurvatureMonitor(), RunReport()]})  # it has its figures
     assert (len(options["callbacks"]), left_out) == (2, [])
-    options, left_out = without_unused({"callbacks": [EarlyStopping("val_loss")]})
-    assert (len(options["callbacks"]), left_out) == (1, [])
-    assert without_unused({"max_epochs": 1, "callbacks": None}) == ({"max_epochs": 1}, [])
+
+
+@pytest.mark.parametrize("callbacks", [None, [], EarlyStopping("val_loss"), [EarlyStopping("val_loss")]])
+def test_where_nothing_is_left_out_options_stay_as_they_were_given(callbacks):
+    given = {"max_epochs": 1, "callbacks": callbacks}
+    assert without_unused(given) == (given, [])
+    assert without_unused({"max_epochs": 1}) == ({"max_epochs": 1}, [])
