@@ -9,6 +9,7 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, instantiate_class
 
 from lit_gelu.errors import LitGeluError
+from lit_gelu.replicas.choice.kept_settings import ConfiguredBuild
 
 OPTIMIZER, SCHEDULER = "optimizer", "lr_scheduler"  # LightningCLI's own options
 
@@ -17,7 +18,7 @@ class ChooseCommandError(LitGeluError, ValueError):
     """A configuration that activations cannot be compared with."""
 
 
-def model_builder(config: Any, *, swap: bool) -> partial[LightningModule]:
+def model_builder(config: Any, *, swap: bool) -> ConfiguredBuild:
     """Return what builds the model of a configuration with another activation.
 
     Args:
@@ -36,7 +37,7 @@ def model_builder(config: Any, *, swap: bool) -> partial[LightningModule]:
         )
     fixed = {name: value for name, value in arguments.items() if swap or name != "activation"}
     # As arguments of the builder, optimizers are among the settings that runs in a folder have in common.
-    return partial(_built, model.class_path, fixed, **_optimizers(config))
+    return ConfiguredBuild(_built, model.class_path, fixed, **_optimizers(config))
 
 
 def unused_scheduler(config: Any) -> list[str]:

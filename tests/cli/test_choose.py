@@ -11,7 +11,7 @@ from choice_nets import CPU, ConvNet, Stripes, by_hand
 from torch.optim.lr_scheduler import ExponentialLR, ReduceLROnPlateau
 
 from lit_gelu.callbacks.checkpoint_file import read_checkpoint
-from lit_gelu.cli import choose
+from lit_gelu.cli import choose, model_builder
 from lit_gelu.cli.main import main
 from lit_gelu.replicas.choice.metric import Metric
 from lit_gelu.replicas.choice.outcome import ActivationChoice, CandidateReport
@@ -246,6 +246,45 @@ def test_runs_of_another_configuration_are_refused(one, other, said, capsys):
     with mock.patch.object(RunMaker, "make", side_effect=AssertionError("trained")):
         assert main([*before, *other]) == 2
     assert f"runs with {said}" in capsys.readouterr().err
+
+
+def lines_more(class_path, arguments, activation=None, **optimizers):
+    """Return what the builder returns, by other code."""
+    import own
+
+    assert not optimizers
+    assert class_path == "own.ConvNet"
+    return own.ConvNet(activation=activation, **arguments)
+
+
+def test_runs_stay_where_the_code_of_the_command_changes(tmp_path, capsys, monkeypatch):
+    words = "choose --config my.yaml --activations gelu relu --seeds 2 --metric val_loss --measure false --output here"
+    assert main(words.split()) == 0
+    monkeypatch.setattr(model_builder, "_built", lines_more)
+    assert main(words.split()) == 0
+    assert "all runs were there" in capsys.readouterr().out
+
+
+BUILT = "lit_gelu.cli.%s._built(code='5fc3d8460ba35966', defaults=[[None], None])"
+
+
+def test_runs_of_a_folder_that_was_begun_before_are_taken(tmp_path, capsys):
+    """Settings as an earlier lit-gelu wrote them: with a digest of its own code."""
+    words = "choose --config my.yaml --activations gelu relu --seeds 2 --metric val_loss --measure false --output here"
+    assert main(words.split()) == 0
+    path = tmp_path / "here/runs/settings.json"
+    kept = json.loads(path.read_text())
+    assert kept["arguments"] == {"0": "'own.ConvNet'", "1": {"width": "3", "rate": "0.003"}}
+    with mock.patch.object(RunMaker, "_made", side_effect=AssertionError("trained")):
+        for module in ("choose", "model_builder"):
+            path.write_text(json.dumps(kept | {"build": BUILT % module}))
+            assert main(words.split()) == 0
+            assert "all runs were there" in capsys.readouterr().out
+        assert main([*words.split(), "--model.width", "5"]) == 2
+        assert "arguments.1.width='3'; now it is '5'" in capsys.readouterr().err
+        path.write_text(json.dumps(kept | {"build": "own.ConvNet"}))
+        assert main(words.split()) == 2
+        assert "build='own.ConvNet'; now it is 'a configuration of lit-gelu fit'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

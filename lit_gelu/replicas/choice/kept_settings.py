@@ -6,14 +6,22 @@ from importlib.metadata import version
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningDataModule
+from lightning.pytorch import LightningDataModule, LightningModule
 
 from lit_gelu.replicas.choice.plain_text import is_plain, named, told
+from lit_gelu.replicas.choice.run_files import CONFIGURED
 from lit_gelu.replicas.choice.samples_text import samples_told
 
 # Objects that a Trainer changes while it runs: after a call they hold other things than before it.
 _BY_TYPE = frozenset({"logger", "profiler", "strategy", "accelerator", "plugins"})
 _OF_NO_INFLUENCE = frozenset({"logger", "profiler"})
+
+
+class ConfiguredBuild(partial[LightningModule]):
+    """What builds modules of a configuration: its arguments name the class and all that the class is given.
+
+    So kept runs are known by them, and not by the code that reads them, which may change with lit-gelu.
+    """
 
 
 def settings_before(
@@ -31,7 +39,7 @@ def settings_before(
     inner = build.func if isinstance(build, partial) else build
     given = {} if inner is build else {**dict(enumerate(build.args)), **build.keywords}
     return {
-        "build": told(inner, untold),
+        "build": CONFIGURED if isinstance(build, ConfiguredBuild) else told(inner, untold),
         "arguments": _nested(given, untold),
         "swap": [told(target, untold) for target in exchanged],
         "trainer": {name: _option_told(name, value, untold) for name, value in sorted(options.items())},

@@ -21,6 +21,9 @@ SCHEMA = 1
 SETTINGS_FILE = "settings.json"
 SETTINGS_SCHEMA = 2  # the first one held neither samples nor what objects hold
 
+CONFIGURED = "a configuration of lit-gelu fit"  # what builds the modules of the command line, whose arguments say all
+_CONFIGURED_BEFORE = re.compile(r"lit_gelu\.cli\.(choose|model_builder)\._built\(")  # with a digest of its own code
+
 
 @dataclass(repr=False)
 class TrainedRun(Displayed):
@@ -119,6 +122,8 @@ class RunFolder:
                 f"folder={str(self.folder)!r} holds runs of which it is not known what they were made with: they "
                 f"are of an earlier lit-gelu, or {SETTINGS_FILE} is damaged. Give another folder, or remove this one."
             )
+        if _CONFIGURED_BEFORE.match(str(there.get("build"))):
+            there = there | {"build": CONFIGURED}
         for name, was, is_now in _differences(there, given):
             raise ChoiceArgumentError(
                 f"folder={str(self.folder)!r} holds runs with {name}={was}; now it is {is_now}. Runs that differ in "
