@@ -95,7 +95,9 @@ def check_positive(name: str, parameter: str, value: float | Tensor) -> None:
 
 def per_channel(name: str, parameter: str, value: float | Tensor, x: Tensor, channel_dim: int = 1) -> float | Tensor:
     """Shape a number, or a tensor ``()`` or ``(channels,)``, so that it is broadcast as ``F.prelu`` does its weight."""
-    return value if isinstance(value, (int, float)) else _broadcast(name, parameter, value, x, channel_dim)
+    if isinstance(value, (Tensor, Proxy)):
+        return _broadcast(name, parameter, value, x, channel_dim)
+    return value  # a number of Python, or one of NumPy
 
 
 @one_node

@@ -2,12 +2,13 @@
 
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lit_gelu.activations import create
+from lit_gelu.activations import create, functional
 from lit_gelu.activations.errors import ActivationArgumentError
 
 
@@ -74,3 +75,11 @@ def test_parameters_are_trained_through_a_traced_module():
 def test_whole_numbers_are_refused(spec):
     with pytest.raises(ActivationArgumentError, match=r"x has dtype int64\. It must be one of float16"):
         create(spec)(torch.arange(3))
+
+
+@pytest.mark.parametrize("number", [np.float32(1.5), np.float64(1.5), np.float16(1.5), np.int64(2)])
+def test_numbers_of_numpy_are_numbers(number):
+    x, value = torch.randn(3, 8, dtype=torch.float64), float(number)
+    torch.testing.assert_close(functional.swish(x, number), x * torch.sigmoid(value * x))
+    torch.testing.assert_close(functional.gaussian_gelu(x, number, 1.0), x * normal_cdf(x - value))
+    torch.testing.assert_close(functional.gaussian_gelu(x, 0.0, number), x * normal_cdf(x / value))
