@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Mapping
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -130,6 +131,7 @@ class NameTable:
         self.__init__(plugins=state["plugins"])  # type: ignore[misc]  # a lock cannot be pickled, so start anew
         for rows in state["layers"]:  # a copy has no scope to end
             self._base.update(rows)
+        self._base = _with_bases(self._base)
 
 
 def _open_scopes() -> tuple[ScopeEntries, ...]:
@@ -150,9 +152,20 @@ def _merged(layers: list[Rows]) -> Rows:
     return rows
 
 
+def _with_bases(rows: Rows) -> Rows:
+    """Return rows of which each preset has its base; in a pickle of an earlier version none has."""
+    filled: dict[int, ActivationEntry] = {}
+    for entry in rows.values():
+        if entry.preset is not None and entry.base is None and id(entry) not in filled:
+            base = rows.get(entry.preset.name)
+            filled[id(entry)] = replace(entry, base=filled.get(id(base), base))
+    return {name: filled.get(id(entry), entry) for name, entry in rows.items()}
+
+
 def _has_lost_its_base(entry: ActivationEntry, rows: Rows) -> bool:
     """Say whether an entry is a preset of a row whose name stands for another row, or for none."""
-    return entry.preset is not None and entry.base is not None and rows.get(entry.preset.name) is not entry.base
+    # By equality: a pickle of one row alone holds a copy of its base.
+    return entry.preset is not None and entry.base is not None and rows.get(entry.preset.name) != entry.base
 
 
 def _is_of(entry: ActivationEntry, module: nn.Module) -> bool:

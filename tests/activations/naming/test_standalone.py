@@ -16,6 +16,7 @@ from lit_gelu.activations.naming.standalone import standalone
 from lit_gelu.activations.registry import ActivationRegistry
 
 X = torch.linspace(-3, 3, 25, dtype=torch.float64)
+TANH = ActivationSpec.of("gelu", approximate="tanh")
 ORACLES = {
     "gelu_tanh": ("gelu", lambda x: F.gelu(x, approximate="tanh")),
     "gelu_new": ("gelu", lambda x: F.gelu(x, approximate="tanh")),
@@ -117,9 +118,54 @@ def test_a_preset_that_is_added_belongs_to_the_row_that_is_there():
     assert registry.entry("doubled").function(X).equal(2.0 * X)
 
 
+def test_a_preset_of_one_s_own_keeps_its_spec_in_another_process():
+    with default_registry.scope():
+        default_registry.add(ActivationEntry("my_tanh", _gelu_tanh, preset=TANH))
+        text = pickle.dumps(default_registry)
+    with default_registry.scope():
+        pickle.loads(text)
+        assert default_registry.resolve("my_tanh") == TANH
+        assert default_registry.spec_of(nn.GELU(approximate="tanh")) == TANH
+
+
+def test_pickled_rows_are_presets_of_the_rows_of_a_registry():
+    registry, row = ActivationRegistry(), ActivationRegistry().entry("gelu_tanh")
+    registry.add(pickle.loads(pickle.dumps(row)), override=True)
+    assert registry.resolve("gelu_new") == registry.resolve("gelu_tanh") == TANH
+
+
+def test_a_registry_that_an_earlier_version_has_pickled_is_read(monkeypatch):
+    registry = earlier(ActivationRegistry(), monkeypatch)
+    assert registry.resolve("gelu_tanh") == TANH
+    registry.register("gelu", override=True)(nn.Softsign)
+    torch.testing.assert_close(registry.create("gelu_new")(X), F.gelu(X, approximate="tanh"))
+
+
+def test_presets_of_presets_that_an_earlier_version_has_pickled_have_their_bases(monkeypatch):
+    registry = ActivationRegistry()
+    registry.add(ActivationEntry("my_tanh", _gelu_tanh, preset=ActivationSpec("gelu_tanh")))
+    registry = earlier(registry, monkeypatch)
+    assert registry.resolve("my_tanh") == TANH
+
+
+def earlier(registry: ActivationRegistry, monkeypatch) -> ActivationRegistry:
+    """Read a registry from a pickle as it was written when rows had no base and the table was in naming/entry.py."""
+    state = ActivationEntry.__getstate__
+    with monkeypatch.context() as patch:
+        patch.setattr(ActivationEntry, "__getstate__", lambda row: {k: v for k, v in state(row).items() if k != "base"})
+        text = pickle.dumps(registry, protocol=2)  # in which a class is two lines of text
+    here, then = b"lit_gelu.activations.naming.name_table\n", b"lit_gelu.activations.naming.entry\n"
+    assert here in text
+    return pickle.loads(text.replace(here, then))
+
+
 def test_a_row_of_its_own_is_no_preset():
     with pytest.raises(ValueError, match="'relu' is a row of its own"):
         standalone(ActivationRegistry().entry("relu"))
+
+
+def _gelu_tanh():
+    return nn.GELU(approximate="tanh")
 
 
 def _scaled(x, by=1.0):
