@@ -140,14 +140,14 @@ MARKER_OPERATOR = "Activation"
 
 
 @functools.cache
-def _built_in() -> ActivationRegistry:
+def built_in() -> ActivationRegistry:
     """Return a registry of this package's own activations, whatever a user has registered under their names."""
     return ActivationRegistry()
 
 
 def bind(module: nn.Module, registry: ActivationRegistry | None = None) -> BoundActivation | None:
     """Return the activation that a module is, with its present arguments; ``None`` if nothing says what it becomes."""
-    entry = _built_in().entry_of(module)
+    entry = built_in().entry_of(module)
     if entry is not None and not (isinstance(module, FunctionActivation) and module.function is not entry.function):
         activation = bound(entry.name, _arguments(entry, module))
         if activation is not None:

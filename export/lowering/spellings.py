@@ -31,6 +31,7 @@ from lit_gelu.export.lowering.lowering_table import (
     MARKER_OPERATOR,
     BoundActivation,
     bind_named,
+    built_in,
     cases,
 )
 from lit_gelu.export.lowering.recipe import Argument, RecipeBuilder, names_in
@@ -204,9 +205,15 @@ def spec_text(activation: BoundActivation, registry: ActivationRegistry) -> str:
     """Return the spec of an activation that surgery does not list: a call of a function, or a gate."""
     plain = {key: value for key, value in activation.arguments.items() if isinstance(value, (int, float, str))}
     plain.pop("channel_dim", None)
-    if activation.name not in registry:  # such as erfc, which is no activation
+    known = built_in() if activation.in_table else registry
+    if activation.name not in known:  # such as erfc, which is no activation
         return activation.name
-    return str(registry.resolve(activation.name, **plain))
+    spec = known.resolve(activation.name, **plain)
+    if known is registry or (activation.name in registry and registry.entry(activation.name) == known.entry(spec.name)):
+        return str(spec)
+    # The name stands for something else in the registry, which may have another name for this: gelu_tanh.
+    named = registry.spec_of(known.create(spec))
+    return str(spec if named.opaque else named)
 
 
 def mark_spellings(model: ir.Model, registry: ActivationRegistry | None = None) -> dict[str, BoundActivation]:

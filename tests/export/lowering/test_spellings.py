@@ -11,6 +11,9 @@ from torch import nn
 from torch.nn import functional as F
 from traced_graph import TracedGraph
 
+from lit_gelu.activations import ActivationRegistry
+from lit_gelu.export import OnnxPredictor, check_parity, export_onnx
+
 ROOT = math.sqrt(2)
 TANH = math.sqrt(2 / math.pi)
 EXACT, HALF_TANH = "gelu(approximate='none')", "gelu(approximate='tanh')"
@@ -153,3 +156,35 @@ def test_tails_of_erfc_ndtr_and_log_ndtr_keep_their_digits(spelled):
         name = next(f"known_{i}" for i, (known, _) in enumerate(CASES) if known == row)
         (y,) = session.run([name], {"x": sign * x})
         np.testing.assert_allclose(y, function(sign * x.astype(np.float64)), rtol=3e-5)
+
+
+class Called(nn.Module):
+    """A function that is called, without a module of its own."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+@pytest.mark.parametrize("taken", ["gelu", "silu"])
+@pytest.mark.parametrize(
+    ("activation", "oracle", "spec"),
+    [
+        (nn.GELU(), F.gelu, "gelu"),
+        (Called(F.gelu), F.gelu, "gelu"),
+        (Called(lambda x: F.gelu(x, approximate="tanh")), lambda x: F.gelu(x, approximate="tanh"), "gelu_tanh"),
+    ],
+)
+def test_torch_s_gelu_is_itself_where_its_name_is_another_activation_s(tmp_path, taken, activation, oracle, spec):
+    registry = ActivationRegistry()
+    registry.register(taken, override=True)(lambda x: 0.5 * x)
+    if taken == "silu" and spec == "gelu_tanh":
+        spec = "gelu(approximate='tanh')"
+    x, path = torch.randn(64, 4), tmp_path / "gelu.onnx"
+    report = export_onnx(nn.Sequential(activation), path, x, registry=registry, lowering="native")
+    assert [(site.spec, site.operators) for site in report.sites] == [(spec, ("Gelu",))]
+    np.testing.assert_allclose(OnnxPredictor(path)(x.numpy()), oracle(x.double()).numpy(), atol=1e-6)
+    assert check_parity(nn.Sequential(activation), path, input_sample=x, registry=registry).passed
