@@ -25,6 +25,7 @@ _ROWS = 2
 # what a size is fixed in shows all over.
 _ALIKE = 1e-3
 _FAILS = "forward fails"
+_WEIGHTS_DO_NOT_FIT = "shapes cannot be multiplied"  # as torch says of a matrix product, such as that of nn.Linear
 _NOTHING = 1e-6  # what is left where an output should be 0
 
 
@@ -61,10 +62,11 @@ def runs_at_other_sizes(flat: FlatModule, sizes: Sequence[OpenSize]) -> tuple[li
 def require_another_size(
     flat: FlatModule, sizes: Sequence[OpenSize], runs: Sequence[OtherRun], untried: Sequence[str]
 ) -> None:
-    """Refuse open sizes of one input of which the module takes no other than the sample's."""
-    # Sizes of several inputs may go together in a way that is not tried, such as samples and frames of one sound.
+    """Refuse open sizes of one input that the weights of a layer fix at the sample's."""
+    # Whatever else forward raises may be of the numbers that were drawn, or of sizes that were not tried, such as one
+    # more than multiples of 4. Sizes of several inputs may go together, such as samples and frames of one sound.
     wanted = _beside_the_batch(flat, sizes)
-    failed = [note.partition(_FAILS)[2].removesuffix(".") for note in untried if f"with others {_FAILS}" in note]
+    failed = [note.partition(_FAILS)[2].removesuffix(".") for note in untried if _WEIGHTS_DO_NOT_FIT in note]
     if runs or not failed or len(failed) < len(untried) or len({size.place for size in wanted}) > 1:
         return
     names = " and ".join(repr(name) for name in dict.fromkeys(size.name for size in wanted))

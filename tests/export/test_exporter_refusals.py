@@ -87,6 +87,29 @@ class CountsInANumber(nn.Module):
         return self.part(x + 1) / self.part.calls
 
 
+class KeepsWhatItSaw(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.act, self.limit = nn.GELU(), float("nan")
+        self.register_buffer("seen", None)
+
+    def forward(self, x):
+        self.seen = self.act(x + 1) if self.seen is None else self.seen + 1
+        return self.seen
+
+
+class KeepsAList(CountsInANumber):
+    def __init__(self):
+        super().__init__()
+        self.kept = []
+
+    def forward(self, x):
+        if len(self.kept) != self.part.calls:
+            raise RuntimeError("other calls than kept ones")
+        self.kept.append(x)
+        return super().forward(x)
+
+
 class CountsAndDraws(CountsInABuffer):
     def forward(self, x):
         return super().forward(x) + torch.rand(6)
@@ -95,6 +118,16 @@ class CountsAndDraws(CountsInABuffer):
 @dataclass
 class Scores:
     logits: torch.Tensor
+
+
+@dataclass(slots=True)
+class SlottedScores:
+    logits: torch.Tensor
+
+
+class ReturnsSlots(nn.Module):
+    def forward(self, x):
+        return SlottedScores(F.gelu(x))
 
 
 class ReturnsADataclass(nn.Module):
@@ -119,6 +152,9 @@ class FrozenBatch(nn.Module):
         ),
         (CountsInANumber(), "CountsInANumber.forward changes part.calls in evaluation mode"),
         (CountsAndDraws(), r"CountsAndDraws draws random numbers in evaluation mode \(output\)"),
+        (KeepsWhatItSaw(), "KeepsWhatItSaw.forward changes seen in evaluation mode"),
+        (KeepsAList(), "KeepsAList draws random numbers in evaluation mode"),
+        (ReturnsSlots(), r"returns SlottedScores, a dataclass .* call torch.export.register_dataclass"),
         (ReturnsADataclass(), r"returns Scores, a dataclass .* call torch.export.register_dataclass\(Scores\) once"),
         (FrozenBatch(), "batch of x, output is fixed at the sample's 2 rows"),
     ],

@@ -135,6 +135,43 @@ def test_sizes_of_which_none_but_the_samples_runs_are_refused(tmp_path, given):
     assert not (tmp_path / "net.onnx").exists()
 
 
+class Merged(nn.Module):
+    """A token of its own, and rows of four others: it takes one more than multiples of 4."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, x):
+        return nn.functional.gelu(self.head(x[:, 1:].reshape(x.shape[0], -1, 16))).mean(1)
+
+
+class Looked(nn.Module):
+    """Takes whole numbers below 10 that come as floats."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.head = nn.Embedding(10, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head(nn.functional.gelu(self.table(x.long()))).mean(1)
+
+
+@pytest.mark.parametrize(
+    ("model", "sample", "other"),
+    [(Merged(), torch.randn(2, 13, 4), torch.randn(2, 21, 4)), (Looked(), torch.arange(6.0)[None], torch.ones(1, 9))],
+    ids=["sizes", "values"],
+)
+def test_a_forward_that_fails_for_another_reason_is_noted_and_not_refused(model, sample, other, tmp_path):
+    path = tmp_path / "net.onnx"
+    report = export_onnx(model, path, sample, dynamic_shapes={"x": {1: "length"}})
+    assert any("forward fails" in note for note in report.notes)
+    found = torch.as_tensor(OnnxPredictor(path, providers=["CPUExecutionProvider"])(other))
+    torch.testing.assert_close(found, model(other), rtol=1e-4, atol=1e-5)
+
+
 class Twice(nn.Module):
     """Its second input is one longer than twice the first, and no pair of sizes that is tried is so."""
 
