@@ -31,10 +31,11 @@ def require_readable(given: Any) -> Any:
 
 def open_sizes(given: Any, call: Call, parameters: Sequence[str]) -> tuple[OpenSize, ...]:
     """Return the open sizes of a call: the batch, and what ``dynamic_shapes`` names."""
-    batch, found = {BATCH}, {}
+    batch, found, first = {BATCH}, {}, {0}  # places of inputs whose first axis something is said of
     for name, axis, value in _entries(require_readable(given), call, parameters):
         size = _open_size(name, axis, value, call)
         place = call.names.index(name)
+        first |= set() if axis else {place}
         if axis or not call.batched[place]:
             found[place, axis] = size
         elif size is not None and size.named:
@@ -43,7 +44,12 @@ def open_sizes(given: Any, call: Call, parameters: Sequence[str]) -> tuple[OpenS
         raise ExportOptionError(
             f"dynamic_shapes= calls the batch {' and '.join(map(repr, sorted(batch)))}. Give one name, or none."
         )
-    sizes = (*batch_sizes(call, *batch), *filter(None, found.values()))
+    # As many layers as rows: of a state whose second axis is called the batch, the first one is not.
+    states = {
+        place for (place, axis), size in found.items() if axis and size is not None and size.name in batch
+    } - first
+    rows = (size for size in batch_sizes(call, *batch) if size.place not in states)
+    sizes = (*rows, *filter(None, found.values()))
     lengths: dict[str, int] = {}
     for size in sizes:
         length = call.tensors[size.place].shape[size.axis]

@@ -221,7 +221,11 @@ def _require_dynamic(model: ir.Model, flat: FlatModule, trial: Trial, sizes: Seq
     fixed += [
         value.name
         for value, tensor in zip(model.graph.outputs, trial.outputs, strict=True)
-        if tensor.ndim and value.shape is not None and tensor.shape[0] == rows == value.shape[0]
+        if tensor.ndim
+        and value.shape is not None
+        and tensor.shape[0] == rows == value.shape[0]
+        # As many layers as rows: the batch is another axis of a recurrent net's state.
+        and sizes[0].name not in {str(dim.value) for dim in value.shape[1:] if isinstance(dim, ir.SymbolicDim)}
     ]
     if fixed:
         batched = ", ".join(itertools.compress(flat.call.names, flat.call.batched))

@@ -46,9 +46,14 @@ def calibration_feeds(data: Any, predictor: OnnxPredictor, samples: int, seed: i
 
 
 def _first_rows(feed: Feed, predictor: OnnxPredictor, rows: int) -> Feed:
-    """Return the first rows of the inputs that have the batch's size first; others, such as a table, stay whole."""
+    """Return the first rows of the inputs, along every axis that is the batch; others, such as a table, stay whole."""
     batch = next(iter(predictor.ports.values())).shape[:1]
-    return {name: value[:rows] if predictor.ports[name].shape[:1] == batch else value for name, value in feed.items()}
+    cut = dict(feed)
+    for name in feed:
+        for axis, size in enumerate(predictor.ports[name].shape):
+            if (size,) == tuple(batch) and (axis == 0 or isinstance(size, str)):  # a state has it on its second axis
+                cut[name] = cut[name][(slice(None),) * axis + (slice(rows),)]
+    return cut
 
 
 def _batches(data: Any, samples: int, *, raw: bool) -> Iterable[Any]:

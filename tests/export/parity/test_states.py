@@ -14,10 +14,10 @@ STATES = {"h": {1: "batch"}, "c": {1: "batch"}}
 class Streaming(nn.Module):
     """State in, state out: [layers, batch, width]."""
 
-    def __init__(self):
+    def __init__(self, layers=1):
         super().__init__()
         torch.manual_seed(0)
-        self.lstm, self.act = nn.LSTM(4, 6, batch_first=True), nn.GELU()
+        self.lstm, self.act = nn.LSTM(4, 6, layers, batch_first=True), nn.GELU()
 
     def forward(self, x, h, c):
         y, (h, c) = self.lstm(x, (h, c))
@@ -45,11 +45,17 @@ def broadcast_inputs(rows):
     return torch.randn(rows, 6), torch.randn(4, rows, 6)
 
 
-# With one layer and one row it cannot be told which axis of a state is the batch.
+def two_layers_inputs(rows):
+    return torch.randn(rows, 6), torch.randn(2, rows, 6)
+
+
 @pytest.mark.parametrize(
     ("net", "inputs", "sizes", "rows"),
     [
         (Streaming(), streaming_inputs, STATES, 3),
+        (Streaming(), streaming_inputs, STATES, 1),  # as many rows as layers
+        (Broadcast(), two_layers_inputs, {"state": {1: "batch"}}, 2),
+        (Broadcast(), two_layers_inputs, {"state": {1: "batch"}}, 1),  # the trial has two rows
         (Broadcast(), broadcast_inputs, {"state": {1: "batch"}}, 3),
         (Broadcast(), broadcast_inputs, {"state": {1: "batch"}}, 1),
     ],
@@ -70,6 +76,20 @@ def test_a_state_gets_the_rows_of_the_batch_in_export_and_proof(tmp_path, net, i
     assert not proof.notes
     assert {row.count for row in proof.rows if row.inputs == "gaussian, batch 32" and row.output == "output_0"} == {32}
     assert {part.output for part in proof.repeatability.batches} == {port.name for port in session.get_outputs()}
+
+
+def test_a_state_that_only_comes_out_may_have_as_many_layers_as_the_trial_has_rows(tmp_path):
+    class OneShot(Streaming):
+        def forward(self, x):
+            y, (h, _) = self.lstm(x)
+            return self.act(y), h
+
+    net, path = OneShot(2), tmp_path / "net.onnx"
+    export_onnx(net, path, torch.randn(1, 5, 4))
+    given = torch.randn(7, 5, 4)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    for y, own in zip(session.run(None, {"x": given.numpy()}), net(given), strict=True):
+        np.testing.assert_allclose(y, own.detach(), atol=1e-5)
 
 
 def test_a_state_with_another_weight_fails_its_proof(tmp_path):

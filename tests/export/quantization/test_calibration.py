@@ -61,6 +61,23 @@ def test_an_input_without_a_batch_stays_whole(tmp_path):
     assert quantize_onnx(path, tmp_path / "int8.onnx", data, samples=70).record.rows == 70
 
 
+class Adds(Lookup):
+    """Adds a state that has the batch on its second axis."""
+
+    def forward(self, x, state):
+        return nn.functional.gelu(self.layer(x)) + state.sum(0)
+
+
+def test_a_state_is_cut_on_the_axis_that_is_the_batch(tmp_path):
+    path = tmp_path / "net.onnx"
+    export_onnx(Adds(), path, (torch.zeros(4, 8), torch.zeros(2, 4, 8)), dynamic_shapes={"state": {1: "batch"}})
+    data = [(torch.randn(32, 8), torch.randn(2, 32, 8)) for _ in range(3)]
+    feeds = calibration_feeds(data, OnnxPredictor(path), 70, 0)
+    assert [feed["state"].shape for feed in feeds] == [(2, 32, 8), (2, 32, 8), (2, 6, 8)]
+    assert np.array_equal(feeds[2]["state"], data[2][1][:, :6].numpy())
+    assert quantize_onnx(path, tmp_path / "int8.onnx", data, samples=70).record.rows == 70
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
