@@ -26,7 +26,7 @@ def arguments_of(model: Any) -> dict[str, Any]:
 
 def readable_twice(words: Sequence[str]) -> list[str]:
     """Return the words of a command line with the text of each configuration that comes from a pipe in its place."""
-    return [_readable_twice(before, word) for before, word in zip(["", *words[:-1]], words, strict=True)]
+    return [_readable_twice(before, word) for before, word in zip(["", *words], words, strict=False)]
 
 
 def _readable_twice(before: str, word: str) -> str:

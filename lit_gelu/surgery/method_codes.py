@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import nn
 
+# Two of three frames of a forward pass.
+OF_EVERY_MODULE = frozenset({nn.Module._wrapped_call_impl.__code__, nn.Module._call_impl.__code__})
 # Only methods are remembered: a class may be patched, and have later what it has not now.
 _METHODS: weakref.WeakKeyDictionary[type, set[types.CodeType]] = weakref.WeakKeyDictionary()
 
@@ -18,19 +20,25 @@ def is_method_of(module: nn.Module, code: types.CodeType) -> bool:
     methods = _METHODS.setdefault(cls, set())
     if code in methods:
         return True
-    if _is_in_class(cls, code):
+    if _is_under_its_name(cls, code) or _is_in_class(cls, code):
         methods.add(code)
         return True
     bound = [value for value in tuple(vars(module).values()) if _is_bound_to(module, value)]
     return any(function.__code__ is code for value in bound for function in _functions_of(value))
 
 
+def _is_under_its_name(cls: type, code: types.CodeType) -> bool:
+    """Return whether a class has a function where its name says, and undecorated, as most are."""
+    for owner in cls.__mro__:
+        value = vars(owner).get(code.co_name)
+        if isinstance(value, types.FunctionType) and value.__code__ is code:
+            return True
+    return False
+
+
 def _is_in_class(cls: type, code: types.CodeType) -> bool:
-    named = (vars(owner).get(code.co_name) for owner in cls.__mro__)  # where most are found
     every = (value for owner in cls.__mro__ for value in tuple(vars(owner).values()))
-    return any(
-        function.__code__ is code for values in (named, every) for value in values for function in _functions_of(value)
-    )
+    return any(function.__code__ is code for value in every for function in _functions_of(value))
 
 
 def _is_bound_to(module: nn.Module, value: Any) -> bool:

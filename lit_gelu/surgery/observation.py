@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 from lit_gelu.activations import ActivationSpec
 from lit_gelu.sandbox import as_written, evaluation_sandbox, isolated_random_state
 from lit_gelu.surgery.errors import SwapError
-from lit_gelu.surgery.method_codes import is_method_of
+from lit_gelu.surgery.method_codes import OF_EVERY_MODULE, is_method_of
 from lit_gelu.surgery.places import CallPlace, Origin, call_place, holder_of
 from lit_gelu.surgery.recognition import FunctionTable, KnownFunction
 from lit_gelu.surgery.source import Position
@@ -91,7 +91,7 @@ def locate(frame: types.FrameType, modules: Mapping[int, Any]) -> Origin | None:
         if method is None and outer.f_globals.get("__name__") == "torch.utils.checkpoint":
             checkpointed = True  # the call may be made again in the backward pass, when the method runs no more
         first = outer.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
-        if isinstance(first, nn.Module) and is_method_of(first, code):
+        if isinstance(first, nn.Module) and (code in OF_EVERY_MODULE or is_method_of(first, code)):
             running.append(first)
             if id(first) in modules:
                 chain[id(first)] = first

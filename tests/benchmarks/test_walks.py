@@ -32,7 +32,7 @@ def test_calls_of_the_package_are_counted_and_no_others(script):
 def test_from_a_name_to_a_module(script):
     files = script["create"]().files
     assert {"lit_gelu/activations/registry.py", "lit_gelu/activations/families/gelu.py"} <= set(files)
-    assert len(files) <= 4
+    assert len(files) <= 5
 
 
 def test_from_a_name_to_the_nodes_of_a_file(script):
@@ -42,7 +42,7 @@ def test_from_a_name_to_the_nodes_of_a_file(script):
         walk.files
     )
     # The oldest torch writes the sizes of a flattening as nodes, which one file more takes out again.
-    assert len(set(walk.files) - {"export/shape_arithmetic.py"}) <= 40
+    assert len(set(walk.files) - {"export/shape_arithmetic.py"}) <= 42
     assert walk.calls <= 15_188 / 3
 
 
@@ -55,7 +55,7 @@ def test_a_batch_becomes_a_logged_statistic_through_five_objects(script):
         "ActivationEvaluator",
         "ActivationLog",
     }
-    assert len(walk.files) <= 48  # two of them read the code, for calls that are not watched without a sample
+    assert len(walk.files) <= 49  # two of them read the code, for calls that are not watched without a sample
 
 
 def test_objects_are_counted_on_the_way_alone(script):

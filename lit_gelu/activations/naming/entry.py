@@ -4,7 +4,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import torch
 from torch import Tensor, nn
@@ -35,17 +35,6 @@ from lit_gelu.errors import LitGeluError, message_of, shown
 # ``"generated"`` where a pure function says what the modules do: a class may do more. A form's ``fused`` comes before
 # all but ``"off"``.
 OwnKernel = Kernel | Literal["auto", "generated", "off"]
-
-if not TYPE_CHECKING:  # for type checkers the module has no such name
-
-    def __getattr__(name: str) -> Any:
-        """Hand out the class that pickles of registries of earlier versions look for here."""
-        if name != "NameTable":
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from lit_gelu.activations.naming.name_table import NameTable  # which imports this module
-
-        return NameTable
-
 
 _PLAIN = (str, int, float, tuple, list, type(None))
 

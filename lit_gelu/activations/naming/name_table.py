@@ -10,6 +10,7 @@ from torch import nn
 
 from lit_gelu.activations.errors import DuplicateActivationError, UnknownArgumentsError
 from lit_gelu.activations.gpu.modules import plain_class
+from lit_gelu.activations.naming import entry as entry_module
 from lit_gelu.activations.naming.entry import ActivationEntry, Resolved
 from lit_gelu.activations.naming.plugins import PluginLoader
 from lit_gelu.activations.naming.standalone import standalone
@@ -175,3 +176,7 @@ def _is_of(entry: ActivationEntry, module: nn.Module) -> bool:
         return form is not None and form.read(module) is not None
     except UnknownArgumentsError:
         return False
+
+
+# Pickles of registries that earlier versions wrote look for it there. That module imports nothing of this one.
+setattr(entry_module, "NameTable", NameTable)  # noqa: B010 - for type checkers the module has no such name
