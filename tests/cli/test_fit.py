@@ -3,7 +3,6 @@
 import csv
 import inspect
 import json
-import os
 import re
 import signal
 import statistics
@@ -15,6 +14,7 @@ import pytest
 import torch
 import yaml
 from child_processes import command_line, end_of, run_command, started, wait_until
+from cli_helpers import FAST, forget_seeds
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 
 import lit_gelu.data
@@ -31,13 +31,6 @@ def concrete(package, base):
 
 TASKS, DATA = concrete(lit_gelu.tasks, LightningModule), concrete(lit_gelu.data, LightningDataModule)
 EXAMPLES = Path(__file__).parents[2] / "examples"
-FAST = [
-    "--trainer.accelerator=cpu",
-    "--trainer.enable_progress_bar=false",
-    "--trainer.enable_model_summary=false",
-    "--trainer.logger=lightning.pytorch.loggers.CSVLogger",
-    "--trainer.logger.save_dir=runs",
-]
 SHORT = [*FAST, "--trainer.max_epochs=1", "--model.hidden_layers=1"]
 
 
@@ -48,8 +41,7 @@ def _own_folder(tmp_path, monkeypatch):
     monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
     monkeypatch.delenv("PL_SEED_WORKERS", raising=False)
     yield
-    for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS"):
-        os.environ.pop(name, None)
+    forget_seeds()
 
 
 def metrics(folder: Path) -> dict[str, float]:

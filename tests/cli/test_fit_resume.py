@@ -1,11 +1,11 @@
 """`lit-gelu fit --ckpt_path`: a run with a swap goes on from within an epoch, to the bit if the configuration asks."""
 
-import os
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
+from cli_helpers import forget_seeds
 
 from lit_gelu.cli.main import main
 
@@ -17,8 +17,7 @@ EXACT = {"class_path": "lit_gelu.callbacks.ExactResume"}
 def _own_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     yield
-    for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS"):
-        os.environ.pop(name, None)
+    forget_seeds()
 
 
 def write_configuration(path, *, exact):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from cli_helpers import FAST, forget_seeds
 from lightning.pytorch import Trainer
 
 from lit_gelu.cli.given_arguments import written_options
@@ -17,14 +18,7 @@ from lit_gelu.data import DigitsData
 from lit_gelu.tasks import MNISTClassifier
 
 DIFFERS = "is built as it was trained"
-FAST = [
-    "--trainer.accelerator=cpu",
-    "--trainer.enable_progress_bar=false",
-    "--trainer.enable_model_summary=false",
-    "--trainer.logger=lightning.pytorch.loggers.CSVLogger",
-    "--trainer.logger.save_dir=runs",
-    "--trainer.max_epochs=1",
-]
+SHORT = [*FAST, "--trainer.max_epochs=1"]
 
 
 @pytest.fixture(autouse=True)
@@ -32,8 +26,7 @@ def _own_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     yield
     sys.modules.pop("nested_cli_module", None)
-    for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS"):
-        os.environ.pop(name, None)
+    forget_seeds()
 
 
 @pytest.fixture
@@ -57,7 +50,7 @@ def checkpoint():
     ],
 )
 def test_an_option_that_differs_is_refused(command, option, says, checkpoint, tmp_path, capsys):
-    assert main([command, *FAST, f"--ckpt_path={checkpoint}", option]) == 2
+    assert main([command, *SHORT, f"--ckpt_path={checkpoint}", option]) == 2
     error = capsys.readouterr().err
     assert says in error
     assert "Leave them out." in error
@@ -67,10 +60,10 @@ def test_an_option_that_differs_is_refused(command, option, says, checkpoint, tm
 
 def test_another_class_is_refused(capsys):
     quick = ["--model.hidden_layers=1", "--trainer.limit_train_batches=1", "--trainer.log_every_n_steps=1"]
-    assert main(["fit", *FAST, *quick]) == 0
+    assert main(["fit", *SHORT, *quick]) == 0
     (path,) = map(str, Path().rglob("*.ckpt"))
     capsys.readouterr()
-    assert main(["test", *FAST, "--model=TweetTagger", f"--ckpt_path={path}"]) == 2
+    assert main(["test", *SHORT, "--model=TweetTagger", f"--ckpt_path={path}"]) == 2
     says = "--model lit_gelu.tasks.TweetTagger, but the checkpoint has lit_gelu.tasks.MNISTClassifier"
     assert says in capsys.readouterr().err
 
@@ -78,7 +71,7 @@ def test_another_class_is_refused(capsys):
 @pytest.mark.parametrize("activation", ["elu(alpha=0.5)", "elu( alpha = 0.50 )", "{name: elu, alpha: 0.5}"])
 def test_an_option_that_agrees_is_quiet(activation, checkpoint, recwarn):
     given = [f"--model.activation={activation}", "--model.learning_rate=2e-3", "--model.hidden_layers=2"]
-    assert main(["test", *FAST, f"--ckpt_path={checkpoint}", *given]) == 0
+    assert main(["test", *SHORT, f"--ckpt_path={checkpoint}", *given]) == 0
     assert not [warning for warning in recwarn if DIFFERS in str(warning.message)]
 
 
@@ -86,12 +79,12 @@ def test_an_option_that_agrees_is_quiet(activation, checkpoint, recwarn):
 def test_the_configuration_that_made_the_checkpoint_is_quiet(recwarn):
     model = {"class_path": "MNISTClassifier", "init_args": {"activation": "quick_gelu", "hidden_layers": 1}}
     Path("own.yaml").write_text(yaml.safe_dump({"model": model}))
-    assert main(["fit", *FAST, "--config=own.yaml", "--model.learning_rate=1e-4"]) == 0
+    assert main(["fit", *SHORT, "--config=own.yaml", "--model.learning_rate=1e-4"]) == 0
     (path,) = map(str, Path().rglob("*.ckpt"))
     config = next(Path().rglob("config.yaml"))  # every argument, as Lightning writes them
     for given in ("own.yaml", str(config)):
-        assert main(["test", *FAST, f"--config={given}", f"--ckpt_path={path}"]) == 0
-        assert main(["fit", *FAST, "--trainer.max_epochs=2", f"--config={given}", f"--ckpt_path={path}"]) == 0
+        assert main(["test", *SHORT, f"--config={given}", f"--ckpt_path={path}"]) == 0
+        assert main(["fit", *SHORT, "--trainer.max_epochs=2", f"--config={given}", f"--ckpt_path={path}"]) == 0
     assert not [warning for warning in recwarn if DIFFERS in str(warning.message)]
 
 
@@ -100,7 +93,7 @@ def test_a_configuration_that_differs_is_told_and_the_checkpoint_counts(checkpoi
     Path("own.yaml").write_text(yaml.safe_dump({"model": model}))
     says = r"model\.activation 'relu', but the checkpoint has 'elu\(alpha=0\.5\)'\.$"
     with pytest.warns(UserWarning, match=says):
-        assert main(["test", *FAST, "--config=own.yaml", f"--ckpt_path={checkpoint}"]) == 0
+        assert main(["test", *SHORT, "--config=own.yaml", f"--ckpt_path={checkpoint}"]) == 0
     with next(Path().rglob("metrics.csv")).open() as file:
         (row,) = csv.DictReader(file)
     assert float(row["test_loss"]) == pytest.approx(loss_by_hand(checkpoint, torch.nn.functional.elu), rel=1e-4)
@@ -167,19 +160,19 @@ def test_arguments_inside_arguments(piped, recwarn, capsys):
         yaml.safe_dump({"model": {"class_path": "nested_cli_module.NestedNet", "init_args": arguments}})
     )
     given = "--import=nested_cli_module"
-    assert main(["fit", *FAST, given, "--config=own.yaml", "--trainer.limit_train_batches=1"]) == 0
+    assert main(["fit", *SHORT, given, "--config=own.yaml", "--trainer.limit_train_batches=1"]) == 0
     (path,) = map(str, Path().rglob("*.ckpt"))
     options = ["--model=nested_cli_module.NestedNet", "--model.part=nested_cli_module.Scale", "--model.part.factor=2.0"]
-    assert main(["test", *FAST, given, *options, "--model.rate.last=.5", f"--ckpt_path={path}"]) == 0
+    assert main(["test", *SHORT, given, *options, "--model.rate.last=.5", f"--ckpt_path={path}"]) == 0
     configuration = Path("own.yaml")
     if piped:
         configuration = Path("pipe")
         os.mkfifo(configuration)
         threading.Thread(target=lambda: configuration.write_text(Path("own.yaml").read_text()), daemon=True).start()
-    assert main(["test", *FAST, given, f"--config={configuration}", f"--ckpt_path={path}"]) == 0
+    assert main(["test", *SHORT, given, f"--config={configuration}", f"--ckpt_path={path}"]) == 0
     assert not [warning for warning in recwarn if DIFFERS in str(warning.message)]
     capsys.readouterr()
-    assert main(["test", *FAST, given, *options, "--model.part.shift=1.0", f"--ckpt_path={path}"]) == 2
+    assert main(["test", *SHORT, given, *options, "--model.part.shift=1.0", f"--ckpt_path={path}"]) == 2
     assert "--model.part.shift" in capsys.readouterr().err
 
 

@@ -11,6 +11,7 @@ import onnx
 import pytest
 import torch
 import yaml
+from cli_helpers import FAST
 from lightning.pytorch import Trainer
 
 from lit_gelu import activations
@@ -71,15 +72,7 @@ class OwnData(LightningDataModule):
 
     test_dataloader = train_dataloader
 """
-FAST = [
-    "--trainer.accelerator=cpu",
-    "--trainer.enable_progress_bar=false",
-    "--trainer.enable_model_summary=false",
-    "--trainer.logger=lightning.pytorch.loggers.CSVLogger",
-    "--trainer.logger.save_dir=runs",
-    "--trainer.max_epochs=1",
-    "--trainer.log_every_n_steps=1",
-]
+LOGGED = [*FAST, "--trainer.max_epochs=1", "--trainer.log_every_n_steps=1"]
 
 
 @pytest.fixture(autouse=True)
@@ -98,7 +91,7 @@ def _folder(tmp_path, monkeypatch):
 @pytest.fixture
 def checkpoint(tmp_path):
     arguments = ["--import=own_cli_module", "--model=OwnNet", "--data=OwnData", "--model.activation=wavy(amount=0.25)"]
-    assert main(["fit", *FAST, *arguments]) == 0
+    assert main(["fit", *LOGGED, *arguments]) == 0
     (path,) = tmp_path.rglob("*.ckpt")
     return str(path)
 
@@ -107,7 +100,7 @@ def test_the_whole_way_with_a_model_that_says_nothing_of_its_input(checkpoint, t
     config = next(tmp_path.rglob("config.yaml"))
     assert yaml.safe_load(config.read_text())["import"] == ["own_cli_module"]
     evaluated = ["--model=own_cli_module.OwnNet", "--data=own_cli_module.OwnData", f"--ckpt_path={checkpoint}"]
-    assert main(["test", *FAST, "--import", "own_cli_module", *evaluated]) == 0
+    assert main(["test", *LOGGED, "--import", "own_cli_module", *evaluated]) == 0
 
     own = ["--import", "own_cli_module", "--model", "OwnNet"]
     for given in (["--input-shape", "3"], ["--data", "own_cli_module.OwnData"]):
@@ -196,10 +189,10 @@ def test_a_checkpoint_with_an_activation_that_a_module_of_ones_own_registers(mod
     own = [f"--model={model}", f"--data={'DigitsData' if model == 'MNISTClassifier' else 'own_cli_module.OwnData'}"]
     with activations.registry.scope():
         quick = ["--model.activation=wavy", "--trainer.limit_train_batches=1", "--trainer.limit_val_batches=1"]
-        assert main(["fit", *FAST, *own, *quick, "--import=own_cli_act"]) == 0
+        assert main(["fit", *LOGGED, *own, *quick, "--import=own_cli_act"]) == 0
     sys.modules.pop("own_cli_act")
     (checkpoint,) = map(str, tmp_path.rglob("*.ckpt"))
-    tested = ["test", f"--ckpt_path={checkpoint}", *FAST, "--trainer.limit_test_batches=1", *own]
+    tested = ["test", f"--ckpt_path={checkpoint}", *LOGGED, "--trainer.limit_test_batches=1", *own]
     for arguments in (["export", checkpoint, *own, "-o", "own.onnx"], tested):
         capsys.readouterr()
         assert main(arguments) == 2
@@ -218,7 +211,7 @@ def test_an_unknown_activation_of_the_command_line_is_none_of_the_checkpoint(che
     del content["hyper_parameters"]
     torch.save(content, "plain.ckpt")
     own = ["--model=own_cli_module.OwnNet", "--data=own_cli_module.OwnData", "--import=own_cli_module"]
-    assert main(["test", *FAST, *own, "--ckpt_path=plain.ckpt", "--model.activation=wawy"]) == 2
+    assert main(["test", *LOGGED, *own, "--ckpt_path=plain.ckpt", "--model.activation=wawy"]) == 2
     assert "lit-gelu test: Unknown activation 'wawy'. Did you mean 'wavy'" in capsys.readouterr().err
 
 
@@ -247,7 +240,7 @@ def test_a_configuration_imports_what_it_needs(tmp_path, capsys):
         "data": {"class_path": "own_cli_module.OwnData"},
     }
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(config))
-    assert main(["fit", *FAST, "--config=own.yaml"]) == 0
+    assert main(["fit", *LOGGED, "--config=own.yaml"]) == 0
     assert list(tmp_path.rglob("*.ckpt"))
 
 

@@ -2,12 +2,12 @@
 
 import csv
 import importlib
-import os
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from cli_helpers import FAST, forget_seeds
 from lightning.pytorch import Trainer
 from torch.nn import functional
 
@@ -80,15 +80,7 @@ class Reversed(SwappedData):
     val_dataloader = test_dataloader = predict_dataloader = train_dataloader
 """
 OWN = ["--import=swapped_cli_module", "--model=swapped_cli_module.SwappedNet", "--data=swapped_cli_module.SwappedData"]
-FAST = [
-    "--trainer.accelerator=cpu",
-    "--trainer.enable_progress_bar=false",
-    "--trainer.enable_model_summary=false",
-    "--trainer.logger=lightning.pytorch.loggers.CSVLogger",
-    "--trainer.logger.save_dir=runs",
-    "--trainer.max_epochs=2",
-    "--trainer.log_every_n_steps=1",
-]
+LOGGED = [*FAST, "--trainer.max_epochs=2", "--trainer.log_every_n_steps=1"]
 pytestmark = pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`, callbacks used to create")
 
 
@@ -98,8 +90,7 @@ def _folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     yield
     sys.modules.pop("swapped_cli_module", None)
-    for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS"):
-        os.environ.pop(name, None)
+    forget_seeds()
 
 
 @pytest.fixture
@@ -142,27 +133,27 @@ def logged_loss():
 @pytest.mark.parametrize("command", ["test", "validate"])
 def test_it_is_measured_as_it_was_trained(command, module):
     trained(module, {"activation": "gelu", "activation:silu": "mish"}, input_sample=torch.zeros(1, 3))
-    assert main([command, *FAST, *OWN, "--ckpt_path=swapped.ckpt"]) == 0
+    assert main([command, *LOGGED, *OWN, "--ckpt_path=swapped.ckpt"]) == 0
     assert logged_loss() == pytest.approx(loss_by_hand(module, functional.gelu, functional.mish), rel=1e-5)
 
 
 def test_a_learned_parameter_comes_with_it(module):
     net = trained(module, {"activation": "swish(beta=1.5, learnable=True)"})
     beta = 1.5 * dict(net.named_parameters())["activation.log_scale"].exp().item()
-    assert main(["test", *FAST, *OWN, "--ckpt_path=swapped.ckpt"]) == 0
+    assert main(["test", *LOGGED, *OWN, "--ckpt_path=swapped.ckpt"]) == 0
     expected = loss_by_hand(module, lambda x: x * torch.sigmoid(beta * x), functional.silu)
     assert logged_loss() == pytest.approx(expected, rel=1e-5)
 
 
 def test_predictions(module, tmp_path):
     trained(module, {"activation": "gelu"})
-    assert main(["predict", *FAST, *OWN, "--ckpt_path=swapped.ckpt"]) == 0
+    assert main(["predict", *LOGGED, *OWN, "--ckpt_path=swapped.ckpt"]) == 0
 
 
 def test_calls_cannot_be_found_without_a_sample(module, capsys):
     trained(module, {"activation:silu": "mish"}, input_sample=torch.zeros(1, 3))
     data = ["--data=swapped_cli_module.Reversed"]
-    assert main(["test", *FAST, *OWN, *data, "--ckpt_path=swapped.ckpt"]) == 2
+    assert main(["test", *LOGGED, *OWN, *data, "--ckpt_path=swapped.ckpt"]) == 2
     error = capsys.readouterr().err
     assert "Set example_input_array in SwappedNet" in error
     assert "Traceback" not in error
@@ -170,7 +161,7 @@ def test_calls_cannot_be_found_without_a_sample(module, capsys):
 
 def test_fit_goes_on_with_the_callback_alone(module, capsys):
     trained(module, {"activation": "gelu"})
-    going_on = ["fit", *FAST, *OWN, "--ckpt_path=swapped.ckpt"]
+    going_on = ["fit", *LOGGED, *OWN, "--ckpt_path=swapped.ckpt"]
     assert main(going_on) == 2
     error = capsys.readouterr().err
     assert "Activations of SwappedNet were swapped" in error
@@ -188,7 +179,7 @@ def test_fit_goes_on_from_a_checkpoint_before_the_swap(module, capsys):
     checkpoint |= {"state_dict": before.state_dict(), "lit_gelu_activation_swaps": [], "callbacks": {}}
     checkpoint["lit_gelu_activations"] = {"activation": "relu"}
     torch.save(checkpoint, "swapped.ckpt")
-    assert main(["fit", *FAST, *OWN, "--ckpt_path=swapped.ckpt"]) == 0
+    assert main(["fit", *LOGGED, *OWN, "--ckpt_path=swapped.ckpt"]) == 0
 
 
 def test_a_swap_that_nothing_records_is_told(module, capsys):
@@ -196,7 +187,7 @@ def test_a_swap_that_nothing_records_is_told(module, capsys):
     surgery.swap(net, {"activation": "gelu"})
     checkpoint = torch.load("swapped.ckpt", weights_only=True)
     torch.save(checkpoint | {"state_dict": net.state_dict()}, "swapped.ckpt")
-    assert main(["test", *FAST, *OWN, "--ckpt_path=swapped.ckpt"]) == 2
+    assert main(["test", *LOGGED, *OWN, "--ckpt_path=swapped.ckpt"]) == 2
     error = capsys.readouterr().err
     assert "in which lit_gelu.surgery.swap was called (activation.swapped_to_gelu)" in error
     assert "Make the same swaps in SwappedNet.__init__" in error
@@ -213,7 +204,7 @@ def test_a_module_that_sees_to_its_swaps_is_loaded(name, activation, module):
     checkpoint.pop("lit_gelu_activations", None)
     torch.save(checkpoint | {"state_dict": net.state_dict()}, "swapped.ckpt")
     given = [option.replace(".SwappedNet", f".{name}") for option in OWN]
-    assert main(["test", *FAST, *given, "--ckpt_path=swapped.ckpt"]) == 0
+    assert main(["test", *LOGGED, *given, "--ckpt_path=swapped.ckpt"]) == 0
     assert logged_loss() == pytest.approx(loss_by_hand(module, activation, functional.silu), rel=1e-5)
 
 
@@ -221,7 +212,7 @@ def test_weights_of_another_model_are_told_in_words(module, capsys):
     trained(module, {})
     checkpoint = torch.load("swapped.ckpt", weights_only=True)
     torch.save(checkpoint | {"hyper_parameters": {"width": 5}}, "swapped.ckpt")
-    assert main(["test", *FAST, *OWN, "--ckpt_path=swapped.ckpt"]) == 2
+    assert main(["test", *LOGGED, *OWN, "--ckpt_path=swapped.ckpt"]) == 2
     error = capsys.readouterr().err
     assert "The checkpoint is of another model than SwappedNet with these arguments" in error
     assert "size mismatch for inner.weight" in error
