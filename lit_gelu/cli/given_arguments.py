@@ -107,10 +107,5 @@ def _same(given: Any, stored: Any) -> bool:
     resolve = registry.stored.resolve  # what a file holds is not imported, and what is given need not be for this
     try:
         return bool(given == stored) or str(resolve(given)) == str(resolve(stored))
-    except (
-        LitGeluError,
-        RuntimeError,
-        ValueError,
-        TypeError,
-    ):  # of what is no activation; of tensors of several values
-        return False
+    except (LitGeluError, RuntimeError, ValueError, TypeError):
+        return False  # neither is an activation, or a comparison of tensors has several answers

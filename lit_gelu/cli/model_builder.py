@@ -61,9 +61,8 @@ def _built(
     module: LightningModule = parser.instantiate_classes(parsed).model
     if optimizers:
         made = partial(_configured, given=optimizers)
-        update_wrapper(
-            made, LightningCLI.configure_optimizers
-        )  # by it Lightning takes the method for an overridden one
+        # By this Lightning takes the method for an overridden one.
+        update_wrapper(made, LightningCLI.configure_optimizers)
         module.configure_optimizers = MethodType(made, module)  # type: ignore[method-assign] # as LightningCLI does
     return module
 
