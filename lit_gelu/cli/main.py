@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from lit_gelu.cli.commands import COMMANDS, FIT, table
 from lit_gelu.cli.own_modules import current_folder_on_path, import_early, import_modules
 from lit_gelu.errors import LitGeluError
+from lit_gelu.garbage import collection_paused
 
 EXIT_FAILURE = 1
 EXIT_MISTAKE = 2
@@ -79,7 +80,8 @@ def run(name: str, arguments: list[str]) -> int:
     from lit_gelu.cli.options import current_spelling, in_own_words
     from lit_gelu.cli.output_files import check_outputs
 
-    module = importlib.import_module(COMMANDS[name])
+    with collection_paused():
+        module = importlib.import_module(COMMANDS[name])
     parser = module.build_parser()
     parsed = parser.parse_args(current_spelling(parser, arguments, getattr(module, "RENAMED", {})))
     import_modules(parsed.get("import") or [])
@@ -100,7 +102,9 @@ def _run_lightning(name: str, arguments: list[str]) -> int:
     from lit_gelu.cli.mistakes import as_options
 
     try:
-        return int(importlib.import_module(FIT).run(import_early([name, *arguments])))
+        with collection_paused():
+            module = importlib.import_module(FIT)
+        return int(module.run(import_early([name, *arguments])))
     except LitGeluError as error:
         error.args = (as_options(str(error), arguments), *error.args[1:])
         raise

@@ -79,6 +79,7 @@ class TweetData(InMemoryDataModule):
         self.folder = data_root(root) / "tweets"
         self.uses_clusters = clusters is not None
         self.vector_file = self.folder / (clusters or vectors or VECTORS)
+        self._vectors: dict[str, Tensor] | None = None
         name = self.vector_file.name
         self.save_hyperparameters({
             "batch_size": batch_size,
@@ -114,10 +115,16 @@ class TweetData(InMemoryDataModule):
     def _read(self, *names: str) -> list[InMemorySamples]:
         self.prepare_data()  # files may be missing on a node where Lightning has not called it
         parts = [read_tweets(self.folder / name) for name in names]
-        words = {token for tweets in parts for tweet in tweets for token in tweet.tokens}
-        read = read_cluster_vectors if self.uses_clusters else read_word_vectors
-        vectors = read(self.vector_file, words)
+        vectors = self._word_vectors()
         return [InMemorySamples(windows(tweets, vectors), _tags(tweets)) for tweets in parts]
+
+    def _word_vectors(self) -> dict[str, Tensor]:
+        """Return the vectors of the words of all sets, from their file, which is read once: it may be large."""
+        if self._vectors is None:
+            tweets = [tweet for name in _FILES for tweet in read_tweets(self.folder / name)]
+            read = read_cluster_vectors if self.uses_clusters else read_word_vectors
+            self._vectors = read(self.vector_file, {token for tweet in tweets for token in tweet.tokens})
+        return self._vectors
 
 
 def read_tweets(path: Path) -> list[Tweet]:

@@ -1,5 +1,6 @@
 """Word vectors in text form, and vectors made of the bit paths of word clusters, a substitute for them."""
 
+import functools
 import hashlib
 import re
 from collections.abc import Collection, Iterator
@@ -16,6 +17,7 @@ UNKNOWN = "UUUNKKK"
 PADDING = "</s>"
 CLUSTER_VECTOR_SIZE = 50
 _LONGEST_PATH = 16
+_CLUSTER_LINE = re.compile(rf"([01]{{1,{_LONGEST_PATH}}})\t([^\t]*)\t[^\t]*")  # bit path, word and count
 _SEPARATOR = re.compile("[ \t]+")  # not str.split(): words may hold other kinds of space
 
 
@@ -55,13 +57,14 @@ def read_cluster_vectors(path: Path, words: Collection[str]) -> dict[str, Tensor
     of_path: dict[str, Tensor] = {}
     wanted = {*words}
     for number, line in numbered_lines(path):
-        bits, *rest = line.split("\t")
-        if len(rest) != 2 or not 1 <= len(bits) <= _LONGEST_PATH or set(bits) - {"0", "1"}:
+        read = _CLUSTER_LINE.fullmatch(line)
+        if read is None:
             raise CorruptDataError(
                 f"{str(path)!r}, line {number}: {shown(line)} given, expected a path of 1 to {_LONGEST_PATH} bits, a "
                 "word and its count with tabs between them. Give the file 50mpaths2 as it is published."
             )
-        if (word := rest[0]) in wanted and word not in vectors:
+        bits, word = read.groups()
+        if word in wanted and word not in vectors:
             if bits not in of_path:
                 of_path[bits] = cluster_vector(bits)
             vectors[word] = of_path[bits]
@@ -79,8 +82,13 @@ def cluster_vector(path: str) -> Tensor:
 
 def signs(text: str) -> Tensor:
     """Return 50 signs that a text decides: 1 where the bit of its SHA-256 digest is set, from the lowest on."""
+    return torch.tensor(_signs(text))
+
+
+@functools.lru_cache(maxsize=4096)  # paths of 1000 clusters begin alike: a tenth of what is asked for is different
+def _signs(text: str) -> tuple[float, ...]:
     digest = int.from_bytes(hashlib.sha256(text.encode()).digest(), "big")
-    return torch.tensor([1.0 if digest >> bit & 1 else -1.0 for bit in range(CLUSTER_VECTOR_SIZE)])
+    return tuple(1.0 if digest >> bit & 1 else -1.0 for bit in range(CLUSTER_VECTOR_SIZE))
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:

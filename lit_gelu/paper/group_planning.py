@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lit_gelu import activations
 from lit_gelu.errors import shown
 from lit_gelu.paper.errors import PaperArgumentError
 from lit_gelu.paper.jobs import CellGroup, together
@@ -88,6 +87,8 @@ def parse_replicas(text: str) -> int | None:
 
 def _fits_a_gpu(cell: Cell) -> bool:
     """Tell whether all random numbers of a run's steps are by key."""
+    from lit_gelu import activations  # torch, a second that --help does without
+
     has_keys = _keep(cell) == 1 or cell.config["model"]["init_args"].get("noise") == "keys"
     spec = activations.registry.resolve(cell.activation)
     # Not `activations.info`, which computes what is not asked for: seconds for a grid.

@@ -47,6 +47,14 @@ def test_windows_of_cluster_vectors(tmp_path):
     assert torch.equal(data.test_set.inputs, torch.stack([torch.cat(window) for window in expected]))
 
 
+def test_the_file_of_vectors_is_read_once_for_all_sets(tmp_path):
+    data = TweetData(write_tweets(tmp_path), batch_size=2, vectors="vectors.txt")
+    data.setup("fit")
+    (data.folder / "vectors.txt").write_text("another file by now")
+    data.setup("test")
+    assert data.test_set.inputs.tolist()[1] == PAD + LOL + UNKNOWN
+
+
 def test_what_is_recorded_says_whose_vectors(tmp_path):
     assert dict(TweetData("here", clusters="50mpaths2").hparams) == {
         "batch_size": 16,

@@ -2,25 +2,27 @@
 
 import contextlib
 import multiprocessing
+import os
 import signal
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.context import ForkServerContext, ForkServerProcess, SpawnContext, SpawnProcess
 from types import TracebackType
 from typing import Self
 
 from lit_gelu.paper.errors import PaperArgumentError
 from lit_gelu.paper.jobs import Failure, Job, Message, Progress, RunOptions
-from lit_gelu.paper.pools.child_variables import threads_limited, variables_set
+from lit_gelu.paper.pools.child_variables import interrupts_ignored, threads_limited, variables_set
 from lit_gelu.paper.pools.visible_gpus import VARIABLE as VISIBLE_GPUS
 
 
-def work(connection: Connection, options: RunOptions) -> None:
+def work(connection: Connection, options: RunOptions, variables: Mapping[str, str]) -> None:
     """Make the runs that come in, one after the other, and send messages; ``None`` ends the process."""
     # Ends when the other side closes the connection, also if that process was killed: between runs at once, within a
-    # run at its next report, a second later.
+    # run at its next report, a second later. A process that is forked from a server has the variables of that one.
+    os.environ.clear()
+    os.environ.update(variables)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the planning one ends the others
     import torch
 
@@ -45,7 +47,7 @@ _SECONDS_TO_END = 5.0
 class _Worker:
     """A process, our end of its connection, and what it is doing."""
 
-    process: SpawnProcess
+    process: SpawnProcess | ForkServerProcess
     connection: Connection
     gpu: str | None = None  # the one that it sees; None for what this process sees
     job: Job | None = None
@@ -56,13 +58,15 @@ class WorkerPool:
 
     # `concurrent.futures.ProcessPoolExecutor` gives up all jobs when one of its processes is killed, and leaves its
     # processes behind when its own is; here every process has a connection of its own, which ends with either side.
+    # A process begins by itself, or is forked from a `fork_server`, which has no threads and has not used CUDA: one
+    # forked from a process that has could not use CUDA, and may lock up.
 
-    def __init__(self, workers: int, options: RunOptions) -> None:
+    def __init__(self, workers: int, options: RunOptions, server: ForkServerContext | None = None) -> None:
         if workers < 1:
             raise PaperArgumentError(f"workers={workers} is not accepted. Give an integer of at least 1.")
         self.workers = workers
         self._options = options
-        self._context = multiprocessing.get_context("spawn")  # a forked process could not use CUDA, and may lock up
+        self._context: SpawnContext | ForkServerContext = server or multiprocessing.get_context("spawn")
         self._processes: list[_Worker] = []
 
     def __enter__(self) -> Self:
@@ -130,10 +134,13 @@ class WorkerPool:
 
     def _new_worker(self) -> _Worker:
         ours, theirs = self._context.Pipe()
-        process = self._context.Process(target=work, args=(theirs, self._options), daemon=True)
         gpu = self._least_used_gpu()
         variables = threads_limited(self._options.threads) | ({} if gpu is None else {VISIBLE_GPUS: gpu})
-        with _interrupts_ignored(), variables_set(variables):
+        given = theirs, self._options, dict(os.environ) | variables
+        process = self._context.Process(target=work, args=given, daemon=True)
+        # One that is forked ignores interrupts as its server does; waiting for that server may be interrupted.
+        is_forked = isinstance(self._context, ForkServerContext)
+        with contextlib.nullcontext() if is_forked else interrupts_ignored(), variables_set(variables):
             process.start()
         theirs.close()  # so that the connection ends with the process
         worker = _Worker(process, ours, gpu)
@@ -156,16 +163,3 @@ class WorkerPool:
         name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
         hint = ", often for want of memory: give fewer --workers" if name == "SIGKILL" else ""
         return Failure("lost", f"The process was killed by {name}{hint}.")
-
-
-@contextlib.contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    """Start processes that ignore Ctrl-C from their first moment: what is ignored stays so in a new process."""
-    if threading.current_thread() is not threading.main_thread():  # only it may set handlers
-        yield
-        return
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)

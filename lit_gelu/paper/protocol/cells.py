@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lit_gelu import activations
 from lit_gelu.paper.errors import OtherConfigurationError, PaperArgumentError
 from lit_gelu.paper.protocol.experiments import Arm, Experiment
 from lit_gelu.paper.protocol.published import agrees
@@ -146,6 +145,8 @@ def _cell(
     seed: int,
     precision: str,
 ) -> Cell:
+    from lit_gelu import activations  # torch, a second that --help and what begins before it do without
+
     activation = str(activations.registry.resolve(experiment.arms[arm].activation))
     settings = [f"{name}={value:g}" for name, value in setting.items()]
     is_robust = agrees(experiment.robust_settings, setting)

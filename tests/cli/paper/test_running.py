@@ -29,7 +29,7 @@ class Pool(InlinePool):
 
     stop_after: int | None = None
 
-    def __init__(self, workers, options) -> None:
+    def __init__(self, workers, options, server=None) -> None:
         super().__init__(options.root, type(self).stop_after)
         self.workers = workers
         self.options = options
@@ -38,6 +38,12 @@ class Pool(InlinePool):
         return self
 
     def __exit__(self, *_) -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def no_server(monkeypatch):
+    """Start no process that would stay until the tests end."""
+    monkeypatch.setattr(paper_run, "fork_server", lambda threads: None)
 
 
 @pytest.fixture
