@@ -11,8 +11,8 @@ from lit_gelu.cli.options import command_parser
 from lit_gelu.cli.paper.listed import say_listed
 from lit_gelu.cli.paper.results import NoRunsError, records_file
 from lit_gelu.files import is_file
-from lit_gelu.paper.records.joined_results import JoinedResults, ResultsFile, join_into, read_results_file
 from lit_gelu.paper.records.run_record import RECORDS_FILE
+from lit_gelu.paper.results.joined_results import JoinedResults, ResultsFile, join_into, read_results_file
 
 DESCRIPTION = """\
 Join the runs of several results folders into one: every run once, in the order of the folders, those that the target
@@ -20,7 +20,8 @@ holds first. The folders themselves stay as they are.
 
 A run that several folders hold with the same numbers is taken once, and said if it was made more than once. If its
 numbers differ, nothing is written, unless --keep first takes the one that comes first. Runs of the same name with
-another configuration, and runs of two presets, are never joined. Damaged lines are said and left out.
+another configuration, runs of two presets, and runs of an experiment by two protocols, of which no table could be made,
+are never joined. Damaged lines are said and left out.
 
 Exit code: 0 if the target holds all runs; 1 if lines were damaged, or nothing was written because runs differ.
 """

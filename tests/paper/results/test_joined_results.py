@@ -7,9 +7,9 @@ import pytest
 from paper_records import run_record
 
 from lit_gelu.paper.errors import RecordsError, ResultsInUseError
-from lit_gelu.paper.records.joined_results import ResultsFile, join, join_into, read_results_file
 from lit_gelu.paper.records.run_record import RunResult, read_records
 from lit_gelu.paper.records.run_store import RecordStore
+from lit_gelu.paper.results.joined_results import ResultsFile, join, join_into, read_results_file
 
 RUNS = [
     run_record(seed=seed, curves={"test_error": [0.5, 0.25 + seed], "val_error": [math.nan, 0.5]}) for seed in range(4)
@@ -180,3 +180,29 @@ def test_a_failure_while_writing_leaves_the_target_as_it_was(tmp_path, monkeypat
         join_into(tmp_path / "all", files)
     assert (tmp_path / "all" / "runs.jsonl").read_bytes() == before
     assert {path.name for path in (tmp_path / "all").iterdir()} == {"runs.jsonl", ".lock"}
+
+
+def by_another_protocol(record):
+    return replace(record, config={**record.config, "trainer": {"precision": "bf16-mixed"}})
+
+
+def on_other_data(record):
+    return replace(record, data={"vectors": "mine.txt"})
+
+
+@pytest.mark.parametrize("change", [by_another_protocol, on_other_data])
+@pytest.mark.parametrize("is_in_target", [False, True])
+def test_runs_of_two_protocols_are_refused_before_anything_is_written(tmp_path, change, is_in_target):
+    """Results with both could serve no table, and no run could be added to them."""
+    ours, others = tmp_path / ("all" if is_in_target else "a"), tmp_path / "b"
+    files = [written(ours, RUNS[0]), written(others, change(RUNS[1]))]
+    with pytest.raises(RecordsError, match="different protocols"):
+        join_into(tmp_path / "all", files[1:] if is_in_target else files)
+    assert (tmp_path / "all").exists() == is_in_target
+    assert keys_and_lines(ours) == ([RUNS[0].key], [RUNS[0].to_json()])
+
+
+def test_two_experiments_need_no_common_protocol(tmp_path):
+    other = by_another_protocol(run_record("cifar10"))
+    join_into(tmp_path / "all", [written(tmp_path / "a", RUNS[0]), written(tmp_path / "b", other)])
+    assert keys_and_lines(tmp_path / "all")[0] == [RUNS[0].key, other.key]

@@ -10,6 +10,7 @@ from lit_gelu.files import is_folder, without_nonfinite, write_atomically
 from lit_gelu.paper.errors import RecordsError
 from lit_gelu.paper.records.run_record import RECORDS_FILE, RunRecord, parse_lines, split_cut_line
 from lit_gelu.paper.records.run_store import RecordStore
+from lit_gelu.paper.results.one_protocol import check_one_protocol
 
 _IDENTITY = frozenset({"experiment", "arm", "activation", "setting", "learning_rate", "seed", "config"})
 _NUMBERS = frozenset({"status", "curves", "result", "robustness"})
@@ -98,18 +99,31 @@ def join(files: Iterable[ResultsFile]) -> JoinedResults:
 def join_into(folder: Path, files: Sequence[ResultsFile], *, keep_first: bool = False) -> JoinedResults:
     """Join files into a folder, whose own records come first; nothing is written where two records contradict."""
     # `keep_first` takes the first of several records of a run that was made more than once. A folder without records is
-    # not made for what contradicts.
+    # not made for what contradicts. Runs of two protocols are refused: no table could show them, and no run be added.
     joined = join(files)
     if _contradicts(joined, keep_first):
         return joined
+    _check_protocols(joined)
     with RecordStore(folder) as store:
         own = tuple((f"{str(store.path)!r}", record) for record in store.records.values())
         elsewhere = [file for file in files if Path(file.file).resolve() != store.path.resolve()]
         joined = join([ResultsFile(str(store.path), own), *elsewhere])
-        if not _contradicts(joined, keep_first) and list(joined.records.values()) != list(store.records.values()):
+        if _contradicts(joined, keep_first):
+            return joined
+        _check_protocols(joined)
+        if list(joined.records.values()) != list(store.records.values()):
             with write_atomically(store.path) as temporary, temporary.open("w", encoding="utf-8", newline="") as out:
                 out.writelines(f"{record.to_json()}\n" for record in joined.records.values())
     return joined
+
+
+def _check_protocols(joined: JoinedResults) -> None:
+    """Refuse runs of an experiment by two protocols."""
+    of_experiment: dict[str, list[RunRecord]] = {}
+    for record in joined.records.values():
+        of_experiment.setdefault(record.experiment, []).append(record)
+    for records in of_experiment.values():
+        check_one_protocol(records)
 
 
 def _contradicts(joined: JoinedResults, keep_first: bool) -> bool:
