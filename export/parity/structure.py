@@ -153,13 +153,21 @@ def _difference(
         if _cast_to(first) != {onnx.TensorProto.FLOAT} or not _cast_to(last) <= _16_BIT:
             return "the Casts about it are others than recorded"
     wanted = _built(recipe.removeprefix(REGION), arguments)
-    made = {name for node in inner for name in node.output}
-    names = {"x": next((n for node in inner for n in node.input if n not in made and n not in constants), "")}
+    names = {"x": _read_as_x(inner, wanted)}
     for node, expected in zip(inner, wanted, strict=True):
         text = _attribute_difference(node, expected) or _input_difference(node, expected, names, constants)
         if text:
             return f"{node_label(node)} {text}, where {recipe} is recorded"
         names[_name(expected.outputs[0])] = node.output[0]
+    return ""
+
+
+def _read_as_x(inner: Sequence[onnx.NodeProto], wanted: Sequence[ir.Node]) -> str:
+    """Return what is read first where a recipe has its x: an activation may be of a parameter, a constant too."""
+    for node, expected in zip(inner, wanted, strict=True):
+        for given, value in zip(node.input, expected.inputs, strict=False):
+            if _name(value) == "x":
+                return str(given)
     return ""
 
 

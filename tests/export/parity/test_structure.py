@@ -137,3 +137,39 @@ def test_the_verdict_says_what_happened(tmp_path, name, message):
     assert message in summary.partition("largest error")[0]
     assert ("largest error NaN" in summary) == (name == "nan")
     assert "(0 comparisons)" not in summary
+
+
+class OfParameters(nn.Module):
+    """A learned prompt and learned gates: activations that read no input of the net."""
+
+    def __init__(self, activation):
+        super().__init__()
+        self.prompt, self.gate = nn.Parameter(torch.randn(3, 6)), nn.Parameter(torch.randn(6))
+        self.act, self.sigmoid, self.last = activation, nn.Sigmoid(), nn.Linear(6, 2)
+        self.register_buffer("table", torch.randn(6))
+
+    def forward(self, x):
+        prompt = self.act(self.prompt).expand(x.shape[0], 3, 6)
+        return self.last(torch.cat([prompt, x], 1) * self.sigmoid(self.gate) + self.act(self.table))
+
+
+@pytest.mark.parametrize("activation", [nn.GELU("tanh"), nn.SiLU(), nn.Softplus()], ids=str)
+@pytest.mark.parametrize("options", [{}, {"lowering": "primitives"}, {"dtype": "fp16", "io_dtype": "fp32"}], ids=str)
+def test_activations_of_parameters_and_buffers_have_none(tmp_path, activation, options):
+    torch.manual_seed(0)
+    net, x = OfParameters(activation), torch.randn(2, 5, 6)
+    export_onnx(net, tmp_path / "net.onnx", x, **options)
+    assert not check_parity(net, tmp_path / "net.onnx", input_sample=x).faults
+
+
+def test_a_recipe_that_reads_two_parameters_is_a_fault(tmp_path):
+    net, path, x = OfParameters(nn.SiLU()), tmp_path / "net.onnx", torch.randn(2, 5, 6)
+    export_onnx(net, path, x)
+    model = onnx.load(path)
+    products = [n for n in model.graph.node if n.op_type == "Mul" and "table" in n.input]
+    assert len(products) == 1
+    products[0].input[list(products[0].input).index("table")] = "gate"
+    onnx.save(model, path)
+    (fault,) = check_parity(net, path, input_sample=x, strict=False).faults
+    assert "act (silu)" in fault
+    assert "reads another value as input" in fault
