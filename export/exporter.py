@@ -24,6 +24,7 @@ from lit_gelu.export.lowering.lowering_table import mark
 from lit_gelu.export.lowering.replace import lower
 from lit_gelu.export.metadata import FileMetadata, SiteRecord, census, class_path, save_model, strip_origin
 from lit_gelu.export.options import ExportOptions
+from lit_gelu.export.parity.batch_dependence import batch_notes, rows_depend
 from lit_gelu.export.parity.other_sizes import require_alike, require_another_size, runs_at_other_sizes
 from lit_gelu.export.preprocessing import describe, preprocessing_copy, raw_call
 from lit_gelu.export.sizes import at_least_two, named_shapes, open_sizes
@@ -210,6 +211,7 @@ def export_onnx(
     trial = trial_run(flat)
     unasked = require_faithful(flat, model, trial.tensors)
     require_labels_fit(options, trial)
+    dependent = rows_depend(flat)
     no_gelu = _approximated(flat, options, registry)
     specs = {site.name: str(function_spec(site.spec)) for site in surgery.find_sites(flat.model, registry=registry)}
     elsewhere, untried = runs_at_other_sizes(flat, sizes)  # before markers stand in the place of activations
@@ -226,14 +228,15 @@ def export_onnx(
         "opset": lowered.opset,
         "sites": _all_sites(specs, lowered.sites),
         "preprocessing": "" if preprocessing is None else describe(preprocessing),
-        "notes": lowered.notes,
+        "notes": (*lowered.notes, *batch_notes(dependent, None, {})),
+        "rows_depend": dependent,
         "dynamic_shapes": recorded_sizes(graph, flat.call),
     }
     metadata = FileMetadata(**{**options.recorded, **about})
     strip_origin(graph)
     graph.metadata_props.update(metadata.to_properties())
     save_model(graph, path)
-    notes = (*lowered.notes, *complex_outputs(trial), *unasked, *untried, *_never_called(lowered.sites))
+    notes = (*metadata.notes, *complex_outputs(trial), *unasked, *untried, *_never_called(lowered.sites))
     operators = census(ir.to_proto(graph))
     return ExportReport(Path(path), lowered.opset, metadata.sites, operators, metadata, notes, made_folder)
 

@@ -82,6 +82,7 @@ class FileMetadata(ExportOptions):
         preprocessing: The class of the preprocessing that is a part of the file, which then takes raw pixels, or of
             each of its steps; empty if there is none.
         notes: What a user of the file should know.
+        rows_depend: Whether rows of the first axis see each other, so that calls cannot be joined, padded or divided.
         parity: What `lit_gelu.export.proof.record_parity` added after a comparison; empty before.
     """
 
@@ -92,6 +93,7 @@ class FileMetadata(ExportOptions):
     versions: Mapping[str, str] = field(default_factory=lambda: versions())
     preprocessing: str = ""
     notes: tuple[str, ...] = ()
+    rows_depend: bool = False
     parity: Mapping[str, Any] = field(default_factory=dict)
 
     def to_properties(self) -> dict[str, str]:
@@ -117,6 +119,7 @@ def read_metadata(properties: Mapping[str, str], file: str) -> FileMetadata:
             "keep_fp32": tuple(_read(found.get("keep_fp32", "[]"), "keep_fp32", _are_texts, "a list of texts")),
             "notes": tuple(_read(found.get("notes", "[]"), "notes", _are_texts, "a list of texts")),
             "labels": tuple(_read(found.get("labels", "[]"), "labels", _are_texts, "a list of texts")),
+            "rows_depend": _read(found.get("rows_depend", "false"), "rows_depend", _is_truth, "true or false"),
             "softmax": _read(found.get("softmax", "false"), "softmax", _is_truth, "true or false"),
             "dynamic_shapes": {
                 name: {int(axis): size for axis, size in sizes.items()}

@@ -21,6 +21,7 @@ from lit_gelu.export.inputs import Call, require_order
 from lit_gelu.export.metadata import FileMetadata, census, read_metadata
 from lit_gelu.export.parity.activation_census import fates, optimized_graph, placement
 from lit_gelu.export.parity.alone.sites import check_sites
+from lit_gelu.export.parity.batch_dependence import batch_notes
 from lit_gelu.export.parity.causes.investigation import Subject
 from lit_gelu.export.parity.criterion import FLOOR, dtype_name, dtype_of, floor, require_tolerance
 from lit_gelu.export.parity.execution import SessionSetup, file_inputs, open_wanted, run_file
@@ -210,6 +211,8 @@ class _Check:
         runs = not any(
             family.name in judge.unrun for family in inputs if gaussian.name in {family.name, family.rows_of}
         )
+        repeated = self._repeatability(model, inputs, judge.refused) if runs else None
+        seen = batch_notes(self.metadata.rows_depend, repeated, dict(outputs))
         report = ParityReport(
             path=str(self.path),
             provider=self.predictor.providers[0],
@@ -218,11 +221,11 @@ class _Check:
             dtype=dtype_name(self.references.dtype),
             floor=floor(self.references.dtype, self.tolerance),
             elementwise=tuple(alone),
-            repeatability=self._repeatability(model, inputs, judge.refused) if runs else None,
+            repeatability=repeated,
             census=dict(census(model)),
             faults=tuple(faults),
             versions={**self.metadata.versions, "onnxruntime": onnxruntime.__version__},
-            notes=(*notes, *judge.untried, *unrun, *rewritten(model, self.metadata)),
+            notes=(*notes, *seen, *judge.untried, *unrun, *rewritten(model, self.metadata)),
         )
         if not runs:
             return report

@@ -49,22 +49,23 @@ def repeatability(
     for part in batches[1:]:
         sizes = len(part[0]), len(batches[0][0])
         for name, y, of in zip(outputs, run(part), whole, strict=True):
-            rows = _rows_of(y, of, *sizes)
+            rows = rows_of(y, of, slice(sizes[0]), sizes[1])
             if rows is not None:
-                parts.append(BatchDifference(*sizes, name, _difference(y, rows)))
+                parts.append(BatchDifference(*sizes, name, relative_difference(y, rows)))
     return Repeatability(identical, tuple(random_nodes(model)), tuple(parts))
 
 
-def _rows_of(y: np.ndarray, whole: np.ndarray, rows: int, all_rows: int) -> np.ndarray | None:
-    """Return the part of a large batch's output that a part of its rows gives; ``None`` if it cannot be told."""
+def rows_of(y: np.ndarray, whole: np.ndarray, chosen: slice, all_rows: int) -> np.ndarray | None:
+    """Return the part of a large batch's output that the chosen rows give; ``None`` if it cannot be told."""
     # Every axis that is as long as the batch in both is cut, such as both of a similarity of all rows with all. An axis
     # that changes in another way, such as rows times heads, has no part that is known to be these rows'.
     if y.ndim != whole.ndim:
         return None
+    rows = len(range(all_rows)[chosen])
     batch = [pair == (rows, all_rows) and rows != all_rows for pair in zip(y.shape, whole.shape, strict=True)]
     if not any(batch):
         return None
-    cut = whole[tuple(slice(rows if is_batch else None) for is_batch in batch)]
+    cut = whole[tuple(chosen if is_batch else slice(None) for is_batch in batch)]
     return cut if cut.shape == y.shape else None
 
 
@@ -74,7 +75,7 @@ def _same(first: Sequence[np.ndarray], second: Sequence[np.ndarray]) -> bool:
     return all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in pairs)
 
 
-def _difference(y: np.ndarray, of: np.ndarray) -> float:
+def relative_difference(y: np.ndarray, of: np.ndarray) -> float:
     """Return the largest difference in units of the largest value."""
     with np.errstate(invalid="ignore"):
         a, b = y.astype(np.float64), of.astype(np.float64)

@@ -13,6 +13,7 @@ from lit_gelu.export.runtime.binding import TensorRunner, run_options
 from lit_gelu.export.runtime.ports import Port, named_sizes
 from lit_gelu.export.runtime.settings import BATCH, Buckets
 
+ROWS_DEPEND = "lit_gelu.rows_depend"  # an entry of a file's metadata
 _WHOLE = ("tensor(int", "tensor(uint", "tensor(bool")
 
 
@@ -26,7 +27,7 @@ def bucket_axes(
 ) -> tuple[str | None, dict[str, tuple[int, ...]]]:
     """Return the name of the batch, if there is one, and the sizes of every open axis of a file by its name."""
     ports = [*inputs.values(), *outputs.values()]
-    first = {port.shape[:1] for port in (ports[0], *outputs.values())}  # the batch: rows do not see each other
+    first = {port.shape[:1] for port in (ports[0], *outputs.values())}  # the batch
     name = next(iter(first.pop()), None) if len(first) == 1 else None
     batch = name if isinstance(name, str) and not any(name in port.shape[1:] for port in ports) else None
     axes = {batch if name == BATCH and batch else name: tuple(sizes) for name, sizes in buckets.items()}
@@ -70,15 +71,20 @@ def _shown(ports: Iterable[Port]) -> str:
 class BucketRunner:
     """Runs a session at a few sizes, each with buffers of its own; on CUDA as one CUDA graph each.
 
-    Inputs are copied into the bucket's buffers, and the outputs' parts out of them. What stands in the rows beyond is
-    of an earlier call, or zero: rows of a network in evaluation mode do not see each other. Beyond other sizes stands
-    what ``padding`` has by input, or 0. Every bucket runs once here, which is when onnxruntime captures its graph.
+    Inputs are copied into the bucket's buffers, and the outputs' parts out of them. Beyond a call's own sizes stands
+    what ``padding`` has by input, or 0. If the file says that the rows of its first axis see each other, that axis is
+    no batch: without ``padding`` for it, it must have a bucket's own size. Every bucket runs once here, which is when
+    onnxruntime captures its graph.
     """
 
     def __init__(self, runner: TensorRunner, buckets: Buckets, padding: Mapping[str, float] | None = None) -> None:
         self.runner, self._padding = runner, padding or {}
         self._batch, self.buckets = bucket_axes(runner.inputs, runner.outputs, buckets)
-        require_harmless(runner.inputs, self.buckets.keys() - {self._batch}, self._padding)
+        self._fixed: str | None = None
+        if self._batch and runner.session.get_modelmeta().custom_metadata_map.get(ROWS_DEPEND) == "true":
+            known = all(port.name in self._padding for port in _with_size(runner.inputs, self._batch))
+            self._batch, self._fixed = None, None if known else self._batch
+        require_harmless(runner.inputs, self.buckets.keys() - {self._batch, self._fixed}, self._padding)
         self._lock = threading.Lock()  # two threads must not use the same buffers at once
         combined = [dict(zip(self.buckets, sizes, strict=True)) for sizes in itertools.product(*self.buckets.values())]
         with torch.inference_mode(mode=False):  # its tensors could not be written outside of it
@@ -93,6 +99,8 @@ class BucketRunner:
     def __call__(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
         """Run the session, and return outputs of the inputs' sizes."""
         sizes = self._sizes(tensors)
+        if self._fixed and sizes[self._fixed] not in self.buckets[self._fixed]:
+            raise self._other_rows(self._fixed, sizes[self._fixed])
         if self._batch is None:
             return self._run(tensors, sizes)
         first, parts = (self._batch,), []
@@ -100,6 +108,15 @@ class BucketRunner:
             rows = {name: t[piece] if self.runner.inputs[name].shape[:1] == first else t for name, t in tensors.items()}
             parts.append(self._run(rows, {**sizes, self._batch: piece.stop - piece.start}))
         return parts[0] if len(parts) == 1 else [torch.cat(outputs) for outputs in zip(*parts, strict=True)]
+
+    def _other_rows(self, name: str, rows: int) -> ModelInputError:
+        """Return the error for a size that no bucket has, where rows see each other."""
+        ports = ", ".join(f"{port.name!r}: 0" for port in _with_size(self.runner.inputs, name))
+        return ModelInputError(
+            f"The call has {rows} rows, and the buckets of {name!r} are {list(self.buckets[name])}. Rows of this file "
+            "see each other, so that it can be neither padded nor divided. Give a bucket of that size, leave buckets "
+            f"out, or, if the file computes the same with padding behind the rows, say what it is: padding={{{ports}}}."
+        )
 
     def holds(self, tensors: Mapping[str, Tensor]) -> bool:
         """Return whether a call has exactly a bucket's sizes, and needs no padding."""
@@ -110,7 +127,7 @@ class BucketRunner:
         shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
         found = named_sizes(self.runner.inputs, shapes)
         for name, buckets in self.buckets.items():
-            if name not in found or (found[name] > buckets[-1] and name != self._batch):
+            if name not in found or (found[name] > buckets[-1] and name not in {self._batch, self._fixed}):
                 raise ModelInputError(
                     f"The size {name!r} has to be the same in all inputs, and at most {buckets[-1]}, its largest "
                     f"bucket; here: {', '.join(f'{key} {shape}' for key, shape in shapes.items())}."
@@ -120,7 +137,7 @@ class BucketRunner:
     def _run(self, tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> list[Tensor]:
         """Run what fits into a bucket: into the smallest."""
         buckets = {name: next(b for b in self.buckets[name] if b >= size) for name, size in sizes.items()}
-        padded = {name for name, size in sizes.items() if size < buckets[name]} - {self._batch}
+        padded = {name for name, size in sizes.items() if size < buckets[name]}
         buffers = self._buffers[tuple(buckets.values())]
         with self._lock:
             for name, tensor in tensors.items():

@@ -51,8 +51,9 @@ class OnnxPredictor:
         provider_options: As ``onnxruntime.InferenceSession`` takes them.
         tuning: Whether to use what `tune` chose; or such a choice.
         batch_buckets: Batch sizes, for CUDA alone: each becomes one CUDA graph. A call is padded to the smallest that
-            holds it, or divided into pieces of the largest; all sizes but the batch must be fixed. The graphs are
-            captured here: no other thread may use CUDA meanwhile.
+            holds it, or divided into pieces of the largest; all sizes but the batch must be fixed. Of a file that says
+            that its rows see each other, calls of these sizes alone are taken. The graphs are captured here: no other
+            thread may use CUDA meanwhile.
         buckets: The same for every open size of the file, by its names: ``{"batch": (1, 8), "sequence": (64, 128)}`` is
             four CUDA graphs. Outputs are cut back to a call's own sizes; only the batch is divided. A size beside the
             batch is padded if an input named ``...attention_mask`` has it, with 0 for what is padding, or if

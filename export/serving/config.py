@@ -47,9 +47,9 @@ class ServingOptions:
                 raise ExportOptionError(f"{name}={getattr(self, name)!r} is not accepted. Give a number from 0 on.")
 
 
-def largest_batch(tensors: Sequence[TritonTensor], wanted: int | None) -> int:
-    """Return ``max_batch_size``, 0 for none: more only if every tensor begins with a batch, and none has it inside."""
-    if batch_name(tensors):
+def largest_batch(tensors: Sequence[TritonTensor], wanted: int | None, *, rows_depend: bool = False) -> int:
+    """Return ``max_batch_size``: 0 but where every tensor begins with a batch, whose rows do not see each other."""
+    if batch_name(tensors) and not rows_depend:
         return MAX_BATCH_SIZE if wanted is None else wanted
     if wanted and first_name(tensors):
         raise ExportOptionError(
@@ -64,9 +64,9 @@ def largest_batch(tensors: Sequence[TritonTensor], wanted: int | None) -> int:
     return 0
 
 
-def no_batch_note(tensors: Sequence[TritonTensor]) -> str:
+def no_batch_note(tensors: Sequence[TritonTensor], *, rows_depend: bool = False) -> str:
     """Say why Triton does not batch requests."""
-    if batch_name(tensors):
+    if batch_name(tensors) and not rows_depend:
         return ""
     if first_name(tensors):
         return f"Triton passes requests on one by one: {_shared_rows(tensors)}."
@@ -76,6 +76,8 @@ def no_batch_note(tensors: Sequence[TritonTensor]) -> str:
 def _shared_rows(tensors: Sequence[TritonTensor]) -> str:
     """Say where the batch is the size of something else, so that requests cannot be joined."""
     name = first_name(tensors)
+    if not inner_places(tensors, name):
+        return f"rows of {name!r} see each other, as the export found"
     return f"rows of a batch see each other, for {name!r} is also in {', '.join(inner_places(tensors, name))}"
 
 
@@ -93,9 +95,10 @@ def model_config(
     backend: BackendSettings,
     *,
     labels: bool = False,
+    rows_depend: bool = False,
 ) -> dict[str, Any]:
     """Return a model's configuration."""
-    largest = largest_batch([*inputs, *outputs], options.max_batch_size)
+    largest = largest_batch([*inputs, *outputs], options.max_batch_size, rows_depend=rows_depend)
     config: dict[str, Any] = {"name": name, "backend": "onnxruntime", "max_batch_size": largest}
     config["input"] = [_tensor(tensor, largest) for tensor in inputs]
     config["output"] = [_tensor(tensor, largest) for tensor in outputs]

@@ -91,7 +91,7 @@ def write_triton_repository(
         version: Its number, from 1 on. Which versions are served is left to Triton, whose default is the largest.
         max_batch_size: Rows of the largest batch that Triton may put together; 0 passes requests on as they are. By
             default 128 if every input and output begins with the same dynamic size, as `export_onnx` writes it, and no
-            other size contains that one; else 0.
+            other size contains that one; else 0, as for a file whose rows see each other.
         preferred_batch_sizes: Sizes that the dynamic batcher tries to reach.
         max_queue_delay_us: How long it waits for more requests, in microseconds.
         instances: How many copies of the model run at once, on a GPU for each GPU.
@@ -155,7 +155,7 @@ def _checked_name(name: str, version: int, model: ModelFile) -> str:
         raise ExportOptionError(
             f"name={name!r} is no name of a model, which is also a folder's. Give name= letters, digits, '_', '-', '.'."
         )
-    if not 1 <= version <= _LARGEST_VERSION:
+    if isinstance(version, bool) or not 1 <= version <= _LARGEST_VERSION:
         raise ExportOptionError(
             f"version={reprlib.repr(version)} is not accepted. Give a whole number from 1 to {_LARGEST_VERSION}."
         )
@@ -181,10 +181,12 @@ def _described(
     settings = {**wish, **({} if choice is None else choice.settings)}
     backend = backend_settings(options.device, settings, sixteen_bit=model.sixteen_bit)
     labels = () if about is None else about.labels
-    files = {CONFIG_FILE: to_text(model_config(name, inputs, outputs, options, backend, labels=bool(labels)))}
+    depend = about is not None and about.rows_depend
+    config = model_config(name, inputs, outputs, options, backend, labels=bool(labels), rows_depend=depend)
+    files = {CONFIG_FILE: to_text(config)}
     if labels:
         files[LABELS_FILE] = "".join(f"{' '.join(label.splitlines())}\n" for label in labels)
-    notes = [no_batch_note([*inputs, *outputs]), *tuning_notes(choice, backend.left_out, model)]
+    notes = [no_batch_note([*inputs, *outputs], rows_depend=depend), *tuning_notes(choice, backend.left_out, model)]
     if about is not None and about.parity.get("passed") is False:
         notes.append(f"{model.path.name} failed its comparison with PyTorch: see the report beside it.")
     return files, tuple(note for note in notes if note)

@@ -9,6 +9,7 @@ from export_cases import gelu_net
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
+from torch import nn
 
 from lit_gelu.export import ModelInputError, OnnxPredictor, ProviderError, export_onnx
 from lit_gelu.export.runtime import CPU, CUDA, streams
@@ -154,3 +155,55 @@ def test_calls_are_in_order_with_the_callers_streams(path):
             x += 1
             y = predictor(x)
             torch.testing.assert_close(y, net(x), rtol=0, atol=1e-5)
+
+
+class Centred(nn.Module):
+    """Its rows see each other."""
+
+    def __init__(self):
+        super().__init__()
+        self.act = nn.GELU()
+
+    def forward(self, x):
+        return self.act(x - x.mean(0))
+
+
+@pytest.fixture(scope="module")
+def centred(tmp_path_factory):
+    path = tmp_path_factory.mktemp("centred") / "net.onnx"
+    export_onnx(Centred(), path, torch.zeros(2, 6))
+    return TensorRunner(OnnxPredictor(path, [CPU]).session, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("rows", [1, 3, 5, 9])
+def test_rows_that_see_each_other_are_neither_padded_nor_divided(centred, rows):
+    run = BucketRunner(centred, {BATCH: (2, 4)})
+    x = torch.randn(4, 6)
+    torch.testing.assert_close(run({"x": x})[0], Centred()(x), rtol=0, atol=1e-6)
+    with pytest.raises(ModelInputError, match=rf"has {rows} rows, and the buckets of 'batch' are \[2, 4\]") as error:
+        run({"x": torch.randn(rows, 6)})
+    assert "padding={'x': 0}" in str(error.value)
+
+
+def test_who_says_what_stands_behind_rows_gets_that(centred):
+    run = BucketRunner(centred, {"batch": (2, 4)}, {"x": 2.5})
+    run({"x": torch.full((4, 6), float("nan"))})
+    x = torch.randn(3, 6)
+    expected = Centred()(torch.cat([x, torch.full((1, 6), 2.5)]))[:3]
+    torch.testing.assert_close(run({"x": x})[0], expected, rtol=0, atol=1e-6)
+    with pytest.raises(ModelInputError, match="at most 4, its largest bucket"):
+        run({"x": torch.randn(5, 6)})
+
+
+def test_rows_beyond_a_call_are_zeros(tmp_path):
+    """A file that says nothing of its rows, as those of others and older ones, gets the padding that is promised."""
+    path = tmp_path / "net.onnx"
+    export_onnx(Centred(), path, torch.zeros(2, 6))
+    model = onnx.load(path)
+    del model.metadata_props[:]
+    onnx.save(model, path)
+    run = BucketRunner(TensorRunner(OnnxPredictor(path, [CPU]).session, torch.device("cpu")), {BATCH: (4,)})
+    run({"x": torch.randn(4, 6)})
+    x = torch.randn(3, 6)
+    expected = Centred()(torch.cat([x, torch.zeros(1, 6)]))[:3]
+    torch.testing.assert_close(run({"x": x})[0], expected, rtol=0, atol=1e-6)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from export_cases import gelu_net, gelu_net_by_hand
 from onnx import TensorProto, helper
+from torch import nn
 from triton_proto import parsed
 
 from lit_gelu.export import ExportOptionError, ModelFileError, OnnxPredictor, check_parity, export_onnx, write_proof
@@ -204,6 +205,7 @@ def test_external_data_under_the_name_of_the_model_are_refused(tmp_path):
         ({"name": ".net"}, "no name of a model"),
         ({"name": ""}, "no name of a model"),
         ({"version": 0}, "version=0 is not accepted"),
+        ({"version": True}, "version=True is not accepted. Give a whole number"),
         ({"version": 10**30}, "is not accepted. Give a whole number from 1 to 9223372036854775807"),
         ({"device": "cuda"}, "Give 'cpu' or 'gpu'"),
     ],
@@ -327,3 +329,28 @@ def test_a_repository_on_a_disk_of_its_own(path, tmp_path, monkeypatch):
     written = write_triton_repository(path, tmp_path / "repository", device="cpu")
     assert written.model.read_bytes() == path.read_bytes()
     assert sorted(entry.name for entry in (tmp_path / "repository").iterdir()) == ["net"]
+
+
+class Centred(nn.Module):
+    """Its rows see each other, and no size of the file tells."""
+
+    def __init__(self):
+        super().__init__()
+        self.act = nn.GELU()
+
+    def forward(self, x):
+        return self.act(x - x.mean(0))
+
+
+def test_requests_whose_rows_see_each_other_are_not_joined(tmp_path):
+    path = tmp_path / "net.onnx"
+    export_onnx(Centred(), path, torch.zeros(2, 6))
+    written = write_triton_repository(path, tmp_path / "repository", device="cpu")
+    config = parsed(written.config)
+    assert config.max_batch_size == 0
+    assert not config.HasField("dynamic_batching")
+    assert [list(tensor.dims) for tensor in (*config.input, *config.output)] == [[-1, 6], [-1, 6]]
+    said = "rows of 'batch' see each other, as the export found"
+    assert written.notes == (f"Triton passes requests on one by one: {said}.",)
+    with pytest.raises(ExportOptionError, match=f"max_batch_size=8 needs rows that do not see each other; .*{said}"):
+        write_triton_repository(path, tmp_path / "other", device="cpu", max_batch_size=8)
