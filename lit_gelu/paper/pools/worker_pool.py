@@ -1,20 +1,23 @@
 """`WorkerPool`: processes that make runs side by side, each one run at a time."""
 
-import contextlib
 import multiprocessing
 import os
 import signal
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkServerContext, ForkServerProcess, SpawnContext, SpawnProcess
+from multiprocessing.process import BaseProcess
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
 from lit_gelu.paper.errors import PaperArgumentError
 from lit_gelu.paper.jobs import Failure, Job, Message, Progress, RunOptions
 from lit_gelu.paper.pools.child_variables import interrupts_ignored, threads_limited, variables_set
+from lit_gelu.paper.pools.fork_server import fork_server
 from lit_gelu.paper.pools.visible_gpus import VARIABLE as VISIBLE_GPUS
+
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkServerContext  # Windows has none
 
 
 def work(connection: Connection, options: RunOptions, variables: Mapping[str, str]) -> None:
@@ -47,7 +50,7 @@ _SECONDS_TO_END = 5.0
 class _Worker:
     """A process, our end of its connection, and what it is doing."""
 
-    process: SpawnProcess | ForkServerProcess
+    process: BaseProcess
     connection: Connection
     gpu: str | None = None  # the one that it sees; None for what this process sees
     job: Job | None = None
@@ -61,12 +64,12 @@ class WorkerPool:
     # A process begins by itself, or is forked from a `fork_server`, which has no threads and has not used CUDA: one
     # forked from a process that has could not use CUDA, and may lock up.
 
-    def __init__(self, workers: int, options: RunOptions, server: ForkServerContext | None = None) -> None:
+    def __init__(self, workers: int, options: RunOptions, server: "ForkServerContext | None" = None) -> None:
         if workers < 1:
             raise PaperArgumentError(f"workers={workers} is not accepted. Give an integer of at least 1.")
         self.workers = workers
         self._options = options
-        self._context: SpawnContext | ForkServerContext = server or multiprocessing.get_context("spawn")
+        self._server = server
         self._processes: list[_Worker] = []
 
     def __enter__(self) -> Self:
@@ -133,19 +136,34 @@ class WorkerPool:
             yield job, message
 
     def _new_worker(self) -> _Worker:
-        ours, theirs = self._context.Pipe()
+        ours, theirs = multiprocessing.Pipe()
         gpu = self._least_used_gpu()
         variables = threads_limited(self._options.threads) | ({} if gpu is None else {VISIBLE_GPUS: gpu})
-        given = theirs, self._options, dict(os.environ) | variables
-        process = self._context.Process(target=work, args=given, daemon=True)
-        # One that is forked ignores interrupts as its server does; waiting for that server may be interrupted.
-        is_forked = isinstance(self._context, ForkServerContext)
-        with contextlib.nullcontext() if is_forked else interrupts_ignored(), variables_set(variables):
-            process.start()
+        process = self._started(theirs, variables)
         theirs.close()  # so that the connection ends with the process
         worker = _Worker(process, ours, gpu)
         self._processes.append(worker)
         return worker
+
+    def _started(self, theirs: Connection, variables: dict[str, str]) -> BaseProcess:
+        """Start a process."""
+        given: dict[str, Any] = {
+            "target": work,
+            "args": (theirs, self._options, dict(os.environ) | variables),
+            "daemon": True,
+        }
+        if self._server is not None and fork_server(self._options.threads) is not None:
+            try:
+                forked = self._server.Process(**given)
+                forked.start()  # it ignores interrupts as its server does; waiting for that one may be interrupted
+            except (EOFError, OSError):  # the server was killed: from now on each process begins by itself
+                self._server = None
+            else:
+                return forked
+        process = multiprocessing.get_context("spawn").Process(**given)
+        with interrupts_ignored(), variables_set(variables):
+            process.start()
+        return process
 
     def _least_used_gpu(self) -> str | None:
         """Return the GPU that the fewest processes have, of equal ones the first; ``None`` if none are handed out."""

@@ -111,3 +111,41 @@ def of_session(session: int) -> str:
 def test_there_is_none_where_libraries_begin_threads(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     assert fork_server(1) is None
+
+
+def test_there_is_none_where_other_users_could_have_it_run_code(monkeypatch):
+    monkeypatch.setattr(sys, "version_info", (3, 11, 0))
+    assert fork_server(1) is None
+
+
+def test_there_is_none_where_a_socket_has_no_place(tmp_path):
+    code = "from lit_gelu.paper.pools.fork_server import fork_server; print(fork_server(1))"
+    folder = tmp_path / ("long" * 40)
+    folder.mkdir()
+    assert run_python(code, env=os.environ | {"TMPDIR": str(folder)}).stdout == "None\n"
+
+
+def test_a_server_that_was_killed_is_replaced():
+    code = """
+import os, signal
+from multiprocessing import forkserver
+from lit_gelu.paper.jobs import Preparation, RunOptions
+from lit_gelu.paper.pools.fork_server import fork_server
+from lit_gelu.paper.pools.worker_pool import WorkerPool
+
+def heard():
+    said = []
+    while pool.running:
+        said += [type(message).__name__ for _, message in pool.wait(1.0)]
+    return said
+
+digits = Preparation("digits", {"class_path": "lit_gelu.data.DigitsData", "init_args": {}})
+with WorkerPool(2, RunOptions(), fork_server(1)) as pool:
+    pool.start(digits)
+    first = heard()
+    os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)
+    pool.start(digits)
+    pool.start(digits)
+    print(first, heard(), len({os.getpid(), *(worker.process.pid for worker in pool._processes)}))
+"""
+    assert run_python(code).stdout == "['Done'] ['Done', 'Done'] 3\n"
