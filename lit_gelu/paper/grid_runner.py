@@ -29,6 +29,7 @@ class Tally:
     trained: int = 0
     shared: int = 0  # have the numbers of an identical run
     diverged: int = 0  # of `trained` and `shared`
+    unkept: set[str] = field(default_factory=set)  # keys of those whose checkpoint could not be written
     restarts: int = 0  # of jobs whose process or node was lost
     failures: list[tuple[Job, Failure, int]] = field(default_factory=list)  # with how many runs were not made for it
     parted: list[tuple[CellGroup, Failure]] = field(default_factory=list)  # those that were made in parts then
@@ -160,6 +161,8 @@ class Runner:
     def _hear(self, job: Job, message: Message) -> None:
         """Record a run and the runs that are identical to it, or note how far a job is, or what went wrong."""
         if isinstance(message, Progress):
+            if message.unkept:
+                self.summary.unkept.add(message.unkept)
             self.reporter.progressed(job, message)
         elif isinstance(message, Restart):
             self.summary.restarts += 1

@@ -81,10 +81,12 @@ def cells_of(job: Job) -> tuple[Cell, ...]:
 
 @dataclass(frozen=True)
 class Progress:
-    """How many epochs of a run, or of each run of a group, have passed."""
+    """How many epochs of a run, or of each run of a group, have passed, and what went wrong without ending it."""
 
     epoch: float
     epoch_steps: int = 0  # optimizer steps in an epoch of one run; 0 where that is not said
+    warning: str = ""  # of a file that could not be written; said once, however often it is sent
+    unkept: str = ""  # key of the run whose checkpoint that was
 
 
 @dataclass(frozen=True)

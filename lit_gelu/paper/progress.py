@@ -38,6 +38,7 @@ class GridProgress:
         self._tasks: dict[str, TaskID] = {}
         self._first: dict[str, tuple[float, float]] = {}  # of a job: when it was first heard of, and at which epoch
         self._left: dict[str, tuple[str, float]] = {}  # of runs to be made: experiment and share that is left
+        self._warned: set[tuple[str, str]] = set()
         self._began = time.monotonic()
         self._known = self._later = self._recorded = 0
 
@@ -75,6 +76,7 @@ class GridProgress:
 
     def progressed(self, job: Job, how_far: jobs.Progress) -> None:
         """Show how many epochs of a run, or of each of a group, have passed, and how fast all of its steps are."""
+        self._warn(how_far.unkept or job.key, how_far.warning)
         epoch, now = how_far.epoch, time.monotonic()
         began, first = self._first.setdefault(job.key, (now, epoch))
         speed = len(cells_of(job)) * how_far.epoch_steps * (epoch - first) / max(now - began, 1e-9)
@@ -136,6 +138,12 @@ class GridProgress:
     @property
     def _total(self) -> int:
         return self._known + self._later
+
+    def _warn(self, name: str, warning: str) -> None:
+        """Show a warning, once."""
+        if warning and (name, warning) not in self._warned:
+            self._warned.add((name, warning))
+            self._print(f"{name}: WARNING: {warning}")
 
     def _forget(self, name: str) -> None:
         self._left.pop(name, None)

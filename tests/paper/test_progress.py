@@ -61,3 +61,18 @@ def test_runs_that_are_given_up_take_no_more_time():
 def shown(progress):
     """Return the notes of the bars."""
     return " ".join(task.fields["note"] for task in progress._bars.tasks)
+
+
+def test_a_warning_is_shown_once_for_each_run(capsys):
+    cells = expand(DIGITS, "quick")[:2]
+    group = CellGroup(tuple(cells))
+    with GridProgress(Console(width=160), {"digits": DIGITS}, 1) as progress:
+        progress.started(group)
+        for number in range(3):
+            progress.progressed(group, Progress(number / 2, 20, "not saved: no room"))
+            for cell in cells:
+                progress.progressed(group, Progress(2.0, warning="not kept: no room", unkept=cell.key))
+    assert capsys.readouterr().out.splitlines() == [
+        f"{group.key}: WARNING: not saved: no room",
+        *(f"{cell.key}: WARNING: not kept: no room" for cell in cells),
+    ]

@@ -13,7 +13,13 @@ from lit_gelu.paper.records.run_record import RECORDS_FILE, RunRecord
 CHECKPOINTS_FOLDER = "checkpoints"  # in that of the results
 
 
-def say_runs_without(request: RunRequest, records: Mapping[str, RunRecord], new: Collection[str], folder: Path) -> None:
+def say_runs_without(
+    request: RunRequest,
+    records: Mapping[str, RunRecord],
+    new: Collection[str],
+    folder: Path,
+    unkept: Collection[str] = (),
+) -> None:
     """Say which runs of a request have no checkpoint, where the same net is kept, and how to get one.
 
     Args:
@@ -21,21 +27,25 @@ def say_runs_without(request: RunRequest, records: Mapping[str, RunRecord], new:
         records: What is in the results now, by key.
         new: The keys of those that this command recorded.
         folder: The results of all shards.
+        unkept: The keys of new ones whose checkpoint could not be written.
     """
     # What this command made has one, though perhaps on another machine's disk: there Ray's nodes may write them.
-    made = {key for key in new if records[key].shared_from is None}
+    made = {key for key in new if records[key].shared_from is None} - set(unkept)
     folders = [folder, *sorted(folder.glob("shard-*-of-*"))]
     copies: list[str] = []
     absent: list[str] = []
+    failed: list[str] = []
     for record in _asked_for(request, records):
         if record.key in made or _is_kept(record.key, folders):
             continue
         source = record.shared_from
         is_copy = source is not None and (source in made or _is_kept(source, folders))
-        (copies if is_copy else absent).append(record.key if source is None else f"{record.key}, identical to {source}")
+        kind = failed if {record.key, source} & set(unkept) else copies if is_copy else absent
+        kind.append(record.key if source is None else f"{record.key}, identical to {source}")
     say_listed(copies, "runs have no checkpoint of their own; that of the identical run is of the same net")
     say_listed(absent, "runs have no checkpoint, as they were finished before")
-    if absent:
+    say_listed(failed, "runs have no checkpoint, as it could not be written")
+    if absent or failed:
         sys.stderr.write(
             f"To get one, give another folder (--results), or delete the lines of these runs in {RECORDS_FILE} and "
             "give the same command again.\n"

@@ -25,7 +25,7 @@ from lit_gelu.cli.paper.run_options import (
     add_worker_options,
 )
 from lit_gelu.cli.terminal import console_for_output
-from lit_gelu.files import is_file
+from lit_gelu.files import is_file, require_writable
 from lit_gelu.paper.errors import PaperArgumentError
 from lit_gelu.paper.grid_runner import Runner, Tally
 from lit_gelu.paper.group_planning import GroupPlanner, parse_replicas
@@ -65,7 +65,8 @@ several machines can share a grid; lit-gelu paper merge joins them. Runs in RESU
 finished. Searched learning rates are known when all shards of the search have ended: give the commands again then.
 
 Exit code: 0 if all runs are in the results; 1 if some failed, or could not be made because data are missing (0 in the
-second case with --skip-missing); 130 after Ctrl-C. Failed runs are tried again by the same command.
+second case with --skip-missing), or if a checkpoint that --checkpoints asks for could not be written; 130 after Ctrl-C.
+Failed runs are tried again by the same command.
 """
 EXAMPLES = """\
 examples:
@@ -172,6 +173,8 @@ def _run(
     _say(console, f"preset {request.preset}: {PRESETS[request.preset]}")
     with _saying_that_it_goes_on(folder), RecordStore(folder) as store, making as pool:
         before = frozenset(store.records)
+        if arguments.checkpoints:
+            require_writable(folder / CHECKPOINTS_FOLDER / "a checkpoint.ckpt")
         alone = "" if together else ", each by itself"
         _say(console, f"{pool.workers} at a time on {_where(arguments, accelerator)}{alone}; results in {folder}")
         with GridProgress(console, request.all_experiments(), pool.workers) as progress:
@@ -179,7 +182,8 @@ def _run(
             summary = Runner(request, store, pool, progress, lambda: _elsewhere(request, whole), planner).run()
     _say_summary(summary, folder, console)
     if arguments.checkpoints:
-        say_runs_without(request, _elsewhere(request, whole) | store.records, store.records.keys() - before, whole)
+        records = _elsewhere(request, whole) | store.records
+        say_runs_without(request, records, store.records.keys() - before, whole, summary.unkept)
     if _has_failed(summary, skip_missing=arguments.skip_missing):
         return EXIT_FAILURE
     _say(console, f"next: {_next_commands(request, whole, arguments)}")
@@ -209,9 +213,9 @@ def _say(console: Console, text: str) -> None:
 
 
 def _has_failed(summary: Tally, *, skip_missing: bool) -> bool:
-    """Tell whether runs were not made that should have been."""
+    """Tell whether runs were not made that should have been, or checkpoints not written that were asked for."""
     failed = [failure for _, failure, _ in summary.failures if failure.kind != "missing"]
-    return bool(failed or (summary.failures and not skip_missing))
+    return bool(failed or summary.unkept or (summary.failures and not skip_missing))
 
 
 def _pool(

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -22,6 +21,7 @@ from lit_gelu.paper.jobs import Progress, RunOptions
 from lit_gelu.paper.protocol.cells import Cell, data_name
 from lit_gelu.paper.records.run_record import Curve, Robustness, RunRecord, result_of
 from lit_gelu.paper.training.curve_recorder import CurveRecorder, EvaluationSet
+from lit_gelu.paper.training.run_checkpoint import keep_checkpoint
 from lit_gelu.tasks import ActivationTask
 from lit_gelu.tasks.noise_robustness import noise_robustness_of_each
 
@@ -76,8 +76,7 @@ def train(cell: Cell, data: DataCache, options: RunOptions, report: Callable[[Pr
         enable_model_summary=False,
     )
     trainer.fit(model, datamodule=loaded.module)
-    if options.checkpoints is not None:
-        trainer.save_checkpoint(Path(options.checkpoints) / f"{cell.key}.ckpt")
+    keep_checkpoint(options.checkpoints, cell, trainer.save_checkpoint, report)
     seconds = time.monotonic() - clock
     with back_on(trainer.strategy.root_device, model):
         (robustness,) = robustness_of([cell], [None if recorder.diverged else model], loaded)

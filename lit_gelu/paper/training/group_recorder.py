@@ -57,6 +57,7 @@ class GroupRecorder(Callback):
         self._steps, self._epoch_steps = frozenset(steps), epoch_steps
         self._checkpoint, self._report = checkpoint, report
         self._reported, self._saved = -math.inf, time.monotonic()
+        self._warning = ""  # that it could not be saved; sent with each report, as a pool may drop one
         self._logged: dict[str, list[Tensor]] = {}  # [steps, replicas] each
         self._points: list[Points] = [{} for _ in self.diverged]
         self._unread: Callable[[], None] | None = None
@@ -124,8 +125,8 @@ class GroupRecorder(Callback):
         now = time.monotonic()
         if now - self._reported > SECONDS_BETWEEN_REPORTS:
             self._reported = now
-            self._report(Progress(passed, self._epoch_steps))
-        self._keep(trainer, is_epochs_end=step == self._epoch_steps)
+            self._report(Progress(passed, self._epoch_steps, self._warning))
+        self._keep(trainer, passed, is_epochs_end=step == self._epoch_steps)
 
     def _measure(self, trainer: Trainer, group: ReplicaGroup, epoch: float) -> None:
         # Numbers of all replicas at once: asking for them one by one takes as long as some steps on a GPU.
@@ -185,14 +186,24 @@ class GroupRecorder(Callback):
             found |= {f"{stage}_{name}": values for name, values in means.items()}
         return found
 
-    def _keep(self, trainer: Trainer, is_epochs_end: bool) -> None:
-        """Save a checkpoint if it is time."""
+    def _keep(self, trainer: Trainer, passed: float, *, is_epochs_end: bool) -> None:
+        """Save a checkpoint if it is time; where that cannot be done the runs go on, and it is tried again later."""
         wait = min(SECONDS_BETWEEN_CHECKPOINTS, _SECONDS_BEFORE_AN_EPOCHS_END if is_epochs_end else math.inf)
         if self._checkpoint is None or time.monotonic() - self._saved < wait:
             return
-        with write_atomically(self._checkpoint) as temporary:
-            trainer.save_checkpoint(temporary, weights_only=False)
+        try:
+            with write_atomically(self._checkpoint) as temporary:
+                trainer.save_checkpoint(temporary, weights_only=False)
+        except OSError as error:  # a full disk, mostly; what was saved before stays
+            if not self._warning:
+                self._warning = unsaved(error)
+                self._report(Progress(passed, self._epoch_steps, self._warning))
         self._saved = time.monotonic()
+
+
+def unsaved(error: OSError) -> str:
+    """Say that a group has no checkpoint, or an old one."""
+    return f"the runs go on, but what a kill would lose is not saved: {error}"
 
 
 def _joined(values: Sequence[Tensor]) -> Tensor:

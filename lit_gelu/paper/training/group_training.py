@@ -4,6 +4,8 @@ import json
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -23,7 +25,8 @@ from lit_gelu.paper.training.cell_training import (
     versions,
 )
 from lit_gelu.paper.training.curve_recorder import evaluation_steps
-from lit_gelu.paper.training.group_recorder import GroupRecorder
+from lit_gelu.paper.training.group_recorder import GroupRecorder, unsaved
+from lit_gelu.paper.training.run_checkpoint import keep_checkpoint
 from lit_gelu.paper.training.unfinished_groups import checkpoint_file, description, description_file
 from lit_gelu.replicas import ReplicaDataModule, ReplicaGroup, build_members
 
@@ -48,7 +51,7 @@ def train_group(
     )
     given = ReplicaDataModule(loaded.module)  # type: ignore[arg-type] # refused there if it is another
     given.batch_ends = evaluation_steps(given.order.steps, first["measurement"]["evaluations_per_epoch"])
-    unfinished = _checkpoint(group, options)
+    unfinished = _checkpoint(group, options, report)
     recorder = GroupRecorder(
         len(group.cells), loaded.sets, given.batch_ends, given.order.steps, checkpoint=unfinished, report=report
     )
@@ -66,7 +69,7 @@ def train_group(
     trainer.fit(replicas, datamodule=given, ckpt_path=unfinished if is_resumed else None, weights_only=True)
     seconds = recorder.seconds if is_resumed else time.monotonic() - clock
     device = trainer.strategy.root_device
-    return _records(group, replicas, recorder, loaded, options, started, seconds, device)
+    return _records(group, replicas, recorder, loaded, options, started, seconds, device, report)
 
 
 def _records(
@@ -78,6 +81,7 @@ def _records(
     started: datetime,
     seconds: float,
     device: torch.device,
+    report: Callable[[Progress], None],
 ) -> list[RunRecord]:
     """Return the record of every cell."""
     size = len(group.cells)
@@ -88,9 +92,7 @@ def _records(
         robustness = robustness_of(group.cells, measured, loaded, replicas.executor.outputs)
     records = []
     for replica, cell in enumerate(group.cells):
-        if options.checkpoints is not None:
-            with write_atomically(Path(options.checkpoints) / f"{cell.key}.ckpt") as temporary:
-                torch.save(replicas.member_checkpoint(replica), temporary)
+        keep_checkpoint(options.checkpoints, cell, partial(_save, replicas, replica), report)
         records.append(
             record_of(
                 cell,
@@ -107,15 +109,26 @@ def _records(
     return records
 
 
-def _checkpoint(group: CellGroup, options: RunOptions) -> Path | None:
+def _save(replicas: ReplicaGroup, replica: int, path: Path) -> None:
+    """Write the checkpoint of a member."""
+    written = BytesIO()  # torch's own writer of files has no OSError for a full disk
+    torch.save(replicas.member_checkpoint(replica), written)
+    path.write_bytes(written.getbuffer())
+
+
+def _checkpoint(group: CellGroup, options: RunOptions, report: Callable[[Progress], None]) -> Path | None:
     """Return where the group's checkpoint is kept; one of other versions of what takes part is not gone on from."""
     if options.groups is None:
         return None
     folder = Path(options.groups)
     checkpoint, beside = checkpoint_file(folder, group), description_file(folder, group)
     text = json.dumps(description(group, versions()))
-    if not beside.exists() or beside.read_text(encoding="utf-8") != text:
-        checkpoint.unlink(missing_ok=True)
-        with write_atomically(beside) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+    try:
+        if not beside.exists() or beside.read_text(encoding="utf-8") != text:
+            checkpoint.unlink(missing_ok=True)
+            with write_atomically(beside) as temporary:
+                temporary.write_text(text, encoding="utf-8")
+    except OSError as error:
+        report(Progress(0.0, warning=unsaved(error)))
+        return None
     return checkpoint

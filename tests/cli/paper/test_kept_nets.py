@@ -38,3 +38,14 @@ def test_those_of_shards_and_of_before_are_found(tmp_path, capsys):
 def test_a_copy_recorded_now_of_a_run_without_one_has_none(tmp_path, capsys):
     copies = RUNS | {GELU[3]: replace(RUNS[GELU[3]], shared_from=GELU[0])}
     assert said(capsys, tmp_path, GELU[1:], copies) == [f"  {GELU[0]}", f"  {GELU[3]}, identical to {GELU[0]}"]
+
+
+def test_those_whose_checkpoint_could_not_be_written_are_said_apart(tmp_path, capsys):
+    copies = RUNS | {GELU[3]: replace(RUNS[GELU[3]], shared_from=GELU[0])}
+    say_runs_without(request(SEARCH, FINAL, arms=("gelu",)), copies, GELU, tmp_path, {GELU[0]})
+    assert capsys.readouterr().err == (
+        "2 runs have no checkpoint, as it could not be written:\n"
+        f"  {GELU[0]}\n  {GELU[3]}, identical to {GELU[0]}\n"
+        "To get one, give another folder (--results), or delete the lines of these runs in runs.jsonl and give the "
+        "same command again.\n"
+    )

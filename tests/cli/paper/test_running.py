@@ -2,10 +2,12 @@
 
 import json
 import signal
+import sys
 from dataclasses import replace
 
 import pytest
 import torch
+from file_limits import files_limited_to
 from paper_runs import DIGITS, FINAL, MISSING, SEARCH, SHARING, InlinePool
 from replica_runs import batched_products_are_single_ones
 
@@ -13,6 +15,7 @@ from lit_gelu.cli.main import main
 from lit_gelu.cli.paper import running as paper_run
 from lit_gelu.paper.grid_runner import Tally
 from lit_gelu.paper.jobs import Failure, Preparation
+from lit_gelu.paper.pools.job_answer import answer
 from lit_gelu.paper.protocol import variants
 from lit_gelu.paper.protocol.experiments import EXPERIMENTS, Arm
 from lit_gelu.paper.protocol.presets import preset
@@ -33,11 +36,21 @@ class Pool(InlinePool):
         super().__init__(options.root, type(self).stop_after)
         self.workers = workers
         self.options = options
+        self.heard = []
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_) -> None: ...
+
+    def wait(self, seconds):
+        for job, message in super().wait(seconds):
+            yield from ((job, how_far) for how_far in self.heard)
+            yield job, message
+
+    def answer(self, job):
+        self.heard = []
+        return answer(job, self.data, self.options, self.heard.append)
 
 
 @pytest.fixture(autouse=True)
@@ -127,6 +140,29 @@ def test_runs_without_a_checkpoint_are_said(tmp_path, table, capsys):
         "1 runs have no checkpoint of their own; that of the identical run is of the same net:\n"
         f"  {shared}, identical to {source}\n"
     )
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the limit on the size of files is POSIX's")
+@pytest.mark.parametrize("replicas", ["auto", "off"])
+def test_runs_whose_checkpoints_cannot_be_written_are_recorded_and_said(tmp_path, table, capsys, replicas):
+    with files_limited_to(100_000):  # a record is smaller, a checkpoint larger
+        assert paper_run_in(tmp_path, "--only", "sharing", "--checkpoints", "--replicas", replicas) == 1
+    captured, keys = capsys.readouterr(), [f"sharing/relu/keep={keep}/lr=0.01/seed=0" for keep in ("1", "0.75")]
+    assert {record.key for record in read_records(tmp_path)} == set(keys)
+    assert "0 runs were finished before, 2 made, 0 identical to others, 0 diverged, 0 not made" in captured.out
+    assert all(
+        f"{key}: WARNING: the run is recorded, its checkpoint is not kept: Cannot" in captured.out for key in keys
+    )
+    assert captured.err.startswith("2 runs have no checkpoint, as it could not be written:\n")
+    assert all(f"  {key}\n" in captured.err for key in keys)
+    assert not list(tmp_path.rglob("*.ckpt"))
+
+
+def test_a_folder_of_checkpoints_that_cannot_be_written_to_is_refused_before_the_first_run(tmp_path, table, capsys):
+    (tmp_path / "checkpoints").write_text("a file")
+    assert paper_run_in(tmp_path, "--only", "sharing", "--checkpoints") == 2
+    assert f"Cannot write '{tmp_path / 'checkpoints'}" in capsys.readouterr().err
+    assert not (tmp_path / "runs.jsonl").exists()
 
 
 def test_runs_are_made_together_where_they_can_be(tmp_path, table, capsys):

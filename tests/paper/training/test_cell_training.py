@@ -1,9 +1,11 @@
 """One run: what is kept of it is enough to make it by hand."""
 
 import json
+import sys
 
 import pytest
 import torch
+from file_limits import files_limited_to
 from paper_runs import DIGITS, SHARING
 
 from lit_gelu.cli.main import main
@@ -91,3 +93,17 @@ def test_the_other_side_s_end_ends_the_work():
 
     with pytest.raises(BrokenPipeError):
         answer(expand(SHARING, "quick")[0], DataCache(None), RunOptions(), gone)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the limit on the size of files is POSIX's")
+def test_a_run_whose_checkpoint_cannot_be_written_is_recorded(tmp_path):
+    """With files of 20 kB at most, as on a disk that is nearly full: a net of one layer has a checkpoint of 1 MB."""
+    cell, heard = expand(SHARING, "quick")[0], []
+    expected = train(cell, DataCache(None), RunOptions(), silent)
+    with files_limited_to(20_000):
+        record = train(cell, DataCache(None), RunOptions(checkpoints=str(tmp_path)), heard.append)
+    assert (record.curves, record.status) == (expected.curves, "finished")
+    (warned,) = [how_far for how_far in heard if how_far.warning]
+    assert warned.unkept == cell.key
+    assert f"its checkpoint is not kept: Cannot write '{tmp_path / cell.key}.ckpt'" in warned.warning
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

@@ -1,12 +1,15 @@
 """Runs made together against the same runs alone: equal records, whatever group they are in."""
 
 import math
+import sys
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
+from file_limits import files_limited_to
 from paper_runs import DIGITS, request, run
 from replica_runs import batched_products_are_single_ones
 
@@ -214,3 +217,41 @@ def test_nets_are_measured_where_they_were_trained_and_left_on_the_cpu():
         with back_on(torch.device(device), module):
             places.append("measured")
     assert places == ["measured", torch.device("cuda"), "measured", "cpu"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the limit on the size of files is POSIX's")
+@pytest.mark.parametrize("limit", [20_000, 0])
+def test_a_group_goes_on_where_what_a_kill_would_lose_cannot_be_saved(tmp_path, group, eager, limit):
+    """Room for its description but not for its checkpoint, and for nothing at all."""
+    unbroken = train_group(group, DataCache(None), RunOptions(), lambda epoch: None)
+    heard, folder = [], tmp_path / "groups"
+    with files_limited_to(limit):
+        records = train_group(group, DataCache(None), RunOptions(groups=str(folder)), heard.append)
+    assert [bits(record) for record in records] == [bits(record) for record in unbroken]
+    (warning,) = {how_far.warning for how_far in heard} - {""}
+    assert warning.startswith("the runs go on, but what a kill would lose is not saved: Cannot write ")
+    assert len(list(folder.iterdir())) == (limit > 0)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the limit on the size of files is POSIX's")
+def test_saving_is_tried_again_when_there_is_room(tmp_path, group, eager):
+    heard, room = [], ExitStack()
+    room.enter_context(files_limited_to(20_000))
+
+    def hear_all(how_far):
+        heard.append(how_far)
+        if how_far.epoch > 1:
+            room.close()
+
+    train_group(group, DataCache(None), RunOptions(groups=str(tmp_path)), hear_all)
+    assert [path.suffix for path in sorted(tmp_path.iterdir())] == [".ckpt", ".json"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the limit on the size of files is POSIX's")
+def test_the_runs_of_a_group_are_recorded_without_their_checkpoints(tmp_path, group):
+    heard = []
+    with files_limited_to(20_000):
+        records = train_group(group, DataCache(None), RunOptions(checkpoints=str(tmp_path)), heard.append)
+    keys = [cell.key for cell in group.cells]
+    assert [record.key for record in records] == keys == [how_far.unkept for how_far in heard if how_far.unkept]
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
