@@ -63,9 +63,15 @@ class AugmentedImages(InMemorySamples):
 
     @torch.no_grad()
     def __getitems__(self, indices: list[int]) -> Batch:
-        """Return the samples at ``indices``, in that order, newly cropped and stacked."""
-        device = self.pixels.device
+        """Return the samples at ``indices``, in that order, newly cropped and stacked; negative ones count back."""
+        device, size = self.pixels.device, len(self)
         wanted = torch.as_tensor(indices, dtype=torch.int64)
+        outside = wanted[(wanted < -size) | (wanted >= size)]
+        if len(outside):  # Python ends a loop over the set by this error
+            raise IndexError(
+                f"Index {int(outside[0])} given, of {size} samples. Give integers from {-size} to {size - 1}."
+            )
+        wanted = wanted % size
         offsets = torch.randint(2 * MARGIN + 1, (2, len(wanted)))
         is_mirrored = wanted >= len(self.pixels)
         if self.random_mirroring:

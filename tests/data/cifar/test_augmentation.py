@@ -1,6 +1,7 @@
 """Crops and mirrored copies: against loops over samples and pixels, and against their distributions."""
 
 import math
+from itertools import islice
 
 import pytest
 import torch
@@ -138,3 +139,23 @@ def test_batches_are_made_where_the_images_were_moved_to():
     images, labels = data.__getitems__([0, 7])
     assert (images.device.type, labels.device.type) == ("meta", "meta")
     assert preprocessing.mean.device.type == "cpu"
+
+
+@pytest.mark.parametrize("mirrored_copies", [True, False])
+def test_a_set_has_as_many_samples_as_it_says_and_negative_indices_count_from_its_end(mirrored_copies):
+    """As a list of the same length has: the label is the image's number, a mark shows whether it is mirrored."""
+    pixels = torch.zeros(3, 1, 32, 32, dtype=torch.uint8)
+    pixels[:, :, :, :8] = 255
+    samples = AugmentedImages(pixels, torch.arange(3), nn.Identity(), mirrored_copies=mirrored_copies)
+
+    def described(sample):
+        image, label = sample
+        return int(label), bool(image[..., 16:].float().sum() > image[..., :16].float().sum())
+
+    expected = [(label, is_mirrored) for is_mirrored in (False, True)[: 1 + mirrored_copies] for label in range(3)]
+    assert [described(sample) for sample in islice(samples, 100)] == expected
+    size = len(expected)
+    assert [described(samples[index]) for index in range(-size, size)] == [expected[i] for i in range(-size, size)]
+    for index in (size, -size - 1, 10**6):
+        with pytest.raises(IndexError, match=rf"Index {index} given, of {size} samples"):
+            samples[index]

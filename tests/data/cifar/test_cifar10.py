@@ -202,3 +202,13 @@ def test_whitened_training_images_have_the_stated_covariance(tmp_path):
 def test_the_text_no_is_not_taken_for_yes():
     with pytest.raises(DataArgumentError, match=r"whiten='no' is not accepted\. Give True or False\."):
         CIFAR10Data(whiten="no")
+
+
+def test_the_message_says_why_an_arrays_file_beside_a_folder_that_lacks_files_is_not_read(root, tmp_path):
+    (tmp_path / "cifar-10-batches-py").mkdir()
+    with pytest.raises(DataNotFoundError, match=r"there is no cifar10\.npz beside it"):
+        CIFAR10Data(tmp_path).prepare_data()
+    write_arrays(tmp_path / "cifar10.npz")
+    with pytest.raises(DataNotFoundError, match=r"remove the folder, or give arrays='cifar10\.npz'"):
+        CIFAR10Data(tmp_path).prepare_data()
+    CIFAR10Data(tmp_path, arrays="cifar10.npz").prepare_data()
