@@ -34,6 +34,7 @@ from lit_gelu.cli.given_arguments import (
 )
 from lit_gelu.cli.loading import checked_arguments, unregistered
 from lit_gelu.cli.mistakes import PlainErrors
+from lit_gelu.cli.model_builder import unused_scheduler
 from lit_gelu.cli.options import ExamplesHelpFormatter
 from lit_gelu.cli.swapped_checkpoint import swaps_restored
 from lit_gelu.cli.terminal import silence_known_warnings
@@ -163,6 +164,11 @@ class LitGeluCLI(LightningCLI):
     def before_instantiate_classes(self) -> None:
         """Import what ``--import``, or ``import:`` in a configuration, asks for: it may register activations."""
         own_modules.import_modules(self.config[self.config.subcommand]["import"])
+        if self.config.subcommand == "fit" and unused_scheduler(self.config.fit):
+            raise RunError(
+                "--lr_scheduler was given without --optimizer, and LightningCLI would leave it out: the module's own "
+                "optimizer has the scheduler that configure_optimizers gives it. Give --optimizer, too."
+            )
 
     def instantiate_classes(self) -> None:
         """Make the data, the model and the Trainer; a mistake in their arguments is raised as it was written."""

@@ -196,6 +196,10 @@ def test_short_names_of_model_data_and_callbacks(tmp_path):
             r"at_epoch, at_step and when",
         ),
         (["--trainer.epochs=5"], r"--trainer\.epochs is no option\. Did you mean --trainer\.\w*epochs\?"),
+        (
+            ["--lr_scheduler=StepLR", "--lr_scheduler.step_size=2"],
+            r"--lr_scheduler was given without --optimizer.*Give --optimizer, too\.",
+        ),
         (["--config=nowhere.yaml"], r"--config: there is no file 'nowhere\.yaml'"),
         (["--config=broken.yaml"], r"The configuration 'broken\.yaml' is no YAML that can be read"),
         (["--config=wrong.yaml"], r"'modle' is no option .* Did you mean model\?"),
