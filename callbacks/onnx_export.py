@@ -214,7 +214,7 @@ class OnnxExport(ExplainedOnce):
         data = _data(trainer, raw=preprocessing is not None)
         self.parity = check_parity(module, path, data, strict=False, **both)
         write_proof(self.parity, path, self.reports)
-        log_figures(trainer, figures_of(self.parity), step=trainer.global_step)
+        log_figures(trainer, figures_of(self.parity))
         if not self.parity.passed:
             raise ParityError(
                 f"The exported file does not compute what the module computes. {self.parity.summary()}.", self.parity

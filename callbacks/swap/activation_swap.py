@@ -22,10 +22,12 @@ from lit_gelu.callbacks.swap.refusals import (
     refuse_blended,
     refuse_parameters_after_wrapping,
     refuse_sharding,
+    swaps_stay_behind,
+    warn_of_lost_swap,
 )
 from lit_gelu.callbacks.swap.run import SwapRun
 from lit_gelu.callbacks.swap.schedule import MetricTrigger, Mode, SwapSchedule
-from lit_gelu.callbacks.trainer_facts import refuse_mixed_packages
+from lit_gelu.callbacks.trainer_facts import logged_step, refuse_mixed_packages
 from lit_gelu.callbacks.trainer_loggers import Path, log_figures, log_texts, require_logger
 from lit_gelu.surgery import NoMatchError, OnObstacle, SwapReport
 
@@ -46,11 +48,11 @@ class ActivationSwap(RestorableSwap):
     trained meanwhile.
 
     *What is logged.* One line; the figure ``activation_swap/replaced``; and for every site a hyperparameter
-    (in TensorBoard a text) ``activation_swap/step_<step>/<site>`` = "old -> new". With ``curvature=True`` also the
-    statistics of every replaced site, ``activation_swap/<site>/before/<statistic>`` and ``.../after/<statistic>``, and
-    the jump of the model's output, ``activation_swap/jump/relative`` = ||new - old|| / ||old|| and
-    ``activation_swap/jump/max_absolute``: from two forward passes in evaluation mode on the batch at hand, which leave
-    no trace in the training. (Of an annealed swap: what it would be all at once.)
+    (in TensorBoard a text) ``activation_swap/step_<step>/<site>`` = "old -> new", with the step as loggers number it.
+    With ``curvature=True`` also the statistics of every replaced site, ``activation_swap/<site>/before/<statistic>``
+    and ``.../after/<statistic>``, and the jump of the model's output, ``activation_swap/jump/relative`` = ||new - old||
+    / ||old|| and ``activation_swap/jump/max_absolute``: from two forward passes in evaluation mode on the batch at
+    hand, which leave no trace in the training. (Of an annealed swap: what it would be all at once.)
 
     *Checkpoints*, also those saved with ``save_weights_only=True``, say which swaps were made, of which sites. Whoever
     loads one (``fit``, ``validate``, ``test`` or ``predict`` with ``ckpt_path``, this callback in the Trainer) gets the
@@ -63,6 +65,10 @@ class ActivationSwap(RestorableSwap):
     *Not possible*, and refused before training: with FSDP, DeepSpeed or model parallelism, and beside callbacks that
     average weights; under DDP, to or from activations with learnable parameters (others are fine there).
     ``torch.compile`` builds new graphs for a new activation, for an annealed one once more at its end.
+
+    *In processes of their own*, with the strategies ``ddp_spawn``, ``ddp_fork`` and ``ddp_notebook``, the swap is made
+    and saved there, but Lightning does not bring it back to the module that was given to ``fit``: there is a warning.
+    Build the module from the run's checkpoint with `lit_gelu.callbacks.load_from_checkpoint`.
 
     Other callbacks learn of the swap through `lit_gelu.callbacks.ActivationSwapListener`.
 
@@ -151,6 +157,7 @@ class ActivationSwap(RestorableSwap):
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
         self.compilation = CompilationCounter()
+        self._stays_behind = False  # whether the module of the main process will not get this swap
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -163,6 +170,10 @@ class ActivationSwap(RestorableSwap):
                 require_logger(trainer, "ActivationSwap(curvature=True)", ", or leave curvature out")
                 require_forward(pl_module)
         self.connect(trainer, pl_module)
+        # A checkpoint is loaded later, so that what is settled now is so in the main process too.
+        self._stays_behind = stage == "fit" and not self._settled and swaps_stay_behind(trainer)
+        if self._stays_behind:
+            warn_of_lost_swap(trainer, self.state_key, made=False)
 
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -227,6 +238,17 @@ class ActivationSwap(RestorableSwap):
         if not self.applied:
             self.schedule.look_at_metric(trainer, pl_module, train_epoch_end=True)
 
+    @override
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Warn again, beside what will be done next, if the main process does not get the swap."""
+        if self._stays_behind and self.applied:
+            warn_of_lost_swap(trainer, self.state_key, made=True)
+
+    @property
+    def _settled(self) -> bool:
+        """Whether the swap was made, and nothing of it is still to come."""
+        return self.applied and (self.live is None or self.live.annealing is None)
+
     def _running(self) -> SwapRun:
         if self.run is None:
             raise RuntimeError("Lightning calls setup before every other hook.")
@@ -278,12 +300,12 @@ class ActivationSwap(RestorableSwap):
         with run.parameters_tracked(self.learning_rate, self.weight_decay):
             self.live = LiveSwap.make(plan, apply, run.next_order(), annealing=self.anneal_steps > 0)
         self.report = self.live.report
-        self.record = SwapRecord.of(self.live, trainer.current_epoch, trainer.global_step)
+        self.record = SwapRecord.of(self.live, trainer.current_epoch, trainer.global_step, logged_step(trainer))
         announce_swap(trainer, pl_module, self.report)
         over = f", over {self.anneal_steps} steps" if self.record.annealing else ""
         rank_zero_info(f"{self.record.line()}{over}")
         log_figures(trainer, {(PREFIX, "replaced"): len(self.report), **figures})
-        step = f"step_{self.record.step}"
+        step = f"step_{self.record.step_in_logs}"
         log_texts(trainer, {(PREFIX, step, row.name): f"{row.old} -> {row.new}" for row in self.report.rows})
 
     def _finish_annealing(

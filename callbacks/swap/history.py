@@ -29,17 +29,25 @@ class SwapRecord:
     # From the fully qualified name of a site to its spec before and after, as text.
     sites: Mapping[str, tuple[str, str]]
     annealing: bool = False  # whether the old activation is still giving way to the new one
+    # The step as loggers number it, once a batch: fewer than `step` where a batch has several optimizer steps. ``None``
+    # in checkpoints of earlier releases.
+    logged_step: int | None = None
 
     @classmethod
-    def of(cls, live: "LiveSwap", epoch: int, step: int) -> Self:
+    def of(cls, live: "LiveSwap", epoch: int, step: int, logged_step: int) -> Self:
         """Make the record of a swap."""
         sites = {row.name: (str(row.old), str(row.new)) for row in live.report.rows}
-        return cls(epoch, step, live.order, sites, live.annealing is not None)
+        return cls(epoch, step, live.order, sites, live.annealing is not None, logged_step)
+
+    @property
+    def step_in_logs(self) -> int:
+        """The step at which curves have the swap, as far as it is known."""
+        return self.step if self.logged_step is None else self.logged_step
 
     def event(self) -> SwapEvent:
         """Return what the report of a run says of it."""
         changes = tuple(SwapChange(name, old, new) for name, (old, new) in self.sites.items())
-        return SwapEvent(self.step, self.epoch, changes, self.annealing)
+        return SwapEvent(self.step_in_logs, self.epoch, changes, self.annealing)
 
     def line(self) -> str:
         """Return one line that says what was replaced."""
@@ -53,7 +61,8 @@ class SwapRecord:
         """Return the record as plain data, which ``torch.load(weights_only=True)`` reads."""
         sites = {name: {"old": old, "new": new} for name, (old, new) in self.sites.items()}
         annealing = {"annealing": True} if self.annealing else {}
-        return {"epoch": self.epoch, "step": self.step, "order": self.order, "sites": sites, **annealing}
+        logged = {} if self.logged_step is None else {"logged_step": self.logged_step}
+        return {"epoch": self.epoch, "step": self.step, **logged, "order": self.order, "sites": sites, **annealing}
 
     @classmethod
     def from_dict(cls, state: object) -> Self:
@@ -62,8 +71,9 @@ class SwapRecord:
             case {"epoch": int() as epoch, "step": int() as step, "order": int() as order, "sites": dict() as rows}:
                 sites = {name: (old, new) for name, row in rows.items() for old, new in [_specs(row)]}
                 if all(isinstance(name, str) for name in sites):
-                    annealing = isinstance(state, Mapping) and state.get("annealing") is True
-                    return cls(epoch, step, order, sites, annealing)
+                    optional = state if isinstance(state, Mapping) else {}
+                    annealing, logged = optional.get("annealing") is True, optional.get("logged_step")
+                    return cls(epoch, step, order, sites, annealing, logged if type(logged) is int else None)
         raise CheckpointMismatchError(f"The checkpoint is damaged: it has {shown(state)} where a swap should stand.")
 
     def replay(

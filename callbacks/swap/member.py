@@ -17,7 +17,7 @@ from lit_gelu.callbacks.swap.checkpoint import SWAPS_KEY, install_hooks
 from lit_gelu.callbacks.swap.history import LiveSwap, SwapRecord, describe_target
 from lit_gelu.callbacks.swap.run import SwapRun
 from lit_gelu.callbacks.swap.schedule import SwapSchedule
-from lit_gelu.callbacks.trainer_facts import as_batch, callbacks_of
+from lit_gelu.callbacks.trainer_facts import as_batch, callbacks_of, logged_step
 from lit_gelu.errors import shown
 from lit_gelu.surgery import OnObstacle, SwapPlan, SwapReport
 from lit_gelu.surgery.errors import CheckpointMismatchError
@@ -102,16 +102,16 @@ class RestorableSwap(ExplainedOnce):
             self.record = self.live = self.report = None
             self.schedule.metric.reset()
         elif self.run is not None and self.run.trainer is not trainer:
-            self._count_from(trainer.global_step)
+            self._count_from(trainer.global_step, logged_step(trainer))
         self.run = run_of(trainer, pl_module)
         self.run.forget_checkpoint()
         install_hooks(pl_module, find_run)
 
-    def _count_from(self, step: int) -> None:
+    def _count_from(self, step: int, logged: int) -> None:
         """Let an annealing that another Trainer began go on from where it is, at this Trainer's present step."""
         if self.record is not None and self.live is not None and self.live.annealing is not None:
             made = round(self.live.annealing.progress * self.anneal_steps)
-            self.record = replace(self.record, step=step - made)
+            self.record = replace(self.record, step=step - made, logged_step=logged - made)
 
     def plan(self, pl_module: LightningModule) -> SwapPlan:
         """Return the swap, checked."""

@@ -1,10 +1,12 @@
-"""Runs in which a swap would go wrong, refused before training starts."""
+"""Runs in which a swap would go wrong: refused before training starts, or warned of."""
 
 from collections.abc import Mapping
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import StochasticWeightAveraging, WeightAveraging
 from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.strategies.launchers.multiprocessing import _MultiProcessingLauncher
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -56,6 +58,26 @@ def refuse_averaging(trainer: Trainer) -> None:
                 "copy of the model as it was before the swap, with the old activations, and pairs its parameters with "
                 f"the model's by their order. Leave one of the two out, or {_BEFOREHAND}."
             )
+
+
+def swaps_stay_behind(trainer: Trainer) -> bool:
+    """Return whether a fit runs in processes of its own, from which Lightning brings back weights, but no swaps."""
+    return isinstance(trainer.strategy.launcher, _MultiProcessingLauncher)
+
+
+def warn_of_lost_swap(trainer: Trainer, what: str, *, made: bool) -> None:
+    """Say that the module at hand will not have a swap, and where the swapped module is to be had."""
+    # Nothing here could bring the swap back: the main process calls no hook of a callback, before the fit or after it.
+    # It is no refusal, since checkpoints, reports and exports are made in the fit's own processes, and are right.
+    tense = "has now" if made else "will have"
+    saved = "" if trainer.checkpoint_callbacks else " No callback of this Trainer saves one: add ModelCheckpoint()."
+    rank_zero_warn(
+        f"{what}: this strategy trains in processes of its own (ddp_spawn, ddp_fork, ddp_notebook). From these "
+        f"Lightning brings back the trained weights, but not the swap: the module that was given to fit {tense} the "
+        "weights of the new activations and computes the old ones. Do not use it after the fit. Build the module from "
+        "the run's checkpoint with lit_gelu.callbacks.load_from_checkpoint, or train with strategy='ddp' or on one "
+        f"device.{saved}"
+    )
 
 
 def refuse_parameters_after_wrapping(trainer: Trainer, pl_module: LightningModule, parameters: list[str]) -> None:

@@ -84,7 +84,7 @@ def spec_at(site: str, step: int, run: ReportedRun) -> str:
 
     Args:
         site: As a monitor calls it.
-        step: As loggers number it: so many optimizer steps came before.
+        step: As loggers number it: so many batches that ended with optimizer steps came before.
         run: With its sites and swaps.
 
     Returns:

@@ -16,6 +16,7 @@ from callback_helpers import SmallNet, collected_warnings, dataset, loader, quie
 from lightning.pytorch import Callback, LightningDataModule
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import FSDPStrategy
+from swap_runs import TwoOptimizers
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -55,6 +56,16 @@ def by_hand(folder, epoch, function, x):
     y = (y - w["2.running_mean"]) / (w["2.running_var"] + 1e-5).sqrt() * w["2.weight"] + w["2.bias"]
     y = function(y @ w["4.weight"].T + w["4.bias"])
     return y @ w["6.weight"].T + w["6.bias"]
+
+
+def test_with_two_optimizer_steps_a_batch_the_figures_come_right_behind_the_last_batch(tmp_path):
+    model = TwoOptimizers()
+    model.example_input_array = torch.zeros(2, 6)
+    quiet_trainer(tmp_path, OnnxExport(str(tmp_path / "net.onnx")), max_epochs=1).fit(model, loader())
+    with (tmp_path / "logs" / "0" / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    batches = [int(row["step"]) for row in rows if row["train_loss"]]
+    assert [int(row["step"]) for row in rows if row["export/parity_passed"]] == [batches[-1] + 1] == [4]
 
 
 @pytest.mark.parametrize(("best", "function"), [(0, torch.relu), (1, nn.functional.gelu)])

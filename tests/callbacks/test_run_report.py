@@ -9,6 +9,7 @@ import torch
 from callback_helpers import SmallNet, collected_warnings, loader, quiet_trainer
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
+from swap_runs import TwoOptimizers
 from torch import nn
 
 from lit_gelu.callbacks import (
@@ -21,6 +22,7 @@ from lit_gelu.callbacks import (
 )
 from lit_gelu.files import UnwritablePathError
 from lit_gelu.report import read_report
+from lit_gelu.report.site_figures import spec_at
 from lit_gelu.surgery import NoMatchError
 
 
@@ -100,6 +102,17 @@ def test_without_a_logger_and_without_a_trace(tmp_path):
     assert len(found.curve("train_loss").steps) == 8
     assert len(found.curve("curvature/net.5/mean").steps) == 4
     assert not list((tmp_path / "2").glob("*.png"))
+
+
+def test_with_two_optimizer_steps_a_batch_the_swap_is_where_the_curves_have_it(tmp_path):
+    report = RunReport(tmp_path / "report.html")
+    callbacks = [report, ActivationSwap({"net.1": "gelu"}, at_epoch=1), ActivationCurvatureMonitor(every_n_steps=1)]
+    quiet_trainer(tmp_path, *callbacks).fit(TwoOptimizers(), loader())
+    (swap,) = report.report.swaps
+    kinks = report.report.curve("curvature/net.1/kink_mass")  # of ReLU alone
+    assert swap.step == next(step for step, value in zip(kinks.steps, kinks.values, strict=True) if value == 0) == 4
+    assert spec_at("net.1", 3, report.report) == "relu"
+    assert spec_at("net.1", 4, report.report) == spec_at("net.1", 7, report.report) == "gelu"
 
 
 class OneCall(SmallNet):

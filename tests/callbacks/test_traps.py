@@ -182,6 +182,7 @@ class Ends(Callback):
 
 
 @pytest.mark.forks
+@pytest.mark.filterwarnings("ignore:.*trains in processes of its own")
 @pytest.mark.parametrize(
     "swap",
     [

@@ -5,6 +5,7 @@ import logging
 
 import pytest
 import torch
+import yaml
 from callback_helpers import (
     SaveEachEpoch,
     SmallNet,
@@ -13,12 +14,13 @@ from callback_helpers import (
 )
 from lightning.pytorch import Callback
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
-from swap_runs import RELU_TO_GELU, STEPS_AN_EPOCH, Witness, chain, fit, logged_rows
+from swap_runs import RELU_TO_GELU, STEPS_AN_EPOCH, TwoOptimizers, Witness, chain, fit, logged_rows
 from torch import nn
 
 from lit_gelu import activations, surgery
 from lit_gelu.activations.errors import OpaqueActivationError, UnknownActivationError
 from lit_gelu.callbacks import ActivationSwap, ActivationSwapListener, CallbackArgumentError
+from lit_gelu.callbacks.swap.history import SwapRecord
 from lit_gelu.errors import LitGeluError
 from lit_gelu.surgery import NoMatchError
 
@@ -53,6 +55,27 @@ def test_steps_are_optimizer_steps_under_accumulation(tmp_path):
     witness = Witness()
     fit(tmp_path, ActivationSwap(RELU_TO_GELU, at_step=1), witness, accumulate_grad_batches=2, max_epochs=1)
     assert [(step, name) for _, step, name in witness.seen] == [(0, "ReLU"), (1, "GELU")]
+
+
+@pytest.mark.parametrize("anneal_steps", [0, 4])
+def test_with_two_steps_a_batch_the_swap_is_logged_at_the_batch(tmp_path, anneal_steps):
+    swap, witness = ActivationSwap(RELU_TO_GELU, at_epoch=1, anneal_steps=anneal_steps), Witness()
+    fit(tmp_path, swap, witness, model=TwoOptimizers())
+    assert (swap.record.step, swap.record.annealing) == (2 * STEPS_AN_EPOCH, False)  # annealing counts optimizer steps
+    rows = logged_rows(tmp_path)
+    assert [row["step"] for row in rows if row["activation_swap/replaced"]] == [str(STEPS_AN_EPOCH)]
+    assert [row["step"] for row in rows if row["train_loss"]] == [str(step) for step in range(3 * STEPS_AN_EPOCH)]
+    assert swap.record.event().step == STEPS_AN_EPOCH
+    logged = yaml.safe_load((tmp_path / "logs" / "0" / "hparams.yaml").read_text())
+    assert logged[f"activation_swap/step_{STEPS_AN_EPOCH}/net.1"] == "relu -> gelu"
+
+
+def test_records_of_earlier_releases_are_read(tmp_path):
+    earlier = {"epoch": 1, "step": 8, "order": 0, "sites": {"net.1": {"old": "relu", "new": "gelu"}}}
+    record = SwapRecord.from_dict(earlier)
+    assert (record.event().step, record.to_dict()) == (8, earlier)
+    later = earlier | {"logged_step": 4}
+    assert (SwapRecord.from_dict(later).event().step, SwapRecord.from_dict(later).to_dict()) == (4, later)
 
 
 @pytest.mark.parametrize(

@@ -183,6 +183,7 @@ def test_swap_and_monitor_on_a_compiled_module(tmp_path):
 
 
 @pytest.mark.forks
+@pytest.mark.filterwarnings("ignore:.*trains in processes of its own")
 def test_measured_figures_cover_the_batches_of_both_ranks(tmp_path):
     class KeepBatches(Callback):
         def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):

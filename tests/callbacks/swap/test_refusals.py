@@ -4,7 +4,12 @@ import pytest
 import torch
 from callback_helpers import SmallNet, activations_of, collected_warnings, loader, quiet_trainer
 from lightning.pytorch import Callback, LightningModule
-from lightning.pytorch.callbacks import EMAWeightAveraging, StochasticWeightAveraging, WeightAveraging
+from lightning.pytorch.callbacks import (
+    EMAWeightAveraging,
+    ModelCheckpoint,
+    StochasticWeightAveraging,
+    WeightAveraging,
+)
 from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy, SingleDeviceStrategy
 from torch import nn
 
@@ -15,7 +20,9 @@ from lit_gelu.callbacks import (
     ExactResume,
     MixedPackagesError,
     UnsupportedRunError,
+    load_from_checkpoint,
 )
+from lit_gelu.callbacks.swap import refusals
 from lit_gelu.callbacks.swap.refusals import refuse_sharding
 from lit_gelu.surgery import without_marks
 
@@ -161,6 +168,7 @@ class NoBuffers(SmallNet):
 
 
 @pytest.mark.forks
+@pytest.mark.filterwarnings("ignore:.*trains in processes of its own")
 @pytest.mark.parametrize("build", [SmallNet, NoBuffers])
 def test_two_ranks_resume_from_a_checkpoint_with_a_swap(tmp_path, build):
     class Save(Callback):
@@ -178,6 +186,46 @@ def test_two_ranks_resume_from_a_checkpoint_with_a_swap(tmp_path, build):
     again = run(tmp_path / "again", ckpt_path=tmp_path / "epoch1.ckpt")  # in the middle of annealing
     for a, b in zip(whole, again, strict=True):
         assert all(torch.equal(x, y) for x, y in zip(a.values(), b.values(), strict=True))
+
+
+@pytest.fixture
+def said(tmp_path, monkeypatch):
+    """A file with the warnings of lost swaps, from whatever process."""
+    path = tmp_path / "said.txt"
+    path.write_text("")
+
+    def note(message):
+        with path.open("a") as file:
+            file.write(f"{message}\n")
+
+    monkeypatch.setattr(refusals, "rank_zero_warn", note)
+    return path
+
+
+@pytest.mark.forks
+@pytest.mark.parametrize("saves", [True, False])
+def test_a_swap_that_does_not_come_back_from_other_processes_is_told(tmp_path, said, saves):
+    callbacks = [ModelCheckpoint(tmp_path / "saved", save_last=True)] if saves else []
+    model = SmallNet(dropout=0)
+    options = {"strategy": "ddp_fork", "devices": 1, "enable_checkpointing": saves}
+    quiet_trainer(tmp_path, ActivationSwap(RELU_TO_GELU, at_epoch=1), *callbacks, **options).fit(model, loader())
+    before, after = said.read_text().splitlines()
+    assert ("will have the weights" in before, "has now the weights" in after) == (True, True)
+    assert ("add ModelCheckpoint()" in before, "add ModelCheckpoint()" in after) == (not saves, not saves)
+    assert activations_of(model) == ["ReLU", "ReLU"]  # what the warnings say of Lightning
+    if saves:
+        loaded = load_from_checkpoint(SmallNet, tmp_path / "saved" / "last.ckpt")  # what they advise
+        assert activations_of(loaded) == ["GELU", "GELU"]
+        assert all(torch.equal(a, b) for a, b in zip(model.parameters(), loaded.parameters(), strict=True))
+
+
+@pytest.mark.forks
+def test_a_swap_that_the_main_process_has_already_is_not_told(tmp_path, said):
+    model, swap = SmallNet(dropout=0), ActivationSwap(RELU_TO_GELU, at_epoch=0)
+    quiet_trainer(tmp_path, swap, max_epochs=1).fit(model, loader())
+    quiet_trainer(tmp_path / "b", swap, strategy="ddp_fork", devices=1, max_epochs=1).fit(model, loader())
+    assert activations_of(model) == ["GELU", "GELU"]
+    assert not said.read_text()
 
 
 # --- Compiled ---
