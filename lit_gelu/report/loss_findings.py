@@ -25,6 +25,7 @@ _ADAPTIVE_EDGE = "Cohen et al. 2022, arXiv 2207.14484"
 _ALONG_STEPS = (
     "LossCurvatureMonitor(['directional', 'critical_sharpness']) measures along the steps that it really takes."
 )
+_WHOSE = "A checkpoint of the run with its optimizer's state, in the folder that is read, says which it was. RunReport() knows it."
 _KEEP = "RunReport() keeps learning rates, as does LearningRateMonitor(logging_interval='step')."
 
 
@@ -70,7 +71,7 @@ def loss_findings(run: ReportedRun) -> Iterator[RunFinding]:
         elif name.removesuffix("_finite_differences") == "directional_stability":
             yield from steep_steps(curve)
         elif name == "critical_learning_rate":
-            yield from critical_rate(curve, optimizers_at(run, curve.steps[-1], prefix))
+            yield from critical_rate(curve, rate_at(run, curve.steps[-1], prefix))
         elif prefix.startswith("activation_swap") and name == "relative":
             yield _jump(curve)
         elif is_loss(curve.name):
@@ -109,8 +110,36 @@ def optimizers_at(run: ReportedRun, step: int, monitor: str = "") -> tuple[Optim
     if len(run.optimizers) != 1:
         return run.optimizers
     rates = _measured_rates(run, step, monitor) or _logged_rates(run, step)
-    first = next((rate for rate in rates if not rate <= 0), 0.0)  # NaN, too, as the first positive one may be that
-    return (replace(run.optimizers[0], learning_rate=first, group_rates=rates if len(rates) > 1 else ()),)
+    return (replace(run.optimizers[0], learning_rate=_first(rates), group_rates=rates if len(rates) > 1 else ()),)
+
+
+def rate_at(run: ReportedRun, step: int, monitor: str = "") -> float | None:
+    """Return the learning rate that a critical one is compared with; ``None`` where several optimizers have one each.
+
+    Args:
+        run: With its curves. Its optimizer need not be known: logs say the rate without a checkpoint, too.
+        step: As loggers number it.
+        monitor: As in `optimizers_at`.
+
+    Returns:
+        The rate; NaN where it is not known.
+
+    Example:
+        >>> rate = LoggedCurve("curvature/loss/learning_rate", (9,), (0.1,))
+        >>> rate_at(ReportedRun(title="", source="", made="", curves=(rate,)), 9, "curvature/loss")
+        0.1
+    """
+    optimizers = optimizers_at(run, step, monitor)
+    if optimizers:
+        return optimizers[0].learning_rate if len(optimizers) == 1 else None
+    measured = _measured_rates(run, step, monitor)
+    logged = measured or _logged_rates(run, step)
+    return _first(logged) if measured or len(logged) == 1 else math.nan  # several may be those of several optimizers
+
+
+def _first(rates: tuple[float, ...]) -> float:
+    """Return the first positive rate, as a monitor takes it; NaN where that may be one that is not known."""
+    return next((rate for rate in rates if not rate <= 0), 0.0)
 
 
 def _measured_rates(run: ReportedRun, step: int, monitor: str) -> tuple[float, ...]:
@@ -127,8 +156,7 @@ def _logged_rates(run: ReportedRun, step: int) -> tuple[float, ...]:
     curves = [curve for curve in run.curves if is_learning_rate(curve.name) and curve.steps]
     own = [curve for curve in curves if curve.name.startswith("learning_rate/")]
     chosen = own or curves  # two callbacks may have logged the same
-    (last,) = run.optimizers
-    ends = last.group_rates or (last.learning_rate,)
+    ends = (run.optimizers[0].group_rates or (run.optimizers[0].learning_rate,)) if run.optimizers else ()
     ends = ends if len(ends) == len(chosen) else (math.nan,) * len(chosen)
     return tuple(_rate_at(curve, step, end) for curve, end in zip(chosen, ends, strict=True)) or (math.nan,)
 
@@ -155,7 +183,7 @@ def sharpness(curve: LoggedCurve, optimizers: tuple[OptimizerSettings, ...]) -> 
 
     Args:
         curve: The eigenvalue.
-        optimizers: Of the run; with several, nothing is said.
+        optimizers: Of the run; with several, nothing is said; without any, that it is not known.
 
     Yields:
         Findings.
@@ -166,6 +194,8 @@ def sharpness(curve: LoggedCurve, optimizers: tuple[OptimizerSettings, ...]) -> 
         ['edge of stability']
     """
     values = [value for value in curve.values if math.isfinite(value)]
+    if values and not optimizers:
+        yield _no_optimizer(curve.name, values[-1], curve.steps[-1])
     if not values or len(optimizers) != 1:
         return
     (optimizer,), top, step = optimizers, values[-1], curve.steps[-1]
@@ -199,6 +229,15 @@ def _beside_limit(said: str, ratio: float, *, groups_differ: bool) -> tuple[Leve
     text = f"{said}. On a quadratic loss, full-batch steps would grow along the top eigenvector."
     advice = "Lower the learning rate or warm it up, unless the loss still falls. Batch noise blurs this limit."
     return "warning", text, advice
+
+
+def _no_optimizer(name: str, top: float, step: int) -> RunFinding:
+    """Return what is said of a sharpness where nothing says which optimizer the run had."""
+    text = (
+        f"The sharpness was {top:.3g} at step {step}. Its limit depends on the optimizer, which is not known, so it is "
+        "compared with no limit."
+    )
+    return RunFinding("note", "sharpness", name, text, _WHOSE, {"top_eigenvalue": top}, _EDGE)
 
 
 def _no_rate(name: str, top: float, step: int, rate: float) -> RunFinding:
@@ -241,11 +280,11 @@ def steep_steps(curve: LoggedCurve) -> Iterator[RunFinding]:
         yield RunFinding("good", "long steps", curve.name, text, "", {"share": share}, _EDGE)
 
 
-def critical_rate(curve: LoggedCurve, optimizers: tuple[OptimizerSettings, ...]) -> Iterator[RunFinding]:
-    """Yield how near the learning rate is to the one at which a step along the update gains nothing."""
-    if len(optimizers) != 1 or not curve.values or not curve.values[-1] > 0:
+def critical_rate(curve: LoggedCurve, rate: float | None) -> Iterator[RunFinding]:
+    """Yield how near the learning rate, as of `rate_at`, is to the one at which a step along the update gains nothing."""
+    if rate is None or not curve.values or not curve.values[-1] > 0:
         return
-    rate, critical = optimizers[0].learning_rate, curve.values[-1]
+    critical = curve.values[-1]
     if not math.isfinite(critical) or rate <= 0:
         return
     if math.isnan(rate):

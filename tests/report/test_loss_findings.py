@@ -124,11 +124,40 @@ def test_momentum_and_weight_decay_are_no_learning_rates():
 
 
 def test_a_critical_rate_is_not_compared_with_a_rate_that_is_not_known():
-    (found,) = critical_rate(
-        LoggedCurve("x/critical_learning_rate", (7,), (0.05,)), (OptimizerSettings("SGD", float("nan"), plain=True),)
-    )
+    (found,) = critical_rate(LoggedCurve("x/critical_learning_rate", (7,), (0.05,)), float("nan"))
     assert (found.level, found.figures) == ("note", {"critical_learning_rate": 0.05})
     assert "is not known" in found.text
+
+
+@pytest.mark.parametrize(
+    ("rates", "ratio"),
+    [
+        ({"curvature/loss/learning_rate": ((2, 12), (9.0, 0.1)), "lr-SGD": ((12,), (7.0,))}, 2.0),
+        ({"lr-SGD": ((2, 12), (9.0, 0.1))}, 2.0),
+        ({"lr-SGD": ((2, 20), (0.1, 0.1))}, 2.0),  # the same before and after
+        ({"lr-SGD": ((2,), (0.1,))}, None),
+        ({"lr-SGD": ((12,), (0.1,)), "lr-SGD-1": ((12,), (0.2,))}, None),
+        ({}, None),
+    ],
+)
+def test_logs_alone_say_the_learning_rate_but_not_the_optimizer(rates, ratio):
+    curves = [LoggedCurve(name, *points) for name, points in rates.items()]
+    measured = {"critical_learning_rate": 0.05, "top_eigenvalue": 19.0}
+    curves += [LoggedCurve(f"curvature/loss/{name}", (12,), (value,)) for name, value in measured.items()]
+    critical, sharp = loss_findings(ReportedRun(title="", source="", made="", curves=tuple(curves)))
+    assert critical.topic == "critical learning rate"
+    assert critical.level == ("note" if ratio is None else "warning")
+    assert critical.figures.get("ratio") == (None if ratio is None else pytest.approx(ratio))
+    assert (sharp.level, sharp.figures) == ("note", {"top_eigenvalue": 19.0})
+    assert "optimizer, which is not known" in sharp.text
+
+
+def test_the_rates_of_several_optimizers_are_not_judged():
+    curves = [
+        LoggedCurve(f"curvature/loss/{name}", (12,), (0.1,)) for name in ("learning_rate", "critical_learning_rate")
+    ]
+    two = (OptimizerSettings("SGD", 0.1, plain=True),) * 2
+    assert not list(loss_findings(ReportedRun(title="", source="", made="", curves=tuple(curves), optimizers=two)))
 
 
 def grows(hessian, rates):
@@ -168,7 +197,7 @@ def test_several_groups_are_judged_by_the_largest_rate(angle):
 def test_long_steps_and_critical_rates():
     (steep,) = steep_steps(LoggedCurve("x/directional_stability", (1, 2, 3, 4), (0.2, 1.0, 1.5, float("nan"))))
     assert (steep.level, steep.figures["share"]) == ("warning", pytest.approx(2 / 3))
-    (found,) = critical_rate(LoggedCurve("x/critical_learning_rate", (7,), (0.05,)), (SETTINGS[0],))
+    (found,) = critical_rate(LoggedCurve("x/critical_learning_rate", (7,), (0.05,)), 0.1)
     assert (found.level, found.figures["ratio"]) == ("warning", pytest.approx(2.0))
 
 
