@@ -138,8 +138,11 @@ def _is_standard(node: ir.Node) -> bool:
 
 def _target(node: ir.Node, may_be_empty: Collection[str]) -> list[int]:
     """Return the constant target of a Reshape or Expand that computes its own; nothing if there is none."""
+    # So for one that copies a size beside a -1, which torch writes for GroupNorm: of an empty batch nothing follows.
     given, wanted = _sizes_of(node.inputs[0]), _wanted(node)
-    if node.inputs[1] is None or convenience.get_const_tensor(node.inputs[1]) is not None or not wanted:
+    target = node.inputs[1]
+    is_constant = target is not None and convenience.get_const_tensor(target) is not None
+    if target is None or not wanted or (is_constant and not {0, -1}.issubset(sizes_in(target))):
         return []
     return expand_target(given, wanted) if node.op_type == "Expand" else reshape_target(given, wanted, may_be_empty)
 

@@ -37,7 +37,7 @@ def trace(flat: FlatModule, trial: Trial, opset: int, sizes: Sequence[OpenSize])
     _name_sizes(model, sizes, fixed)
     _require_dynamic(model, flat, trial, sizes)
     _require_open(model, flat, sizes)
-    if any(node.op_type == "Shape" for node in model.graph):
+    if any(node.op_type in {"Shape", "Reshape"} for node in model.graph):
         fold_shape_arithmetic(model, {size.name for size in sizes if size.axis == 0 and flat.call.batched[size.place]})
     for name in [name for name in model.graph.initializers if name.startswith(f"{SCOPE}.")]:
         plain = name.removeprefix(f"{SCOPE}.")

@@ -94,8 +94,16 @@ def test_a_reshape_to_its_own_shape_goes():
 
 
 def test_a_target_that_is_constant_stays_as_it_is():
-    body = "t = Constant <value_ints = [-1, 0, 8]> () y = Reshape (x, t)"
-    assert folded(body, "float[batch, time, 8] y") == {"Constant": None, "Reshape": None}
+    body = "t = Constant <value_ints = [-1, 8]> () y = Reshape (x, t)"
+    assert folded(body, "float[n, 8] y") == {"Constant": None, "Reshape": None}
+
+
+def test_a_constant_target_that_copies_beside_what_is_left_is_written_with_sizes():
+    """As torch writes for GroupNorm: of an empty batch nothing follows."""
+    body = "t = Constant <value_ints = [0, 2, -1]> () y = Reshape (x, t)"
+    assert folded(body, "float[batch, 2, 24] y", x="float[batch, 6, 8] x") == {"Reshape": [-1, 2, 24]}
+    open_size = folded(body, "float[batch, 2, n] y", x="float[batch, 6, time] x")  # it cannot be told
+    assert open_size == {"Constant": None, "Reshape": None}
 
 
 def test_sizes_that_are_all_numbers_go_into_any_operator():

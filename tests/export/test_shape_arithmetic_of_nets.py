@@ -58,6 +58,11 @@ class Audio(nn.Module):
         return self.out(y.transpose(1, 2).reshape(x.shape[0], x.shape[1], 8))
 
 
+def groups():
+    """Groups of channels, as in detectors and diffusion models."""
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.GELU(), nn.Flatten(), nn.Linear(144, 2))
+
+
 TIME = {"x": {1: "time"}}
 ROWS, IMAGES, SOUND = torch.randn(2, 5, 8), torch.randn(2, 3, 8, 8), torch.randn(2, 4, 12)
 TOKENS = ROWS, torch.ones(2, 5, dtype=torch.int64)
@@ -74,6 +79,7 @@ NETS = {
     "rows": (Flattened, ROWS, (), {}, 0, [(1, 5, 8), (4, 5, 8)]),
     "rows, length": (Flattened, ROWS, TIME, {"Shape": 2, "Concat": 1}, 3, [(1, 1, 8), (4, 7, 8)]),
     "decoder": (Decoder, TOKENS, (), {}, 6, [(1, 5, 8), (3, 5, 8)]),
+    "groups": (groups, IMAGES, (), {}, 0, [(1, 3, 8, 8), (0, 3, 8, 8), (5, 3, 8, 8)]),
     "audio": (Audio, SOUND, (), {}, 6, [(1, 4, 12), (0, 4, 12), (3, 4, 12)]),
     "audio, length": (
         Audio, SOUND, {"x": {2: "frames"}}, {"Shape": 1, "Squeeze": 1, "Add": 2, "Div": 1, "Reshape": 1}, 12,
