@@ -79,6 +79,11 @@ class Request:
             return None
 
 
+# Kernels of onnxruntime on the CPU whose threads end the process on 0 rows ("terminate called without an active
+# exception"): one call would take a server down.
+ABORT_ON_EMPTY = frozenset({"LSTM", "GRU"})
+
+
 @dataclass(frozen=True)
 class Engine:
     """An opened file. Torch is imported for tensors, and where it is installed for CUDA, whose streams it knows."""
@@ -87,6 +92,7 @@ class Engine:
     device: str  # in torch's words
     on_cuda: "CudaRunner | None"
     tuning: TuningChoice | None
+    refuses_empty: bool = False  # whether 0 rows would end the process
     process: int = field(default_factory=os.getpid)
 
     inputs: dict[str, Port] = field(init=False)
@@ -123,7 +129,12 @@ class Engine:
     @cached_property
     def quick(self) -> Callable[[Any], Any]:
         """Run the file on an array or tensor, in a third of the time around it; ``None`` where that takes more care."""
-        if self.on_cuda is None and self.takes_arrays and len(self.inputs) == len(self.outputs) == 1:
+        if (
+            self.on_cuda is None
+            and self.takes_arrays
+            and not self.refuses_empty
+            and len(self.inputs) == len(self.outputs) == 1
+        ):
             return _run_of_one(self.session, next(iter(self.inputs)), self.output_names, self.process)
         return lambda _: None
 
@@ -208,7 +219,8 @@ def open_engine(request: Request) -> Engine:
     checked[first].update(provider_options(settings))
     used = settings if choice else None
     if device == HOST:
-        return Engine(_open(request, model, checked, used, graphs=False), device, None, choice)
+        refuses_empty = bool(ABORT_ON_EMPTY & model.operators.keys())
+        return Engine(_open(request, model, checked, used, graphs=False), device, None, choice, refuses_empty)
     import torch
 
     from lit_gelu.export.runtime.on_cuda import CudaRunner, require_no_capture

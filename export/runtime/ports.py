@@ -167,6 +167,16 @@ def require_fit(port: Port, value: object, *, raw: bool = False) -> None:
     raise ModelInputError(f"Input {port.name!r} has shape {tuple(value.shape)}, the file takes ({shape}).")
 
 
+def require_not_empty(given: Mapping[str, Array]) -> None:
+    """Refuse inputs without values, for a file in which onnxruntime would end the process on them."""
+    for name, value in given.items():
+        if 0 in value.shape:
+            raise ModelInputError(
+                f"Input {name!r} has shape {tuple(value.shape)}, which holds no values, and onnxruntime's LSTM and GRU "
+                "on the CPU end the whole process on such. Give at least one row, or leave the call out."
+            )
+
+
 def require_values(given: Mapping[str, object]) -> None:
     """Refuse tensors that do not hold their values one beside the other: sparse ones, and those of no device."""
     torch = sys.modules.get("torch")

@@ -15,7 +15,16 @@ from lit_gelu.export.errors import ModelFileError, ModelInputError, ProviderErro
 from lit_gelu.export.runtime.engine import Engine, Request, one_or_all, open_engine
 from lit_gelu.export.runtime.model_file import read_model_file
 from lit_gelu.export.runtime.placement import Placement, placement_of
-from lit_gelu.export.runtime.ports import Array, Port, bind_inputs, bind_names, is_tensor, require_fit, require_values
+from lit_gelu.export.runtime.ports import (
+    Array,
+    Port,
+    bind_inputs,
+    bind_names,
+    is_tensor,
+    require_fit,
+    require_not_empty,
+    require_values,
+)
 from lit_gelu.export.runtime.providers import Provider
 from lit_gelu.export.runtime.settings import options_from, options_state
 from lit_gelu.export.runtime.tuning_file import TuningChoice
@@ -219,6 +228,8 @@ class OnnxPredictor:
                     require_fit(port, value, raw="lit_gelu.preprocessing" in self.metadata)
                 if wanted is None and is_tensor(value):
                     wanted = value.device
+            if engine.refuses_empty:
+                require_not_empty(given)
             if wanted is None:
                 return one_or_all(engine.run_arrays(cast("Any", given)))
             outputs = engine.run_tensors(given)

@@ -145,3 +145,25 @@ def test_an_array_in_the_byte_order_of_another_processor(tmp_path):
     with pytest.raises(ModelInputError, match=r"byte order of another processor.*value.astype\('float32'\)"):
         predictor(x)
     assert predictor(x.astype("float32")).shape == (2, 3)
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU])
+@pytest.mark.parametrize("kind", ["array", "tensor"])
+def test_no_rows_that_would_end_the_process_are_refused(tmp_path, layer, kind):
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net, self.act = layer(4, 5, batch_first=True), nn.GELU()
+
+        def forward(self, x):
+            return self.act(self.net(x)[0])
+
+    torch.manual_seed(0)
+    net, x = Recurrent().eval(), torch.randn(2, 7, 4)
+    export_onnx(net, tmp_path / "net.onnx", x)
+    predictor = OnnxPredictor(tmp_path / "net.onnx", ["CPUExecutionProvider"])
+    for _ in range(2):  # a predictor learns a quicker way
+        y = predictor(x if kind == "tensor" else x.numpy())
+        torch.testing.assert_close(torch.as_tensor(y), net(x).detach(), rtol=0, atol=1e-6)
+        with pytest.raises(ModelInputError, match=r"'x' has shape \(0, 7, 4\), which holds no values"):
+            predictor(x[:0] if kind == "tensor" else x[:0].numpy())
