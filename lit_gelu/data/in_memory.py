@@ -133,6 +133,10 @@ class InMemoryDataModule(LightningDataModule, ABC):
     def load_test(self) -> InMemorySamples:
         """Read the test set."""
 
+    def description(self) -> dict[str, Any]:
+        """Return what a record says of the data: the logged hyper-parameters, unless a subclass says it elsewise."""
+        return dict(self.hparams)
+
     def setup(self, stage: str | None = None) -> None:
         """Read the sets that ``stage`` needs, once."""
         if stage in {"fit", "validate", None} and self.train_set is None:
@@ -211,6 +215,12 @@ def fits(nbytes: int, device: torch.device) -> bool:
     if device.type == "cuda":
         return nbytes <= RESIDENT_SHARE * torch.cuda.mem_get_info(device)[0]
     return device.type == "cpu"
+
+
+def recorded_path(path: str | os.PathLike[str]) -> str:
+    """Return a path as hyper-parameters have it: as given, but of an absolute one the last part."""
+    given = Path(path)
+    return given.name if given.is_absolute() else given.as_posix()
 
 
 def data_root(root: str | os.PathLike[str] | None) -> Path:

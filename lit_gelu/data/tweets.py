@@ -1,20 +1,23 @@
 """`TweetData`: the tokens of 1,827 tweets with their parts of speech, in windows of three word vectors."""
 
 import os
+import warnings
+from collections.abc import Collection
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from lit_gelu.data.errors import CorruptDataError, DataArgumentError, DataNotFoundError
-from lit_gelu.data.in_memory import InMemoryDataModule, InMemorySamples, data_root
+from lit_gelu.data.in_memory import InMemoryDataModule, InMemorySamples, data_root, recorded_path
 from lit_gelu.data.word_vectors import PADDING, UNKNOWN, numbered_lines, read_cluster_vectors, read_word_vectors
 from lit_gelu.errors import shown
 from lit_gelu.files import is_file
 
 TAGS = tuple("NOS^ZLMVAR!DP&TXY#@~UE$,G")
 VECTORS = "embeddings-twitter.txt"
+_MOST_WITHOUT = 0.1  # share of tokens without a vector that is not worth a warning
 _FILES = ("train.txt", "dev.txt", "test.txt")
 
 
@@ -58,7 +61,7 @@ class TweetData(InMemoryDataModule):
 
     Example:
         >>> data = TweetData(root="data", clusters="50mpaths2")
-        >>> data.folder.as_posix(), data.hparams["vectors"]
+        >>> data.folder.as_posix(), data.hparams["substitute"]
         ('data/tweets', "bit paths of 50mpaths2, not the paper's vectors")
     """
 
@@ -80,11 +83,17 @@ class TweetData(InMemoryDataModule):
         self.uses_clusters = clusters is not None
         self.vector_file = self.folder / (clusters or vectors or VECTORS)
         self._vectors: dict[str, Tensor] | None = None
-        name = self.vector_file.name
-        self.save_hyperparameters({
-            "batch_size": batch_size,
-            "vectors": f"bit paths of {name}, not the paper's vectors" if self.uses_clusters else name,
-        })
+        # Each under the name of its argument, so that `load_from_checkpoint` gives back what there was.
+        if clusters is None:
+            self.save_hyperparameters({"batch_size": batch_size, "vectors": recorded_path(vectors or VECTORS)})
+        else:
+            files = {"clusters": recorded_path(clusters), "substitute": self._vectors_used()}
+            self.save_hyperparameters({"batch_size": batch_size, **files})
+
+    def description(self) -> dict[str, Any]:
+        """Return what a record says of the data: whose vectors they are, in words."""
+        kept = {name: value for name, value in self.hparams.items() if name not in {"clusters", "substitute"}}
+        return {**kept, "vectors": self._vectors_used()}
 
     def prepare_data(self) -> None:
         """Make sure that the files are there."""
@@ -112,6 +121,11 @@ class TweetData(InMemoryDataModule):
         """Read the test tweets (7,152 tokens) and their words' vectors."""
         return self._read("test.txt")[0]
 
+    def _vectors_used(self) -> str:
+        """Say whose vectors are used."""
+        name = self.vector_file.name
+        return f"bit paths of {name}, not the paper's vectors" if self.uses_clusters else name
+
     def _read(self, *names: str) -> list[InMemorySamples]:
         self.prepare_data()  # files may be missing on a node where Lightning has not called it
         parts = [read_tweets(self.folder / name) for name in names]
@@ -122,9 +136,28 @@ class TweetData(InMemoryDataModule):
         """Return the vectors of the words of all sets, from their file, which is read once: it may be large."""
         if self._vectors is None:
             tweets = [tweet for name in _FILES for tweet in read_tweets(self.folder / name)]
+            tokens = [token for tweet in tweets for token in tweet.tokens]
             read = read_cluster_vectors if self.uses_clusters else read_word_vectors
-            self._vectors = read(self.vector_file, {token for tweet in tweets for token in tweet.tokens})
+            vectors = read(self.vector_file, set(tokens))
+            check_coverage(self.vector_file, tokens, vectors)
+            self._vectors = vectors
         return self._vectors
+
+
+def check_coverage(path: Path, tokens: Collection[str], vectors: Collection[str]) -> None:
+    """Refuse a file without any word of the tweets, and warn where it lacks many: it may be cut off, or another."""
+    without = sum(token not in vectors for token in tokens)
+    if without == len(tokens):
+        raise CorruptDataError(
+            f"{str(path)!r} has no word of the tweets: every token would have the vector of {UNKNOWN!r}. It may be "
+            "empty, cut off, or of another language; give the whole file, as it was published."
+        )
+    if without > _MOST_WITHOUT * len(tokens):
+        warnings.warn(
+            f"{str(path)!r} has no vector for {without / len(tokens):.1%} of the tweets' tokens; they all have that of "
+            f"{UNKNOWN!r}. The whole 50mpaths2 lacks 2.5%. Check that the file is not cut off.",
+            stacklevel=2,
+        )
 
 
 def read_tweets(path: Path) -> list[Tweet]:

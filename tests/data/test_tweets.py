@@ -1,7 +1,10 @@
 """TweetData on files made here, and on the real ones where LIT_GELU_DATA names them."""
 
+import warnings
+
 import pytest
 import torch
+from data_checkpoints import loaded_from_checkpoint
 from torch.utils.data import RandomSampler
 from tweet_files import VECTORS, write_tweets
 
@@ -9,6 +12,8 @@ from lit_gelu.data import CorruptDataError, DataArgumentError, DataNotFoundError
 from lit_gelu.data.tweets import TAGS, Tweet, read_tweets
 from lit_gelu.data.word_vectors import cluster_vector, signs
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* has no vector for .* of the tweets' tokens")  # five words have one
+SETS = {"train": "abcdef", "dev": "gh", "test": "ij"}
 PAD, UNKNOWN = [1.0, -1.0], [0.5, 0.5]
 RT, MENTION, LOL, WONT = [1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]
 
@@ -56,13 +61,59 @@ def test_the_file_of_vectors_is_read_once_for_all_sets(tmp_path):
 
 
 def test_what_is_recorded_says_whose_vectors(tmp_path):
-    assert dict(TweetData("here", clusters="50mpaths2").hparams) == {
-        "batch_size": 16,
-        "vectors": "bit paths of 50mpaths2, not the paper's vectors",
-    }
+    said = "bit paths of 50mpaths2, not the paper's vectors"
+    data = TweetData("here", clusters="50mpaths2", order="seed")
+    assert dict(data.hparams) == {"batch_size": 16, "order": "seed", "clusters": "50mpaths2", "substitute": said}
+    assert data.description() == {"batch_size": 16, "order": "seed", "vectors": said}  # as records of old have it
+    for given in ("sub/mine.txt", tmp_path / "mine.txt"):
+        assert TweetData("here", vectors=given).description() == {"batch_size": 16, "vectors": "mine.txt"}
     assert dict(TweetData("here").hparams) == {"batch_size": 16, "vectors": "embeddings-twitter.txt"}
     assert dict(TweetData("here", vectors=tmp_path / "mine.txt").hparams) == {"batch_size": 16, "vectors": "mine.txt"}
     assert TweetData("here", vectors=tmp_path / "mine.txt").vector_file == tmp_path / "mine.txt"
+
+
+@pytest.mark.parametrize(
+    "given", [{"vectors": "vectors.txt"}, {"clusters": "clusters.txt"}, {"vectors": "sub/mine.txt", "order": "seed"}]
+)
+def test_a_module_is_loaded_from_its_own_checkpoint(tmp_path, monkeypatch, given):
+    data = TweetData(write_tweets(tmp_path), batch_size=2, **given)
+    (data.folder / "sub").mkdir()
+    (data.folder / "sub" / "mine.txt").write_text(VECTORS)
+    monkeypatch.setenv("LIT_GELU_DATA", str(tmp_path))
+    loaded = loaded_from_checkpoint(data, tmp_path / "run.ckpt")
+    assert (loaded.vector_file, loaded.uses_clusters) == (data.vector_file, data.uses_clusters)
+    assert dict(loaded.hparams) == dict(data.hparams)
+    for module in (data, loaded):
+        module.setup()
+    assert torch.equal(loaded.train_set.inputs, data.train_set.inputs)
+
+
+@pytest.mark.parametrize(
+    ("option", "content"),
+    [("clusters", ""), ("clusters", "0000\tautre\t40\n"), ("vectors", "UUUNKKK 1 1\n</s> 1 -1\nautre 2 2\n")],
+)
+def test_a_file_without_any_word_of_the_tweets_is_refused(tmp_path, option, content):
+    data = TweetData(write_tweets(tmp_path, **{option: content}), **{option: f"{option}.txt"})
+    with pytest.raises(CorruptDataError, match=rf"{option}\.txt' has no word of the tweets"):
+        data.setup("fit")
+
+
+@pytest.mark.parametrize(("words", "share"), [(8, "20.0%"), (9, None), (10, None)])
+@pytest.mark.parametrize("option", ["clusters", "vectors"])
+def test_the_share_of_tokens_without_a_vector_is_said_where_it_is_large(tmp_path, option, words, share):
+    """Of ten different tokens in all sets, so many have one."""
+    known = "abcdefghij"[:words]
+    tweets = {name: "".join(f"{token}\tO\n" for token in part) for name, part in SETS.items()}
+    vectors = "UUUNKKK 1 1\n</s> 1 -1\n" + "".join(f"{word} 2 2\n" for word in known)
+    clusters = "".join(f"01\t{word}\t40\n" for word in known)
+    root = write_tweets(tmp_path, **tweets, vectors=vectors, clusters=clusters)
+    data = TweetData(root, batch_size=2, **{option: f"{option}.txt"})
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        data.setup()
+    said = [str(warning.message) for warning in caught]
+    assert len(said) == (share is not None)
+    assert all(f"{option}.txt' has no vector for {share} of the tweets' tokens" in text for text in said)
 
 
 @pytest.mark.parametrize("end", ["", "\n", "\n\n", "\n\n\n\n"])

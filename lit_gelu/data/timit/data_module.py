@@ -2,14 +2,14 @@
 
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
 from lit_gelu.data.errors import DataError
-from lit_gelu.data.in_memory import InMemoryDataModule, data_root
+from lit_gelu.data.in_memory import InMemoryDataModule, data_root, recorded_path
 from lit_gelu.data.refusals import check_flags, check_one_of
 from lit_gelu.data.timit.cache import Frames, cached_frames
 from lit_gelu.data.timit.corpus import Split, find_sentences, split_sentences
@@ -82,9 +82,11 @@ class TIMITData(InMemoryDataModule):
         check_flags(padded_statistics=padded_statistics, centre_twice=centre_twice, allow_incomplete=allow_incomplete)
         self.save_hyperparameters({
             "batch_size": batch_size,
+            "corpus": recorded_path(corpus),
             "glottal_stop": glottal_stop,
             "padded_statistics": padded_statistics,
             "centre_twice": centre_twice,
+            "allow_incomplete": allow_incomplete,
         })
         self.folder = data_root(root) / corpus
         self.cache = None if cache is None else Path(cache)
@@ -100,6 +102,12 @@ class TIMITData(InMemoryDataModule):
     def split(self) -> str:
         """Which split it is: ``"core test"``, ``"sample"`` or ``"incomplete"``."""
         return self._sentences().kind
+
+    def description(self) -> dict[str, Any]:
+        """Return what a record says of the data: which corpus was found, in words, and how it is fed."""
+        others = {"corpus", "corpus_found", "allow_incomplete"}
+        kept = {name: value for name, value in self.hparams.items() if name not in others}
+        return kept if self._found is None else {**kept, "corpus": self._found.description}
 
     def prepare_data(self) -> None:
         """Find the sentences, and compute their features unless that was done before."""
@@ -124,7 +132,7 @@ class TIMITData(InMemoryDataModule):
         if self._found is None:
             self._found = split_sentences(find_sentences(self.folder), self.allow_incomplete)
             rank_zero_info(self._found.description)
-            self.save_hyperparameters({"corpus": self._found.description})
+            self.save_hyperparameters({"corpus_found": self._found.description})
         return self._found
 
     def _read(self) -> tuple[Frames, Frames, Frames]:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import soundfile
 import torch
+from data_checkpoints import loaded_from_checkpoint
 from timit_files import noise, write_corpus, write_sample
 from torch.utils.data import RandomSampler, SequentialSampler
 
@@ -103,9 +104,11 @@ def test_what_is_said_and_recorded(tmp_path, caplog):
     data = TIMITData(write_sample(tmp_path), cache=tmp_path / "kept", glottal_stop="ignore")
     assert dict(data.hparams) == {
         "batch_size": 64,
+        "corpus": "timit",
         "glottal_stop": "ignore",
         "padded_statistics": False,
         "centre_twice": False,
+        "allow_incomplete": False,
     }
     with caplog.at_level("INFO"):
         data.prepare_data()
@@ -116,7 +119,26 @@ def test_what_is_said_and_recorded(tmp_path, caplog):
         "1 validation sentences (1 speakers), 1 test sentences (1 speakers)"
     )
     assert [record.message for record in caplog.records] == [line]
-    assert data.hparams["corpus"] == line
+    assert data.hparams["corpus_found"] == line
+    assert data.description() == {  # as records of old have it
+        "batch_size": 64,
+        "glottal_stop": "ignore",
+        "padded_statistics": False,
+        "centre_twice": False,
+        "corpus": line,
+    }
+
+
+def test_a_module_is_loaded_from_its_own_checkpoint(root, monkeypatch):
+    (root / "timit").rename(root / "elsewhere")
+    data = small(root, corpus="elsewhere", centre_twice=True, glottal_stop="ignore")
+    monkeypatch.setenv("LIT_GELU_DATA", str(root))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(root / "cache"))
+    loaded = loaded_from_checkpoint(data, root / "run.ckpt")
+    loaded.setup()
+    assert dict(loaded.hparams) == dict(data.hparams)
+    assert loaded.folder == data.folder
+    assert torch.equal(loaded.val_set.features, data.val_set.features)
 
 
 def test_another_folder(root):
