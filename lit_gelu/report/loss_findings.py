@@ -25,7 +25,7 @@ _ADAPTIVE_EDGE = "Cohen et al. 2022, arXiv 2207.14484"
 _ALONG_STEPS = (
     "LossCurvatureMonitor(['directional', 'critical_sharpness']) measures along the steps that it really takes."
 )
-_WHOSE = "A checkpoint of the run with its optimizer's state, in the folder that is read, says which it was. RunReport() knows it."
+_WHOSE = "A whole checkpoint of the run, in the folder that is read, says which it was. RunReport() knows it."
 _KEEP = "RunReport() keeps learning rates, as does LearningRateMonitor(logging_interval='step')."
 
 
@@ -281,7 +281,7 @@ def steep_steps(curve: LoggedCurve) -> Iterator[RunFinding]:
 
 
 def critical_rate(curve: LoggedCurve, rate: float | None) -> Iterator[RunFinding]:
-    """Yield how near the learning rate, as of `rate_at`, is to the one at which a step along the update gains nothing."""
+    """Yield how near the learning rate, of `rate_at`, is to the one at which a step along the update gains nothing."""
     if rate is None or not curve.values or not curve.values[-1] > 0:
         return
     critical = curve.values[-1]

@@ -107,6 +107,7 @@ def test_state_is_plain_data_and_tells_what_was_replaced(tmp_path):
     assert after["record"] == {
         "epoch": 1,
         "step": 4,
+        "logged_step": 4,
         "order": 0,
         "sites": {name: {"old": "relu", "new": "gelu"} for name in ("net.1", "net.5")},
     }
