@@ -58,6 +58,13 @@ class Data(LightningDataModule):
         return DataLoader(self.examples, batch_size=16)
 
 
+class Shuffled(Data):
+    """As training loaders are: in another order, and without the last batch, of 8 examples."""
+
+    def train_dataloader(self):
+        return DataLoader(self.examples, batch_size=16, shuffle=True, drop_last=True)
+
+
 class Counted(Data):
     """Batches that are no tensors."""
 
@@ -73,6 +80,7 @@ def importable(monkeypatch):
 
     module = ModuleType("curvature_models")
     module.Net, module.TanhNet, module.Data, module.Counted = Net, TanhNet, Data, Counted
+    module.Shuffled = Shuffled
     monkeypatch.setitem(sys.modules, "curvature_models", module)
 
 
@@ -151,6 +159,21 @@ def test_activations_are_measured_in_evaluation_over_all_examples(tmp_path):
     assert relu["mean_squared_derivative"] == pytest.approx((before_relu > 0).mean())
     assert report["gaussian"]["net.1"].keys() >= {"mean_squared_derivative", "kink_mass"}
     assert report["loss"] is None
+
+
+def test_a_training_loader_that_shuffles_gives_the_examples_and_their_number(tmp_path):
+    arguments = ["curvature_models.Net", "--data", "curvature_models.Shuffled", "--quantities", "activations"]
+    report = measured(tmp_path, *arguments, "--samples", "40", "--seed", "7")
+    torch.manual_seed(7)
+    x = torch.cat([x for x, _ in Shuffled().train_dataloader()])
+    with torch.no_grad():
+        assert report["activations"]["net.1"]["mean"] == pytest.approx(Net().net[0](x).mean().item(), rel=1e-9)
+    assert report["samples"] == len(x) == 32
+    (note,) = report["notes"]
+    assert "Shuffled.train_dataloader() gives 32 examples; 40 were asked for." in note
+    assert "leaves out a last batch that is not full" in note
+    (note,) = measured(tmp_path, *[word.replace("Shuffled", "Data") for word in arguments], "--samples", "41")["notes"]
+    assert note == "Data.train_dataloader() gives 40 examples; 41 were asked for."
 
 
 def test_gates_are_measured_where_there_is_nothing_else(tmp_path):

@@ -57,9 +57,9 @@ def build_parser() -> ArgumentParser:
     add_input_shape(parser)
     parser.add_argument("--split", choices=("train", "val", "test"), default="train", help="which of the data to use")
     parser.add_argument(
-        "--samples", type=int, default=1024, metavar="ROWS", help="how many examples, the first of that part"
+        "--samples", type=int, default=1024, metavar="ROWS", help="how many examples: those that its loader gives first"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the order of the data, and of all random vectors")
+    parser.add_argument("--seed", type=int, default=0, help="of a shuffling loader's order, and of all random vectors")
     parser.add_argument(
         "--quantities",
         type=str,

@@ -71,13 +71,17 @@ class CurvatureReport:
 def measure(
     model: LightningModule, data: LightningDataModule, settings: Settings, *, source: str = "", input_sample: Any = None
 ) -> CurvatureReport:
-    """Measure a model on the first examples of its data; the model is left as it was."""
+    """Measure a model on the examples that its data's loader gives first; the model is left as it was."""
     torch.manual_seed(settings.seed % 2**63)  # torch takes no larger one
-    batches = list(first_examples(_batches(data, settings.split), settings.samples))
+    loader = _batches(data, settings.split)
+    batches = list(first_examples(loader, settings.samples))
     examples = sum(count_examples(batch) or 0 for batch in batches)
     report = CurvatureReport(source, type(model).__name__, type(data).__name__, settings, examples)
     if examples < settings.samples:
-        report.notes.append(f"{settings.split} has {examples} examples; {settings.samples} were asked for.")
+        report.notes.append(
+            f"{type(data).__name__}.{settings.split}_dataloader() gives {examples} examples; {settings.samples} were "
+            f"asked for.{_left_out(loader)}"
+        )
     if "activations" in settings.quantities:
         _measure_activations(model, batches, report, input_sample)
     of_loss = settings.of_loss
@@ -120,6 +124,11 @@ def _batches(data: LightningDataModule, split: str) -> Iterable[Any]:
             "module with one loader."
         )
     return loader
+
+
+def _left_out(loader: Iterable[Any]) -> str:
+    """Return that a loader leaves the last examples out, where it does."""
+    return " It leaves out a last batch that is not full." if getattr(loader, "drop_last", False) is True else ""
 
 
 def _measure_activations(
