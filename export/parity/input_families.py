@@ -17,6 +17,7 @@ from lit_gelu.export.parity.integer_inputs import Kind, drawn
 from lit_gelu.export.parity.sample_values import Magnitudes, OfSample
 from lit_gelu.export.preprocessing import RAW_DTYPE, is_data_module, preprocessing_copy, random_pixels, raw_call
 from lit_gelu.export.runtime import OnnxPredictor
+from lit_gelu.export.runtime.ports import Port
 
 GAUSSIAN_ROWS = 32
 EXTREME_ROWS = 8
@@ -261,16 +262,54 @@ def resized(call: Call, shapes: Sequence[Sequence[int | str]], sizes: Mapping[st
     return tuple(tensors)
 
 
-def sample_call(model: nn.Module, preprocessing: nn.Module | None, input_sample: Any, predictor: OnnxPredictor) -> Call:
-    """Return the sample call: of the given sample, of the module's own, or of one made from the file's inputs."""
+def sample_call(
+    model: nn.Module,
+    preprocessing: nn.Module | None,
+    input_sample: Any,
+    predictor: OnnxPredictor,
+    data: Any = None,
+) -> Call:
+    """Return the sample call: of the given sample, the module's own, the data's first rows, or one that is made up."""
     owners = [model] if preprocessing is None else [model, preprocessing]
     if input_sample is None and all(getattr(owner, "example_input_array", None) is None for owner in owners):
-        input_sample = _made_sample(predictor, raw=preprocessing is not None)
+        found = None if preprocessing is not None else _sample_of_data(data, predictor.ports)
+        input_sample = _made_sample(predictor, raw=preprocessing is not None) if found is None else found
     if preprocessing is None:
         return take_apart(model, sample_of(model, input_sample))
     call = raw_call(model, preprocessing, input_sample)
     preprocessing_copy(preprocessing, call)  # its own errors, before it is part of a longer computation
     return call
+
+
+def _sample_of_data(data: Any, ports: Mapping[str, Port]) -> dict[str, Tensor] | None:
+    """Return the first two rows of data that can be read again, if they fit the file's inputs; else ``None``."""
+    if data is None or isinstance(data, Iterator):
+        return None
+    with torch.random.fork_rng(devices=[]):
+        batch = next(iter(list_or_loader(data)), None)
+    if isinstance(batch, Mapping):
+        found = {name: batch[name] for name in ports if name in batch}
+    else:
+        parts = [batch] if isinstance(batch, Tensor) else list(batch or ())
+        found = dict(zip(ports, parts, strict=False))
+    if len(found) < len(ports) or not all(isinstance(value, Tensor) for value in found.values()):
+        return None
+    if not all(_could_be(port, found[name]) for name, port in ports.items()):
+        return None  # what reads the data says in what they do not fit
+    batch_name = next(iter(ports.values())).shape[0]
+    for name, port in ports.items():
+        for axis in (axis for axis, size in enumerate(port.shape) if size == batch_name and isinstance(size, str)):
+            found[name] = found[name].narrow(axis, 0, min(2, found[name].shape[axis]))
+    return found
+
+
+def _could_be(port: Port, value: Tensor) -> bool:
+    """Return whether a tensor of the data has an input's sizes and kind of numbers."""
+    if port.dtype is None or value.ndim != len(port.shape) or not port.shape or 0 in value.shape:
+        return False
+    alike = port.dtype == value.dtype or (port.dtype.is_floating_point and value.is_floating_point())
+    sizes = zip(port.shape, value.shape, strict=True)
+    return alike and all(size == there or not isinstance(size, int) for size, there in sizes)
 
 
 def _made_sample(predictor: OnnxPredictor, *, raw: bool) -> dict[str, Tensor]:

@@ -5,8 +5,9 @@ import onnx
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
-from lit_gelu.export import ParityError, check_parity, export_onnx
+from lit_gelu.export import ModelInputError, ParityError, check_parity, export_onnx
 from lit_gelu.export.inputs import take_apart
 from lit_gelu.export.parity.input_families import other_lengths
 
@@ -130,3 +131,25 @@ def test_a_file_that_runs_on_no_other_batch_than_its_samples_is_reported(tmp_pat
     assert report.row("sample").passed
     assert not report.row("gaussian, batch 32").passed
     assert report.repeatability is None
+
+
+def sound():
+    """A net that takes no sound of fewer than five frames, without an example_input_array."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv1d(3, 8, 3), nn.GELU(), nn.Conv1d(8, 2, 3))
+
+
+@pytest.mark.parametrize("kind", [lambda x: x, lambda x: [(x, x)], lambda x: DataLoader(x, batch_size=4)])
+def test_without_a_sample_the_first_rows_of_the_data_are_one(tmp_path, kind):
+    net, path = sound(), tmp_path / "net.onnx"
+    export_onnx(net, path, torch.randn(2, 3, 12), dynamic_shapes={"input": {2: "time"}})
+    report = check_parity(net, path, kind(torch.randn(10, 3, 12)))
+    assert report.passed
+    assert report.row("data").error < 1e-5
+
+
+def test_a_sample_that_was_made_up_names_the_option(tmp_path):
+    net, path = sound(), tmp_path / "net.onnx"
+    export_onnx(net, path, torch.randn(2, 3, 12), dynamic_shapes={"input": {2: "time"}})
+    with pytest.raises(ModelInputError, match="give that as input_sample="):
+        check_parity(net, path)

@@ -264,3 +264,14 @@ def test_without_a_sample_one_is_made_from_the_files_inputs(tmp_path):
     assert found.outputs == given.outputs
     y, int8 = net(rows[200:]).detach().double().numpy(), OnnxPredictor(tmp_path / "int8.onnx")(rows[200:]).numpy()
     assert found.outputs[0].sqnr == pytest.approx(10 * np.log10((y**2).sum() / ((y - int8) ** 2).sum()), abs=0.01)
+
+
+def test_without_a_sample_the_first_rows_of_the_data_are_one(tmp_path):
+    """The net takes no sound of fewer than five frames, which is open, and has no example_input_array."""
+    torch.manual_seed(0)
+    net, rows = nn.Sequential(nn.Conv1d(3, 8, 3), nn.GELU(), nn.Conv1d(8, 2, 3)), torch.randn(50, 3, 12)
+    export_onnx(net, tmp_path / "net.onnx", rows[:2], dynamic_shapes={"input": {2: "time"}})
+    quantize_onnx(tmp_path / "net.onnx", tmp_path / "int8.onnx", rows)
+    report = check_quantized(net, tmp_path / "int8.onnx", rows, strict=False)
+    assert not report.faults
+    assert report.outputs[0].sqnr > 20
