@@ -188,8 +188,9 @@ def _require_float(file: ModelFile) -> str:
         )
     if file.external:
         raise ModelFileError(
-            f"{name} keeps its weights in {', '.join(file.external)}: files above 2 GB are not quantised. Quantise "
-            "parts of the model."
+            f"{name} keeps its weights in {', '.join(file.external)}, and only files that hold theirs are quantised. "
+            "Save it with its weights inside, such as onnx.save(onnx.load(path), path). A model above 2 GB cannot be "
+            "saved so: quantise parts of it."
         )
     return metadata.target
 

@@ -77,6 +77,8 @@ def broken_files(folder):
     others = onnx.load(folder / "net.onnx")
     others.ClearField("metadata_props")
     onnx.save(others, folder / "others.onnx")
+    beside = {"save_as_external_data": True, "location": "weights", "size_threshold": 0}
+    onnx.save(onnx.load(folder / "net.onnx"), folder / "beside.onnx", **beside)
     (folder / "text.onnx").write_text("no model")
 
 
@@ -88,6 +90,7 @@ def test_what_cannot_be_quantised(tmp_path):
         "gelu.onnx": (ExportOptionError, "no operator that is quantised"),
         "int8.onnx": (ExportOptionError, "is quantised already"),
         "others.onnx": (ModelFileError, "does not carry lit-gelu's metadata"),
+        "beside.onnx": (ModelFileError, "Save it with its weights inside"),
         "text.onnx": (ModelFileError, "no ONNX model"),
         "none.onnx": (ModelFileError, "There is no file"),
     }
