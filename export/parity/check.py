@@ -101,8 +101,8 @@ def check_parity(
         path: The file.
         data: A tensor, a DataLoader or a LightningDataModule (its test data); batches begin with the inputs. For a
             file that takes raw pixels: raw pixels, or a data module with ``preprocessing()`` and ``raw_test_inputs()``.
-        input_sample: As `export_onnx` takes it; by default ``example_input_array``, else the first rows of the data,
-            else made from the file's input shapes.
+        input_sample: As `export_onnx` takes it; by default ``example_input_array``, else made from the file's input
+            shapes, or where the module does not take that, the first rows of the data.
         tolerance: What float32 arithmetic may cost, in units of the largest output; at 0 a file may be off by twice
             PyTorch's own error, so that what PyTorch computes exactly has to be exact.
         providers: As ``onnxruntime.InferenceSession`` takes them.
@@ -150,8 +150,8 @@ def check_parity(
         )
     model = without_wrappers(model)
     preprocessing = preprocessing_of_file(metadata.preprocessing, name, preprocessing, data)
-    call = sample_call(model, preprocessing, input_sample, predictor, data)
-    batches, raw = data, preprocessing is not None
+    call, batches = sample_call(model, preprocessing, input_sample, predictor, data)
+    raw = preprocessing is not None
     if preprocessing is not None:
         batches, unread = raw_data_of(data)
         notes += unread + other_preprocessing(metadata.preprocessing, preprocessing)

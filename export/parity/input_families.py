@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lit_gelu.export.copying import evaluation_copy
 from lit_gelu.export.errors import ModelInputError
-from lit_gelu.export.inputs import Call, plain_tensor, sample_of, take_apart
+from lit_gelu.export.inputs import Call, FlatModule, plain_tensor, sample_of, take_apart
 from lit_gelu.export.parity.integer_inputs import Kind, drawn
 from lit_gelu.export.parity.sample_values import Magnitudes, OfSample
 from lit_gelu.export.preprocessing import RAW_DTYPE, is_data_module, preprocessing_copy, random_pixels, raw_call
@@ -168,13 +170,11 @@ def _loader_of(module: Any) -> Iterable[Any]:
 
 def _inputs_of(batch: Any, model: nn.Module, call: Call) -> Batch:
     """Return the input tensors of one batch."""
-    if isinstance(batch, Tensor):
-        parts: list[Any] = [batch]
-    elif isinstance(batch, Mapping):
+    if isinstance(batch, Mapping):
         known = inspect.signature(model.forward).parameters
         parts = [batch[name] for name in call.names if name in batch and name in known]
     else:
-        parts = list(batch)[: len(call.names)]
+        parts = _parts(batch)[: len(call.names)]
     tensors = [plain_tensor(part) for part in parts if isinstance(part, Tensor)]
     if len(tensors) != len(call.names):
         raise ModelInputError(
@@ -268,39 +268,77 @@ def sample_call(
     input_sample: Any,
     predictor: OnnxPredictor,
     data: Any = None,
-) -> Call:
-    """Return the sample call: of the given sample, the module's own, the data's first rows, or one that is made up."""
+) -> tuple[Call, Any]:
+    """Return the sample call, and the data, which a look for a sample leaves whole."""
+    # The given sample, the module's own, one that is made up, or the data's first rows.
     owners = [model] if preprocessing is None else [model, preprocessing]
     if input_sample is None and all(getattr(owner, "example_input_array", None) is None for owner in owners):
-        found = None if preprocessing is not None else _sample_of_data(data, predictor.ports)
-        input_sample = _made_sample(predictor, raw=preprocessing is not None) if found is None else found
+        if preprocessing is None:
+            input_sample, data = _found_sample(model, predictor, data)
+        else:
+            input_sample = _made_sample(predictor, raw=True)
     if preprocessing is None:
-        return take_apart(model, sample_of(model, input_sample))
+        return take_apart(model, sample_of(model, input_sample)), data
     call = raw_call(model, preprocessing, input_sample)
     preprocessing_copy(preprocessing, call)  # its own errors, before it is part of a longer computation
-    return call
+    return call, data
 
 
-def _sample_of_data(data: Any, ports: Mapping[str, Port]) -> dict[str, Tensor] | None:
-    """Return the first two rows of data that can be read again, if they fit the file's inputs; else ``None``."""
-    if data is None or isinstance(data, Iterator):
-        return None
+def _found_sample(model: nn.Module, predictor: OnnxPredictor, data: Any) -> tuple[dict[str, Tensor], Any]:
+    """Return a sample that is made up, or where the module does not take that, the data's first rows; and the data."""
+    # Data may be slow to open, or be there once only: they are read where nothing else helps.
+    made, error = None, None
+    try:
+        made = _made_sample(predictor, raw=False)
+    except ModelInputError as refused:
+        error = refused
+    if data is not None and (made is None or not _takes(model, made)):
+        found, data = _sample_of_data(data, predictor.ports)
+        made = made if found is None else found
+    if made is None:
+        raise error or ModelInputError("The file has no inputs.")
+    return made, data
+
+
+def _takes(model: nn.Module, sample: Mapping[str, Tensor]) -> bool:
+    """Return whether a copy of a module runs on a sample."""
+    twin = evaluation_copy(model)
+    try:
+        call = take_apart(twin, sample)
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            FlatModule(twin, call).run([tensor.clone() for tensor in call.tensors])
+    except Exception:  # noqa: BLE001 - forward is the user's: it may fail in any way
+        return False
+    return True
+
+
+def _sample_of_data(data: Any, ports: Mapping[str, Port]) -> tuple[dict[str, Tensor] | None, Any]:
+    """Return the first two rows of data, ``None`` if they do not fit the file's inputs, and all of the data."""
     with torch.random.fork_rng(devices=[]):
-        batch = next(iter(list_or_loader(data)), None)
+        batches = iter(list_or_loader(data))
+        batch = next(batches, None)
+    # Opened once: what was looked at is put back in front.
+    whole = batches if batch is None else itertools.chain([batch], batches)
     if isinstance(batch, Mapping):
         found = {name: batch[name] for name in ports if name in batch}
     else:
-        parts = [batch] if isinstance(batch, Tensor) else list(batch or ())
-        found = dict(zip(ports, parts, strict=False))
+        found = dict(zip(ports, _parts(batch), strict=False))
     if len(found) < len(ports) or not all(isinstance(value, Tensor) for value in found.values()):
-        return None
+        return None, whole
     if not all(_could_be(port, found[name]) for name, port in ports.items()):
-        return None  # what reads the data says in what they do not fit
+        return None, whole  # what reads the data says in what they do not fit
     batch_name = next(iter(ports.values())).shape[0]
     for name, port in ports.items():
         for axis in (axis for axis, size in enumerate(port.shape) if size == batch_name and isinstance(size, str)):
             found[name] = found[name].narrow(axis, 0, min(2, found[name].shape[axis]))
-    return found
+    return found, whole
+
+
+def _parts(batch: Any) -> list[Any]:
+    """Return the parts of a batch that is no mapping."""
+    if isinstance(batch, Tensor):
+        return [batch]
+    return list(batch) if isinstance(batch, Iterable) else []
 
 
 def _could_be(port: Port, value: Tensor) -> bool:

@@ -1,10 +1,12 @@
 """The data that `check_parity` takes, and the inputs it makes."""
 
+import numpy as np
 import pytest
 import torch
 from export_cases import gelu_net
 from lightning.pytorch import LightningDataModule
-from torch.utils.data import DataLoader, TensorDataset
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from lit_gelu.export import ModelInputError, check_parity, export_onnx
 from lit_gelu.export.inputs import take_apart
@@ -58,6 +60,63 @@ def test_data_come_as_tensor_loader_dict_or_data_module(exported, data, rows):
     assert counts == {rows}
 
 
+class Once(IterableDataset):
+    """Rows of a generator, as of a stream: they are there once."""
+
+    def __init__(self, rows):
+        self.rows = iter(rows)
+
+    def __iter__(self):
+        return self.rows
+
+
+class OnceOpened:
+    """Batches that can be read once, and say so."""
+
+    def __init__(self, batches):
+        self.batches, self.opened = batches, 0
+
+    def __iter__(self):
+        self.opened += 1
+        assert self.opened == 1
+        return iter(self.batches)
+
+
+@pytest.fixture(scope="module")
+def exported_sound(tmp_path_factory):
+    """A net that takes no sample made up of two frames, and no other is known."""
+    torch.manual_seed(0)
+    net, path = nn.Sequential(nn.Conv1d(3, 4, 3), nn.GELU()), tmp_path_factory.mktemp("parity") / "net.onnx"
+    export_onnx(net, path, torch.randn(2, 3, 12), dynamic_shapes={"input": {2: "time"}})
+    return net, path
+
+
+@pytest.mark.parametrize("made", ["made up", "of the data"])
+@pytest.mark.parametrize(
+    "once",
+    [
+        lambda rows: DataLoader(Once(rows), batch_size=5),
+        lambda rows: OnceOpened(list(rows.split(5))),
+        lambda rows: iter(rows.split(5)),
+    ],
+)
+def test_data_that_are_there_once_are_compared_whole(exported, exported_sound, made, once):
+    net, path = exported if made == "made up" else exported_sound
+    rows = torch.randn(20, 6) if made == "made up" else torch.randn(20, 3, 12)
+    assert check_parity(net, path, once(rows)).row("data").count == 20
+
+
+def test_a_data_module_is_set_up_once(exported, exported_sound):
+    class Sounds(Batches):
+        def setup(self, stage):
+            super().setup(stage)
+            self.data = TensorDataset(torch.randn(20, 3, 12))
+
+    for (net, path), data in ((exported, Batches()), (exported_sound, Sounds())):
+        assert check_parity(net, path, data).row("data").count == 20
+        assert data.stages == ["test"]
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -66,6 +125,8 @@ def test_data_come_as_tensor_loader_dict_or_data_module(exported, data, rows):
         ([], "hold no batch"),
         (3, "data=int holds no batches"),
         (DataLoader([{"wrong": torch.zeros(6)}]), "gives 0 input tensors"),
+        ([np.zeros((3, 6), np.float32)], "gives 0 input tensors"),
+        ([3], "gives 0 input tensors"),
     ],
 )
 def test_data_that_do_not_fit(exported, data, message):
@@ -82,3 +143,9 @@ def test_extremes_stay_in_the_range_of_the_dtype(dtype, largest):
     assert max(float(batch[0].abs().max()) for batch in found.values()) < largest
     assert len(found["gaussian, batch 32"][0]) == 32
     assert torch.equal(found["gaussian, batch 2"][0], found["gaussian, batch 32"][0][:2])
+
+
+def test_arrays_of_a_net_that_needs_their_first_rows(exported_sound):
+    net, path = exported_sound
+    with pytest.raises(ModelInputError, match="fails on the input sample"):
+        check_parity(net, path, [np.zeros((3, 3, 12), np.float32)])
