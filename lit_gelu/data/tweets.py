@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +26,18 @@ class Tweet(NamedTuple):
 
     tokens: tuple[str, ...]
     tags: tuple[int, ...]
+
+
+class WordTable(NamedTuple):
+    """Vectors of words in one tensor: a tensor for each would take a file descriptor each on its way to a process."""
+
+    rows: Mapping[str, int]
+    vectors: Tensor  # [words, size]
+
+    @classmethod
+    def of(cls, vectors: Mapping[str, Tensor]) -> "WordTable":
+        """Return the table of some words' vectors."""
+        return cls({word: row for row, word in enumerate(vectors)}, torch.stack(list(vectors.values())))
 
 
 class TweetData(InMemoryDataModule):
@@ -65,6 +77,8 @@ class TweetData(InMemoryDataModule):
         ('data/tweets', "bit paths of 50mpaths2, not the paper's vectors")
     """
 
+    _table: WordTable | None = None  # of the class: a module that was pickled before there were tables has none
+
     def __init__(
         self,
         root: str | os.PathLike[str] | None = None,
@@ -82,7 +96,6 @@ class TweetData(InMemoryDataModule):
         self.folder = data_root(root) / "tweets"
         self.uses_clusters = clusters is not None
         self.vector_file = self.folder / (clusters or vectors or VECTORS)
-        self._vectors: dict[str, Tensor] | None = None
         # Each under the name of its argument, so that `load_from_checkpoint` gives back what there was.
         if clusters is None:
             self.save_hyperparameters({"batch_size": batch_size, "vectors": recorded_path(vectors or VECTORS)})
@@ -129,19 +142,19 @@ class TweetData(InMemoryDataModule):
     def _read(self, *names: str) -> list[InMemorySamples]:
         self.prepare_data()  # files may be missing on a node where Lightning has not called it
         parts = [read_tweets(self.folder / name) for name in names]
-        vectors = self._word_vectors()
-        return [InMemorySamples(windows(tweets, vectors), _tags(tweets)) for tweets in parts]
+        table = self._word_table()
+        return [InMemorySamples(windows(tweets, table), _tags(tweets)) for tweets in parts]
 
-    def _word_vectors(self) -> dict[str, Tensor]:
+    def _word_table(self) -> WordTable:
         """Return the vectors of the words of all sets, from their file, which is read once: it may be large."""
-        if self._vectors is None:
+        if self._table is None:
             tweets = [tweet for name in _FILES for tweet in read_tweets(self.folder / name)]
             tokens = [token for tweet in tweets for token in tweet.tokens]
             read = read_cluster_vectors if self.uses_clusters else read_word_vectors
             vectors = read(self.vector_file, set(tokens))
             check_coverage(self.vector_file, tokens, vectors)
-            self._vectors = vectors
-        return self._vectors
+            self._table = WordTable.of(vectors)
+        return self._table
 
 
 def check_coverage(path: Path, tokens: Collection[str], vectors: Collection[str]) -> None:
@@ -174,16 +187,14 @@ def read_tweets(path: Path) -> list[Tweet]:
     return read
 
 
-def windows(tweets: list[Tweet], vectors: dict[str, Tensor]) -> Tensor:
+def windows(tweets: list[Tweet], table: WordTable) -> Tensor:
     """Concatenate the vectors of a token's left neighbour, the token and its right one: ``[tokens, 3 * size]``."""
     # Tweets do not see each other: ``</s>`` stands on both sides of each.
-    rows = {word: row for row, word in enumerate(vectors)}
-    table = torch.stack(list(vectors.values()))
-    numbers = []
+    rows, numbers = table.rows, []
     for tweet in tweets:
         found = [rows.get(token, rows[UNKNOWN]) for token in tweet.tokens]
         numbers.append(torch.tensor([rows[PADDING], *found, rows[PADDING]]).unfold(0, 3, 1))
-    return table[torch.cat(numbers)].flatten(start_dim=1)
+    return table.vectors[torch.cat(numbers)].flatten(start_dim=1)
 
 
 def _token(line: str, path: Path, number: int) -> tuple[str, int]:

@@ -1,5 +1,7 @@
 """TweetData on files made here, and on the real ones where LIT_GELU_DATA names them."""
 
+import io
+import pickle
 import warnings
 
 import pytest
@@ -58,6 +60,36 @@ def test_the_file_of_vectors_is_read_once_for_all_sets(tmp_path):
     (data.folder / "vectors.txt").write_text("another file by now")
     data.setup("test")
     assert data.test_set.inputs.tolist()[1] == PAD + LOL + UNKNOWN
+
+
+class _TensorsApart(pickle.Pickler):
+    """Pickles but tensors, which it counts: on its way to another process each takes a file descriptor."""
+
+    def __init__(self, file):
+        super().__init__(file)
+        self.storages = set()
+
+    def persistent_id(self, value):
+        if isinstance(value, torch.Tensor):
+            self.storages.add(value.untyped_storage().data_ptr())
+            return True
+        return None
+
+
+def test_a_module_that_is_set_up_goes_to_other_processes_with_few_tensors(tmp_path):
+    data = TweetData(write_tweets(tmp_path), batch_size=2, vectors="vectors.txt")
+    data.setup()
+    pickler = _TensorsApart(io.BytesIO())
+    pickler.dump(data)
+    assert len(pickler.storages) <= 7  # inputs and labels of three sets, and what all words have
+
+
+def test_a_module_that_was_pickled_before_vectors_were_kept(tmp_path):
+    data = TweetData(write_tweets(tmp_path), batch_size=2, vectors="vectors.txt")
+    vars(data).pop("_table", None)
+    loaded = pickle.loads(pickle.dumps(data))
+    loaded.setup()
+    assert loaded.test_set.inputs.tolist()[1] == PAD + LOL + UNKNOWN
 
 
 def test_what_is_recorded_says_whose_vectors(tmp_path):
