@@ -22,12 +22,12 @@ from lit_gelu.callbacks.swap.refusals import (
     refuse_blended,
     refuse_parameters_after_wrapping,
     refuse_sharding,
-    swaps_stay_behind,
-    warn_of_lost_swap,
+    trains_elsewhere,
+    warn_of_activations_before_fit,
 )
 from lit_gelu.callbacks.swap.run import SwapRun
 from lit_gelu.callbacks.swap.schedule import MetricTrigger, Mode, SwapSchedule
-from lit_gelu.callbacks.trainer_facts import logged_step, refuse_mixed_packages
+from lit_gelu.callbacks.trainer_facts import is_trial_run, logged_step, refuse_mixed_packages
 from lit_gelu.callbacks.trainer_loggers import Path, log_figures, log_texts, require_logger
 from lit_gelu.surgery import NoMatchError, OnObstacle, SwapReport
 
@@ -67,8 +67,8 @@ class ActivationSwap(RestorableSwap):
     ``torch.compile`` builds new graphs for a new activation, for an annealed one once more at its end.
 
     *In processes of their own*, with the strategies ``ddp_spawn``, ``ddp_fork`` and ``ddp_notebook``, the swap is made
-    and saved there, but Lightning does not bring it back to the module that was given to ``fit``: there is a warning.
-    Build the module from the run's checkpoint with `lit_gelu.callbacks.load_from_checkpoint`.
+    and saved there, but Lightning does not bring it back to the module that was given to ``fit``: there is a warning at
+    the end. Build the module from the run's checkpoint with `lit_gelu.callbacks.load_from_checkpoint`.
 
     Other callbacks learn of the swap through `lit_gelu.callbacks.ActivationSwapListener`.
 
@@ -157,7 +157,8 @@ class ActivationSwap(RestorableSwap):
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
         self.compilation = CompilationCounter()
-        self._stays_behind = False  # whether the module of the main process will not get this swap
+        # What the module has in the main process, if the fit runs in others. The first swap of the Trainer keeps it.
+        self._given: Mapping[str, Any] | None = None
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -170,10 +171,11 @@ class ActivationSwap(RestorableSwap):
                 require_logger(trainer, "ActivationSwap(curvature=True)", ", or leave curvature out")
                 require_forward(pl_module)
         self.connect(trainer, pl_module)
-        # A checkpoint is loaded later, so that what is settled now is so in the main process too.
-        self._stays_behind = stage == "fit" and not self._settled and swaps_stay_behind(trainer)
-        if self._stays_behind:
-            warn_of_lost_swap(trainer, self.state_key, made=False)
+        run = self._running()
+        # A checkpoint is loaded later, so that what is there now is so in the main process too.
+        self._given = (
+            run.activations() if stage == "fit" and run.swaps[0] is self and trains_elsewhere(trainer) else None
+        )
 
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -240,14 +242,9 @@ class ActivationSwap(RestorableSwap):
 
     @override
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Warn again, beside what will be done next, if the main process does not get the swap."""
-        if self._stays_behind and self.applied:
-            warn_of_lost_swap(trainer, self.state_key, made=True)
-
-    @property
-    def _settled(self) -> bool:
-        """Whether the swap was made, and nothing of it is still to come."""
-        return self.applied and (self.live is None or self.live.annealing is None)
+        """Warn if the module in the main process is left with other activations than it was trained with."""
+        if self._given is not None and not is_trial_run(trainer):
+            warn_of_activations_before_fit(trainer, self._given, self._running().activations())
 
     def _running(self) -> SwapRun:
         if self.run is None:

@@ -1,6 +1,7 @@
 """Runs in which a swap would go wrong: refused before training starts, or warned of."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import StochasticWeightAveraging, WeightAveraging
@@ -60,23 +61,26 @@ def refuse_averaging(trainer: Trainer) -> None:
             )
 
 
-def swaps_stay_behind(trainer: Trainer) -> bool:
+def trains_elsewhere(trainer: Trainer) -> bool:
     """Return whether a fit runs in processes of its own, from which Lightning brings back weights, but no swaps."""
     return isinstance(trainer.strategy.launcher, _MultiProcessingLauncher)
 
 
-def warn_of_lost_swap(trainer: Trainer, what: str, *, made: bool) -> None:
-    """Say that the module at hand will not have a swap, and where the swapped module is to be had."""
-    # Nothing here could bring the swap back: the main process calls no hook of a callback, before the fit or after it.
+def warn_of_activations_before_fit(trainer: Trainer, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Say where the module in the main process has other activations than were trained, and how to get those."""
+    # Nothing here could bring a swap back: the main process calls no hook of a callback, before the fit or after it.
     # It is no refusal, since checkpoints, reports and exports are made in the fit's own processes, and are right.
-    tense = "has now" if made else "will have"
+    # It comes at the end: before, nobody knows whether a swap will be made or a checkpoint take one back.
+    sites = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+    if not sites:
+        return
     saved = "" if trainer.checkpoint_callbacks else " No callback of this Trainer saves one: add ModelCheckpoint()."
     rank_zero_warn(
-        f"{what}: this strategy trains in processes of its own (ddp_spawn, ddp_fork, ddp_notebook). From these "
-        f"Lightning brings back the trained weights, but not the swap: the module that was given to fit {tense} the "
-        "weights of the new activations and computes the old ones. Do not use it after the fit. Build the module from "
-        "the run's checkpoint with lit_gelu.callbacks.load_from_checkpoint, or train with strategy='ddp' or on one "
-        f"device.{saved}"
+        "ActivationSwap: this strategy trains in processes of its own (ddp_spawn, ddp_fork, ddp_notebook). From these "
+        "Lightning brings back the trained weights, but not the activations: the module in the main process has the "
+        f"activations from before the fit, which are others at {', '.join(sites)}. Do not use it. Build the module "
+        "from the run's checkpoint with lit_gelu.callbacks.load_from_checkpoint, or train with strategy='ddp' or on "
+        f"one device.{saved}"
     )
 
 

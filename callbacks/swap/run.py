@@ -13,7 +13,12 @@ from lit_gelu.callbacks.swap.checkpoint import ACTIVATIONS_KEY, GROUPS_KEY, SWAP
 from lit_gelu.callbacks.swap.history import SwapRecord
 from lit_gelu.callbacks.swap.parameter_groups import ParameterGroups
 from lit_gelu.errors import shown
-from lit_gelu.surgery.activation_record import describe_differences, read_activations, record_activations
+from lit_gelu.surgery.activation_record import (
+    ActivationRecord,
+    describe_differences,
+    read_activations,
+    record_activations,
+)
 from lit_gelu.surgery.errors import CheckpointMismatchError
 from lit_gelu.surgery.marks import is_mark, without_marks
 
@@ -81,6 +86,11 @@ class SwapRun:
         for swap in changed:
             swap.tell_restored(self.trainer, self.pl_module)
 
+    def activations(self) -> ActivationRecord:
+        """Return the activation at every site of the module."""
+        registry = registry_for(self.pl_module, [swap.registry for swap in self.swaps])
+        return record_activations(self.pl_module, registry, name_opaque=True)
+
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Add which swaps were made, which activations there are, and which parameters are in which group."""
         made = [(swap.record, swap.state_key) for swap in self.swaps if swap.record is not None]
@@ -88,7 +98,7 @@ class SwapRun:
             {"state_key": key, "record": record.to_dict()}
             for record, key in sorted(made, key=lambda item: item[0].order)
         ]
-        checkpoint.setdefault(ACTIVATIONS_KEY, self._activations())
+        checkpoint.setdefault(ACTIVATIONS_KEY, self.activations())
         if self.groups is not None and self._changed and "optimizer_states" in checkpoint:
             checkpoint[GROUPS_KEY] = self.groups.record()
 
@@ -120,14 +130,10 @@ class SwapRun:
                 "(lit_gelu.surgery.swap), or resume from another checkpoint."
             )
 
-    def _activations(self) -> dict[str, Any]:
-        registry = registry_for(self.pl_module, [swap.registry for swap in self.swaps])
-        return dict(record_activations(self.pl_module, registry, name_opaque=True))
-
     def _check_activations(self, checkpoint: Checkpoint, unknown: set[str]) -> None:
         """Refuse a checkpoint of other activations, or only warn if that was asked for."""
         recorded = read_activations(checkpoint.get(ACTIVATIONS_KEY, {}))
-        differences = describe_differences(recorded, self._activations())
+        differences = describe_differences(recorded, self.activations())
         if not differences:
             return
         swaps = f" The checkpoint was trained with {', '.join(sorted(unknown))}, which is not here." if unknown else ""

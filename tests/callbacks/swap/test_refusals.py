@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from callback_helpers import SmallNet, activations_of, collected_warnings, loader, quiet_trainer
+from callback_helpers import SaveEachEpoch, SmallNet, activations_of, collected_warnings, loader, quiet_trainer
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.callbacks import (
     EMAWeightAveraging,
@@ -190,7 +190,7 @@ def test_two_ranks_resume_from_a_checkpoint_with_a_swap(tmp_path, build):
 
 @pytest.fixture
 def said(tmp_path, monkeypatch):
-    """A file with the warnings of lost swaps, from whatever process."""
+    """A file with the warnings of modules that keep other activations, from whatever process."""
     path = tmp_path / "said.txt"
     path.write_text("")
 
@@ -202,28 +202,72 @@ def said(tmp_path, monkeypatch):
     return path
 
 
+FORKED = {"strategy": "ddp_fork", "devices": 1}
+
+
 @pytest.mark.forks
 @pytest.mark.parametrize("saves", [True, False])
 def test_a_swap_that_does_not_come_back_from_other_processes_is_told(tmp_path, said, saves):
     callbacks = [ModelCheckpoint(tmp_path / "saved", save_last=True)] if saves else []
     model = SmallNet(dropout=0)
-    options = {"strategy": "ddp_fork", "devices": 1, "enable_checkpointing": saves}
-    quiet_trainer(tmp_path, ActivationSwap(RELU_TO_GELU, at_epoch=1), *callbacks, **options).fit(model, loader())
-    before, after = said.read_text().splitlines()
-    assert ("will have the weights" in before, "has now the weights" in after) == (True, True)
-    assert ("add ModelCheckpoint()" in before, "add ModelCheckpoint()" in after) == (not saves, not saves)
-    assert activations_of(model) == ["ReLU", "ReLU"]  # what the warnings say of Lightning
+    swaps = ActivationSwap({"net.1": "gelu"}, at_epoch=0), ActivationSwap({"net.5": "gelu"}, at_epoch=1)
+    quiet_trainer(tmp_path, *swaps, *callbacks, **FORKED, enable_checkpointing=saves).fit(model, loader())
+    (message,) = said.read_text().splitlines()  # one for both
+    assert "from before the fit, which are others at net.1, net.5." in message
+    assert ("add ModelCheckpoint()" in message) == (not saves)
+    assert activations_of(model) == ["ReLU", "ReLU"]  # what the warning says of Lightning
     if saves:
-        loaded = load_from_checkpoint(SmallNet, tmp_path / "saved" / "last.ckpt")  # what they advise
+        loaded = load_from_checkpoint(SmallNet, tmp_path / "saved" / "last.ckpt")  # what it advises
         assert activations_of(loaded) == ["GELU", "GELU"]
         assert all(torch.equal(a, b) for a, b in zip(model.parameters(), loaded.parameters(), strict=True))
+
+
+@pytest.mark.forks
+@pytest.mark.filterwarnings("ignore:.*will not be made")
+def test_a_swap_that_only_other_processes_take_back_is_told(tmp_path, said):
+    class End(Callback):
+        def on_train_end(self, trainer, pl_module):
+            (tmp_path / "trained.txt").write_text(" ".join(activations_of(pl_module)))
+
+    model, swap = SmallNet(dropout=0), ActivationSwap(RELU_TO_GELU, at_step=6)
+    quiet_trainer(tmp_path, swap, SaveEachEpoch(tmp_path)).fit(model, loader())
+    trainer = quiet_trainer(tmp_path / "b", swap, End(), **FORKED, max_steps=5)
+    trainer.fit(model, loader(), ckpt_path=tmp_path / "epoch0.ckpt")
+    assert (tmp_path / "trained.txt").read_text() == "ReLU ReLU"
+    assert activations_of(model) == ["GELU", "GELU"]
+    (message,) = said.read_text().splitlines()
+    assert "from before the fit, which are others at net.1, net.5." in message
+
+
+@pytest.mark.forks
+@pytest.mark.filterwarnings("ignore:.*will not be made")
+@pytest.mark.parametrize(
+    ("swap", "options"),
+    [
+        pytest.param({"at_epoch": 50}, {}, id="beyond the end"),
+        pytest.param({"when": "train_loss", "reaches": -1.0}, {}, id="a metric that never fires"),
+        pytest.param({"at_epoch": 1}, {"fast_dev_run": True}, id="a trial run before the swap"),
+        pytest.param({"at_epoch": 0}, {"fast_dev_run": True}, id="a trial run with the swap"),
+    ],
+)
+def test_nothing_is_told_where_no_swap_comes(tmp_path, said, swap, options):
+    quiet_trainer(tmp_path, ActivationSwap(RELU_TO_GELU, **swap), **FORKED, **options).fit(SmallNet(), loader())
+    assert not said.read_text()
+
+
+@pytest.mark.forks
+@pytest.mark.filterwarnings("ignore:.*will change nothing")
+def test_a_swap_that_replaces_nothing_is_not_told(tmp_path, said):
+    swap = ActivationSwap({"activation:relu": "relu"}, at_epoch=0)
+    quiet_trainer(tmp_path, swap, **FORKED).fit(SmallNet(), loader())
+    assert not said.read_text()
 
 
 @pytest.mark.forks
 def test_a_swap_that_the_main_process_has_already_is_not_told(tmp_path, said):
     model, swap = SmallNet(dropout=0), ActivationSwap(RELU_TO_GELU, at_epoch=0)
     quiet_trainer(tmp_path, swap, max_epochs=1).fit(model, loader())
-    quiet_trainer(tmp_path / "b", swap, strategy="ddp_fork", devices=1, max_epochs=1).fit(model, loader())
+    quiet_trainer(tmp_path / "b", swap, **FORKED, max_epochs=1).fit(model, loader())
     assert activations_of(model) == ["GELU", "GELU"]
     assert not said.read_text()
 
