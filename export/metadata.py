@@ -7,7 +7,7 @@ import re
 import secrets
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -99,10 +99,16 @@ class FileMetadata(ExportOptions):
     def to_properties(self) -> dict[str, str]:
         """Return the metadata as ONNX stores it: text by key, which begins with ``lit_gelu.``."""
         plain = {**vars(self), "sites": [vars(site) for site in self.sites], "format": FORMAT_VERSION}
+        if not self.rows_depend:  # releases before this entry refuse what they do not know
+            del plain["rows_depend"]
         return {
             PREFIX + key: value if isinstance(value, str) else json.dumps(value, sort_keys=True)
             for key, value in plain.items()
         }
+
+
+_ENTRIES = frozenset(entry.name for entry in fields(FileMetadata))
+_OF_SITES = frozenset(entry.name for entry in fields(SiteRecord))
 
 
 def read_metadata(properties: Mapping[str, str], file: str) -> FileMetadata:
@@ -111,8 +117,9 @@ def read_metadata(properties: Mapping[str, str], file: str) -> FileMetadata:
     if found.pop("format", str(FORMAT_VERSION)) != str(FORMAT_VERSION):
         raise ModelFileError(f"{file} was written by another release of lit-gelu. Export it again with this one.")
     try:
+        # Entries of later releases are passed over: one that changes what the others mean has another format.
         values: dict[str, Any] = {
-            **found,
+            **{key: value for key, value in found.items() if key in _ENTRIES},
             **{key: found[key] for key in _ALWAYS},
             "opset": _read(found["opset"], "opset", _is_count, "a number"),
             "versions": _read(found["versions"], "versions", _are_texts_by_name, "texts by name"),
@@ -152,6 +159,7 @@ def _read(text: str, key: str, accepts: Callable[[Any], bool], kind: str) -> Any
 
 def _site(row: dict[str, Any]) -> SiteRecord:
     """Return one site; its spec names a registered activation, or one that cannot be built again."""
+    row = {key: value for key, value in row.items() if key in _OF_SITES}
     texts = [value for key, value in row.items() if key not in {"operators", "calls"}]
     if not (_are_texts(texts) and _are_texts(row["operators"]) and _is_count(row["calls"])):
         raise ModelFileError(f"{PREFIX}sites holds {shown(row)}")

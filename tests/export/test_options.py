@@ -1,6 +1,7 @@
 """One record of an export's options: function, file, callback and command line have all of it."""
 
 import inspect
+import json
 
 import numpy as np
 import onnx
@@ -103,3 +104,15 @@ def test_a_boolean_of_numpy_is_one(tmp_path):
     assert report.census["Softmax"] == 1
     assert check_parity(nn.GELU(), tmp_path / "net.onnx").passed
     assert ExportOptions.checked(softmax=np.bool_(False)).softmax is False
+
+
+def test_entries_of_later_releases_are_passed_over(tmp_path):
+    """But for another format, which says that the entries mean something else."""
+    metadata = export_onnx(nn.GELU(), tmp_path / "net.onnx", torch.zeros(1, 4)).metadata
+    properties = {**metadata.to_properties(), "lit_gelu.later": "[1, 2]"}
+    properties["lit_gelu.sites"] = json.dumps([
+        {**site, "later": [3]} for site in json.loads(properties["lit_gelu.sites"])
+    ])
+    assert read_metadata(properties, "net.onnx") == metadata
+    with pytest.raises(ModelFileError, match="another release"):
+        read_metadata({**properties, "lit_gelu.format": "2"}, "net.onnx")
