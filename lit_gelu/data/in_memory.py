@@ -4,10 +4,13 @@ import math
 import os
 import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import torch
+from lightning.fabric.utilities.data import AttributeDict
 from lightning.fabric.utilities.warnings import PossibleUserWarning
 from lightning.pytorch import LightningDataModule
 from torch import Tensor
@@ -93,6 +96,14 @@ def whole_batch(batch: Any) -> Any:
     return batch
 
 
+class RecordedPath(NamedTuple):
+    """A path as it was given, of which hyper-parameters have all but where an absolute one begins."""
+
+    argument: str
+    is_absolute: bool
+    read: Path  # what is read there
+
+
 class InMemoryDataModule(LightningDataModule, ABC):
     """A data module whose samples fit in memory; a subclass says how its sets are read.
 
@@ -112,6 +123,10 @@ class InMemoryDataModule(LightningDataModule, ABC):
     Raises:
         DataArgumentError: If ``batch_size`` is no positive integer, or ``order`` is neither.
     """
+
+    # Of the class: a module that was pickled before there were these has none.
+    _recorded_path: RecordedPath | None = None
+    _remarks_before: Mapping[str, str] = MappingProxyType({})  # of the module whose checkpoint was loaded
 
     def __init__(self, batch_size: int, order: str = "global") -> None:
         super().__init__()
@@ -137,12 +152,40 @@ class InMemoryDataModule(LightningDataModule, ABC):
         """Return what a record says of the data: the logged hyper-parameters, unless a subclass says it elsewise."""
         return dict(self.hparams)
 
+    def remarks(self) -> dict[str, str]:
+        """Return what is logged beside the hyper-parameters: what no argument takes, in words."""
+        return {}
+
+    @property
+    def hparams_initial(self) -> AttributeDict:
+        """What loggers are given: hyper-parameters and remarks. Checkpoints have the former, which are arguments."""
+        return AttributeDict({**super().hparams_initial, **self.remarks()})
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what tells whether a module from the checkpoint reads the same data."""
+        remarks = {"remarks": found} if (found := self.remarks()) else {}
+        path = self._recorded_path
+        return remarks | ({"absolute_path": path.argument} if path is not None and path.is_absolute else {})
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Say if the checkpoint does not tell where its data were; `setup` says if these are others."""
+        self._remarks_before = state_dict.get("remarks", {})
+        path = self._recorded_path
+        if path is not None and state_dict.get("absolute_path") == path.argument and not path.is_absolute:
+            warnings.warn(
+                f"{path.argument}= was an absolute path when this checkpoint was saved, of which it has the last part "
+                f"only. {str(path.read)!r} is read now, which may be something else. Give {path.argument}= that "
+                "absolute path, also to load_from_checkpoint.",
+                stacklevel=2,
+            )
+
     def setup(self, stage: str | None = None) -> None:
         """Read the sets that ``stage`` needs, once."""
         if stage in {"fit", "validate", None} and self.train_set is None:
             self.train_set, self.val_set = self.load_train_and_val()
         if stage in {"test", "predict", None} and self.test_set is None:
             self.test_set = self.load_test()
+        self._compare_remarks()
         ranks = 1 if self.trainer is None else self.trainer.world_size
         samples = math.ceil(len(self.train_set or ()) / ranks)  # as Lightning shares them out
         if stage == "fit" and self.train_set is not None and self.batch_size > samples:
@@ -176,6 +219,24 @@ class InMemoryDataModule(LightningDataModule, ABC):
     def predict_dataloader(self) -> Loader:
         """Return the loader of test batches, in order."""
         return self._loader(self.test_set, "predict")
+
+    def _record_path(self, argument: str, given: str | os.PathLike[str], read: Path) -> None:
+        """Have a path among the hyper-parameters: as given, but of an absolute one the last part."""
+        path = Path(given)
+        self.save_hyperparameters({argument: path.name if path.is_absolute() else path.as_posix()})
+        self._recorded_path = RecordedPath(argument, path.is_absolute(), read)
+
+    def _compare_remarks(self) -> None:
+        """Say what of the data is not as a checkpoint says, once."""
+        before, self._remarks_before = self._remarks_before, {}
+        now = self.remarks()
+        for name, said in before.items():
+            if now.get(name) != said:
+                warnings.warn(
+                    f"These data are not those of the checkpoint: {name} is {now.get(name)!r} now and was {said!r}. "
+                    "Give the place of those data if they are meant.",
+                    stacklevel=3,
+                )
 
     def _loader(self, samples: InMemorySamples | None, stage: str, *, training: bool = False) -> Loader:
         if samples is None:
@@ -217,10 +278,9 @@ def fits(nbytes: int, device: torch.device) -> bool:
     return device.type == "cpu"
 
 
-def recorded_path(path: str | os.PathLike[str]) -> str:
-    """Return a path as hyper-parameters have it: as given, but of an absolute one the last part."""
-    given = Path(path)
-    return given.name if given.is_absolute() else given.as_posix()
+def description_of(module: LightningDataModule) -> Mapping[str, Any]:
+    """Return what a data module says of its data: one of another package says its hyper-parameters."""
+    return module.description() if isinstance(module, InMemoryDataModule) else module.hparams
 
 
 def data_root(root: str | os.PathLike[str] | None) -> Path:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lit_gelu.data.errors import CorruptDataError, DataArgumentError, DataNotFoundError
-from lit_gelu.data.in_memory import InMemoryDataModule, InMemorySamples, data_root, recorded_path
+from lit_gelu.data.in_memory import InMemoryDataModule, InMemorySamples, data_root
 from lit_gelu.data.word_vectors import PADDING, UNKNOWN, numbered_lines, read_cluster_vectors, read_word_vectors
 from lit_gelu.errors import shown
 from lit_gelu.files import is_file
@@ -73,7 +73,7 @@ class TweetData(InMemoryDataModule):
 
     Example:
         >>> data = TweetData(root="data", clusters="50mpaths2")
-        >>> data.folder.as_posix(), data.hparams["substitute"]
+        >>> data.folder.as_posix(), data.remarks()["substitute"]
         ('data/tweets', "bit paths of 50mpaths2, not the paper's vectors")
     """
 
@@ -96,17 +96,20 @@ class TweetData(InMemoryDataModule):
         self.folder = data_root(root) / "tweets"
         self.uses_clusters = clusters is not None
         self.vector_file = self.folder / (clusters or vectors or VECTORS)
-        # Each under the name of its argument, so that `load_from_checkpoint` gives back what there was.
-        if clusters is None:
-            self.save_hyperparameters({"batch_size": batch_size, "vectors": recorded_path(vectors or VECTORS)})
-        else:
-            files = {"clusters": recorded_path(clusters), "substitute": self._vectors_used()}
-            self.save_hyperparameters({"batch_size": batch_size, **files})
+        # Under the name of its argument, so that `load_from_checkpoint` gives back what there was.
+        self._record_path(
+            "clusters" if self.uses_clusters else "vectors", clusters or vectors or VECTORS, self.vector_file
+        )
 
     def description(self) -> dict[str, Any]:
         """Return what a record says of the data: whose vectors they are, in words."""
-        kept = {name: value for name, value in self.hparams.items() if name not in {"clusters", "substitute"}}
-        return {**kept, "vectors": self._vectors_used()}
+        kept = {name: value for name, value in self.hparams.items() if name != "clusters"}
+        return {**kept, "vectors": self.remarks().get("substitute", self.vector_file.name)}
+
+    def remarks(self) -> dict[str, str]:
+        """Say what stands in for the paper's vectors, if anything does."""
+        said = f"bit paths of {self.vector_file.name}, not the paper's vectors"
+        return {"substitute": said} if self.uses_clusters else {}
 
     def prepare_data(self) -> None:
         """Make sure that the files are there."""
@@ -133,11 +136,6 @@ class TweetData(InMemoryDataModule):
     def load_test(self) -> InMemorySamples:
         """Read the test tweets (7,152 tokens) and their words' vectors."""
         return self._read("test.txt")[0]
-
-    def _vectors_used(self) -> str:
-        """Say whose vectors are used."""
-        name = self.vector_file.name
-        return f"bit paths of {name}, not the paper's vectors" if self.uses_clusters else name
 
     def _read(self, *names: str) -> list[InMemorySamples]:
         self.prepare_data()  # files may be missing on a node where Lightning has not called it

@@ -95,7 +95,8 @@ def test_a_module_that_was_pickled_before_vectors_were_kept(tmp_path):
 def test_what_is_recorded_says_whose_vectors(tmp_path):
     said = "bit paths of 50mpaths2, not the paper's vectors"
     data = TweetData("here", clusters="50mpaths2", order="seed")
-    assert dict(data.hparams) == {"batch_size": 16, "order": "seed", "clusters": "50mpaths2", "substitute": said}
+    assert dict(data.hparams) == {"batch_size": 16, "order": "seed", "clusters": "50mpaths2"}
+    assert dict(data.hparams_initial) == {**data.hparams, "substitute": said}  # what loggers are given
     assert data.description() == {"batch_size": 16, "order": "seed", "vectors": said}  # as records of old have it
     for given in ("sub/mine.txt", tmp_path / "mine.txt"):
         assert TweetData("here", vectors=given).description() == {"batch_size": 16, "vectors": "mine.txt"}
@@ -118,6 +119,35 @@ def test_a_module_is_loaded_from_its_own_checkpoint(tmp_path, monkeypatch, given
     for module in (data, loaded):
         module.setup()
     assert torch.equal(loaded.train_set.inputs, data.train_set.inputs)
+
+
+class _Subclass(TweetData):
+    """As users write them: all arguments go on to the class above."""
+
+    def __init__(self, **given):
+        super().__init__(**given)
+
+
+def test_a_subclass_is_loaded_from_its_own_checkpoint(tmp_path, monkeypatch):
+    data = _Subclass(root=write_tweets(tmp_path), batch_size=2, clusters="clusters.txt")
+    monkeypatch.setenv("LIT_GELU_DATA", str(tmp_path))
+    assert loaded_from_checkpoint(data, tmp_path / "run.ckpt").vector_file == data.vector_file
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec")  # Lightning's own; pytest.warns hands it on
+def test_a_checkpoint_does_not_say_where_absolute_vectors_were(tmp_path, monkeypatch):
+    """Those of the same name in another folder are not taken for them without a word."""
+    (tmp_path / "other").mkdir()
+    mine = tmp_path / "other" / "vectors.txt"
+    mine.write_text(VECTORS)
+    monkeypatch.setenv("LIT_GELU_DATA", str(write_tweets(tmp_path)))
+    data, file = TweetData(batch_size=2, vectors=mine), tmp_path / "run.ckpt"
+    with pytest.warns(UserWarning, match=r"vectors= was an absolute path .*tweets/vectors\.txt' is read now"):
+        loaded_from_checkpoint(data, file)
+    for given in ({"vectors": mine}, {"vectors": None, "clusters": "clusters.txt"}):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)
+            TweetData.load_from_checkpoint(file, weights_only=True, **given)
 
 
 @pytest.mark.parametrize(

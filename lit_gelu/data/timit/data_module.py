@@ -9,7 +9,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
 from lit_gelu.data.errors import DataError
-from lit_gelu.data.in_memory import InMemoryDataModule, data_root, recorded_path
+from lit_gelu.data.in_memory import InMemoryDataModule, data_root
 from lit_gelu.data.refusals import check_flags, check_one_of
 from lit_gelu.data.timit.cache import Frames, cached_frames
 from lit_gelu.data.timit.corpus import Split, find_sentences, split_sentences
@@ -82,13 +82,13 @@ class TIMITData(InMemoryDataModule):
         check_flags(padded_statistics=padded_statistics, centre_twice=centre_twice, allow_incomplete=allow_incomplete)
         self.save_hyperparameters({
             "batch_size": batch_size,
-            "corpus": recorded_path(corpus),
             "glottal_stop": glottal_stop,
             "padded_statistics": padded_statistics,
             "centre_twice": centre_twice,
             "allow_incomplete": allow_incomplete,
         })
         self.folder = data_root(root) / corpus
+        self._record_path("corpus", corpus, self.folder)
         self.cache = None if cache is None else Path(cache)
         self.glottal_stop = glottal_stop
         self.padded_statistics = padded_statistics
@@ -105,9 +105,12 @@ class TIMITData(InMemoryDataModule):
 
     def description(self) -> dict[str, Any]:
         """Return what a record says of the data: which corpus was found, in words, and how it is fed."""
-        others = {"corpus", "corpus_found", "allow_incomplete"}
-        kept = {name: value for name, value in self.hparams.items() if name not in others}
+        kept = {name: value for name, value in self.hparams.items() if name not in {"corpus", "allow_incomplete"}}
         return kept if self._found is None else {**kept, "corpus": self._found.description}
+
+    def remarks(self) -> dict[str, str]:
+        """Say which corpus was found, once it was."""
+        return {} if self._found is None else {"corpus_found": self._found.description}
 
     def prepare_data(self) -> None:
         """Find the sentences, and compute their features unless that was done before."""
@@ -132,7 +135,6 @@ class TIMITData(InMemoryDataModule):
         if self._found is None:
             self._found = split_sentences(find_sentences(self.folder), self.allow_incomplete)
             rank_zero_info(self._found.description)
-            self.save_hyperparameters({"corpus_found": self._found.description})
         return self._found
 
     def _read(self) -> tuple[Frames, Frames, Frames]:

@@ -16,7 +16,7 @@ import torch
 from lightning.pytorch import LightningDataModule, Trainer, seed_everything
 from torch import Tensor, nn
 
-from lit_gelu.data.in_memory import InMemoryDataModule
+from lit_gelu.data.in_memory import description_of
 from lit_gelu.paper.errors import PaperArgumentError
 from lit_gelu.paper.jobs import Progress, RunOptions
 from lit_gelu.paper.protocol.cells import Cell, data_name
@@ -137,14 +137,9 @@ def record_of(
         result=result_of(curves),
         robustness=robustness,
         status="diverged" if is_diverged else "finished",
-        data={name: _plain(value) for name, value in _said_of(loaded.module).items()},
+        data={name: _plain(value) for name, value in description_of(loaded.module).items()},
         group=None if group is None else dict(group),
     )
-
-
-def _said_of(module: LightningDataModule) -> Mapping[str, Any]:
-    """Return what a data module says of itself."""
-    return module.description() if isinstance(module, InMemoryDataModule) else module.hparams
 
 
 def _plain(value: Any) -> Any:

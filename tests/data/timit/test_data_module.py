@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -119,7 +120,8 @@ def test_what_is_said_and_recorded(tmp_path, caplog):
         "1 validation sentences (1 speakers), 1 test sentences (1 speakers)"
     )
     assert [record.message for record in caplog.records] == [line]
-    assert data.hparams["corpus_found"] == line
+    assert "corpus_found" not in data.hparams  # no argument takes it
+    assert data.hparams_initial["corpus_found"] == line  # what loggers are given
     assert data.description() == {  # as records of old have it
         "batch_size": 64,
         "glottal_stop": "ignore",
@@ -139,6 +141,30 @@ def test_a_module_is_loaded_from_its_own_checkpoint(root, monkeypatch):
     assert dict(loaded.hparams) == dict(data.hparams)
     assert loaded.folder == data.folder
     assert torch.equal(loaded.val_set.features, data.val_set.features)
+
+
+def test_another_corpus_than_that_of_the_checkpoint_is_said(root, monkeypatch):
+    monkeypatch.setenv("LIT_GELU_DATA", str(root))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(root / "cache"))
+    loaded = loaded_from_checkpoint(small(root), root / "run.ckpt")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        loaded.setup()  # the same
+    (root / "sample").mkdir()
+    monkeypatch.setenv("LIT_GELU_DATA", str(write_sample(root / "sample")))
+    loaded = TIMITData.load_from_checkpoint(root / "run.ckpt", weights_only=True, batch_size=1)
+    with pytest.warns(UserWarning, match=r"not those of the checkpoint: corpus_found is .*NLTK.* now and was .*INC"):
+        loaded.setup()
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec")  # Lightning's own; pytest.warns hands it on
+def test_the_checkpoint_of_an_absolute_corpus_does_not_say_where_it_was(root, monkeypatch):
+    (root / "mine").mkdir()
+    mine = write_sample(root / "mine") / "timit"
+    monkeypatch.setenv("LIT_GELU_DATA", str(root))
+    data = small(root / "no/such", corpus=mine, batch_size=1)
+    with pytest.warns(UserWarning, match=r"corpus= was an absolute path .*Give corpus= that absolute path"):
+        loaded_from_checkpoint(data, root / "run.ckpt")
 
 
 def test_another_folder(root):
