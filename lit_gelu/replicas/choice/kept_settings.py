@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningDataModule, LightningModule
 
+from lit_gelu.data.in_memory import description_of
 from lit_gelu.replicas.choice.plain_text import is_plain, named, told
 from lit_gelu.replicas.choice.run_files import CONFIGURED
 from lit_gelu.replicas.choice.samples_text import samples_told
@@ -57,7 +58,7 @@ def settings_of_data(data: LightningDataModule, untold: list[str]) -> dict[str, 
     """
     return {
         "data": named(type(data)),
-        "data_arguments": {str(name): told(value, untold) for name, value in sorted(data.hparams.items())},
+        "data_arguments": {str(name): told(value, untold) for name, value in sorted(description_of(data).items())},
         "samples": samples_told(data, "fit", untold),
     }
 
