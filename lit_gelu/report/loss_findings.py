@@ -1,6 +1,7 @@
 """What the loss's curvature and the metrics of a run mean, in plain sentences."""
 
 import math
+import re
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,7 +26,7 @@ _ADAPTIVE_EDGE = "Cohen et al. 2022, arXiv 2207.14484"
 _ALONG_STEPS = (
     "LossCurvatureMonitor(['directional', 'critical_sharpness']) measures along the steps that it really takes."
 )
-_WHOSE = "A whole checkpoint of the run, in the folder that is read, says which it was. RunReport() knows it."
+_WHOSE = "If it had an optimizer, a whole checkpoint in the folder that is read holds them. RunReport() knows them."
 _KEEP = "RunReport() keeps learning rates, as does LearningRateMonitor(logging_interval='step')."
 
 
@@ -132,9 +133,11 @@ def rate_at(run: ReportedRun, step: int, monitor: str = "") -> float | None:
     optimizers = optimizers_at(run, step, monitor)
     if optimizers:
         return optimizers[0].learning_rate if len(optimizers) == 1 else None
+    if len({_optimizer_of(curve.name) for curve in _rate_curves(run)}) > 1:
+        return None
     measured = _measured_rates(run, step, monitor)
     logged = measured or _logged_rates(run, step)
-    return _first(logged) if measured or len(logged) == 1 else math.nan  # several may be those of several optimizers
+    return _first(logged) if measured or len(logged) == 1 else math.nan  # which group was first is not known
 
 
 def _first(rates: tuple[float, ...]) -> float:
@@ -151,11 +154,21 @@ def _measured_rates(run: ReportedRun, step: int, monitor: str) -> tuple[float, .
     return found if len(found) == len(known) else ()
 
 
-def _logged_rates(run: ReportedRun, step: int) -> tuple[float, ...]:
-    """Return the learning rates of all groups as other callbacks logged them; NaN where they do not say it."""
+def _rate_curves(run: ReportedRun) -> list[LoggedCurve]:
+    """Return the learning rates that other callbacks logged, of each group once."""
     curves = [curve for curve in run.curves if is_learning_rate(curve.name) and curve.steps]
     own = [curve for curve in curves if curve.name.startswith("learning_rate/")]
-    chosen = own or curves  # two callbacks may have logged the same
+    return own or curves  # two callbacks may have logged the same
+
+
+def _optimizer_of(name: str) -> str:
+    """Return a learning rate's name without its group: ``lr-SGD`` of ``lr-SGD/pg1``, as of ``learning_rate/SGD/1``."""
+    return re.sub(r"/(pg)?\d+$", "", name)
+
+
+def _logged_rates(run: ReportedRun, step: int) -> tuple[float, ...]:
+    """Return the learning rates of all groups as other callbacks logged them; NaN where they do not say it."""
+    chosen = _rate_curves(run)
     ends = (run.optimizers[0].group_rates or (run.optimizers[0].learning_rate,)) if run.optimizers else ()
     ends = ends if len(ends) == len(chosen) else (math.nan,) * len(chosen)
     return tuple(_rate_at(curve, step, end) for curve, end in zip(chosen, ends, strict=True)) or (math.nan,)
@@ -234,8 +247,8 @@ def _beside_limit(said: str, ratio: float, *, groups_differ: bool) -> tuple[Leve
 def _no_optimizer(name: str, top: float, step: int) -> RunFinding:
     """Return what is said of a sharpness where nothing says which optimizer the run had."""
     text = (
-        f"The sharpness was {top:.3g} at step {step}. Its limit depends on the optimizer, which is not known, so it is "
-        "compared with no limit."
+        f"The sharpness was {top:.3g} at step {step}. Its limit depends on the optimizer's settings. None are "
+        "known of this run, so it is compared with no limit."
     )
     return RunFinding("note", "sharpness", name, text, _WHOSE, {"top_eigenvalue": top}, _EDGE)
 

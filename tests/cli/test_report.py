@@ -4,8 +4,11 @@ import json
 
 import pytest
 import torch
-from callback_helpers import SmallNet
+from callback_helpers import SmallNet, loader, quiet_trainer
+from lightning.pytorch.callbacks import LearningRateMonitor
+from swap_runs import TwoOptimizers
 
+from lit_gelu.callbacks import LossCurvatureMonitor
 from lit_gelu.cli.main import main
 from lit_gelu.report import read_report
 
@@ -76,6 +79,33 @@ def test_all_groups_of_an_optimizer_count(checkpoint, tmp_path, capsys):
     assert plain["optimizers"][0]["group_rates"] == [1e-3, 5.0]
     stability = [one for one in plain["findings"] if one["topic"] == "edge of stability"]
     assert [one["level"] for one in stability] != ["good"]
+
+
+def test_logs_of_several_optimizers_do_not_judge_the_critical_rate(tmp_path, capsys):
+    class Measured(TwoOptimizers):
+        def curvature_loss(self, batch):
+            return torch.nn.functional.cross_entropy(self(batch[0]), batch[1])
+
+    callbacks = [
+        LossCurvatureMonitor(["critical_sharpness"], every_n_steps=1, fraction=None),
+        LearningRateMonitor(logging_interval="step"),
+    ]
+    quiet_trainer(tmp_path, *callbacks, max_epochs=1).fit(Measured(), loader())
+    assert main(["report", str(tmp_path / "logs" / "0"), "--json"]) == 0
+    found = read_report(tmp_path / "logs" / "0" / "report.html")
+    assert found.curve("curvature/loss/critical_learning_rate")
+    assert not [finding for finding in found.findings if finding.topic == "critical learning rate"]
+
+
+@pytest.mark.parametrize("states", [[], [{}]])
+def test_a_run_without_an_optimizer_is_not_told_to_read_its_checkpoint(states, checkpoint, tmp_path, capsys):
+    content = torch.load(checkpoint, weights_only=True)
+    torch.save({**content, "optimizer_states": states}, checkpoint)
+    (tmp_path / "version_0" / "metrics.csv").write_text(CSV)
+    assert main(["report", str(tmp_path / "version_0"), "--json"]) == 0
+    (sharp,) = (one for one in json.loads(capsys.readouterr().out)["findings"] if one["topic"] == "sharpness")
+    assert "None are known of this run" in sharp["text"]
+    assert sharp["advice"].startswith("If it had an optimizer, ")
 
 
 def test_a_damaged_checkpoint_is_among_what_is_missing(checkpoint, tmp_path, capsys):

@@ -136,7 +136,15 @@ def test_a_critical_rate_is_not_compared_with_a_rate_that_is_not_known():
         ({"lr-SGD": ((2, 12), (9.0, 0.1))}, 2.0),
         ({"lr-SGD": ((2, 20), (0.1, 0.1))}, 2.0),  # the same before and after
         ({"lr-SGD": ((2,), (0.1,))}, None),
-        ({"lr-SGD": ((12,), (0.1,)), "lr-SGD-1": ((12,), (0.2,))}, None),
+        ({"lr-SGD/pg1": ((12,), (0.1,)), "lr-SGD/pg2": ((12,), (0.2,))}, None),
+        (
+            {
+                "curvature/loss/learning_rate": ((12,), (0.1,)),
+                "lr-SGD/pg1": ((12,), (0.1,)),
+                "lr-SGD/pg2": ((12,), (0.2,)),
+            },
+            2.0,
+        ),
         ({}, None),
     ],
 )
@@ -149,7 +157,14 @@ def test_logs_alone_say_the_learning_rate_but_not_the_optimizer(rates, ratio):
     assert critical.level == ("note" if ratio is None else "warning")
     assert critical.figures.get("ratio") == (None if ratio is None else pytest.approx(ratio))
     assert (sharp.level, sharp.figures) == ("note", {"top_eigenvalue": 19.0})
-    assert "optimizer, which is not known" in sharp.text
+    assert "None are known of this run" in sharp.text
+
+
+@pytest.mark.parametrize("second", ["lr-SGD-1", "lr-Adam", "lr-SGD-1/pg1"])
+def test_logs_that_name_several_optimizers_are_not_judged(second):
+    rates = [LoggedCurve(name, (12,), (0.1,)) for name in ("curvature/loss/learning_rate", "lr-SGD", second)]
+    curves = (*rates, LoggedCurve("curvature/loss/critical_learning_rate", (12,), (0.05,)))
+    assert not list(loss_findings(ReportedRun(title="", source="", made="", curves=curves)))
 
 
 def test_the_rates_of_several_optimizers_are_not_judged():
