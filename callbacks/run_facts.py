@@ -65,8 +65,14 @@ def _logged(hyper_parameters: Mapping[str, Any], owners: Sequence[Any]) -> dict[
 def optimizers_of(optimizers: Sequence[Optimizer]) -> tuple[OptimizerSettings, ...]:
     """Return what decides about stability, of each optimizer."""
     return tuple(
-        settings_of_groups(type(each).__name__, each.param_groups, plain=type(each) is SGD) for each in optimizers
+        settings_of_groups(type(each).__name__, each.param_groups, plain=type(each) is SGD)
+        for each in _real(optimizers)
     )
+
+
+def _real(optimizers: Sequence[Optimizer]) -> list[Optimizer]:
+    """Leave out the stand-in without groups that Lightning has where ``configure_optimizers`` returns ``None``."""
+    return [optimizer for optimizer in optimizers if optimizer.param_groups]
 
 
 def settings_of_groups(name: str, groups: Sequence[Mapping[str, Any]], *, plain: bool) -> OptimizerSettings:
@@ -124,7 +130,7 @@ def _hyper_parameters(owner: Any) -> dict[str, str]:
 def _of_optimizers(optimizers: Sequence[Optimizer]) -> dict[str, str]:
     """Return the options of every optimizer's groups."""
     found: dict[str, str] = {}
-    for i, optimizer in enumerate(optimizers):
+    for i, optimizer in enumerate(_real(optimizers)):
         found[f"{i}"] = type(optimizer).__name__
         for j, group in enumerate(optimizer.param_groups[:_MOST_GROUPS]):
             found |= flat({name: value for name, value in group.items() if name != "params"}, f"{i}.{j}")

@@ -181,6 +181,20 @@ def test_a_loss_that_is_no_number(tmp_path):
     assert ("alarm", "loss not finite") in {(f.level, f.topic) for f in read_report(tmp_path / "page.html").findings}
 
 
+@pytest.mark.filterwarnings("ignore:.*configure_optimizers. returned .None.")
+def test_a_run_without_an_optimizer(tmp_path):
+    class Fixed(SmallNet):
+        def configure_optimizers(self):
+            return None
+
+    report, monitor = RunReport(), LossCurvatureMonitor(["top_eigenvalue"], every_n_steps=1, fraction=None)
+    quiet_trainer(tmp_path, report, monitor, max_epochs=1).fit(Fixed(dropout=0), loader())
+    found = read_report(report.written)
+    assert (found.status, found.optimizers) == ("finished", ())
+    assert "Optimizers" not in found.configuration
+    assert [finding.level for finding in found.findings if finding.topic == "sharpness"] == ["note"]
+
+
 def test_nothing_after_a_trial_run(tmp_path):
     report = RunReport()
     quiet_trainer(tmp_path, report, fast_dev_run=True).fit(SmallNet(), loader())
