@@ -111,7 +111,9 @@ class RestorableSwap(ExplainedOnce):
         """Let an annealing that another Trainer began go on from where it is, at this Trainer's present step."""
         if self.record is not None and self.live is not None and self.live.annealing is not None:
             made = round(self.live.annealing.progress * self.anneal_steps)
-            self.record = replace(self.record, step=step - made, logged_step=logged - made)
+            # Loggers number batches, of which one may have several optimizer steps, and have none below 0.
+            batches = round(made * logged / step) if step else 0
+            self.record = replace(self.record, step=step - made, logged_step=max(0, logged - batches))
 
     def plan(self, pl_module: LightningModule) -> SwapPlan:
         """Return the swap, checked."""

@@ -6,6 +6,7 @@ import pytest
 import torch
 from callback_helpers import SmallNet, activations_of, collected_warnings, dataset, loader, quiet_trainer
 from lightning.pytorch import Callback
+from swap_runs import TwoOptimizers
 from torch import nn
 
 from lit_gelu.callbacks import ActivationSwap, CallbackArgumentError, ExactResume, load_from_checkpoint
@@ -198,6 +199,20 @@ def test_another_trainer_goes_on_where_the_blend_is(tmp_path):
     assert shares.seen == [0.4, 0.6, 0.8]
     assert isinstance(model.net[1], nn.GELU)
     assert not swap.record.annealing
+
+
+def test_another_trainer_has_the_step_in_logs_that_its_batches_have(tmp_path):
+    model, swap = TwoOptimizers(), ActivationSwap({"net.1": "gelu"}, at_step=4, anneal_steps=20)
+    first = quiet_trainer(tmp_path / "a", swap, max_epochs=1)
+    first.fit(model, loader())
+    made_at = (swap.record.step, swap.record.step_in_logs)
+    assert made_at == (4, 2)  # two steps a batch
+    other = quiet_trainer(tmp_path / "b", swap)
+    other.test(model, loader(), verbose=False)
+    assert swap.record.step_in_logs == 0  # before the first batch of that Trainer
+    first.fit_loop.max_epochs = 2
+    first.fit(model, loader())
+    assert (swap.record.step, swap.record.step_in_logs) == made_at
 
 
 def test_both_halves_are_trained_and_the_old_one_leaves_the_optimizer(tmp_path):
