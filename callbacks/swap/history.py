@@ -29,8 +29,8 @@ class SwapRecord:
     # From the fully qualified name of a site to its spec before and after, as text.
     sites: Mapping[str, tuple[str, str]]
     annealing: bool = False  # whether the old activation is still giving way to the new one
-    # The step as loggers number it, once a batch: fewer than `step` where a batch has several optimizer steps. ``None``
-    # in checkpoints of earlier releases.
+    # The step as loggers number it, one for each batch but for those that only accumulate (accumulate_grad_batches):
+    # fewer than `step` where a batch has several optimizer steps. ``None`` in checkpoints of earlier releases.
     logged_step: int | None = None
 
     @classmethod

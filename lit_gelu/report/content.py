@@ -80,7 +80,8 @@ class SwapEvent:
     """A swap that was made.
 
     Args:
-        step: As loggers number it: so many batches that ended with optimizer steps came before it.
+        step: As loggers number it: so many batches came before it, but for those that only accumulate
+            (``accumulate_grad_batches``).
         epoch: The epoch, from 0; ``None`` where that was not recorded.
         changes: What was replaced.
         annealing: Whether the old activation was still giving way to the new one.

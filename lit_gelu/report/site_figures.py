@@ -84,7 +84,8 @@ def spec_at(site: str, step: int, run: ReportedRun) -> str:
 
     Args:
         site: As a monitor calls it.
-        step: As loggers number it: so many batches that ended with optimizer steps came before.
+        step: As loggers number it: so many batches came before, but for those that only accumulate
+            (``accumulate_grad_batches``).
         run: With its sites and swaps.
 
     Returns:
