@@ -13,7 +13,6 @@ import lit_gelu.paper.training.group_recorder
 from lit_gelu.paper.grid_runner import Runner
 from lit_gelu.paper.group_planning import GroupPlanner
 from lit_gelu.paper.jobs import RunOptions
-from lit_gelu.paper.pools.fork_server import fork_server
 from lit_gelu.paper.pools.job_pool import JobPool
 from lit_gelu.paper.pools.worker_pool import WorkerPool
 from lit_gelu.paper.records.run_store import RecordStore
@@ -48,16 +47,15 @@ if os.environ.get("OFTEN"):  # in the workers too, which import this file
 
 def pool_of(engine: str, folder: str) -> JobPool:
     options = RunOptions(groups=str(Path(folder).absolute() / ".groups"))
-    if engine in {"processes", "forked"}:
-        return WorkerPool(2, options, fork_server(1) if engine == "forked" else None)
+    if engine == "processes":
+        return WorkerPool(2, options)
     from lit_gelu.paper.pools.ray_pool import RayPool
 
     return RayPool(options, jobs=2, logs=Path(folder) / "ray")
 
 
 if __name__ == "__main__":
-    folder, words = sys.argv[1], set(sys.argv[2:])  # "together", "pause", and "ray" or "forked" as the engine
-    engine = next((word for word in ("ray", "forked") if word in words), "processes")
-    with RecordStore(folder) as store, pool_of(engine, folder) as pool:
+    folder, words = sys.argv[1], set(sys.argv[2:])  # of "ray", "together" and "pause"
+    with RecordStore(folder) as store, pool_of("ray" if "ray" in words else "processes", folder) as pool:
         planner = GroupPlanner(2) if "together" in words else None
         Runner(WANTED, store, pool, Lines(pauses="pause" in words), grouping=planner).run()

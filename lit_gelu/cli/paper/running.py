@@ -31,7 +31,6 @@ from lit_gelu.paper.grid_runner import Runner, Tally
 from lit_gelu.paper.group_planning import GroupPlanner, parse_replicas
 from lit_gelu.paper.jobs import RunOptions
 from lit_gelu.paper.planning import RunRequest, plan, searched_learning_rates
-from lit_gelu.paper.pools.fork_server import fork_server
 from lit_gelu.paper.pools.visible_gpus import VARIABLE, visible_gpus
 from lit_gelu.paper.pools.worker_pool import WorkerPool
 from lit_gelu.paper.progress import GridProgress
@@ -44,10 +43,10 @@ from lit_gelu.paper.shards import parse_shard, records_of_others
 from lit_gelu.paper.training.unfinished_groups import GROUPS_FOLDER
 
 if TYPE_CHECKING:
-    from multiprocessing.context import ForkServerContext
-
     from lit_gelu.paper.pools.job_pool import JobPool
 
+# Processes that import Lightning while this one imports torch and plans; more would be idle in a small grid.
+_AT_FIRST = 2
 RENAMED = {"--data": "--data-root"}
 DESCRIPTION = """\
 Make the runs of the GELU paper's protocol with the ordinary Trainer and keep one record of each.
@@ -98,7 +97,6 @@ def run(arguments: jsonargparse.Namespace) -> int:
     """Run ``lit-gelu paper run``."""
     if arguments.threads < 1 or (arguments.workers is not None and arguments.workers < 1):
         raise PaperArgumentError("--workers and --threads: give integers of at least 1.")
-    server = _fork_server(arguments)
     request = RunRequest(
         arguments.preset,
         tuple(arguments.only),
@@ -111,15 +109,7 @@ def run(arguments: jsonargparse.Namespace) -> int:
     _check_seeds(request)
     check_variant(_variant(arguments), request.preset, [experiment.name for experiment in request.experiments()])
     folder = _folder(arguments)
-    return _dry_run(request, folder) if arguments.dry_run else _run(request, folder, arguments, server)
-
-
-def _fork_server(arguments: jsonargparse.Namespace) -> "ForkServerContext | None":
-    """Start what forks the processes, before anything else is done: it takes seconds until it can; none for GPUs."""
-    on_cpu = arguments.accelerator == "cpu" or (arguments.accelerator == "auto" and not arguments.devices)
-    return (
-        fork_server(arguments.threads) if on_cpu and arguments.engine == "processes" and not arguments.dry_run else None
-    )
+    return _dry_run(request, folder) if arguments.dry_run else _run(request, folder, arguments)
 
 
 def _check_seeds(request: RunRequest) -> None:
@@ -160,18 +150,17 @@ def _elsewhere(request: RunRequest, folder: Path) -> dict[str, RunRecord]:
     return {} if request.shard is None else records_of_others(folder, _own_folder(request, folder))
 
 
-def _run(
-    request: RunRequest, whole: Path, arguments: jsonargparse.Namespace, server: "ForkServerContext | None"
-) -> int:
+def _run(request: RunRequest, whole: Path, arguments: jsonargparse.Namespace) -> int:
     """Make the runs and say what became of them."""
     folder, accelerator = _own_folder(request, whole), accelerator_of(arguments.accelerator, arguments.engine)
     check_engine(arguments, accelerator)
     most = parse_replicas(arguments.replicas)
     together = _are_together(most, accelerator, request.precision, arguments.noise)
-    making = _pool(arguments, accelerator, folder, server if accelerator == "cpu" else None)
+    making = _pool(arguments, accelerator, folder)
     console = console_for_output()
     _say(console, f"preset {request.preset}: {PRESETS[request.preset]}")
     with _saying_that_it_goes_on(folder), RecordStore(folder) as store, making as pool:
+        pool.expect(_AT_FIRST)
         before = frozenset(store.records)
         if arguments.checkpoints:
             require_writable(folder / CHECKPOINTS_FOLDER / "a checkpoint.ckpt")
@@ -218,9 +207,7 @@ def _has_failed(summary: Tally, *, skip_missing: bool) -> bool:
     return bool(failed or summary.unkept or (summary.failures and not skip_missing))
 
 
-def _pool(
-    arguments: jsonargparse.Namespace, accelerator: str, folder: Path, server: "ForkServerContext | None"
-) -> "JobPool":
+def _pool(arguments: jsonargparse.Namespace, accelerator: str, folder: Path) -> "JobPool":
     """Return what makes the runs."""
     gpus = _gpus(arguments.devices, accelerator) if arguments.devices else ()
     # Other processes, and other machines, have other current folders.
@@ -231,8 +218,7 @@ def _pool(
     if arguments.engine == "ray":
         here = arguments.ray_address is None and accelerator == "cpu"
         return ray_pool(arguments, options, arguments.workers or (cores() if here else None), folder)
-    workers = arguments.workers or len(gpus) or (1 if accelerator == "cuda" else cores())
-    return WorkerPool(workers, options, server)
+    return WorkerPool(arguments.workers or len(gpus) or (1 if accelerator == "cuda" else cores()), options)
 
 
 def _are_together(most: int | None, accelerator: str, precision: str, noise: str) -> bool:

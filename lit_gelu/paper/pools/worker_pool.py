@@ -1,37 +1,34 @@
 """`WorkerPool`: processes that make runs side by side, each one run at a time."""
 
+import contextlib
 import multiprocessing
-import os
 import signal
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+from multiprocessing.context import SpawnProcess
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Self
 
+from lit_gelu.garbage import collection_paused
 from lit_gelu.paper.errors import PaperArgumentError
 from lit_gelu.paper.jobs import Failure, Job, Message, Progress, RunOptions
-from lit_gelu.paper.pools.child_variables import interrupts_ignored, threads_limited, variables_set
-from lit_gelu.paper.pools.fork_server import fork_server
+from lit_gelu.paper.pools.child_variables import threads_limited, variables_set
 from lit_gelu.paper.pools.visible_gpus import VARIABLE as VISIBLE_GPUS
 
-if TYPE_CHECKING:
-    from multiprocessing.context import ForkServerContext  # Windows has none
 
-
-def work(connection: Connection, options: RunOptions, variables: Mapping[str, str]) -> None:
+def work(connection: Connection, options: RunOptions) -> None:
     """Make the runs that come in, one after the other, and send messages; ``None`` ends the process."""
     # Ends when the other side closes the connection, also if that process was killed: between runs at once, within a
-    # run at its next report, a second later. A process that is forked from a server has the variables of that one.
-    os.environ.clear()
-    os.environ.update(variables)
+    # run at its next report, a second later.
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the planning one ends the others
-    import torch
+    # These take seconds to import: the process that plans, which imports this file, does without Lightning.
+    with collection_paused():
+        import torch
 
-    # Lightning takes seconds to import: the process that plans, which imports this file, does without.
-    from lit_gelu.paper.pools.job_answer import answer, quieten
-    from lit_gelu.paper.training.cell_training import DataCache
+        from lit_gelu.paper.pools.job_answer import answer, quieten
+        from lit_gelu.paper.training.cell_training import DataCache
 
     torch.set_num_threads(options.threads)
     quieten()
@@ -50,7 +47,7 @@ _SECONDS_TO_END = 5.0
 class _Worker:
     """A process, our end of its connection, and what it is doing."""
 
-    process: BaseProcess
+    process: SpawnProcess
     connection: Connection
     gpu: str | None = None  # the one that it sees; None for what this process sees
     job: Job | None = None
@@ -61,15 +58,13 @@ class WorkerPool:
 
     # `concurrent.futures.ProcessPoolExecutor` gives up all jobs when one of its processes is killed, and leaves its
     # processes behind when its own is; here every process has a connection of its own, which ends with either side.
-    # A process begins by itself, or is forked from a `fork_server`, which has no threads and has not used CUDA: one
-    # forked from a process that has could not use CUDA, and may lock up.
 
-    def __init__(self, workers: int, options: RunOptions, server: "ForkServerContext | None" = None) -> None:
+    def __init__(self, workers: int, options: RunOptions) -> None:
         if workers < 1:
             raise PaperArgumentError(f"workers={workers} is not accepted. Give an integer of at least 1.")
         self.workers = workers
         self._options = options
-        self._server = server
+        self._context = multiprocessing.get_context("spawn")  # a forked process could not use CUDA, and may lock up
         self._processes: list[_Worker] = []
 
     def __enter__(self) -> Self:
@@ -136,34 +131,16 @@ class WorkerPool:
             yield job, message
 
     def _new_worker(self) -> _Worker:
-        ours, theirs = multiprocessing.Pipe()
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(target=work, args=(theirs, self._options), daemon=True)
         gpu = self._least_used_gpu()
         variables = threads_limited(self._options.threads) | ({} if gpu is None else {VISIBLE_GPUS: gpu})
-        process = self._started(theirs, variables)
+        with _interrupts_ignored(), variables_set(variables):
+            process.start()
         theirs.close()  # so that the connection ends with the process
         worker = _Worker(process, ours, gpu)
         self._processes.append(worker)
         return worker
-
-    def _started(self, theirs: Connection, variables: dict[str, str]) -> BaseProcess:
-        """Start a process."""
-        given: dict[str, Any] = {
-            "target": work,
-            "args": (theirs, self._options, dict(os.environ) | variables),
-            "daemon": True,
-        }
-        if self._server is not None and fork_server(self._options.threads) is not None:
-            try:
-                forked = self._server.Process(**given)
-                forked.start()  # it ignores interrupts as its server does; waiting for that one may be interrupted
-            except (EOFError, OSError):  # the server was killed: from now on each process begins by itself
-                self._server = None
-            else:
-                return forked
-        process = multiprocessing.get_context("spawn").Process(**given)
-        with interrupts_ignored(), variables_set(variables):
-            process.start()
-        return process
 
     def _least_used_gpu(self) -> str | None:
         """Return the GPU that the fewest processes have, of equal ones the first; ``None`` if none are handed out."""
@@ -181,3 +158,16 @@ class WorkerPool:
         name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
         hint = ", often for want of memory: give fewer --workers" if name == "SIGKILL" else ""
         return Failure("lost", f"The process was killed by {name}{hint}.")
+
+
+@contextlib.contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """Start processes that ignore Ctrl-C from their first moment: what is ignored stays so in a new process."""
+    if threading.current_thread() is not threading.main_thread():  # only it may set handlers
+        yield
+        return
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)

@@ -85,6 +85,7 @@ def test_what_the_pool_is_given_on_this_machine(tmp_path, pool, monkeypatch):
     assert (pool.given["address"], pool.given["jobs"], pool.given["allow_other_versions"]) == (None, 3, True)
     run_in(tmp_path, "--engine", "ray", "--accelerator", "cpu", "--workers", "7")
     assert pool.given["jobs"] == 7
+    monkeypatch.setattr("lit_gelu.cli.paper.accelerators._may_have_gpu", lambda: True)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     run_in(tmp_path, "--engine", "ray")
     assert (pool.given["gpus"], pool.given["jobs"]) == (1.0, None)

@@ -32,7 +32,7 @@ class Pool(InlinePool):
 
     stop_after: int | None = None
 
-    def __init__(self, workers, options, server=None) -> None:
+    def __init__(self, workers, options) -> None:
         super().__init__(options.root, type(self).stop_after)
         self.workers = workers
         self.options = options
@@ -51,12 +51,6 @@ class Pool(InlinePool):
     def answer(self, job):
         self.heard = []
         return answer(job, self.data, self.options, self.heard.append)
-
-
-@pytest.fixture(autouse=True)
-def no_server(monkeypatch):
-    """Start no process that would stay until the tests end."""
-    monkeypatch.setattr(paper_run, "fork_server", lambda threads: None)
 
 
 @pytest.fixture
@@ -190,6 +184,7 @@ def test_runs_are_made_together_where_they_can_be(tmp_path, table, capsys):
 
 @pytest.mark.parametrize("elsewhere", [["--precision", "64-true"], ["--accelerator", "cuda"]])
 def test_groups_are_for_the_cpu(tmp_path, table, capsys, monkeypatch, elsewhere):
+    monkeypatch.setattr("lit_gelu.cli.paper.accelerators._may_have_gpu", lambda: True)
     monkeypatch.setattr("torch.cuda.is_available", lambda: "cuda" in elsewhere)
     assert paper_run_in(tmp_path / "none", "--only", "sharing", "--replicas", "4", *elsewhere) == 2
     assert "--replicas 4: runs are made together on the CPU, with --precision 32-true" in capsys.readouterr().err
@@ -392,6 +387,7 @@ def two_gpus(monkeypatch):
         given.append(pool.options)
         return Failure("error", "nothing runs on these")
 
+    monkeypatch.setattr("lit_gelu.cli.paper.accelerators._may_have_gpu", lambda: True)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.setattr(Pool, "answer", fail)

@@ -4,19 +4,17 @@ import os
 import signal
 import sys
 from dataclasses import replace
-from multiprocessing import forkserver
 
 import pytest
 from child_processes import is_running, wait_until
 from paper_runs import DIGITS
 
 from lit_gelu.paper.jobs import Done, Failure, Preparation, Progress, RunOptions
-from lit_gelu.paper.pools.fork_server import fork_server
 from lit_gelu.paper.pools.worker_pool import WorkerPool
 from lit_gelu.paper.protocol.cells import expand
 
 DATA = {"class_path": "lit_gelu.data.DigitsData", "init_args": {}}
-ENGINES = ["processes", "forked processes", pytest.param("ray", marks=[pytest.mark.ray, pytest.mark.full])]
+ENGINES = ["processes", pytest.param("ray", marks=[pytest.mark.ray, pytest.mark.full])]
 LONG = expand(replace(DIGITS, epochs=2000, evaluations=1), "quick")[0]
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at processes as Linux shows them")
 
@@ -26,8 +24,6 @@ def pool(request):
     """A pool for two jobs that begins none of them again."""
     if request.param == "processes":
         made = WorkerPool(2, RunOptions())
-    elif request.param == "forked processes":
-        made = WorkerPool(2, RunOptions(), request.getfixturevalue("server"))
     else:
         nodes = request.getfixturevalue("ray_cluster")
         from lit_gelu.paper.pools.ray_pool import RayPool
@@ -35,12 +31,6 @@ def pool(request):
         made = RayPool(RunOptions(), address=nodes.address, retries=0)
     with made as pool:
         yield pool
-
-
-@pytest.fixture(scope="module")
-def server():
-    yield fork_server(1)
-    forkserver._forkserver._stop()
 
 
 def processes_of(pool) -> list[int]:

@@ -127,10 +127,9 @@ def test_at_least_one_process():
         WorkerPool(0, RunOptions())
 
 
-def descendants_of(pid: int) -> list[int]:
-    """Return the processes that one has started, and those that these have."""
+def children_of(pid: int) -> list[int]:
     listed = run_command(["pgrep", "-P", str(pid)], check=False)
-    return [one for child in map(int, listed.stdout.split()) for one in (child, *descendants_of(child))]
+    return [int(line) for line in listed.stdout.split()]
 
 
 def wait_until_all_end(processes: list[int]) -> None:
@@ -138,9 +137,9 @@ def wait_until_all_end(processes: list[int]) -> None:
     wait_until(lambda: not any(map(is_running, processes)), f"the workers {processes} have ended")
 
 
-def grid(folder: Path, engine: str = "processes", **options: Any) -> AbstractContextManager[subprocess.Popen]:
+def grid(folder: Path, **options: Any) -> AbstractContextManager[subprocess.Popen]:
     """Start the script; it says when a worker begins a run, and which were recorded."""
-    command = [sys.executable, "-W", "ignore", str(SCRIPT), str(folder), engine]
+    command = [sys.executable, "-W", "ignore", str(SCRIPT), str(folder)]
     return started(command, stdout=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1"}, **options)
 
 
@@ -154,14 +153,14 @@ def recorded(lines: str) -> set[str]:
 
 @pytest.mark.full
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks for processes as Linux lists them")
-@pytest.mark.parametrize(("engine", "runs_before"), [("forked", 0), ("processes", 1), ("forked", 5)])
-def test_after_a_kill_the_same_command_gives_the_same_results(tmp_path, engine, runs_before):
+@pytest.mark.parametrize("runs_before", [0, 1, 5])
+def test_after_a_kill_the_same_command_gives_the_same_results(tmp_path, runs_before):
     """The whole process is killed in the middle of runs; its workers end by themselves."""
-    with grid(tmp_path / "killed", engine) as process:
+    with grid(tmp_path / "killed") as process:
         for _ in range(runs_before):
             assert next_line(process, "recorded ")
         assert next_line(process, "in the middle of ")
-        workers = descendants_of(process.pid)
+        workers = children_of(process.pid)
         process.kill()
         end_of(process)
     file = tmp_path / "killed" / "runs.jsonl"
@@ -169,7 +168,7 @@ def test_after_a_kill_the_same_command_gives_the_same_results(tmp_path, engine, 
     assert runs_before <= len(finished) < 12
     wait_until_all_end(workers)
 
-    with grid(tmp_path / "killed", engine) as process:
+    with grid(tmp_path / "killed") as process:
         made = recorded(end_of(process)[0])
     assert process.returncode == 0
     assert len(made | finished) == 12
@@ -199,12 +198,11 @@ def test_processes_side_by_side_and_this_one_give_the_same_results(tmp_path):
 
 @pytest.mark.full
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks for processes as Linux lists them")
-@pytest.mark.parametrize("engine", ["processes", "forked"])
-def test_ctrl_c_in_a_terminal_ends_all_processes(tmp_path, engine):
+def test_ctrl_c_in_a_terminal_ends_all_processes(tmp_path):
     """A terminal sends the signal to every process of the command; workers leave it to the first."""
-    with grid(tmp_path, engine, start_new_session=True, stderr=subprocess.PIPE) as process:
+    with grid(tmp_path, start_new_session=True, stderr=subprocess.PIPE) as process:
         assert next_line(process, "recorded ")
-        workers = descendants_of(process.pid)
+        workers = children_of(process.pid)
         os.killpg(process.pid, signal.SIGINT)
         _, errors = end_of(process)
     assert errors.count("KeyboardInterrupt") == 1  # this script's own; no worker adds a trace
