@@ -1,7 +1,7 @@
 """A small table of experiments on the bundled digits, and what runs them without other processes."""
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 
 from lightning.fabric.utilities.warnings import PossibleUserWarning
@@ -110,6 +110,9 @@ class Log:
 
     def prepared(self, job: Job) -> None:
         self.heard.append(("prepared",))
+
+    def unkept(self, warnings: Mapping[str, str]) -> None:
+        self.heard.extend(("unkept", key) for key in warnings)
 
     def recorded(self, record: RunRecord) -> None:
         self.heard.append(("recorded", record.key))

@@ -161,8 +161,6 @@ class Runner:
     def _hear(self, job: Job, message: Message) -> None:
         """Record a run and the runs that are identical to it, or note how far a job is, or what went wrong."""
         if isinstance(message, Progress):
-            if message.unkept:
-                self.summary.unkept.add(message.unkept)
             self.reporter.progressed(job, message)
         elif isinstance(message, Restart):
             self.summary.restarts += 1
@@ -173,6 +171,8 @@ class Runner:
             self._prepared[job.data_name] = True
             self.reporter.prepared(job)
         else:
+            self.summary.unkept |= message.unkept.keys()
+            self.reporter.unkept(message.unkept)
             for made in message.records:
                 for cell in self._identical.pop(made.key, ()):  # none of a run that was recorded before a kill
                     self._record(share(made, cell))

@@ -86,7 +86,7 @@ class Progress:
     epoch: float
     epoch_steps: int = 0  # optimizer steps in an epoch of one run; 0 where that is not said
     warning: str = ""  # of a file that could not be written; said once, however often it is sent
-    unkept: str = ""  # key of the run whose checkpoint that was
+    unkept: str = ""  # key of the run whose checkpoint that was; a pool may drop it, `Done` has them all
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,7 @@ class Done:
     """A job's end: the records of its runs; none for a preparation."""
 
     records: tuple[RunRecord, ...] = ()
+    unkept: Mapping[str, str] = field(default_factory=dict)  # why the checkpoint of a run is not there, by its key
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,11 @@ class GridProgress:
         note = f"epochs, {speed:,.0f} steps/s" if speed > 0 else "epochs"
         self._bars.update(self._tasks[job.key], completed=int(epoch), note=note)
 
+    def unkept(self, warnings: Mapping[str, str]) -> None:
+        """Show of runs, by their keys, why they have no checkpoint, unless it was shown while they were made."""
+        for key, warning in warnings.items():
+            self._warn(key, warning)
+
     def recorded(self, record: RunRecord) -> None:
         """Show that a run is in the results."""
         self._recorded += 1

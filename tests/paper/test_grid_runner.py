@@ -8,7 +8,8 @@ from paper_runs import DIGITS, FINAL, MISSING, SEARCH, SHARING, InlinePool, Log,
 
 from lit_gelu.paper.errors import OtherConfigurationError
 from lit_gelu.paper.grid_runner import Runner
-from lit_gelu.paper.jobs import Failure
+from lit_gelu.paper.group_planning import GroupPlanner
+from lit_gelu.paper.jobs import CellGroup, Failure, Progress
 from lit_gelu.paper.planning import plan
 from lit_gelu.paper.protocol.cells import expand
 from lit_gelu.paper.protocol.experiments import Arm
@@ -145,6 +146,29 @@ def test_a_failed_run_stops_no_other_and_is_tried_again(tmp_path):
     again, _ = run(tmp_path, request(small))
     assert again.finished == 2
     assert again.not_made == 4
+
+
+class _LosesFirst(InlinePool):
+    """Says of a run that its checkpoint cannot be written, loses the process, and keeps it the second time."""
+
+    def wait(self, seconds):
+        for job, message in super().wait(seconds):
+            if isinstance(job, CellGroup) and not self.lost:
+                self.lost = True
+                yield job, Progress(2.0, warning="not kept: no room", unkept=job.cells[0].key)
+                yield job, Failure("lost", "The process was killed by SIGKILL.", begun=1)
+            else:
+                yield job, replace(message, unkept=self.unkept) if isinstance(job, CellGroup) else message
+
+    lost, unkept = False, {}
+
+
+@pytest.mark.parametrize("unkept", [{}, {"digits/gelu/keep=1/lr=0.01/seed=0": "no room"}])
+def test_a_checkpoint_is_not_there_if_the_last_attempt_did_not_keep_it(tmp_path, unkept):
+    pool = _LosesFirst()
+    pool.unkept = unkept
+    summary, records = run(tmp_path, request(DIGITS), pool, GroupPlanner(1, None))
+    assert (len(records), summary.unkept) == (8, set(unkept))
 
 
 def test_a_fault_of_the_program_is_reported_with_its_trace(tmp_path, monkeypatch):

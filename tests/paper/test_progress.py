@@ -72,7 +72,9 @@ def test_a_warning_is_shown_once_for_each_run(capsys):
             progress.progressed(group, Progress(number / 2, 20, "not saved: no room"))
             for cell in cells:
                 progress.progressed(group, Progress(2.0, warning="not kept: no room", unkept=cell.key))
+        progress.unkept({cell.key: "not kept: no room" for cell in cells} | {"another": "not kept: gone"})
     assert capsys.readouterr().out.splitlines() == [
         f"{group.key}: WARNING: not saved: no room",
         *(f"{cell.key}: WARNING: not kept: no room" for cell in cells),
+        "another: WARNING: not kept: gone",
     ]

@@ -17,13 +17,20 @@ from lit_gelu.paper.training.group_training import train_group
 
 def answer(job: Job, data: DataCache, options: RunOptions, report: Callable[[Progress], None]) -> Message:
     """Do a job: an error of one run is no reason to lose the others, unless nobody is there to hear of it."""
+    unkept: dict[str, str] = {}
+
+    def hear(how_far: Progress) -> None:
+        if how_far.unkept:
+            unkept[how_far.unkept] = how_far.warning
+        report(how_far)
+
     try:
         if isinstance(job, Preparation):
             prepare(job, options.root)
             return Done()
         if isinstance(job, CellGroup):
-            return Done(tuple(train_group(job, data, options, report)))
-        return Done((train(job, data, options, report),))
+            return Done(tuple(train_group(job, data, options, hear)), unkept)
+        return Done((train(job, data, options, hear),), unkept)
     except (BrokenPipeError, ConnectionResetError):
         raise
     except (DataNotFoundError, MissingExtraError) as error:

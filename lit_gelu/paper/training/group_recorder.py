@@ -51,13 +51,14 @@ class GroupRecorder(Callback):
         *,
         checkpoint: Path | None = None,
         report: Callable[[Progress], None] = lambda _: None,
+        warning: str = "",
     ) -> None:
         self.diverged = [False] * replicas
         self._sets = dict(sets)
         self._steps, self._epoch_steps = frozenset(steps), epoch_steps
         self._checkpoint, self._report = checkpoint, report
         self._reported, self._saved = -math.inf, time.monotonic()
-        self._warning = ""  # that it could not be saved; sent with each report, as a pool may drop one
+        self._warning = warning  # that it could not be saved; sent with each report, as a pool may drop one
         self._logged: dict[str, list[Tensor]] = {}  # [steps, replicas] each
         self._points: list[Points] = [{} for _ in self.diverged]
         self._unread: Callable[[], None] | None = None

@@ -51,9 +51,15 @@ def train_group(
     )
     given = ReplicaDataModule(loaded.module)  # type: ignore[arg-type] # refused there if it is another
     given.batch_ends = evaluation_steps(given.order.steps, first["measurement"]["evaluations_per_epoch"])
-    unfinished = _checkpoint(group, options, report)
+    unfinished, warning = _checkpoint(group, options)
     recorder = GroupRecorder(
-        len(group.cells), loaded.sets, given.batch_ends, given.order.steps, checkpoint=unfinished, report=report
+        len(group.cells),
+        loaded.sets,
+        given.batch_ends,
+        given.order.steps,
+        checkpoint=unfinished,
+        report=report,
+        warning=warning,
     )
     trainer = Trainer(
         **first["trainer"],
@@ -116,10 +122,10 @@ def _save(replicas: ReplicaGroup, replica: int, path: Path) -> None:
     path.write_bytes(written.getbuffer())
 
 
-def _checkpoint(group: CellGroup, options: RunOptions, report: Callable[[Progress], None]) -> Path | None:
-    """Return where the group's checkpoint is kept; one of other versions of what takes part is not gone on from."""
+def _checkpoint(group: CellGroup, options: RunOptions) -> tuple[Path | None, str]:
+    """Return where the group's checkpoint is kept, and why it cannot be; one of other versions is not gone on from."""
     if options.groups is None:
-        return None
+        return None, ""
     folder = Path(options.groups)
     checkpoint, beside = checkpoint_file(folder, group), description_file(folder, group)
     text = json.dumps(description(group, versions()))
@@ -129,6 +135,5 @@ def _checkpoint(group: CellGroup, options: RunOptions, report: Callable[[Progres
             with write_atomically(beside) as temporary:
                 temporary.write_text(text, encoding="utf-8")
     except OSError as error:
-        report(Progress(0.0, warning=unsaved(error)))
-        return None
-    return checkpoint
+        return None, unsaved(error)
+    return checkpoint, ""

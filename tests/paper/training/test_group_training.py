@@ -230,6 +230,7 @@ def test_a_group_goes_on_where_what_a_kill_would_lose_cannot_be_saved(tmp_path, 
     assert [bits(record) for record in records] == [bits(record) for record in unbroken]
     (warning,) = {how_far.warning for how_far in heard} - {""}
     assert warning.startswith("the runs go on, but what a kill would lose is not saved: Cannot write ")
+    assert limit > 0 or all(how_far.warning for how_far in heard)  # Ray's pool may drop all but the last
     assert len(list(folder.iterdir())) == (limit > 0)
 
 
