@@ -216,20 +216,12 @@ def test_shards_make_groups_of_their_own_parts(tmp_path):
     assert len(made) == 8
 
 
-def first_worker_of(pid: int, engine: str) -> int:
-    if engine == "forked":
-        (pid,) = map(int, run_command(["pgrep", "-P", str(pid), "-f", "forkserver"]).stdout.split())
-    listed = run_command(["pgrep", "-P", str(pid), "-f", "forkserver" if engine == "forked" else "spawn_main"])
-    return int(listed.stdout.split()[0])
-
-
 @pytest.mark.full
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks for processes as Linux lists them")
-@pytest.mark.parametrize("engine", ["processes", "forked"])
 @pytest.mark.parametrize("who", ["worker", "driver"])
-def test_killed_amid_groups_the_records_are_those_of_the_unbroken_run(tmp_path, who, engine):
+def test_killed_amid_groups_the_records_are_those_of_the_unbroken_run(tmp_path, who):
     def grid(folder):
-        command = [sys.executable, "-W", "ignore", str(SCRIPT), str(folder), "together", engine]
+        command = [sys.executable, "-W", "ignore", str(SCRIPT), str(folder), "together"]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "OFTEN": "1"}
         return started(command, stdout=subprocess.PIPE, env=environment)
 
@@ -241,7 +233,8 @@ def test_killed_amid_groups_the_records_are_those_of_the_unbroken_run(tmp_path, 
         if who == "driver":
             process.kill()
         else:
-            os.kill(first_worker_of(process.pid, engine), signal.SIGKILL)
+            listed = run_command(["pgrep", "-P", str(process.pid), "-f", "spawn_main"])
+            os.kill(int(listed.stdout.split()[0]), signal.SIGKILL)
         lines = end_of(process)[0]
     if who == "driver":
         assert list((tmp_path / "killed" / GROUPS_FOLDER).glob("*.ckpt"))
