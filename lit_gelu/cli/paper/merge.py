@@ -21,9 +21,10 @@ holds first. The folders themselves stay as they are.
 A run that several folders hold with the same numbers is taken once, and said if it was made more than once. If its
 numbers differ, nothing is written, unless --keep first takes the one that comes first. Runs of the same name with
 another configuration, runs of two presets, and runs of an experiment by two protocols, of which no table could be made,
-are never joined. Damaged lines are said and left out.
+are never joined. Damaged lines are said and left out. Experiments to which no run is added are left as they are.
 
-Exit code: 0 if the target holds all runs; 1 if lines were damaged, or nothing was written because runs differ.
+Exit code: 0 if the target holds all runs; 1 if lines were damaged, or nothing was written because runs of the same name
+differ; 2 if nothing was written because runs are of two presets or protocols, or a folder has none.
 """
 EXAMPLES = """\
 examples:

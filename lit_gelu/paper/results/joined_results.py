@@ -1,12 +1,12 @@
 """`JoinedResults`: the records of several folders of results as one, by key, with what is to be said of them."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lit_gelu.files import is_folder, without_nonfinite, write_atomically
+from lit_gelu.files import is_file, is_folder, without_nonfinite, write_atomically
 from lit_gelu.paper.errors import RecordsError
 from lit_gelu.paper.records.run_record import RECORDS_FILE, RunRecord, parse_lines, split_cut_line
 from lit_gelu.paper.records.run_store import RecordStore
@@ -38,16 +38,16 @@ class JoinedResults:
     differing: list[str] = field(default_factory=list)  # made more than once, with other numbers
     incompatible: list[str] = field(default_factory=list)  # other runs under the same name
     orphaned: list[str] = field(default_factory=list)  # copies of a record in whose place another one is kept
-    _places: dict[str, str] = field(default_factory=dict)
+    places: dict[str, str] = field(default_factory=dict)  # where each record is, by its key
 
     def add(self, place: str, record: RunRecord) -> None:
         """Take a record, or note how it differs from the one of the same key that is there."""
         kept = self.records.get(record.key)
         if kept is None:
-            self.records[record.key], self._places[record.key] = record, place
+            self.records[record.key], self.places[record.key] = record, place
             return
         differences = _differences(kept, record)
-        text = f"{record.key}: {', '.join(differences)} in {place} and in {self._places[record.key]}"
+        text = f"{record.key}: {', '.join(differences)} in {place} and in {self.places[record.key]}"
         if not differences:
             self.identical += 1
         elif _IDENTITY & set(differences):
@@ -100,30 +100,33 @@ def join_into(folder: Path, files: Sequence[ResultsFile], *, keep_first: bool = 
     """Join files into a folder, whose own records come first; nothing is written where two records contradict."""
     # `keep_first` takes the first of several records of a run that was made more than once. A folder without records is
     # not made for what contradicts. Runs of two protocols are refused: no table could show them, and no run be added.
+    # What an experiment in the folder is already, does not matter to the runs of others.
     joined = join(files)
     if _contradicts(joined, keep_first):
         return joined
-    _check_protocols(joined)
+    if not is_file(folder / RECORDS_FILE):
+        _check_protocols(joined, frozenset())
     with RecordStore(folder) as store:
         own = tuple((f"{str(store.path)!r}", record) for record in store.records.values())
         elsewhere = [file for file in files if Path(file.file).resolve() != store.path.resolve()]
         joined = join([ResultsFile(str(store.path), own), *elsewhere])
         if _contradicts(joined, keep_first):
             return joined
-        _check_protocols(joined)
+        _check_protocols(joined, store.records.keys())
         if list(joined.records.values()) != list(store.records.values()):
             with write_atomically(store.path) as temporary, temporary.open("w", encoding="utf-8", newline="") as out:
                 out.writelines(f"{record.to_json()}\n" for record in joined.records.values())
     return joined
 
 
-def _check_protocols(joined: JoinedResults) -> None:
-    """Refuse runs of an experiment by two protocols."""
+def _check_protocols(joined: JoinedResults, before: Collection[str]) -> None:
+    """Refuse runs of an experiment by two protocols, where any of them was not there before."""
     of_experiment: dict[str, list[RunRecord]] = {}
     for record in joined.records.values():
         of_experiment.setdefault(record.experiment, []).append(record)
     for records in of_experiment.values():
-        check_one_protocol(records)
+        if any(record.key not in before for record in records):
+            check_one_protocol(records, joined.places)
 
 
 def _contradicts(joined: JoinedResults, keep_first: bool) -> bool:

@@ -1,6 +1,7 @@
 """What the runs of an experiment have in common: a median over two protocols, or a choice among them, is of neither."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from lit_gelu.paper.errors import OtherConfigurationError, RecordsError
@@ -8,10 +9,12 @@ from lit_gelu.paper.protocol.cells import Cell, differences, plain
 from lit_gelu.paper.records.run_record import RunRecord
 
 _VARIED = frozenset({"activation", "learning_rate"})  # arguments in which runs of a protocol differ, beside settings
+_NOWHERE: Mapping[str, str] = MappingProxyType({})
 
 
-def check_one_protocol(records: Iterable[RunRecord]) -> None:
+def check_one_protocol(records: Iterable[RunRecord], places: Mapping[str, str] = _NOWHERE) -> None:
     """Refuse runs of one experiment that differ in more than arm, setting, learning rate and seed."""
+    # `places` says for the message where they are, by their keys.
     given = list(records)
     varied = _VARIED.union(*(record.setting for record in given))
     first_of: dict[str, RunRecord] = {}
@@ -21,8 +24,11 @@ def check_one_protocol(records: Iterable[RunRecord]) -> None:
         if record.activation != arms_first.activation:
             found.append(f"activation: {arms_first.activation!r} and {record.activation!r}")
         if found:
+            first, other = (
+                f"{key!r} ({places[key]})" if key in places else repr(key) for key in (given[0].key, record.key)
+            )
             raise RecordsError(
-                f"{given[0].key!r} and {record.key!r} are runs of different protocols ({'; '.join(found)}), which have "
+                f"{first} and {other} are runs of different protocols ({'; '.join(found)}), which have "
                 "no median in common. Keep the runs of each in a folder of its own."
             )
 

@@ -206,3 +206,24 @@ def test_two_experiments_need_no_common_protocol(tmp_path):
     other = by_another_protocol(run_record("cifar10"))
     join_into(tmp_path / "all", [written(tmp_path / "a", RUNS[0]), written(tmp_path / "b", other)])
     assert keys_and_lines(tmp_path / "all")[0] == [RUNS[0].key, other.key]
+
+
+def test_runs_of_another_experiment_are_added_to_what_mixes_two_protocols_already(tmp_path):
+    """Results of an earlier version may: to that experiment nothing is added, and it is said where it is."""
+    mixed = [RUNS[0], by_another_protocol(RUNS[1])]
+    written(tmp_path / "all", *mixed)
+    other = run_record("cifar10")
+    join_into(tmp_path / "all", [written(tmp_path / "b", other, mixed[1])])
+    keys = [record.key for record in (*mixed, other)]
+    assert keys_and_lines(tmp_path / "all")[0] == keys
+    with pytest.raises(RecordsError, match="different protocols") as error:
+        join_into(tmp_path / "all", [written(tmp_path / "c", RUNS[2])])
+    assert str(tmp_path / "all" / "runs.jsonl") in str(error.value)
+    assert keys_and_lines(tmp_path / "all")[0] == keys
+
+
+def test_the_message_names_the_files_of_two_protocols(tmp_path):
+    files = [written(tmp_path / "a", RUNS[0]), written(tmp_path / "b", by_another_protocol(RUNS[1]))]
+    with pytest.raises(RecordsError) as error:
+        join_into(tmp_path / "all", files)
+    assert all(f"({str(tmp_path / name / 'runs.jsonl')!r}, line 1)" in str(error.value) for name in "ab")
