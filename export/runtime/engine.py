@@ -79,11 +79,6 @@ class Request:
             return None
 
 
-# Kernels of onnxruntime on the CPU whose threads end the process on 0 rows ("terminate called without an active
-# exception"): one call would take a server down.
-ABORT_ON_EMPTY = frozenset({"LSTM", "GRU"})
-
-
 @dataclass(frozen=True)
 class Engine:
     """An opened file. Torch is imported for tensors, and where it is installed for CUDA, whose streams it knows."""
@@ -92,7 +87,7 @@ class Engine:
     device: str  # in torch's words
     on_cuda: "CudaRunner | None"
     tuning: TuningChoice | None
-    refuses_empty: bool = False  # whether 0 rows would end the process
+    never_empty: frozenset[str] = frozenset()  # inputs without whose rows a call would end the process
     process: int = field(default_factory=os.getpid)
 
     inputs: dict[str, Port] = field(init=False)
@@ -129,13 +124,9 @@ class Engine:
     @cached_property
     def quick(self) -> Callable[[Any], Any]:
         """Run the file on an array or tensor, in a third of the time around it; ``None`` where that takes more care."""
-        if (
-            self.on_cuda is None
-            and self.takes_arrays
-            and not self.refuses_empty
-            and len(self.inputs) == len(self.outputs) == 1
-        ):
-            return _run_of_one(self.session, next(iter(self.inputs)), self.output_names, self.process)
+        if self.on_cuda is None and self.takes_arrays and len(self.inputs) == len(self.outputs) == 1:
+            name = next(iter(self.inputs))
+            return _run_of_one(self.session, name, self.output_names, self.process, name in self.never_empty)
         return lambda _: None
 
     def run_arrays(self, given: Mapping[str, np.ndarray]) -> list[Any]:
@@ -156,7 +147,7 @@ class Engine:
 
 
 def _run_of_one(
-    session: onnxruntime.InferenceSession, name: str, outputs: list[str], process: int
+    session: onnxruntime.InferenceSession, name: str, outputs: list[str], process: int, never_empty: bool
 ) -> Callable[[Any], Any]:
     """Return what runs a file of one input and one output in host memory, without bindings and names."""
     this_process = os.getpid
@@ -170,7 +161,7 @@ def _run_of_one(
                 _learn_tensors(ways)
                 return None
             array = value if way is _same else value.numpy()
-            if way is _same and not array.dtype.isnative:
+            if (way is _same and not array.dtype.isnative) or (never_empty and 0 in array.shape):
                 return None
             # A session's Python, around `_sess`, checks names again, in a tenth of a small net's time.
             return way(session._sess.run(outputs, {name: array}, None)[0])
@@ -219,8 +210,7 @@ def open_engine(request: Request) -> Engine:
     checked[first].update(provider_options(settings))
     used = settings if choice else None
     if device == HOST:
-        refuses_empty = bool(ABORT_ON_EMPTY & model.operators.keys())
-        return Engine(_open(request, model, checked, used, graphs=False), device, None, choice, refuses_empty)
+        return Engine(_open(request, model, checked, used, graphs=False), device, None, choice, model.never_empty)
     import torch
 
     from lit_gelu.export.runtime.on_cuda import CudaRunner, require_no_capture

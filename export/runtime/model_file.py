@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from lit_gelu.export.errors import ModelFileError
+from lit_gelu.export.runtime.empty_inputs import never_empty_inputs
 from lit_gelu.export.runtime.onnx_proto import BFLOAT16, EXTERNAL, FLOAT16, INT8, parsed_model
 from lit_gelu.files import is_file, is_folder, parse_json
 
@@ -40,6 +41,7 @@ class ModelFile:
     saturates: bool = False
     wants_nhwc: bool = False  # whether it was exported with layout="nhwc"
     bfloat16: bool = False  # whether that is the type of weights or inputs
+    never_empty: frozenset[str] = frozenset()  # inputs on which onnxruntime's CPU ends the process if they are empty
 
     @property
     def grants_nhwc(self) -> bool:
@@ -75,6 +77,7 @@ def read_model_file(path: str | os.PathLike[str]) -> ModelFile:
         bfloat16=BFLOAT16 in types,
         external=tuple(sorted(external)),
         saturates=any(tensor.data_type == INT8 and tensor.dims for tensor in tensors) and not _is_bounded(model),
+        never_empty=never_empty_inputs(model),
         wants_nhwc=any((entry.key, entry.value) == ("lit_gelu.layout", "nhwc") for entry in model.metadata_props),
     )
 

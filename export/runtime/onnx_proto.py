@@ -16,7 +16,7 @@ _MESSAGES = """
     Attribute t=5:Tensor g=6:Graph tensors=10:Tensor* graphs=11:Graph*
     Tensor dims=1:int64* data_type=2:int32 name=8:string external_data=13:Entry* data_location=14:int32
     Sparse values=1:Tensor indices=2:Tensor
-    Function node=7:Node*
+    Function name=1:string node=7:Node* domain=10:string
     Entry key=1:string value=2:string
     Opset domain=1:string version=2:int64
     Value name=1:string type=2:Type

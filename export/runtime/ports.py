@@ -1,7 +1,7 @@
 """The inputs and outputs of a file: names, element types and shapes, what fits them, and values made up for them."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
@@ -167,9 +167,10 @@ def require_fit(port: Port, value: object, *, raw: bool = False) -> None:
     raise ModelInputError(f"Input {port.name!r} has shape {tuple(value.shape)}, the file takes ({shape}).")
 
 
-def require_not_empty(given: Mapping[str, Array]) -> None:
-    """Refuse inputs without values, for a file in which onnxruntime would end the process on them."""
-    for name, value in given.items():
+def require_not_empty(given: Mapping[str, Array], names: Iterable[str]) -> None:
+    """Refuse inputs of these names without values, on which onnxruntime would end the process."""
+    for name in names:
+        value = given[name]
         if 0 in value.shape:
             raise ModelInputError(
                 f"Input {name!r} has shape {tuple(value.shape)}, which holds no values, and onnxruntime's LSTM and GRU "

@@ -228,8 +228,8 @@ class OnnxPredictor:
                     require_fit(port, value, raw="lit_gelu.preprocessing" in self.metadata)
                 if wanted is None and is_tensor(value):
                     wanted = value.device
-            if engine.refuses_empty:
-                require_not_empty(given)
+            if engine.never_empty:
+                require_not_empty(given, engine.never_empty)
             if wanted is None:
                 return one_or_all(engine.run_arrays(cast("Any", given)))
             outputs = engine.run_tensors(given)
