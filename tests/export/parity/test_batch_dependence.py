@@ -216,6 +216,19 @@ def test_what_the_export_cannot_see(tmp_path):
     assert not export_onnx(net, tmp_path / "net.onnx", ROWS).metadata.rows_depend
 
 
+def test_what_a_file_does_not_say_the_proof_measures(tmp_path):
+    path, net = tmp_path / "net.onnx", Computed(lambda y: F.gelu(y - y.mean(0)))
+    properties = export_onnx(net, path, ROWS).metadata.to_properties()
+    assert properties.pop("lit_gelu.rows_depend") == "true"
+    model = onnx.load(path)
+    del model.metadata_props[:]
+    onnx.helper.set_model_props(model, properties)
+    onnx.save(model, path)
+    (note,) = check_parity(net, path, input_sample=ROWS).notes
+    assert note.startswith(NOTE)
+    assert "1 of 32 rows alone give 'output' with a difference of" in note
+
+
 def test_an_output_a_row_is_refused_by_what_the_module_does(tmp_path):
     with pytest.raises(ExportError, match="turns the batch size into a Python number"):
         export_onnx(Computed(lambda y: list(F.gelu(y).unbind(0))), tmp_path / "net.onnx", ROWS)
