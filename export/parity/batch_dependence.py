@@ -106,7 +106,7 @@ def _unchanged(model: nn.Module) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class _Difference:
+class _RowsAlone:
     """By how much rows alone differ from the same rows among others."""
 
     of_output: float  # in units of the output's largest value
@@ -117,7 +117,7 @@ class _Difference:
         return self.of_output > _SUSPICIOUS or self.of_entry > _OF_ENTRY
 
 
-def _differences(flat: FlatModule | None, batch: Sequence[Tensor]) -> Iterator[_Difference]:
+def _differences(flat: FlatModule | None, batch: Sequence[Tensor]) -> Iterator[_RowsAlone]:
     """Yield what each selection of rows shows; nothing of one that cannot be told."""
     whole = None if flat is None else _outputs(flat, batch)
     if flat is None or whole is None:
@@ -130,7 +130,7 @@ def _differences(flat: FlatModule | None, batch: Sequence[Tensor]) -> Iterator[_
         pairs = [(y, of) for y, of in zip(part, cut, strict=True) if of is not None and np.isfinite(of).any()]
         if pairs:
             of_output = max(relative_difference(y, of) for y, of in pairs)
-            yield _Difference(of_output, max(_of_entries(y, of) for y, of in pairs))
+            yield _RowsAlone(of_output, max(_of_entries(y, of) for y, of in pairs))
 
 
 def _of_entries(y: np.ndarray, of: np.ndarray) -> float:

@@ -59,7 +59,9 @@ class Seen:
     def of_module(self, module: nn.Module) -> ActivationEntry | None:
         """Return the row of a module: that of its class, or a preset without its base that has its arguments."""
         found = self.of_class(type(module))
-        return found or next((row for row in self._alone.values() if _is_of(row, module)), None)
+        if found is not None or not self._alone:
+            return found
+        return next((row for row in self._alone.values() if _is_of(row, module)), None)
 
 
 class NameTable:
