@@ -7,12 +7,12 @@ RUN python -m pip wheel --no-deps --wheel-dir /wheels /source
 FROM python:3.11-slim
 ARG TORCH_INDEX=""
 RUN test -n "$TORCH_INDEX" || { echo "Give --build-arg TORCH_INDEX=, the index of torch's builds for CPUs." >&2; exit 1; }
-COPY docker/cpu.lock /tmp/cpu.lock
-RUN grep -E '^torch(vision)?==' /tmp/cpu.lock > /tmp/torch.lock && grep -vE '^torch(vision)?==' /tmp/cpu.lock > /tmp/rest.lock \
-    && python -m pip install --no-cache-dir --no-deps --index-url "$TORCH_INDEX" --requirement /tmp/torch.lock \
-    && python -m pip install --no-cache-dir --no-deps --requirement /tmp/rest.lock
-COPY --from=wheel /wheels /tmp/wheels
-RUN python -m pip install --no-cache-dir --no-deps /tmp/wheels/*.whl && python -m pip check && lit-gelu --version
+COPY docker/cpu.lock /install/cpu.lock
+RUN grep -E '^torch(vision)?==' /install/cpu.lock > /install/torch.lock && grep -vE '^torch(vision)?==' /install/cpu.lock > /install/rest.lock \
+    && python -m pip install --no-cache-dir --no-deps --index-url "$TORCH_INDEX" --requirement /install/torch.lock \
+    && python -m pip install --no-cache-dir --no-deps --requirement /install/rest.lock
+COPY --from=wheel /wheels /install/wheels
+RUN python -m pip install --no-cache-dir --no-deps /install/wheels/*.whl && python -m pip check && lit-gelu --version
 RUN useradd --create-home user
 USER user
 WORKDIR /home/user

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 def collection_paused() -> Iterator[None]:
     """Search for no garbage in this block."""
     # Torch and Lightning make half a million objects when they are imported, and these stay: looking through them again
-    # and again takes a seventh of the time.
+    # and again takes a fifth of the time.
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -5,11 +5,10 @@ from types import SimpleNamespace
 import onnx
 import pytest
 import torch
-from export_cases import gelu_net
+from export_cases import Centred, gelu_net
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from torch import nn
 
 from lit_gelu.export import ModelInputError, OnnxPredictor, ProviderError, export_onnx
 from lit_gelu.export.runtime import CPU, CUDA, streams
@@ -155,17 +154,6 @@ def test_calls_are_in_order_with_the_callers_streams(path):
             x += 1
             y = predictor(x)
             torch.testing.assert_close(y, net(x), rtol=0, atol=1e-5)
-
-
-class Centred(nn.Module):
-    """Its rows see each other."""
-
-    def __init__(self):
-        super().__init__()
-        self.act = nn.GELU()
-
-    def forward(self, x):
-        return self.act(x - x.mean(0))
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,8 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from export_cases import gelu_net, gelu_net_by_hand
+from export_cases import Centred, gelu_net, gelu_net_by_hand
 from onnx import TensorProto, helper
-from torch import nn
 from triton_proto import parsed
 
 from lit_gelu.export import ExportOptionError, ModelFileError, OnnxPredictor, check_parity, export_onnx, write_proof
@@ -329,17 +328,6 @@ def test_a_repository_on_a_disk_of_its_own(path, tmp_path, monkeypatch):
     written = write_triton_repository(path, tmp_path / "repository", device="cpu")
     assert written.model.read_bytes() == path.read_bytes()
     assert sorted(entry.name for entry in (tmp_path / "repository").iterdir()) == ["net"]
-
-
-class Centred(nn.Module):
-    """Its rows see each other, and no size of the file tells."""
-
-    def __init__(self):
-        super().__init__()
-        self.act = nn.GELU()
-
-    def forward(self, x):
-        return self.act(x - x.mean(0))
 
 
 def test_requests_whose_rows_see_each_other_are_not_joined(tmp_path):
