@@ -70,8 +70,8 @@ def _refused(flat: FlatModule, tensors: Sequence[Tensor], error: Exception) -> M
     shapes = ", ".join(f"{name} {tuple(t.shape)} {t.dtype}" for name, t in pairs)
     model = type(flat.model).__name__
     return ModelInputError(
-        f"{model}.forward fails on the input sample ({shapes}; the first size is the batch): {str(error).rstrip('.')}. If forward takes "
-        "another call, give that as input_sample=."
+        f"{model}.forward fails on the input sample ({shapes}; the first size is the batch): "
+        f"{str(error).rstrip('.')}. If forward takes another call, give that as input_sample=."
     )
 
 
