@@ -46,14 +46,23 @@ Key = tuple[str, int, int, int]
 
 TALL = [
     Tiles(64, 64, 32, 4), Tiles(128, 64, 32, 4), Tiles(64, 128, 32, 4), Tiles(64, 32, 32, 4), Tiles(128, 32, 32, 4),
-    Tiles(128, 64, 32, 8), Tiles(128, 64, 16, 8, 4),
+    Tiles(128, 64, 32, 8), Tiles(128, 64, 16, 8, 4), Tiles(128, 128, 32, 8), Tiles(128, 128, 16, 8, 4),
+    Tiles(128, 256, 16, 8), Tiles(64, 256, 16, 8), Tiles(64, 64, 64, 4, 2),
 ]  # fmt: skip
-FLAT = [Tiles(16, 64, 32, 4), Tiles(16, 32, 32, 2), Tiles(16, 32, 64, 2), Tiles(16, 64, 64, 4), Tiles(16, 128, 32, 8)]
+FLAT = [
+    Tiles(16, 64, 32, 4), Tiles(16, 32, 32, 2), Tiles(16, 32, 64, 2), Tiles(16, 64, 64, 4), Tiles(16, 128, 32, 8),
+    Tiles(16, 32, 256, 4, 1), Tiles(16, 64, 256, 8, 1), Tiles(16, 32, 128, 4, 2), Tiles(16, 64, 128, 4, 2),
+    Tiles(16, 16, 256, 4, 1), Tiles(16, 32, 128, 2, 2), Tiles(16, 16, 128, 2, 2),
+]  # fmt: skip
 WEIGHTS = [
     Tiles(32, 32, 32, 2), Tiles(32, 64, 32, 4), Tiles(64, 64, 32, 4), Tiles(64, 32, 32, 4), Tiles(64, 32, 32, 2),
-    Tiles(32, 64, 32, 2),
+    Tiles(32, 64, 32, 2), Tiles(16, 64, 32, 2), Tiles(16, 64, 32, 1), Tiles(16, 128, 32, 4), Tiles(16, 256, 32, 4),
+    Tiles(32, 256, 32, 8), Tiles(32, 128, 32, 4),
 ]  # fmt: skip
-OUTPUT = [Tiles(64, 0, 32, 4), Tiles(128, 0, 32, 8), Tiles(16, 0, 32, 4), Tiles(16, 0, 128, 4, 2)]
+OUTPUT = [
+    Tiles(64, 0, 32, 4), Tiles(128, 0, 32, 8), Tiles(16, 0, 32, 4), Tiles(16, 0, 128, 4, 2), Tiles(16, 0, 256, 4, 1),
+    Tiles(16, 0, 256, 8, 1), Tiles(16, 0, 128, 8, 2), Tiles(16, 0, 64, 4),
+]  # fmt: skip
 
 
 def candidates(key: Key) -> list[Tiles]:
@@ -66,7 +75,8 @@ def candidates(key: Key) -> list[Tiles]:
         deepest = kernel_tiles.power_of_two(terms, 16, 64)
         found = [tiles._replace(depth=min(tiles.depth, deepest)) for tiles in WEIGHTS]
     else:
-        found = TALL if rows > 16 else FLAT
+        deepest = kernel_tiles.power_of_two(terms, 16, 256)
+        found = TALL if rows > 16 else [tiles._replace(depth=min(tiles.depth, deepest)) for tiles in FLAT]
     return list(dict.fromkeys([own, *(t for t in found if t.columns <= 2 * max(columns, 16))]))
 
 
