@@ -5,11 +5,10 @@ from types import SimpleNamespace
 
 
 class Pretended:
-    """Notes what is called; `milliseconds` says how long a replay of a step that is divided in some way takes."""
+    """Notes what is called."""
 
-    def __init__(self, step, milliseconds=None):
-        self.step, self.calls, self.milliseconds = step, [], milliseconds or {}
-        self.clock = 0.0
+    def __init__(self, step):
+        self.step, self.calls = step, []
 
     def Stream(self):
         return SimpleNamespace(wait_stream=lambda other: self.calls.append("side waits"))
@@ -22,7 +21,7 @@ class Pretended:
         return contextlib.nullcontext()
 
     def CUDAGraph(self):
-        return SimpleNamespace(several=0, way=None)
+        return SimpleNamespace(several=0)
 
     @contextlib.contextmanager
     def graph(self, graph):
@@ -31,18 +30,9 @@ class Pretended:
         self.step.several = made.append  # a capture computes nothing
         yield
         self.step.several = several
-        way = getattr(self.step, "way", None)
 
         def replay():
             self.calls.append(f"replay {made[0]}")
-            self.clock += self.milliseconds.get(way, 1.0)
             several(made[0])
 
         graph.replay = replay
-
-    def Event(self, enable_timing):
-        assert enable_timing
-        event = SimpleNamespace(synchronize=lambda: self.calls.append("host waits"))
-        event.record = lambda: setattr(event, "at", self.clock)
-        event.elapsed_time = lambda other: other.at - event.at
-        return event

@@ -66,7 +66,9 @@ class StepFigures:
         """Keep what steps logged, ``[steps, replicas]`` by name, and let a group log it as they asked for."""
         for name, values in logged.items():
             self.logged.setdefault(name, []).append(values)  # where they are: a device is not waited for
-            options, in_bar = self.options.get(name, _USUAL), name == "train_loss"
+            options = self.options.get(name, _USUAL)
+            # Lightning waits for what is in a progress bar, also where there is none.
+            in_bar = name == "train_loss" and group.trainer.progress_bar_callback is not None
             if not options.on_epoch:
                 group.log(name, self.mean(values[-1]), prog_bar=in_bar)
                 continue

@@ -424,7 +424,11 @@ class ReplicaGroup(LightningModule):
         """Draw the samples of an epoch, ``[steps, replicas, batch]``, and bring them to where steps look them up."""
         rows = self._data.order.epoch(self.executor.streams.generators, self.trainer.current_epoch)
         steps = self.executor.device_steps
-        return rows if steps is None else rows.to(torch.int32).to(steps.adam.device)
+        if steps is None:
+            return rows
+        rows, device = rows.to(torch.int32), steps.adam.device
+        # Without memory that the device reads by itself, the host would wait for all that it has been told to do.
+        return (rows.pin_memory() if device.type == "cuda" else rows).to(device, non_blocking=True)
 
     @property
     def _optimizer(self) -> MemberOptimizers:

@@ -40,7 +40,8 @@ class GroupRecorder(Callback):
     # to the bit; the training losses are added up in another order. A replica whose training loss is no finite number
     # is measured for the last time; the others go on, and the training ends when none is left. All of it is in the
     # Trainer's checkpoints. `checkpoint` is where one is kept: every minute, and at the ends of longer epochs.
-    # What a GPU measures is read before the next step, as late as that: until then the Trainer and the GPU both work.
+    # What a GPU measures is read when the next measurement is made: until then it and the Trainer both have work. A
+    # replica that has diverged makes further steps until then, which no curve has.
 
     def __init__(
         self,
@@ -95,16 +96,12 @@ class GroupRecorder(Callback):
             converted = EvaluationSet(trainer.precision_plugin.convert_input(inputs), labels)
             self._sets[name] = converted.near(pl_module.device)
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:  # noqa: ARG002 - Lightning's signature
-        """Stop replicas that have diverged."""
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002 - Lightning's
+        """Stop replicas that have diverged before the members see a hook."""
         self._read()
 
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
-        """Stop them before the members see a hook."""
-        self._read()
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
-        """Stop them while they are where they were measured."""
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
+        """Read the last measurement."""
         self._read()
 
     def on_train_batch_end(
@@ -138,10 +135,12 @@ class GroupRecorder(Callback):
             means = {name: values.tolist() for name, values in logged.items()}
             self._add(trainer, group, epoch, means, lambda replica: self._measured_alone(trainer, group, replica))
             return
-        names, numbers = [*logged, *together], torch.stack([*logged.values(), *together.values()])
+        names, values = [*logged, *together], torch.stack([*logged.values(), *together.values()])
+        numbers = _arriving(values)  # before the next steps are started, behind which it would come otherwise
+        self._read()
 
         def read() -> None:
-            self._add(trainer, group, epoch, dict(zip(names, numbers.tolist(), strict=True)))
+            self._add(trainer, group, epoch, dict(zip(names, numbers().tolist(), strict=True)))
 
         self._unread = read
 
@@ -205,6 +204,20 @@ class GroupRecorder(Callback):
 def unsaved(error: OSError) -> str:
     """Say that a group has no checkpoint, or an old one."""
     return f"the runs go on, but what a kill would lose is not saved: {error}"
+
+
+def _arriving(values: Tensor) -> Callable[[], Tensor]:
+    """Bring numbers to the host, and return what waits for them."""
+    if not values.is_cuda:
+        return lambda: values
+    brought, there = values.to("cpu", non_blocking=True), torch.cuda.Event()
+    there.record()
+
+    def wait() -> Tensor:
+        there.synchronize()
+        return brought
+
+    return wait
 
 
 def _joined(values: Sequence[Tensor]) -> Tensor:

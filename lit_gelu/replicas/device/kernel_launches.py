@@ -53,6 +53,8 @@ def launch_layer(
     kept: Tensor | None = None,
     split: slice | None = None,
     keys: DeviceKeys | None = None,
+    weight: Tensor | None = None,
+    ahead: int = 0,
 ) -> Tensor:
     """Start the kernel.
 
@@ -65,13 +67,15 @@ def launch_layer(
         kept: Where pre-activations of trained passes go.
         split: Replicas whose outputs without dropout go behind those of the trained passes, too.
         keys: What dropout draws by; ``None`` means that there is none.
+        weight: The layer's weights, where they are not read from the layer itself.
+        ahead: Steps since that of ``passes.place``.
 
     Returns:
         The outputs.
     """
     from lit_gelu.replicas.device import net_kernels
 
-    weight, bias = end.linear.weight, end.linear.bias
+    weight, bias = end.linear.weight if weight is None else weight, end.linear.bias
     width, features = weight.shape[1:]
     tiles = kernel_tiles.tiles_of("forward", passes.batch, width, features)
     unit = kernel_tiles.unit_of(features)
@@ -84,7 +88,7 @@ def launch_layer(
     free = (0, 0) if split is None else (split.start, split.stop - split.start)
     net_kernels.layer_forward[grid](
         inputs, weight, bias, outputs if kept is None else kept, outputs, passes.members, passes.slots, table, place,
-        *end.readings(outputs.device), *addresses, passes.replicas, passes.batch, features // unit, width,
+        *end.readings(outputs.device), *addresses, ahead, passes.replicas, passes.batch, features // unit, width,
         0 if end.dropout is None else end.dropout.site, *free,
         GATHERS=is_shared and passes.rows is not None, SHARED=is_shared and passes.rows is None, KEEPS=kept is not None,
         SPLITS=split is not None, DROPS=keys is not None, UNIT=unit, **tiles.constants(),

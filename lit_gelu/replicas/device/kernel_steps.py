@@ -13,15 +13,21 @@ from lit_gelu.replicas.device.adam import DeviceAdam
 from lit_gelu.replicas.device.fused_forward import FusedForward
 from lit_gelu.replicas.device.kernel_launches import Passes, computes, launch_layer
 from lit_gelu.replicas.device.layer_ends import PER_BLOCK, LayerEnd
+from lit_gelu.replicas.device.padded_layers import PaddedLayer, padded
 from lit_gelu.replicas.device.repeated_steps import RepeatedStep
 from lit_gelu.replicas.errors import unknown_labels
 from lit_gelu.replicas.forward.rules import LinearRule
 from lit_gelu.replicas.forward.stacked_forward import StackedForward, cross_entropies
 from lit_gelu.tasks.keyed_noise import DeviceKeys
 
-PASSES = 45  # through the net in a stretch of replicas, before other numbers are timed
-_STRETCHES = (1, 2, 3, 4, 6)  # so many are tried before a CUDA graph is made
-_FEWEST_PASSES = 15  # in one of several that are tried
+# Passes through the net in a stretch of replicas at least, and how many stretches there are at most. On an H200, steps
+# of the paper's nets take as long with three or four; without any division they take a tenth more.
+FEWEST_PASSES, _MOST_STRETCHES = 15, 6
+_BUFFERS = 2  # steps whose numbers are kept: the parameters of one are stepped beside the beginning of the next
+_FIRST, _LATER = (
+    -1,
+    0,
+)  # priorities of CUDA streams: what the next kernel waits for comes before what none waits for yet
 
 
 class Stretch(NamedTuple):
@@ -31,13 +37,15 @@ class Stretch(NamedTuple):
         own: Their numbers.
         passes: Theirs.
         stream: For their kernels; ``None`` where there are none.
-        side: For what they do not wait for.
+        side: For steps of parameters, which the next kernels do not wait for.
+        stepped: By layer, what says that its parameters are stepped.
     """
 
     own: range
     passes: Passes
     stream: torch.cuda.Stream | None
     side: torch.cuda.Stream | None
+    stepped: dict[int, torch.cuda.Event]
 
     @property
     def place(self) -> Tensor:
@@ -51,11 +59,35 @@ class Stretch(NamedTuple):
         """Whether any has a pass without dropout, too."""
         return len(self.passes.members) > len(self.own)
 
+    def note(self, layer: int) -> None:
+        """Remember that a layer's parameters are stepped when the present stream has come here."""
+        if self.stream is not None:
+            self.stepped[layer] = torch.cuda.Event()
+            self.stepped[layer].record()
 
-def ways_to_divide(passes: int) -> list[int]:
-    """Return how many stretches there may be for so many passes, first the number that is taken untimed."""
-    usual = max(1, round(passes / PASSES))
-    return [usual, *(n for n in _STRETCHES if n != usual and (n == 1 or passes // n >= _FEWEST_PASSES))]
+    def wait_for(self, layer: int) -> None:
+        """Let the present stream go on when a layer's parameters are stepped."""
+        if layer in self.stepped:
+            torch.cuda.current_stream().wait_event(self.stepped.pop(layer))
+
+
+class Buffers(NamedTuple):
+    """What the kernels of a step write for each other, by layer; the next step has others.
+
+    Args:
+        kept: Pre-activations, ``[replicas, batch, width]``.
+        outputs: ``[passes, batch, width]``.
+        gradients: By pre-activations, and by logits.
+    """
+
+    kept: list[Tensor]
+    outputs: list[Tensor]
+    gradients: list[Tensor]
+
+
+def usual_stretches(passes: int) -> int:
+    """Return how many stretches there are for so many passes."""
+    return min(max(1, passes // FEWEST_PASSES), _MOST_STRETCHES)
 
 
 def stretches(replicas: int, free: Collection[int], count: int) -> list[range]:
@@ -132,27 +164,28 @@ class KernelStep(RepeatedStep):
     ) -> None:
         super().__init__(forward, adam, logs_noise_free, inputs, labels, shape, fused)
         self.ends, self.output, self.split = fused.ends, fused.output, fused.part
-        self.flat = self.inputs.flatten(1).contiguous()
+        self.flat = padded(self.inputs.flatten(1).contiguous())
         if self.labels.min() < 0 or self.labels.max() >= self.output.weight.shape[1]:
             raise unknown_labels(self.labels, self.output.weight.shape[1])
-        replicas, batch = self.rows.shape[1:]
+        replicas = self.rows.shape[1]
         self.sizes = torch.zeros(len(self.rows), replicas, device=adam.device)  # of Adam's steps
         self.roots = torch.zeros(len(self.rows), device=adam.device)  # of the second moment's corrections
         self.free = range(replicas)[self.split] if self.split is not None else range(0)
-        self.ways = ways_to_divide(replicas + len(self.free))
         # Two numbers each: Triton would compile kernels again for addresses that are no multiples of 16.
         self.place = torch.zeros(replicas, 2, dtype=torch.int64, device=adam.device)
-        is_cuda = adam.device.type == "cuda"
-        self.streams = [torch.cuda.Stream(adam.device) if is_cuda else None for _ in range(2 * max(self.ways))]  # type: ignore[no-untyped-call]
-        self._divided: dict[int, list[Stretch]] = {}
-        self.divide(self.ways[0])
+        self.divide(usual_stretches(replicas + len(self.free)))
         self.names = {id(stack): name for name, stack in forward.stacks.trained.items()}
-        widths = [end.linear.weight.shape[1] for end in self.ends]
-        new = self.flat.new_empty
-        self.kept = [new(replicas, batch, width) for width in widths]
-        self.outputs = [new(replicas + len(self.free), batch, width) for width in widths]
-        self.gradients = [new(replicas, batch, width) for width in [*widths, self.output.weight.shape[1]]]
+        adam.begin_all()
+        first = self._stacks(0)
+        self.padded = PaddedLayer(first) if self.flat.shape[1] > first[0].shape[2] else None
+        self.buffers = [self._buffers() for _ in range(_BUFFERS)]
 
+    @property
+    def state_tensors(self) -> list[Tensor]:
+        """All that a step changes."""
+        return [*super().state_tensors, *([] if self.padded is None else self.padded.stacks)]
+
+    @torch.no_grad()
     def start(self, rows: Tensor) -> None:
         """Take the samples of the steps that come, and what may have changed."""
         super().start(rows)
@@ -160,9 +193,14 @@ class KernelStep(RepeatedStep):
         first, second = (1 - beta**made for beta in self.adam.betas)
         self.sizes[: len(rows)].copy_(self.adam.rates / first.unsqueeze(1))
         self.roots[: len(rows)].copy_(second.sqrt())
+        if self.padded is not None:
+            self.padded.take(self._stacks(0))
 
+    @torch.no_grad()
     def end(self, steps: int) -> None:
-        """Count the steps."""
+        """Count the steps, and let the members have what they made."""
+        if self.padded is not None:
+            self.padded.put_back(self._stacks(0))
         self.adam.made.add_(steps)
         for rule in self.keyed:
             rule.count(steps)
@@ -178,45 +216,63 @@ class KernelStep(RepeatedStep):
             fork(stretch.stream)
         for stretch in self.stretches:
             with on(stretch.stream):
-                for _ in range(steps):
-                    self._make(stretch)
+                for ahead in range(steps):
+                    self._make(stretch, ahead)
+                wait_for(stretch.side)
+                stretch.stepped.clear()
+                stretch.place.add_(steps)
         for stretch in self.stretches:
             wait_for(stretch.stream)
 
     def divide(self, count: int) -> None:
-        """Let kernels of so many stretches of replicas run side by side."""
-        if count not in self._divided:  # kept, because CUDA graphs read from where their tensors are
-            owns = stretches(self.rows.shape[1], self.free, count)
-            self._divided[count] = [self._stretch(number, own) for number, own in enumerate(owns)]
-        self.stretches = self._divided[count]
+        """Let kernels of so many stretches of replicas run side by side, in graphs that are captured from now on."""
+        owns = stretches(self.rows.shape[1], self.free, count)
+        self.stretches = [self._stretch(number, own) for number, own in enumerate(owns)]
 
-    def _make(self, stretch: Stretch) -> None:
-        """Make the step of some replicas, parameters of a layer beside what comes next: nothing reads them any more."""
-        inputs = self.flat
+    def _make(self, stretch: Stretch, ahead: int) -> None:
+        """Make the step of some replicas, so many behind their place.
+
+        Parameters of a layer are stepped beside all that does not read them: kernels of the layers before it, and of
+        the next step. Those of the first layer are what that begins with.
+        """
+        buffers, inputs = self.buffers[ahead % _BUFFERS], self.flat
         for layer, end in enumerate(self.ends):
-            split = self.split if layer == 0 and stretch.has_free else None
-            kept, outputs, keys = self.kept[layer], self.outputs[layer], self._keys(end, stretch)
-            inputs = launch_layer(end, inputs, outputs, stretch.passes, kept=kept, split=split, keys=keys)
-        self._output(stretch)
+            stretch.wait_for(layer)
+            inputs = launch_layer(
+                end, inputs, buffers.outputs[layer], stretch.passes, kept=buffers.kept[layer],
+                split=self.split if layer == 0 and stretch.has_free else None, keys=self._keys(end, stretch),
+                weight=self._stacks_read(layer)[0], ahead=ahead,
+            )  # fmt: skip
+        stretch.wait_for(len(self.ends))
+        self._output(stretch, ahead)
         for layer in reversed(range(len(self.ends))):
-            self._backward(layer, stretch)
+            self._backward(layer, stretch, ahead)
             fork(stretch.side)
             with on(stretch.side):
-                self._update(layer + 1, stretch)
-        with on(stretch.side):
-            self._update(0, stretch)
-        wait_for(stretch.side)
-        stretch.place.add_(1)
+                self._update(layer + 1, stretch, ahead)
+                stretch.note(layer + 1)
+        self._update(0, stretch, ahead)
 
     def _stretch(self, number: int, own: range) -> Stretch:
-        """Return what belongs to some neighbours; streams are those of the same number in other divisions."""
-        replicas, batch = self.rows.shape[1:]
+        """Return what belongs to some neighbours."""
+        (replicas, batch), device = self.rows.shape[1:], self.adam.device
         also = [replica for replica in own if replica in self.free]
         slots = [*own, *(replicas + self.free.index(replica) for replica in also)]
-        members, places = (torch.tensor(n, dtype=torch.int32, device=self.adam.device) for n in ([*own, *also], slots))
+        members, places = (torch.tensor(n, dtype=torch.int32, device=device) for n in ([*own, *also], slots))
         passes = Passes(members, places, len(own), replicas, batch, self.rows, self.place[number, :1])
-        first = 2 * number % len(self.streams)
-        return Stretch(own, passes, *self.streams[first : first + 2])
+        is_cuda = device.type == "cuda"
+        streams = [torch.cuda.Stream(device, priority) if is_cuda else None for priority in (_FIRST, _LATER)]  # type: ignore[no-untyped-call]
+        return Stretch(own, passes, *streams, {})
+
+    def _buffers(self) -> Buffers:
+        """Return memory for a step."""
+        replicas, batch = self.rows.shape[1:]
+        widths, new = [end.linear.weight.shape[1] for end in self.ends], self.flat.new_empty
+        return Buffers(
+            [new(replicas, batch, width) for width in widths],
+            [new(replicas + len(self.free), batch, width) for width in widths],
+            [new(replicas, batch, width) for width in [*widths, self.output.weight.shape[1]]],
+        )
 
     def _keys(self, end: LayerEnd, stretch: Stretch) -> DeviceKeys | None:
         """Return what dropout draws by, if any of the stretch has some."""
@@ -228,54 +284,63 @@ class KernelStep(RepeatedStep):
         """Return a stack and its moments."""
         return parameter, *self.adam.moments[self.names[id(parameter)]]
 
+    def _stacks(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return a layer's weights and their moments."""
+        return self._adam(self._linear(layer).weight)
+
+    def _stacks_read(self, layer: int) -> Sequence[Tensor]:
+        """Return those that kernels read and write."""
+        return self.padded.stacks if layer == 0 and self.padded is not None else self._stacks(layer)
+
     def _linear(self, layer: int) -> LinearRule:
         return self.output if layer == len(self.ends) else self.ends[layer].linear
 
-    def _output(self, stretch: Stretch) -> None:
+    def _output(self, stretch: Stretch, ahead: int) -> None:
         """Compute losses, and their gradients by logits."""
         from lit_gelu.replicas.device import net_kernels
 
-        weight = self.output.weight
+        weight, buffers = self.output.weight, self.buffers[ahead % _BUFFERS]
         classes, width = weight.shape[1:]
         members, slots, _, replicas, batch, *_ = stretch.passes
         constants = kernel_tiles.tiles_of("output", batch, classes, width).constants()
         constants["CLASSES"] = constants.pop("COLUMNS")
         net_kernels.output_layer[(len(members),)](
-            self.outputs[-1], weight, self.output.bias, self.gradients[-1], self.losses, self.labels,
-            self.is_noise_free, members, slots, self.rows, stretch.place, replicas, batch, width, classes, **constants,
+            buffers.outputs[-1], weight, self.output.bias, buffers.gradients[-1], self.losses, self.labels,
+            self.is_noise_free, members, slots, self.rows, stretch.place, ahead, replicas, batch, width, classes,
+            **constants,
         )  # fmt: skip
 
-    def _backward(self, layer: int, stretch: Stretch) -> None:
+    def _backward(self, layer: int, stretch: Stretch, ahead: int) -> None:
         """Compute gradients by a hidden layer's pre-activations."""
         from lit_gelu.replicas.device import net_kernels
 
-        end, following = self.ends[layer], self._linear(layer + 1).weight
+        end, following, buffers = self.ends[layer], self._linear(layer + 1).weight, self.buffers[ahead % _BUFFERS]
         outputs, width = following.shape[1:]
         batch = stretch.passes.batch
         tiles = kernel_tiles.tiles_of("backward", batch, width, outputs)
         keys = self._keys(end, stretch)
         addresses = (stretch.place,) * len(DeviceKeys._fields) if keys is None else keys
         net_kernels.layer_backward[(-(-width // tiles.columns), -(-batch // tiles.rows), len(stretch.own))](
-            self.gradients[layer + 1], following, self.kept[layer], self.gradients[layer],
-            *end.readings(self.adam.device), *addresses, stretch.place, stretch.own.start, batch, width, outputs,
+            buffers.gradients[layer + 1], following, buffers.kept[layer], buffers.gradients[layer],
+            *end.readings(self.adam.device), *addresses, stretch.place, ahead, stretch.own.start, batch, width, outputs,
             0 if end.dropout is None else end.dropout.site, DROPS=keys is not None, **tiles.constants(),
         )  # fmt: skip
 
-    def _update(self, layer: int, stretch: Stretch) -> None:
+    def _update(self, layer: int, stretch: Stretch, ahead: int) -> None:
         """Compute the gradients of a layer's parameters, and step them."""
         from lit_gelu.replicas.device import net_kernels
 
-        linear = self._linear(layer)
-        width, features = linear.weight.shape[1:]
+        stacks, bias, buffers = self._stacks_read(layer), self._linear(layer).bias, self.buffers[ahead % _BUFFERS]
+        width, features = stacks[0].shape[1:]
         replicas, batch = stretch.passes.replicas, stretch.passes.batch
         tiles = kernel_tiles.tiles_of("parameters", width, features, batch)
         unit = kernel_tiles.unit_of(features)
         grid = (-(-features // tiles.columns), -(-width // tiles.rows), len(stretch.own))
-        inputs = self.outputs[layer - 1] if layer else self.flat
+        inputs = buffers.outputs[layer - 1] if layer else self.flat
         beta1, beta2 = self.adam.betas
         net_kernels.parameter_step[grid](
-            self.gradients[layer], inputs, *self._adam(linear.weight), *self._adam(linear.bias), self.rows,
-            stretch.place, self.sizes, self.roots, self.adam.is_active, stretch.own.start, replicas, batch,
+            buffers.gradients[layer], inputs, *stacks, *self._adam(bias), self.rows,
+            stretch.place, self.sizes, self.roots, self.adam.is_active, ahead, stretch.own.start, replicas, batch,
             features // unit, width, 1 - beta1, beta2, 1 - beta2, self.adam.eps,
             GATHERS=layer == 0, UNIT=unit, **tiles.constants(),
         )  # fmt: skip

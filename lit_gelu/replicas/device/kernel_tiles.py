@@ -31,9 +31,10 @@ def tiles_of(kernel: str, rows: int, columns: int, terms: int) -> Tiles:
         columns: Its columns.
         terms: Of the sum behind each of its elements.
     """
-    # Chosen by benchmarks/replica_tiles.py on an H200; the tweets' first layer before it was read by pairs.
+    # Chosen by benchmarks/replica_tiles.py on an H200.
     if kernel == "parameters":
-        widest = 64 if columns % 16 == 0 else 32  # where numbers are read one or two at a time, registers are short
+        is_aligned = columns % 16 == 0  # where numbers are read one or two at a time, registers are short
+        widest = 64 if is_aligned and -columns % 64 < columns // 8 else 32
         return Tiles(power_of_two(rows, 16, 32), power_of_two(columns, 16, widest), power_of_two(terms, 16, 32), 2)
     if kernel == "output":  # all classes are in one program
         tall = power_of_two(rows, 16, 128)

@@ -3,7 +3,8 @@
 A product's two matrices are read once into a program's registers; what follows it in the net is computed there: bias,
 activation and dropout, their derivatives, the loss, or Adam. Products are of three of TF32 (``tf32x3``), whose sums
 have about the digits of float32. The number of a step is that of the steps before this batch of the Trainer, which
-``steps`` holds, and its ``place`` in the batch.
+``steps`` holds, and its place in the batch: the place of the first step that a CUDA graph makes, and how many the graph
+makes ahead of this one.
 """
 
 import triton
@@ -14,9 +15,9 @@ from lit_gelu.replicas.device.layer_end_kernels import activated, factors, slope
 
 
 @triton.jit
-def _drawn(rows_ptr, place_ptr, replica, replicas, row, batch):
+def _drawn(rows_ptr, place, replica, replicas, row, batch):
     """Return which of all samples a replica's batch has in this step."""
-    table = rows_ptr + (tl.load(place_ptr) * replicas + replica) * batch
+    table = rows_ptr + (place * replicas + replica) * batch
     return tl.load(table + row, mask=row < batch, other=0).to(tl.int64)
 
 
@@ -41,10 +42,10 @@ def _products(
     return total
 
 
-@triton.jit(do_not_specialize=["site", "first_free", "free"])
+@triton.jit(do_not_specialize=["ahead", "site", "first_free", "free"])
 def layer_forward(
     x_ptr, w_ptr, b_ptr, u_ptr, y_ptr, members_ptr, slots_ptr, rows_ptr, place_ptr, kinds_ptr, alphas_ptr,
-    seeds_ptr, steps_ptr, highest_ptr, scales_ptr, replicas, batch, units, width, site, first_free, free,
+    seeds_ptr, steps_ptr, highest_ptr, scales_ptr, ahead, replicas, batch, units, width, site, first_free, free,
     GATHERS: tl.constexpr, SHARED: tl.constexpr, KEEPS: tl.constexpr, SPLITS: tl.constexpr, DROPS: tl.constexpr,
     UNIT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -61,7 +62,7 @@ def layer_forward(
     inside = (row < batch)[:, None] & (column < width)[None, :]
     sample = slot * batch + row
     if GATHERS:
-        sample = _drawn(rows_ptr, place_ptr, replica, replicas, row, batch)
+        sample = _drawn(rows_ptr, tl.load(place_ptr) + ahead, replica, replicas, row, batch)
     if SHARED:
         sample = row.to(tl.int64)
     weights = w_ptr + replica.to(tl.int64) * width * features
@@ -81,7 +82,7 @@ def layer_forward(
     if DROPS:
         scale = tl.load(scales_ptr + replica)
         if (slot < replicas) & (scale != 1.0):
-            seed, step = tl.load(seeds_ptr + replica), tl.load(steps_ptr + replica) + tl.load(place_ptr)
+            seed, step = tl.load(seeds_ptr + replica), tl.load(steps_ptr + replica) + tl.load(place_ptr) + ahead
             highest = tl.load(highest_ptr + replica)
             y *= factors(seed, step, highest, scale, site, first, width, ROWS=ROWS, COLUMNS=COLUMNS)
     tl.store(y_ptr + slot * batch * width + here, y, mask=inside)
@@ -111,15 +112,15 @@ def _softmax(logits, is_label):
     return powers, sums, tl.log(sums) - tl.sum(tl.where(is_label, shifted, 0.0), 1)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["ahead"])
 def output_layer(
     y_ptr, w_ptr, b_ptr, d_ptr, losses_ptr, labels_ptr, is_free_ptr, members_ptr, slots_ptr, rows_ptr, place_ptr,
-    replicas, batch, width, classes,
+    ahead, replicas, batch, width, classes,
     ROWS: tl.constexpr, CLASSES: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Compute the output layer, the mean cross-entropy that is logged, and its gradients by logits: program (pass)."""
     replica, slot = tl.load(members_ptr + tl.program_id(0)), tl.load(slots_ptr + tl.program_id(0)).to(tl.int64)
-    column = tl.arange(0, CLASSES)
+    column, place = tl.arange(0, CLASSES), tl.load(place_ptr) + ahead
     loss = tl.zeros([ROWS], dtype=tl.float32)
     for first in range(0, batch, ROWS):
         row = first + tl.arange(0, ROWS)
@@ -128,7 +129,7 @@ def output_layer(
             y_ptr, slot * batch + row, row < batch, w_ptr, b_ptr, replica, width, classes,
             ROWS=ROWS, CLASSES=CLASSES, DEPTH=DEPTH, PRECISION=PRECISION,
         )  # fmt: skip
-        label = tl.load(labels_ptr + _drawn(rows_ptr, place_ptr, replica, replicas, row, batch))
+        label = tl.load(labels_ptr + _drawn(rows_ptr, place, replica, replicas, row, batch))
         is_label = column[None, :] == label[:, None]
         powers, sums, entropies = _softmax(logits, is_label)
         loss += tl.where(row < batch, entropies, 0.0)
@@ -136,7 +137,7 @@ def output_layer(
         if slot < replicas:
             tl.store(d_ptr + (slot * batch + row[:, None]) * classes + column[None, :], d, mask=inside)
     if (slot >= replicas) == (tl.load(is_free_ptr + replica) != 0):
-        tl.store(losses_ptr + tl.load(place_ptr) * replicas + replica, tl.sum(loss, 0) / batch)
+        tl.store(losses_ptr + place * replicas + replica, tl.sum(loss, 0) / batch)
 
 
 @triton.jit
@@ -160,10 +161,10 @@ def sample_values(
     tl.store(errors_ptr + place, (predicted != label).to(tl.float32), mask=row < samples)
 
 
-@triton.jit(do_not_specialize=["site", "first_replica"])
+@triton.jit(do_not_specialize=["ahead", "site", "first_replica"])
 def layer_backward(
     next_ptr, w_ptr, u_ptr, d_ptr, kinds_ptr, alphas_ptr, seeds_ptr, steps_ptr, highest_ptr, scales_ptr, place_ptr,
-    first_replica, batch, width, following, site,
+    ahead, first_replica, batch, width, following, site,
     DROPS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Compute a hidden layer's gradients by pre-activations out of the next one's.
@@ -181,7 +182,7 @@ def layer_backward(
     if DROPS:
         scale = tl.load(scales_ptr + replica)
         if scale != 1.0:
-            seed, step = tl.load(seeds_ptr + replica), tl.load(steps_ptr + replica) + tl.load(place_ptr)
+            seed, step = tl.load(seeds_ptr + replica), tl.load(steps_ptr + replica) + tl.load(place_ptr) + ahead
             highest = tl.load(highest_ptr + replica)
             d *= factors(seed, step, highest, scale, site, first, width, ROWS=ROWS, COLUMNS=COLUMNS)
     here = sample[:, None] * width + column[None, :]
@@ -207,10 +208,10 @@ def _write(p_ptr, m_ptr, v_ptr, offsets, inside, p, m, v):
     tl.store(v_ptr + offsets, v, mask=inside)
 
 
-@triton.jit(do_not_specialize=["first_replica"])
+@triton.jit(do_not_specialize=["ahead", "first_replica"])
 def parameter_step(
     d_ptr, x_ptr, w_ptr, wm_ptr, wv_ptr, b_ptr, bm_ptr, bv_ptr, rows_ptr, place_ptr, sizes_ptr, roots_ptr, active_ptr,
-    first_replica, replicas, batch, units, width, rest1, beta2, rest2, eps,
+    ahead, first_replica, replicas, batch, units, width, rest1, beta2, rest2, eps,
     GATHERS: tl.constexpr, UNIT: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -220,7 +221,7 @@ def parameter_step(
     these parameters in a step has done so before.
     """
     features = units * UNIT  # so the compiler knows what they are a multiple of, and reads as many at once
-    replica = first_replica + tl.program_id(2)
+    replica, place = first_replica + tl.program_id(2), tl.load(place_ptr) + ahead
     output, column = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     is_output = output < width * tl.load(active_ptr + replica)  # of an inactive replica nothing is
     offsets = (replica.to(tl.int64) * width + output[:, None]) * features + column[None, :]
@@ -237,7 +238,7 @@ def parameter_step(
         )
         sample = replica.to(tl.int64) * batch + row
         if GATHERS:
-            sample = _drawn(rows_ptr, place_ptr, replica, replicas, row, batch)
+            sample = _drawn(rows_ptr, place, replica, replicas, row, batch)
         x = tl.load(
             x_ptr + sample[:, None] * features + column[None, :],
             mask=(row < batch)[:, None] & (column < features)[None, :],
@@ -247,7 +248,6 @@ def parameter_step(
         of_bias += tl.sum(d, 0)
     if not GATHERS:
         p, m, v = _read(w_ptr, wm_ptr, wv_ptr, offsets, inside)
-    place = tl.load(place_ptr)
     size, root = tl.load(sizes_ptr + place * replicas + replica), tl.load(roots_ptr + place)
     p, m, v = moved(p, m, v, gradient, size, root, rest1, beta2, rest2, eps)
     _write(w_ptr, wm_ptr, wv_ptr, offsets, inside, p, m, v)

@@ -28,7 +28,6 @@ class RepeatedStep:
     """
 
     together = 1  # steps in one CUDA graph, where so many are to be made
-    ways: Sequence[int] = (1,)  # numbers that `divide` takes, the one that it begins with first
 
     def __init__(
         self,
@@ -68,9 +67,6 @@ class RepeatedStep:
         """Make so many."""
         for _ in range(steps):
             self()
-
-    def divide(self, count: int) -> None:
-        """Let so many parts of the members be computed side by side."""
 
     def _losses(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Return the losses, and those that are logged."""

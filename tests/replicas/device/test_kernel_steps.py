@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lit_gelu.replicas.device.kernel_steps import stretches, ways_to_divide
+from lit_gelu.replicas.device.kernel_steps import stretches, usual_stretches
 
 FIGURE_2 = [range(45), range(45, 68), range(68, 90)]
 
@@ -15,12 +15,9 @@ def test_the_papers_groups():
     assert stretches(3, [], 1) == [range(3)]
 
 
-@pytest.mark.parametrize(
-    ("passes", "ways"),
-    [(135, [3, 1, 2, 4, 6]), (90, [2, 1, 3, 4, 6]), (40, [1, 2]), (3, [1]), (450, [10, 1, 2, 3, 4, 6])],
-)
-def test_numbers_of_stretches_that_are_timed(passes, ways):
-    assert ways_to_divide(passes) == ways
+@pytest.mark.parametrize(("passes", "count"), [(135, 6), (90, 6), (45, 3), (40, 2), (3, 1), (450, 6)])
+def test_small_groups_are_cut_into_fewer_stretches(passes, count):
+    assert usual_stretches(passes) == count
 
 
 @given(st.integers(1, 300), st.integers(1, 8), st.data())
