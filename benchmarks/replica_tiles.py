@@ -69,9 +69,7 @@ def candidates(key: Key) -> list[Tiles]:
     """Return tiles to try, none of them larger than what it is for."""
     kernel, rows, columns, terms = key
     own = kernel_tiles.tiles_of(*key)
-    if kernel == "pass":
-        found = [own._replace(warps=warps, stages=stages) for warps in (8, 16) for stages in (3, 2)]
-    elif kernel == "output":
+    if kernel == "output":
         found = [tiles._replace(columns=own.columns) for tiles in OUTPUT if tiles.rows <= max(rows, 16)]
     elif kernel == "parameters":
         deepest = kernel_tiles.power_of_two(terms, 16, 64)

@@ -10,7 +10,7 @@ import torch
 from interpreted_harness import main
 
 from lit_gelu.replicas import BatchOrder, EagerExecutor, ReplicaArgumentError, build_members
-from lit_gelu.replicas.device import kernel_launches, pass_steps
+from lit_gelu.replicas.device import kernel_launches
 from lit_gelu.replicas.device import kernel_steps as own
 from lit_gelu.tasks import TIMITFrameClassifier, TweetTagger
 
@@ -54,10 +54,10 @@ def close(found, expected, most=5e-6):
 
 
 def compared(name, cells=CELLS, batch=16, steps=3, is_inactive=False):
-    """Make the same steps twice, compare all that they change, and return what made those by kernels."""
+    """Make the same steps twice, and compare all that they change."""
     build, features, classes = NETS[name]
     inputs, labels = samples_of(features, classes)
-    states, step = [], None
+    states = []
     for dtype in (torch.float32, torch.float64):
         executor = executor_of(build, cells, dtype)
         rows = rows_of(executor, len(inputs), batch, steps)
@@ -68,7 +68,6 @@ def compared(name, cells=CELLS, batch=16, steps=3, is_inactive=False):
             executor.active[1] = not is_inactive
         is_kernel = isinstance(executor.device_steps._step, own.KernelStep)
         assert is_kernel == (dtype == torch.float32)
-        step = executor.device_steps._step if is_kernel else step
         moments = {f"{n} {i}": m for n, pair in executor.optimizer.moments.items() for i, m in enumerate(pair)}
         weights = {n: stack.detach() for n, stack in executor.stacks.trained.items()}
         counts = {n: buffer.clone() for n, buffer in executor.stacks.buffers.items()}
@@ -83,7 +82,6 @@ def compared(name, cells=CELLS, batch=16, steps=3, is_inactive=False):
     assert made == expected[4] == steps
     for key, count in counts.items():
         assert torch.equal(count, expected[2][key])
-    return step
 
 
 def deep_nets_with_odd_widths():
@@ -95,22 +93,7 @@ def a_batch_of_several_tiles():
 
 
 def wide_layers():
-    kept, pass_steps.MOST_ROWS = pass_steps.MOST_ROWS, 0
-    step = compared("tweets", CELLS[1:3], steps=2)
-    pass_steps.MOST_ROWS = kept
-    assert type(step) is own.KernelStep
-
-
-def small_nets_by_a_program_for_each_pass():
-    for batch in (16, 20):
-        step = compared("tweets", batch=batch, steps=2, is_inactive=True)
-        assert type(step) is pass_steps.PassStep
-
-
-def programs_for_passes_in_several_stretches():
-    kept, pass_steps.PassStep.fewest_passes = pass_steps.PassStep.fewest_passes, 4
-    assert len(compared("tweets", steps=3).stretches) == 2
-    pass_steps.PassStep.fewest_passes = kept
+    compared("tweets", CELLS[1:3], steps=2)
 
 
 def nets_without_dropout():
@@ -126,10 +109,10 @@ def an_inactive_replica_stays():
 
 
 def several_stretches_make_all_their_steps_one_after_the_other():
-    kept, own.KernelStep.fewest_passes = own.KernelStep.fewest_passes, 3
+    kept, own.FEWEST_PASSES = own.FEWEST_PASSES, 3
     assert own.stretches(5, range(2, 5), 3) == [range(3), range(3, 4), range(4, 5)]
     compared("timit")
-    own.KernelStep.fewest_passes = kept
+    own.FEWEST_PASSES = kept
 
 
 def any_way_to_divide_replicas_has_the_same_bits():
@@ -196,8 +179,6 @@ CHECKS = (
     deep_nets_with_odd_widths,
     a_batch_of_several_tiles,
     wide_layers,
-    small_nets_by_a_program_for_each_pass,
-    programs_for_passes_in_several_stretches,
     nets_without_dropout,
     all_nets_with_dropout,
     an_inactive_replica_stays,

@@ -20,6 +20,9 @@ from lit_gelu.replicas.forward.rules import LinearRule
 from lit_gelu.replicas.forward.stacked_forward import StackedForward, cross_entropies
 from lit_gelu.tasks.keyed_noise import DeviceKeys
 
+# Passes through the net in a stretch of replicas at least, and how many stretches there are at most. On an H200, steps
+# of the paper's nets take as long with three or four; without any division they take a tenth more.
+FEWEST_PASSES, _MOST_STRETCHES = 15, 6
 _BUFFERS = 2  # steps whose numbers are kept: the parameters of one are stepped beside the beginning of the next
 _FIRST, _LATER = (
     -1,
@@ -82,9 +85,9 @@ class Buffers(NamedTuple):
     gradients: list[Tensor]
 
 
-def usual_stretches(passes: int, fewest: int, most: int) -> int:
-    """Return how many stretches there are for so many passes: of ``fewest`` or more each, and no more than ``most``."""
-    return min(max(1, passes // fewest), most)
+def usual_stretches(passes: int) -> int:
+    """Return how many stretches there are for so many passes."""
+    return min(max(1, passes // FEWEST_PASSES), _MOST_STRETCHES)
 
 
 def stretches(replicas: int, free: Collection[int], count: int) -> list[range]:
@@ -148,8 +151,6 @@ class KernelStep(RepeatedStep):
     """
 
     together = 8
-    # On an H200, steps of the paper's nets take as long with three or four stretches; without any, a tenth more.
-    fewest_passes, most_stretches = 15, 6
 
     def __init__(
         self,
@@ -172,13 +173,9 @@ class KernelStep(RepeatedStep):
         self.free = range(replicas)[self.split] if self.split is not None else range(0)
         # Two numbers each: Triton would compile kernels again for addresses that are no multiples of 16.
         self.place = torch.zeros(replicas, 2, dtype=torch.int64, device=adam.device)
-        self.divide(usual_stretches(replicas + len(self.free), self.fewest_passes, self.most_stretches))
-        self._prepare()
-
-    def _prepare(self) -> None:
-        """Make what kernels read and write."""
-        self.names = {id(stack): name for name, stack in self.forward.stacks.trained.items()}
-        self.adam.begin_all()
+        self.divide(usual_stretches(replicas + len(self.free)))
+        self.names = {id(stack): name for name, stack in forward.stacks.trained.items()}
+        adam.begin_all()
         first = self._stacks(0)
         self.padded = PaddedLayer(first) if self.flat.shape[1] > first[0].shape[2] else None
         self.buffers = [self._buffers() for _ in range(_BUFFERS)]

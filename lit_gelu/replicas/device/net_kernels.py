@@ -15,14 +15,14 @@ from lit_gelu.replicas.device.layer_end_kernels import activated, factors, slope
 
 
 @triton.jit
-def drawn(rows_ptr, place, replica, replicas, row, batch):
+def _drawn(rows_ptr, place, replica, replicas, row, batch):
     """Return which of all samples a replica's batch has in this step."""
     table = rows_ptr + (place * replicas + replica) * batch
     return tl.load(table + row, mask=row < batch, other=0).to(tl.int64)
 
 
 @triton.jit
-def products(
+def _products(
     a_ptr, sample, is_row, w_ptr, column, width, inner, step_of_column, step_of_inner,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -62,11 +62,11 @@ def layer_forward(
     inside = (row < batch)[:, None] & (column < width)[None, :]
     sample = slot * batch + row
     if GATHERS:
-        sample = drawn(rows_ptr, tl.load(place_ptr) + ahead, replica, replicas, row, batch)
+        sample = _drawn(rows_ptr, tl.load(place_ptr) + ahead, replica, replicas, row, batch)
     if SHARED:
         sample = row.to(tl.int64)
     weights = w_ptr + replica.to(tl.int64) * width * features
-    u = products(
+    u = _products(
         x_ptr, sample, row < batch, weights, column, width, features, features, 1,
         ROWS=ROWS, COLUMNS=COLUMNS, DEPTH=DEPTH, PRECISION=PRECISION,
     )  # fmt: skip
@@ -95,7 +95,7 @@ def _logits(
 ):  # fmt: skip
     """Compute the output layer of some samples; where there is no class it is minus infinity."""
     column = tl.arange(0, CLASSES)
-    logits = products(
+    logits = _products(
         y_ptr, sample, is_row, w_ptr + replica.to(tl.int64) * classes * width, column, classes, width, width, 1,
         ROWS=ROWS, COLUMNS=CLASSES, DEPTH=DEPTH, PRECISION=PRECISION,
     )  # fmt: skip
@@ -104,7 +104,7 @@ def _logits(
 
 
 @triton.jit
-def softmax(logits, is_label):
+def _softmax(logits, is_label):
     """Return powers, their sums, and cross-entropies."""
     shifted = logits - tl.max(logits, 1)[:, None]
     powers = tl.exp(shifted)
@@ -129,9 +129,9 @@ def output_layer(
             y_ptr, slot * batch + row, row < batch, w_ptr, b_ptr, replica, width, classes,
             ROWS=ROWS, CLASSES=CLASSES, DEPTH=DEPTH, PRECISION=PRECISION,
         )  # fmt: skip
-        label = tl.load(labels_ptr + drawn(rows_ptr, place, replica, replicas, row, batch))
+        label = tl.load(labels_ptr + _drawn(rows_ptr, place, replica, replicas, row, batch))
         is_label = column[None, :] == label[:, None]
-        powers, sums, entropies = softmax(logits, is_label)
+        powers, sums, entropies = _softmax(logits, is_label)
         loss += tl.where(row < batch, entropies, 0.0)
         d = (powers / sums[:, None] - tl.where(is_label, 1.0, 0.0)) / batch
         if slot < replicas:
@@ -153,7 +153,7 @@ def sample_values(
         ROWS=ROWS, CLASSES=CLASSES, DEPTH=DEPTH, PRECISION=PRECISION,
     )  # fmt: skip
     label = tl.load(labels_ptr + row, mask=row < samples, other=0)
-    _, _, entropies = softmax(logits, column[None, :] == label[:, None])
+    _, _, entropies = _softmax(logits, column[None, :] == label[:, None])
     tl.store(losses_ptr + place, entropies, mask=row < samples)
     is_none = (logits != logits).to(tl.float32)  # where some are no numbers, torch.argmax takes the first of them
     ranked = tl.where(tl.max(is_none, 1)[:, None] > 0.0, is_none, logits)
@@ -175,7 +175,7 @@ def layer_backward(
     first = tl.program_id(1) * ROWS
     row, column = first + tl.arange(0, ROWS), tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     sample = replica.to(tl.int64) * batch + row
-    d = products(
+    d = _products(
         next_ptr, sample, row < batch, w_ptr + replica.to(tl.int64) * following * width, column, width, following,
         1, width, ROWS=ROWS, COLUMNS=COLUMNS, DEPTH=DEPTH, PRECISION=PRECISION,
     )  # fmt: skip
@@ -238,7 +238,7 @@ def parameter_step(
         )
         sample = replica.to(tl.int64) * batch + row
         if GATHERS:
-            sample = drawn(rows_ptr, place, replica, replicas, row, batch)
+            sample = _drawn(rows_ptr, place, replica, replicas, row, batch)
         x = tl.load(
             x_ptr + sample[:, None] * features + column[None, :],
             mask=(row < batch)[:, None] & (column < features)[None, :],

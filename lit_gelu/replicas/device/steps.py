@@ -9,7 +9,6 @@ from lit_gelu.replicas.device.adam import DeviceAdam
 from lit_gelu.replicas.device.captured_steps import captured
 from lit_gelu.replicas.device.fused_forward import FusedForward
 from lit_gelu.replicas.device.kernel_steps import KernelStep, fits
-from lit_gelu.replicas.device.pass_steps import PassStep, passes_fit
 from lit_gelu.replicas.device.repeated_steps import RepeatedStep
 from lit_gelu.replicas.errors import ReplicaArgumentError
 from lit_gelu.replicas.forward.stacked_forward import StackedForward, leaves_of
@@ -60,9 +59,7 @@ class DeviceSteps:
         if step is None or not known or len(rows) > len(step.rows) or rows.shape[1:] != step.rows.shape[1:]:
             given = self.forward, self.adam, self.logs_noise_free, inputs, labels, (len(rows), *rows.shape[1:])
             fused = self.fused
-            if fused is not None and passes_fit(fused, inputs, rows.shape[2]):
-                step = PassStep(*given, fused)
-            elif fused is not None and fits(fused, inputs):
+            if fused is not None and fits(fused, inputs):
                 step = KernelStep(*given, fused)
             else:
                 step = RepeatedStep(*given, fused)

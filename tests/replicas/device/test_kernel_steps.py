@@ -17,7 +17,7 @@ def test_the_papers_groups():
 
 @pytest.mark.parametrize(("passes", "count"), [(135, 6), (90, 6), (45, 3), (40, 2), (3, 1), (450, 6)])
 def test_small_groups_are_cut_into_fewer_stretches(passes, count):
-    assert usual_stretches(passes, 15, 6) == count
+    assert usual_stretches(passes) == count
 
 
 @given(st.integers(1, 300), st.integers(1, 8), st.data())
