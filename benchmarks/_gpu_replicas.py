@@ -5,6 +5,7 @@ included, out of ``LIT_GELU_DATA``; where the data are not there, or with ``--qu
 MNIST's, in few epochs, and the record says so. On a CPU the same step runs without a graph.
 """
 
+import copy
 import itertools
 import logging
 import os
@@ -42,6 +43,7 @@ NEEDS = 60.0  # seconds of a whole figure
 COMPARED = (10, 100)  # steps after which weights are compared
 FACTOR = 4.0  # a replica may be so many times as far from float64 as its run alone in float32: another order of sums
 LEAST = 1e-6  # of a distance, relative to the largest weight of a tensor: some roundings
+FURTHEST = 5e-6  # of a mean loss, relative
 CLUSTERS = "50mpaths2"
 
 
@@ -63,6 +65,11 @@ def run(record: Record, settings: Settings) -> None:
             record.fail(f"{name}: equality", f"further apart than allowed: {found['too far']}")
         if found is not None and cuda and not found[same_bits(kinds)]:
             record.fail(f"{name}: equality", "the graph's weights are not those of the step outside of it")
+        measured = record.figure(
+            f"{name}: measured", partial(measurement, name, kinds[0], settings.device, settings.quick)
+        )
+        if measured is not None and measured["furthest from float64"] > FURTHEST:
+            record.fail(f"{name}: measured", f"further from float64 than {FURTHEST:g}")
     for name in nets:
         record.figure(f"{name}: a step", partial(step_time, name, kinds[0], settings.device, settings.quick))
     for experiment in (MNIST, TWEETS)[: 1 if settings.quick else None]:
@@ -153,6 +160,26 @@ def weights_alone(name: str, steps: int, of: int, device: str, precision: Any = 
     )  # fmt: skip
     trainer.fit(module, datamodule=RandomSamples(batch, of, features, classes, "seed"))
     return [parameter.detach().double().cpu() for parameter in module.parameters()]
+
+
+def measurement(name: str, kind: str, device: str, quick: bool) -> dict[str, Any]:
+    """Compare losses of all replicas over samples with those of the members in float64 on a CPU, and take the time."""
+    executor = executor_of(name, kind, QUICK_RUNS if quick else RUNS[name], device)
+    inputs, labels = samples_of(name, 2 if quick else 64, device)
+    found = executor.means(inputs, labels)
+    assert found is not None  # noqa: S101 - tasks are measured together
+    spans = []
+    for _ in range(3):
+        begun = time.perf_counter()
+        executor.means(inputs, labels)["loss"].cpu()  # type: ignore[index]
+        spans.append(time.perf_counter() - begun)
+    apart = []
+    for member, loss in zip(executor.stacks.modules[::15], found["loss"][::15], strict=True):
+        exact = copy.deepcopy(member).cpu().double().eval()
+        with torch.no_grad():
+            values = exact.sample_values(inputs.cpu().double(), labels.cpu())  # type: ignore[operator]
+        apart.append(abs(float(loss) / float(values["loss"].mean()) - 1))
+    return {"samples": len(labels), "milliseconds": round(1e3 * min(spans), 3), "furthest from float64": max(apart)}
 
 
 def step_time(name: str, kind: str, device: str, quick: bool) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import torch
 from lightning.pytorch import Trainer
 
 from lit_gelu.files import write_atomically
+from lit_gelu.garbage import collection_paused
 from lit_gelu.paper.jobs import CellGroup, Progress, RunOptions
 from lit_gelu.paper.records.run_record import RunRecord
 from lit_gelu.paper.training.cell_training import (
@@ -42,13 +43,14 @@ def train_group(
     started, clock = datetime.now(UTC), time.monotonic()
     first = group.cells[0].config
     loaded = data.get(first["data"])
-    replicas = ReplicaGroup(
-        build_members(
-            import_class(first["model"]["class_path"]),
-            [cell.config["model"]["init_args"] for cell in group.cells],
-            [cell.seed for cell in group.cells],
+    with collection_paused():  # many nets are many objects
+        replicas = ReplicaGroup(
+            build_members(
+                import_class(first["model"]["class_path"]),
+                [cell.config["model"]["init_args"] for cell in group.cells],
+                [cell.seed for cell in group.cells],
+            )
         )
-    )
     given = ReplicaDataModule(loaded.module)  # type: ignore[arg-type] # refused there if it is another
     given.batch_ends = evaluation_steps(given.order.steps, first["measurement"]["evaluations_per_epoch"])
     unfinished, warning = _checkpoint(group, options)

@@ -10,7 +10,7 @@ from lit_gelu.activations.registry import ActivationRegistry
 from lit_gelu.activations.registry import registry as default_registry
 from lit_gelu.errors import shown
 from lit_gelu.replicas.errors import MembersDifferError
-from lit_gelu.replicas.membership.same_values import Places, closes_over, holds_tensor, same
+from lit_gelu.replicas.membership.same_values import Places, closes_over, holds_tensor, is_plain, plainly_same, same
 from lit_gelu.tasks.layers import HiddenLayer
 
 READ_BY_OPTIMIZERS = frozenset({"learning_rate", "lr", "momentum", "beta1", "weight_decay"})
@@ -147,7 +147,7 @@ def _class_of(module: nn.Module) -> tuple[type, tuple[str, ...]]:
 
 def _held_in_attributes(module: nn.Module, places: Places) -> set[str]:
     """Return the names of attributes that the code of one cannot use for all: they reach a member's own parts."""
-    given = {name: value for name, value in vars(module).items() if name not in _NO_ATTRIBUTES}
+    given = {name: value for name, value in vars(module).items() if name not in _NO_ATTRIBUTES and not is_plain(value)}
     backward = {name for name in _OF_BACKWARD if given.get(name)}
     return backward | {
         name for name, value in given.items() if closes_over(value, places) or holds_tensor(value, places)
@@ -155,9 +155,16 @@ def _held_in_attributes(module: nn.Module, places: Places) -> set[str]:
 
 
 def _differing(one: nn.Module, other: nn.Module, places: tuple[Places, Places]) -> set[str]:
-    names, missing = (vars(one).keys() | vars(other).keys()) - _NO_ATTRIBUTES, object()
-    mine, its = ({name: _attribute(module, name, missing) for name in names} for module in (one, other))
-    return {name for name in names if not same(mine[name], its[name], places)}
+    mine, its, missing = vars(one), vars(other), object()
+    # Most are empty, or a number: to ask for each in the long way takes as long as building the members.
+    found = {
+        name
+        for name in (mine.keys() | its.keys()) - _NO_ATTRIBUTES
+        if not plainly_same(mine.get(name, missing), its.get(name, missing))
+    }
+    return {
+        name for name in found if not same(_attribute(one, name, missing), _attribute(other, name, missing), places)
+    }
 
 
 def _attribute(module: nn.Module, name: str, missing: object) -> Any:

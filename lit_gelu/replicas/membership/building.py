@@ -88,7 +88,8 @@ def build_members(
         raise ReplicaArgumentError(
             f"{len(cells)} cells and {len(seeds)} seeds given. Give at least one cell, and a seed for each, or None."
         )
-    members = [_built(build, cell, seed) for cell, seed in zip(cells, seeds, strict=True)]
+    with seeded(seeds[0]):  # once for all: putting generators back takes as long as some nets where one is a GPU's
+        members = [_built(build, cell, seed) for cell, seed in zip(cells, seeds, strict=True)]
     owners: dict[int, int] = {}
     for number, member in enumerate(members):
         parts = _trained_parts(member.module)
@@ -132,6 +133,6 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def _built(build: Callable[..., LightningModule], cell: Mapping[str, Any], seed: int) -> Member:
-    with seeded(seed):
-        module = build(**cell)
-        return Member(module, torch.get_rng_state(), seed, dict(cell), others=python_and_numpy_states())
+    seed_everything(seed, verbose=False)
+    module = build(**cell)
+    return Member(module, torch.get_rng_state(), seed, dict(cell), others=python_and_numpy_states())

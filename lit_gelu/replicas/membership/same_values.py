@@ -57,6 +57,11 @@ def is_plain(value: Any) -> bool:
     return type(value) in _PLAIN or (type(value) in _CONTAINERS and not value)
 
 
+def plainly_same(one: Any, other: Any) -> bool:
+    """Tell whether two values are the same number or text, or empty containers of a kind."""
+    return type(one) is type(other) and is_plain(one) and bool(one == other)
+
+
 def same(one: Any, other: Any, places: tuple[Places, Places] | None = None) -> bool:
     """Tell whether two attributes would make the same code compute the same; what cannot be told is another.
 
