@@ -59,10 +59,6 @@ WEIGHTS = [
     Tiles(32, 64, 32, 2), Tiles(16, 64, 32, 2), Tiles(16, 64, 32, 1), Tiles(16, 128, 32, 4), Tiles(16, 256, 32, 4),
     Tiles(32, 256, 32, 8), Tiles(32, 128, 32, 4),
 ]  # fmt: skip
-MEASURED = [
-    Tiles(64, 64, 32, 4), Tiles(128, 64, 32, 4), Tiles(128, 64, 32, 8), Tiles(64, 128, 32, 4), Tiles(128, 128, 32, 8),
-    Tiles(128, 128, 32, 8, 2), Tiles(128, 128, 16, 8, 4), Tiles(64, 64, 64, 4, 2), Tiles(64, 128, 32, 4, 2),
-]  # fmt: skip
 OUTPUT = [
     Tiles(64, 0, 32, 4), Tiles(128, 0, 32, 8), Tiles(16, 0, 32, 4), Tiles(16, 0, 128, 4, 2), Tiles(16, 0, 256, 4, 1),
     Tiles(16, 0, 256, 8, 1), Tiles(16, 0, 128, 8, 2), Tiles(16, 0, 64, 4),
@@ -78,8 +74,6 @@ def candidates(key: Key) -> list[Tiles]:
     elif kernel == "parameters":
         deepest = kernel_tiles.power_of_two(terms, 16, 64)
         found = [tiles._replace(depth=min(tiles.depth, deepest)) for tiles in WEIGHTS]
-    elif kernel == "measured":
-        found = MEASURED
     else:
         deepest = kernel_tiles.power_of_two(terms, 16, 256)
         found = TALL if rows > 16 else [tiles._replace(depth=min(tiles.depth, deepest)) for tiles in FLAT]
@@ -278,7 +272,7 @@ def main() -> None:
         return compile_some(options.nets[0], options.compile)
     if not torch.cuda.is_available():
         parser.error("torch sees no CUDA device (lit-gelu doctor says why)")
-    most = max(map(len, (TALL, FLAT, WEIGHTS, OUTPUT, MEASURED))) + 1
+    most = max(len(TALL), len(FLAT), len(WEIGHTS), len(OUTPUT)) + 1
     commands = [
         [sys.executable, "-P", __file__, "--nets", name, "--compile", str(place)]
         for place in range(most)

@@ -16,25 +16,24 @@ class Passes(NamedTuple):
     """The passes through the net that a launch computes, and where their samples lie.
 
     Args:
-        members: The replicas, int32.
-        slots: Where the inputs and outputs of each are, int32.
-        seconds: Where those of a second pass are, without dropout and gradients, int32, or -1; ``None`` means none.
-        replicas: Of the whole group.
+        members: The replica of each, int32.
+        slots: Where its inputs and outputs are, int32; those from ``replicas`` on have no dropout.
+        trained: How many have dropout; the others come behind them.
+        replicas: Of the whole group, or 0 where no gradients follow.
         batch: Samples of each.
-        rows: Which of all samples they are, int32 ``[steps, replicas, batch]``.
+        rows: Which of all samples they are, int32 ``[steps, replicas, batch]``; ``None`` where no gradients follow.
         place: The number of the step in ``rows``, on the device.
     """
 
     members: Tensor
     slots: Tensor
-    seconds: Tensor | None
+    trained: int
     replicas: int
     batch: int
-    rows: Tensor
-    place: Tensor
+    rows: Tensor | None = None
+    place: Tensor | None = None
 
 
-_BLOCK = 1024
 _WITH_TF32 = (8, 0)  # the first compute capability whose tensor cores have it
 
 
@@ -51,21 +50,24 @@ def launch_layer(
     outputs: Tensor,
     passes: Passes,
     *,
-    weight: Tensor,
-    kept: Tensor,
-    keys: DeviceKeys | None,
-    ahead: int,
+    kept: Tensor | None = None,
+    split: slice | None = None,
+    keys: DeviceKeys | None = None,
+    weight: Tensor | None = None,
+    ahead: int = 0,
 ) -> Tensor:
-    """Start the kernel of a layer that is trained.
+    """Start the kernel.
 
     Args:
         end: The layer.
-        inputs: ``[passes, batch, features]``; of the first layer, where second passes start, ``[samples, features]``.
+        inputs: ``[passes, batch, features]``, or ``[samples, features]``: those of which ``rows`` says whose they are,
+            or, without, the same for all passes.
         outputs: Where the outputs go, ``[passes, batch, width]``.
         passes: Those that are computed.
-        weight: The layer's weights.
-        kept: Where pre-activations of first passes go.
+        kept: Where pre-activations of trained passes go.
+        split: Replicas whose outputs without dropout go behind those of the trained passes, too.
         keys: What dropout draws by; ``None`` means that there is none.
+        weight: The layer's weights, where they are not read from the layer itself.
         ahead: Steps since that of ``passes.place``.
 
     Returns:
@@ -73,20 +75,23 @@ def launch_layer(
     """
     from lit_gelu.replicas.device import net_kernels
 
+    weight, bias = end.linear.weight if weight is None else weight, end.linear.bias
     width, features = weight.shape[1:]
-    is_first, has_seconds = inputs.ndim == 2, passes.seconds is not None
-    count = passes.batch * (2 if has_seconds and not is_first else 1)  # of rows
-    tiles, unit = kernel_tiles.tiles_of("forward", count, width, features), kernel_tiles.unit_of(features)
-    grid = (-(-width // tiles.columns), -(-count // tiles.rows), len(passes.members))
-    # What is not read stands for what is not there.
-    seconds = passes.members if passes.seconds is None else passes.seconds
+    tiles = kernel_tiles.tiles_of("forward", passes.batch, width, features)
+    unit = kernel_tiles.unit_of(features)
+    count = passes.trained if split is not None else len(passes.members)
+    grid = (-(-width // tiles.columns), -(-passes.batch // tiles.rows), count)
+    table = passes.members if passes.rows is None else passes.rows
+    place = passes.members if passes.place is None else passes.place  # which is not read then
+    is_shared = inputs.ndim == 2
     addresses = (outputs,) * len(DeviceKeys._fields) if keys is None else keys
+    free = (0, 0) if split is None else (split.start, split.stop - split.start)
     net_kernels.layer_forward[grid](
-        inputs, weight, end.linear.bias, kept, outputs, passes.members, passes.slots, seconds, passes.rows,
-        passes.place, *end.readings(outputs.device), *addresses, ahead, passes.replicas, passes.batch, features // unit,
-        width, 0 if end.dropout is None else end.dropout.site,
-        GATHERS=is_first, SPLITS=has_seconds and is_first, PAIRS=has_seconds and not is_first, DROPS=keys is not None,
-        UNIT=unit, **tiles.constants(),
+        inputs, weight, bias, outputs if kept is None else kept, outputs, passes.members, passes.slots, table, place,
+        *end.readings(outputs.device), *addresses, ahead, passes.replicas, passes.batch, features // unit, width,
+        0 if end.dropout is None else end.dropout.site, *free,
+        GATHERS=is_shared and passes.rows is not None, SHARED=is_shared and passes.rows is None, KEEPS=kept is not None,
+        SPLITS=split is not None, DROPS=keys is not None, UNIT=unit, **tiles.constants(),
     )  # fmt: skip
     return outputs
 
@@ -99,26 +104,15 @@ def noise_free(end: LayerEnd, inputs: Tensor, part: Tensor | None) -> Tensor:
         inputs: ``[replicas, samples, features]``, or ``[samples, features]``, the same for all.
         part: Numbers of the replicas; ``None`` means all.
     """
-    from lit_gelu.replicas.device import measuring_kernels
-
     weight = end.linear.weight
     if not computes(weight):
         return end(end.linear.product(inputs, part), part, drops=False)
     members = torch.arange(len(weight), device=inputs.device) if part is None else part
-    samples, (width, features) = inputs.shape[-2], weight.shape[1:]
-    outputs = inputs.new_empty(len(members), samples, width)
+    outputs = inputs.new_empty(len(members), inputs.shape[-2], weight.shape[1])
     if not outputs.numel():
         return outputs
-    high, low = (torch.empty_like(weight) for _ in range(2))
-    measuring_kernels.split_weights[(-(-weight.numel() // _BLOCK),)](weight, high, low, weight.numel(), BLOCK=_BLOCK)
-    tiles, unit = kernel_tiles.tiles_of("measured", samples, width, features), kernel_tiles.unit_of(features)
-    constants = tiles.constants()
-    del constants["PRECISION"]
-    measuring_kernels.measured_layer[(-(-width // tiles.columns), -(-samples // tiles.rows), len(members))](
-        inputs.contiguous(), high, low, end.linear.bias, outputs, members.int(), *end.readings(outputs.device), samples,
-        features // unit, width, SHARED=inputs.ndim == 2, UNIT=unit, **constants,
-    )  # fmt: skip
-    return outputs
+    slots = torch.arange(len(members), dtype=torch.int32, device=inputs.device)
+    return launch_layer(end, inputs.contiguous(), outputs, Passes(members.int(), slots, 0, 0, outputs.shape[1]))
 
 
 def has_values(output: LinearRule) -> bool:

@@ -50,7 +50,14 @@ class Stretch(NamedTuple):
     @property
     def place(self) -> Tensor:
         """The number of their step in the batch of the Trainer."""
-        return self.passes.place
+        place = self.passes.place
+        assert place is not None  # noqa: S101 - of steps that are trained
+        return place
+
+    @property
+    def has_free(self) -> bool:
+        """Whether any has a pass without dropout, too."""
+        return len(self.passes.members) > len(self.own)
 
     def note(self, layer: int) -> None:
         """Remember that a layer's parameters are stepped when the present stream has come here."""
@@ -156,14 +163,14 @@ class KernelStep(RepeatedStep):
         fused: FusedForward,
     ) -> None:
         super().__init__(forward, adam, logs_noise_free, inputs, labels, shape, fused)
-        self.ends, self.output = fused.ends, fused.output
+        self.ends, self.output, self.split = fused.ends, fused.output, fused.part
         self.flat = padded(self.inputs.flatten(1).contiguous())
         if self.labels.min() < 0 or self.labels.max() >= self.output.weight.shape[1]:
             raise unknown_labels(self.labels, self.output.weight.shape[1])
         replicas = self.rows.shape[1]
         self.sizes = torch.zeros(len(self.rows), replicas, device=adam.device)  # of Adam's steps
         self.roots = torch.zeros(len(self.rows), device=adam.device)  # of the second moment's corrections
-        self.free = range(replicas)[fused.part] if fused.part is not None else range(0)
+        self.free = range(replicas)[self.split] if self.split is not None else range(0)
         # Two numbers each: Triton would compile kernels again for addresses that are no multiples of 16.
         self.place = torch.zeros(replicas, 2, dtype=torch.int64, device=adam.device)
         self.divide(usual_stretches(replicas + len(self.free)))
@@ -233,7 +240,8 @@ class KernelStep(RepeatedStep):
             stretch.wait_for(layer)
             inputs = launch_layer(
                 end, inputs, buffers.outputs[layer], stretch.passes, kept=buffers.kept[layer],
-                keys=self._keys(end, stretch), weight=self._stacks_read(layer)[0], ahead=ahead,
+                split=self.split if layer == 0 and stretch.has_free else None, keys=self._keys(end, stretch),
+                weight=self._stacks_read(layer)[0], ahead=ahead,
             )  # fmt: skip
         stretch.wait_for(len(self.ends))
         self._output(stretch, ahead)
@@ -248,10 +256,10 @@ class KernelStep(RepeatedStep):
     def _stretch(self, number: int, own: range) -> Stretch:
         """Return what belongs to some neighbours."""
         (replicas, batch), device = self.rows.shape[1:], self.adam.device
-        free = [replicas + self.free.index(replica) if replica in self.free else -1 for replica in own]
-        members, seconds = (torch.tensor(n, dtype=torch.int32, device=device) for n in (list(own), free))
-        place = self.place[number, :1]
-        passes = Passes(members, members, seconds if max(free) >= 0 else None, replicas, batch, self.rows, place)
+        also = [replica for replica in own if replica in self.free]
+        slots = [*own, *(replicas + self.free.index(replica) for replica in also)]
+        members, places = (torch.tensor(n, dtype=torch.int32, device=device) for n in ([*own, *also], slots))
+        passes = Passes(members, places, len(own), replicas, batch, self.rows, self.place[number, :1])
         is_cuda = device.type == "cuda"
         streams = [torch.cuda.Stream(device, priority) if is_cuda else None for priority in (_FIRST, _LATER)]  # type: ignore[no-untyped-call]
         return Stretch(own, passes, *streams, {})
@@ -293,14 +301,13 @@ class KernelStep(RepeatedStep):
 
         weight, buffers = self.output.weight, self.buffers[ahead % _BUFFERS]
         classes, width = weight.shape[1:]
-        members, slots, seconds, replicas, batch, *_ = stretch.passes
-        rows = batch if seconds is None else 2 * batch
-        constants = kernel_tiles.tiles_of("output", rows, classes, width).constants()
+        members, slots, _, replicas, batch, *_ = stretch.passes
+        constants = kernel_tiles.tiles_of("output", batch, classes, width).constants()
         constants["CLASSES"] = constants.pop("COLUMNS")
         net_kernels.output_layer[(len(members),)](
             buffers.outputs[-1], weight, self.output.bias, buffers.gradients[-1], self.losses, self.labels,
-            self.is_noise_free, members, slots, members if seconds is None else seconds, self.rows, stretch.place,
-            ahead, replicas, batch, width, classes, PAIRS=seconds is not None, **constants,
+            self.is_noise_free, members, slots, self.rows, stretch.place, ahead, replicas, batch, width, classes,
+            **constants,
         )  # fmt: skip
 
     def _backward(self, layer: int, stretch: Stretch, ahead: int) -> None:

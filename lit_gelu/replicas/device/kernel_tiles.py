@@ -26,7 +26,7 @@ def tiles_of(kernel: str, rows: int, columns: int, terms: int) -> Tiles:
     """Return the tiles of a matrix.
 
     Args:
-        kernel: ``"forward"``, ``"backward"``, ``"output"``, ``"parameters"`` or ``"measured"``.
+        kernel: ``"forward"``, ``"backward"``, ``"output"`` or ``"parameters"``.
         rows: Of the matrix: samples in a batch, or outputs of a layer whose parameters are stepped.
         columns: Its columns.
         terms: Of the sum behind each of its elements.
@@ -36,14 +36,13 @@ def tiles_of(kernel: str, rows: int, columns: int, terms: int) -> Tiles:
         is_aligned = columns % 16 == 0  # where numbers are read one or two at a time, registers are short
         widest = 64 if is_aligned and -columns % 64 < columns // 8 else 32
         return Tiles(power_of_two(rows, 16, 32), power_of_two(columns, 16, widest), power_of_two(terms, 16, 32), 2)
-    if kernel == "measured":
-        tall, wide = power_of_two(rows, 16, 128), power_of_two(columns, 16, 128)
-        return Tiles(tall, wide, 32, 8 if tall * wide > 64 * 128 else 4)
     if kernel == "output":  # all classes are in one program
         tall = power_of_two(rows, 16, 128)
         return Tiles(tall, power_of_two(columns, 16, MOST_CLASSES), 32, 8 if tall == 128 else 4)
     if kernel == "backward" and rows > 16:
         return Tiles(power_of_two(rows, 16, 64), power_of_two(columns, 16, 32), 32, 4)
+    if rows > 64 and terms % 4:  # rows of inputs begin where no vector of four numbers does
+        return Tiles(128, power_of_two(columns, 16, 64), 16, 8, 4)
     return Tiles(power_of_two(rows, 16, 64), power_of_two(columns, 16, 64), 32, 4)
 
 

@@ -5,9 +5,6 @@ activation and dropout, their derivatives, the loss, or Adam. Products are of th
 have about the digits of float32. The number of a step is that of the steps before this batch of the Trainer, which
 ``steps`` holds, and its place in the batch: the place of the first step that a CUDA graph makes, and how many the graph
 makes ahead of this one.
-
-A replica has one pass or two: its second one is without dropout, in a slot from ``replicas`` on, and its rows are
-computed behind those of the first, because splitting weights into TF32 takes longer than multiplying with them.
 """
 
 import triton
@@ -45,71 +42,50 @@ def _products(
     return total
 
 
-@triton.jit
-def _positions(slot, second, row, batch):
-    """Return where the rows of a replica's passes are, and which of them there are."""
-    is_row = row < tl.where(second < 0, batch, 2 * batch)
-    return tl.where(row < batch, slot * batch + row, second * batch + row - batch), is_row
-
-
-@triton.jit
-def _dropped(
-    y, replica, seeds_ptr, steps_ptr, highest_ptr, scales_ptr, place_ptr, ahead, site, first, batch, width,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """Multiply a tile with what dropout draws for the rows of a first pass."""
-    scale = tl.load(scales_ptr + replica)
-    if (scale != 1.0) & (first < batch):
-        seed, step = tl.load(seeds_ptr + replica), tl.load(steps_ptr + replica) + tl.load(place_ptr) + ahead
-        drawn = factors(seed, step, tl.load(highest_ptr + replica), scale, site, first, width, ROWS, COLUMNS)
-        y *= tl.where((first + tl.arange(0, ROWS) < batch)[:, None], drawn, 1.0)
-    return y
-
-
-@triton.jit(do_not_specialize=["ahead", "site"])
+@triton.jit(do_not_specialize=["ahead", "site", "first_free", "free"])
 def layer_forward(
-    x_ptr, w_ptr, b_ptr, u_ptr, y_ptr, members_ptr, slots_ptr, seconds_ptr, rows_ptr, place_ptr, kinds_ptr, alphas_ptr,
-    seeds_ptr, steps_ptr, highest_ptr, scales_ptr, ahead, replicas, batch, units, width, site,
-    GATHERS: tl.constexpr, SPLITS: tl.constexpr, PAIRS: tl.constexpr, DROPS: tl.constexpr, UNIT: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
+    x_ptr, w_ptr, b_ptr, u_ptr, y_ptr, members_ptr, slots_ptr, rows_ptr, place_ptr, kinds_ptr, alphas_ptr,
+    seeds_ptr, steps_ptr, highest_ptr, scales_ptr, ahead, replicas, batch, units, width, site, first_free, free,
+    GATHERS: tl.constexpr, SHARED: tl.constexpr, KEEPS: tl.constexpr, SPLITS: tl.constexpr, DROPS: tl.constexpr,
+    UNIT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Compute a hidden layer: program (block of columns, block of rows, replica).
+    """Compute a hidden layer: program (block of columns, block of rows, pass).
 
-    ``members`` says which replica it is, ``slots`` where its inputs and outputs are, ``seconds`` where those of its
-    second pass are, or -1. Pre-activations ``u`` are kept of first passes. With ``PAIRS`` both are computed; with
-    ``SPLITS`` the second one starts here: outputs without dropout are written, too.
+    ``members`` says whose a pass is, ``slots`` where its inputs and outputs are. Slots from ``replicas`` on have no
+    dropout and keep no pre-activations ``u``. With ``SPLITS`` these start here: of ``free`` replicas from
+    ``first_free`` on, outputs without dropout are written, too.
     """
     features = units * UNIT  # so the compiler knows what they are a multiple of, and reads as many at once
     replica, slot = tl.load(members_ptr + tl.program_id(2)), tl.load(slots_ptr + tl.program_id(2)).to(tl.int64)
     first = tl.program_id(1) * ROWS
     row, column = first + tl.arange(0, ROWS), tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    sample, is_row, second = slot * batch + row, row < batch, slot
-    if PAIRS or SPLITS:
-        second = tl.load(seconds_ptr + tl.program_id(2)).to(tl.int64)
-    if PAIRS:
-        if (first >= batch) & (second < 0):
-            return
-        sample, is_row = _positions(slot, second, row, batch)
-    here, inside = sample[:, None] * width + column[None, :], is_row[:, None] & (column < width)[None, :]
+    inside = (row < batch)[:, None] & (column < width)[None, :]
+    sample = slot * batch + row
     if GATHERS:
         sample = _drawn(rows_ptr, tl.load(place_ptr) + ahead, replica, replicas, row, batch)
+    if SHARED:
+        sample = row.to(tl.int64)
     weights = w_ptr + replica.to(tl.int64) * width * features
     u = _products(
-        x_ptr, sample, is_row, weights, column, width, features, features, 1,
+        x_ptr, sample, row < batch, weights, column, width, features, features, 1,
         ROWS=ROWS, COLUMNS=COLUMNS, DEPTH=DEPTH, PRECISION=PRECISION,
     )  # fmt: skip
     u += tl.load(b_ptr + replica * width + column, mask=column < width, other=0.0)[None, :]
-    tl.store(u_ptr + here, u, mask=inside & (row < batch)[:, None])
+    here = row[:, None] * width + column[None, :]
+    if KEEPS:
+        if slot < replicas:
+            tl.store(u_ptr + slot * batch * width + here, u, mask=inside)
     y = activated(u, tl.load(kinds_ptr + replica), tl.load(alphas_ptr + replica))
     if SPLITS:
-        if second >= 0:
-            tl.store(y_ptr + second * batch * width + row[:, None] * width + column[None, :], y, mask=inside)
+        if (replica >= first_free) & (replica < first_free + free):
+            tl.store(y_ptr + (replicas + replica - first_free).to(tl.int64) * batch * width + here, y, mask=inside)
     if DROPS:
-        y = _dropped(
-            y, replica, seeds_ptr, steps_ptr, highest_ptr, scales_ptr, place_ptr, ahead, site, first, batch, width,
-            ROWS=ROWS, COLUMNS=COLUMNS,
-        )  # fmt: skip
-    tl.store(y_ptr + here, y, mask=inside)
+        scale = tl.load(scales_ptr + replica)
+        if (slot < replicas) & (scale != 1.0):
+            seed, step = tl.load(seeds_ptr + replica), tl.load(steps_ptr + replica) + tl.load(place_ptr) + ahead
+            highest = tl.load(highest_ptr + replica)
+            y *= factors(seed, step, highest, scale, site, first, width, ROWS=ROWS, COLUMNS=COLUMNS)
+    tl.store(y_ptr + slot * batch * width + here, y, mask=inside)
 
 
 @triton.jit
@@ -138,35 +114,30 @@ def _softmax(logits, is_label):
 
 @triton.jit(do_not_specialize=["ahead"])
 def output_layer(
-    y_ptr, w_ptr, b_ptr, d_ptr, losses_ptr, labels_ptr, is_free_ptr, members_ptr, slots_ptr, seconds_ptr, rows_ptr,
-    place_ptr, ahead, replicas, batch, width, classes,
-    PAIRS: tl.constexpr, ROWS: tl.constexpr, CLASSES: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
+    y_ptr, w_ptr, b_ptr, d_ptr, losses_ptr, labels_ptr, is_free_ptr, members_ptr, slots_ptr, rows_ptr, place_ptr,
+    ahead, replicas, batch, width, classes,
+    ROWS: tl.constexpr, CLASSES: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Compute the output layer, the mean cross-entropy that is logged, and its gradients by logits.
-
-    Program (replica); ``is_free`` says whose loss is logged without noise, that of the second pass.
-    """
+    """Compute the output layer, the mean cross-entropy that is logged, and its gradients by logits: program (pass)."""
     replica, slot = tl.load(members_ptr + tl.program_id(0)), tl.load(slots_ptr + tl.program_id(0)).to(tl.int64)
-    column, place, second = tl.arange(0, CLASSES), tl.load(place_ptr) + ahead, slot * 0 - 1
-    if PAIRS:
-        second = tl.load(seconds_ptr + tl.program_id(0)).to(tl.int64)
-    is_free, loss = tl.load(is_free_ptr + replica) != 0, tl.zeros([ROWS], dtype=tl.float32)
-    for first in range(0, tl.where(second < 0, batch, 2 * batch), ROWS):
+    column, place = tl.arange(0, CLASSES), tl.load(place_ptr) + ahead
+    loss = tl.zeros([ROWS], dtype=tl.float32)
+    for first in range(0, batch, ROWS):
         row = first + tl.arange(0, ROWS)
-        position, is_row = _positions(slot, second, row, batch)
+        inside = (row < batch)[:, None] & (column < classes)[None, :]
         logits = _logits(
-            y_ptr, position, is_row, w_ptr, b_ptr, replica, width, classes,
+            y_ptr, slot * batch + row, row < batch, w_ptr, b_ptr, replica, width, classes,
             ROWS=ROWS, CLASSES=CLASSES, DEPTH=DEPTH, PRECISION=PRECISION,
         )  # fmt: skip
-        of_batch = tl.where(row < batch, row, row - batch)
-        label = tl.load(labels_ptr + _drawn(rows_ptr, place, replica, replicas, of_batch, batch))
+        label = tl.load(labels_ptr + _drawn(rows_ptr, place, replica, replicas, row, batch))
         is_label = column[None, :] == label[:, None]
         powers, sums, entropies = _softmax(logits, is_label)
-        loss += tl.where(is_row & ((row >= batch) == is_free), entropies, 0.0)
+        loss += tl.where(row < batch, entropies, 0.0)
         d = (powers / sums[:, None] - tl.where(is_label, 1.0, 0.0)) / batch
-        inside = (row < batch)[:, None] & (column < classes)[None, :]
-        tl.store(d_ptr + position[:, None] * classes + column[None, :], d, mask=inside)
-    tl.store(losses_ptr + place * replicas + replica, tl.sum(loss, 0) / batch)
+        if slot < replicas:
+            tl.store(d_ptr + (slot * batch + row[:, None]) * classes + column[None, :], d, mask=inside)
+    if (slot >= replicas) == (tl.load(is_free_ptr + replica) != 0):
+        tl.store(losses_ptr + place * replicas + replica, tl.sum(loss, 0) / batch)
 
 
 @triton.jit
@@ -209,10 +180,11 @@ def layer_backward(
         1, width, ROWS=ROWS, COLUMNS=COLUMNS, DEPTH=DEPTH, PRECISION=PRECISION,
     )  # fmt: skip
     if DROPS:
-        d = _dropped(
-            d, replica, seeds_ptr, steps_ptr, highest_ptr, scales_ptr, place_ptr, ahead, site, first, batch, width,
-            ROWS=ROWS, COLUMNS=COLUMNS,
-        )  # fmt: skip
+        scale = tl.load(scales_ptr + replica)
+        if scale != 1.0:
+            seed, step = tl.load(seeds_ptr + replica), tl.load(steps_ptr + replica) + tl.load(place_ptr) + ahead
+            highest = tl.load(highest_ptr + replica)
+            d *= factors(seed, step, highest, scale, site, first, width, ROWS=ROWS, COLUMNS=COLUMNS)
     here = sample[:, None] * width + column[None, :]
     inside = (row < batch)[:, None] & (column < width)[None, :]
     u = tl.load(u_ptr + here, mask=inside, other=0.0)
