@@ -3,6 +3,7 @@
 python interpreted_net_steps.py OUT
 """
 
+import copy
 import functools
 
 import pytest
@@ -110,7 +111,7 @@ def an_inactive_replica_stays():
 
 def several_stretches_make_all_their_steps_one_after_the_other():
     kept, own.FEWEST_PASSES = own.FEWEST_PASSES, 3
-    assert own.stretches(5, range(2, 5), 3) == [range(3), range(3, 4), range(4, 5)]
+    assert own.stretches(5, range(2, 5), own.usual_stretches(8)) == [range(3), range(3, 5)]
     compared("timit")
     own.FEWEST_PASSES = kept
 
@@ -165,6 +166,45 @@ def a_loss_that_is_no_number_is_told():
     assert losses.isnan().any(0).tolist() == [False, True, False]
 
 
+def a_replica_that_had_diverged_goes_on_from_good_weights():
+    build, features, classes = NETS["tweets"]
+    inputs, labels = samples_of(features, classes)
+    executor = executor_of(build, CELLS[1:3])
+    rows = rows_of(executor, len(inputs), 16, 2)
+    good = {name: stack.detach().clone() for name, stack in executor.stacks.parameters.items()}
+    first = executor.steps(inputs, labels, rows[:1])["train_loss"]
+    for bad in (True, False):
+        executor.optimizer.load_state_dict(copy.deepcopy(executor_of(build, CELLS[1:3]).optimizer.state_dict()))
+        for name, stack in executor.stacks.parameters.items():
+            stack.detach().copy_(good[name])
+            if bad:
+                stack.detach()[1] = torch.nan
+        for rule in executor.device_steps._step.keyed:
+            rule.buffers.step.zero_()
+        losses = executor.steps(inputs, labels, rows[:1])["train_loss"]
+        assert losses.isnan().tolist() == [[False, bad]]
+    assert torch.equal(losses, first)
+
+
+def an_interrupt_leaves_no_layer_behind():
+    build, features, classes = NETS["tweets"]
+    inputs, labels = samples_of(features, classes)
+    executor = executor_of(build, CELLS[1:3])
+    rows = rows_of(executor, len(inputs), 16, 2)
+    executor.steps(inputs, labels, rows[:1])
+    before = {name: stack.detach().clone() for name, stack in executor.stacks.trained.items()}
+    run = executor.device_steps._run
+
+    def interrupted(_):
+        run(1)
+        raise KeyboardInterrupt
+
+    executor.device_steps._run = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        executor.steps(inputs, labels, rows[1:])
+    assert all((stack != before[name]).any() for name, stack in executor.stacks.trained.items())
+
+
 def labels_that_are_no_classes_are_refused():
     build, features, classes = NETS["timit"]
     inputs, labels = samples_of(features, classes)
@@ -187,6 +227,8 @@ CHECKS = (
     some_replicas_are_measured,
     a_class_of_no_number_is_predicted_as_torch_does,
     a_loss_that_is_no_number_is_told,
+    a_replica_that_had_diverged_goes_on_from_good_weights,
+    an_interrupt_leaves_no_layer_behind,
     labels_that_are_no_classes_are_refused,
 )
 

