@@ -71,7 +71,7 @@ class Stretch(NamedTuple):
             torch.cuda.current_stream().wait_event(self.stepped.pop(layer))
 
 
-class Buffers(NamedTuple):
+class StepMemory(NamedTuple):
     """What the kernels of a step write for each other, by layer; the next step has others.
 
     Args:
@@ -268,11 +268,11 @@ class KernelStep(RepeatedStep):
         stream, side = (torch.cuda.Stream(device, priority) if is_cuda else None for priority in (_FIRST, _LATER))  # type: ignore[no-untyped-call]
         return Stretch(own, passes, stream, side, {})
 
-    def _buffers(self) -> Buffers:
+    def _buffers(self) -> StepMemory:
         """Return memory for a step."""
         replicas, batch = self.rows.shape[1:]
         widths, new = [end.linear.weight.shape[1] for end in self.ends], self.flat.new_empty
-        return Buffers(
+        return StepMemory(
             [new(replicas, batch, width) for width in widths],
             [new(replicas + len(self.free), batch, width) for width in widths],
             [new(replicas, batch, width) for width in [*widths, self.output.weight.shape[1]]],
