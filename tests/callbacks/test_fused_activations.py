@@ -89,7 +89,10 @@ def test_without_the_callback_nothing_is_fused(tmp_path):
     assert seen.fused == [[]] * 8
 
 
-@pytest.mark.parametrize("options", [{}, {"strategy": "ddp_fork", "devices": 2}, {"precision": "bf16-mixed"}])
+FORKED = pytest.param({"strategy": "ddp_fork", "devices": 2}, marks=pytest.mark.forks)
+
+
+@pytest.mark.parametrize("options", [{}, FORKED, {"precision": "bf16-mixed"}])
 def test_a_run_on_a_cpu_is_bitwise_the_same(tmp_path, options):
     found = []
     for name, callbacks in (("plain", []), ("fused", [FusedActivations()])):
