@@ -9,7 +9,7 @@ ARG TORCH_INDEX=""
 RUN test -n "$TORCH_INDEX" || { echo "Give --build-arg TORCH_INDEX=, the index of torch's builds for CPUs." >&2; exit 1; }
 COPY docker/cpu.lock /install/cpu.lock
 RUN grep -E '^torch(vision)?==' /install/cpu.lock > /install/torch.lock && grep -vE '^torch(vision)?==' /install/cpu.lock > /install/rest.lock \
-    && python -m pip install --no-cache-dir --no-deps --index-url "$TORCH_INDEX" --requirement /install/torch.lock \
+    && PIP_INDEX_URL="$TORCH_INDEX" python -m pip install --no-cache-dir --no-deps --requirement /install/torch.lock \
     && python -m pip install --no-cache-dir --no-deps --requirement /install/rest.lock
 COPY --from=wheel /wheels /install/wheels
 RUN python -m pip install --no-cache-dir --no-deps /install/wheels/*.whl && python -m pip check && lit-gelu --version

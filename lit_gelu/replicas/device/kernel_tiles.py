@@ -31,7 +31,7 @@ def tiles_of(kernel: str, rows: int, columns: int, terms: int) -> Tiles:
         columns: Its columns.
         terms: Of the sum behind each of its elements.
     """
-    # Chosen by benchmarks/replica_tiles.py on an H200.
+    # Chosen by benchmarks/replica_tiles.py on an H200; for padded rows of 160 numbers those that were best for 150.
     if kernel == "parameters":
         is_aligned = columns % 16 == 0  # where numbers are read one or two at a time, registers are short
         widest = 64 if is_aligned and -columns % 64 < columns // 8 else 32
