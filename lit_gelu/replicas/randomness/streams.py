@@ -27,7 +27,7 @@ class Streams:
     def __init__(self, states: Sequence[Tensor], others: Sequence[OtherStates] = ()) -> None:
         self.generators = [torch.Generator() for _ in states]
         self.set_states(states)
-        self._others = [_of_python_and_numpy() for _ in states]
+        self._others: list[tuple[Any, Any]] = []
         self.set_others(others or [python_and_numpy_states()] * len(states))
 
     def seed(self, replica: int) -> int:
@@ -52,14 +52,17 @@ class Streams:
         return found
 
     def set_others(self, states: Sequence[OtherStates]) -> None:
-        """Let Python's and NumPy's generators go on from states that were saved.
+        """Let Python's and NumPy's generators go on from states that were saved, all or none.
 
         Raises:
             CorruptDataError: If they are damaged.
         """
-        for replica, state in enumerate(states):
-            with self.whole_of(replica):
-                set_random_states({**state, "torch": torch.get_rng_state()})
+        read, of_torch = [], torch.get_rng_state()
+        with others_as_they_were():
+            for state in states:
+                set_random_states({**state, "torch": of_torch})
+                read.append(_of_python_and_numpy())
+        self._others[: len(read)] = read
 
     @contextmanager
     def whole_of(self, replica: int) -> Iterator[None]:
