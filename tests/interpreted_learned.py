@@ -5,9 +5,10 @@ python interpreted_learned.py OUT
 
 import torch
 from interpreted_harness import HALF, half_normal, main, started
+from triton.runtime.interpreter import interpreter_builder
 
 from lit_gelu.activations.errors import ActivationArgumentError
-from lit_gelu.activations.gpu import operators
+from lit_gelu.activations.gpu import operators, templates
 from lit_gelu.activations.modules import GaussianGELU, Swish
 
 
@@ -153,6 +154,26 @@ def only_the_input_and_parameters_are_kept():
     assert sorted(size for size in kept if size > 1) == [300]
 
 
+def elements_beyond_32_bits_are_none_of_the_first():
+    # Program 2**22 would write there if it counted elements in 32 bits; these tensors have none for it.
+    far, place = 2**22, interpreter_builder.set_grid_idx
+    dims, inner = interpreter_builder.set_grid_dim, 1000
+    x, g = half_normal(inner), half_normal(inner, seed=1)
+    y, p, sums = torch.zeros(inner, dtype=torch.float16), torch.ones(1), torch.zeros(2 * (far + 1))
+    given = {"ACT": "swish", "BLOCK": 1024}
+    for shift in (far, 0):
+        interpreter_builder.set_grid_idx = lambda first, *others, shift=shift: place(first + shift, *others)
+        interpreter_builder.set_grid_dim = lambda _, *others: dims(far + 1, *others)
+        try:
+            for kernel, arguments in (("forward", (x, y, p, p)), ("backward", (g, x, y, p, p, sums))):
+                blocks = {"BLOCKS": 1} if kernel == "backward" else {}
+                getattr(templates, f"learned_{kernel}")[(1, 1, 1)](*arguments, inner, 1, **given, **blocks)
+                assert bool(y.any()) == (shift == 0), kernel
+                y.zero_()
+        finally:
+            interpreter_builder.set_grid_idx, interpreter_builder.set_grid_dim = place, dims
+
+
 def torchs_checks_of_operators():
     p0, p1 = torch.tensor([0.1, 0.2, 0.3]), torch.tensor(1.5)
     for x in (half_normal(2, 3, 600), half_normal(2, 600, 3).transpose(1, 2)):
@@ -171,6 +192,7 @@ CHECKS = (
     off_is_torchs,
     second_derivatives,
     only_the_input_and_parameters_are_kept,
+    elements_beyond_32_bits_are_none_of_the_first,
     torchs_checks_of_operators,
 )
 

@@ -38,7 +38,7 @@ def learned_forward(x_ptr, y_ptr, p0_ptr, p1_ptr, inner, channels, ACT: tl.const
     row = tl.program_id(2).to(tl.int64) * channels + channel
     p0 = tl.load(p0_ptr + channel)
     p1 = tl.load(p1_ptr + channel)
-    columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    columns = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < inner
     offsets = row * inner + columns
     x = tl.load(x_ptr + offsets, mask=inside).to(tl.float32)
@@ -67,7 +67,7 @@ def learned_backward(
     first = tl.zeros([BLOCK], tl.float32)
     second = tl.zeros([BLOCK], tl.float32)
     for i in tl.static_range(BLOCKS):
-        columns = (tl.program_id(0) * BLOCKS + i) * BLOCK + tl.arange(0, BLOCK)
+        columns = (tl.program_id(0).to(tl.int64) * BLOCKS + i) * BLOCK + tl.arange(0, BLOCK)
         inside = columns < inner
         offsets = row * inner + columns
         x = tl.load(x_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
