@@ -137,9 +137,15 @@ def _cross_entropy(input: Tensor, target: Tensor, *args: Any, **given: Any) -> T
         (given[name] is usual or given[name] == usual) for name, usual in _USUAL_LOSS.items() if name in given
     )
     if not is_usual or input.ndim != 2 or target.ndim != 1:
-        return functional.cross_entropy(input, target, *args, **given)
+        return _weighted(functional.cross_entropy, (input, target, *args), given)
     outputs: Tensor = mapped_call(CrossEntropyUnderVmap, input, target)
     return outputs
+
+
+def _weighted(function: Any, args: tuple[Any, ...], given: Mapping[str, Any]) -> Any:
+    """Call a loss; the weights of classes are added up in another order for a batch of replicas."""
+    weight = args[2] if len(args) > 2 else given.get("weight")
+    return function(*args, **given) if weight is None else _each(function, args, given)
 
 
 # For every function what is called in its place, with what stands there, the function and its arguments.
@@ -147,6 +153,7 @@ _RULES: Mapping[Any, Callable[[RulesForFunctions, Any, tuple[Any, ...], Mapping[
     functional.linear: lambda _, __, args, given: _linear(*args, **given),
     functional.dropout: lambda mode, _, args, given: _dropout(mode.streams, *args, **given),
     functional.cross_entropy: lambda _, __, args, given: _cross_entropy(*args, **given),
+    functional.nll_loss: lambda _, function, args, given: _weighted(function, args, given),
     functional.multi_head_attention_forward: lambda mode, _, args, given: _with_rules_inside(mode, args, given),
     functional.scaled_dot_product_attention: lambda _, function, args, given: _attention(function, args, given),
     **dict.fromkeys(_OF_EMBEDDINGS, lambda _, function, args, given: _embedding(function, args, given)),

@@ -18,12 +18,9 @@ from lit_gelu.replicas.forward.function_rules import RulesForFunctions, drop
 from lit_gelu.replicas.forward.hidden import NO_VMAP, hide, hide_hyper_parameters, hide_metric
 from lit_gelu.replicas.forward.keyed_rules import KeyedDropoutRule
 from lit_gelu.replicas.forward.log_options import LogOptions, as_figure, keep
-from lit_gelu.replicas.forward.rules import (
-    ActivationRule,
-    DropoutRule,
-    RuleUnderVmap,
-)
-from lit_gelu.replicas.forward.under_vmap import TensorPlaces, mapped_call, part_of
+from lit_gelu.replicas.forward.ruled_modules import Ruled, become_ruled, without_own_tensors
+from lit_gelu.replicas.forward.rules import ActivationRule, DropoutRule
+from lit_gelu.replicas.forward.under_vmap import TensorPlaces, part_of
 from lit_gelu.replicas.membership.alike import activation_paths, registry_of
 from lit_gelu.replicas.membership.changes import LOOKED_INTO, SeenModules
 from lit_gelu.replicas.membership.stacks import Stacks
@@ -222,7 +219,7 @@ class VmapForward:
                 path, [m.get_submodule(path) for m in members], stacks, streams, registry_of(template)
             )
             self.own_activations.extend(rule.modules)
-            _become_ruled(template.get_submodule(path), rule)
+            become_ruled(template.get_submodule(path), rule)
         for path, module in template.named_modules():
             layers: Any = [member.get_submodule(path) for member in members]
             if type(module) is nn.Dropout:
@@ -245,6 +242,7 @@ class VmapForward:
         self.streams, self.step = streams, _MemberStep(template, self.logged_as)  # type: ignore[arg-type] # of a group
         self.places = TensorPlaces(template, ', or give the group executor="loop"')
         self.with_modes = [*self.step.modules(), *self.own_activations.modules()]
+        self.ruled = [module for module in template.modules() if isinstance(module, Ruled)]
         self._seen = SeenModules([template])
 
     def losses(self, batch: Any, index: int) -> tuple[Tensor, Logged]:
@@ -253,7 +251,7 @@ class VmapForward:
         tensors = [found[name] for name in self.places.names]
 
         def one(sample: Any, *own: Tensor) -> tuple[Tensor, Logged]:
-            with self.places.holding(own):
+            with self.places.holding(own), without_own_tensors(self.ruled):
                 outputs: tuple[Tensor, Logged] = self.step(sample, index)
             return outputs
 
@@ -299,29 +297,6 @@ class VmapForward:
 
 def _left_to(replica: int, value: Any) -> Any:
     return part_of(value, replica) if isinstance(value, Tensor) else copy.deepcopy(value)
-
-
-class _Ruled(nn.Module):
-    """Stands in the template where a rule computes what the members' activations do."""
-
-    rule: ActivationRule
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        outputs: Tensor = mapped_call(RuleUnderVmap, inputs, self.rule)
-        return outputs
-
-    def train(self, mode: bool = True) -> "_Ruled":
-        for module in self.rule.modules:
-            module.train(mode)
-        return super().train(mode)
-
-
-def _become_ruled(module: nn.Module, rule: ActivationRule) -> None:
-    """Let a rule stand for an activation wherever the template holds it, also in lists and under several names."""
-    module.__class__ = _Ruled
-    vars(module).clear()
-    nn.Module.__init__(module)
-    vars(module)["rule"] = rule
 
 
 def _dropped(module: nn.Module, rule: DropoutRule, inputs: Tensor) -> Tensor:

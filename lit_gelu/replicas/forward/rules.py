@@ -163,6 +163,7 @@ class ActivationRule:
             for name, run in groupby(zip(names, range(len(modules)), strict=True), key=lambda pair: pair[0])
         ]
         self.singly = [(name, [replica]) for replica, name in enumerate(names)]
+        self.own = [_names_in(member, own) for member, own in zip(stacks.modules, modules, strict=True)]
         self.written = self._written()
 
     def __call__(self, inputs: Tensor) -> Tensor:
@@ -203,10 +204,16 @@ class ActivationRule:
     def _alone(self, replica: int, inputs: Tensor) -> Tensor:
         """Apply a member's own module, whose buffers are parts of the stacks already, to its own parameters."""
         module = self.modules[replica]
-        own = {name: self.stacks.slice(f"{self.path}.{name}", replica) for name, _ in module.named_parameters()}
+        own = {name: self.stacks.slice(of_member, replica) for name, of_member in self.own[replica].items()}
         with self.streams.of(replica):
             outputs: Tensor = functional_call(module, own, (inputs,)) if own else module(inputs)
         return outputs
+
+
+def _names_in(member: nn.Module, part: nn.Module) -> dict[str, str]:
+    """Return under which name a member, and so a stack, has each parameter of a part: its first one."""
+    names = {id(parameter): name for name, parameter in member.named_parameters()}
+    return {name: names[id(parameter)] for name, parameter in part.named_parameters()}
 
 
 def shared_function(module: nn.Module, registry: ActivationRegistry) -> str | None:

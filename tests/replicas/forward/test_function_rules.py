@@ -8,6 +8,8 @@ from torch import nn
 from torch.nn import functional
 
 from lit_gelu.replicas import NotReplicableError
+from lit_gelu.replicas.forward.function_rules import RulesForFunctions
+from lit_gelu.replicas.randomness.streams import Streams
 
 STEPS = (1, 10, 16)  # of epochs of six
 
@@ -126,3 +128,21 @@ def test_dropout_of_attention():
 @pytest.mark.parametrize("loss", [binary, binary_of_chances, summed])
 def test_losses(loss):
     compare({"loss": loss})
+
+
+@pytest.mark.parametrize("samples", [3, 5, 8, 31])
+@pytest.mark.parametrize("shape", [(), (7,)], ids=["samples", "sequences"])
+@pytest.mark.parametrize("loss", [functional.cross_entropy, functional.nll_loss])
+def test_weights_of_classes_are_added_up_as_alone(loss, shape, samples):
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(40, samples, 4, *shape, generator=generator).log_softmax(2).requires_grad_()
+    labels = torch.randint(4, (40, samples, *shape), generator=generator)
+    weight = torch.tensor([0.3, 1.7, 0.9, 1.1])
+    with RulesForFunctions(Streams([torch.get_rng_state()] * 40)):
+        found = torch.vmap(lambda one, classes: loss(one, classes, weight))(inputs, labels)
+        named = torch.vmap(lambda one, classes: loss(one, classes, weight=weight))(inputs, labels)
+    wanted = torch.stack([loss(one, classes, weight) for one, classes in zip(inputs, labels, strict=True)])
+    assert torch.equal(found, wanted)
+    assert torch.equal(named, wanted)
+    gradients = [torch.autograd.grad(values.sum(), inputs)[0] for values in (found, wanted)]
+    assert torch.equal(*gradients)
