@@ -66,7 +66,7 @@ def derivatives_of(module: nn.Module, registry: Names | None = None) -> Callable
                 "Differentiate it by torch.func, such as torch.func.vjp."
             )
         if arguments is not None and order == 0 and entry.function is not None:
-            return entry.function(x, **arguments)
+            return entry.function(x.clone(), **arguments)  # a function of the user's may write in place
         if arguments is not None and order > 0 and entry.derivative is not None:
             return entry.derivative(x, order, **arguments)
         return _by_autograd(module, x, order)
@@ -88,7 +88,7 @@ def _by_autograd(module: nn.Module, x: Tensor, order: int) -> Tensor:
 
 def _nth_derivative(function: Callable[[Tensor], Tensor], order: int) -> Callable[[Tensor], Tensor]:
     if order == 0:
-        return function
+        return lambda x: function(x.clone())  # it may write in place, and the tensor is the caller's
 
     def total(x: Tensor) -> Tensor:
         y = _nth_derivative(function, order - 1)(x)

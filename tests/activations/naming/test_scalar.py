@@ -4,6 +4,7 @@ import pytest
 import torch
 from activation_oracles import ELEMENTWISE
 from torch import nn
+from torch.nn import functional as F
 
 from lit_gelu import activations
 from lit_gelu.activations import ActivationArgumentError
@@ -119,6 +120,27 @@ def test_hooks_on_the_module_are_not_called():
     module.register_forward_hook(lambda *_: pytest.fail("a hook was called"))
     for order in (0, 1, 2):
         derivative(module, torch.zeros(2), order)
+
+
+@pytest.mark.parametrize("make", [nn.Hardtanh, lambda inplace: nn.Sequential(nn.ELU(inplace=inplace), nn.Tanh())])
+@pytest.mark.parametrize("order", [0, 1, 2])
+def test_a_module_that_writes_in_place_leaves_its_input(make, order):
+    x = torch.linspace(-3, 3, 13, dtype=torch.float64)
+    given = x.clone()
+    found = derivative(make(inplace=True), given, order)
+    assert torch.equal(given, x)
+    torch.testing.assert_close(found, derivative(make(inplace=False), x, order))
+
+
+def test_a_registered_function_may_write_in_place():
+    registry = activations.ActivationRegistry()
+    registry.register("clip")(lambda x: F.hardtanh(x, -1.0, 1.0, inplace=True))
+    x = torch.tensor([-3.0, 0.5, 3.0])
+    assert derivative("clip", x, 0, registry=registry).tolist() == [-1.0, 0.5, 1.0]
+    assert derivative("clip", x, 1, registry=registry).tolist() == [0.0, 1.0, 0.0]
+    assert x.tolist() == [-3.0, 0.5, 3.0]
+    assert activations.gain("clip", registry=registry) == pytest.approx(1.39203614, abs=5e-9)  # scipy, of min(|x|, 1)
+    assert registry.info("clip").range == (-1.0, 1.0)
 
 
 def test_the_module_s_mode_is_left_as_it_was():
