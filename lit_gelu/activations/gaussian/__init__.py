@@ -18,7 +18,7 @@ from lit_gelu.activations.gaussian.quadrature import normal_rule, quadrature_mom
 from lit_gelu.activations.naming.names import Names, default_names
 from lit_gelu.activations.naming.scalar import keep_one_channel_
 from lit_gelu.activations.naming.spec import ActivationSpec
-from lit_gelu.activations.numerics.normal import GaussianMoments
+from lit_gelu.activations.numerics.normal import CANCELLED, GaussianMoments
 
 __all__ = ["GaussianMoments", "gaussian_moments", "normal_rule", "scalar_function"]
 
@@ -33,7 +33,6 @@ _HOW_IT_IS_COMPUTED = frozenset({
     "channel_dim",
     "num_parameters",
 })
-_CANCELLED = 1e-4  # a sum this much smaller than its terms has lost too many of float64's 16 digits
 
 
 def gaussian_moments(
@@ -48,7 +47,8 @@ def gaussian_moments(
     Closed forms for exact GELU (also with its own mean and standard deviation) and for the piecewise activations, where
     they do not cancel; adaptive quadrature for all else. ``E f^2``, ``E f'^2`` and the variance are accurate to 1e-11
     of themselves, also where the activation is nearly dead or nearly linear. Where it saturates at a value other than
-    0, such as ``elu`` at ``N(-20, 0.5^2)``, the variance is accurate to 1e-8 of itself.
+    0, such as ``elu`` at ``N(-20, 0.5^2)``, the variance is accurate to 1e-8 of itself. Beyond
+    ``|mean| / std`` of 1e6 the digits of x itself limit all of them.
 
     Args:
         activation: Any spec of an elementwise activation, whose learned parameters count as they start; of a module
@@ -85,6 +85,7 @@ def gaussian_moments(
     joined = [field.clone() for field in moments.fields]
     for field, values in zip(joined, rest.fields, strict=True):
         field[~good] = values
+    joined[-1] = torch.where(moments.kink.isnan(), joined[-1], moments.kink)  # quadrature knows of stated kinks alone
     return GaussianMoments(*joined)
 
 
@@ -154,6 +155,7 @@ def _accepts(form: Callable[..., GaussianMoments], arguments: Mapping[str, objec
 
 
 def _holds(moments: GaussianMoments, mean: Tensor, std: Tensor, scale: float) -> Tensor:
-    """Return where no moment is a small difference of large terms, which are of the order of ``scale E (1 + x^2)``."""
+    """Return where no moment is NaN or a small difference of large terms, of the order of ``scale E (1 + x^2)``."""
     terms = scale * (1 + mean**2 + std**2)
-    return (moments.variance > _CANCELLED * terms) & (moments.derivative_squared > _CANCELLED * scale)
+    known = ~torch.stack([field.isnan().expand_as(terms) for field in moments.fields]).any(0)
+    return known & (moments.variance > CANCELLED * terms) & (moments.derivative_squared > CANCELLED * scale)

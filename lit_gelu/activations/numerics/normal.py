@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+CANCELLED = 1e-4  # a sum this much smaller than its terms has lost too many of float64's 16 digits
+
 _NODES, _WEIGHTS = (torch.from_numpy(part) for part in np.polynomial.legendre.leggauss(64))
 
 
@@ -33,6 +35,13 @@ def interval_moments(
     mean: Tensor, std: Tensor, low: float | Tensor, high: float | Tensor, order: int, rate: float = 0.0
 ) -> list[Tensor]:
     """Return ``E[x^k exp(rate x) 1(low < x < high)]`` for ``k = 0 .. order``, over ``N(mean, std^2)``."""
+    return [moment for moment, _ in sized_interval_moments(mean, std, low, high, order, rate)]
+
+
+def sized_interval_moments(
+    mean: Tensor, std: Tensor, low: float | Tensor, high: float | Tensor, order: int, rate: float = 0.0
+) -> list[tuple[Tensor, Tensor]]:
+    """Return `interval_moments`, each with the sum of the sizes of its terms: some eps of it is the moment's error."""
     # A bound may be infinite; with a rate other than 0 one must be.
     #
     # With m = mean + rate std^2 and A = rate mean + rate^2 std^2 / 2 the tilted density is e^A N(m, std^2);
@@ -56,13 +65,18 @@ def interval_moments(
         return torch.where(bound.isinf(), 0.0, bound**k * at_bound)
 
     # Of both ways to write Phi(b) - Phi(a), the one whose terms are in the tail.
-    right = a > 0
-    moments = [torch.where(right, tail(-a, low) - tail(-b, high), tail(b, high) - tail(a, low))]
+    more = torch.where(a > 0, tail(-a, low), tail(b, high))
+    less = torch.where(a > 0, tail(-b, high), tail(a, low))
+    moments = [(torch.zeros_like(more), torch.zeros_like(more)), (more - less, more + less)]  # of k - 1, of k
     at_low, at_high = edge(low), edge(high)
     for k in range(order):
-        before = k * std**2 * moments[k - 1] if k else 0.0
-        moments.append(shifted * moments[k] + before - std * (powers(high, at_high, k) - powers(low, at_low, k)))
-    return moments
+        (before, size_before), (moment, size) = moments[-2:]
+        left, right = std * powers(low, at_low, k), std * powers(high, at_high, k)
+        moments.append((
+            shifted * moment + k * std**2 * before - (right - left),
+            shifted.abs() * size + k * std**2 * size_before + (right.abs() + left.abs()),
+        ))
+    return moments[1:]
 
 
 @dataclass(frozen=True)

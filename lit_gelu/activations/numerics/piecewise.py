@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise, product
 
 import torch
 from torch import Tensor
 
-from lit_gelu.activations.numerics.normal import GaussianMoments, interval_moments, kink_mass
+from lit_gelu.activations.numerics.normal import CANCELLED, GaussianMoments, kink_mass, sized_interval_moments
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,22 @@ class Piece:
         """Return the value at one place."""
         return math.fsum(t.coefficient * x**t.power * math.exp(t.rate * x) for t in self.terms)
 
-    def expectation(self, mean: Tensor, std: Tensor) -> Tensor:
-        """Return ``E[piece(x) 1(low < x < high)]``."""
-        total = torch.zeros_like(mean + std)
+    def halves(self) -> tuple["Piece", ...]:
+        """Return what it is left and right of 0, where a term may change its sign."""
+        return (replace(self, high=0.0), replace(self, low=0.0)) if self.low < 0.0 < self.high else (self,)
+
+    def has_one_sign(self) -> bool:
+        """Return whether all terms have the same sign, of a piece on one side of 0."""
+        return len({(t.coefficient > 0) == (self.low >= 0 or t.power % 2 == 0) for t in self.terms}) < 2
+
+    def expectation(self, mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
+        """Return ``E[piece(x) 1(low < x < high)]``, and the size of the terms that it is the sum of."""
+        total = size = torch.zeros_like(mean + std)
         for term in self.terms:
-            moments = interval_moments(mean, std, self.low, self.high, term.power, term.rate)
-            total = total + term.coefficient * moments[term.power]
-        return total
+            moments = sized_interval_moments(mean, std, self.low, self.high, term.power, term.rate)
+            moment, moment_size = moments[term.power]
+            total, size = total + term.coefficient * moment, size + abs(term.coefficient) * moment_size
+        return total, size
 
 
 INF = math.inf
@@ -78,6 +87,9 @@ def exponential(alpha: float = 1.0, rate: float = 1.0, scale: float = 1.0) -> tu
 @dataclass(frozen=True)
 class PiecewiseMoments:
     """The closed moments of a function made of pieces, as a row of the registry has them.
+
+    Those that are positive are NaN where they are a small difference of large terms, and ``E |f''|`` is NaN where the
+    terms of f'' have different signs on one side of 0 in one piece: quadrature takes their place.
 
     Args:
         pieces: The pieces, or a function from the activation's arguments to them.
@@ -100,16 +112,31 @@ def piecewise_moments(pieces: Sequence[Piece], mean: Tensor, std: Tensor) -> Gau
     slopes = [piece.derivative() for piece in pieces]
     bends = [slope.derivative() for slope in slopes]
 
-    def total(parts: Sequence[Piece]) -> Tensor:
-        return torch.stack([part.expectation(mean, std) for part in parts]).sum(0)
+    def total(parts: Sequence[Piece]) -> tuple[Tensor, Tensor]:
+        sums, sizes = zip(*(part.expectation(mean, std) for part in parts), strict=True)
+        return torch.stack(sums).sum(0), torch.stack(sizes).sum(0)
 
-    value, value_squared = total(pieces), total([piece.squared() for piece in pieces])
+    value, size = total(pieces)
+    value_squared, size_squared = total([piece.squared() for piece in pieces])
     return GaussianMoments(
         value=value,
-        value_squared=value_squared,
-        variance=value_squared - value * value,
-        derivative=total(slopes),
-        derivative_squared=total([slope.squared() for slope in slopes]),
-        abs_second_derivative=torch.stack([bend.expectation(mean, std).abs() for bend in bends]).sum(0),
+        value_squared=_unless_cancelled(value_squared, size_squared),
+        variance=_unless_cancelled(value_squared - value * value, size_squared + 3 * value.abs() * size),
+        derivative=total(slopes)[0],
+        derivative_squared=_unless_cancelled(*total([slope.squared() for slope in slopes])),
+        abs_second_derivative=_expectation_of_size(bends, mean, std),
         kink=kink_mass(mean, std, [(b.low, b.at(b.low) - a.at(a.high)) for a, b in pairwise(slopes)]),
     )
+
+
+def _expectation_of_size(pieces: Sequence[Piece], mean: Tensor, std: Tensor) -> Tensor:
+    """Return ``E |g|`` of a function g made of pieces, NaN if it is not known where g changes its sign."""
+    halves = [half for piece in pieces for half in piece.halves()]
+    if not all(half.has_one_sign() for half in halves):
+        return torch.full_like(mean + std, torch.nan)
+    return torch.stack([_unless_cancelled(*half.expectation(mean, std)) for half in halves]).sum(0)
+
+
+def _unless_cancelled(total: Tensor, size: Tensor) -> Tensor:
+    """Return the size of a sum, NaN where it is too small a part of the sizes of its terms."""
+    return torch.where(total.abs() >= CANCELLED * size, total.abs(), torch.nan)

@@ -13,6 +13,7 @@ from lit_gelu.activations import ActivationArgumentError, ActivationRegistry
 from lit_gelu.activations.errors import NoGaussianMomentsError
 from lit_gelu.activations.gaussian import GaussianMoments, gaussian_moments, scalar_function
 from lit_gelu.activations.gaussian.quadrature import quadrature_moments
+from lit_gelu.activations.numerics.piecewise import INF, LINE, Piece, PiecewiseMoments, Term
 
 # E f, E f^2, E f'^2, the smooth part of E|f''| and the kinks' part, at N(0, 1), to eight digits.
 PUBLISHED = {
@@ -273,3 +274,49 @@ def test_closed_moments_of_a_user_and_quadrature_where_they_are_nan():
     assert found.value_squared.tolist() == pytest.approx([60.0, 43740.0], rel=1e-11)
     assert found.value_squared[0].item() == 60.0
     assert found.abs_second_derivative[1].item() == pytest.approx(36 * math.sqrt(2 / math.pi), rel=1e-9)
+
+
+@pytest.mark.parametrize(("mean", "std"), [(0.0, 1.0), (0.7, 2.0)])
+def test_pieces_whose_second_derivative_changes_its_sign(mean, std):
+    """x - x^3 / 27 within +-3 has f'' = -2 x / 9; x^2 - x^3 within 0 and 1 has f'' = 2 - 6 x, whose terms differ."""
+
+    def size_of(bend, places):
+        return mpmath.quad(lambda x: abs(bend(x)) * mpmath.npdf(x, mean, std), places)
+
+    registry = ActivationRegistry()
+    pieces = (Piece(-INF, -3, (Term(-2),)), Piece(-3, 3, (*LINE, Term(-1 / 27, 3))), Piece(3, INF, (Term(2),)))
+    registry.register("odd", moments=PiecewiseMoments(pieces))(lambda x: x.clamp(-3, 3) - x.clamp(-3, 3) ** 3 / 27)
+    pieces = (Piece(-INF, 0), Piece(0, 1, (Term(1, 2), Term(-1, 3))), Piece(1, INF))
+    registry.register("hump", moments=PiecewiseMoments(pieces))(lambda x: x.clamp(0, 1) ** 2 - x.clamp(0, 1) ** 3)
+    odd, hump = (gaussian_moments(name, mean, std, registry=registry) for name in ("odd", "hump"))
+    assert odd.abs_second_derivative.item() == pytest.approx(float(size_of(lambda x: 2 * x / 9, [-3, 0, 3])), rel=1e-11)
+    third = mpmath.mpf(1) / 3
+    assert hump.abs_second_derivative.item() == pytest.approx(
+        float(size_of(lambda x: 2 - 6 * x, [0, third, 1])), rel=1e-11
+    )
+    assert hump.kink.item() == pytest.approx(float(mpmath.npdf(1, mean, std)), rel=1e-12)  # stated by its pieces alone
+
+
+@pytest.mark.parametrize("slope", [3.0, 1e4, 777777.0, 1e7])
+def test_steep_pieces_keep_their_digits(slope):
+    """clip(k x, -1, 1): with P = P(|x| < 1 / k), E f^2 = 1 - P + k^2 E[x^2; |x| < 1 / k] and E f'^2 = k^2 P."""
+    registry, end = ActivationRegistry(), 1 / slope
+    pieces = (Piece(-INF, -end, (Term(-1),)), Piece(-end, end, (Term(slope, 1),)), Piece(end, INF, (Term(1),)))
+    registry.register("clip", moments=PiecewiseMoments(pieces))(lambda x: (slope * x).clamp(-1, 1))
+    with mpmath.workdps(40):
+        k = mpmath.mpf(slope)
+        inside = mpmath.erf(1 / k / mpmath.sqrt(2))
+        squared = 1 - inside + k**2 * (inside - 2 / k * mpmath.npdf(1 / k))
+        slope_squared, kink = k**2 * inside, 2 * k * mpmath.npdf(1 / k)
+    moments = gaussian_moments("clip", registry=registry)
+    assert moments.value_squared.item() == pytest.approx(float(squared), rel=1e-13)
+    assert moments.derivative_squared.item() == pytest.approx(float(slope_squared), rel=1e-11)
+    assert moments.kink.item() == pytest.approx(float(kink), rel=1e-12)
+
+
+@pytest.mark.parametrize("std", [1.0, 1e-3])
+def test_the_variance_of_a_square_far_from_0(std):
+    """x^2 for x ~ N(m, s^2) has variance 4 m^2 s^2 + 2 s^4."""
+    mean = 1e6 * std
+    found = gaussian_moments("relu2", mean, std).variance.item()
+    assert found == pytest.approx(4 * mean**2 * std**2 + 2 * std**4, rel=1e-10)
