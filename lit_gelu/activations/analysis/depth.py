@@ -24,6 +24,7 @@ from lit_gelu.activations.errors import ActivationArgumentError, NoGaussianMomen
 from lit_gelu.activations.gaussian import gaussian_moments, normal_rule, scalar_function
 from lit_gelu.activations.naming.names import Names
 from lit_gelu.activations.naming.scalar import derivatives_of
+from lit_gelu.activations.naming.spec import quoted
 from lit_gelu.display import Displayed, HtmlTable, count_of
 
 __all__ = [
@@ -233,6 +234,7 @@ def edge_of_chaos(activation: Any, q: float = 1.0, *, registry: Names | None = N
     Raises:
         ActivationArgumentError: If there is no such point at this q (the bias variance would be negative), or as for
             `variance_map`.
+        NoGaussianMomentsError: If ``E f'^2`` is 0 at this q.
 
     Example:
         >>> round(edge_of_chaos("gelu").weight_variance, 6), round(edge_of_chaos("gelu").bias_variance, 6)
@@ -240,11 +242,16 @@ def edge_of_chaos(activation: Any, q: float = 1.0, *, registry: Names | None = N
     """
     moments = gaussian_moments(activation, 0.0, _checked_std(q, 1.0, 0.0), registry=registry)
     value, slope = moments.value_squared.item(), moments.derivative_squared.item()
+    if not slope > 0.0:
+        raise NoGaussianMomentsError(
+            f"{quoted(activation)} has no edge of chaos at q={q:g}: E f'^2 is {slope:g}, so no gradient comes through "
+            "it. Use another activation or another q."
+        )
     if value > q * slope * (1 + _ROUNDING):
         raise ActivationArgumentError(
-            f"{activation!r} has no edge of chaos at q={q:g}: E f^2 = {value:.6g} exceeds q E f'^2 = {q * slope:.6g}, "
-            "so the variance of the biases would be negative. Accepted: activations and q with E f^2 <= q E f'^2. "
-            "Use a gain instead, or another q."
+            f"{quoted(activation)} has no edge of chaos at q={q:g}: E f^2 = {value:.6g} exceeds q E f'^2 = "
+            f"{q * slope:.6g}, so the variance of the biases would be negative. Accepted: activations and q with "
+            "E f^2 <= q E f'^2. Use a gain instead, or another q."
         )
     bias_variance = q - value / slope
     return CriticalVariances(1.0 / slope, bias_variance if bias_variance > _ROUNDING * q else 0.0)

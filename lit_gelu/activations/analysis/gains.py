@@ -18,6 +18,7 @@ from lit_gelu.activations.errors import ActivationArgumentError, NoGaussianMomen
 from lit_gelu.activations.gaussian import GaussianMoments, gaussian_moments
 from lit_gelu.activations.naming.facts import ActivationGains
 from lit_gelu.activations.naming.names import Names
+from lit_gelu.activations.naming.spec import quoted
 
 KINDS = {"forward": "E f^2", "variance": "the variance of f", "backward": "E f'^2"}
 """What each kind of gain is one over the square root of."""
@@ -86,7 +87,8 @@ def calculate_gain(nonlinearity: Any, param: float | None = None, *, registry: N
 
     A drop-in: for torch's names (``linear``, ``conv1d`` and its kin, ``sigmoid``, ``tanh``, ``relu``, ``leaky_relu``,
     ``selu``) the value is torch's, and three of these are conventions rather than expectations: ``tanh`` is 5 / 3 (the
-    forward gain is 1.592537), ``sigmoid`` 1 (1.846229) and ``selu`` 3 / 4 (1). Use `gain` for the expectations.
+    forward gain is 1.592537), ``sigmoid`` 1 (1.846229) and ``selu`` 3 / 4 (1). Use `gain` for the expectations. As all
+    names, these may be written in capitals.
 
     Args:
         nonlinearity: A name of torch's, or any spec of an elementwise activation.
@@ -103,10 +105,11 @@ def calculate_gain(nonlinearity: Any, param: float | None = None, *, registry: N
         >>> calculate_gain("tanh"), round(calculate_gain("silu"), 6), round(calculate_gain("elu(alpha=0.5)"), 6)
         (1.6666666666666667, 1.676532, 1.365595)
     """
-    if isinstance(nonlinearity, str) and nonlinearity in _TORCH_NAMES:
+    name = nonlinearity.strip().lower() if isinstance(nonlinearity, str) else ""
+    if name in _TORCH_NAMES:
         if isinstance(param, bool) or not isinstance(param, (int, float, type(None))):
             raise ActivationArgumentError(f"param={param!r} is not accepted: the slope of leaky_relu is a number.")
-        return float(nn.init.calculate_gain(nonlinearity, param))  # type: ignore[arg-type]  # a literal of torch's
+        return float(nn.init.calculate_gain(name, param))  # type: ignore[arg-type]  # a literal of torch's
     if param is not None:
         raise ActivationArgumentError(
             f"{nonlinearity!r} takes no param={param!r}: only leaky_relu does. Write arguments into the spec, such as "
@@ -119,7 +122,7 @@ def _gain(moments: GaussianMoments, activation: Any, kind: str) -> float:
     expectation = getattr(moments, _MOMENTS[kind]).item()
     if not expectation > 0.0:
         raise NoGaussianMomentsError(
-            f"{activation!r} has no {kind} gain: {KINDS[kind]} is {expectation:g} for these pre-activations, and the "
-            "gain is one over its square root."
+            f"{quoted(activation)} has no {kind} gain: {KINDS[kind]} is {expectation:g} for these pre-activations, and "
+            "the gain is one over its square root."
         )
     return 1.0 / math.sqrt(expectation)

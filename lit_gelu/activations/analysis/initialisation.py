@@ -52,8 +52,8 @@ class FedLayer:
 
     name: str  # fully qualified
     layer: WeightLayer
-    # The activation's spec, or its module if no text names it; None if the data, another weight layer or a
-    # normalisation layer feeds it.
+    # The activation's spec, or its module if no text names it or it has parameters; None if the data, another weight
+    # layer or a normalisation layer feeds it.
     activation: ActivationSpec | nn.Module | None
 
 
@@ -99,9 +99,10 @@ def initialise_for_activations_(
 ) -> tuple[InitialisedLayer, ...]:
     """Draw the weights of every linear and convolution layer from ``N(0, gain^2 / fan_in)``, in place; biases are 0.
 
-    The gain is that of the activation that feeds the layer, for standard normal pre-activations, and 1 where none does:
-    in the first layer, after another weight layer, and after a normalisation layer. Which activation feeds a layer is
-    read from the order of registration (see `fed_layers.fed_layers`); check the rows that are returned.
+    The gain is that of the activation that feeds the layer, with its parameters as they are now, for standard normal
+    pre-activations, and 1 where none does: in the first layer, after another weight layer, and after a normalisation
+    layer. Which activation feeds a layer is read from the order of registration (see `fed_layers`); check the rows that
+    are returned.
 
     With ``scheme="edge_of_chaos"`` the gain is the backward gain and biases are drawn from
     ``N(0, 1 - E f^2 / E f'^2)``: .067192 for GELU, .062472 for SiLU, .055818 for Mish, .075207 for hard Swish.
@@ -128,6 +129,8 @@ def initialise_for_activations_(
     Raises:
         ActivationArgumentError: If an argument is not accepted, there is no layer, none of several is fed by an
             activation, a weight cannot be set, there is no edge of chaos, or a layer lacks the bias that it needs.
+        DifferentChannelsError: If the parameters of an activation differ between its channels.
+        NoGaussianMomentsError: If an activation has no gain: f or f' is 0 for all pre-activations.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 16))
@@ -164,6 +167,8 @@ def _layers(model: nn.Module, activation: Any, registry: Names) -> list[FedLayer
         raise ActivationArgumentError(f"{type(model).__name__} has no linear or convolution layer to initialise.")
     if activation is not None:
         feed = activation if isinstance(activation, nn.Module) else registry.resolve(activation)
+        if isinstance(feed, ActivationSpec) and feed.opaque:
+            feed = registry.create(activation)
         return [FedLayer(row.name, row.layer, feed if index else None) for index, row in enumerate(found)]
     if len(found) > 1 and all(row.activation is None for row in found):
         raise ActivationArgumentError(
@@ -181,16 +186,21 @@ def _row(layer: FedLayer, kind: str, scheme: str, registry: Names) -> Initialise
         chosen = edge_of_chaos(layer.activation, registry=registry)
     else:
         chosen = CriticalVariances(gain(layer.activation, kind, registry=registry) ** 2, 0.0)
+    factor, text = math.sqrt(chosen.weight_variance), _text(layer.activation, registry)
     if chosen.bias_variance > 0.0 and layer.layer.bias is None:
         raise ActivationArgumentError(
-            f"{layer.name!r} has no bias, and the edge of chaos of {layer.activation} needs one of variance "
+            f"{layer.name!r} has no bias, and the edge of chaos of {text} needs one of variance "
             f"{chosen.bias_variance:.6g}. Build it with bias=True, or use scheme='gain', kind='backward'."
         )
-    factor = math.sqrt(chosen.weight_variance)
-    text = "" if layer.activation is None else str(layer.activation)
-    return InitialisedLayer(
-        layer.name, text, factor, factor / math.sqrt(fan_in(layer.layer)), math.sqrt(chosen.bias_variance)
-    )
+    weight_std, bias_std = factor / math.sqrt(fan_in(layer.layer)), math.sqrt(chosen.bias_variance)
+    return InitialisedLayer(layer.name, text, factor, weight_std, bias_std)
+
+
+def _text(activation: ActivationSpec | nn.Module | None, registry: Names) -> str:
+    """Return the text of an activation's spec, of a module that has none its ``repr``."""
+    if isinstance(activation, nn.Module) and not (spec := registry.spec_of(activation)).opaque:
+        return str(spec)
+    return "" if activation is None else str(activation)
 
 
 def _normal_(parameter: Tensor, std: float, generator: torch.Generator | None) -> None:
@@ -220,7 +230,8 @@ def fed_layers(model: nn.Module, registry: Names) -> list[FedLayer]:
             feed = None
         elif not isinstance(module, nn.Identity) and registry.entry_of(module) is not None:
             spec = registry.spec_of(module)
-            feed = module if spec.opaque else spec
+            has_parameters = any(True for _ in module.parameters())  # they may have moved from where the spec has them
+            feed = module if spec.opaque or has_parameters else spec
     return list(rows.values())
 
 
@@ -237,6 +248,11 @@ def fan_in(layer: WeightLayer) -> float:
 def _check_settable(name: str, layer: WeightLayer) -> None:
     if isinstance(layer.weight, nn.parameter.UninitializedParameter):
         raise ActivationArgumentError(f"{name!r} has no shape yet: run the model once, then initialise it.")
+    if layer.weight.numel() == 0:
+        raise ActivationArgumentError(
+            f"The weight of {name!r} has shape {tuple(layer.weight.shape)}, so there is nothing to draw. Build the "
+            "layer with at least one input and one output, or leave it out of what is initialised."
+        )
     if parametrize.is_parametrized(layer, "weight") or not isinstance(layer.weight, nn.Parameter):
         raise ActivationArgumentError(
             f"The weight of {name!r} is computed from other parameters, so it cannot be set: initialise the model "

@@ -101,6 +101,14 @@ def test_no_edge_of_chaos_where_the_bias_would_have_a_negative_variance():
         edge_of_chaos("softplus")
 
 
+@pytest.mark.parametrize(
+    "activation", ["mega_laplace(mu=50.0)", activations.ActivationSpec.of("mega_laplace", mu=50.0)]
+)
+def test_no_edge_of_chaos_where_no_gradient_comes_through(activation):
+    with pytest.raises(NoGaussianMomentsError, match=r"^'mega_laplace\(mu=50\.0\)' has no edge of chaos.*E f'\^2 is 0"):
+        edge_of_chaos(activation)
+
+
 def test_forty_layers_of_gelu_leave_the_unstable_fixed_point():
     """Published for a simulated net of width 768: q of 0.8 becomes 1e-7, 1.2 becomes 88, and with He's gain 4e-11."""
     forward = gain("gelu") ** 2

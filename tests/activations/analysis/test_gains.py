@@ -111,6 +111,11 @@ def test_calculate_gain_is_torch_s_where_torch_has_the_name(name, param):
     assert calculate_gain(name, param) == nn.init.calculate_gain(name, param)
 
 
+@pytest.mark.parametrize("name", ["Tanh", "SELU", "Sigmoid", "Conv2d", "Leaky_ReLU", " tanh "])
+def test_calculate_gain_reads_names_as_the_registry_does(name):
+    assert calculate_gain(name) == nn.init.calculate_gain(name.strip().lower())
+
+
 def test_calculate_gain_knows_the_rest():
     assert calculate_gain("gelu") == gain("gelu")
     assert calculate_gain("quick_gelu") == gain("gelu_sigmoid")

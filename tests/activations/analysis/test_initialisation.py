@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from scipy import stats
+from scipy import integrate, stats
 from torch import nn
+from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
 from lit_gelu.activations import (
@@ -21,6 +22,7 @@ from lit_gelu.activations import (
 )
 from lit_gelu.activations.analysis.depth import edge_of_chaos, propagate
 from lit_gelu.activations.analysis.initialisation import fan_in, fed_layers, init_unit_norm_rows_, unit_norm_rows_
+from lit_gelu.activations.errors import DifferentChannelsError, NoGaussianMomentsError
 
 # Standard deviation of the pre-activations of layers 1 to 8 and of the logits, mean of 5 seeds, on MNIST.
 PUBLISHED = {
@@ -227,6 +229,40 @@ def test_one_activation_for_a_model_that_calls_functions():
     assert initialise_for_activations_(Net(), activation=trained)[1].gain == pytest.approx(math.sqrt(1.6))
 
 
+@pytest.mark.parametrize("activation", [F.softsign, nn.Softsign, nn.Softsign(), lambda x: x / (1 + x.abs())])
+def test_what_was_never_registered_is_accepted_as_gain_accepts_it(activation):
+    """E f^2 of x / (1 + |x|) is 2 / sqrt(2 pi) times the integral of (x / (1 + x))^2 exp(-x^2 / 2) from 0 on."""
+    exact, _ = integrate.quad(lambda x: 2 * (x / (1 + x)) ** 2 * stats.norm.pdf(x), 0, 12)
+    rows = initialise_for_activations_(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), activation=activation)
+    assert rows[1].gain == pytest.approx(1 / math.sqrt(exact), rel=1e-7)
+
+
+def test_an_activation_in_the_model_counts_with_its_present_parameters():
+    """Leaky ReLU of slope a has E f^2 = (1 + a^2) / 2, and Swish is x / 2 as its slope goes to 0."""
+    prelu, swish = nn.PReLU(3), create("swish(learnable=True)")
+    net = nn.Sequential(nn.Linear(8, 3), prelu, nn.Linear(3, 8), swish, nn.Linear(8, 8))
+    with torch.no_grad():
+        prelu.weight.fill_(-1.0)
+        swish.log_scale.fill_(-20.0)
+    rows = initialise_for_activations_(net)
+    assert [row.gain for row in rows] == pytest.approx([1.0, 1.0, 2.0], rel=1e-8)
+    assert [row.activation for row in rows] == ["", "prelu(num_parameters=3)", "swish(learnable=True)"]
+    with torch.no_grad():
+        prelu.weight[0] = 0.5
+    with pytest.raises(DifferentChannelsError, match="weight differs between its 3 channels"):
+        initialise_for_activations_(net)
+
+
+def test_a_dead_activation_is_refused_by_its_name():
+    net = nn.Sequential(nn.Linear(4, 4), create("mega_laplace(mu=50.0)"), nn.Linear(4, 4))
+    with pytest.raises(
+        NoGaussianMomentsError, match=r"^'mega_laplace\(mu=50\.0\)' has no edge of chaos at q=1: E f'\^2"
+    ):
+        initialise_for_activations_(net, scheme="edge_of_chaos")
+    with pytest.raises(NoGaussianMomentsError, match=r"^'mega_laplace\(mu=50\.0\)' has no forward gain"):
+        initialise_for_activations_(net)
+
+
 def test_transposed_convolutions_keep_the_size_of_signals():
     net = nn.Sequential(
         nn.Linear(64, 64 * 36), nn.ReLU(), nn.Unflatten(1, (64, 6, 6)), nn.ConvTranspose2d(64, 64, 4, 2)
@@ -341,6 +377,13 @@ def test_fan_in_is_the_number_of_products_that_an_output_sums(layer, shape):
         if y.dim() == 3:
             y = y[..., border : border + steps, :]
     assert fan_in(layer) == pytest.approx(y.double().mean().item(), rel=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+@pytest.mark.parametrize("sizes", [(0, 4), (4, 0)])
+def test_refuses_weights_of_no_number(sizes):
+    with pytest.raises(ActivationArgumentError, match=r"weight of '0' has shape .* at least one input and one output"):
+        initialise_for_activations_(nn.Sequential(nn.Linear(*sizes)))
 
 
 def test_refuses_weights_that_cannot_be_set():
