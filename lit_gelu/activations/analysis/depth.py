@@ -148,7 +148,7 @@ def variance_slope(activation: Any, q: float, weight_variance: float, *, registr
         registry: Where names are looked up; by default `lit_gelu.activations.registry`.
 
     Returns:
-        The slope.
+        The slope. Where ``f(0) f'(0)`` is not 0, as for softplus, its error is some ``1e-17 / sqrt(q)``.
 
     Raises:
         ActivationArgumentError: As for `variance_map`.

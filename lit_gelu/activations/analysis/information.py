@@ -377,6 +377,8 @@ class MonotonePieces:
         bottom, top = sorted(self.ends(piece))
         if not bottom <= y <= top:
             return []
+        if piece[0] <= 0.0 <= piece[1] and self.f(torch.zeros(1, dtype=torch.float64)).item() == y:
+            return [0.0]  # near it f underflows, or rounds to y as well
         ends = torch.tensor(piece, dtype=torch.float64)
         x = bisect(lambda x: self.f(x) - y, ends[:1], ends[1:])
         # A jump passes over y without taking it.

@@ -10,7 +10,13 @@ from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
 from lit_gelu.activations.numerics.arguments import check_positive, elementwise, elementwise_derivative
 from lit_gelu.activations.numerics.channels import positive_number
-from lit_gelu.activations.numerics.gates import NORMAL_LIMIT, times_normal_cdf, times_normal_density
+from lit_gelu.activations.numerics.gates import (
+    INVERSE_SQRT_TWO_PI,
+    NORMAL_LIMIT,
+    normal_density_root,
+    times_normal_cdf,
+    times_normal_density,
+)
 from lit_gelu.activations.onnx_recipes import OnnxRecipes
 
 
@@ -66,15 +72,22 @@ def mega_laplace_derivative(x: Tensor, order: int = 1, mu: float = 0.707107, sig
         tensor([0.0611, 1.4142, 0.8249])
     """
     check_positive("mega_laplace_derivative", "sigma", sigma)
-    u = _standardised(x, mu, sigma)
+    u, sigma = _standardised(x, mu, sigma), _above_zero(sigma, x)
     if order == 2:
-        return times_normal_density(-u / sigma / sigma, u)
+        # One root of phi(u) before the division: u / sigma^2 alone overflows, also where phi(u) is 0.
+        root = normal_density_root(u)
+        return (INVERSE_SQRT_TWO_PI * -u * root / sigma / sigma) * root
     return times_normal_density(x.new_full((), 1.0 / sigma), u)
 
 
 def _standardised(x: Tensor, mu: float, sigma: float) -> Tensor:
     """Return ``(x - mu) / sigma`` within the limits of the gate."""
-    return ((x - mu) / sigma).clamp(-NORMAL_LIMIT, NORMAL_LIMIT)
+    return ((x - mu) / _above_zero(sigma, x)).clamp(-NORMAL_LIMIT, NORMAL_LIMIT)
+
+
+def _above_zero(sigma: float, x: Tensor) -> float:
+    """Return ``sigma``, at least the smallest normal number, so that 1 / sigma is a number of x's dtype."""
+    return max(sigma, torch.finfo(x.dtype).tiny)
 
 
 class MegaLaplace(nn.Module):

@@ -84,6 +84,12 @@ def test_preimages_contain_the_point_they_come_from(name, x):
     assert min(abs(other / x - 1) for other in found) < 1e-12
 
 
+@pytest.mark.parametrize("name", ["gelu", "silu", "mish", "swish(beta=3.0)"])
+@pytest.mark.parametrize("interval", [(-12, 12), (-5, 3), (0, 4)])
+def test_the_preimage_of_0_is_0(name, interval):
+    assert preimages(name, 0.0, interval) == (0.0,)
+
+
 def test_preimages_of_sine_are_all_found():
     registry = ActivationRegistry()
     registry.register("sine")(lambda x: torch.sin(x))
