@@ -113,6 +113,10 @@ def _replace_all(
     calls: Counter[str] = Counter()
     constants = _Constants(model.graph)
     for node in list(ir.traversal.RecursiveGraphIterator(model.graph)):
+        if node.op_type == "Mul" and _is_half(node.inputs[0]):  # tanh primitives of GELU have this order to themselves
+            first, second = node.inputs
+            node.replace_input_with(0, second)
+            node.replace_input_with(1, first)
         if node.domain == MARKER_DOMAIN:
             site = node.attributes["site"].as_string()
             calls[site] += 1
@@ -120,6 +124,12 @@ def _replace_all(
     common_passes.RemoveUnusedNodesPass()(model)
     common_passes.NameFixPass()(model)  # new nodes in the branches of an If are numbered as those around it are
     return calls
+
+
+def _is_half(value: ir.Value | None) -> bool:
+    """Return whether a value is the number 0.5."""
+    number = None if value is None else convenience.get_const_tensor(value)
+    return number is not None and number.size == 1 and number.numpy().item() == 0.5
 
 
 def _operators(activation: BoundActivation, choice: Choice, dtype: str) -> tuple[str, ...]:

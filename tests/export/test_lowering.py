@@ -203,23 +203,42 @@ def test_an_in_place_activation_changes_its_input(tmp_path):
 
 
 class SharesHalf(nn.Module):
-    def __init__(self):
+    """Tanh GELU of an x that others multiply by 0.5, in the order of torch or in the other one."""
+
+    def __init__(self, beside):
         super().__init__()
-        self.linear, self.act = nn.Linear(4, 4), nn.GELU(approximate="tanh")
+        self.linear, self.act, self.beside = nn.Linear(4, 4), nn.GELU(approximate="tanh"), beside
+        self.register_buffer("a_half", torch.tensor(0.5))
 
     def forward(self, x):
         hidden = self.linear(x)
-        return self.act(hidden) + 0.5 * hidden
+        return self.act(hidden) + self.beside(self, hidden)
 
 
-def test_tanh_primitives_beside_half_of_their_input_are_right_without_onnxruntimes_fusion(tmp_path):
-    """onnxruntime 1.31's FastGeluFusion removes a product that is still used, and then refuses the file."""
-    path, model = tmp_path / "half.onnx", SharesHalf()
-    export_onnx(model, path, torch.zeros(2, 4), lowering="primitives")
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+BESIDE = {
+    "number": lambda net, x: 0.5 * x,
+    "buffer": lambda net, x: net.a_half * x,
+    "tanh": lambda net, x: 0.5 * x * net.act(x),
+    "exact": lambda net, x: F.gelu(x) + 0.5 * x,
+    "chunks": lambda net, x: (net.act(x[:, :2]) * x[:, 2:]).repeat(1, 2) + 0.5 * x[:, :2].repeat(1, 2),
+}
+
+
+@pytest.mark.parametrize("options", [{"lowering": "primitives"}, {"opset": 18}, {"opset": 19}], ids=str)
+@pytest.mark.parametrize("beside", BESIDE)
+def test_tanh_primitives_are_fused_beside_half_of_their_input(tmp_path, beside, options):
+    """onnxruntime 1.31 merges equal products, and its FastGeluFusion removes one that is still used."""
+    torch.manual_seed(0)
+    path, model = tmp_path / "half.onnx", SharesHalf(BESIDE[beside])
+    export_onnx(model, path, torch.zeros(2, 4), **options)
+    session = onnxruntime.SessionOptions()
+    session.optimized_model_filepath = str(tmp_path / "optimised.onnx")
     x = torch.linspace(-3, 3, 40).reshape(10, 4)
-    assert torch.allclose(OnnxPredictor(path, sess_options=options)(x), model(x), atol=1e-6)
+    found = onnxruntime.InferenceSession(path, session, ["CPUExecutionProvider"]).run(None, {"x": x.numpy()})[0]
+    torch.testing.assert_close(torch.from_numpy(found).double(), model.double()(x.double()), rtol=1e-5, atol=1e-6)
+    fused = [node.op_type for node in onnx.load(tmp_path / "optimised.onnx").graph.node]
+    assert fused.count("FastGelu") == (2 if beside == "chunks" else 1)
+    assert "Tanh" not in fused
 
 
 def test_an_activation_of_the_user_is_decomposed_by_torch(tmp_path):

@@ -324,10 +324,9 @@ def _preset(name: str, approximate: str, aliases: tuple[str, ...]) -> Activation
 # GELU's primitives stand in the order Mul(x, 0.5) Div Erf Add Mul, which onnxruntime fuses again to one Gelu. torch's
 # own order at opsets 18 and 19 is not fused and runs 2 to 3 times slower.
 # GELU's tanh form in primitives is in the order that onnxruntime fuses to FastGelu, 3 times faster, but where its
-# result is the graph's output. onnxruntime 1.31 cannot load such a file if the same x is multiplied by 0.5 elsewhere
-# too: it merges the two products, and the fusion then removes the one that is still used. Such a model needs another
-# lowering, or a session without that optimisation.
-_TANH_FORMULA = "Mul(Mul(x, 0.5), Add(Tanh(Mul(Add(x, Mul(Pow(x, 3.0), 0.044715)), SQRT_2_OVER_PI)), 1.0))"
+# result is the graph's output. 0.5 is the first operand: onnxruntime merges equal products, and up to 1.31 the fusion
+# removes one that others still read, so that the file does not open. Torch writes 0.5 * x with the number behind.
+_TANH_FORMULA = "Mul(Mul(0.5, x), Add(Tanh(Mul(Add(x, Mul(Pow(x, 3.0), 0.044715)), SQRT_2_OVER_PI)), 1.0))"
 EXACT_ONNX = OnnxRecipes(
     native="Gelu(x, approximate='none')",
     primitives="Mul(Mul(x, 0.5), Add(Erf(Div(x, SQRT_2)), 1.0))",
