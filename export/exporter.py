@@ -20,15 +20,20 @@ from lit_gelu.display import Displayed, HtmlTable, count_of
 from lit_gelu.export.copying import evaluation_copy, without_callers_autocast
 from lit_gelu.export.forms import NoGeluError, approximate_, require_forms
 from lit_gelu.export.inputs import FlatModule, batch_sizes, require_order, sample_of, take_apart
-from lit_gelu.export.lowering.lowering_table import mark
+from lit_gelu.export.lowering.lowering_table import mark, unmark
 from lit_gelu.export.lowering.replace import lower
 from lit_gelu.export.metadata import FileMetadata, SiteRecord, census, class_path, save_model, strip_origin
 from lit_gelu.export.options import ExportOptions
 from lit_gelu.export.parity.batch_dependence import batch_notes, rows_depend
-from lit_gelu.export.parity.other_sizes import require_alike, require_another_size, runs_at_other_sizes
+from lit_gelu.export.parity.other_sizes import (
+    require_alike,
+    require_another_size,
+    runs_at_other_sizes,
+    runs_beyond_bounds,
+)
 from lit_gelu.export.preprocessing import describe, preprocessing_copy, raw_call
 from lit_gelu.export.sizes import at_least_two, named_shapes, open_sizes
-from lit_gelu.export.torch_export import recorded_sizes, trace
+from lit_gelu.export.torch_export import BOUNDS, recorded_sizes, trace
 from lit_gelu.export.trial import complex_outputs, require_faithful, require_labels_fit, trial_run
 from lit_gelu.files import is_folder, require_writable
 
@@ -172,7 +177,8 @@ def export_onnx(
             that cannot be swapped, a lowering that has no recipe for any of its activations.
         ModelInputError: If the sample is missing or does not fit ``forward``.
         ExportError: If the module cannot be translated, is random in evaluation mode, fixes the batch size or one that
-            ``dynamic_shapes`` names, or computes something else when it is copied or its graph runs at another size.
+            ``dynamic_shapes`` names, branches on one, or computes something else when it is copied or its graph runs at
+            another size.
         UnwritablePathError: If the file cannot be written.
 
     Example:
@@ -217,8 +223,10 @@ def export_onnx(
     elsewhere, untried = runs_at_other_sizes(flat, sizes)  # before markers stand in the place of activations
     marked = mark(flat.model, registry)
     graph = trace(flat, trial, options.traced_opset, sizes)
+    unmark(flat.model, marked)
     require_another_size(flat, sizes, elsewhere, untried)
-    untried += require_alike(graph, flat, elsewhere, marked, registry)
+    beyond, unbounded = runs_beyond_bounds(flat, sizes, graph.meta.get(BOUNDS, {}))
+    untried += unbounded + require_alike(graph, flat, [*beyond, *elsewhere], marked, registry)
     lowered = lower(graph, marked, options, registry, specs)
     require_forms(lowered.sites, options.approximate)
     if no_gelu is not None:  # nor one that is written by hand, which the line above would have named

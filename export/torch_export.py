@@ -18,6 +18,7 @@ from lit_gelu.export.shape_arithmetic import fold_shape_arithmetic
 from lit_gelu.export.torch_translations import read_once
 from lit_gelu.export.trial import Trial, random_message
 
+BOUNDS = "bounds"  # where a traced graph keeps them, among what is not written to the file
 _RANDOM = frozenset({
     "Bernoulli",
     "Multinomial",
@@ -30,7 +31,7 @@ _INPUTS_OF_LIVE_DROPOUT = 3  # data, ratio, training_mode; in evaluation the exp
 
 
 def trace(flat: FlatModule, trial: Trial, opset: int, sizes: Sequence[OpenSize]) -> ir.Model:
-    """Export a module to a graph whose open sizes have their names everywhere."""
+    """Export a module to a graph whose open sizes have their names everywhere, and what they may be in `BOUNDS`."""
     model, fixed = _export(flat, trial, opset, sizes)
     _require_deterministic(model, flat)
     _name_values(model)
@@ -75,8 +76,26 @@ def _export(flat: FlatModule, trial: Trial, opset: int, sizes: Sequence[OpenSize
         ) from error
     if program is None:
         raise ExportError("torch.onnx.export returned nothing.")
-    ranges = program.exported_program.range_constraints if program.exported_program else {}
+    if program.exported_program is None:
+        return program.model, {}
+    program.model.meta[BOUNDS] = _bounds(program.exported_program, sizes)
+    ranges = program.exported_program.range_constraints
     return program.model, {str(symbol): str(found.lower) for symbol, found in ranges.items() if found.is_singleton()}
+
+
+def _bounds(program: torch.export.ExportedProgram, sizes: Sequence[OpenSize]) -> dict[str, tuple[int, int | None]]:
+    """Return within which sizes a graph is what forward computes, by their names; ``None`` for no upper end."""
+    # torch.export.export refuses a Dim that is wider than that. torch.onnx.export says nothing.
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
+    bounds = {}
+    for size in sizes:
+        tensor = values[program.graph_signature.user_inputs[size.place]]
+        symbol = getattr(getattr(tensor.shape[size.axis], "node", None), "expr", None)
+        found = program.range_constraints.get(symbol)
+        if found is not None:
+            upper = int(found.upper) if found.upper.is_Integer else None
+            bounds[size.name] = (int(found.lower), upper)
+    return bounds
 
 
 @contextlib.contextmanager

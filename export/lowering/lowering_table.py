@@ -25,7 +25,7 @@ Notes on single recipes stand beside them, in their families; these are on sever
 """
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -211,6 +211,12 @@ def mark(model: nn.Module, registry: ActivationRegistry | None = None) -> dict[s
             marked[site] = bound
             module.forward = functools.partial(_marked_forward, site, getattr(module, "inplace", False))
     return marked
+
+
+def unmark(model: nn.Module, marked: Iterable[str]) -> None:
+    """Let marked modules compute themselves again."""
+    for site in marked:
+        del model.get_submodule(site).forward
 
 
 def _marked_forward(site: str, inplace: bool, *args: Tensor, **kwargs: Tensor) -> Tensor:

@@ -25,6 +25,8 @@ _ROWS = 2
 # what a size is fixed in shows all over.
 _ALIKE = 1e-3
 _FAILS = "forward fails"
+_SMALL = 2  # lower ends up to it are torch's own, which traces no size of 0 or 1
+_LARGE = 2048  # longer runs than that may take all memory, such as attention's, unless the sample is as long
 _WEIGHTS_DO_NOT_FIT = "shapes cannot be multiplied"  # as torch says of a matrix product, such as that of nn.Linear
 _NOTHING = 1e-6  # what is left where an output should be 0
 
@@ -36,6 +38,8 @@ class OtherRun:
     sizes: Mapping[str, int]  # by the names that dynamic_shapes gave
     inputs: Batch
     outputs: tuple[Tensor, ...]
+    bound: str = ""  # of a run just beyond it: within what the graph holds, as torch.export.Dim takes it
+    may_be_bounded: bool = True  # whether dynamic_shapes= can say so, which it cannot of the batch
 
 
 def runs_at_other_sizes(flat: FlatModule, sizes: Sequence[OpenSize]) -> tuple[list[OtherRun], list[str]]:
@@ -78,9 +82,15 @@ def require_another_size(
     )
 
 
+def _batch(flat: FlatModule, sizes: Sequence[OpenSize]) -> list[OpenSize]:
+    """Return the sizes that are the batch."""
+    return [size for size in sizes if size.axis in flat.call.batch_axes[size.place]]
+
+
 def _beside_the_batch(flat: FlatModule, sizes: Sequence[OpenSize]) -> list[OpenSize]:
     """Return the sizes that have to be open beside the batch."""
-    return [size for size in sizes if size.required and size.axis not in flat.call.batch_axes[size.place]]
+    batch = _batch(flat, sizes)
+    return [size for size in sizes if size.required and size not in batch]
 
 
 def _accepted_run(flat: FlatModule, wanted: Sequence[OpenSize], lengths: Mapping[str, int]) -> OtherRun | str:
@@ -112,6 +122,27 @@ def _candidates(lengths: Mapping[str, int], accepted: Callable[[Mapping[str, int
         yield {name: max(1, n - change[name]) for name, n in lengths.items()}
 
 
+def runs_beyond_bounds(
+    flat: FlatModule, sizes: Sequence[OpenSize], bounds: Mapping[str, tuple[int, int | None]]
+) -> tuple[list[OtherRun], list[str]]:
+    """Run the module just beyond the bounds within which its graph was traced; say which could not be tried."""
+    # Outside them forward takes another branch, or it refuses the size, as a convolution does below its kernel's.
+    runs, untried, batch = [], [], _batch(flat, sizes)
+    for size in {size.name: size for size in sizes}.values():
+        lower, upper = bounds.get(size.name, (0, None))
+        length = flat.call.tensors[size.place].shape[size.axis]
+        if upper is not None and upper + 1 > max(_LARGE, 4 * length):
+            untried.append(f"the graph was traced for {size.name!r} up to {upper}, and was not tried beyond.")
+            upper = None
+        beyond = [(upper + 1, f"max={upper}")] if upper is not None else []
+        beyond += [(lower - 1, f"min={lower}")] if lower > _SMALL else []
+        for n, bound in beyond:
+            run = _run(flat, sizes, {size.name: n})
+            if isinstance(run, OtherRun):
+                runs.append(replace(run, bound=bound, may_be_bounded=size not in batch))
+    return runs, untried
+
+
 def _run(flat: FlatModule, wanted: Sequence[OpenSize], sizes: Mapping[str, int]) -> OtherRun | str:
     """Run the module at some sizes; say what is wrong if it does not take them."""
     bounds = {size.name: (getattr(size.dim, "min", None), getattr(size.dim, "max", None)) for size in wanted}
@@ -119,7 +150,8 @@ def _run(flat: FlatModule, wanted: Sequence[OpenSize], sizes: Mapping[str, int])
     if outside:
         return f"{', '.join(outside)} would be outside the bounds of dynamic_shapes="
     call = replace(flat.call, tensors=resized(flat.call, named_shapes(flat.call, wanted), sizes))
-    inputs = random_batch(call, _ROWS, torch.Generator().manual_seed(0), {}, raw=flat.preprocessing is not None)
+    rows = next((sizes[size.name] for size in _batch(flat, wanted) if size.name in sizes), _ROWS)
+    inputs = random_batch(call, rows, torch.Generator().manual_seed(0), {}, raw=flat.preprocessing is not None)
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             found = named_outputs(flat.run([tensor.clone() for tensor in inputs]))
@@ -187,9 +219,21 @@ def _root_mean_square(tensor: Tensor) -> float:
 def _message(flat: FlatModule, run: OtherRun, trouble: str) -> str:
     names = " and ".join(map(repr, run.sizes))
     shapes = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in zip(flat.call.names, run.inputs, strict=True))
+    if run.bound:
+        return _message_of_bound(flat, run, f"with {shapes} the graph {trouble}")
     return (
         f"dynamic_shapes= has {names}, but {type(flat.model).__name__}.forward fixes something at the sample's size: "
         f"with {shapes} the graph {trouble}. Adaptive pooling to more than one cell does so, whose windows are numbers "
         "in a graph, and so does int() of a size. Pool to one cell (nn.AdaptiveAvgPool2d(1), or a mean over the axes), "
         "use x.shape[...] as it is, or leave the size fixed: take it out of dynamic_shapes=."
+    )
+
+
+def _message_of_bound(flat: FlatModule, run: OtherRun, trouble: str) -> str:
+    """Say that a graph holds within a bound alone, since forward takes another branch beyond it."""
+    ((name, length),) = run.sizes.items()
+    beside = f", or give torch.export.Dim({name!r}, {run.bound}) in the place of its name" if run.may_be_bounded else ""
+    return (
+        f"{type(flat.model).__name__}.forward takes another branch where {name!r} is {length} than at the sample's "
+        f"size, and the graph has that one alone ({run.bound}): {trouble}. Write it without a size{beside}."
     )

@@ -188,3 +188,63 @@ def test_sizes_of_several_inputs_that_go_together_are_noted_and_not_refused():
     assert [note.split("'")[1] for note in notes] == ["samples", "frames"]
     flat = FlatModule(Twice(), take_apart(Twice(), sample))
     require_another_size(flat, open_sizes({"x": {1: "samples"}, "y": {1: "frames"}}, flat.call, []), runs, notes)
+
+
+class Branch(nn.Module):
+    """Another scale beyond a size, or below it; or the same by another way."""
+
+    def __init__(self, beyond, otherwise, axis=1):
+        super().__init__()
+        self.beyond, self.otherwise, self.axis = beyond, otherwise, axis
+
+    def forward(self, x):
+        y = nn.functional.gelu(x)
+        return self.otherwise(y) if self.beyond(x.shape[self.axis]) else y
+
+
+LONGER = torch.randn(2, 8, 4)
+
+
+@pytest.mark.parametrize("size", ["length", Dim("length", max=100), Dim.DYNAMIC, Dim.AUTO], ids=str)
+def test_a_branch_on_an_open_size_is_refused_with_the_bound(tmp_path, size):
+    net = Branch(lambda n: n > 64, lambda y: 3 * y)
+    with pytest.raises(
+        ExportError, match=r"Branch.forward takes another branch where '\w+' is 65 .*Dim\('\w+', max=64\)"
+    ):
+        export_onnx(net, tmp_path / "net.onnx", LONGER, dynamic_shapes={"x": {1: size}})
+    assert not (tmp_path / "net.onnx").exists()
+
+
+def test_a_branch_below_a_size_and_one_on_the_batch_are_refused(tmp_path):
+    below = Branch(lambda n: n < 6, lambda y: 3 * y)
+    with pytest.raises(ExportError, match=r"where 'length' is 5 .*torch.export.Dim\('length', min=6\)"):
+        export_onnx(below, tmp_path / "net.onnx", LONGER, dynamic_shapes={"x": {1: "length"}})
+    batch = Branch(lambda n: n > 100, lambda y: 3 * y, axis=0)
+    with pytest.raises(ExportError, match=r"where 'batch' is 101 .*\(max=100\).*Write it without a size\.$"):
+        export_onnx(batch, tmp_path / "net.onnx", LONGER)
+
+
+def test_bounds_that_are_said_and_branches_that_compute_the_same_are_taken(tmp_path):
+    path = tmp_path / "net.onnx"
+    net = Branch(lambda n: n > 64, lambda y: 3 * y)
+    assert export_onnx(net, path, LONGER, dynamic_shapes={"x": {1: Dim("length", max=64)}}).notes == ()
+    same = Branch(lambda n: n > 64, lambda y: torch.cat(y.split(16, 1), 1))
+    assert export_onnx(same, path, LONGER, dynamic_shapes={"x": {1: "length"}}).notes == ()
+    torch.testing.assert_close(OnnxPredictor(path)(LONGER.repeat(1, 9, 1)), same(LONGER.repeat(1, 9, 1)))
+    (note,) = export_onnx(
+        Branch(lambda n: n > 9999, lambda y: 3 * y), path, LONGER, dynamic_shapes={"x": {1: "length"}}
+    ).notes
+    assert note == "the graph was traced for 'length' up to 9999, and was not tried beyond."
+
+
+def test_sizes_that_forward_itself_does_not_take_are_no_bounds_of_the_graph(tmp_path):
+    class Checked(nn.Module):
+        def forward(self, x):
+            if x.shape[1] > 64:
+                raise ValueError("at most 64")
+            return nn.functional.gelu(x)
+
+    convolution = nn.Sequential(nn.Conv1d(8, 2, 3), nn.GELU())  # fails below 3
+    assert export_onnx(Checked(), tmp_path / "a.onnx", LONGER, dynamic_shapes={"x": {1: "length"}}).notes == ()
+    sizes = {"input": {2: "length"}}
+    assert export_onnx(convolution, tmp_path / "b.onnx", LONGER, dynamic_shapes=sizes).notes == ()
