@@ -27,6 +27,7 @@ _RANDOM = frozenset({
     "RandomUniform",
     "RandomUniformLike",
 })
+_DATA_DEPENDENT = "data-dependent"  # as torch says of a branch on values
 _INPUTS_OF_LIVE_DROPOUT = 3  # data, ratio, training_mode; in evaluation the exporter writes none of it
 
 
@@ -65,15 +66,7 @@ def _export(flat: FlatModule, trial: Trial, opset: int, sizes: Sequence[OpenSize
                 verbose=False,
             )
     except Exception as error:
-        reason = str(error.__cause__ or error).strip().splitlines()
-        if reason and reason[0].startswith("Constraints violated"):
-            raise ExportError(_violated(flat, reason[1:])) from error
-        raise ExportError(
-            f"torch.onnx.export cannot translate {type(flat.model).__name__}: "
-            f"{reason[0] if reason else type(error).__name__}. A forward whose control flow depends on values in "
-            "tensors, or that calls other libraries, has no ONNX graph: use torch.where, or move that code out of "
-            "forward."
-        ) from error
+        raise ExportError(_untranslated(flat, error)) from error
     if program is None:
         raise ExportError("torch.onnx.export returned nothing.")
     if program.exported_program is None:
@@ -81,6 +74,23 @@ def _export(flat: FlatModule, trial: Trial, opset: int, sizes: Sequence[OpenSize
     program.model.meta[BOUNDS] = _bounds(program.exported_program, sizes)
     ranges = program.exported_program.range_constraints
     return program.model, {str(symbol): str(found.lower) for symbol, found in ranges.items() if found.is_singleton()}
+
+
+def _untranslated(flat: FlatModule, error: BaseException) -> str:
+    """Say why a module has no graph: what torch's error was caused by in the end, and what to do about it."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    first, *others = str(error).strip().splitlines() or [type(error).__name__]
+    if first.startswith("Constraints violated"):
+        return _violated(flat, others)
+    if _DATA_DEPENDENT in first:
+        mend = (
+            "A forward whose control flow depends on values in tensors has no ONNX graph: use torch.where, or move that "
+            "code out of forward."
+        )
+    else:
+        mend = "Write that part of forward in other operators of torch, or move it out of forward."
+    return f"torch.onnx.export cannot translate {type(flat.model).__name__}: {first.rstrip('.')}. {mend}"
 
 
 def _bounds(program: torch.export.ExportedProgram, sizes: Sequence[OpenSize]) -> dict[str, tuple[int, int | None]]:

@@ -50,6 +50,11 @@ class DataDependent(nn.Module):
         return x if x.sum() > 0 else -x
 
 
+class Median(nn.Module):
+    def forward(self, x):
+        return F.gelu(x).median(1).values
+
+
 class Random(nn.Module):
     def forward(self, x):
         return F.dropout(x, 0.5, training=True)
@@ -143,7 +148,11 @@ class FrozenBatch(nn.Module):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (DataDependent(), "cannot translate DataDependent: Could not guard"),
+        (DataDependent(), "cannot translate DataDependent: Could not guard .* depends on values in tensors"),
+        (
+            Median(),
+            r"cannot translate Median: No ONNX function found for .*aten\.median.*\. Write that part of forward",
+        ),
         (Random(), r"Random draws random numbers in evaluation mode \(Dropout\)"),
         (RandomInPython(), r"RandomInPython draws random numbers in evaluation mode \(output\)"),
         (
