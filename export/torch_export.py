@@ -85,8 +85,8 @@ def _untranslated(flat: FlatModule, error: BaseException) -> str:
         return _violated(flat, others)
     if _DATA_DEPENDENT in first:
         mend = (
-            "A forward whose control flow depends on values in tensors has no ONNX graph: use torch.where, or move that "
-            "code out of forward."
+            "A forward whose control flow depends on values in tensors has no ONNX graph: use torch.where, or move "
+            "that code out of forward."
         )
     else:
         mend = "Write that part of forward in other operators of torch, or move it out of forward."

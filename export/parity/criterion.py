@@ -24,6 +24,9 @@ exceeds, and 8 in float32, since a plain loop of additions has twice the noise o
 of what is stored covers that. The last term is absolute, four roundings of float32 at 1 or at the largest output: the
 sigmoids of other libraries have such errors where PyTorch's tail goes on.
 
+A fill, such as a mask's -1e9 or ``torch.finfo(y.dtype).min``, is no ``y64`` of these figures: the numbers that file and
+PyTorch both hold, from 1e3 and ten times all else on where float64 holds them too, or beyond the dtype in float64.
+
 Of whole numbers and truth values the error is the share of entries that differ. In how many rows one position may
 differ follows from that limit: as many as chance explains where entries differ independently, and twice as many as
 PyTorch's own (`lit_gelu.export.parity.by_position`).

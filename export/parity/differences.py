@@ -9,6 +9,26 @@ import torch
 from lit_gelu.export.parity.by_position import ByPosition
 from lit_gelu.export.parity.ulp import overflowed
 
+# A fill, such as the -1e9 of a mask, is of another size than what is computed. What saturates, such as softmax, stays
+# below the first number; there the rest is judged by the whole.
+_FILL = 1e3
+_BEYOND_THE_REST = 10.0
+
+
+def fills(output: np.ndarray, own: np.ndarray | None, exact: np.ndarray, dtype: torch.dtype) -> np.ndarray:
+    """Return where an output, PyTorch in its dtype and float64 hold one fill, which says nothing of what is computed.
+
+    Where a fill is of the dtype, as ``torch.finfo(y.dtype).min`` is, float64 holds another one, beyond the dtype.
+    """
+    if exact.dtype.kind != "f" or any(y is not None and y.shape != exact.shape for y in (output, own)):
+        return np.zeros(exact.shape, dtype=bool)
+    y, r = output.astype(np.float64), overflowed(exact, dtype)
+    agreed = np.isfinite(y) if own is None else np.isfinite(y) & (y == own.astype(np.float64))
+    same = agreed & (y == r)
+    rest = float(np.abs(r[np.isfinite(r) & ~same]).max(initial=0.0))
+    large = same & (np.abs(y) >= max(_FILL, _BEYOND_THE_REST * rest))
+    return large if own is None else large | (agreed & np.isinf(r))
+
 
 @dataclass
 class Differences:
@@ -31,11 +51,23 @@ class Differences:
     share: float | None = None  # of entries that differ, in the batch that has most; None for real numbers
     by_position: ByPosition = field(default_factory=ByPosition)  # of whole numbers and truth values
 
-    def add(self, output: np.ndarray | None, reference: np.ndarray, excused: np.ndarray | None = None) -> None:
-        """Add one batch; no output, or one of another shape than the reference's, is infinitely wrong."""
+    def add(
+        self,
+        output: np.ndarray | None,
+        reference: np.ndarray,
+        excused: np.ndarray | None = None,
+        filled: np.ndarray | None = None,
+    ) -> None:
+        """Add one batch, of which what is ``filled`` is right and has no scale.
+
+        No output, or one of another shape than the reference's, is infinitely wrong.
+        """
         self.count += len(reference) if reference.ndim else 1
         r = overflowed(reference.astype(np.float64), self.dtype)
-        self.scale = max(self.scale, float(np.abs(r[np.isfinite(r)]).max(initial=0.0)))
+        if filled is not None and output is not None:
+            r = np.where(filled, output.astype(np.float64), r)
+        computed = np.isfinite(r) if filled is None else np.isfinite(r) & ~filled
+        self.scale = max(self.scale, float(np.abs(r[computed]).max(initial=0.0)))
         if output is None or output.shape != reference.shape:
             self.max_abs = float("inf")
             return

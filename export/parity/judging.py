@@ -10,7 +10,7 @@ from torch import Tensor
 from lit_gelu.export.errors import ModelFileError, ModelInputError
 from lit_gelu.export.parity.by_index import ByIndex, WorstIndex
 from lit_gelu.export.parity.criterion import dtype_name, limit, smallest_error, smallest_error_of_an_index
-from lit_gelu.export.parity.differences import Differences
+from lit_gelu.export.parity.differences import Differences, fills
 from lit_gelu.export.parity.input_families import DATA, Batch, Family
 from lit_gelu.export.parity.references import Outputs, References, failure
 from lit_gelu.export.parity.rows import TF32_VS_FLOAT64, VS_FLOAT64, VS_PYTORCH, VS_TRAINED, ParityRow
@@ -29,13 +29,23 @@ class _Found:
         self.unrun = ""  # why the file does not run on a batch
 
     def add_own(
-        self, own: np.ndarray | None, exact: np.ndarray, excused: np.ndarray | None, dtype: torch.dtype
+        self,
+        own: np.ndarray | None,
+        exact: np.ndarray,
+        excused: np.ndarray | None,
+        filled: np.ndarray,
+        dtype: torch.dtype,
     ) -> None:
         """Add PyTorch's own error on one batch."""
         if own is not None:
-            self.spread.add(own, exact, excused)
+            self.spread.add(own, exact, excused, filled)
         if exact.dtype.kind == "f":
-            self.by_index.add(overflowed(exact, dtype), own=own)
+            self.by_index.add(_computed(exact, filled, dtype), own=own)
+
+
+def _computed(exact: np.ndarray, filled: np.ndarray, dtype: torch.dtype) -> np.ndarray:
+    """Return a reference for `ByIndex`, in which what is not judged is infinite: fills, and what overflows."""
+    return np.where(filled, np.inf, overflowed(exact, dtype))
 
 
 def _add_failure(found: Mapping[str, _Found], reference: Outputs, why: str) -> None:
@@ -168,14 +178,15 @@ class Judge:
         for i, differences in enumerate(found.values()):
             own = None if reference.own is None else reference.own[i]
             excused = own if family.extreme else None
+            exact = None if reference.exact is None else reference.exact[i]
+            filled = None if exact is None else fills(y[i], own, exact, self.dtype)
             if own is not None:
-                differences.vs_own.add(y[i], own, excused)
-            if reference.exact is not None:
-                exact = reference.exact[i]
-                differences.vs64.add(y[i], exact, excused)
-                differences.add_own(own, exact, excused, self.dtype)
+                differences.vs_own.add(y[i], own, excused, filled)
+            if exact is not None and filled is not None:
+                differences.vs64.add(y[i], exact, excused, filled)
+                differences.add_own(own, exact, excused, filled, self.dtype)
                 if exact.dtype.kind == "f":
-                    differences.by_index.add(overflowed(exact, self.dtype), output=y[i])
+                    differences.by_index.add(_computed(exact, filled, self.dtype), output=y[i])
             if reference.trained is not None and family.gap:
                 differences.gap.add(y[i], reference.trained[i])
 
@@ -196,7 +207,8 @@ class Judge:
                 break
             for name, own, reference in zip(gathered.found, varied, exact, strict=True):
                 more = _Found(self.dtype)
-                more.add_own(own, reference, own if gathered.family.extreme else None, self.dtype)
+                filled = fills(own, own, reference, self.dtype)
+                more.add_own(own, reference, own if gathered.family.extreme else None, filled, self.dtype)
                 found = gathered.found[name]
                 found.spread.take_larger(more.spread)
                 self._note_own(gathered.family, name, found)

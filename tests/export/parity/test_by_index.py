@@ -98,6 +98,43 @@ def test_a_small_column_that_is_wrong_fails_and_is_named(tmp_path):
         assert "[:, 2] is off by" in text
 
 
+class Masked(nn.Module):
+    """Logits, some of which are filled: always the same ones, and those that a mask does not allow."""
+
+    def __init__(self, fill):
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.fill = nn.Sequential(nn.Linear(4, 16), nn.GELU(), nn.Linear(16, 6)), fill
+        self.register_buffer("never", torch.tensor([False, False, True, False, False, False]))
+
+    def forward(self, x, allowed):
+        y = self.body(x)
+        fill = torch.finfo(y.dtype).min if self.fill is None else self.fill
+        return y.masked_fill(~allowed | self.never, fill)
+
+
+@pytest.mark.parametrize("fill", [None, torch.finfo(torch.float32).min, -torch.inf, -1e9, -1e4], ids=str)
+def test_filled_logits_are_no_fault_and_hide_none(tmp_path, fill):
+    net, path = Masked(fill), tmp_path / "net.onnx"
+    sample = (torch.randn(8, 4), torch.arange(48).reshape(8, 6) % 5 > 0)
+    export_onnx(net, path, sample)
+    assert check_parity(net, path, input_sample=sample).passed
+    with torch.no_grad():
+        net.body[2].weight[1] *= 1.02
+    report = check_parity(net, path, input_sample=sample, strict=False)
+    assert not report.passed
+    assert "[:, 1]" in {row.index for row in report.failures}
+
+
+@pytest.mark.parametrize("wrong", [-torch.inf, torch.nan, -2e9], ids=str)
+def test_a_file_with_another_fill_fails(tmp_path, wrong):
+    net, path = Masked(wrong), tmp_path / "net.onnx"
+    sample = (torch.randn(8, 4), torch.arange(48).reshape(8, 6) % 5 > 0)
+    export_onnx(net, path, sample)
+    net.fill = -1e9
+    assert not check_parity(net, path, input_sample=sample, strict=False).passed
+
+
 class Head(nn.Module):
     """A classifier of 1,000 classes: some logits nearly cancel, others are nearly zero because their weights are."""
 

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from lit_gelu.export.parity.differences import Differences
+from lit_gelu.export.parity.differences import Differences, fills
 
 
 def test_infinities_and_nan_are_counted():
@@ -76,3 +76,38 @@ def test_a_changed_class_counts_as_a_flip_only_beyond_the_margin():
     assert found.top1_flips(allowed=0.05) == 1  # the margin was 0.2
     assert found.top1_flips(allowed=0.15) == 0
     assert Differences().top1_flips(1.0) is None
+
+
+LOWEST = np.finfo(np.float32).min
+
+
+def filled(output, own, exact):
+    return fills(
+        np.float32(output), None if own is None else np.float32(own), np.float64(exact), torch.float32
+    ).tolist()
+
+
+def test_a_fill_is_what_file_pytorch_and_float64_hold_beyond_all_else():
+    assert filled([[-1e9, 1.5, 2.5]], [[-1e9, 1.5, 2.5]], [[-1e9, 1.5000001, 2.5000001]]) == [[True, False, False]]
+    assert filled([[-1e9, 1.5]], None, [[-1e9, 1.5000001]]) == [[True, False]]
+    assert filled([[-1e9, -1e9]], [[-1e9, -1e9]], [[-1e9, -1e9]]) == [[True, True]]
+    assert filled([[1.0, 1e-8]], [[1.0, 1e-8]], [[1.0, 1.1e-8]]) == [[False, False]]  # what saturates is no fill
+    assert filled([[4096, 900]], [[4096, 900]], [[4096, 900.0001]]) == [[False, False]]
+    for y, own, exact in ((-1e9, -1e8, -1e9), (-1e8, -1e9, -1e9), (-1e8, -1e8, -1e9), (np.nan, np.nan, np.nan)):
+        assert filled([[y]], [[own]], [[exact]]) == [[False]]
+
+
+def test_a_fill_of_the_dtype_is_one_where_the_file_has_it_as_pytorch_has():
+    lowest64 = np.finfo(np.float64).min
+    assert filled([[LOWEST, 1]], [[LOWEST, 1]], [[lowest64, 1]]) == [[True, False]]
+    for y, own in ((-np.inf, LOWEST), (np.nan, LOWEST), (1, LOWEST), (LOWEST, -np.inf), (LOWEST, None)):
+        assert filled([[y]], None if own is None else [[own]], [[lowest64]]) == [[False]]
+
+
+def test_what_is_filled_is_right_and_has_no_scale_and_classes_are_compared_all_the_same():
+    reference = np.array([[np.finfo(np.float64).min, -2.0, -1.0]])
+    found = Differences()
+    output = np.array([[LOWEST, -1.0, -2.0]], np.float32)
+    found.add(output, reference, filled=fills(output, output, reference, torch.float32))
+    assert (found.max_abs, found.nonfinite, found.scale) == (1, 0, 2)
+    assert found.top1_agreement == 0
