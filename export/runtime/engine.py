@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnxruntime
 
-from lit_gelu.export.errors import ModelFileError, ProviderError
+from lit_gelu.export.errors import ModelFileError, ModelInputError, ProviderError
 from lit_gelu.export.runtime.model_file import ModelFile, read_model_file
 from lit_gelu.export.runtime.placement import named, placement_of, without_shape_arithmetic
-from lit_gelu.export.runtime.ports import Array, Port, session_ports
+from lit_gelu.export.runtime.ports import Array, Port, session_ports, shared_sizes
 from lit_gelu.export.runtime.providers import (
     CUDA,
     ON_CUDA_DEVICES,
@@ -95,12 +95,14 @@ class Engine:
     input_names: tuple[str, ...] = field(init=False)
     output_names: list[str] = field(init=False)
     takes_arrays: bool = field(init=False)  # whether numpy has every element type
+    shared: dict[str, list[tuple[str, int]]] = field(init=False)  # where names of sizes stand that stand twice
 
     def __post_init__(self) -> None:
         inputs, outputs = session_ports(self.session)
         every = (*inputs.values(), *outputs.values())
         made = {"inputs": inputs, "outputs": outputs, "input_names": tuple(inputs), "output_names": list(outputs)}
-        vars(self).update(made, takes_arrays=all(port.array_dtype is not None for port in every))
+        takes_arrays = all(port.array_dtype is not None for port in every)
+        vars(self).update(made, takes_arrays=takes_arrays, shared=shared_sizes(inputs))
 
     @cached_property
     def torch_device(self) -> "torch.device":
@@ -124,7 +126,8 @@ class Engine:
     @cached_property
     def quick(self) -> Callable[[Any], Any]:
         """Run the file on an array or tensor, in a third of the time around it; ``None`` where that takes more care."""
-        if self.on_cuda is None and self.takes_arrays and len(self.inputs) == len(self.outputs) == 1:
+        alone = len(self.inputs) == len(self.outputs) == 1 and not self.shared
+        if self.on_cuda is None and self.takes_arrays and alone:
             name = next(iter(self.inputs))
             return _run_of_one(self.session, name, self.output_names, self.process, name in self.never_empty)
         return lambda _: None
@@ -200,6 +203,11 @@ def open_engine(request: Request) -> Engine:
     choice = request.choice(first, checked[first], device)
     settings = choice.settings if choice else {}
     asked = named_buckets(request.batch_buckets, request.buckets)
+    if request.padding and not asked:
+        raise ModelInputError(
+            f"padding={dict(request.padding)} says what stands behind a call in a bucket, and there are no buckets. "
+            "Give buckets= or batch_buckets=, or leave padding out."
+        )
     buckets = asked or named_buckets(settings.get("batch_buckets", ()), {})
     if buckets and (first != CUDA or device == HOST):
         given = f"buckets={request.buckets}" if request.buckets else f"batch_buckets={buckets[BATCH]}"

@@ -114,6 +114,30 @@ def named_sizes(ports: Mapping[str, Port], shapes: Mapping[str, Sequence[int]]) 
     return {name: next(iter(numbers)) for name, numbers in sizes.items() if len(numbers) == 1}
 
 
+def shared_sizes(ports: Mapping[str, Port]) -> dict[str, list[tuple[str, int]]]:
+    """Return the names of sizes that stand in several places, with the inputs and axes."""
+    places: dict[str, list[tuple[str, int]]] = {}
+    for name, port in ports.items():
+        for axis, size in enumerate(port.shape):
+            if isinstance(size, str):
+                places.setdefault(size, []).append((name, axis))
+    return {size: found for size, found in places.items() if len(found) > 1}
+
+
+def require_one_size(given: Mapping[str, Array], shared: Mapping[str, Sequence[tuple[str, int]]]) -> None:
+    """Refuse inputs in which one name of the file would be two sizes."""
+    for size, places in shared.items():
+        numbers = [given[name].shape[axis] for name, axis in places]
+        if len(set(numbers)) > 1:
+            found = ", ".join(
+                f"{number} on axis {axis} of {name!r}" for number, (name, axis) in zip(numbers, places, strict=True)
+            )
+            raise ModelInputError(
+                f"{size!r} is one size in the file, and the inputs have {found}. Give inputs that agree, or export the "
+                "file with another name where they differ (dynamic_shapes=)."
+            )
+
+
 def bind_names(names: Sequence[str], inputs: Sequence[Array], named: Mapping[str, Array]) -> dict[str, Array]:
     """Give every input its name, in the file's order; refuse one that is missing, unknown or given twice."""
     if len(inputs) == len(names) and not named:

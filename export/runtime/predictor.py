@@ -23,6 +23,7 @@ from lit_gelu.export.runtime.ports import (
     is_tensor,
     require_fit,
     require_not_empty,
+    require_one_size,
     require_values,
 )
 from lit_gelu.export.runtime.providers import Provider
@@ -71,7 +72,8 @@ class OnnxPredictor:
 
     Raises:
         ModelFileError: If the file is missing or damaged, or its external data lie outside its folder.
-        ModelInputError: If the file has open sizes without buckets, or padding could change what it computes.
+        ModelInputError: If the file has open sizes without buckets, padding is given without any, or could change
+            what the file computes.
         ProviderError: If a provider does not exist here, has no such option, or did not take the whole file.
 
     Example:
@@ -208,7 +210,8 @@ class OnnxPredictor:
             is a tensor, else arrays. On CUDA they may still be in the making; the current stream knows.
 
         Raises:
-            ModelInputError: If an input is missing, unknown, or has another dtype or shape than the file's.
+            ModelInputError: If an input is missing, unknown, or has another dtype or shape than the file's, or if
+                one name of the file would be two sizes.
             ModelFileError: If onnxruntime fails while it runs the file.
             ProviderError: If torch captures a CUDA graph, of which this cannot be a part.
         """
@@ -228,6 +231,8 @@ class OnnxPredictor:
                     require_fit(port, value, raw="lit_gelu.preprocessing" in self.metadata)
                 if wanted is None and is_tensor(value):
                     wanted = value.device
+            if engine.shared:
+                require_one_size(given, engine.shared)
             if engine.never_empty:
                 require_not_empty(given, engine.never_empty)
             if wanted is None:

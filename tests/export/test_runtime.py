@@ -167,3 +167,38 @@ def test_no_rows_that_would_end_the_process_are_refused(tmp_path, layer, kind):
         torch.testing.assert_close(torch.as_tensor(y), net(x).detach(), rtol=0, atol=1e-6)
         with pytest.raises(ModelInputError, match=r"'x' has shape \(0, 7, 4\), which holds no values"):
             predictor(x[:0] if kind == "tensor" else x[:0].numpy())
+
+
+class Weighted(nn.Module):
+    def forward(self, x, weight):
+        return nn.functional.gelu(x) * weight
+
+
+class Squared(nn.Module):
+    def forward(self, x):
+        return nn.functional.gelu(x + 1)
+
+
+def test_one_name_is_one_size_and_other_names_broadcast(tmp_path):
+    x, weight = torch.ones(5, 4), torch.full((1, 1), 2.0)
+    export_onnx(Weighted(), tmp_path / "net.onnx", (torch.zeros(3, 4), torch.zeros(3, 1)))
+    predictor = OnnxPredictor(tmp_path / "net.onnx")
+    message = "'batch' is one size in the file, and the inputs have 5 on axis 0 of 'x', 1 on axis 0 of 'weight'"
+    for given in ((x, weight), (x.numpy(), weight.numpy())):
+        with pytest.raises(ModelInputError, match=message):
+            predictor(*given)
+    torch.testing.assert_close(predictor(x, weight.repeat(5, 1)), Weighted()(x, weight))
+    export_onnx(Weighted(), tmp_path / "net.onnx", (torch.zeros(3, 4), torch.zeros(1, 1)))
+    torch.testing.assert_close(OnnxPredictor(tmp_path / "net.onnx")(x, weight), Weighted()(x, weight))
+    sizes = {"x": {0: "n", 1: "n"}}
+    export_onnx(Squared(), tmp_path / "net.onnx", torch.zeros(3, 3), dynamic_shapes=sizes)
+    predictor = OnnxPredictor(tmp_path / "net.onnx")
+    assert predictor(torch.ones(4, 4)).shape == (4, 4)
+    with pytest.raises(ModelInputError, match="'n' is one size in the file, and the inputs have 4 on axis 0 of 'x', 5"):
+        predictor(torch.ones(4, 5))
+
+
+@pytest.mark.parametrize("padding", [{"input": 1}, {"unknown": 1}])
+def test_padding_without_buckets_is_refused(path, padding):
+    with pytest.raises(ModelInputError, match=r"there are no buckets\. Give buckets= or batch_buckets=, or leave"):
+        OnnxPredictor(path, padding=padding)
