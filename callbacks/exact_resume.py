@@ -11,7 +11,15 @@ from typing_extensions import override
 
 from lit_gelu.callbacks.checkpoint_file import REPLICAS_KEY
 from lit_gelu.callbacks.errors import ExplainedOnce, UnsupportedRunError
-from lit_gelu.callbacks.logged_sums import check_sums, forget, logged_sums, put_back
+from lit_gelu.callbacks.logged_sums import (
+    check_metrics,
+    check_sums,
+    forget,
+    logged_metrics,
+    logged_sums,
+    put_back,
+    put_metrics_back,
+)
 from lit_gelu.callbacks.trainer_facts import callbacks_of, refuse_mixed_packages, shards_parameters
 from lit_gelu.curvature.ranks import gathered, is_one_of_several
 from lit_gelu.data.errors import CorruptDataError
@@ -49,10 +57,11 @@ class ExactResume(ExplainedOnce):
     It holds what ``self.log(..., on_epoch=True)`` has added up in the epoch, so that its means are those of the whole
     epoch; not the states of torchmetrics' objects, which are the module's, nor sums over a ``sync_dist_group``.
 
-    It does not hold generators that a model or data set owns. Lightning itself does not save the values of metrics of
-    an earlier validation (a `ReduceLROnPlateau` that is stepped right after the resume misses one). With ``max_steps``
-    it resumes a checkpoint of the end of an epoch without validation one batch too far; if other epochs have one, there
-    is a warning. Behind an epoch with one, it calls the hooks of that epoch's end once more.
+    It holds the latest values of all that was logged, as callbacks see them: what monitors a metric of training goes
+    on in a validation right behind the resume, too.
+
+    It does not hold generators that a model or data set owns. Lightning does not step a `ReduceLROnPlateau` at the end
+    of the epoch in which a run is resumed. An epoch that ``max_steps`` cut off goes on, where there are more steps now.
     Operations without deterministic algorithm stay what they are (``Trainer(deterministic=True)``).
 
     Raises:
@@ -67,6 +76,7 @@ class ExactResume(ExplainedOnce):
         self._states: list[dict[str, Any]] | None = None
         self._is_of_a_group = False  # which sees to its own place in the epoch
         self._has_put_back = False  # sums of an epoch that has not ended since
+        self._was_cut_off = False  # the epoch that the checkpoint is of, by max_steps
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -74,16 +84,18 @@ class ExactResume(ExplainedOnce):
         refuse_mixed_packages(trainer, pl_module)
         check_accumulation_schedule(trainer, self)
         self._trainer = trainer
+        self._states, self._was_cut_off = None, False  # of a checkpoint that another run was tested with
 
     @override
     def state_dict(self) -> dict[str, Any]:
         """Return the states of all ranks; called on all of them."""
         loaders, gradients = [loader.state_dict() for loader in self._loaders()], self._gradients()
         sums = {} if self._trainer is None else logged_sums(self._trainer)
+        metrics = {} if self._trainer is None else logged_metrics(self._trainer)
         if is_one_of_several():
             gradients = {name: gradient.cpu() for name, gradient in gradients.items()}
-        kept = {"generators": random_states(), "loaders": loaders, "gradients": gradients, "sums": sums}
-        return {"ranks": gathered(kept)}
+        kept = {"generators": random_states(), "loaders": loaders, "gradients": gradients}
+        return {"ranks": gathered({**kept, "sums": sums, "metrics": metrics})}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -95,10 +107,8 @@ class ExactResume(ExplainedOnce):
         """Let Lightning see a checkpoint of an epoch's last batch as one from just before the epoch's validation."""
         self._is_of_a_group = REPLICAS_KEY in checkpoint
         if self.state_key in checkpoint.get("callbacks", {}) and not self._is_of_a_group:
-            fit_loop = checkpoint["loops"]["fit_loop"]
-            leave_epoch_unfinished(fit_loop)
-            if trainer.max_steps != -1 and not trainer.enable_validation:
-                leave_epoch_finished(fit_loop)
+            leave_epoch_unfinished(checkpoint["loops"]["fit_loop"])
+            self._was_cut_off = go_on_within_epoch(checkpoint["loops"]["fit_loop"])
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -116,16 +126,11 @@ class ExactResume(ExplainedOnce):
         set_random_states(state["generators"])
         resume_accumulation(trainer)
         self._set_gradients(trainer, pl_module, state["gradients"])
+        put_metrics_back(trainer, pl_module, state["metrics"])
         if not self._is_of_a_group:
             put_back(trainer, pl_module, state["sums"])
             self._has_put_back = True
-            go_on_behind_a_batch(trainer)
-        if trainer.fit_loop.restarted_on_epoch_end and not trainer.fit_loop.epoch_loop._should_check_val_epoch():
-            rank_zero_warn(
-                "Lightning resumes a run with max_steps from the end of an epoch without validation with one batch "
-                "more in that epoch: it will not go on as the interrupted run would have. Use max_epochs, or "
-                "checkpoints from within epochs (every_n_train_steps)."
-            )
+            go_on_behind_a_batch(trainer, is_counted=self._was_cut_off)
 
     @override
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -196,12 +201,14 @@ def _checked_states(state_dict: object) -> list[dict[str, Any]]:
     ranks = state_dict.get("ranks") if isinstance(state_dict, dict) else None
     if not isinstance(ranks, list) or not all(isinstance(rank, dict) for rank in ranks):
         raise CorruptDataError(f"{_DAMAGED}it has no list of ranks. {_REMEDY}")
-    states = [{"gradients": {}, "sums": {}, **rank} for rank in ranks]
-    for key, kind in (("generators", dict), ("loaders", list), ("gradients", dict), ("sums", dict)):
+    states = [{"gradients": {}, "sums": {}, "metrics": {}, **rank} for rank in ranks]
+    kinds = {"generators": dict, "loaders": list, "gradients": dict, "sums": dict, "metrics": dict}
+    for key, kind in kinds.items():
         if not all(isinstance(state.get(key), kind) for state in states):
             raise CorruptDataError(f"{_DAMAGED}a rank's {key} are missing, or no {kind.__name__}. {_REMEDY}")
     for state in states:
         check_sums(state["sums"])
+        check_metrics(state["metrics"])
     return states
 
 
@@ -219,27 +226,52 @@ def leave_epoch_unfinished(fit_loop: dict[str, Any]) -> None:
         validation.update({"ready": 1, "started": 1, "processed": 0, "completed": 0})
 
 
-def go_on_behind_a_batch(trainer: Trainer) -> None:
-    """Let a run that was left in the hooks after a batch validate, if that is due, and count that batch's step."""
+def go_on_within_epoch(fit_loop: dict[str, Any]) -> bool:
+    """Change a loop's saved state, if `max_steps` cut its epoch off: the epoch is not over; return whether it did."""
+    epoch, batch = fit_loop["epoch_progress"], fit_loop["epoch_loop.batch_progress"]
+    is_within = batch["current"]["ready"] > 0 and not batch["is_last_batch"]
+    if not is_within or epoch["current"]["ready"] != epoch["current"]["processed"]:
+        return False
+    for count in epoch.values():
+        count["processed"] = count["completed"] = count["started"] - 1
+    return True
+
+
+def go_on_behind_a_batch(trainer: Trainer, *, is_counted: bool = False) -> None:
+    """Let a run that was left in the hooks after a batch validate, if that is due, and count that batch's step once."""
     # Lightning would leave out a validation within the epoch. Behind an epoch's last batch, `leave_epoch_unfinished`
     # has Lightning take the batch as over, and then nothing counts its step for the loggers.
     fit_loop, loop = trainer.fit_loop, trainer.fit_loop.epoch_loop
     fetcher = fit_loop._data_fetcher
-    if fetcher is None or not (fit_loop.restarted_mid_epoch or fit_loop.restarted_on_epoch_end):
+    if fetcher is None or not loop.restarting or fit_loop.restarted_on_epoch_start:
+        return
+    if not fit_loop.restarted_mid_epoch:
+        if loop.batch_progress.is_last_batch:
+            leave_epoch_behind(fit_loop)
         return
     is_due = loop.batch_idx >= 0 and loop._should_check_val_fx(fetcher)  # a group may count no batch of this epoch yet
-    if fit_loop.restarted_on_epoch_end:
-        if is_due and loop.restarted_on_last:
-            loop._batches_that_stepped -= 1  # with max_steps, Lightning counts the epoch's last batch once more
-    elif is_due and loop.restarted_on_train_batch_end:
+    if is_due and loop.restarted_on_train_batch_end:
         loop.batch_progress.increment_completed()
         progress: Any = loop.val_loop.batch_progress
         for counts in (progress.total, progress.current):
             counts.ready = counts.started = 1  # begun, and no batch done
             counts.processed = counts.completed = 0
         loop.update_restart_stage()
+    elif is_due and is_counted:
+        loop._batches_that_stepped -= 1  # Lightning counts the step behind a validation
     elif not is_due and loop.restarted_on_last and loop.batch_progress.is_last_batch:
         loop._batches_that_stepped += 1
+
+
+def leave_epoch_behind(fit_loop: Any) -> None:
+    """Let a run that was left in the hooks at an epoch's end, or behind them, begin the next epoch."""
+    # Lightning does so with max_epochs. With max_steps it would take one more batch in that epoch, or none, and call
+    # the hooks of its end once more.
+    if fit_loop.restarted_on_epoch_end:
+        fit_loop.epoch_progress.increment_completed()
+    fit_loop.epoch_loop.restarting = False
+    for loop in (fit_loop.epoch_loop, fit_loop):
+        loop.on_iteration_done()  # nothing is left of the resume
 
 
 def leave_epoch_finished(fit_loop: dict[str, Any]) -> None:

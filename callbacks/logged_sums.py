@@ -1,4 +1,4 @@
-"""What a module has logged so far in an epoch, added up: `self.log(..., on_epoch=True)`, which no checkpoint holds."""
+"""What a module has logged: an epoch's sums so far, and the latest values. Lightning's checkpoints do not hold it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,6 +23,7 @@ _REDUCTIONS: dict[str, Callable[..., Any]] = {
 _NAMES = {function: name for name, function in _REDUCTIONS.items()}
 _TEXTS = ("fx", "name")
 _FLAGS = ("prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx")
+_DAMAGED = "What ExactResume kept of the logged metrics is damaged. Resume from another file."
 
 LoggedSums = dict[str, dict[str, Any]]
 """By Lightning's key of a metric: the arguments of ``self.log`` that it had, ``value``, ``count``, as plain data."""
@@ -31,6 +32,17 @@ LoggedSums = dict[str, dict[str, Any]]
 def logged_sums(trainer: Trainer) -> LoggedSums:
     """Return the sums of the training epoch, of this rank; those of torchmetrics are the module's own state."""
     return {key: _plain(metric) for key, metric in _results(trainer).items() if _is_kept(metric)}
+
+
+def logged_metrics(trainer: Trainer) -> dict[str, Tensor]:
+    """Return the latest values by name, as callbacks see them; of validations, and of epochs before, too."""
+    metrics = trainer.callback_metrics.items()
+    return {name: value.detach().cpu().clone() for name, value in metrics if _is_scalar(value)}
+
+
+def put_metrics_back(trainer: Trainer, module: LightningModule, metrics: dict[str, Tensor]) -> None:
+    """Let callbacks see what they saw last, until it is logged again."""
+    trainer.callback_metrics.update({name: value.to(module.device) for name, value in metrics.items()})
 
 
 def put_back(trainer: Trainer, module: LightningModule, sums: LoggedSums) -> None:
@@ -48,6 +60,12 @@ def forget(trainer: Trainer) -> None:
     trainer._logger_connector._first_loop_iter = None
 
 
+def check_metrics(metrics: dict[str, Tensor]) -> None:
+    """Refuse what `logged_metrics` does not return."""
+    if not all(isinstance(name, str) and _is_scalar(value) for name, value in metrics.items()):
+        raise CorruptDataError(_DAMAGED)
+
+
 def check_sums(sums: LoggedSums) -> None:
     """Refuse what `logged_sums` does not return."""
     for entry in sums.values():
@@ -56,10 +74,14 @@ def check_sums(sums: LoggedSums) -> None:
             and all(isinstance(entry.get(name), str) for name in _TEXTS)
             and all(isinstance(entry.get(name), bool) for name in (*_FLAGS, "sync_dist", "rank_zero_only"))
             and entry.get("reduce_fx") in _REDUCTIONS
-            and all(isinstance(entry.get(name), Tensor) and entry[name].numel() == 1 for name in ("value", "count"))
+            and all(_is_scalar(entry.get(name)) for name in ("value", "count"))
         )
         if not fits:
-            raise CorruptDataError("What ExactResume kept of the logged metrics is damaged. Resume from another file.")
+            raise CorruptDataError(_DAMAGED)
+
+
+def _is_scalar(value: object) -> bool:
+    return isinstance(value, Tensor) and value.numel() == 1
 
 
 def _results(trainer: Trainer) -> _ResultCollection:

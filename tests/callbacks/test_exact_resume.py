@@ -89,9 +89,8 @@ def run(folder, options, *callbacks, validated=False, ckpt_path=None, seed=3, sw
     trainer = quiet_trainer(folder, *first, *(swaps if swapped else ()), ExactResume(), *callbacks, **options)
     model = net()
     training = ResumableDataLoader(dataset(), batch_size=8, shuffle=True)
-    with collected_warnings("one batch more") as messages:
+    with collected_warnings(""):
         trainer.fit(model, training, loader(16) if validated else None, ckpt_path=ckpt_path)
-    assert not messages
     return model
 
 
@@ -112,6 +111,11 @@ STEPS = {"max_epochs": None, "max_steps": 16}
         ({"max_epochs": 4, "check_val_every_n_epoch": None, "val_check_interval": 3}, True, 25),
         (STEPS, False, 20),
         (STEPS, True, 24),
+        # No validation behind an epoch's last batch.
+        ({**STEPS, "val_check_interval": 0.75}, True, 24),
+        ({**STEPS, "val_check_interval": 3, "max_steps": 18}, True, 27),
+        ({**STEPS, "check_val_every_n_epoch": 2}, True, 22),
+        ({**STEPS, "check_val_every_n_epoch": None, "val_check_interval": 3}, True, 25),
         ({"max_epochs": 4, "limit_train_batches": 3}, False, 16),
         ({**STEPS, "max_steps": 12, "limit_train_batches": 3}, False, 16),
         # Between the batches of one step, too: there the gradients so far are in the checkpoint.
@@ -131,8 +135,7 @@ def test_every_checkpoint_leads_to_the_same_end(tmp_path, options, validated, ch
         assert resumed.losses == whole.losses[len(whole.losses) - len(resumed.losses) :], path.stem
         assert resumed.steps == whole.steps[len(whole.steps) - len(resumed.steps) :], path.stem
         if resumed.losses or "max_steps" not in options:  # of a run that has reached max_steps nothing is left
-            again = validated and "max_steps" in options and path.stem.startswith("epoch")  # Lightning's own, see there
-            assert resumed.events == whole.events[saving.seen[path] - again :], path.stem
+            assert resumed.events == whole.events[saving.seen[path] :], path.stem
         for (name, a), b in zip(whole.state_dict().items(), resumed.state_dict().values(), strict=True):
             assert torch.equal(a, b), (path.stem, name)
 
@@ -149,11 +152,43 @@ def test_without_the_callback_the_run_is_another(tmp_path):
     assert resumed.losses != whole.losses[3:]
 
 
-def test_warns_where_lightning_goes_one_batch_too_far(tmp_path):
-    options = {**STEPS, "check_val_every_n_epoch": 2}
-    run(tmp_path, options, SaveEverywhere(tmp_path), validated=True)
-    with pytest.raises(AssertionError, match="one batch more"):
-        run(tmp_path / "b", options, validated=True, ckpt_path=tmp_path / "epoch4.ckpt")
+def test_a_checkpoint_that_was_tested_is_not_resumed_by_a_later_fit(tmp_path):
+    class Note(Callback):
+        def on_train_start(self, trainer, pl_module):
+            self.seen = torch.get_rng_state()
+
+    run(tmp_path, {"max_epochs": 1}, SaveAfterTwo(tmp_path), swapped=False)
+    kept = torch.load(tmp_path / "two.ckpt", weights_only=True)["callbacks"]["ExactResume"]["ranks"][0]
+    model, note = Drawing(), Note()
+    trainer = quiet_trainer(tmp_path, ExactResume(), note, max_epochs=1)
+    with collected_warnings(""):
+        trainer.test(model, loader(16), ckpt_path=tmp_path / "two.ckpt", verbose=False)
+        torch.manual_seed(11)
+        trainer.fit(model, loader())
+    assert not torch.equal(note.seen, kept["generators"]["torch"])
+
+
+class SaveAtTheEnd(SaveEverywhere):
+    def on_train_batch_end(self, trainer, *arguments): ...
+
+    def on_validation_end(self, trainer, *arguments): ...
+
+    def on_train_end(self, trainer, *arguments):
+        self.save(trainer, "train")
+
+
+@pytest.mark.parametrize("steps", [6, 7, 8])  # in the midst of an epoch, where one validates and where not; at its end
+@pytest.mark.parametrize("options", [{}, {"val_check_interval": 0.5}])
+def test_a_run_that_max_steps_ended_goes_on_with_more(tmp_path, options, steps):
+    options = {**STEPS, **options}
+    whole = run(tmp_path / "whole", options, validated=True)
+    run(tmp_path, {**options, "max_steps": steps}, SaveAtTheEnd(tmp_path), validated=True)
+    for name in ("epoch", "train"):
+        resumed = run(tmp_path / name, options, validated=True, ckpt_path=tmp_path / f"{name}{steps}.ckpt", seed=9)
+        assert resumed.losses == whole.losses[steps:]
+        assert resumed.steps == whole.steps[steps:]
+        assert resumed.events == whole.events[len(whole.events) - len(resumed.events) :]
+        assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), resumed.parameters(), strict=True))
 
 
 def test_another_number_of_ranks_or_loaders_is_refused(tmp_path):
@@ -297,6 +332,7 @@ DAMAGES = {
     "gradients are a list": lambda kept: kept["ranks"][0].update(gradients=[]),
     "a generator's state": lambda kept: kept["ranks"][0]["generators"].update(python=None),
     "a place outside": _numpy_far_on,
+    "metrics are a list": lambda kept: kept["ranks"][0].update(metrics=[]),
     "a loader's state": lambda kept: kept["ranks"][0].update(loaders=[None]),
     "a loader's start": lambda kept: kept["ranks"][0].update(loaders=[{"taken": 1, "start": {}}]),
 }

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -60,7 +60,7 @@ class Ends(Callback):
         self.noted[trainer.current_epoch] = {name: trainer.callback_metrics[name].item() for name in NAMES}
 
 
-def trained(folder, *callbacks, ckpt=None, validates=True):
+def trained(folder, *callbacks, ckpt=None, validates=True, **options):
     seed_everything(1, verbose=False)
     saves = ModelCheckpoint(folder, "{step}", save_top_k=-1, every_n_train_steps=1)
     trainer = Trainer(
@@ -69,6 +69,7 @@ def trained(folder, *callbacks, ckpt=None, validates=True):
         num_sanity_val_steps=0,
         callbacks=[*callbacks, ExactResume(), saves],
         **QUIET,
+        **options,
     )
     trainer.fit(Logs(), loader(shuffle=True), loader(), ckpt_path=ckpt, weights_only=True)
 
@@ -98,6 +99,47 @@ def test_a_swap_that_waits_for_a_metric_of_training_is_made_where_it_would_have_
         resumed = swap()
         trained(tmp_path / "again", resumed, ckpt=file)
         assert resumed.record.step == whole.record.step, file
+
+
+class Sees(Callback):
+    """Notes what callbacks see behind each validation."""
+
+    def __init__(self):
+        self.noted = {}
+
+    def on_validation_end(self, trainer, pl_module):
+        self.noted[trainer.global_step] = {name: value.item() for name, value in trainer.callback_metrics.items()}
+
+
+def test_a_validation_sees_the_latest_values_wherever_the_run_was_resumed(tmp_path):
+    whole = Sees()
+    trained(tmp_path, whole, EarlyStopping("loss_step", patience=50), val_check_interval=0.5)
+    assert "loss_step" in whole.noted[3]
+    for file in tmp_path.glob("*.ckpt"):
+        resumed = Sees()
+        trained(tmp_path / "again", resumed, EarlyStopping("loss_step", patience=50), ckpt=file, val_check_interval=0.5)
+        assert resumed.noted
+        assert resumed.noted == {step: whole.noted[step] for step in resumed.noted}, file
+
+
+def test_a_checkpoint_without_latest_values_is_resumed(tmp_path):
+    whole, resumed = Ends(), Ends()
+    trained(tmp_path, whole)
+    checkpoint = torch.load(tmp_path / "step=6.ckpt", weights_only=True)
+    del checkpoint["callbacks"]["ExactResume"]["ranks"][0]["metrics"]
+    torch.save(checkpoint, tmp_path / "earlier.ckpt")
+    trained(tmp_path / "again", resumed, ckpt=tmp_path / "earlier.ckpt")
+    assert resumed.noted == whole.noted
+
+
+@pytest.mark.parametrize("damage", [1.0, torch.ones(2)])
+def test_damaged_values_are_refused(tmp_path, damage):
+    trained(tmp_path)
+    checkpoint = torch.load(tmp_path / "step=2.ckpt", weights_only=True)
+    checkpoint["callbacks"]["ExactResume"]["ranks"][0]["metrics"]["loss_step"] = damage
+    torch.save(checkpoint, tmp_path / "damaged.ckpt")
+    with pytest.raises(CorruptDataError, match="logged metrics is damaged"):
+        trained(tmp_path / "again", ckpt=tmp_path / "damaged.ckpt")
 
 
 @pytest.mark.parametrize("damage", [{"value": 1.0}, {"reduce_fx": "median"}, {"on_epoch": "yes"}, {"name": None}])
