@@ -1,9 +1,12 @@
 """`OnnxExport`: at the end of a fit, the best checkpoint as an ONNX file, and the proof beside it."""
 
+import itertools
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from lightning.fabric.utilities.data import sized_len
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import nn
@@ -44,8 +47,8 @@ class OnnxExport(ExplainedOnce):
     raised.
 
     *Proof.* `lit_gelu.export.check_parity` on the data module's test data (its validation data if it has no others, or
-    the validation loader of the fit), reports beside the file (``model.parity.json``, ``.md``, ``.html``), and what
-    they say in the file's metadata. Logged where there is a logger: ``export/parity_passed``,
+    those of the fit; of several loaders all), reports beside the file (``model.parity.json``, ``.md``, ``.html``), and
+    what they say in the file's metadata. Logged where there is a logger: ``export/parity_passed``,
     ``export/max_relative_error``, ``export/top1_agreement`` for classifiers, ``export/test_metric/<name>/pytorch`` and
     ``.../file``.
 
@@ -268,11 +271,17 @@ def _data_module(trainer: Trainer) -> Any:
 
 def _data(trainer: Trainer, *, raw: bool) -> Any:
     """Return what the file is compared on."""
-    from lit_gelu.export.parity.input_families import list_or_loader
+    from lit_gelu.export.parity.input_families import list_or_loader, loaders_in
 
     module = _data_module(trainer)
     if module is not None:
         # A test loop on one rank alone: torchmetrics would gather over all ranks, and wait for them.
         return module if raw or trainer.world_size == 1 else list_or_loader(module)
-    loaders = None if raw else trainer.val_dataloaders
-    return loaders[0] if isinstance(loaders, (list, tuple)) and loaders else loaders or None
+    if raw or trainer.val_dataloaders is None:
+        return None
+    loaders = [
+        itertools.islice(loader, int(limit)) if sized_len(loader) is None and math.isfinite(limit) else loader
+        for loader, limit in zip(loaders_in(trainer.val_dataloaders), trainer.num_val_batches, strict=False)
+        if sized_len(loader) != 0
+    ]  # a loader without a length may have no end but limit_val_batches
+    return loaders[0] if len(loaders) == 1 else itertools.chain.from_iterable(loaders) if loaders else None

@@ -158,14 +158,24 @@ def list_or_loader(data: Any) -> Iterable[Any]:
 
 
 def _loader_of(module: Any) -> Iterable[Any]:
-    """Return a LightningDataModule's test loader, or its validation loader if it has no test data."""
+    """Return a LightningDataModule's test batches, or its validation batches if it has no test data."""
     from lightning.pytorch import LightningDataModule
 
     module.prepare_data()
     overridden = type(module).test_dataloader is not LightningDataModule.test_dataloader
     module.setup("test" if overridden else "validate")
-    loader: Iterable[Any] = module.test_dataloader() if overridden else module.val_dataloader()
-    return loader
+    given: Iterable[Any] = module.test_dataloader() if overridden else module.val_dataloader()
+    loaders = loaders_in(given)
+    if any(isinstance(loader, Tensor) or not isinstance(loader, Iterable) for loader in loaders):
+        return given  # a list of batches
+    return loaders[0] if len(loaders) == 1 else itertools.chain.from_iterable(loaders)
+
+
+def loaders_in(given: Any) -> list[Any]:
+    """Return the loaders in what a Trainer takes: one, or lists, tuples and mappings of several."""
+    if isinstance(given, Mapping):
+        given = list(given.values())
+    return [loader for part in given for loader in loaders_in(part)] if isinstance(given, (list, tuple)) else [given]
 
 
 def _inputs_of(batch: Any, model: nn.Module, call: Call) -> Batch:

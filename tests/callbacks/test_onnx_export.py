@@ -3,6 +3,7 @@
 import copy
 import csv
 import hashlib
+import itertools
 import json
 import logging
 import random
@@ -18,7 +19,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import FSDPStrategy
 from swap_runs import TwoOptimizers
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from lit_gelu.callbacks import ActivationSwap, CallbackArgumentError, OnnxExport, UnsupportedRunError
 from lit_gelu.export import ExportError, ExportOptionError, ModelInputError, OnnxPredictor, ParityError
@@ -178,6 +179,35 @@ def test_a_data_module_gives_its_test_data_and_the_modules_own_metrics(tmp_path)
     (metric,) = export.parity.metrics
     assert metric.name == "test_loss"
     assert metric.file == pytest.approx(metric.pytorch, rel=1e-5)
+
+
+class Unsized(IterableDataset):
+    """Data without a length."""
+
+    def __init__(self, of):
+        self.of = of
+
+    def __iter__(self):
+        return itertools.cycle(dataset(8)) if self.of == "endless" else iter(dataset(self.of))
+
+
+@pytest.mark.parametrize(
+    ("loaders", "rows"),
+    [
+        (DataLoader(Unsized(12), batch_size=8), 12),
+        (DataLoader(Unsized("endless"), batch_size=8), 16),
+        ({"one": loader(16), "other": DataLoader(Unsized(12), batch_size=8)}, 28),
+        ([loader(8), (loader(16), loader(24))], 48),
+    ],
+)
+def test_all_loaders_that_the_fit_validated_with(tmp_path, loaders, rows):
+    class Validated(Exportable):
+        def validation_step(self, batch, batch_idx, dataloader_idx=0): ...
+
+    export = OnnxExport(tmp_path / "net.onnx")
+    trainer = quiet_trainer(tmp_path, export, max_epochs=1, limit_val_batches=2, num_sanity_val_steps=0)
+    trainer.fit(Validated(), loader(), loaders)
+    assert export.parity.row("data").count == rows
 
 
 def _broken(export_onnx, model, *arguments, **options):
