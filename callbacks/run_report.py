@@ -205,6 +205,9 @@ class RunReport(ExplainedOnce):
             return
         keeper, before = self._keeper, self.report
         swaps = tuple(swap.record.event() for swap in swaps_of(trainer) if swap.record is not None)
+        sites = _sites(self._at_start, self._activations(pl_module), swaps)
+        if seconds is None and before is not None:  # a test, perhaps of a checkpoint from before a swap
+            swaps, sites = before.swaps, before.sites
         curves = keeper.collection.curves()
         run = ReportedRun(
             title=self.title or type(pl_module).__name__,
@@ -218,7 +221,7 @@ class RunReport(ExplainedOnce):
             configuration=configuration_of(trainer, pl_module, keeper.hyper_parameters),
             optimizers=optimizers_of(trainer.optimizers) or (before.optimizers if before else ()),
             curves=curves,
-            sites=_sites(self._at_start, self._activations(pl_module), swaps),
+            sites=sites,
             swaps=swaps,
             files=tuple(exported_file(path) for path in self._files(trainer)),
             environment=self._environment,

@@ -133,6 +133,20 @@ def test_what_a_swapped_call_was_before(tmp_path):
     assert (site.at_start, site.at_end) == ("relu", "mish")
 
 
+def test_a_test_of_a_checkpoint_from_before_a_swap_leaves_the_fits_swaps(tmp_path):
+    report, saving = RunReport(tmp_path / "report.html"), ModelCheckpoint(tmp_path / "saved", "{epoch}", save_top_k=-1)
+    callbacks = [ActivationSwap({"net.1": "gelu"}, at_epoch=1), report, saving]
+    trainer = quiet_trainer(tmp_path, *callbacks, enable_checkpointing=True)
+    net = SmallNet()
+    trainer.fit(net, loader())
+    trainer.test(net, loader(), ckpt_path=tmp_path / "saved" / "epoch=0.ckpt", verbose=False)
+    assert isinstance(net.net[1], nn.ReLU)
+    found = read_report(tmp_path / "report.html")
+    assert [(site.at_start, site.at_end) for site in found.sites] == [("relu", "gelu"), ("relu", "relu")]
+    assert [(swap.step, swap.epoch) for swap in found.swaps] == [(4, 1)]
+    assert found.curve("test_loss")
+
+
 def test_monitors_without_either_are_refused(tmp_path):
     with pytest.raises(NoLoggerError, match=r"nowhere to log to.* or the callback RunReport"):
         quiet_trainer(tmp_path, LossCurvatureMonitor(), logger=False).fit(SmallNet(), loader())
