@@ -11,7 +11,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
 from lit_gelu.callbacks.errors import CallbackArgumentError
-from lit_gelu.callbacks.trainer_facts import is_trial_run, logged_step, steps_of_run
+from lit_gelu.callbacks.trainer_facts import is_trial_run, logged_step, steps_of_epoch, steps_of_run
 from lit_gelu.curvature.ranks import maximum_over_ranks
 from lit_gelu.numbers_given import is_count, is_number
 
@@ -106,6 +106,7 @@ class MeasurementSchedule:
         if is_trial_run(trainer):
             return
         steps, epochs = steps_of_run(trainer), trainer.max_epochs
+        of_epoch = steps_of_epoch(trainer)
         if self.every_n_steps is not None and steps < self.every_n_steps:
             rank_zero_warn(
                 f"{name}(every_n_steps={self.every_n_steps}) will measure nothing: this run has {steps} steps. Set "
@@ -116,10 +117,30 @@ class MeasurementSchedule:
                 f"{name}(every_n_epochs={self.every_n_epochs}) will measure nothing: this run has {epochs} epochs. Set "
                 f"every_n_epochs to {epochs} or less."
             )
+        elif self.every_n_epochs is not None and steps < self.every_n_epochs * of_epoch < math.inf:
+            rank_zero_warn(
+                f"{name}(every_n_epochs={self.every_n_epochs}) will measure nothing: this run has {steps} steps, an "
+                f"epoch {of_epoch}. Set every_n_steps to {steps} or less."
+            )
         if self.at_steps is not None and steps <= min(self.at_steps):
             rank_zero_warn(
                 f"{name}(at_steps={self.at_steps}) will measure nothing: this run has the steps 0 to {steps - 1}."
             )
+
+    def warn_if_passed_by(self, trainer: Trainer, name: str) -> None:
+        """Warn, at the end of an epoch that was due, if its data ended before a batch that was known as the last."""
+        # With limit_train_batches Lightning looks no batch ahead, also where the data have no length.
+        batches = trainer.fit_loop.epoch_loop.batch_progress
+        done: int = batches.current.ready
+        is_ended = trainer.should_stop or trainer.global_step == trainer.max_steps
+        is_short = done < trainer.num_training_batches < math.inf and not batches.is_last_batch
+        if self.every_n_epochs is None or (trainer.current_epoch + 1) % self.every_n_epochs or is_ended or not is_short:
+            return
+        rank_zero_warn(
+            f"{name}(every_n_epochs={self.every_n_epochs}) measured nothing in this epoch: its data ended after "
+            f"{done} batches, and {trainer.num_training_batches} were expected. Set limit_train_batches to {done} or "
+            "less, or every_n_steps."
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs to measure at the same steps."""

@@ -234,6 +234,11 @@ class LossCurvatureMonitor(ExplainedOnce):
         self.schedule.pause()
 
     @override
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Warn if the epoch ended before the batch that was to be measured."""
+        self.schedule.warn_if_passed_by(trainer, type(self).__name__)
+
+    @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """If this batch ends with an optimizer step that is to be measured, keep what the step will change."""
         self._pending = None

@@ -107,6 +107,20 @@ def test_last_step_of_an_epoch_of_unknown_length(tmp_path):
     assert measure.batches == [(0, 2), (1, 2)]
 
 
+@pytest.mark.parametrize(("limit", "steps"), [(5, []), (3, [2, 5])])
+def test_data_that_end_before_the_limit_of_batches_are_told(tmp_path, limit, steps):
+    class Warns(Measure):
+        def on_train_epoch_end(self, trainer, pl_module):
+            self.schedule.warn_if_passed_by(trainer, "Monitor")
+
+    measure = Warns(every_n_epochs=1)
+    with collected_warnings("Monitor(") as messages:
+        data = DataLoader(Endless(), batch_size=8)
+        assert measured(tmp_path, measure, data=data, limit_train_batches=limit) == steps
+    assert bool(messages) == (limit == 5)
+    assert all("ended after 3 batches, and 5 were expected. Set limit_train_batches to 3" in text for text in messages)
+
+
 class Clock:
     """Says how late it is; a training step takes one second, unless a test says otherwise."""
 
@@ -230,19 +244,20 @@ def test_refusals(arguments):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "options", "message"),
     [
-        ({"every_n_steps": 9}, "this run has 8 steps"),
-        ({"every_n_epochs": 3}, "this run has 2 epochs"),
-        ({"at_steps": [8]}, "this run has the steps 0 to 7"),
+        ({"every_n_steps": 9}, {}, "this run has 8 steps"),
+        ({"every_n_epochs": 3}, {}, "this run has 2 epochs"),
+        ({"every_n_epochs": 2}, {"max_epochs": -1, "max_steps": 7}, "this run has 7 steps, an epoch 4"),
+        ({"at_steps": [8]}, {}, "this run has the steps 0 to 7"),
     ],
 )
-def test_a_run_too_short_for_a_measurement_warns(tmp_path, arguments, message):
+def test_a_run_too_short_for_a_measurement_warns(tmp_path, arguments, options, message):
     class Warns(Measure):
         def on_train_start(self, trainer, pl_module):
             self.schedule.warn_if_never_due(trainer, "Monitor")
 
     with collected_warnings("Monitor(") as messages:
-        assert measured(tmp_path, Warns(**arguments)) == []
+        assert measured(tmp_path, Warns(**arguments), **options) == []
     assert len(messages) == 1
     assert message in messages[0]
