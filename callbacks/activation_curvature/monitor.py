@@ -251,15 +251,7 @@ class ActivationCurvatureMonitor(ExplainedOnce):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Reduce what was recorded, and log what has arrived."""
-        measurement = self._measurement
-        if self._recording and measurement is not None:
-            start = time.perf_counter()
-            self._stop()
-            event = measurement.recorder.take()
-            # One that was not called may have been replaced since the batch began: the next is measured instead.
-            self._overdue = not measurement.saw_all(event) and self._follow(pl_module)
-            if not self._overdue:
-                self._take(trainer, pl_module, measurement, event, start)
+        self._finish(trainer, pl_module, in_doubt=True)
         if not self._log.is_empty:
             if not self._may_wait(trainer):
                 self._log.reduce()
@@ -297,6 +289,8 @@ class ActivationCurvatureMonitor(ExplainedOnce):
         report: SwapReport | None,  # noqa: ARG002 - the listener's signature
     ) -> None:
         """Put the hooks on the new activations; see `ActivationSwapListener`."""
+        if _step_is_over(trainer):  # a swap may end before this callback is told that the batch does
+            self._finish(trainer, pl_module, in_doubt=False)
         recording = self._recording
         if self._follow(pl_module) and recording:
             self._start(trainer, pl_module)
@@ -381,6 +375,19 @@ class ActivationCurvatureMonitor(ExplainedOnce):
         if self._measurement is not None:
             self._measurement.recorder.stop()
 
+    def _finish(self, trainer: Trainer, pl_module: LightningModule, *, in_doubt: bool) -> None:
+        """Stop recording, and take note of what was recorded; `in_doubt` if replacements may have spoilt it."""
+        measurement = self._measurement
+        if not self._recording or measurement is None:
+            return
+        start = time.perf_counter()
+        self._stop()
+        event = measurement.recorder.take()
+        # One that was not called may have been replaced since the batch began: the next is measured instead.
+        self._overdue = in_doubt and not measurement.saw_all(event) and self._follow(pl_module)
+        if not self._overdue:
+            self._take(trainer, pl_module, measurement, event, start)
+
     def _take(
         self,
         trainer: Trainer,
@@ -437,3 +444,9 @@ class ActivationCurvatureMonitor(ExplainedOnce):
         if site not in self._warned:
             self._warned.add(site)
             rank_zero_warn(message)
+
+
+def _step_is_over(trainer: Trainer) -> bool:
+    """Return whether the training step of the batch at hand is behind: only the callbacks are told of its end."""
+    progress = trainer.fit_loop.epoch_loop.batch_progress.current
+    return bool(progress.processed == progress.ready)  # type: ignore[attr-defined]  # Lightning declares a base class

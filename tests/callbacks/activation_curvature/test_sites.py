@@ -7,6 +7,7 @@ import pytest
 import torch
 from callback_helpers import (
     FEATURES,
+    InputKeeper,
     SaveEachEpoch,
     SmallNet,
     activations_of,
@@ -56,6 +57,27 @@ def test_a_measurement_that_a_replacement_spoilt_is_made_up_for_at_the_next_batc
     history = History(monitor)
     fit(tmp_path, monitor, ReplaceByHand(3), history)
     assert list(history.figures) == [4, 7]
+
+
+@pytest.mark.parametrize("log_every_n_steps", [1, 8])
+@pytest.mark.parametrize("monitor_first", [True, False])
+def test_the_step_in_which_an_annealed_swap_ends_is_measured(tmp_path, monitor_first, log_every_n_steps):
+    monitor, keeper = ActivationCurvatureMonitor(every_n_steps=1), InputKeeper()
+    pair = [monitor, ActivationSwap({"activation:relu": "gelu"}, at_step=1, anneal_steps=4)]
+    with collected_warnings("logs nothing for") as messages:
+        fit(tmp_path, *(pair if monitor_first else pair[::-1]), keeper, log_every_n_steps=log_every_n_steps)
+    assert not messages
+    rows = {int(row["step"]): row for row in logged_rows(tmp_path) if row["curvature/activations/seconds"]}
+    assert list(rows) == list(range(8))
+    formulas = {"": nn.functional.relu, ".old": nn.functional.relu, ".new": nn.functional.gelu}
+    for step, row in rows.items():
+        endings = (".old", ".new") if 1 <= step < 5 else ("",)
+        assert {end for end in formulas if row[f"curvature/net.1{end}/mean"]} == {*endings}
+        for end in endings:
+            x = keeper.inputs[step]["net.1"][0].double()
+            y = nn.functional.gelu(x) if step >= 5 else formulas[end](x)
+            figures = [float(row[f"curvature/net.1{end}/{name}"]) for name in ("mean", "mean_output")]
+            assert figures == pytest.approx([x.mean().item(), y.mean().item()], rel=1e-5, abs=1e-6)
 
 
 class AppendByHand(ReplaceByHand):
