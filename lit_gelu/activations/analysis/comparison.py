@@ -174,7 +174,7 @@ def _largest(
     return LargestDifference(
         largest,
         tuple(sorted({x for x, size, doubt in tops if size >= largest - allowed - doubt})),
-        tuple((x, y) for x, y, size in sorted(stretches) if size >= largest - allowed - doubt.max().item()),
+        tuple(sorted({(x, y) for x, y, size in stretches if size >= largest - allowed - doubt.max().item()})),
     )
 
 

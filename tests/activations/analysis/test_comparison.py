@@ -95,6 +95,16 @@ def test_where_the_difference_is_level_the_stretch_is_named():
     assert "all of [-2, 0]" in str(comparison)
 
 
+def test_a_stretch_of_differences_by_rounding_alone_is_named_once():
+    registry = ActivationRegistry()
+    registry.register("rounded")(lambda x: x * (1 + 2 * torch.finfo(x.dtype).eps * ((64 * x).floor() % 2)))
+    comparison = compare("rounded", "identity", (1, 2), registry=registry)
+    for row in (comparison.value, comparison.slope):
+        assert 0 < row.largest < 1e-15
+        assert row.stretches == ((1.0, 2.0),)
+        assert row.to_dict()["stretches"] == [[1.0, 2.0]]
+
+
 def test_an_activation_is_no_distance_from_itself():
     comparison = compare("gelu", "zero_identity_map")
     for row in (comparison.value, comparison.slope, comparison.curvature):
