@@ -120,7 +120,7 @@ class ActivationRegistry:
         Raises:
             DuplicateActivationError: If a name is taken and ``override`` is false.
             ActivationSpecError: If a name is no valid name.
-            ActivationArgumentError: If ``kernel`` is none of these.
+            ActivationArgumentError: If ``facts`` or ``kernel`` is none of these.
 
         Example:
             >>> registry = ActivationRegistry()
@@ -132,6 +132,11 @@ class ActivationRegistry:
             0.0
         """
         check_names(name, aliases)
+        if not (facts is None or isinstance(facts, ActivationFacts) or callable(facts)):
+            raise ActivationArgumentError(
+                f"{name!r}: facts={shown(facts)} is not accepted. Give an ActivationFacts, such as "
+                "ActivationFacts(smoothness=0), or a function from the activation's arguments to one."
+            )
 
         def decorate(target: Registered) -> Registered:
             entry = entry_for(name, target, tuple(aliases), registered_by or current_plugin(), kernel)

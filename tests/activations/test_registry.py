@@ -208,6 +208,13 @@ def test_registering_a_function_with_its_derivative(registry):
     assert registry.info("cube").formula == "scale x^3"
 
 
+@pytest.mark.parametrize("facts", [{"smoothness": 0}, ("x^3",), 3])
+def test_facts_of_another_kind_are_refused(registry, facts):
+    with pytest.raises(ActivationArgumentError, match=r"'cube': facts=.* is not accepted. Give an ActivationFacts"):
+        registry.register("cube", facts=facts)
+    assert "cube" not in registry
+
+
 def test_a_function_without_derivative_is_differentiated(registry):
     registry.register("cube")(cube)
     x = torch.linspace(-2, 2, 9, dtype=torch.float64)

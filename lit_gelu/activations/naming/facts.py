@@ -1,9 +1,12 @@
 """What is known of an activation: the facts that its author states, and those computed from the function itself."""
 
 from dataclasses import dataclass
+from numbers import Real
 
+from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.naming.spec import ActivationSpec
 from lit_gelu.display import Displayed, HtmlTable, readable
+from lit_gelu.errors import shown
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,9 @@ class ActivationFacts:
         learnable: Whether it has parameters that are trained.
         gate: Whether it usually gates another value (sigmoid, tanh) rather than standing between two layers.
 
+    Raises:
+        ActivationArgumentError: If ``smoothness`` is no number from 0 on, or ``kinks`` are no pairs of numbers.
+
     Example:
         >>> ActivationFacts("max(x, 0)", smoothness=0, kinks=((0.0, 1.0),)).kinks
         ((0.0, 1.0),)
@@ -40,6 +46,27 @@ class ActivationFacts:
     stochastic_in_evaluation: bool = False
     learnable: bool = False
     gate: bool = False
+
+    def __post_init__(self) -> None:
+        smoothness, kinks = self.smoothness, self.kinks
+        if smoothness is not None and not (_is_number(smoothness) and smoothness >= 0):
+            raise ActivationArgumentError(
+                f"smoothness={shown(smoothness)} is not accepted. Give the number of continuous derivatives, from 0 "
+                "on, math.inf for all, or None to state nothing."
+            )
+        if not (isinstance(kinks, tuple | list) and all(map(_is_pair, kinks))):
+            raise ActivationArgumentError(
+                f"kinks={shown(kinks)} is not accepted. Give a pair for each kink, its place and by how much f' jumps "
+                "there, such as kinks=((0.0, 1.0),)."
+            )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real)  # of NumPy's too
+
+
+def _is_pair(value: object) -> bool:
+    return isinstance(value, tuple | list) and len(value) == 2 and all(map(_is_number, value))
 
 
 @dataclass(frozen=True)

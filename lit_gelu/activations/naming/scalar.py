@@ -34,7 +34,7 @@ def derivative(activation: Any, x: Tensor, order: int = 1, *, registry: Names | 
 
     Raises:
         ActivationArgumentError: If ``x`` is not a floating tensor, ``order`` none of these, or not 0 and the
-            activation not elementwise.
+            activation not elementwise, or if it returns no tensor.
 
     Example:
         >>> x = torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64)
@@ -66,7 +66,7 @@ def derivatives_of(module: nn.Module, registry: Names | None = None) -> Callable
                 "Differentiate it by torch.func, such as torch.func.vjp."
             )
         if arguments is not None and order == 0 and entry.function is not None:
-            return entry.function(x.clone(), **arguments)  # a function of the user's may write in place
+            return _tensor(entry.function(x.clone(), **arguments))  # a function of the user's may write in place
         if arguments is not None and order > 0 and entry.derivative is not None:
             return entry.derivative(x, order, **arguments)
         return _by_autograd(module, x, order)
@@ -88,7 +88,7 @@ def _by_autograd(module: nn.Module, x: Tensor, order: int) -> Tensor:
 
 def _nth_derivative(function: Callable[[Tensor], Tensor], order: int) -> Callable[[Tensor], Tensor]:
     if order == 0:
-        return lambda x: function(x.clone())  # it may write in place, and the tensor is the caller's
+        return lambda x: _tensor(function(x.clone()))  # it may write in place, and the tensor is the caller's
 
     def total(x: Tensor) -> Tensor:
         y = _nth_derivative(function, order - 1)(x)
@@ -100,6 +100,16 @@ def _nth_derivative(function: Callable[[Tensor], Tensor], order: int) -> Callabl
         return y.sum()
 
     return torch.func.grad(total)
+
+
+def _tensor(y: object) -> Tensor:
+    """Return what an activation computed; refuse what is no tensor."""
+    if not isinstance(y, Tensor):
+        raise ActivationArgumentError(
+            f"The activation returns {'None' if y is None else f'a {type(y).__name__}'}, and no tensor. Let its "
+            "function, or its module's forward, return the tensor that it computes."
+        )
+    return y
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,13 @@
 import math
 
 import mpmath
+import numpy as np
 import pytest
 import torch
 from activation_oracles import ELEMENTWISE
 
 from lit_gelu import activations
-from lit_gelu.activations import ActivationRegistry, ActivationSpecError
+from lit_gelu.activations import ActivationArgumentError, ActivationFacts, ActivationRegistry, ActivationSpecError
 
 
 def _sigmoid_form_minimum():
@@ -138,3 +139,25 @@ def test_info_of_a_user_s_function_is_computed():
     assert info.minimum == pytest.approx((-math.sqrt(0.5), -math.sqrt(0.5) * math.exp(-0.5)), abs=1e-12)
     assert info.inflections == pytest.approx((-math.sqrt(1.5), 0.0, math.sqrt(1.5)), abs=1e-9)
     assert info.smoothness is None
+
+
+@pytest.mark.parametrize(
+    ("facts", "accepted"),
+    [
+        ({"kinks": (0.0, 2.0)}, r"kinks=\(\(0\.0, 1\.0\),\)"),
+        ({"kinks": ((0.0,),)}, "Give a pair for each kink"),
+        ({"kinks": 0.0}, "Give a pair for each kink"),
+        ({"kinks": (("x", 1.0),)}, "Give a pair for each kink"),
+        ({"smoothness": -1}, r"smoothness=-1 is not accepted.*from 0 on, math\.inf"),
+        ({"smoothness": math.nan}, "smoothness=nan is not accepted"),
+        ({"smoothness": "all"}, "smoothness='all' is not accepted"),
+    ],
+)
+def test_facts_that_say_nothing_are_refused(facts, accepted):
+    with pytest.raises(ActivationArgumentError, match=accepted):
+        ActivationFacts(**facts)
+
+
+@pytest.mark.parametrize("kinks", [(), ((0, 2),), [[np.float64(0.0), np.float32(2.0)]]])
+def test_places_and_jumps_may_be_numbers_of_any_kind(kinks):
+    assert ActivationFacts(smoothness=np.int64(0), kinks=kinks).kinks == kinks

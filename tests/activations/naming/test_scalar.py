@@ -1,5 +1,7 @@
 """Activations as functions of one number."""
 
+from functools import partial
+
 import pytest
 import torch
 from activation_oracles import ELEMENTWISE
@@ -104,6 +106,24 @@ def test_other_orders_are_refused(order):
 def test_a_function_that_changes_the_shape_is_refused():
     with pytest.raises(ActivationArgumentError, match="only elementwise"):
         derivative(nn.Flatten(0), torch.zeros(2, 4), 1)
+
+
+@pytest.mark.parametrize(("returned", "said"), [(None, "returns None"), ((), "returns a tuple"), (0.5, "a float")])
+def test_an_activation_that_returns_no_tensor_is_refused(returned, said):
+    class OfAClass(nn.Module):
+        def forward(self, x):
+            return returned
+
+    registry = activations.ActivationRegistry()
+    registry.register("forgot")(lambda x: returned)
+    registry.register("forgot_too")(OfAClass)
+    uses = [registry.info, partial(activations.gain, registry=registry)]
+    uses.append(partial(activations.compare, "relu", registry=registry))
+    uses += [partial(derivative, x=torch.zeros(2), order=order, registry=registry) for order in (0, 1, 2)]
+    for use in uses:
+        for name in ("forgot", "forgot_too"):
+            with pytest.raises(ActivationArgumentError, match=f"{said}, and no tensor"):
+                use(name)
 
 
 def test_what_is_registered_as_not_elementwise_is_refused():
