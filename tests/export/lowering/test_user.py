@@ -115,6 +115,8 @@ def test_contrib_operators_of_a_recipe_are_for_onnxruntime(tmp_path, registry):
         ("x if x else x", "cannot be read"),
         ("Mul(x, gain)", "cannot be read.*gain"),
         ("x", "has no operator"),
+        ("Add(x, Mull(0.5, x))", r"leaky_cube.*'Add\(x, Mull\(0.5, x\)\)', has the operator Mull.*Did you mean Mul\?"),
+        (OnnxRecipes(native="Mul(x, Nichts(x))"), r"operator Nichts, and ONNX has none of that name\. Accepted"),
     ],
 )
 def test_what_cannot_be_used_is_refused(tmp_path, registry, given, message):
