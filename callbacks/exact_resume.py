@@ -61,7 +61,8 @@ class ExactResume(ExplainedOnce):
     on in a validation right behind the resume, too.
 
     It does not hold generators that a model or data set owns. Lightning does not step a `ReduceLROnPlateau` at the end
-    of the epoch in which a run is resumed. An epoch that ``max_steps`` cut off goes on, where there are more steps now.
+    of the epoch in which a run is resumed; this callback has it stepped, unless the checkpoint is of a version that did
+    not hold the value. An epoch that ``max_steps`` cut off goes on, where there are more steps now.
     Operations without deterministic algorithm stay what they are (``Trainer(deterministic=True)``).
 
     Raises:
@@ -130,6 +131,9 @@ class ExactResume(ExplainedOnce):
         if not self._is_of_a_group:
             put_back(trainer, pl_module, state["sums"])
             self._has_put_back = True
+            stages = trainer.fit_loop.restarted_on_epoch_end, trainer.fit_loop.resumed_on_epoch_end
+            if any(stages) and _knows_all_monitors(trainer):
+                trainer.fit_loop.epoch_loop.update_lr_schedulers("epoch", update_plateau_schedulers=True)
             go_on_behind_a_batch(trainer, is_counted=self._was_cut_off)
 
     @override
@@ -145,6 +149,8 @@ class ExactResume(ExplainedOnce):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Leave the sums to Lightning, which forgets them behind this hook."""
         self._has_put_back = False
+        if trainer.fit_loop.restarting and not self._is_of_a_group and _knows_all_monitors(trainer):
+            trainer.fit_loop._restarting = False  # else Lightning would leave out what looks at a metric
 
     def _set_loaders(self, trainer: Trainer, states: list[dict[str, Any]]) -> None:
         """Let the loaders go on within the epoch."""
@@ -210,6 +216,12 @@ def _checked_states(state_dict: object) -> list[dict[str, Any]]:
         check_sums(state["sums"])
         check_metrics(state["metrics"])
     return states
+
+
+def _knows_all_monitors(trainer: Trainer) -> bool:
+    """Tell whether schedulers that look at a metric have it: checkpoints of earlier versions do not hold the values."""
+    monitors = [config.monitor for config in trainer.lr_scheduler_configs if config.reduce_on_plateau]
+    return all(monitor in trainer.callback_metrics for monitor in monitors)
 
 
 def leave_epoch_unfinished(fit_loop: dict[str, Any]) -> None:

@@ -140,6 +140,53 @@ def test_every_checkpoint_leads_to_the_same_end(tmp_path, options, validated, ch
             assert torch.equal(a, b), (path.stem, name)
 
 
+class OnPlateau(Drawing):
+    """A rate that falls at the end of every epoch, by what validation or training found."""
+
+    monitor = "val_loss"
+
+    def rates(self):
+        return [group["lr"] for group in self.trainer.optimizers[0].param_groups]
+
+    def configure_optimizers(self):
+        optimizer = super().configure_optimizers()
+        self.first_rates = [group["lr"] for group in optimizer.param_groups]
+        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=10.0)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": self.monitor}}
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        self.log("mean_loss", loss, on_step=False, on_epoch=True)
+        return loss
+
+
+class OnTraining(OnPlateau):
+    monitor = "mean_loss"
+
+
+@pytest.mark.parametrize(
+    ("net", "options"),
+    [
+        (OnPlateau, {"max_epochs": 4}),
+        (OnPlateau, {"max_epochs": 4, "val_check_interval": 2}),
+        (OnPlateau, {**STEPS, "val_check_interval": 3}),
+        (OnTraining, {"max_epochs": 4}),
+        (OnTraining, {"max_epochs": 4, "check_val_every_n_epoch": 2}),
+        (OnTraining, {**STEPS, "val_check_interval": 3}),
+    ],
+)
+def test_a_scheduler_that_looks_at_a_metric_goes_on(tmp_path, net, options):
+    whole = run(tmp_path, options, SaveEverywhere(tmp_path), validated=True, swapped=False, net=net)
+    rates = whole.rates()
+    assert rates == pytest.approx([1e-4 * rate for rate in whole.first_rates])
+    for path in sorted(tmp_path.glob("*.ckpt"))[::2]:
+        resumed = run(tmp_path / path.stem, options, validated=True, swapped=False, net=net, ckpt_path=path, seed=5)
+        if resumed.events:
+            assert resumed.rates() == rates, path.stem
+        for (name, a), b in zip(whole.state_dict().items(), resumed.state_dict().values(), strict=True):
+            assert torch.equal(a, b), (path.stem, name)
+
+
 def test_without_the_callback_the_run_is_another(tmp_path):
     """What the test above compares does depend on the callback."""
     whole = run(tmp_path, {"max_epochs": 2}, SaveEverywhere(tmp_path))
