@@ -64,7 +64,7 @@ class Differences:
         """
         self.count += len(reference) if reference.ndim else 1
         r = overflowed(reference.astype(np.float64), self.dtype)
-        if filled is not None and output is not None:
+        if filled is not None and output is not None and output.shape == r.shape:
             r = np.where(filled, output.astype(np.float64), r)
         computed = np.isfinite(r) if filled is None else np.isfinite(r) & ~filled
         self.scale = max(self.scale, float(np.abs(r[computed]).max(initial=0.0)))

@@ -66,6 +66,9 @@ def test_an_output_of_another_shape_is_infinitely_wrong():
     found = Differences()
     found.add(np.zeros((2, 3)), np.zeros((2, 4)))
     assert found.relative(1.0, 0.0) == float("inf")
+    filled = Differences()
+    filled.add(np.zeros((2, 3)), np.zeros((2, 4)), filled=np.zeros((2, 4), dtype=bool))
+    assert filled.relative(1.0, 0.0) == float("inf")
 
 
 def test_a_changed_class_counts_as_a_flip_only_beyond_the_margin():
