@@ -26,7 +26,7 @@ def fills(output: np.ndarray, own: np.ndarray | None, exact: np.ndarray, dtype: 
     agreed = np.isfinite(y) if own is None else np.isfinite(y) & (y == own.astype(np.float64))
     same = agreed & (y == r)
     rest = float(np.abs(r[np.isfinite(r) & ~same]).max(initial=0.0))
-    large = same & (np.abs(y) >= max(_FILL, _BEYOND_THE_REST * rest))
+    large: np.ndarray = same & (np.abs(y) >= max(_FILL, _BEYOND_THE_REST * rest))
     return large if own is None else large | (agreed & np.isinf(r))
 
 

@@ -137,8 +137,9 @@ def _cross_entropy(input: Tensor, target: Tensor, *args: Any, **given: Any) -> T
         (given[name] is usual or given[name] == usual) for name, usual in _USUAL_LOSS.items() if name in given
     )
     if not is_usual or input.ndim != 2 or target.ndim != 1:
-        return _weighted(functional.cross_entropy, (input, target, *args), given)
-    outputs: Tensor = mapped_call(CrossEntropyUnderVmap, input, target)
+        outputs: Tensor = _weighted(functional.cross_entropy, (input, target, *args), given)
+    else:
+        outputs = mapped_call(CrossEntropyUnderVmap, input, target)
     return outputs
 
 

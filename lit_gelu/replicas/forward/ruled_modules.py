@@ -55,7 +55,7 @@ class _OfOthers(dict[str, Any]):
     def _refuse(self, *_: Any) -> Any:
         raise NotReplicableError(_reads(", ".join(sorted(self.names)), self.path))
 
-    __iter__ = __len__ = __reversed__ = keys = values = items = copy = _refuse  # type: ignore[assignment]
+    __iter__ = __len__ = __reversed__ = keys = values = items = copy = _refuse
 
     def __contains__(self, name: object) -> bool:
         return name in self.names and self._refuse()
@@ -63,16 +63,22 @@ class _OfOthers(dict[str, Any]):
 
 def become_ruled(module: nn.Module, rule: ActivationRule) -> None:
     """Let a rule stand for an activation wherever the template holds it, also in lists and under several names."""
-    named = [{"_parameters": dict(m.named_parameters()), "_buffers": dict(m.named_buffers())} for m in rule.modules]
+    named = [_tensors_of(own) for own in rule.modules]
     kinds = {frozenset(name for tensors in held.values() for name in tensors) for held in named}
-    own = {"_parameters": dict(module.named_parameters()), "_buffers": dict(module.named_buffers())}
+    own = _tensors_of(module)
     module.__class__ = _kind(rule)
     vars(module).clear()
     nn.Module.__init__(module)
-    vars(module).update(rule=rule, differing=frozenset[str]() if len(kinds) == 1 else frozenset().union(*kinds))
-    if len(kinds) == 1:  # also those of layers in it, whose names have dots here as in the members
+    differing = frozenset(name for kind in kinds for name in kind if len(kinds) > 1)
+    vars(module).update(rule=rule, differing=differing)
+    if not differing:  # also those of layers in it, whose names have dots here as in the members
         for held in _HELD:
             vars(module)[held].update(own[held])
+
+
+def _tensors_of(module: nn.Module) -> dict[str, dict[str, Tensor]]:
+    """Return parameters and buffers by name, as a module holds them."""
+    return {"_parameters": dict(module.named_parameters()), "_buffers": dict(module.named_buffers())}
 
 
 def _kind(rule: ActivationRule) -> type[Ruled]:
