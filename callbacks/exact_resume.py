@@ -4,6 +4,7 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
+from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from torch.utils import _pytree as pytree
@@ -62,7 +63,8 @@ class ExactResume(ExplainedOnce):
 
     It does not hold generators that a model or data set owns. Lightning does not step a `ReduceLROnPlateau` at the end
     of the epoch in which a run is resumed; this callback has it stepped, unless the checkpoint is of a version that did
-    not hold the value. An epoch that ``max_steps`` cut off goes on, where there are more steps now.
+    not hold the value. One with ``interval="step"`` misses the step of the last batch. An epoch that ``max_steps`` cut
+    off goes on, where there are more steps now.
     Operations without deterministic algorithm stay what they are (``Trainer(deterministic=True)``).
 
     Raises:
@@ -78,6 +80,8 @@ class ExactResume(ExplainedOnce):
         self._is_of_a_group = False  # which sees to its own place in the epoch
         self._has_put_back = False  # sums of an epoch that has not ended since
         self._was_cut_off = False  # the epoch that the checkpoint is of, by max_steps
+        self._has_metrics = False  # whether the checkpoint did hold them
+        self._put_back: dict[str, Tensor] = {}  # those that nothing has logged since
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -92,11 +96,12 @@ class ExactResume(ExplainedOnce):
         """Return the states of all ranks; called on all of them."""
         loaders, gradients = [loader.state_dict() for loader in self._loaders()], self._gradients()
         sums = {} if self._trainer is None else logged_sums(self._trainer)
-        metrics = {} if self._trainer is None else logged_metrics(self._trainer)
+        metrics = None if self._trainer is None else logged_metrics(self._trainer)
         if is_one_of_several():
             gradients = {name: gradient.cpu() for name, gradient in gradients.items()}
         kept = {"generators": random_states(), "loaders": loaders, "gradients": gradients}
-        return {"ranks": gathered({**kept, "sums": sums, "metrics": metrics})}
+        cut_off = self._trainer is not None and is_cut_off(self._trainer)
+        return {"ranks": gathered({**kept, "sums": sums, "metrics": metrics, "cut_off": cut_off})}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -108,8 +113,11 @@ class ExactResume(ExplainedOnce):
         """Let Lightning see a checkpoint of an epoch's last batch as one from just before the epoch's validation."""
         self._is_of_a_group = REPLICAS_KEY in checkpoint
         if self.state_key in checkpoint.get("callbacks", {}) and not self._is_of_a_group:
+            states = _checked_states(checkpoint["callbacks"][self.state_key])
             leave_epoch_unfinished(checkpoint["loops"]["fit_loop"])
-            self._was_cut_off = go_on_within_epoch(checkpoint["loops"]["fit_loop"])
+            self._was_cut_off = states[0]["cut_off"]
+            if self._was_cut_off:
+                go_on_within_epoch(checkpoint["loops"]["fit_loop"])
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -127,13 +135,13 @@ class ExactResume(ExplainedOnce):
         set_random_states(state["generators"])
         resume_accumulation(trainer)
         self._set_gradients(trainer, pl_module, state["gradients"])
-        put_metrics_back(trainer, pl_module, state["metrics"])
+        self._has_metrics = state["metrics"] is not None
+        self._put_back = put_metrics_back(trainer, pl_module, state["metrics"] or {})
         if not self._is_of_a_group:
             put_back(trainer, pl_module, state["sums"])
             self._has_put_back = True
-            stages = trainer.fit_loop.restarted_on_epoch_end, trainer.fit_loop.resumed_on_epoch_end
-            if any(stages) and _knows_all_monitors(trainer):
-                trainer.fit_loop.epoch_loop.update_lr_schedulers("epoch", update_plateau_schedulers=True)
+            if self._has_metrics:
+                step_on_plateau(trainer)
             go_on_behind_a_batch(trainer, is_counted=self._was_cut_off)
 
     @override
@@ -146,10 +154,31 @@ class ExactResume(ExplainedOnce):
             self._has_put_back = False
 
     @override
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Count a validation that Lightning took for one that had begun: else one behind it would be made twice."""
+        counts: Any = trainer.fit_loop.epoch_loop.val_loop.batch_progress.total
+        if trainer.state.fn == TrainerFn.FITTING:
+            counts.ready = counts.started = counts.processed = counts.completed
+
+    @override
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Say once what is looked at and is no longer logged: Lightning would end a new run with an error."""
+        if trainer.sanity_checking or not self._put_back:
+            return
+        now, put_back = trainer.callback_metrics, self._put_back
+        self._put_back = {}
+        old = [name for name in sorted(_monitors(trainer)) if name in put_back and now.get(name) is put_back[name]]
+        if old and trainer.state.fn == TrainerFn.FITTING and not trainer.fit_loop.restarting:
+            rank_zero_warn(
+                f"{', '.join(map(repr, old))} is of before the run was resumed: nothing has logged it since, also in "
+                "validation. What monitors it goes on with the old value. Log it, or monitor another."
+            )
+
+    @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Leave the sums to Lightning, which forgets them behind this hook."""
         self._has_put_back = False
-        if trainer.fit_loop.restarting and not self._is_of_a_group and _knows_all_monitors(trainer):
+        if trainer.fit_loop.restarting and not self._is_of_a_group and self._has_metrics:
             trainer.fit_loop._restarting = False  # else Lightning would leave out what looks at a metric
 
     def _set_loaders(self, trainer: Trainer, states: list[dict[str, Any]]) -> None:
@@ -207,8 +236,8 @@ def _checked_states(state_dict: object) -> list[dict[str, Any]]:
     ranks = state_dict.get("ranks") if isinstance(state_dict, dict) else None
     if not isinstance(ranks, list) or not all(isinstance(rank, dict) for rank in ranks):
         raise CorruptDataError(f"{_DAMAGED}it has no list of ranks. {_REMEDY}")
-    states = [{"gradients": {}, "sums": {}, "metrics": {}, **rank} for rank in ranks]
-    kinds = {"generators": dict, "loaders": list, "gradients": dict, "sums": dict, "metrics": dict}
+    states = [{"gradients": {}, "sums": {}, "metrics": None, "cut_off": False, **rank} for rank in ranks]
+    kinds = {"generators": dict, "loaders": list, "gradients": dict, "sums": dict, "cut_off": bool}
     for key, kind in kinds.items():
         if not all(isinstance(state.get(key), kind) for state in states):
             raise CorruptDataError(f"{_DAMAGED}a rank's {key} are missing, or no {kind.__name__}. {_REMEDY}")
@@ -218,10 +247,30 @@ def _checked_states(state_dict: object) -> list[dict[str, Any]]:
     return states
 
 
-def _knows_all_monitors(trainer: Trainer) -> bool:
-    """Tell whether schedulers that look at a metric have it: checkpoints of earlier versions do not hold the values."""
-    monitors = [config.monitor for config in trainer.lr_scheduler_configs if config.reduce_on_plateau]
-    return all(monitor in trainer.callback_metrics for monitor in monitors)
+def _monitors(trainer: Trainer) -> set[str]:
+    """Return the metrics that callbacks and schedulers look at."""
+    of_callbacks = (getattr(callback, "monitor", None) for callback in callbacks_of(trainer))
+    names = (*of_callbacks, *(config.monitor for config in trainer.lr_scheduler_configs))
+    return {name for name in names if isinstance(name, str)}
+
+
+def step_on_plateau(trainer: Trainer) -> None:
+    """Step what looks at a metric, of a checkpoint of an epoch's end: that was to come behind it."""
+    loop, configs = trainer.fit_loop, [config for config in trainer.lr_scheduler_configs if config.reduce_on_plateau]
+    are_known = all(config.monitor in trainer.callback_metrics for config in configs if config.strict)
+    if not configs or not are_known or not (loop.restarted_on_epoch_end or loop.resumed_on_epoch_end):
+        return
+    counts: Any = loop.epoch_progress.current
+    completed, counts.completed = counts.completed, counts.processed - 1  # Lightning counts the epoch by now
+    loop.epoch_loop.update_lr_schedulers("epoch", update_plateau_schedulers=True)
+    counts.completed = completed
+
+
+def is_cut_off(trainer: Trainer) -> bool:
+    """Tell whether ``max_steps`` has ended the run within an epoch."""
+    batches = trainer.fit_loop.epoch_loop.batch_progress
+    is_over: bool = trainer.global_step >= trainer.max_steps != -1
+    return is_over and batches.current.ready > 0 and not batches.is_last_batch
 
 
 def leave_epoch_unfinished(fit_loop: dict[str, Any]) -> None:
@@ -238,15 +287,12 @@ def leave_epoch_unfinished(fit_loop: dict[str, Any]) -> None:
         validation.update({"ready": 1, "started": 1, "processed": 0, "completed": 0})
 
 
-def go_on_within_epoch(fit_loop: dict[str, Any]) -> bool:
-    """Change a loop's saved state, if `max_steps` cut its epoch off: the epoch is not over; return whether it did."""
-    epoch, batch = fit_loop["epoch_progress"], fit_loop["epoch_loop.batch_progress"]
-    is_within = batch["current"]["ready"] > 0 and not batch["is_last_batch"]
-    if not is_within or epoch["current"]["ready"] != epoch["current"]["processed"]:
-        return False
-    for count in epoch.values():
-        count["processed"] = count["completed"] = count["started"] - 1
-    return True
+def go_on_within_epoch(fit_loop: dict[str, Any]) -> None:
+    """Change a loop's saved state, whose epoch ``max_steps`` has cut off: the epoch is not over."""
+    epoch = fit_loop["epoch_progress"]
+    if epoch["current"]["ready"] == epoch["current"]["processed"]:
+        for count in epoch.values():
+            count["processed"] = count["completed"] = count["started"] - 1
 
 
 def go_on_behind_a_batch(trainer: Trainer, *, is_counted: bool = False) -> None:

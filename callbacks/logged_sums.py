@@ -11,6 +11,7 @@ from lightning.pytorch.trainer.connectors.logger_connector.result import (
     _ResultMetric,
     _Sync,
 )
+from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 
 from lit_gelu.data.errors import CorruptDataError
@@ -23,7 +24,9 @@ _REDUCTIONS: dict[str, Callable[..., Any]] = {
 _NAMES = {function: name for name, function in _REDUCTIONS.items()}
 _TEXTS = ("fx", "name")
 _FLAGS = ("prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx")
-_DAMAGED = "What ExactResume kept of the logged metrics is damaged. Resume from another file."
+_DAMAGED = (
+    "What ExactResume kept of the logged metrics is damaged. Resume from another checkpoint, or leave ExactResume out."
+)
 
 LoggedSums = dict[str, dict[str, Any]]
 """By Lightning's key of a metric: the arguments of ``self.log`` that it had, ``value``, ``count``, as plain data."""
@@ -34,15 +37,19 @@ def logged_sums(trainer: Trainer) -> LoggedSums:
     return {key: _plain(metric) for key, metric in _results(trainer).items() if _is_kept(metric)}
 
 
-def logged_metrics(trainer: Trainer) -> dict[str, Tensor]:
-    """Return the latest values by name, as callbacks see them; of validations, and of epochs before, too."""
+def logged_metrics(trainer: Trainer) -> dict[str, Tensor] | None:
+    """Return a fit's latest values by name, as callbacks see them; of validations, and of epochs before, too."""
+    if trainer.state.fn != TrainerFn.FITTING:
+        return None
     metrics = trainer.callback_metrics.items()
     return {name: value.detach().cpu().clone() for name, value in metrics if _is_scalar(value)}
 
 
-def put_metrics_back(trainer: Trainer, module: LightningModule, metrics: dict[str, Tensor]) -> None:
-    """Let callbacks see what they saw last, until it is logged again."""
-    trainer.callback_metrics.update({name: value.to(module.device) for name, value in metrics.items()})
+def put_metrics_back(trainer: Trainer, module: LightningModule, metrics: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Let callbacks see what they saw last, until it is logged again; return that."""
+    found = {name: value.to(module.device) for name, value in metrics.items()}
+    trainer.callback_metrics.update(found)
+    return found
 
 
 def put_back(trainer: Trainer, module: LightningModule, sums: LoggedSums) -> None:
@@ -60,9 +67,13 @@ def forget(trainer: Trainer) -> None:
     trainer._logger_connector._first_loop_iter = None
 
 
-def check_metrics(metrics: dict[str, Tensor]) -> None:
+def check_metrics(metrics: object) -> None:
     """Refuse what `logged_metrics` does not return."""
-    if not all(isinstance(name, str) and _is_scalar(value) for name, value in metrics.items()):
+    if metrics is None:
+        return
+    if not isinstance(metrics, dict) or not all(
+        isinstance(name, str) and _is_scalar(value) for name, value in metrics.items()
+    ):
         raise CorruptDataError(_DAMAGED)
 
 

@@ -107,6 +107,7 @@ class MeasurementSchedule:
             return
         steps, epochs = steps_of_run(trainer), trainer.max_epochs
         of_epoch = steps_of_epoch(trainer)
+        is_known = trainer.lightning_module.automatic_optimization  # else a batch may be any number of steps
         if self.every_n_steps is not None and steps < self.every_n_steps:
             rank_zero_warn(
                 f"{name}(every_n_steps={self.every_n_steps}) will measure nothing: this run has {steps} steps. Set "
@@ -117,7 +118,7 @@ class MeasurementSchedule:
                 f"{name}(every_n_epochs={self.every_n_epochs}) will measure nothing: this run has {epochs} epochs. Set "
                 f"every_n_epochs to {epochs} or less."
             )
-        elif self.every_n_epochs is not None and steps < self.every_n_epochs * of_epoch < math.inf:
+        elif self.every_n_epochs is not None and is_known and steps < self.every_n_epochs * of_epoch < math.inf:
             rank_zero_warn(
                 f"{name}(every_n_epochs={self.every_n_epochs}) will measure nothing: this run has {steps} steps, an "
                 f"epoch {of_epoch}. Set every_n_steps to {steps} or less."

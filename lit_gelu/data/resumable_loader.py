@@ -121,7 +121,9 @@ class ResumableDataLoader(DataLoader[T_co]):
         return self._batches()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the present pass is, as plain data."""
+        """Return where the present pass is, or the one that was loaded if no batch was taken since, as plain data."""
+        if self._resume is not None:
+            return {"again": False, **self._resume}
         return {"taken": self._taken, "start": self._start, "again": self._again}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from callback_helpers import SmallNet, collected_warnings, dataset, loader, quiet_trainer
 from lightning.pytorch import Callback
-from lightning.pytorch.callbacks import GradientAccumulationScheduler
+from lightning.pytorch.callbacks import EarlyStopping, GradientAccumulationScheduler
 from torch.utils.data import DataLoader
 
 from lit_gelu.callbacks import ActivationSwap, ExactResume, UnsupportedRunError
@@ -144,6 +144,7 @@ class OnPlateau(Drawing):
     """A rate that falls at the end of every epoch, by what validation or training found."""
 
     monitor = "val_loss"
+    frequency = 1
 
     def rates(self):
         return [group["lr"] for group in self.trainer.optimizers[0].param_groups]
@@ -152,7 +153,10 @@ class OnPlateau(Drawing):
         optimizer = super().configure_optimizers()
         self.first_rates = [group["lr"] for group in optimizer.param_groups]
         scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=10.0)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": self.monitor}}
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": scheduler, "monitor": self.monitor, "frequency": self.frequency},
+        }
 
     def training_step(self, batch, batch_idx):
         loss = super().training_step(batch, batch_idx)
@@ -164,12 +168,29 @@ class OnTraining(OnPlateau):
     monitor = "mean_loss"
 
 
+class EverySecond(OnPlateau):
+    frequency = 2
+
+
+class AtTheEnd(OnPlateau):
+    """What it looks at is logged in the module's last hook."""
+
+    monitor = "late"
+
+    def on_train_epoch_end(self):
+        super().on_train_epoch_end()
+        self.log("late", 1.0 + self.trainer.current_epoch)
+
+
 @pytest.mark.parametrize(
     ("net", "options"),
     [
         (OnPlateau, {"max_epochs": 4}),
         (OnPlateau, {"max_epochs": 4, "val_check_interval": 2}),
         (OnPlateau, {**STEPS, "val_check_interval": 3}),
+        (EverySecond, {"max_epochs": 4}),
+        (EverySecond, STEPS),
+        (AtTheEnd, {"max_epochs": 4}),
         (OnTraining, {"max_epochs": 4}),
         (OnTraining, {"max_epochs": 4, "check_val_every_n_epoch": 2}),
         (OnTraining, {**STEPS, "val_check_interval": 3}),
@@ -178,13 +199,62 @@ class OnTraining(OnPlateau):
 def test_a_scheduler_that_looks_at_a_metric_goes_on(tmp_path, net, options):
     whole = run(tmp_path, options, SaveEverywhere(tmp_path), validated=True, swapped=False, net=net)
     rates = whole.rates()
-    assert rates == pytest.approx([1e-4 * rate for rate in whole.first_rates])
+    assert rates == pytest.approx([0.1 ** (4 // net.frequency) * rate for rate in whole.first_rates])
     for path in sorted(tmp_path.glob("*.ckpt"))[::2]:
+        if net is AtTheEnd and path.name == "epoch4.ckpt":
+            continue  # saved before the module's hook has logged the first value
         resumed = run(tmp_path / path.stem, options, validated=True, swapped=False, net=net, ckpt_path=path, seed=5)
         if resumed.events:
             assert resumed.rates() == rates, path.stem
         for (name, a), b in zip(whole.state_dict().items(), resumed.state_dict().values(), strict=True):
             assert torch.equal(a, b), (path.stem, name)
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter(dataset())
+
+
+def test_an_epoch_of_a_stream_that_ends_before_its_limit_is_over(tmp_path):
+    def fit(ckpt_path=None, *callbacks):
+        model = Drawing()
+        trainer = quiet_trainer(tmp_path, ExactResume(), *callbacks, max_epochs=3, limit_train_batches=10)
+        trainer.fit(model, ResumableDataLoader(Stream(), batch_size=8), ckpt_path=ckpt_path)
+        return model
+
+    with collected_warnings(""):
+        whole = fit(None, SaveEverywhere(tmp_path))
+        for epoch, name in enumerate(("epoch4", "epoch8", "epoch12")):
+            resumed = fit(tmp_path / f"{name}.ckpt")
+            assert resumed.losses == whole.losses[4 * (epoch + 1) :], name
+
+
+@pytest.mark.parametrize("place", [2, 4])
+def test_a_resumed_run_is_resumed_again(tmp_path, place):
+    options, first, second = {"max_epochs": 2, "val_check_interval": 2}, tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    whole = run(tmp_path, options, SaveEverywhere(first), validated=True)
+    saving = SaveEverywhere(second)
+    resumed = run(second, options, saving, validated=True, ckpt_path=first / f"batch{place}.ckpt", seed=4)
+    for path, behind in saving.seen.items():
+        again = run(tmp_path / path.stem, options, validated=True, ckpt_path=path, seed=5)
+        assert again.events == resumed.events[behind:], path.stem
+        assert again.losses == whole.losses[len(whole.losses) - len(again.losses) :], path.stem
+
+
+def test_a_metric_that_is_logged_no_longer_is_named(tmp_path):
+    class Renamed(Drawing):
+        def validation_step(self, batch, batch_idx):
+            self.log("valid_loss", torch.nn.functional.cross_entropy(self(batch[0]), batch[1]))
+
+    stopping = EarlyStopping("val_loss", patience=9)
+    run(tmp_path, {"max_epochs": 1}, SaveEverywhere(tmp_path), validated=True)
+    trainer = quiet_trainer(tmp_path, ExactResume(), stopping, max_epochs=3)
+    with collected_warnings("nothing has logged it since") as found:
+        trainer.fit(Renamed(), loader(), loader(16), ckpt_path=tmp_path / "epoch4.ckpt")
+    assert len(found) == 1
+    assert "'val_loss' is of before" in str(found[0])
 
 
 def test_without_the_callback_the_run_is_another(tmp_path):

@@ -78,6 +78,16 @@ def test_going_on_leaves_no_trace_in_the_generators():
     assert random.getstate() == before[1]
 
 
+def test_what_was_loaded_is_saved_until_a_batch_is_taken():
+    first = ResumableDataLoader(range(6), batch_size=2, shuffle=True)
+    batches = iter(first)
+    next(batches)
+    second, third = (ResumableDataLoader(range(6), batch_size=2, shuffle=True) for _ in range(2))
+    second.load_state_dict(first.state_dict())
+    third.load_state_dict(second.state_dict())
+    assert torch.equal(torch.stack(list(third)), torch.stack(list(batches)))
+
+
 def test_after_a_finished_pass_comes_a_new_one():
     whole = loader()
     for state in ({"taken": 0, "start": None}, None):

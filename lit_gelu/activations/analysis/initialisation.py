@@ -230,8 +230,9 @@ def fed_layers(model: nn.Module, registry: Names) -> list[FedLayer]:
             feed = None
         elif not isinstance(module, nn.Identity) and registry.entry_of(module) is not None:
             spec = registry.spec_of(module)
-            has_parameters = any(True for _ in module.parameters())  # they may have moved from where the spec has them
-            feed = module if spec.opaque or has_parameters else spec
+            # Parameters may have moved from where the spec has them; on the meta device there are none to be read.
+            has_values = any(not parameter.is_meta for parameter in module.parameters())
+            feed = module if spec.opaque or has_values else spec
     return list(rows.values())
 
 

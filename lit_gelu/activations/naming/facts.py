@@ -1,7 +1,10 @@
 """What is known of an activation: the facts that its author states, and those computed from the function itself."""
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Real
+from typing import Any
 
 from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.naming.spec import ActivationSpec
@@ -54,7 +57,7 @@ class ActivationFacts:
                 f"smoothness={shown(smoothness)} is not accepted. Give the number of continuous derivatives, from 0 "
                 "on, math.inf for all, or None to state nothing."
             )
-        if not (isinstance(kinks, tuple | list) and all(map(_is_pair, kinks))):
+        if not (isinstance(kinks, Iterable) and all(map(_is_pair, kinks))):
             raise ActivationArgumentError(
                 f"kinks={shown(kinks)} is not accepted. Give a pair for each kink, its place and by how much f' jumps "
                 "there, such as kinks=((0.0, 1.0),)."
@@ -65,8 +68,12 @@ def _is_number(value: object) -> bool:
     return isinstance(value, Real)  # of NumPy's too
 
 
-def _is_pair(value: object) -> bool:
-    return isinstance(value, tuple | list) and len(value) == 2 and all(map(_is_number, value))
+def _is_pair(value: Any) -> bool:
+    try:
+        place, jump = map(float, value)  # also of arrays and tensors
+    except (TypeError, ValueError):
+        return False
+    return not math.isnan(place + jump)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from lit_gelu.replicas.forward.function_rules import RulesForFunctions, drop
 from lit_gelu.replicas.forward.hidden import NO_VMAP, hide, hide_hyper_parameters, hide_metric
 from lit_gelu.replicas.forward.keyed_rules import KeyedDropoutRule
 from lit_gelu.replicas.forward.log_options import LogOptions, as_figure, keep
-from lit_gelu.replicas.forward.ruled_modules import Ruled, become_ruled, without_own_tensors
+from lit_gelu.replicas.forward.ruled_modules import Ruled, become_ruled, without_own_parts
 from lit_gelu.replicas.forward.rules import ActivationRule, DropoutRule
 from lit_gelu.replicas.forward.under_vmap import TensorPlaces, part_of
 from lit_gelu.replicas.membership.alike import activation_paths, registry_of
@@ -242,7 +242,7 @@ class VmapForward:
         self.streams, self.step = streams, _MemberStep(template, self.logged_as)  # type: ignore[arg-type] # of a group
         self.places = TensorPlaces(template, ', or give the group executor="loop"')
         self.with_modes = [*self.step.modules(), *self.own_activations.modules()]
-        self.ruled = [module for module in template.modules() if isinstance(module, Ruled)]
+        self.ruled = [module for module in template.modules() if type(module) is Ruled]
         self._seen = SeenModules([template])
 
     def losses(self, batch: Any, index: int) -> tuple[Tensor, Logged]:
@@ -251,7 +251,7 @@ class VmapForward:
         tensors = [found[name] for name in self.places.names]
 
         def one(sample: Any, *own: Tensor) -> tuple[Tensor, Logged]:
-            with self.places.holding(own), without_own_tensors(self.ruled):
+            with self.places.holding(own), without_own_parts(self.ruled):
                 outputs: tuple[Tensor, Logged] = self.step(sample, index)
             return outputs
 

@@ -11,18 +11,25 @@ from lit_gelu.replicas.forward.hidden import NO_VMAP
 from lit_gelu.replicas.forward.rules import ActivationRule, RuleUnderVmap
 from lit_gelu.replicas.forward.under_vmap import mapped_call
 
-_HELD = ("_parameters", "_buffers")
+_PLAIN = frozenset({bool, int, float, str, type(None)})
 
 
 class Ruled(nn.Module):
     """Computes by a rule what the members' activations do.
 
-    Its parameters and buffers are those of the activations where all have the same ones: a penalty in a training step
-    may read them. Where they have not, ``differing`` has the names, and reading any is an error in a step.
+    It says that it is of the activations' class, where they have one, and its parameters and buffers are theirs, where
+    all have the same ones: a penalty in a training step may look for it and read them. What else they hold is read
+    where it is the same number or text in all. Other reads are errors, in a step.
     """
 
     rule: ActivationRule
-    differing: frozenset[str]
+    differing: dict[str, frozenset[str]]  # names of tensors that not all members have, and of layers, by where they are
+
+    @property
+    def __class__(self) -> type:  # type: ignore[override]
+        """The activations' class, for ``isinstance``: nothing of it is inherited, as no member's state is here."""
+        kinds = {type(module) for module in vars(self)["rule"].modules} if "rule" in vars(self) else set()
+        return kinds.pop() if len(kinds) == 1 else Ruled
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Apply the rule to all replicas."""
@@ -33,20 +40,26 @@ class Ruled(nn.Module):
         """Set the mode of the members' activations, too."""
         for module in self.rule.modules:
             module.train(mode)
-        return super().train(mode)
+        self.training = mode
+        return self
 
     def __getattr__(self, name: str) -> Any:
-        """Refuse to read what a member's activation has and this has not."""
+        """Read what is the same in all members' activations; refuse what is not."""
         try:
             return super().__getattr__(name)
         except AttributeError:
-            if any(hasattr(module, name) for module in vars(self)["rule"].modules):
-                raise NotReplicableError(_reads(name, vars(self)["rule"].path)) from None
-            raise
+            rule = vars(self)["rule"]
+            found = [getattr(module, name) for module in rule.modules if hasattr(module, name)]
+            if not found:
+                raise
+        is_plain = len(found) == len(rule.modules) and all(type(value) in _PLAIN for value in found)
+        if is_plain and len({(type(value), value) for value in found}) == 1:
+            return found[0]
+        raise NotReplicableError(_reads(name, rule.path))
 
 
 class _OfOthers(dict[str, Any]):
-    """Tensors that not all members have: to go through them, or to read one, is an error."""
+    """Tensors or layers that not all members have: to go through them, or to read one, is an error."""
 
     def __init__(self, names: frozenset[str], path: str) -> None:
         super().__init__()
@@ -63,17 +76,19 @@ class _OfOthers(dict[str, Any]):
 
 def become_ruled(module: nn.Module, rule: ActivationRule) -> None:
     """Let a rule stand for an activation wherever the template holds it, also in lists and under several names."""
-    named = [_tensors_of(own) for own in rule.modules]
-    kinds = {frozenset(name for tensors in held.values() for name in tensors) for held in named}
-    own = _tensors_of(module)
-    module.__class__ = _kind(rule)
+    of_members, own = [_tensors_of(one) for one in rule.modules], _tensors_of(module)
+    layers = frozenset(name for one in rule.modules for name, _ in one.named_children())
+    module.__class__ = Ruled
     vars(module).clear()
     nn.Module.__init__(module)
-    differing = frozenset(name for kind in kinds for name in kind if len(kinds) > 1)
+    differing = {"_modules": layers} if layers else {}
+    for held, tensors in own.items():  # also those of layers in it, whose names have dots here as in the members
+        kinds = {frozenset(of_member[held]) for of_member in of_members}
+        if len(kinds) == 1:
+            vars(module)[held].update(tensors)
+        else:
+            differing[held] = frozenset(name for kind in kinds for name in kind)
     vars(module).update(rule=rule, differing=differing)
-    if not differing:  # also those of layers in it, whose names have dots here as in the members
-        for held in _HELD:
-            vars(module)[held].update(own[held])
 
 
 def _tensors_of(module: nn.Module) -> dict[str, dict[str, Tensor]]:
@@ -81,26 +96,18 @@ def _tensors_of(module: nn.Module) -> dict[str, dict[str, Tensor]]:
     return {"_parameters": dict(module.named_parameters()), "_buffers": dict(module.named_buffers())}
 
 
-def _kind(rule: ActivationRule) -> type[Ruled]:
-    """Return `Ruled`, which is of the activations' class as well if they have one: a step may look for it."""
-    first, *others = {type(module) for module in rule.modules}
-    if others or type(first) is not type:
-        return Ruled
-    return type(first.__name__, (Ruled, first), {"__module__": first.__module__})
-
-
 @contextmanager
-def without_own_tensors(modules: Sequence[Ruled]) -> Iterator[None]:
-    """Refuse code that reads tensors of activations of which some members have others."""
-    apart = [vars(module) for module in modules if module.differing]
-    before = [[attributes[held] for held in _HELD] for attributes in apart]
-    for attributes in apart:
-        attributes.update(dict.fromkeys(_HELD, _OfOthers(attributes["differing"], attributes["rule"].path)))
+def without_own_parts(modules: Sequence[Ruled]) -> Iterator[None]:
+    """Refuse code that reads parts of activations which the members do not have in common."""
+    apart = [(vars(module), held) for module in modules for held in module.differing]
+    before = [attributes[held] for attributes, held in apart]
+    for attributes, held in apart:
+        attributes[held] = _OfOthers(attributes["differing"][held], attributes["rule"].path)
     try:
         yield
     finally:
-        for attributes, tensors in zip(apart, before, strict=True):
-            attributes.update(zip(_HELD, tensors, strict=True))
+        for (attributes, held), parts in zip(apart, before, strict=True):
+            attributes[held] = parts
 
 
 def _reads(names: str, path: str) -> str:

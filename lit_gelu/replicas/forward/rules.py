@@ -163,7 +163,7 @@ class ActivationRule:
             for name, run in groupby(zip(names, range(len(modules)), strict=True), key=lambda pair: pair[0])
         ]
         self.singly = [(name, [replica]) for replica, name in enumerate(names)]
-        self.own = [_names_in(member, own) for member, own in zip(stacks.modules, modules, strict=True)]
+        self.own = [stacks.names_in(replica, own) for replica, own in enumerate(modules)]
         self.written = self._written()
 
     def __call__(self, inputs: Tensor) -> Tensor:
@@ -208,12 +208,6 @@ class ActivationRule:
         with self.streams.of(replica):
             outputs: Tensor = functional_call(module, own, (inputs,)) if own else module(inputs)
         return outputs
-
-
-def _names_in(member: nn.Module, part: nn.Module) -> dict[str, str]:
-    """Return under which name a member, and so a stack, has each parameter of a part: its first one."""
-    names = {id(parameter): name for name, parameter in member.named_parameters()}
-    return {name: names[id(parameter)] for name, parameter in part.named_parameters()}
 
 
 def shared_function(module: nn.Module, registry: ActivationRegistry) -> str | None:

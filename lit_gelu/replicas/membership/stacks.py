@@ -28,6 +28,7 @@ class Stacks:
         self.modules = list(modules)
         self.tree = nn.Module()
         self.rows: dict[str, list[int]] = {}
+        self._names: dict[int, dict[int, str]] = {}  # by member, of parameters by identity
         kept = {name for module in self.modules for name in module.state_dict()}
         for name, members in _by_name(self.modules, nn.Module.named_parameters).items():
             stack = nn.Parameter(self._stacked(name, members), members[min(members)].requires_grad)
@@ -54,6 +55,14 @@ class Stacks:
                 for replica, part in zip(self.rows[name], tensor.unbind(0), strict=True):
                     own[replica][name] = part
         return own
+
+    def names_in(self, replica: int, part: nn.Module) -> dict[str, str]:
+        """Return under which name a stack is of each parameter of a member's part: a member's first one, of several."""
+        own = dict(part.named_parameters())
+        if own and replica not in self._names:
+            named = self.modules[replica].named_parameters()
+            self._names[replica] = {id(parameter): name for name, parameter in named}
+        return {name: self._names[replica][id(parameter)] for name, parameter in own.items()}
 
     def attach(self) -> None:
         """Let the members hold the stacks' parts: again, whenever stacks were moved or others took their place."""

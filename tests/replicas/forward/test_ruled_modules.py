@@ -7,7 +7,7 @@ from replica_runs import batched_products_are_single_ones, check_equal, trained_
 from torch import nn
 from torch.nn import functional
 
-from lit_gelu.activations import create
+from lit_gelu.activations import ActivationRegistry, create
 from lit_gelu.replicas import EagerExecutor, NotReplicableError, build_members
 
 SIZES = (12, 8, 4)
@@ -112,7 +112,53 @@ def test_parameters_that_some_members_have_are_not_read(penalty):
     assert [name for name, _ in executor.stacks.tree.named_parameters() if "net.1" in name] == ["net.1.weight"]
 
 
-def test_what_else_activations_hold_is_not_read():
+def test_what_else_activations_hold_is_read_where_it_is_the_same():
+    def alpha(module):
+        return module.net[1].alpha
+
+    def none(module):
+        return float(hasattr(module.net[1], "none_has_it") or getattr(module.net[1], "inplace", True))
+
+    made_a_step(alpha, "elu(alpha=0.3)", "elu(alpha=0.3)")
+    made_a_step(none, "elu", "elu")
     with pytest.raises(NotReplicableError, match="reads alpha of the activation"):
-        made_a_step(lambda module: module.net[1].alpha, "elu", "elu")
-    made_a_step(lambda module: float(hasattr(module.net[1], "none_has_it")), "elu", "elu")
+        made_a_step(alpha, "elu(alpha=0.3)", "elu")
+
+
+def test_buffers_are_read_where_parameters_differ():
+    made_a_step(lambda module: float(len(list(module.buffers()))), "prelu", "relu")
+
+
+class Scaled(nn.Module):
+    """A default of the class that the constructor overrides, and a layer of its own."""
+
+    scale = 1.0
+
+    def __init__(self):
+        super().__init__()
+        self.scale, self.inner = 3.0, nn.Linear(8, 8)
+
+    def forward(self, inputs):
+        return self.inner(inputs).tanh() * self.scale
+
+
+def test_an_own_class_is_never_half_read():
+    own = ActivationRegistry()
+    own.register("scaled")(Scaled)
+
+    def scale(module):
+        return 0.1 * module.net[1].scale * module.net[0].weight.square().sum()
+
+    def layers(module):
+        return sum(part.weight.square().sum() for part in module.modules() if isinstance(part, nn.Linear))
+
+    class Registered(Penalised):
+        def __init__(self, penalty):
+            super().__init__(penalty, "relu")
+            self.registry = own
+            self.net[1] = Scaled()
+
+    compare(Registered, [{"penalty": scale}] * 2)
+    with pytest.raises(NotReplicableError, match="reads inner of the activation"):
+        compare(Registered, [{"penalty": layers}] * 2, kinds=("vmap",))
+    compare(Registered, [{"penalty": layers}] * 2, kinds=("loop",))
