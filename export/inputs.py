@@ -91,12 +91,20 @@ class OpenSize:
     dim: Any  # what torch.export takes for it
     named: bool = True  # whether the caller gave the name, and not one of torch's hints
     required: bool = True  # whether a module that fixes it is refused; not for Dim.AUTO, which leaves that to torch
+    given: Any = None  # of the batch, which is traced without bounds: what the caller gave for it
+
+    @property
+    def bounds(self) -> tuple[int | None, int | None]:
+        """The least and the largest that the caller's `Dim` allows."""
+        said = self.given or self.dim
+        return getattr(said, "min", None), getattr(said, "max", None)
 
 
-def batch_sizes(call: Call, name: str = BATCH) -> tuple[OpenSize, ...]:
+def batch_sizes(call: Call, name: str = BATCH, given: Any = None) -> tuple[OpenSize, ...]:
     """Return the open sizes of a call of which nothing else is said: the batch, in every input that has it."""
     rows = torch.export.Dim(name)
-    return tuple(OpenSize(place, 0, name, rows) for place, is_batched in enumerate(call.batched) if is_batched)
+    places = [place for place, is_batched in enumerate(call.batched) if is_batched]
+    return tuple(OpenSize(place, 0, name, rows, given=given) for place in places)
 
 
 def require_order(model: object, path: object) -> None:

@@ -31,7 +31,7 @@ def require_readable(given: Any) -> Any:
 
 def open_sizes(given: Any, call: Call, parameters: Sequence[str]) -> tuple[OpenSize, ...]:
     """Return the open sizes of a call: the batch, and what ``dynamic_shapes`` names."""
-    batch, found, first = {BATCH}, {}, {0}  # places of inputs whose first axis something is said of
+    batch, found, first, of_batch = {BATCH}, {}, {0}, None  # places of inputs whose first axis something is said of
     for name, axis, value in _entries(require_readable(given), call, parameters):
         size = _open_size(name, axis, value, call)
         place = call.names.index(name)
@@ -39,7 +39,7 @@ def open_sizes(given: Any, call: Call, parameters: Sequence[str]) -> tuple[OpenS
         if axis or not call.batched[place]:
             found[place, axis] = size
         elif size is not None and size.named:
-            batch = (batch - {BATCH}) | {size.name}
+            batch, of_batch = (batch - {BATCH}) | {size.name}, size.dim
     if len(batch) > 1:
         raise ExportOptionError(
             f"dynamic_shapes= calls the batch {' and '.join(map(repr, sorted(batch)))}. Give one name, or none."
@@ -48,7 +48,7 @@ def open_sizes(given: Any, call: Call, parameters: Sequence[str]) -> tuple[OpenS
     states = {
         place for (place, axis), size in found.items() if axis and size is not None and size.name in batch
     } - first
-    rows = (size for size in batch_sizes(call, *batch) if size.place not in states)
+    rows = (size for size in batch_sizes(call, *batch, given=of_batch) if size.place not in states)
     sizes = (*rows, *filter(None, found.values()))
     lengths: dict[str, int] = {}
     for size in sizes:

@@ -24,7 +24,7 @@ def fills(output: np.ndarray, own: np.ndarray | None, exact: np.ndarray, dtype: 
         return np.zeros(exact.shape, dtype=bool)
     y, r = output.astype(np.float64), overflowed(exact, dtype)
     agreed = np.isfinite(y) if own is None else np.isfinite(y) & (y == own.astype(np.float64))
-    same = agreed & (y == r)
+    same = agreed & (y == torch.from_numpy(r).to(dtype).double().numpy())  # the dtype may not hold what float64 does
     rest = float(np.abs(r[np.isfinite(r) & ~same]).max(initial=0.0))
     large: np.ndarray = same & (np.abs(y) >= max(_FILL, _BEYOND_THE_REST * rest))
     return large if own is None else large | (agreed & np.isinf(r))

@@ -1,5 +1,6 @@
 """Does a graph compute what the module computes at other sizes than the sample's? Asked before a file is written."""
 
+import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +27,8 @@ _ROWS = 2
 _ALIKE = 1e-3
 _FAILS = "forward fails"
 _SMALL = 2  # lower ends up to it are torch's own, which traces no size of 0 or 1
-_LARGE = 2048  # longer runs than that may take all memory, such as attention's, unless the sample is as long
+# Larger runs than that may take all memory, such as attention's, unless the sample is as large.
+_LARGE, _MOST_NUMBERS = 2048, 2**22
 _WEIGHTS_DO_NOT_FIT = "shapes cannot be multiplied"  # as torch says of a matrix product, such as that of nn.Linear
 _NOTHING = 1e-6  # what is left where an output should be 0
 
@@ -38,8 +40,7 @@ class OtherRun:
     sizes: Mapping[str, int]  # by the names that dynamic_shapes gave
     inputs: Batch
     outputs: tuple[Tensor, ...]
-    bound: str = ""  # of a run just beyond it: within what the graph holds, as torch.export.Dim takes it
-    may_be_bounded: bool = True  # whether dynamic_shapes= can say so, which it cannot of the batch
+    bounds: str = ""  # of a run just beyond them: within what the graph holds, as torch.export.Dim takes it
 
 
 def runs_at_other_sizes(flat: FlatModule, sizes: Sequence[OpenSize]) -> tuple[list[OtherRun], list[str]]:
@@ -127,25 +128,33 @@ def runs_beyond_bounds(
 ) -> tuple[list[OtherRun], list[str]]:
     """Run the module just beyond the bounds within which its graph was traced; say which could not be tried."""
     # Outside them forward takes another branch, or it refuses the size, as a convolution does below its kernel's.
-    runs, untried, batch = [], [], _batch(flat, sizes)
+    runs, untried = [], []
     for size in {size.name: size for size in sizes}.values():
         lower, upper = bounds.get(size.name, (0, None))
-        length = flat.call.tensors[size.place].shape[size.axis]
-        if upper is not None and upper + 1 > max(_LARGE, 4 * length):
-            untried.append(f"the graph was traced for {size.name!r} up to {upper}, and was not tried beyond.")
-            upper = None
-        beyond = [(upper + 1, f"max={upper}")] if upper is not None else []
-        beyond += [(lower - 1, f"min={lower}")] if lower > _SMALL else []
-        for n, bound in beyond:
-            run = _run(flat, sizes, {size.name: n})
-            if isinstance(run, OtherRun):
-                runs.append(replace(run, bound=bound, may_be_bounded=size not in batch))
+        ends = {"min": lower if lower > _SMALL else None, "max": upper}
+        said = ", ".join(f"{end}={n}" for end, n in ends.items() if n is not None)
+        beyond = [n for n in (lower - 1 if lower > _SMALL else None, None if upper is None else upper + 1) if n]
+        for n in (n for n in beyond if _is_within(n, *size.bounds)):
+            if _is_large(flat, sizes, size, n):
+                untried.append(f"the graph was traced for {size.name!r} up to {upper}, and was not tried beyond.")
+            elif isinstance(run := _run(flat, sizes, {size.name: n}), OtherRun):
+                runs.append(replace(run, bounds=said))
     return runs, untried
+
+
+def _is_large(flat: FlatModule, sizes: Sequence[OpenSize], size: OpenSize, n: int) -> bool:
+    """Tell whether a run may take too long, or too much memory."""
+    numbers = of_sample = 0
+    for tensor, shape in zip(flat.call.tensors, named_shapes(flat.call, sizes), strict=True):
+        of_sample += tensor.numel()
+        numbers += math.prod(n if name == size.name else own for name, own in zip(shape, tensor.shape, strict=True))
+    length = flat.call.tensors[size.place].shape[size.axis]
+    return n > max(_LARGE, 4 * length) or numbers > max(_MOST_NUMBERS, 4 * of_sample)
 
 
 def _run(flat: FlatModule, wanted: Sequence[OpenSize], sizes: Mapping[str, int]) -> OtherRun | str:
     """Run the module at some sizes; say what is wrong if it does not take them."""
-    bounds = {size.name: (getattr(size.dim, "min", None), getattr(size.dim, "max", None)) for size in wanted}
+    bounds = {size.name: size.bounds for size in wanted}
     outside = [name for name, n in sizes.items() if not _is_within(n, *bounds[name])]
     if outside:
         return f"{', '.join(outside)} would be outside the bounds of dynamic_shapes="
@@ -219,7 +228,7 @@ def _root_mean_square(tensor: Tensor) -> float:
 def _message(flat: FlatModule, run: OtherRun, trouble: str) -> str:
     names = " and ".join(map(repr, run.sizes))
     shapes = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in zip(flat.call.names, run.inputs, strict=True))
-    if run.bound:
+    if run.bounds:
         return _message_of_bound(flat, run, f"with {shapes} the graph {trouble}")
     return (
         f"dynamic_shapes= has {names}, but {type(flat.model).__name__}.forward fixes something at the sample's size: "
@@ -232,8 +241,8 @@ def _message(flat: FlatModule, run: OtherRun, trouble: str) -> str:
 def _message_of_bound(flat: FlatModule, run: OtherRun, trouble: str) -> str:
     """Say that a graph holds within a bound alone, since forward takes another branch beyond it."""
     ((name, length),) = run.sizes.items()
-    beside = f", or give torch.export.Dim({name!r}, {run.bound}) in the place of its name" if run.may_be_bounded else ""
     return (
         f"{type(flat.model).__name__}.forward takes another branch where {name!r} is {length} than at the sample's "
-        f"size, and the graph has that one alone ({run.bound}): {trouble}. Write it without a size{beside}."
+        f"size, and the graph has that one alone ({run.bounds}): {trouble}. Write it without a size, or give "
+        f"torch.export.Dim({name!r}, {run.bounds}) for the axis in dynamic_shapes= of export_onnx."
     )

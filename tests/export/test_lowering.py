@@ -241,6 +241,27 @@ def test_tanh_primitives_are_fused_beside_half_of_their_input(tmp_path, beside, 
     assert "Tanh" not in fused
 
 
+@pytest.mark.parametrize("recipe", ["Add(x, Mul(0.5, x))", "Add(x, Mul(x, 0.5))"])
+def test_tanh_primitives_open_beside_half_of_their_input_in_a_recipe(tmp_path, recipe):
+    registry = activations.ActivationRegistry()
+    registry.register("half_more", onnx=recipe)(lambda x: x + 0.5 * x)
+    half_more, gelu = registry.create("half_more"), nn.GELU("tanh")
+
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = half_more, gelu
+
+        def forward(self, x):
+            return self.first(x) + self.second(x)
+
+    x = torch.linspace(-3, 3, 40).reshape(10, 4)
+    export_onnx(Both(), tmp_path / "both.onnx", x, opset=18, registry=registry)
+    session = onnxruntime.InferenceSession(tmp_path / "both.onnx", None, ["CPUExecutionProvider"])
+    (found,) = session.run(None, {"x": x.numpy()})
+    torch.testing.assert_close(torch.from_numpy(found), Both()(x), rtol=1e-5, atol=1e-6)
+
+
 def test_an_activation_of_the_user_is_decomposed_by_torch(tmp_path):
     registry = activations.ActivationRegistry()
 

@@ -220,14 +220,23 @@ def test_a_branch_below_a_size_and_one_on_the_batch_are_refused(tmp_path):
     with pytest.raises(ExportError, match=r"where 'length' is 5 .*torch.export.Dim\('length', min=6\)"):
         export_onnx(below, tmp_path / "net.onnx", LONGER, dynamic_shapes={"x": {1: "length"}})
     batch = Branch(lambda n: n > 100, lambda y: 3 * y, axis=0)
-    with pytest.raises(ExportError, match=r"where 'batch' is 101 .*\(max=100\).*Write it without a size\.$"):
+    with pytest.raises(ExportError, match=r"where 'batch' is 101 .*\(max=100\).*Dim\('batch', max=100\)"):
         export_onnx(batch, tmp_path / "net.onnx", LONGER)
+    said = {"x": {0: Dim("batch", min=1, max=100), 1: "length"}}
+    assert export_onnx(batch, tmp_path / "net.onnx", LONGER, dynamic_shapes=said).notes == ()
+    both = Branch(lambda n: n < 6 or n > 64, lambda y: 3 * y)
+    with pytest.raises(ExportError, match=r"torch.export.Dim\('length', min=6, max=64\)"):
+        export_onnx(both, tmp_path / "net.onnx", LONGER, dynamic_shapes={"x": {1: Dim("length", max=64)}})
 
 
 def test_bounds_that_are_said_and_branches_that_compute_the_same_are_taken(tmp_path):
     path = tmp_path / "net.onnx"
     net = Branch(lambda n: n > 64, lambda y: 3 * y)
     assert export_onnx(net, path, LONGER, dynamic_shapes={"x": {1: Dim("length", max=64)}}).notes == ()
+    assert export_onnx(nn.GELU(), path, LONGER, dynamic_shapes={"input": {1: Dim("length", max=4096)}}).notes == ()
+    rows = Branch(lambda n: n > 200, lambda y: 3 * y, axis=0)
+    (note,) = export_onnx(rows, path, torch.zeros(2, 3, 90, 90)).notes
+    assert note == "the graph was traced for 'batch' up to 200, and was not tried beyond."
     same = Branch(lambda n: n > 64, lambda y: torch.cat(y.split(16, 1), 1))
     assert export_onnx(same, path, LONGER, dynamic_shapes={"x": {1: "length"}}).notes == ()
     torch.testing.assert_close(OnnxPredictor(path)(LONGER.repeat(1, 9, 1)), same(LONGER.repeat(1, 9, 1)))
