@@ -48,7 +48,7 @@ def open_sizes(given: Any, call: Call, parameters: Sequence[str]) -> tuple[OpenS
     states = {
         place for (place, axis), size in found.items() if axis and size is not None and size.name in batch
     } - first
-    rows = (size for size in batch_sizes(call, *batch, given=of_batch) if size.place not in states)
+    rows = (size for size in batch_sizes(call, next(iter(batch)), of_batch) if size.place not in states)
     sizes = (*rows, *filter(None, found.values()))
     lengths: dict[str, int] = {}
     for size in sizes:

@@ -25,8 +25,8 @@ class Ruled(nn.Module):
     rule: ActivationRule
     differing: dict[str, frozenset[str]]  # names of tensors that not all members have, and of layers, by where they are
 
-    @property
-    def __class__(self) -> type:  # type: ignore[override]
+    @property  # type: ignore[misc] # which torch's own modules have as an attribute
+    def __class__(self) -> type:
         """The activations' class, for ``isinstance``: nothing of it is inherited, as no member's state is here."""
         kinds = {type(module) for module in vars(self)["rule"].modules} if "rule" in vars(self) else set()
         return kinds.pop() if len(kinds) == 1 else Ruled
