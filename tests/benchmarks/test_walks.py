@@ -42,8 +42,8 @@ def test_from_a_name_to_the_nodes_of_a_file(script):
         walk.files
     )
     # The oldest torch writes the sizes of a flattening as nodes, which one file more takes out again. Five of the
-    # others run some rows alone, to tell whether rows see each other.
-    assert len(set(walk.files) - {"export/shape_arithmetic.py"}) <= 47
+    # others run some rows alone, to tell whether rows see each other. One checks the facts of an activation.
+    assert len(set(walk.files) - {"export/shape_arithmetic.py"}) <= 48
     assert walk.calls <= 15_188 / 3
 
 
