@@ -115,7 +115,7 @@ class ExactResume(ExplainedOnce):
         if self.state_key in checkpoint.get("callbacks", {}) and not self._is_of_a_group:
             states = _checked_states(checkpoint["callbacks"][self.state_key])
             leave_epoch_unfinished(checkpoint["loops"]["fit_loop"])
-            self._was_cut_off = states[0]["cut_off"]
+            self._was_cut_off = any(state["cut_off"] for state in states)
             if self._was_cut_off:
                 go_on_within_epoch(checkpoint["loops"]["fit_loop"])
 

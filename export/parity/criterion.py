@@ -25,7 +25,8 @@ of what is stored covers that. The last term is absolute, four roundings of floa
 sigmoids of other libraries have such errors where PyTorch's tail goes on.
 
 A fill, such as a mask's -1e9 or ``torch.finfo(y.dtype).min``, is no ``y64`` of these figures: the numbers that file and
-PyTorch both hold, from 1e3 and ten times all else on where float64 holds them too, or beyond the dtype in float64.
+PyTorch both hold: from 1e3 and ten times all else on where float64 has them too, rounded to the dtype, or where float64
+is beyond the dtype. One that is added to what is computed is no such number.
 
 Of whole numbers and truth values the error is the share of entries that differ. In how many rows one position may
 differ follows from that limit: as many as chance explains where entries differ independently, and twice as many as
