@@ -82,6 +82,7 @@ class ExactResume(ExplainedOnce):
         self._was_cut_off = False  # the epoch that the checkpoint is of, by max_steps
         self._has_metrics = False  # whether the checkpoint did hold them
         self._put_back: dict[str, Tensor] = {}  # those that nothing has logged since
+        self._begun, self._has_validated = 0, False  # epochs since the resume; and whether one of them validated
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -137,6 +138,7 @@ class ExactResume(ExplainedOnce):
         self._set_gradients(trainer, pl_module, state["gradients"])
         self._has_metrics = state["metrics"] is not None
         self._put_back = put_metrics_back(trainer, pl_module, state["metrics"] or {})
+        self._begun, self._has_validated = 0, False
         if not self._is_of_a_group:
             put_back(trainer, pl_module, state["sums"])
             self._has_put_back = True
@@ -152,6 +154,9 @@ class ExactResume(ExplainedOnce):
         if self._has_put_back:
             forget(trainer)
             self._has_put_back = False
+        self._begun += 1
+        if self._has_validated:
+            self._warn_of_old_metrics(trainer)
 
     @override
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -162,17 +167,8 @@ class ExactResume(ExplainedOnce):
 
     @override
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Say once what is looked at and is no longer logged: Lightning would end a new run with an error."""
-        if trainer.sanity_checking or not self._put_back:
-            return
-        now, put_back = trainer.callback_metrics, self._put_back
-        self._put_back = {}
-        old = [name for name in sorted(_monitors(trainer)) if name in put_back and now.get(name) is put_back[name]]
-        if old and trainer.state.fn == TrainerFn.FITTING and not trainer.fit_loop.restarting:
-            rank_zero_warn(
-                f"{', '.join(map(repr, old))} is of before the run was resumed: nothing has logged it since, also in "
-                "validation. What monitors it goes on with the old value. Log it, or monitor another."
-            )
+        """Note that an epoch that began behind the resume has validated."""
+        self._has_validated = self._has_validated or (self._begun > 0 and not trainer.sanity_checking)
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -180,6 +176,17 @@ class ExactResume(ExplainedOnce):
         self._has_put_back = False
         if trainer.fit_loop.restarting and not self._is_of_a_group and self._has_metrics:
             trainer.fit_loop._restarting = False  # else Lightning would leave out what looks at a metric
+
+    def _warn_of_old_metrics(self, trainer: Trainer) -> None:
+        """Say once what is looked at and a whole epoch has not logged: Lightning would end a new run with an error."""
+        now, put_back = trainer.callback_metrics, self._put_back
+        self._put_back = {}
+        old = [name for name in sorted(_monitors(trainer)) if name in put_back and now.get(name) is put_back[name]]
+        if old:
+            rank_zero_warn(
+                f"{', '.join(map(repr, old))} is of before the run was resumed: nothing has logged it in a whole epoch "
+                "since. What monitors it goes on with the old value. Log it, or monitor another."
+            )
 
     def _set_loaders(self, trainer: Trainer, states: list[dict[str, Any]]) -> None:
         """Let the loaders go on within the epoch."""

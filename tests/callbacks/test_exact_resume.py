@@ -243,18 +243,21 @@ def test_a_resumed_run_is_resumed_again(tmp_path, place):
         assert again.losses == whole.losses[len(whole.losses) - len(again.losses) :], path.stem
 
 
-def test_a_metric_that_is_logged_no_longer_is_named(tmp_path):
-    class Renamed(Drawing):
+@pytest.mark.parametrize("place", ["validation4", "epoch4"])
+@pytest.mark.parametrize("monitor", ["val_loss", "mean_loss"])
+def test_a_metric_that_is_logged_no_longer_is_named(tmp_path, monitor, place):
+    class Renamed(OnTraining):
         def validation_step(self, batch, batch_idx):
             self.log("valid_loss", torch.nn.functional.cross_entropy(self(batch[0]), batch[1]))
 
-    stopping = EarlyStopping("val_loss", patience=9)
-    run(tmp_path, {"max_epochs": 1}, SaveEverywhere(tmp_path), validated=True)
-    trainer = quiet_trainer(tmp_path, ExactResume(), stopping, max_epochs=3)
-    with collected_warnings("nothing has logged it since") as found:
-        trainer.fit(Renamed(), loader(), loader(16), ckpt_path=tmp_path / "epoch4.ckpt")
-    assert len(found) == 1
-    assert "'val_loss' is of before" in str(found[0])
+    options = {"max_epochs": 1, "val_check_interval": 2}
+    run(tmp_path, options, SaveEverywhere(tmp_path), validated=True, swapped=False, net=OnTraining)
+    stopping = EarlyStopping(monitor, patience=9, check_on_train_epoch_end=True)
+    trainer = quiet_trainer(tmp_path, ExactResume(), stopping, max_epochs=4, val_check_interval=2)
+    training = ResumableDataLoader(dataset(), batch_size=8, shuffle=True)
+    with collected_warnings("nothing has logged it") as found:
+        trainer.fit(Renamed(), training, loader(16), ckpt_path=tmp_path / f"{place}.ckpt")
+    assert [text.split(" is of")[0] for text in found] == (["'val_loss'"] if monitor == "val_loss" else [])
 
 
 def test_without_the_callback_the_run_is_another(tmp_path):
