@@ -5,12 +5,14 @@ else.
 """
 
 import ast
+import difflib
 import math
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from lit_gelu.activations.onnx_recipes import OnnxCases, OnnxRecipes
@@ -169,7 +171,7 @@ def user_row(name: str, onnx: Any, arguments: Mapping[str, Any]) -> OnnxRecipes 
 
 
 def _require_readable(name: str, recipes: OnnxRecipes, arguments: Mapping[str, Any]) -> None:
-    """Refuse recipes that cannot be built."""
+    """Refuse recipes that cannot be built, also those that another one would be taken for."""
     for recipe in (*recipes.texts, *(spelling.formula for spelling in recipes.spellings)):
         problem = _problem(recipe, arguments)
         if problem:
@@ -177,10 +179,25 @@ def _require_readable(name: str, recipes: OnnxRecipes, arguments: Mapping[str, A
                 f"the recipe that {name!r} was registered with cannot be read: {recipe!r} ({problem}). Accepted: "
                 "operators within each other, such as 'Mul(x, Sigmoid(x))'; see docs/lowering.md."
             )
+        _require_operators(name, recipe)
     if recipes.native is None and recipes.primitives is None:
         raise ExportOptionError(
             f"{name!r} was registered without a recipe in standard operators. Give OnnxRecipes(native=...) or "
             "OnnxRecipes(primitives=...)."
+        )
+
+
+def _require_operators(name: str, recipe: str) -> None:
+    """Refuse an operator that ONNX does not have."""
+    for operator in operators(recipe):
+        if "::" in operator or onnx.defs.has(operator):
+            continue
+        known = {schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain}
+        near = difflib.get_close_matches(operator, sorted(known), n=1)
+        meant = f" Did you mean {near[0]}?" if near else ""
+        raise ExportOptionError(
+            f"the recipe that {name!r} was registered with, {recipe!r}, has the operator {operator}, and ONNX has "
+            f"none of that name.{meant} Accepted: standard operators, and onnxruntime's own as microsoft.Name."
         )
 
 

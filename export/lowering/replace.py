@@ -1,12 +1,10 @@
 """Replaces activations in an exported graph by the recipes of the lowering table."""
 
-import difflib
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 from onnx_ir import convenience
 from onnx_ir.passes import common as common_passes
@@ -21,7 +19,7 @@ from lit_gelu.export.lowering.kernels import DTYPES, Target, off_target, raise_o
 from lit_gelu.export.lowering.lowering_table import MARKER_DOMAIN, TABLE, BoundActivation
 from lit_gelu.export.lowering.policy import Choice, choose, cuda_kernels, is_available, preferred
 from lit_gelu.export.lowering.precision import convert
-from lit_gelu.export.lowering.recipe import CONTRIB_DOMAIN, Argument, RecipeBuilder, inlined, operators
+from lit_gelu.export.lowering.recipe import CONTRIB_DOMAIN, Argument, RecipeBuilder, inlined
 from lit_gelu.export.lowering.spellings import mark_spellings, spec_text
 from lit_gelu.export.lowering.written_out import write_out
 from lit_gelu.export.metadata import SiteRecord
@@ -182,10 +180,6 @@ def _choice(activation: BoundActivation, options: ExportOptions, opset: int) -> 
 
 def _nothing(activation: BoundActivation, options: ExportOptions) -> ExportOptionError:
     """Return the error for an activation that the target cannot run."""
-    for recipe in activation.recipes.texts if isinstance(activation.recipes, OnnxRecipes) else ():
-        for name in operators(recipe):
-            if "::" not in name and not onnx.defs.has(name):
-                return _unknown(activation, recipe, name)
     at = "" if options.opset is None else f" at opset {options.opset}"
     remedy = (
         "Leave opset out: one that fits is then taken."
@@ -194,17 +188,6 @@ def _nothing(activation: BoundActivation, options: ExportOptions) -> ExportOptio
     )
     return ExportOptionError(
         f"there are no operators for {activation.name} in {options.dtype} with target={options.target!r}{at}. {remedy}"
-    )
-
-
-def _unknown(activation: BoundActivation, recipe: str, name: str) -> ExportOptionError:
-    """Return the error for an operator that ONNX does not have."""
-    known = {schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain}
-    near = difflib.get_close_matches(name, sorted(known), n=1)
-    meant = f" Did you mean {near[0]}?" if near else ""
-    return ExportOptionError(
-        f"the recipe that {activation.name!r} was registered with, {recipe!r}, has the operator {name}, and ONNX has "
-        f"none of that name.{meant} Accepted: standard operators, and onnxruntime's own as microsoft.Name."
     )
 
 

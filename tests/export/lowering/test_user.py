@@ -117,6 +117,7 @@ def test_contrib_operators_of_a_recipe_are_for_onnxruntime(tmp_path, registry):
         ("x", "has no operator"),
         ("Add(x, Mull(0.5, x))", r"leaky_cube.*'Add\(x, Mull\(0.5, x\)\)', has the operator Mull.*Did you mean Mul\?"),
         (OnnxRecipes(native="Mul(x, Nichts(x))"), r"operator Nichts, and ONNX has none of that name\. Accepted"),
+        (OnnxRecipes(native="Relux(x)", primitives="Max(x, 0.0)"), "operator Relux.*Did you mean Relu"),
     ],
 )
 def test_what_cannot_be_used_is_refused(tmp_path, registry, given, message):
