@@ -14,12 +14,16 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+from repeated_work import seed_torch, spare_lightning
 
 gc.disable()  # until all tests are imported
 
 # Small nets are 10 to 40 times slower with two threads that contend for two cores.
 torch.set_num_threads(1)
 
+
+# Without a language of its own argparse looks for files of translations at every option.
+os.environ["LANGUAGE"] = "C"
 
 # A shell lets what it starts in the background ignore Ctrl-C, and so would every process that a test starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -54,7 +58,7 @@ def _seed(name):
     seed = zlib.crc32(name.encode())
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002 - the global generator is meant
-    torch.manual_seed(seed)
+    seed_torch(seed)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -121,6 +125,7 @@ def pytest_collection_modifyitems(items):
     _leave_to_full(items)
     # It sets the levels of its loggers, which tests put back, and lets them propagate because pytest listens by now.
     importlib.import_module("lightning.pytorch")
+    spare_lightning()
     items.sort(key=lambda item: item.get_closest_marker("forks") is None)
     reasons = {
         "realdata": None if os.environ.get("LIT_GELU_DATA") else "LIT_GELU_DATA names no folder with the paper's data",

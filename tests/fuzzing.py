@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from lit_gelu.errors import LitGeluError
 
-SHORT, FULL = 40, 1000
+SHORT, FULL = 25, 1000
 LONGEST_MESSAGE = 4000
 
 # Importable, not imported by anything here, and each would be noticed: a window, a browser, text on the screen.

@@ -97,6 +97,7 @@ def run(folder, options, *callbacks, validated=False, ckpt_path=None, seed=3, sw
 STEPS = {"max_epochs": None, "max_steps": 16}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "each", [3, pytest.param(1, marks=pytest.mark.full)]
 )  # third, so that all kinds are among them
@@ -200,7 +201,7 @@ def test_a_scheduler_that_looks_at_a_metric_goes_on(tmp_path, net, options):
     whole = run(tmp_path, options, SaveEverywhere(tmp_path), validated=True, swapped=False, net=net)
     rates = whole.rates()
     assert rates == pytest.approx([0.1 ** (4 // net.frequency) * rate for rate in whole.first_rates])
-    for path in sorted(tmp_path.glob("*.ckpt"))[::2]:
+    for path in sorted(tmp_path.glob("*.ckpt"))[::3]:
         if net is AtTheEnd and path.name == "epoch4.ckpt":
             continue  # saved before the module's hook has logged the first value
         resumed = run(tmp_path / path.stem, options, validated=True, swapped=False, net=net, ckpt_path=path, seed=5)
@@ -297,6 +298,7 @@ class SaveAtTheEnd(SaveEverywhere):
         self.save(trainer, "train")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("steps", [6, 7, 8])  # in the midst of an epoch, where one validates and where not; at its end
 @pytest.mark.parametrize("options", [{}, {"val_check_interval": 0.5}])
 def test_a_run_that_max_steps_ended_goes_on_with_more(tmp_path, options, steps):

@@ -148,6 +148,7 @@ class BySgd(ConvNet):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, **monitor}}
 
 
+@pytest.mark.one_in(3)
 @OVERRIDDEN
 @pytest.mark.parametrize("together", ["true", "false"])
 @pytest.mark.parametrize(

@@ -224,6 +224,7 @@ BESIDE = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("options", [{"lowering": "primitives"}, {"opset": 18}, {"opset": 19}], ids=str)
 @pytest.mark.parametrize("beside", BESIDE)
 def test_tanh_primitives_are_fused_beside_half_of_their_input(tmp_path, beside, options):

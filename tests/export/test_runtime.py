@@ -147,6 +147,7 @@ def test_an_array_in_the_byte_order_of_another_processor(tmp_path):
     assert predictor(x.astype("float32")).shape == (2, 3)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU])
 @pytest.mark.parametrize("kind", ["array", "tensor"])
 def test_no_rows_that_would_end_the_process_are_refused(tmp_path, layer, kind):

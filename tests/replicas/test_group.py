@@ -160,6 +160,7 @@ def test_resumed_where_max_steps_had_ended_it(samples, unbroken):
     check_equal(wanted, runs_of(group, trainer))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("at", [4, 10, 14, 20, 30, "end of 20"])
 def test_resumed_with_a_number_of_epochs(samples, tmp_path, at):
     ends = {"max_steps": -1, "max_epochs": 3}
@@ -406,6 +407,7 @@ def test_loggers_see_what_some_steps_log_as_in_a_run_alone(samples, tmp_path, ex
         assert [row[name] for row in ours] == [row[name] for row in theirs]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("limits", [{"max_epochs": 3, "max_steps": -1}, {"max_steps": 30}], ids=["epochs", "steps"])
 @pytest.mark.parametrize("steps_per_batch", [1, 4])
 def test_loggers_count_the_steps_of_a_resumed_run_as_those_of_the_whole_one(samples, tmp_path, steps_per_batch, limits):

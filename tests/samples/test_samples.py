@@ -140,6 +140,7 @@ def test_runs_are_read(kept):
         assert {name: now[name] for name in line} == line | {"schema": SCHEMA}  # read as the newest, all else as it was
 
 
+@pytest.mark.full
 def test_the_command_writes_what_it_wrote(kept):
     folder, said = kept
     subprocess.run([sys.executable, "-P", "-m", "lit_gelu", "curvature", *make.CURVATURE], cwd=folder, check=True)

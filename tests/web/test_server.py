@@ -9,6 +9,7 @@ import pytest
 import web_pages
 from child_processes import PATIENCE
 
+POLL = 0.01  # seconds until a server notices that it is to end; by default half a second
 ERRORS = [ConnectionResetError("reset"), BrokenPipeError("gone"), TimeoutError("silent")]
 
 
@@ -44,7 +45,7 @@ def server(example, site):
 
 @pytest.fixture
 def running(server):
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(POLL,), daemon=True).start()
     yield server
     server.shutdown()
 
@@ -90,7 +91,7 @@ def test_what_is_given_out(running, path, status, body):
 def test_a_crowd_waits_and_is_answered(server):
     """All connect before the server takes the first of them."""
     clients = [socket.create_connection(("127.0.0.1", server.server_port), timeout=PATIENCE) for _ in range(200)]
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(POLL,), daemon=True).start()
     for client in clients:
         client.sendall(b"GET / HTTP/1.0\r\n\r\n")
     for client in clients:

@@ -8,6 +8,7 @@ import pytest
 from child_processes import run_command
 
 pytest.importorskip("triton", reason="Triton has no build for this system")
+pytestmark = pytest.mark.full  # torch.compile for a GPU takes 20 seconds
 
 HOPPER = "90"
 

@@ -244,6 +244,7 @@ def test_what_keeps_nothing_is_torchs_own():
     assert torch.equal(torch.func.vmap(module)(x), plain(x))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("spec", DETERMINISTIC)
 def test_a_compiler_sees_the_plain_function(spec):
     torch.compiler.reset()

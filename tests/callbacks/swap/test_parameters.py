@@ -158,6 +158,7 @@ def scheduled(name):
     return make
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_the_new_group_follows_the_schedule_of_its_neighbour(tmp_path, name):
     rates = {}

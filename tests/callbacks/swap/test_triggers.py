@@ -120,6 +120,7 @@ def test_a_metric_that_is_not_logged_is_named(tmp_path):
         fit(tmp_path, Scripted([1.0] * 6), ActivationSwap(RELU_TO_GELU, when="val_los"))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("step", [6, 8, 11, 13, 17])
 def test_resumes_with_what_the_checks_have_come_to(tmp_path, step):
     values = [1.0, 0.9, 0.95, 0.9, 0.8, 0.8]
@@ -230,6 +231,7 @@ def test_both_halves_are_trained_and_the_old_one_leaves_the_optimizer(tmp_path):
     fit(tmp_path, SmallNet(nn.PReLU, dropout=0), swap, look, max_epochs=3)  # looks after the swap
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("step", [2, 3, 4, 6, 7, 8, 10])
 def test_resumes_in_the_middle(tmp_path, step):
     def swaps():

@@ -71,6 +71,7 @@ SHIFTED = [
 ]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("spec", "mu", "sigma"), SHIFTED)
 @pytest.mark.parametrize(("mean", "std"), [(0.0, 100.0), (0.0, 1000.0), (25.0, 3.0), (-1990.0, 40.0), (0.1, 0.03)])
 def test_panels_lie_where_the_activation_changes(spec, mu, sigma, mean, std):
@@ -142,6 +143,7 @@ def test_share_decreasing_is_the_normal_distribution_function_at_the_minimum(spe
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-15)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("spec", ["gelu", "gelu_tanh", "silu", "mish", "gaussian_gelu(mu=30)", "cauchy_linear", "tanh"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_share_decreasing_counts_tails_in_which_the_slope_underflows(spec, dtype):

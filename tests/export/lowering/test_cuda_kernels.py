@@ -172,7 +172,7 @@ def exported(folder, names, **options):
     return paths
 
 
-@pytest.fixture(scope="module", params=["bf16", "fp16"])
+@pytest.fixture(scope="module", params=["fp16", pytest.param("bf16", marks=pytest.mark.full)])
 def files(request, tmp_path_factory):
     return exported(tmp_path_factory.mktemp(request.param), NETS, dtype=request.param)
 
@@ -214,6 +214,7 @@ def test_every_activation_but_those_with_an_arctangent(every_activation, dtype, 
     assert set(missing) <= {f"Atan {{'T': '{kind}'}}", "Mish {'T': 'fp32'}", "Mish {'T': 'fp16'}", "Mish {'T': 'bf16'}"}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("opset", [22, 23])
 @pytest.mark.parametrize("dtype", ["fp32", "fp16"])
 def test_at_newer_opsets_too(tmp_path, dtype, opset):
@@ -260,6 +261,7 @@ POOLS = [
 ]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("make", "size", "options"), POOLS, ids=str)
 def test_the_largest_values_over_windows_are_torchs_to_the_bit(tmp_path, make, size, options):
     """Of any batch and any length."""

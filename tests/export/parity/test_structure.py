@@ -153,6 +153,7 @@ class OfParameters(nn.Module):
         return self.last(torch.cat([prompt, x], 1) * self.sigmoid(self.gate) + self.act(self.table))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("activation", [nn.GELU("tanh"), nn.SiLU(), nn.Softplus()], ids=str)
 @pytest.mark.parametrize("options", [{}, {"lowering": "primitives"}, {"dtype": "fp16", "io_dtype": "fp32"}], ids=str)
 def test_activations_of_parameters_and_buffers_have_none(tmp_path, activation, options):

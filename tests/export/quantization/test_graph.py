@@ -207,6 +207,7 @@ UNUSUAL = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "options", [{}, {"per_channel": False}, {"target": "ort-cuda"}, {"target": "tensorrt"}], ids=str
 )

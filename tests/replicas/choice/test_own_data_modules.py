@@ -135,6 +135,7 @@ class WarmedUp(ConvNet):
         return [optimizer], [{"scheduler": schedule, "interval": "step"}]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("build", "data", "metric", "test"),
     [

@@ -42,6 +42,7 @@ def has_tensor_cores(code):
     return any(name.startswith(("HMMA", "HGMMA")) for name in code.operations)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: "x".join(map(str, layer)))
 def test_a_layer_is_computed_in_registers_by_tensor_cores(layer):
     pytest.importorskip("triton", reason="Triton has no build for this system")
@@ -63,6 +64,7 @@ def test_a_layer_is_computed_in_registers_by_tensor_cores(layer):
         assert has_tensor_cores(code)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("kernel", ["output_layer", "sample_values"])
 @pytest.mark.parametrize(("batch", "classes", "width"), [(128, 10, 128), (16, 25, 256), (5000, 25, 256)])
 def test_the_output_layer_too(kernel, batch, classes, width):

@@ -1,0 +1,31 @@
+"""Work that torch and Lightning repeat at every call, and that no test is about: a twelfth of the time of `make test`."""
+
+import functools
+import inspect
+from types import SimpleNamespace
+
+import torch
+
+
+@functools.cache
+def _has_cuda() -> bool:
+    return torch.cuda.is_available()
+
+
+def seed_torch(seed: int) -> None:
+    """Seed as `torch.manual_seed` does; without a GPU that formats a traceback for every kind of device, and keeps it."""
+    if _has_cuda():
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
+
+
+def spare_lightning() -> None:
+    """Let Lightning look once for callbacks that packages bring, and not for source lines around its callers."""
+    from lightning.pytorch.trainer.connectors import callback_connector
+    from lightning.pytorch.utilities import model_helpers
+
+    # Every Trainer reads the entry points of all installed packages, a file for each.
+    callback_connector._load_external_callbacks = functools.cache(callback_connector._load_external_callbacks)
+    # load_from_checkpoint looks for torch.jit in the names of files alone.
+    model_helpers.inspect = SimpleNamespace(stack=lambda: inspect.stack(context=0))
