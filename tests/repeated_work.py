@@ -1,4 +1,4 @@
-"""Work that torch and Lightning repeat at every call, and that no test is about: a twelfth of the time of `make test`."""
+"""Work that torch and Lightning repeat at every call and that no test is about: a fifteenth of `make test`."""
 
 import functools
 import inspect
@@ -13,7 +13,7 @@ def _has_cuda() -> bool:
 
 
 def seed_torch(seed: int) -> None:
-    """Seed as `torch.manual_seed` does; without a GPU that formats a traceback for every kind of device, and keeps it."""
+    """Seed as `torch.manual_seed` does, which without a GPU formats and keeps a traceback for each kind of device."""
     if _has_cuda():
         torch.manual_seed(seed)
     else:
