@@ -99,8 +99,9 @@ def check_parity(
     Args:
         model: The module that was exported.
         path: The file.
-        data: A tensor, a DataLoader or a LightningDataModule (its test data); batches begin with the inputs. For a
-            file that takes raw pixels: raw pixels, or a data module with ``preprocessing()`` and ``raw_test_inputs()``.
+        data: A tensor, a DataLoader, several in a list, tuple or dict, or a LightningDataModule (its test data);
+            batches begin with the inputs. For a file that takes raw pixels: raw pixels, or a data module with
+            ``preprocessing()`` and ``raw_test_inputs()``.
         input_sample: As `export_onnx` takes it; by default ``example_input_array``, else made from the file's input
             shapes, or where the module does not take that, the first rows of the data.
         tolerance: What float32 arithmetic may cost, in units of the largest output; at 0 a file may be off by twice

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from lit_gelu.export.copying import evaluation_copy
 from lit_gelu.export.errors import ModelInputError
@@ -129,7 +130,7 @@ def first_rows(batch: Batch, call: Call, size: int) -> Batch:
 
 
 def data_batches(data: Any, model: nn.Module, call: Call) -> Iterator[Batch]:
-    """Yield the inputs of a tensor, a DataLoader or a LightningDataModule, without the targets."""
+    """Yield the inputs of a tensor, of DataLoaders or of a LightningDataModule, without the targets."""
     # Of a data module the test data, or its validation data if it has none; of a tuple the first parts, of a dict those
     # with forward's names.
     empty = True
@@ -146,6 +147,9 @@ def data_batches(data: Any, model: nn.Module, call: Call) -> Iterator[Batch]:
 
 def list_or_loader(data: Any) -> Iterable[Any]:
     """Return batches of what `data_batches` takes; ModelInputError if it holds none."""
+    loaders = loaders_in(data)
+    if loaders and all(isinstance(loader, DataLoader) for loader in loaders):
+        return itertools.chain.from_iterable(loaders) if len(loaders) > 1 else loaders[0]
     if isinstance(data, (Tensor, Mapping, tuple)):
         return [data]
     if is_data_module(data):

@@ -66,6 +66,8 @@ class ListOfBatches(ValidationOnly):
         (ListOfBatches(), 8),
         (torch.randn(7, 6), 7),
         (DataLoader(TensorDataset(torch.randn(9, 6), torch.zeros(9)), batch_size=4), 9),
+        ([DataLoader(torch.randn(9, 6), batch_size=4), DataLoader(torch.randn(2, 6))], 11),
+        ({"one": DataLoader(torch.randn(3, 6)), "others": (DataLoader(torch.randn(2, 6)),)}, 5),
         ({"input": torch.randn(4, 6), "label": torch.zeros(4)}, 4),
         (Batches(), 20),
         (ValidationOnly(), 5),
