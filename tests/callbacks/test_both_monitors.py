@@ -87,6 +87,7 @@ def top_eigenvalue_by_arpack(model, batch):
     return eigsh(operator, k=1, which="LA", return_eigenvectors=False)[0]
 
 
+@pytest.mark.pictures
 @pytest.mark.full
 def test_bert_with_random_weights(tmp_path):
     model, plain = Bert(), Bert()
@@ -117,6 +118,7 @@ def test_bert_with_random_weights(tmp_path):
         assert (folder / f"curvature_{name}.png").read_bytes().startswith(PNG), name
 
 
+@pytest.mark.pictures
 @pytest.mark.full
 @pytest.mark.realdata
 def test_the_mnist_classifier_on_mnist(tmp_path):

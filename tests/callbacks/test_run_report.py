@@ -85,6 +85,7 @@ def test_what_else_it_says(run):
     assert len(trainer.loggers) == 1
 
 
+@pytest.mark.pictures
 def test_without_a_logger_and_without_a_trace(tmp_path):
     weights = []
     for others in ([], [RunReport(), ActivationCurvatureMonitor(every_n_steps=2)]):

@@ -24,6 +24,7 @@ def fit(folder, monitor, **options):
     return trainer
 
 
+@pytest.mark.pictures
 def test_csv_has_the_figures_of_a_normal_input_and_the_cost(tmp_path):
     monitor = ActivationCurvatureMonitor(every_n_steps=3)
     fit(tmp_path, monitor)
@@ -42,6 +43,7 @@ def test_csv_has_the_figures_of_a_normal_input_and_the_cost(tmp_path):
         assert (tmp_path / "logs" / "0" / f"curvature_heat_map_{name}.png").read_bytes().startswith(PNG)
 
 
+@pytest.mark.pictures
 def test_csv_gets_histograms_as_arrays(tmp_path):
     monitor = ActivationCurvatureMonitor(every_n_steps=8, sample_rows=None, histograms=True, heat_maps=())
     fit(tmp_path, monitor)
@@ -56,6 +58,7 @@ def test_csv_gets_histograms_as_arrays(tmp_path):
     )
 
 
+@pytest.mark.pictures
 def test_tensorboard_has_figures_images_and_histograms(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -69,6 +72,7 @@ def test_tensorboard_has_figures_images_and_histograms(tmp_path):
     assert histogram.sum / histogram.num == pytest.approx(monitor.latest["net.1"]["mean"], rel=1e-6)
 
 
+@pytest.mark.pictures
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 def test_weights_and_biases_offline(tmp_path, monkeypatch):
@@ -84,6 +88,7 @@ def test_weights_and_biases_offline(tmp_path, monkeypatch):
     assert len(images) == len(MAPS), folder
 
 
+@pytest.mark.pictures
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 def test_mlflow_in_files(tmp_path, monkeypatch):

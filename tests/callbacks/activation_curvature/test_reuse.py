@@ -75,6 +75,7 @@ def test_a_checkpoint_of_a_run_that_is_over_has_the_state(tmp_path, fails, monit
     assert state["window"] is not None
 
 
+@pytest.mark.pictures
 def test_monitors_of_one_trainer_write_under_their_names(tmp_path):
     first = ActivationCurvatureMonitor(every_n_steps=4, include="net.1", heat_maps=["mean"], histograms=True)
     second = ActivationCurvatureMonitor(

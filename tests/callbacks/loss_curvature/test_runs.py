@@ -174,6 +174,7 @@ def test_without_its_vectors_a_resumed_run_starts_anew(tmp_path):
     assert resumed.schedule.events == 5
 
 
+@pytest.mark.pictures
 def test_every_logger_gets_figures_and_picture(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -192,6 +193,7 @@ def test_every_logger_gets_figures_and_picture(tmp_path):
     assert not [a for a in monitor.latest for b in monitor.latest if b.startswith(f"{a}/")]
 
 
+@pytest.mark.pictures
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 def test_weights_and_biases_offline(tmp_path, monkeypatch):
@@ -205,6 +207,7 @@ def test_weights_and_biases_offline(tmp_path, monkeypatch):
     assert len(list((tmp_path / "wandb").glob("**/media/images/curvature/loss/spectral_density*.png"))) == 2
 
 
+@pytest.mark.pictures
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 def test_mlflow_in_files(tmp_path, monkeypatch):
