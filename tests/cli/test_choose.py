@@ -5,6 +5,7 @@ import os
 from functools import partial
 from unittest import mock
 
+import blank_pictures
 import pytest
 import torch
 from choice_nets import CPU, ConvNet, Stripes, by_hand
@@ -47,7 +48,8 @@ trainer:
 
 
 @pytest.fixture(autouse=True)
-def _own_folder(tmp_path, monkeypatch):
+def _own_folder(request, tmp_path, monkeypatch):
+    blank_pictures.leave_blank(request, monkeypatch)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.py").write_text(OWN)
     (tmp_path / "my.yaml").write_text(CONFIG)

@@ -331,6 +331,7 @@ def test_a_curvature_that_nobody_knows_is_said():
     assert note.startswith("The mean curvature of wavy is not known, because nothing says where its f' jumps.")
 
 
+@pytest.mark.pictures
 @pytest.mark.parametrize(
     ("build", "data", "classes"),
     [pytest.param(BUILD, PIXELS, 10, marks=pytest.mark.full, id="task"), pytest.param(ConvNet, Stripes(), 2, id="own")],
