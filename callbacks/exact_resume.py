@@ -4,10 +4,12 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
+from lightning.pytorch.plugins.precision import DoublePrecision
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from torch.utils import _pytree as pytree
+from torch.utils.hooks import RemovableHandle
 from typing_extensions import override
 
 from lit_gelu.callbacks.checkpoint_file import REPLICAS_KEY
@@ -83,6 +85,7 @@ class ExactResume(ExplainedOnce):
         self._has_metrics = False  # whether the checkpoint did hold them
         self._put_back: dict[str, Tensor] = {}  # those that nothing has logged since
         self._begun, self._has_validated = 0, False  # epochs since the resume; and whether one of them validated
+        self._conversion: RemovableHandle | None = None  # to float64, before weights are loaded
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -91,6 +94,21 @@ class ExactResume(ExplainedOnce):
         check_accumulation_schedule(trainer, self)
         self._trainer = trainer
         self._states, self._was_cut_off = None, False  # of a checkpoint that another run was tested with
+        plugin = trainer.precision_plugin
+        if stage == "fit" and isinstance(plugin, DoublePrecision):
+            # Lightning converts the module behind loading: weights of a checkpoint would lose half of their digits.
+            self._conversion = pl_module.register_load_state_dict_pre_hook(lambda own, *_: plugin.convert_module(own))
+
+    @override
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Let what is loaded from now on be loaded as it is."""
+        self._end_conversion()
+
+    @override
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Leave no hook on the module."""
+        super().on_exception(trainer, pl_module, exception)
+        self._end_conversion()
 
     @override
     def state_dict(self) -> dict[str, Any]:
@@ -208,6 +226,11 @@ class ExactResume(ExplainedOnce):
                 loader.load_state_dict(state)
             else:
                 loader.skip_pass()
+
+    def _end_conversion(self) -> None:
+        if self._conversion is not None:
+            self._conversion.remove()
+            self._conversion = None
 
     def _gradients(self) -> dict[str, Tensor]:
         """Return what a checkpoint needs of the gradients."""

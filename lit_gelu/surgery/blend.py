@@ -83,7 +83,9 @@ class Annealing:
         """Return the blend of two modules of one site."""
         blend = Blend(old, new)
         reference = next((t for t in (*new.parameters(), *self.model.parameters())), None)
-        blend.progress = blend.progress.to(None if reference is None else reference.device)
+        if reference is not None:  # a module that is resumed in float64 has its buffers in it, too
+            dtype = torch.float64 if reference.dtype == torch.float64 else None
+            blend.progress = blend.progress.to(reference.device, dtype)
         blend.train(new.training)
         share_hooks(new, blend)
         for child in (old, new):  # a hook of the site sees the blend's input and output, once

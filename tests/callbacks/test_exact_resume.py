@@ -97,6 +97,19 @@ def run(folder, options, *callbacks, validated=False, ckpt_path=None, seed=3, sw
 STEPS = {"max_epochs": None, "max_steps": 16}
 
 
+def test_double_precision_is_resumed_with_all_its_digits(tmp_path):
+    """Lightning alone loads the weights into the module as it was built, in float32."""
+    options = {"max_epochs": 4, "precision": "64-true"}
+    whole = run(tmp_path, options, SaveEverywhere(tmp_path))
+    for path in sorted(tmp_path.glob("*.ckpt"))[::4]:
+        resumed = run(tmp_path, options, ckpt_path=path, seed=9)
+        assert all(p.dtype == torch.float64 for p in resumed.parameters())
+        for name, value in whole.state_dict().items():
+            assert torch.equal(resumed.state_dict()[name], value), (path.name, name)
+        resumed.float().load_state_dict(whole.state_dict())
+        assert next(resumed.parameters()).dtype == torch.float32  # nothing is left that converts
+
+
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "each", [3, pytest.param(1, marks=pytest.mark.full)]
