@@ -1,6 +1,6 @@
 """`ExactResume`: a resumed run goes on as the interrupted one would have."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
@@ -9,7 +9,6 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from torch.utils import _pytree as pytree
-from torch.utils.hooks import RemovableHandle
 from typing_extensions import override
 
 from lit_gelu.callbacks.checkpoint_file import REPLICAS_KEY
@@ -28,6 +27,9 @@ from lit_gelu.curvature.ranks import gathered, is_one_of_several
 from lit_gelu.data.errors import CorruptDataError
 from lit_gelu.data.resumable_loader import ResumableDataLoader, random_states, set_random_states
 from lit_gelu.errors import shown
+
+if TYPE_CHECKING:
+    from torch.utils.hooks import RemovableHandle
 
 _DAMAGED = "What ExactResume kept in the checkpoint is damaged: "
 _REMEDY = "Resume from another checkpoint, or leave ExactResume out."
