@@ -99,7 +99,8 @@ class ExactResume(ExplainedOnce):
         plugin = trainer.precision_plugin
         if stage == "fit" and isinstance(plugin, DoublePrecision):
             # Lightning converts the module behind loading: weights of a checkpoint would lose half of their digits.
-            self._conversion = pl_module.register_load_state_dict_pre_hook(lambda own, *_: plugin.convert_module(own))
+            untyped: Any = pl_module
+            self._conversion = untyped.register_load_state_dict_pre_hook(lambda own, *_: plugin.convert_module(own))
 
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
