@@ -1,6 +1,7 @@
 """Adam of all members on a device: steps counted and learning rates read there, so that a CUDA graph can hold it."""
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,13 +15,15 @@ from lit_gelu.replicas.optimizers.rate_schedules import Configured
 from lit_gelu.tasks import keyed_dropout
 
 BLOCK = 1024
+_HELD = "betas", "eps", "maximize", "weight_decay"
+_held_of = operator.itemgetter(*_HELD)
 
 
 class DeviceAdam(StackedAdam):
     """Adam of all members without a look from the host at a tensor: a kernel for each stack on CUDA, else operations.
 
     What can change between steps lies in tensors that stay where they are: learning rates and who is active are put
-    there by `refresh`.
+    there by `refresh`. Graphs hold betas and eps as numbers: `refresh` refuses members in which they have changed.
 
     Args:
         stacks: Those of the members, on their device.
@@ -56,7 +59,12 @@ class DeviceAdam(StackedAdam):
         return [self.made, self.sizes, self.root, *(moment for pair in self.moments.values() for moment in pair)]
 
     def refresh(self) -> None:
-        """Read learning rates and who is active."""
+        """Read learning rates and who is active.
+
+        Raises:
+            NotReplicableError: If a member that is active has other settings besides than it was given with.
+        """
+        self._check_settings()
         rates = [own.param_groups[0]["lr"] for own in self.own]
         is_active = [int(replica not in self.stopped) for replica in range(len(rates))]
         self.rates.copy_(torch.tensor(rates, dtype=torch.float64), non_blocking=True)
@@ -79,6 +87,19 @@ class DeviceAdam(StackedAdam):
                 )
             update = self._by_kernel if has_kernel(stack) else self._by_operations
             update(name, stack.detach(), gradient.contiguous(), *self.moments[name])
+
+    def _check_settings(self) -> None:
+        held = self.betas, self.eps, False, 0
+        found = [_held_of(own.param_groups[0]) for r, own in enumerate(self.own) if r not in self.stopped]
+        if found.count(held) == len(found):  # a learning rate that changes at every step has them compared as often
+            return
+        for name, value, given in zip(_HELD, held, zip(*found, strict=True), strict=True):
+            if given.count(value) < len(given):
+                raise NotReplicableError(
+                    f"Adam's {name} has become {', '.join(map(str, given))} in the active members, and steps on a "
+                    f"device keep to {value}, with which they began. Leave it as it is, or give the group "
+                    'executor="stacked" and the Trainer accelerator="cpu", where each member has its own.'
+                )
 
     def stop(self, replica: int) -> None:
         """Leave a member as it is from now on."""

@@ -1,6 +1,7 @@
 """The optimizers of all members: Adam on the stacks where all have it, else every member's own."""
 
 import copy
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -21,6 +22,8 @@ _IN_CACHE = 2**18  # numbers of a stack that are updated at once: all of a large
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 # What must be equal for one arithmetic; of the learning rate and the decay each member has its own.
 _FLAGS = ("betas", "eps", "maximize", "fused", "decoupled_weight_decay")
+# What one arithmetic takes of the first member, read anew at every step: a callback or a schedule may change it.
+_COMMON = operator.itemgetter("betas", "eps", "maximize", "decoupled_weight_decay")
 _UNKNOWN = ("amsgrad", "capturable", "differentiable", "foreach")
 
 
@@ -140,7 +143,8 @@ class StackedAdam(MemberOptimizers):
     """Adam of all members with a few operations over the stacks, to the bit as `torch.optim.Adam` of each alone.
 
     The members' own optimizers hold parts of the stacked moments: their states are always the present ones, and their
-    learning rates are read at every step. `stackable` says whether optimizers can be treated so.
+    settings are read at every step: members whose betas, eps, ``maximize`` or coupled decay have come to differ are
+    updated one by one. `stackable` says whether optimizers can be treated so.
 
     Args:
         stacks: Those of the members, which hold parts of them.
@@ -274,12 +278,16 @@ class StackedAdam(MemberOptimizers):
 
     def _singly(self, gradients: Mapping[str, Tensor]) -> None:
         """Compute what `torch.optim.Adam` computes of single tensors, in its order, with a learning rate a replica."""
+        is_one = _have_one_arithmetic([own.param_groups[0] for own in self.own])
         for name, gradient in gradients.items():
             groups = [self.own[replica].param_groups[0] for replica in self.stacks.rows[name]]
             step, leaves_gradients = self.steps[name].item(), not groups[0]["maximize"]
             for part in self._parts_of(name):
                 few, own = groups[part.rows], gradient[part.rows]
-                if part.piece is not None and leaves_gradients and _have_one_rate(few):
+                if not is_one:
+                    for one in (slice(row, row + 1) for row in range(len(few))):
+                        _adam_step(part.value[one], own[one], part.mean[one], part.square[one], few[one], step)
+                elif part.piece is not None and leaves_gradients and _have_one_rate(few):
                     part.piece.adam(own, AdamSettings.of(few[0], int(step)))
                 else:
                     _adam_step(part.value, own, part.mean, part.square, few, step)
@@ -318,6 +326,14 @@ class _SomeRows(NamedTuple):
     mean: Tensor
     square: Tensor
     piece: AdamPiece | None  # ``None`` if torch's operations are to make the step
+
+
+def _have_one_arithmetic(groups: Sequence[Mapping[str, Any]]) -> bool:
+    """Tell whether a step may take from the first member all but the learning rate and decoupled decay."""
+    if list(map(_COMMON, groups)).count(_COMMON(groups[0])) < len(groups):
+        return False
+    decay = groups[0]["weight_decay"]
+    return groups[0]["decoupled_weight_decay"] or all(group["weight_decay"] == decay for group in groups)
 
 
 def _have_one_rate(groups: Sequence[Mapping[str, Any]]) -> bool:

@@ -147,6 +147,28 @@ def test_learning_rates_are_read_at_every_batch_of_the_trainer(samples):
     assert moved.tolist() == [True, False, False, False]
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("betas", (0.5, 0.9), r"betas has become .*\(0\.5, 0\.9\).* keep to \(0\.9, 0\.999\)"),
+        ("eps", 1e-3, r"eps has become 1e-08, 1e-08, 0\.001, 1e-08 .* keep to 1e-08"),
+        ("maximize", True, "maximize has become False, False, True, False"),
+        ("weight_decay", 0.1, r"weight_decay has become 0, 0, 0\.1, 0"),
+    ],
+)
+def test_other_settings_that_change_are_refused_before_a_step(samples, name, value, said):
+    executor = group()
+    rows = rows_of(executor, samples)
+    executor.steps(*samples, rows[:2])
+    before = executor.stacks.tree.get_parameter("output.weight").clone()
+    executor.optimizer.own[2].param_groups[0][name] = value
+    with pytest.raises(NotReplicableError, match=rf'{said}.*executor="stacked"'):
+        executor.steps(*samples, rows[2:])
+    assert torch.equal(executor.stacks.tree.get_parameter("output.weight"), before)
+    executor.active[2] = False
+    executor.steps(*samples, rows[2:])
+
+
 def test_a_capture_leaves_everything_as_it_was(samples):
     executor = group()
     rows = rows_of(executor, samples)

@@ -30,8 +30,11 @@ def made(kind, **options):
     return [lambda parameters, lr=lr: kind(parameters, lr=lr, **options) for lr in RATES]
 
 
-def compare(makes, steps=4, kind=None):
-    """Make steps of a group, and of every net alone, with the same gradients; return the group's optimizer."""
+def compare(makes, steps=4, kind=None, setting=None, values=()):
+    """Make steps of a group, and of every net alone, with the same gradients; return the group's optimizer.
+
+    Amid the steps a setting becomes each one's own value, as by a callback.
+    """
     members = [Net(make) for make in makes]
     alone = [copy.deepcopy(member) for member in members]
     stacks = Stacks(members)
@@ -41,6 +44,8 @@ def compare(makes, steps=4, kind=None):
         gradients = {name: torch.randn_like(stack) for name, stack in stacks.parameters.items()}
         if step < 2:
             gradients["late"] = None  # as of a parameter that the loss does not depend on yet
+        for r, value in enumerate(values if step == 1 else ()):
+            group.own[r].param_groups[0][setting] = own[r].param_groups[0][setting] = value
         group.update(gradients)
         for r, (net, optimizer) in enumerate(zip(alone, own, strict=True)):
             for name, parameter in net.named_parameters():
@@ -68,6 +73,25 @@ def test_decays_of_their_own():
     compare(adamw, kind=StackedAdam)
     adam = [lambda p, decay=decay: torch.optim.Adam(p, weight_decay=decay) for decay in (0.0, 0.1, 0.3)]
     compare(adam, kind=MemberOptimizers)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW])
+@pytest.mark.parametrize(
+    ("setting", "values"),
+    [
+        ("betas", [(0.9, 0.999), (0.5, 0.99), (0.0, 0.9)]),
+        ("betas", [(0.5, 0.99)] * 3),
+        ("eps", [1e-8, 1e-3, 0.1]),
+        ("eps", [1e-3] * 3),
+        ("maximize", [False, True, False]),
+        ("maximize", [True] * 3),
+        ("weight_decay", [0.01, 0.1, 0.3]),
+        ("weight_decay", [0.3] * 3),
+        ("decoupled_weight_decay", [False, True, True]),
+    ],
+)
+def test_settings_that_change_amid_steps_are_each_members_own(kind, setting, values):
+    compare(made(kind, weight_decay=0.01), kind=StackedAdam, setting=setting, values=values)
 
 
 @pytest.mark.parametrize(
