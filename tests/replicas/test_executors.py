@@ -261,8 +261,27 @@ class Hooked(Own):
         return super().training_step((hidden[:, :24], batch[1]), index)
 
 
+class Penalised(Own):
+    def training_step(self, batch, index):
+        loss = super().training_step(batch, index)
+        (gradient,) = torch.autograd.grad(loss, [self.net[0].weight], create_graph=True)
+        return loss + 0.1 * gradient.square().sum()
+
+
+class Directional(Own):
+    def training_step(self, batch, index):
+        _, slopes = torch.func.jvp(lambda inputs: self.net[0](inputs), (batch[0],), (torch.ones_like(batch[0]),))
+        return super().training_step(batch, index) + 0.1 * slopes.square().mean()
+
+
 @pytest.mark.parametrize(
-    ("build", "said"), [(InPlace, "changes a tensor in place"), (Hooked, "gives a tensor a hook for its gradient")]
+    ("build", "said"),
+    [
+        (InPlace, "changes a tensor in place"),
+        (Hooked, "gives a tensor a hook for its gradient"),
+        (Penalised, r"asks for a gradient itself, as by torch\.autograd\.grad"),
+        (Directional, r"a derivative by torch\.func\.jvp"),
+    ],
 )
 def test_what_the_gradient_of_all_cannot_do_is_refused(build, said):
     with pytest.raises(NotReplicableError, match=rf"{said}.*loop"):

@@ -334,6 +334,10 @@ _SIGNS: Mapping[str, str] = {
     "register a hook": "The training step gives a tensor a hook for its gradient, which torch.vmap does not call.",
     "modified by an inplace operation": "The training step changes a tensor in place that the gradient of all replicas "
     "is computed from.",
+    "does not have a grad_fn": "The training step asks for a gradient itself, as by torch.autograd.grad, which "
+    "torch.vmap does not keep, or its loss depends on no parameter that is trained.",
+    "implement the jvp function": "The training step asks for a derivative by torch.func.jvp, which layers under "
+    "torch.vmap do not have.",
     "Batching rule": "The training step does what torch.vmap cannot.",
     "vmap": "The training step does what torch.vmap cannot.",
     "functorch": "The training step does what torch.vmap cannot.",
