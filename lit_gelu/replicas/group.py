@@ -155,6 +155,11 @@ class ReplicaGroup(LightningModule):
             member._dtype = self._dtype  # as Lightning's own `to` does
         return self
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the members' gradients, as Lightning asks before a fit and a validation in it."""
+        for member in self.members:
+            member.zero_grad(set_to_none)
+
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override] # torch has overloads
         """Return the stacks under the members' own names."""
         return self.tree.state_dict(*args, **kwargs)
@@ -382,8 +387,7 @@ class ReplicaGroup(LightningModule):
         if not self._epoch_start or not loops:
             return None
         self._note_stopped()
-        place = self._ends.get(replica) or self._present(replica)
-        return Whereabouts(**place, steps=self._steps, loops=loops)
+        return Whereabouts(**(self._ends.get(replica) or self._present(replica)), steps=self._steps, loops=loops)
 
     @property
     def _global_step(self) -> int:
@@ -417,8 +421,7 @@ class ReplicaGroup(LightningModule):
 
     @property
     def _loader(self) -> MacroSteps:
-        loader: Any = self.trainer.train_dataloader
-        return loader  # type: ignore[no-any-return] # of `ReplicaDataModule`
+        return self.trainer.train_dataloader  # type: ignore[return-value] # of `ReplicaDataModule`
 
     def _drawn(self) -> Tensor:
         """Draw the samples of an epoch, ``[steps, replicas, batch]``, and bring them to where steps look them up."""
@@ -457,8 +460,7 @@ class ReplicaGroup(LightningModule):
         """Return all samples' inputs and labels, once in the numbers that the Trainer's precision makes of batches."""
         samples = self._data.samples
         if self._converted is None or self._converted[0] is not samples:
-            given = samples.inputs, samples.labels
-            self._converted = samples, self.trainer.precision_plugin.convert_input(given)
+            self._converted = samples, self.trainer.precision_plugin.convert_input((samples.inputs, samples.labels))
         return self._converted[1]
 
     def _step_on_plateau(self, epoch: int) -> None:

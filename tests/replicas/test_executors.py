@@ -261,6 +261,36 @@ class Hooked(Own):
         return super().training_step((hidden[:, :24], batch[1]), index)
 
 
+class ReadingGradients(Own):
+    """Descends faster where the last step's gradients were large."""
+
+    def training_step(self, batch, index):
+        norms = [p.grad.norm() for p in self.parameters() if p.grad is not None]
+        return super().training_step(batch, index) * (1 + 0.01 * torch.stack(norms).sum() if norms else 1)
+
+
+def accumulating(member):
+    """Do what a callback may that has gradients of its own."""
+    member.net[0](torch.ones(2, 24)).sum().backward()
+
+
+@pytest.mark.parametrize("change", [None, accumulating])
+def test_a_step_reads_the_gradients_of_the_one_before(change):
+    check(ReadingGradients, ["loop"], **({"change": change} if change else {}))
+
+
+def test_gradients_go_along_to_another_precision():
+    group = ReplicaGroup.of(ReadingGradients, [{}], [0], executor="loop")
+    seed_everything(0, verbose=False)
+    alone = ReadingGradients()
+    for precision in ("32-true", "64-true"):
+        options = {"max_epochs": 1, "precision": precision, "limit_val_batches": 0}
+        quiet_trainer(**options).fit(group, datamodule=ReplicaDataModule(Sets()))
+        quiet_trainer(**options).fit(alone, datamodule=Sets())
+    torch.testing.assert_close(group.members[0].state_dict(), alone.state_dict(), rtol=0, atol=0)
+    assert group.members[0].net[0].weight.grad.dtype == torch.float64
+
+
 class Penalised(Own):
     def training_step(self, batch, index):
         loss = super().training_step(batch, index)

@@ -2,7 +2,7 @@
 
 import copy
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -126,6 +126,10 @@ class LoopForward:
         """See `GroupForward`."""
         own = self.stacks.slices({name: stack.detach() for name, stack in self.stacks.trained.items()})
         self.own = [{name: part.requires_grad_() for name, part in parts.items()} for parts in own]
+        for module, parts in zip(self.stacks.modules, self.own, strict=True):
+            for name, parameter in module.named_parameters():
+                if name in parts:
+                    parts[name].grad = parameter.grad  # of the last step, which a run alone has until its backward pass
         found = []
         with others_as_they_were():
             for replica, (step, places) in enumerate(zip(self.steps, self.places, strict=True)):
@@ -139,8 +143,8 @@ class LoopForward:
 
     def gradients(self, losses: Tensor) -> list[dict[str, Tensor]]:
         """Return each member's gradients of the last `losses`, by name; none of what its step has not used."""
-        for module in self.stacks.modules:
-            _forget_gradients(module)
+        for module, own in zip(self.stacks.modules, self.own, strict=True):
+            _forget_gradients([*module.parameters(), *own.values()])
         losses.sum().backward()  # type: ignore[no-untyped-call] # as alone: what runs code again finds no other way
         given = [{name: one.grad for name, one in own.items() if one.grad is not None} for own in self.own]
         self.own = []
@@ -159,9 +163,9 @@ class LoopForward:
         return torch.stack(losses)
 
 
-def _forget_gradients(member: nn.Module) -> None:
+def _forget_gradients(parameters: Iterable[Tensor]) -> None:
     """Leave no gradient of an earlier pass, which may be a callback's, as ``zero_grad`` does for the run alone."""
-    for parameter in member.parameters():
+    for parameter in parameters:
         if parameter.requires_grad:
             parameter.grad = None
 

@@ -64,19 +64,22 @@ class MemberOptimizers(Optimizer):
     def update(self, gradients: Gradients) -> None:
         """Make one step of all members with gradients ``[replicas, ...]`` by name."""
         self.update_each(self.stacks.slices(gradients))
+        for module in self.stacks.modules:
+            for parameter in module.parameters():
+                parameter.grad = None  # parts of large tensors, which no member's code reads
 
     def update_each(self, parts_of: Sequence[Mapping[str, Tensor]]) -> None:
-        """Make one step of all members with gradients of each by name; what is not there is left as it is."""
+        """Make one step of all members with gradients of each by name; what is not there is left as it is.
+
+        The members' parameters hold these gradients from then on, as behind a step of a run alone.
+        """
         for replica, (module, own, parts) in enumerate(zip(self.stacks.modules, self.own, parts_of, strict=True)):
             if replica in self.stopped:
                 continue
-            parameters = dict(module.named_parameters())
-            for name, parameter in parameters.items():
+            for name, parameter in module.named_parameters():
                 parameter.grad = parts.get(name)
             with _default_dtype(self.default):
                 own.step()
-            for parameter in parameters.values():
-                parameter.grad = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states of the members' own optimizers, of which none holds a stack, and of their schedulers."""
