@@ -6,6 +6,7 @@ from lightning.pytorch import Callback, callbacks
 from lightning.pytorch.strategies import ParallelStrategy
 from lightning.pytorch.trainer.states import TrainerFn
 
+from lit_gelu.callbacks import ActivationCurvatureMonitor, ActivationSwap, LossCurvatureMonitor, OnnxExport
 from lit_gelu.replicas.data.data_module import ReplicaDataModule
 from lit_gelu.replicas.errors import NotReplicableError
 
@@ -117,6 +118,13 @@ _CALLBACKS: dict[type[Callback], str] = {
     callbacks.GradientAccumulationScheduler: "each step of a replica is one batch of its own. Give larger batches.",
     callbacks.ModelPruning: "it prunes layers of one module, and a group's are in its members. Train them alone.",
     callbacks.BaseFinetuning: "it gives parameters to one optimizer, and each member has its own. Train them alone.",
+    OnnxExport: "it writes one net. Export members after the fit: lit_gelu.export.export_onnx(group.members[0], path).",
+    ActivationSwap: "it swaps in one net. Swap in members, in a callback of your own: lit_gelu.surgery.swap(member, "
+    "plan) for member in group.members; the group follows.",
+    LossCurvatureMonitor: "it measures the loss of one net. Measure members after the fit with lit_gelu.curvature, or "
+    "train the modules alone.",
+    ActivationCurvatureMonitor: "it measures in the steps of one net. Measure members after the fit with "
+    "lit_gelu.curvature, or train the modules alone.",
     callbacks.SpikeDetection: "it looks at one loss of each step. Look at group.logged in a callback of your own, and "
     "set group.active[replica] = False there.",
 }

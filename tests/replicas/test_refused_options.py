@@ -8,6 +8,7 @@ from lightning.pytorch import Callback, callbacks, seed_everything
 from measured_replicas import CELLS, SEEDS, Measuring, Sets
 from small_task import quiet_trainer
 
+from lit_gelu.callbacks import ActivationCurvatureMonitor, ActivationSwap, LossCurvatureMonitor, OnnxExport
 from lit_gelu.replicas import NotReplicableError, ReplicaDataModule, ReplicaGroup
 from lit_gelu.replicas.refused_options import check_trainer
 
@@ -68,6 +69,11 @@ class Clipping(Callback):
         pass
 
 
+class Untrained(Callback):
+    def on_train_batch_start(self, *_):
+        pytest.fail("a step was made")
+
+
 @pytest.mark.parametrize(
     ("callback", "said"),
     [
@@ -84,12 +90,16 @@ class Clipping(Callback):
         (callbacks.ModelPruning("l1_unstructured"), "alone"),
         (callbacks.BackboneFinetuning(), "alone"),
         (callbacks.SpikeDetection(), r"group\.logged"),
+        (OnnxExport("model.onnx"), r"export_onnx\(group\.members\[0\]"),
+        (ActivationSwap({"*": "elu"}, at_step=1), r"swap\(member"),
+        (LossCurvatureMonitor(), r"Measure members"),
+        (ActivationCurvatureMonitor(), r"Measure members"),
     ],
 )
 def test_callbacks_that_would_do_something_else_are_refused(callback, said):
     group = ReplicaGroup.of(Measuring, CELLS, steps_per_batch=4)
     with pytest.raises(NotReplicableError, match=said):
-        quiet_trainer(max_epochs=1, callbacks=[callback]).fit(group, datamodule=ReplicaDataModule(Sets()))
+        quiet_trainer(max_epochs=1, callbacks=[callback, Untrained()]).fit(group, datamodule=ReplicaDataModule(Sets()))
 
 
 class Plain(Measuring):
