@@ -85,7 +85,8 @@ class RecipeBuilder:
         if isinstance(node, ast.Call):
             domain, name = _operator(node.func)
             inputs = [self._value(argument) for argument in node.args]
-            attributes = {keyword.arg or "": self._attribute(keyword.value) for keyword in node.keywords}
+            whole = frozenset() if domain else _whole_number_attributes(name)
+            attributes = {k.arg or "": self._attribute(k.value, whole=k.arg in whole) for k in node.keywords}
             self.nodes.append(ir.node(name, inputs, attributes=attributes, domain=domain))
             return self.nodes[-1].outputs[0]
         if isinstance(node, ast.Name) and node.id in self._names:
@@ -93,10 +94,17 @@ class RecipeBuilder:
         hint = node.id.lower() if isinstance(node, ast.Name) else "constant"
         return self._constant(np.asarray(self._plain(node), dtype=np.float64), hint)
 
-    def _attribute(self, node: ast.expr) -> float | str:
+    def _attribute(self, node: ast.expr, *, whole: bool) -> float | str:
         """Return a node attribute: a string as written, or a number."""
         value = self._plain(node)
-        return value if isinstance(value, str) else float(np.asarray(value).item())
+        if isinstance(value, str):
+            return value
+        number = float(np.asarray(value).item())
+        if not whole or math.isnan(number):  # which stands for an argument that is not known
+            return number
+        if not number.is_integer():
+            raise ValueError(f"{ast.unparse(node)} is {number}, and the attribute is a whole number")
+        return int(number)
 
     def _plain(self, node: ast.expr) -> Argument | str:
         """Return the number, array or string that an expression without operators stands for."""
@@ -117,6 +125,15 @@ def _statements(recipe: str) -> tuple[ast.Assign | ast.Expr, ...]:
             raise TypeError(f"a recipe is a sequence of assignments and expressions, not {ast.dump(statement)}")
         statements.append(statement)
     return tuple(statements)
+
+
+@cache
+def _whole_number_attributes(operator: str) -> frozenset[str]:
+    """Return which attributes of a standard operator are whole numbers."""
+    if not onnx.defs.has(operator):
+        return frozenset()
+    attributes = onnx.defs.get_schema(operator).attributes
+    return frozenset(name for name, entry in attributes.items() if entry.type == onnx.defs.OpSchema.AttrType.INT)
 
 
 def _target(statement: ast.Assign) -> str:
@@ -231,6 +248,37 @@ def inlined(
     if result is None:
         raise ValueError("an onnxscript function returns nothing")
     return nodes, result
+
+
+def infer_types(node: ir.Node, dtype: ir.DataType, shape: ir.Shape | None, opset: int) -> None:
+    """Give a node's outputs the types and shapes that onnx infers; those given for an operator that is not standard."""
+    if node.domain not in {"", "ai.onnx"}:
+        for output in node.outputs:
+            output.dtype, output.shape = dtype, shape
+        return
+    given = {f"input_{i}": value for i, value in enumerate(node.inputs) if value is not None}
+    names = [f"input_{i}" if f"input_{i}" in given else "" for i in range(len(node.inputs))]
+    proto = onnx.helper.make_node(node.op_type, names, [f"output_{i}" for i in range(len(node.outputs))])
+    proto.attribute.extend(ir.to_proto(attribute) for attribute in node.attributes.values())
+    try:
+        found = onnx.shape_inference.infer_node_outputs(
+            onnx.defs.get_schema(node.op_type, opset, ""),
+            proto,
+            {name: _type_proto(value) for name, value in given.items() if value.dtype is not None},
+            opset_imports=[onnx.helper.make_opsetid("", opset)],
+        )
+    except (KeyError, onnx.defs.SchemaError, onnx.checker.ValidationError, onnx.shape_inference.InferenceError):
+        return  # the checker of the whole file says what is wrong
+    for i, output in enumerate(node.outputs):
+        if (inferred := found.get(f"output_{i}")) is not None:
+            output.type = ir.serde.deserialize_type_proto_for_type(inferred)
+            output.shape = ir.serde.deserialize_type_proto_for_shape(inferred)
+
+
+def _type_proto(value: ir.Value) -> onnx.TypeProto:
+    """Return a tensor's type and shape as onnx writes them."""
+    sizes = None if value.shape is None else [dim if isinstance(dim, int) else dim.value for dim in value.shape]
+    return onnx.helper.make_tensor_type_proto(int(value.dtype or 0), sizes)
 
 
 def _bound(attribute: ir.Attr, arguments: Mapping[str, Argument | str]) -> ir.Attr:

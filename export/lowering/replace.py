@@ -19,7 +19,7 @@ from lit_gelu.export.lowering.kernels import DTYPES, Target, off_target, raise_o
 from lit_gelu.export.lowering.lowering_table import MARKER_DOMAIN, TABLE, BoundActivation
 from lit_gelu.export.lowering.policy import Choice, choose, cuda_kernels, is_available, preferred
 from lit_gelu.export.lowering.precision import convert
-from lit_gelu.export.lowering.recipe import CONTRIB_DOMAIN, Argument, RecipeBuilder, inlined
+from lit_gelu.export.lowering.recipe import CONTRIB_DOMAIN, Argument, RecipeBuilder, infer_types, inlined
 from lit_gelu.export.lowering.spellings import mark_spellings, spec_text
 from lit_gelu.export.lowering.written_out import write_out
 from lit_gelu.export.metadata import SiteRecord
@@ -27,7 +27,6 @@ from lit_gelu.export.options import ExportOptions
 
 CONTRIB_VERSION = 1
 _FUNCTION = Choice("", "registered", in_fp32=True)  # an onnxscript function: its constants are float32
-_COMPARISONS = frozenset({"Greater", "Less"})  # whose output is Boolean
 
 
 @dataclass(frozen=True)
@@ -181,11 +180,11 @@ def _choice(activation: BoundActivation, options: ExportOptions, opset: int) -> 
 def _nothing(activation: BoundActivation, options: ExportOptions) -> ExportOptionError:
     """Return the error for an activation that the target cannot run."""
     at = "" if options.opset is None else f" at opset {options.opset}"
-    remedy = (
-        "Leave opset out: one that fits is then taken."
-        if options.opset is not None
-        else "Use target='ort-cpu' or 'ort-cuda' if it was registered with operators of onnxruntime's own."
-    )
+    remedy = "Use target='ort-cpu' or 'ort-cuda' if it was registered with operators of onnxruntime's own."
+    if options.opset is not None:
+        remedy = "Leave opset out: one that fits is then taken."
+    elif options.target.startswith("ort-"):
+        remedy = f"Register it with operators that take {options.dtype} (docs/lowering.md), or use another dtype."
     return ExportOptionError(
         f"there are no operators for {activation.name} in {options.dtype} with target={options.target!r}{at}. {remedy}"
     )
@@ -272,7 +271,8 @@ def _replace(node: ir.Node, site: str, activation: BoundActivation, choice: Choi
     if len(node.inputs) > 1:
         arguments["bias"] = node.inputs[1]  # type: ignore[assignment]
     dtype = x.dtype or ir.DataType.FLOAT
-    new, result = recipe_nodes(x, activation, choice, arguments, dtype, constants.of_dtype)
+    opset = constants.graph.opset_imports[""]
+    new, result = recipe_nodes(x, activation, choice, arguments, dtype, constants.of_dtype, opset)
     for made in new:
         made.metadata_props["lit_gelu.site"] = site
     convenience.replace_nodes_and_values(node.graph, node, [node], new, [node.outputs[0]], [result])
@@ -285,6 +285,7 @@ def recipe_nodes(
     arguments: Mapping[str, Argument],
     dtype: ir.DataType,
     constants: Callable[[ir.DataType], Callable[[np.ndarray, str], ir.Value]],
+    opset: int,
 ) -> tuple[list[ir.Node], ir.Value]:
     """Build what an activation becomes: nodes in order, and the value of the last."""
     # arguments broadcast against the input; constants makes, for a dtype, an initializer from an array and a hint.
@@ -300,9 +301,11 @@ def recipe_nodes(
         built = builder.nodes
     nodes += built
     for made in nodes:
-        for output in made.outputs:  # every recipe is elementwise
-            output.dtype = ir.DataType.BOOL if made.op_type in _COMPARISONS else inner
-            output.shape = None if made.op_type == "Constant" else x.shape
+        infer_types(made, inner, x.shape, opset)
+    result.dtype, result.shape = (
+        result.dtype or inner,
+        x.shape,
+    )  # an activation is elementwise; its inner values may not be
     if region:
         nodes.append(ir.node("Cast", [result], attributes={"to": int(dtype)}))
         result = nodes[-1].outputs[0]

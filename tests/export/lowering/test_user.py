@@ -106,6 +106,86 @@ def test_contrib_operators_of_a_recipe_are_for_onnxruntime(tmp_path, registry):
     assert [path.name for path in tmp_path.iterdir()] == ["a.onnx"]
 
 
+@script(default_opset=opset20)
+def literal(x):
+    return x * opset20.Tanh(x * 2.0)
+
+
+@script(default_opset=opset20)
+def attribute(x, beta: float = 1.0):
+    return opset20.Mul(x, opset20.Tanh(opset20.Mul(x, beta)))
+
+
+@script(default_opset=opset20)
+def whole_number(x, beta: int = 1):
+    return x * opset20.Tanh(x * opset20.CastLike(beta, x))
+
+
+@script(default_opset=opset20)
+def of_other_shape(x):
+    zero = opset20.ReduceMax(opset20.Abs(x) * 0.0, keepdims=0)
+    return x * opset20.Tanh(x + (x + zero))
+
+
+@script(default_opset=opset20)
+def compared(x):
+    doubled = x * opset20.Tanh(x * 2.0)
+    return opset20.Where(opset20.Not(x >= 0.0), doubled, doubled)
+
+
+DOUBLED = "Mul(x, Tanh(Mul(x, 2.0)))"
+OF_OTHER_TYPES = (
+    literal,
+    attribute,
+    whole_number,
+    of_other_shape,
+    compared,
+    f"Where(GreaterOrEqual(x, 0.0), {DOUBLED}, {DOUBLED})",
+    f"Where(Not(LessOrEqual(x, 0.0)), {DOUBLED}, {DOUBLED})",
+    f"Where(Equal(x, 0.0), 0.0, {DOUBLED})",
+    f"Where(And(Greater(x, 0.0), Or(Less(x, 1.0), Greater(x, -1.0))), {DOUBLED}, {DOUBLED})",
+    "Mul(x, Tanh(Mul(Add(1.0, 1.0), x)))",
+)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"opset": 22}, {"dtype": "fp16"}, {"dtype": "fp16", "io_dtype": "fp32"}],
+    ids=str,
+)
+@pytest.mark.parametrize("onnx", OF_OTHER_TYPES, ids=lambda onnx: onnx if isinstance(onnx, str) else onnx.name)
+def test_inner_values_have_types_and_shapes_of_their_own(tmp_path, registry, onnx, options):
+    @registry.register("soft", onnx=onnx)
+    def soft(x, beta=2):
+        return x * torch.tanh(x * beta)
+
+    path, x = tmp_path / "soft.onnx", torch.linspace(-3, 3, 64).reshape(16, 4)
+    model = nn.Sequential(registry.create("soft"))
+    export_onnx(model, path, x, registry=registry, **options)
+    fed = x.half() if options.get("dtype") == "fp16" and "io_dtype" not in options else x
+    wide = fed.double()
+    found = OnnxPredictor(path)(fed.numpy()).astype(np.float64)
+    limit = 2e-3 if options.get("dtype") == "fp16" else 1e-6
+    assert np.abs(found - (wide * torch.tanh(2.0 * wide)).numpy()).max() < limit
+    assert check_parity(model, path, registry=registry, input_sample=x).passed
+
+
+def test_whole_numbers_of_an_operator_stay_whole(tmp_path, registry):
+    registry.register("gate", onnx="Mul(x, Softmax(x, axis=-1))")(lambda x: x * torch.softmax(x, -1))
+    path, x = tmp_path / "gate.onnx", torch.randn(3, 4)
+    export_onnx(nn.Sequential(registry.create("gate")), path, x, registry=registry)
+    (node,) = (node for node in onnx.load(path).graph.node if node.op_type == "Softmax")
+    assert [(entry.type, entry.i) for entry in node.attribute] == [(onnx.AttributeProto.INT, -1)]
+    wanted = x.double() * torch.softmax(x.double(), -1)
+    assert np.abs(OnnxPredictor(path)(x.numpy()) - wanted.numpy()).max() < 1e-6
+
+
+def test_operators_that_take_no_floats_are_not_for_another_target(tmp_path, registry):
+    model = nn.Sequential(register_cube(registry, "BitwiseNot(x)"))
+    with pytest.raises(ExportOptionError, match=r"target='ort-cpu'\. Register it with operators that take fp32"):
+        export_onnx(model, tmp_path / "a.onnx", torch.zeros(1, 4), registry=registry, target="ort-cpu")
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -115,6 +195,7 @@ def test_contrib_operators_of_a_recipe_are_for_onnxruntime(tmp_path, registry):
         ("x if x else x", "cannot be read"),
         ("Mul(x, gain)", "cannot be read.*gain"),
         ("x", "has no operator"),
+        ("Mul(x, Softmax(x, axis=0.5))", "0.5, and the attribute is a whole number"),
         ("Add(x, Mull(0.5, x))", r"leaky_cube.*'Add\(x, Mull\(0.5, x\)\)', has the operator Mull.*Did you mean Mul\?"),
         (OnnxRecipes(native="Mul(x, Nichts(x))"), r"operator Nichts, and ONNX has none of that name\. Accepted"),
         (OnnxRecipes(native="Relux(x)", primitives="Max(x, 0.0)"), "operator Relux.*Did you mean Relu"),
