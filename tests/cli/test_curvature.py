@@ -2,6 +2,7 @@
 
 import csv
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -45,6 +46,15 @@ class TanhNet(Net):
         self.net[1], self.net[4] = nn.Tanh(), nn.Identity()
 
 
+class Uncalled(Net):
+    """Its loss passes by its only activation."""
+
+    def __init__(self):
+        super().__init__()
+        self.net[1], self.net[4] = nn.Identity(), nn.Identity()
+        self.act = nn.SiLU()
+
+
 class Data(LightningDataModule):
     """40 examples in uneven batches."""
 
@@ -75,12 +85,11 @@ class Counted(Data):
 @pytest.fixture(autouse=True)
 def importable(monkeypatch):
     """The classes by a dotted path, as a user's own module would be."""
-    import sys
     from types import ModuleType
 
     module = ModuleType("curvature_models")
     module.Net, module.TanhNet, module.Data, module.Counted = Net, TanhNet, Data, Counted
-    module.Shuffled = Shuffled
+    module.Shuffled, module.Uncalled = Shuffled, Uncalled
     monkeypatch.setitem(sys.modules, "curvature_models", module)
 
 
@@ -174,6 +183,12 @@ def test_a_training_loader_that_shuffles_gives_the_examples_and_their_number(tmp
     assert "leaves out a last batch that is not full" in note
     (note,) = measured(tmp_path, *[word.replace("Shuffled", "Data") for word in arguments], "--samples", "41")["notes"]
     assert note == "Data.train_dataloader() gives 40 examples; 41 were asked for."
+
+
+def test_an_activation_that_is_not_called_is_named(capsys):
+    arguments = ["curvature_models.Uncalled", "--data", "curvature_models.Data", "--quantities", "activations"]
+    assert main(["curvature", *arguments]) == 0
+    assert "act not observed: it was not called" in " ".join(capsys.readouterr().out.split())
 
 
 def test_gates_are_measured_where_there_is_nothing_else(tmp_path):

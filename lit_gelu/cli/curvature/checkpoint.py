@@ -140,8 +140,7 @@ def _measure_activations(
     report.activations, report.gaussian, report.refused = found
     if not found.measured:
         report.notes.append(
-            "The model has no activation that can be watched. Calls of functions are found with example_input_array, "
-            "or --input-shape."
+            "No activation was observed. Calls of functions are found with example_input_array, or --input-shape."
         )
 
 

@@ -28,7 +28,7 @@ _ROUNDING = 1e-6  # of float32 products
 def tables(report: CurvatureReport) -> list[Table]:
     """Return what was measured as tables."""
     made = []
-    if report.activations:
+    if report.activations or report.refused:
         made.append(_of_activations(report))
     made.append(_of_loss(report))
     if report.loss is not None and report.loss.trace is not None:
