@@ -2,16 +2,17 @@
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from lightning.pytorch import LightningDataModule
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor, nn
 
+from lit_gelu.curvature.probe.forward_inputs import ROWS, forward_inputs
 from lit_gelu.errors import LitGeluError
 
-ROWS = 2
 DTYPES = {
     name: getattr(torch, name)
     for name in ("float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool")
@@ -103,20 +104,10 @@ def _made(word: str, generator: torch.Generator) -> tuple[str | None, Tensor]:
 
 def inputs_of(batch: Any, model: nn.Module) -> Any:
     """Return the first rows of a batch's inputs, without the targets."""
+    inputs = forward_inputs(batch, model)
+    if inputs is not None:
+        return inputs
     parameters = inspect.signature(model.forward).parameters
-    if isinstance(batch, Tensor):
-        return batch[:ROWS]
-    if isinstance(batch, Mapping):
-        named = {name: value for name, value in batch.items() if name in parameters and isinstance(value, Tensor)}
-        if named:
-            return {name: value[:ROWS] for name, value in named.items()}
-    elif isinstance(batch, list | tuple):
-        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        required = [p for p in parameters.values() if p.kind in kinds and p.default is inspect.Parameter.empty]
-        count = max(1, len(required))
-        inputs = tuple(value[:ROWS] for value in batch[:count] if isinstance(value, Tensor))
-        if len(inputs) == count:
-            return inputs if count > 1 else inputs[0]
     raise InputSampleError(
         f"A batch of type {type(batch).__name__} does not begin with the inputs of {type(model).__name__}.forward"
         f"({', '.join(parameters)}), and has no entries of these names. Give --input-shape."
@@ -131,7 +122,7 @@ def evaluation_data(data: LightningDataModule | None) -> LightningDataModule | N
 def _loaders(data: LightningDataModule) -> dict[str, str]:
     """Return the names of a data module's methods that give loaders, each with the stage that it is set up for."""
     stages = {"test_dataloader": "test", "val_dataloader": "validate", "train_dataloader": "fit"}
-    own = (name for name in stages if getattr(type(data), name) is not getattr(LightningDataModule, name))
+    own = (name for name in stages if is_overridden(name, data, LightningDataModule))
     return {name: stages[name] for name in own}
 
 

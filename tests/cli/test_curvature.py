@@ -55,6 +55,17 @@ class Uncalled(Net):
         self.act = nn.SiLU()
 
 
+class WithoutForward(LightningModule):
+    """Only its steps call its net."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = Net()
+
+    def training_step(self, batch):
+        return nn.functional.cross_entropy(self.inner(batch[0]), batch[1])
+
+
 class Data(LightningDataModule):
     """40 examples in uneven batches."""
 
@@ -89,7 +100,7 @@ def importable(monkeypatch):
 
     module = ModuleType("curvature_models")
     module.Net, module.TanhNet, module.Data, module.Counted = Net, TanhNet, Data, Counted
-    module.Shuffled, module.Uncalled = Shuffled, Uncalled
+    module.Shuffled, module.Uncalled, module.WithoutForward = Shuffled, Uncalled, WithoutForward
     monkeypatch.setitem(sys.modules, "curvature_models", module)
 
 
@@ -189,6 +200,13 @@ def test_an_activation_that_is_not_called_is_named(capsys):
     arguments = ["curvature_models.Uncalled", "--data", "curvature_models.Data", "--quantities", "activations"]
     assert main(["curvature", *arguments]) == 0
     assert "act not observed: it was not called" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_module_without_forward_is_measured(tmp_path):
+    asked = ["--data", "curvature_models.Data", "--quantities", "activations", "--seed", "0"]
+    found = measured(tmp_path, "curvature_models.WithoutForward", *asked)["activations"]
+    wanted = measured(tmp_path, "curvature_models.Net", *asked)["activations"]
+    assert list(found) == [f"inner.{name}" for name in wanted]
 
 
 def test_gates_are_measured_where_there_is_nothing_else(tmp_path):

@@ -9,11 +9,11 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningDataModule, LightningModule
 
 from lit_gelu import activations
-from lit_gelu.cli.input_sample import InputSampleError, inputs_of
 from lit_gelu.curvature.activation_measurement import Figures, statistics_on
 from lit_gelu.curvature.loss import LossProbe
 from lit_gelu.curvature.loss_measurement import LossMeasurement, measure_loss
 from lit_gelu.curvature.probe.examples import count_examples, take_examples
+from lit_gelu.curvature.probe.forward_inputs import forward_sample
 from lit_gelu.curvature.probe.loss_probe import Mode
 from lit_gelu.curvature.settings import LossSettings
 from lit_gelu.errors import LitGeluError
@@ -135,21 +135,10 @@ def _measure_activations(
     model: LightningModule, batches: list[Any], report: CurvatureReport, input_sample: Any
 ) -> None:
     """Fill in the statistics of the activations, from the passes that compute the loss."""
-    sample = _sample(model, batches[0]) if input_sample is None else input_sample
+    sample = forward_sample(model, batches[0]) if input_sample is None else input_sample
     found = statistics_on(model, batches, activations.registry, sample)
     report.activations, report.gaussian, report.refused = found
     if not found.measured:
         report.notes.append(
             "No activation was observed. Calls of functions are found with example_input_array, or --input-shape."
         )
-
-
-def _sample(model: LightningModule, batch: Any) -> Any:
-    """Return what the model's ``forward`` takes, as far as that is known."""
-    sample = getattr(model, "example_input_array", None)
-    if sample is not None:
-        return sample
-    try:
-        return inputs_of(batch, model)
-    except InputSampleError:
-        return None

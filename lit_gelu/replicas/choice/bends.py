@@ -2,22 +2,30 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from lightning.pytorch import LightningModule
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.curvature.activation_measurement import statistics_on
+from lit_gelu.curvature.activation_measurement import BatchStatistics, statistics_on
 from lit_gelu.curvature.loss import LossProbe
 from lit_gelu.curvature.loss_measurement import measure_loss
 from lit_gelu.curvature.plots import statistic_of
+from lit_gelu.curvature.probe.forward_inputs import forward_sample
 from lit_gelu.curvature.settings import LossSettings
 
 EXAMPLES = 512  # of the training set, the first ones in the order of seed 0
 _LOSS = LossSettings(quantities=("top_eigenvalue", "trace"), mode="eval", lanczos_steps=24, max_trace_probes=12)
 
 
-def bends(module: LightningModule, batches: Sequence[Any], registry: ActivationRegistry) -> dict[str, float]:
+class Bends(NamedTuple):
+    """Figures of curvature by name, and what to say where there is no mean curvature of the activations."""
+
+    figures: dict[str, float]
+    unknown: str
+
+
+def bends(module: LightningModule, batches: Sequence[Any], registry: ActivationRegistry) -> Bends:
     """Return figures of curvature, in evaluation mode.
 
     Args:
@@ -36,9 +44,22 @@ def bends(module: LightningModule, batches: Sequence[Any], registry: ActivationR
         found["top_eigenvalue"] = loss.eigenpairs["top_eigenvalue"].value
     if loss.trace is not None:
         found["trace"] = loss.trace.trace
-    sites = statistics_on(module, batches, registry, getattr(module, "example_input_array", None)).measured.values()
+    sample = forward_sample(module, batches[0])
+    sites = statistics_on(module, batches, registry, sample)
     for name in ("curvature", "share_saturated"):
-        numbers = [value for site in sites if math.isfinite(value := statistic_of(site, name))]
+        numbers = [value for site in sites.measured.values() if math.isfinite(value := statistic_of(site, name))]
         if numbers:
             found[name] = math.fsum(numbers) / len(numbers)
-    return found
+    return Bends(found, "" if "curvature" in found else _why_unknown(sites))
+
+
+def _why_unknown(sites: BatchStatistics) -> str:
+    """Return the rest of a sentence on why there is no mean curvature, and what mends it."""
+    if sites.measured:
+        return (
+            "nothing says where its f' jumps. State it with the activation: register(name, facts=ActivationFacts(...))."
+        )
+    if not sites.refused:
+        return "no activation was found in the module. Give it an example_input_array: calls are found by running it."
+    reasons = "; ".join(f"{site}: {reason}" for site, reason in sites.refused.items())
+    return f"no activation was observed. {reasons.replace('input_sample=', 'an example_input_array of the module')}."

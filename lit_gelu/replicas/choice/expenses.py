@@ -66,24 +66,22 @@ def kept_bytes(module: LightningModule, batch: Any) -> int:
     return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
 
 
-def latencies(files: Mapping[str, Path], inputs: Any, seconds: float) -> dict[str, float]:
+def latencies(files: Mapping[str, Path], inputs: Mapping[str, Tensor], seconds: float) -> dict[str, float]:
     """Return the median time that onnxruntime takes for one row on this machine, by label, timed in the same rounds.
 
     Args:
         files: ONNX files.
-        inputs: A sample as the modules' ``forward`` takes it; ``None`` makes rows up.
+        inputs: Tensors by the names that the files have for them.
         seconds: How long to measure.
     """
     from lit_gelu.export import OnnxPredictor
     from lit_gelu.export.runtime.bench import Variant, measured, resized
-    from lit_gelu.export.runtime.ports import made_inputs
     from lit_gelu.export.runtime.settings import session_options
 
     options = session_options({"intra_op_num_threads": torch.get_num_threads()})
     predictors = {label: OnnxPredictor(path, None, options, tuning=False) for label, path in files.items()}
     first = next(iter(predictors.values()))
-    given = inputs if isinstance(inputs, Mapping) else None
-    values = made_inputs(first.ports, 1) if given is None else resized(given, first.ports, 1)
+    values = resized({name: value for name, value in inputs.items() if name in first.ports}, first.ports, 1)
     values = {name: value.to(first.device) for name, value in values.items()}
     variants = [Variant(label, _called(predictor)) for label, predictor in predictors.items()]
     with torch.inference_mode():

@@ -9,10 +9,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from lightning.pytorch import LightningModule
+from torch import Tensor
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.callbacks.checkpoint_file import read_checkpoint
 from lit_gelu.curvature.probe.examples import count_examples, take_examples
+from lit_gelu.curvature.probe.forward_inputs import forward_sample
 from lit_gelu.files import write_atomically
 from lit_gelu.replicas.choice.bends import EXAMPLES, bends
 from lit_gelu.replicas.choice.candidates import ActivationCandidate
@@ -68,20 +70,21 @@ def measure_candidates(
             reports[label].kept_bytes = kept_bytes(modules.of(run).train(), batches[0])
         say("timed the steps")
     with _noted(choice, "Curvature"):
+        unknown: dict[str, list[str]] = {}
         for label, run in middle.items():
-            reports[label].bends = bends(modules.of(run), list(_first(batches)), modules.registry)
-        unknown = [label for label in middle if "curvature" not in reports[label].bends]
-        if unknown:
-            choice.notes.append(
-                f"The mean curvature of {listed(unknown)} is not known, because nothing says where its f' jumps. State "
-                "it with the activation: register(name, facts=ActivationFacts(...))."
-            )
+            found = bends(modules.of(run), list(_first(batches)), modules.registry)
+            reports[label].bends = found.figures
+            if found.unknown:
+                unknown.setdefault(found.unknown, []).append(label)
+        for reason, labels in unknown.items():
+            choice.notes.append(f"The mean curvature of {listed(labels)} is not known, because {reason}")
         say("measured the curvature")
     with TemporaryDirectory(prefix="lit_gelu-choose-") as place, _noted(choice, "Latency"):
         files = {label: Path(place) / f"{number}.onnx" for number, label in enumerate(middle)}
         for label, path in files.items():
             _export(modules.of(middle[label]), path, batches[0], modules.registry)
-        for label, latency in latencies(files, None, seconds).items():
+        inputs = _inputs(modules.of(next(iter(middle.values()))), batches[0])
+        for label, latency in latencies(files, inputs, seconds).items():
             reports[label].latency_seconds = latency
         say("timed the exported files")
 
@@ -121,11 +124,19 @@ def _export(module: LightningModule, path: Path, batch: Any, registry: Activatio
 
 
 def _sample(module: LightningModule, batch: Any) -> Any:
-    """Return what to trace with: ``None`` where the module has a sample of its own, else a batch's inputs."""
-    if getattr(module, "example_input_array", None) is not None:
-        return None
-    inputs = batch[0] if isinstance(batch, list | tuple) else batch
-    return take_examples(inputs, 2)
+    """Return what to trace with: the module's own sample, else a batch's inputs."""
+    sample = forward_sample(module, batch)
+    if sample is not None:
+        return sample
+    return take_examples(batch[0] if isinstance(batch, list | tuple) else batch, 2)
+
+
+def _inputs(module: LightningModule, batch: Any) -> dict[str, Tensor]:
+    """Return the same by the names that a file has for it."""
+    from lit_gelu.export.inputs import take_apart
+
+    call = take_apart(module, _sample(module, batch))
+    return dict(zip(call.names, call.tensors, strict=True))
 
 
 def write_best(choice: ActivationChoice, modules: TrainedModules, target: Path, *, exports: bool) -> None:

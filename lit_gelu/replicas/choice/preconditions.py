@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lightning.pytorch import LightningDataModule
+from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from lit_gelu.data import InMemoryDataModule
 from lit_gelu.errors import shown
@@ -79,7 +80,7 @@ def _logged(
 
 
 def _has(data: LightningDataModule, name: str) -> bool:
-    return getattr(type(data), name) is not getattr(LightningDataModule, name)
+    return bool(is_overridden(name, data, LightningDataModule))  # by its class, or as from_datasets does, by itself
 
 
 def check_equal_starts(candidates: Sequence[CandidateReport], data: LightningDataModule) -> list[str]:

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from lit_gelu.data import InMemoryDataModule
@@ -78,7 +79,7 @@ def _set_told(data: Any, name: str, untold: list[str]) -> str:
 def _loaders_told(data: LightningDataModule, name: str, untold: list[str]) -> str:
     """Tell what the loaders of a stage load."""
     hook = f"{name}_dataloader"
-    if getattr(type(data), hook) is getattr(LightningDataModule, hook):
+    if not is_overridden(hook, data, LightningDataModule):
         return ""
     return ", ".join(_loader_told(loader, untold) for loader in CombinedLoader(getattr(data, hook)()).flattened)
 

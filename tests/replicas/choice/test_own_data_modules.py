@@ -21,7 +21,9 @@ QUICK = {"seeds": 2, "max_epochs": 2, "trainer": CPU, "measure": False}
 @pytest.fixture(autouse=True)
 def _lightnings_advice():
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*(num_workers|number of training batches|lazily initialized)")
+        warnings.filterwarnings(
+            "ignore", message=".*(num_workers|number of training batches|lazily initialized|pin_memory)"
+        )
         yield
 
 
@@ -191,3 +193,17 @@ def test_what_modules_share_is_refused_before_a_step_changes_it():
     with pytest.raises(ChoiceArgumentError, match="in common"):
         choose(build, ["gelu", "relu"], InFitAlone(), **QUICK)
     assert torch.equal(encoder.weight, before)
+
+
+def from_datasets():
+    """The same samples in a data module whose loaders are set on the instance, as Lightning's from_datasets does."""
+    split = InFitAlone()
+    split.setup("fit")
+    split.setup("test")
+    return LightningDataModule.from_datasets(split.train_set, split.val_set, split.test_set, batch_size=16)
+
+
+@pytest.mark.parametrize(("metric", "test"), [("val_loss", False), ("test_acc", True)])
+def test_data_modules_of_from_datasets(metric, test):
+    choice = choose(ConvNet, ["gelu", "relu"], from_datasets(), metric=metric, **QUICK)
+    check_by_hand(choice, ConvNet, from_datasets(), metric, 2, test=test)

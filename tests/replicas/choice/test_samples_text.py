@@ -85,6 +85,12 @@ def test_other_samples_have_another_text(other, name):
     assert text(other())[name] != text(Drawn())[name]
 
 
+def test_samples_of_from_datasets_are_told():
+    made, other = (LightningDataModule.from_datasets(Numbers(count), Numbers(3), batch_size=5) for count in (50, 51))
+    assert text(made)["train"] != text(other)["train"]
+    assert text(made)["val"] == text(other)["val"] != ""
+
+
 def test_one_sample_in_memory_that_is_another_is_seen():
     data, other = Stripes(), Stripes()
     other.setup("fit")
