@@ -89,6 +89,16 @@ def test_list_is_a_table_even_of_one_and_as_json(capsys):
     assert [row["spec"] for row in json.loads(capsys.readouterr().out)] == ["hard_sigmoid", "hard_swish"]
 
 
+def test_an_activation_that_is_not_finite_at_minus_one_has_its_row(capsys):
+    with activations.registry.scope():
+        activations.register("logarithm")(lambda x: x.log())
+        for command in ("list", "show"):
+            assert main(["activations", command, "gelu", "logarithm"]) == 0
+            output = capsys.readouterr().out
+            assert "gelu" in output
+            assert "logarithm" in output
+
+
 def test_show_describes_each(capsys):
     assert main(["activations", "show", "elu(alpha=0.5)", "swiglu", "gelu"]) == 0
     output = capsys.readouterr().out

@@ -21,11 +21,13 @@ def shape_of(
     module: nn.Module, kinks: tuple[tuple[float, float], ...] = (), *, registry: Names | None = None
 ) -> ActivationShape:
     """Compute the facts of an elementwise activation from ``f``, ``f'`` and ``f''`` in float64."""
-    # The three are evaluated at every scale from 2^-60 to 2^60 (`numerics.sampling.sampling_grid`), and sign changes
-    # are refined by bisection to float64 precision. Not seen is what lies between two points of that grid and
-    # leaves ``f'`` the same on both, such as a bump of width 1 at 10,000. What oscillates for ever is judged within
-    # [-40, 40].
+    # Of what is no function of the whole line, such as a logarithm, there are none. The three are evaluated at every
+    # scale from 2^-60 to 2^60 (`numerics.sampling.sampling_grid`), and sign changes are refined by bisection to float64
+    # precision. Not seen is what lies between two points of that grid and leaves ``f'`` the same on both, such as a
+    # bump of width 1 at 10,000. What oscillates for ever is judged within [-40, 40].
     f, slope, bend = scalar_functions(module, registry=registry)
+    if not _is_defined(f, slope):
+        return ActivationShape()
     corners = [x for x, _ in kinks]
     grid = sampling_grid([slope], corners=corners)
     slopes, bends = slope(grid), bend(grid)
@@ -49,6 +51,15 @@ def shape_of(
         left_asymptote=left,
         right_asymptote=right,
     )
+
+
+def _is_defined(f: Function, slope: Function) -> bool:
+    """Return whether a function is one of the whole line, as roots and logarithms are not."""
+    # Larger numbers are not asked: there what is written with exp may overflow, and be NaN.
+    sizes = torch.logspace(0, 4, 5, base=2.0, dtype=torch.float64)
+    x = torch.cat([-sizes, sizes])
+    nearest = x[x.abs() == 1]
+    return bool(f(nearest).isfinite().all() and slope(nearest).isfinite().all() and not f(x).isnan().any())
 
 
 def _range(

@@ -124,7 +124,7 @@ class ActivationInfo(Displayed, ActivationFacts, ActivationShape):
     """Everything the registry knows of one activation with given arguments.
 
     It has the fields of `ActivationFacts`, stated by the author, and of `ActivationShape`, computed; the computed ones
-    are ``None`` for what is not elementwise, or is another function for every channel.
+    are ``None`` for what is not elementwise, is another function for every channel, or not finite on both sides of 0.
 
     Args:
         spec: The activation, in canonical form.
