@@ -78,7 +78,7 @@ def run(arguments: jsonargparse.Namespace) -> int:
         raise DemoArgumentError(f"--seed {arguments.seed} is not accepted. Give an integer from 0 to {MOST_SEED}.")
     for library in ("sklearn", "matplotlib"):  # the second is needed at the end only: it is missed before the training
         need(library, extra="demo", what="lit-gelu demo")
-    folder, console = Path(arguments.output), console_for_output()
+    folder, console = _made_folder(arguments.output), console_for_output()
     data = DigitsData()
     console.rule("1/3  train with ReLU, swap to GELU midway")
     model, metrics, swap_step = train(data, folder, arguments.epochs, arguments.seed, console)
@@ -93,6 +93,16 @@ def run(arguments: jsonargparse.Namespace) -> int:
     written = ("training.png", "curvature.png", "summary.json", *(form.file for form in exported))
     console.print(f"{folder}: {', '.join(written)}; training log {metrics}", soft_wrap=True)
     return 0 if all(form.passed for form in exported) else 1
+
+
+def _made_folder(path: str) -> Path:
+    """Make the folder, before the training."""
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise DemoArgumentError(f"--output {path!r} is a file, or lies below one. Give a folder.") from error
+    return folder
 
 
 def train(

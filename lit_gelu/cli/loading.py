@@ -63,6 +63,9 @@ def load_model(
         if isinstance(error, UnknownActivationError):
             raise unregistered(error, called) from error
         remedy = " Name the class it was trained with: --model package.module.Class." if model is None else ""
+        if model is None and "_class_path" not in found and isinstance(error, RuntimeError):  # other parameters
+            said = f"{source!r} does not say of which class it is, and does not fit {cls.__name__}, the usual one."
+            raise LoadingError(said + remedy) from error
         raise LoadingError(f"{source!r} does not fit {cls.__name__}: {message_of(error)}.{remedy}") from error
     return loaded
 

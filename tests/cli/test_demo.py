@@ -111,3 +111,12 @@ def test_too_few_epochs_are_refused(capsys, tmp_path):
     assert main(["demo", "--epochs", "1", "--output", str(tmp_path / "demo")]) == 2
     assert "give at least 2" in capsys.readouterr().err
     assert not (tmp_path / "demo").exists()
+
+
+def test_a_file_is_no_folder(capsys, tmp_path):
+    (tmp_path / "notes.txt").touch()
+    for path in (tmp_path / "notes.txt", tmp_path / "notes.txt" / "demo"):
+        assert main(["demo", "--output", str(path)]) == 2
+        assert capsys.readouterr().err.startswith(
+            f"lit-gelu demo: --output {str(path)!r} is a file, or lies below one."
+        )

@@ -49,8 +49,9 @@ def metric_of(name: str | None, mode: str | None, logged: Mapping[Stage, Sequenc
     stage = next((stage for stage, names in logged.items() if chosen in names), None)
     if chosen is None or stage is None:
         given = f"metric={name!r} is not logged" if name else f"neither {' nor '.join(_PREFERRED)} is logged"
+        remedy = " Give one of them as the metric." if everything else ""
         names = ", ".join(everything) or "nothing: give the module a validation_step that calls self.log"
-        raise ChoiceArgumentError(f"{given}. The module logs in validation and test {names}. Give metric= one of them.")
+        raise ChoiceArgumentError(f"{given}. The module logs in validation and test {names}.{remedy}")
     return Metric(chosen, stage, _mode(chosen, mode))
 
 

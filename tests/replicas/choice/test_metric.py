@@ -31,7 +31,7 @@ def test_the_loss_takes_the_place_of_the_error():
 @pytest.mark.parametrize(
     ("name", "mode", "logged", "said"),
     [
-        ("val_eror", None, LOGGED, r"metric='val_eror' is not logged.*val_loss, val_error, val_acc, test_loss, thing"),
+        ("val_eror", None, LOGGED, r"val_eror. is not logged.*val_acc, test_loss, thing. Give one of them as"),
         (None, None, {"val": ["val_acc"], "test": []}, r"neither val_error nor val_loss is logged"),
         (None, None, {"val": [], "test": []}, r"nothing: give the module a validation_step"),
         ("thing", None, LOGGED, r'"thing"|does not say what is better.*mode="max"'),
