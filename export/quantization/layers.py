@@ -4,8 +4,10 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from math import inf, prod
 
 import onnx
+from onnx import numpy_helper
 
 from lit_gelu.export.errors import ExportOptionError
 from lit_gelu.export.parity.subgraph import node_label, site_of
@@ -17,7 +19,11 @@ PASSING = ("MaxPool", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze",
 """Operators that choose among numbers or move them: behind an int8 value they work on int8 without a further error."""
 
 REPLACED = frozenset({"Relu", "Clip"})
-"""Activations whose work a quantised range does: what is below its least number becomes that number."""
+"""Activations whose work a quantised range does: what is below its least number becomes that number.
+
+A range holds 0 always. So it does not do the work of a ``Clip`` whose bounds leave 0 out, nor of one whose input is an
+output of the file too: there that input has to keep what the activation takes away.
+"""
 
 # Where `lit_gelu.export.inputs.FlatModule` keeps it, and what its buffers' names begin with.
 _PREPROCESSING = "preprocessing."
@@ -84,7 +90,9 @@ def chosen(layers: Sequence[NetLayer], float_layers: Sequence[str]) -> list[NetL
 
 
 def passing_nodes(model: onnx.ModelProto) -> list[str]:
-    """Return the nodes that may work on int8 values; of activations only those that are one Relu or Clip."""
+    """Return the nodes that may work on int8 values; of activations only those that a range does."""
+    numbers = _numbers(model)
+    outputs = {value.name for value in model.graph.output}
     several = {site_of(node) for node in model.graph.node if node.op_type not in REPLACED}
     return [
         node.name
@@ -92,7 +100,25 @@ def passing_nodes(model: onnx.ModelProto) -> list[str]:
         if node.op_type in PASSING
         and not node.domain
         and (site_of(node) is None or (node.op_type in REPLACED and site_of(node) not in several))
+        and not (node.op_type in REPLACED and (node.input[0] in outputs or _leaves_out_0(node, numbers)))
     ]
+
+
+def _numbers(model: onnx.ModelProto) -> dict[str, float]:
+    """Return the constants of the file that are one number."""
+    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+    written = (node for node in model.graph.node if node.op_type == "Constant" and node.attribute[0].HasField("t"))
+    tensors.update((node.output[0], node.attribute[0].t) for node in written)
+    return {name: numpy_helper.to_array(tensor).item() for name, tensor in tensors.items() if prod(tensor.dims) == 1}
+
+
+def _leaves_out_0(node: onnx.NodeProto, numbers: Mapping[str, float]) -> bool:
+    """Return whether 0 may be outside the bounds of a Clip; a bound that is no constant may be anything."""
+    if node.op_type != "Clip":
+        return False
+    low, high = ([*node.input[1:], "", ""])[:2]
+    least, largest = numbers.get(low, inf) if low else -inf, numbers.get(high, -inf) if high else inf
+    return not least <= 0.0 <= largest
 
 
 def activation_labels(model: onnx.ModelProto) -> dict[str, int]:

@@ -1,11 +1,13 @@
 """Which nodes are quantised, and what they are called."""
 
+import numpy as np
 import onnx
 import pytest
 import torch
 from torch import nn
 
-from lit_gelu.export import ExportOptionError, export_onnx
+from lit_gelu.export import ExportOptionError, OnnxPredictor, export_onnx
+from lit_gelu.export.quantization import quantize_onnx
 from lit_gelu.export.quantization.layers import chosen, find_layers, passing_nodes
 from lit_gelu.tasks import MNISTClassifier
 
@@ -93,3 +95,49 @@ def test_calls_of_one_relu_are_each_done_by_the_range(tmp_path):
     export_onnx(Calls(), tmp_path / "calls.onnx", torch.zeros(2, 1, 8, 8))
     model = onnx.load(tmp_path / "calls.onnx")
     assert len(passing_nodes(model)) == 2
+
+
+@pytest.mark.parametrize("target", ["ort-cpu", "ort-cuda"])
+@pytest.mark.parametrize("bounds", [(0.5, 6.0), (-6.0, -0.5), (1e-5, None), (None, -0.1)])
+def test_a_clip_without_0_is_no_work_for_a_range(tmp_path, bounds, target):
+    """Against torch in float32: a range holds 0 always, so it would let through what the Clip takes away."""
+
+    class Clipped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(3, 8, 3)
+
+        def forward(self, x):
+            return torch.clamp(self.conv(x), *bounds)
+
+    torch.manual_seed(0)
+    net, x = Clipped().eval(), torch.randn(16, 3, 9, 9)
+    export_onnx(net, tmp_path / "net.onnx", x)
+    quantize_onnx(tmp_path / "net.onnx", tmp_path / "int8.onnx", x, target=target)
+    y = OnnxPredictor(tmp_path / "int8.onnx", ["CPUExecutionProvider"])(x.numpy())
+    low, high = bounds
+    assert low is None or y.min() >= np.float32(low)
+    assert high is None or y.max() <= np.float32(high)
+    expected = net(x).detach().numpy()
+    assert np.abs(y - expected).max() <= 0.1 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("function", [torch.relu, nn.functional.relu6])
+def test_what_is_an_output_before_an_activation_keeps_its_range(tmp_path, function):
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(3, 8, 3)
+
+        def forward(self, x):
+            y = self.conv(x)
+            return {"pre": y, "post": function(y)}
+
+    torch.manual_seed(0)
+    net, x = Both().eval(), 10 * torch.randn(16, 3, 9, 9)
+    export_onnx(net, tmp_path / "net.onnx", x)
+    quantize_onnx(tmp_path / "net.onnx", tmp_path / "int8.onnx", x)
+    found = OnnxPredictor(tmp_path / "int8.onnx", ["CPUExecutionProvider"])(x.numpy())
+    expected = [exact.detach().numpy() for exact in net(x).values()]
+    for y, exact in zip(found, expected, strict=True):
+        assert np.abs(y - exact).max() <= 0.05 * np.abs(expected[0]).max()
