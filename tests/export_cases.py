@@ -75,7 +75,12 @@ CASES = [
     Case("clipped_gelu(min=-0.1, max=4.0)", ["Gelu", "Clip"], [*GELU_ERF, "Clip"], ["com.microsoft::Gelu", "Clip"]),
     Case("mega_laplace", ["Sub", "Div", "Erf", "Add", "Mul"], [], []),
     Case("sqrt_softplus", ["Softplus", "Sqrt"], [], []),
-    Case("xielu", ["Relu", "Min", "Mul", "Add", "Mul", "Exp", "Sub", "Sub", "Mul", "Mul", "Add", "Add"], [], []),
+    Case(
+        "xielu",
+        ["Relu", "Min", "Mul", "Tanh", "Mul", "Add", "Mul", "Sub", "Div", "Mul", "Min", "Sub", "Mul", "Add", "Add"],
+        [],
+        [],
+    ),
 ]  # fmt: skip
 
 

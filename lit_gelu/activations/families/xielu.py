@@ -234,9 +234,11 @@ ENTRIES = (
         derivative=xielu_derivative,
         facts=_facts,
         modules=(ModuleForm(XIELU, _read, live=_live),),
+        # `by_sum` above: alpha_n l alone may overflow. Every node has the shape of x, so beta - alpha_n is made of u,
+        # which is beta wherever l is not 0.
         onnx=OnnxRecipes(
-            native="r = Relu(x); l = Min(x, 0.0); Add(Mul(Add(Mul(r, alpha_p), beta), r), "
-            "Add(Mul(Sub(Sub(Exp(l), 1.0), l), alpha_n), Mul(l, beta)))",
+            native="r = Relu(x); l = Min(x, 0.0); t = Tanh(Mul(l, 0.5)); u = Add(Mul(r, alpha_p), beta); "
+            "Add(Mul(u, r), Add(Mul(Div(t, Sub(1.0, t)), alpha_n * 2.0), Mul(l, Sub(Min(u, beta), alpha_n))))",
             absolute=3e-8,
         ),
     ),

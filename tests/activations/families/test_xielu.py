@@ -9,6 +9,7 @@ from activation_oracles import cases_of
 from lit_gelu import activations
 from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.functional import xielu_derivative
+from lit_gelu.export import OnnxPredictor, export_onnx
 
 
 class TestXielu(ActivationContract):
@@ -43,6 +44,21 @@ def test_a_module_keeps_its_digits_below_0(alpha_n):
     exact = torch.tensor(exact, dtype=torch.float64)
     x = x.double()
     room = exact.abs() + (x * (alpha_n * torch.expm1(x) + 0.5)).abs()
+    assert ((found - exact).abs() <= 8 * torch.finfo(torch.float32).eps * room).all()
+
+
+@pytest.mark.parametrize("alpha_n", [0.8, 1.1, 2.0, 5.0, 30.0])
+def test_a_file_is_finite_where_the_function_is_and_keeps_its_digits(tmp_path, alpha_n):
+    """Against mpmath; near 0 the terms of size alpha_n x cancel, so their last place is the room there."""
+    path, beta = tmp_path / "net.onnx", 0.5
+    export_onnx(activations.create(f"xielu(alpha_n={alpha_n})"), path, torch.zeros(2, 4))
+    largest = torch.finfo(torch.float32).max
+    far = -torch.logspace(0, 38, 200) * (0.99 * largest / 1e38 / max(alpha_n - beta, 1.0))
+    x = torch.cat([far, -torch.linspace(0, 20, 400), -torch.logspace(-8, 0, 400)])
+    found = torch.from_numpy(OnnxPredictor(path, ["CPUExecutionProvider"])(x.reshape(-1, 4).numpy())).reshape(-1)
+    exact = [float(alpha_n * (mpmath.expm1(v) - v) + beta * v) for v in map(mpmath.mpf, x.tolist())]
+    exact = torch.tensor(exact, dtype=torch.float64)
+    room = exact.abs() + alpha_n * x.double().abs().clamp(max=1.0)
     assert ((found - exact).abs() <= 8 * torch.finfo(torch.float32).eps * room).all()
 
 
