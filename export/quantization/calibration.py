@@ -2,20 +2,22 @@
 
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import torch
-from onnxruntime.quantization import CalibrationDataReader, create_calibrator
-from onnxruntime.quantization.calibrate import TensorsData
+from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, create_calibrator
+from onnxruntime.quantization.calibrate import CalibraterBase, CalibrationDataCollector, TensorsData
 from torch import Tensor
 
 from lit_gelu.export.errors import ModelInputError
 from lit_gelu.export.parity.execution import as_array
 from lit_gelu.export.parity.input_families import list_or_loader
 from lit_gelu.export.preprocessing import is_data_module
+from lit_gelu.export.quantization.collectors import Tails, fixed_histograms
 from lit_gelu.export.quantization.layers import PASSING, WEIGHTED
 from lit_gelu.export.quantization.settings import METHODS, QuantizationSettings
 from lit_gelu.export.runtime import OnnxPredictor
@@ -108,18 +110,33 @@ class FeedReader(CalibrationDataReader):  # type: ignore[misc]
 
 def find_ranges(model: onnx.ModelProto, feeds: Sequence[Feed], settings: QuantizationSettings) -> TensorsData:
     """Find the ranges of all values that could be quantised."""
-    # Batches are given one by one, so that memory holds the intermediate values of one of them.
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, captured_stdout():  # it prints what it does
         path = Path(folder) / "model.onnx"
         onnx.save(model, path)
-        calibrator = create_calibrator(
-            path,
-            [*WEIGHTED, *PASSING],
-            augmented_model_path=str(Path(folder) / "augmented.onnx"),
-            calibrate_method=METHODS[settings.method],
-            extra_options={"symmetric": settings.symmetric},
-        )
-        with captured_stdout():  # it prints what it does
-            for feed in feeds:
-                calibrator.collect_data(FeedReader([feed]))
-            return calibrator.compute_data()
+        if settings.method == "percentile":
+            tails = Tails(len(feeds), symmetric=settings.symmetric)
+            _collected(path, feeds, settings, tails)
+            return TensorsData(CalibrationMethod.MinMax, tails.compute_collection_result())
+        whole = _collected(path, feeds, replace(settings, method="minmax")).compute_data()
+        if settings.method == "minmax":
+            return whole
+        ranges = {name: (np.min(ends.range_value[0]), np.max(ends.range_value[1])) for name, ends in whole.items()}
+        return _collected(path, feeds, settings, fixed_histograms(ranges, symmetric=settings.symmetric)).compute_data()
+
+
+def _collected(
+    path: Path, feeds: Sequence[Feed], settings: QuantizationSettings, collector: CalibrationDataCollector | None = None
+) -> CalibraterBase:
+    """Return onnxruntime's calibrator for a method after it has seen the batches, with a collector of our own."""
+    calibrator = create_calibrator(
+        path,
+        [*WEIGHTED, *PASSING],
+        augmented_model_path=str(path.with_name("augmented.onnx")),
+        calibrate_method=METHODS[settings.method],
+        extra_options={"symmetric": settings.symmetric},
+    )
+    calibrator.collector = collector
+    # Batches are given one by one, so that memory holds the intermediate values of one of them.
+    for feed in feeds:
+        calibrator.collect_data(FeedReader([feed]))
+    return calibrator

@@ -1,8 +1,10 @@
 """The rows that a file is calibrated on."""
 
 import numpy as np
+import onnx
 import pytest
 import torch
+from onnx import numpy_helper
 from torch import nn
 
 from lit_gelu.data import DigitsData
@@ -126,9 +128,6 @@ def test_one_outlier_in_many_widens_the_range_but_for_percentiles(tmp_path):
     export_onnx(net, tmp_path / "net.onnx", torch.zeros(2, 50))
     x = torch.randn(4000, 50)
     x[0, 0] = 1000
-    import onnx
-    from onnx import numpy_helper
-
     scales = {}
     for method in ("minmax", "percentile"):
         quantize_onnx(tmp_path / "net.onnx", tmp_path / f"{method}.onnx", x, method=method, samples=4000)
@@ -136,3 +135,48 @@ def test_one_outlier_in_many_widens_the_range_but_for_percentiles(tmp_path):
         scales[method] = float(stored["input_scale"])
     assert scales["minmax"] == pytest.approx((1000 - float(x.min())) / 255, rel=1e-5)
     assert scales["percentile"] < 0.1 * scales["minmax"]
+
+
+def input_range(folder, batches, **options):
+    """Return the range that a file with one layer takes for its input."""
+    torch.manual_seed(0)
+    export_onnx(nn.Sequential(nn.Linear(50, 4), nn.GELU()), folder / "net.onnx", torch.zeros(2, 50))
+    quantize_onnx(folder / "net.onnx", folder / "int8.onnx", batches, samples=4000, **options)
+    stored = {t.name: numpy_helper.to_array(t) for t in onnx.load(folder / "int8.onnx").graph.initializer}
+    scale, zero = float(stored["input_scale"]), stored["input_zero_point"]
+    limits = np.iinfo(zero.dtype)
+    return np.array([limits.min - int(zero), limits.max - int(zero)]) * scale
+
+
+@pytest.mark.parametrize("outlier", [1e4, -1e30])
+@pytest.mark.parametrize("rows", [4000, 1500])
+def test_percentiles_are_those_of_the_numbers_however_large_an_outlier(tmp_path, outlier, rows):
+    torch.manual_seed(0)
+    x = torch.randn(4000, 50)
+    x[-1, 0] = outlier
+    wanted = np.quantile(x.double().numpy(), [1 / 200_000, 1 - 1 / 200_000], method="nearest")
+    found = input_range(tmp_path, list(x.split(rows)), method="percentile")
+    assert np.abs(found - wanted).max() <= 2 * (wanted[1] - wanted[0]) / 255  # 0 is one of the 256 numbers
+    wanted = np.quantile(np.abs(x.double().numpy()), 1 - 1 / 100_000, method="nearest")
+    found = input_range(tmp_path, list(x.split(rows)), method="percentile", target="ort-cuda")
+    assert found[1] == pytest.approx(wanted, rel=1e-3)
+
+
+def test_entropy_cuts_long_tails_off_and_the_order_of_batches_is_no_matter(tmp_path):
+    torch.manual_seed(1)
+    x = torch.randn(512, 50).pow(3)
+    found = input_range(tmp_path, x, method="entropy")
+    assert found[1] - found[0] < 0.9 * float(x.max() - x.min())
+    for batches in (x.split(100), x[x.abs().amax(1).argsort()].split(100)):
+        np.testing.assert_allclose(input_range(tmp_path, list(batches), method="entropy"), found, rtol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["entropy", "percentile"])
+def test_a_quiet_first_batch_takes_no_more_memory(tmp_path, method):
+    """Bins as wide as the first batch's would be 1e14 here."""
+    torch.manual_seed(0)
+    x = torch.randn(128, 50)
+    x[:64] *= 1e-12
+    low, high = input_range(tmp_path, list(x.split(64)), method=method)
+    assert -5.0 < low < -2.0
+    assert 2.0 < high < 5.0
