@@ -302,10 +302,8 @@ def recipe_nodes(
     nodes += built
     for made in nodes:
         infer_types(made, inner, x.shape, opset)
-    result.dtype, result.shape = (
-        result.dtype or inner,
-        x.shape,
-    )  # an activation is elementwise; its inner values may not be
+    # An activation is elementwise; its inner values may not be.
+    result.dtype, result.shape = result.dtype or inner, x.shape
     if region:
         nodes.append(ir.node("Cast", [result], attributes={"to": int(dtype)}))
         result = nodes[-1].outputs[0]
