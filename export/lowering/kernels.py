@@ -152,17 +152,16 @@ def _contrib_operators() -> frozenset[str]:
 
 def is_valid(operator: str, dtype: str, opset: int) -> bool:
     """Return whether a standard operator exists at an opset and takes a dtype, or takes Booleans alone."""
+    accepted = accepted_types(operator, int(operator == "Where"), opset)  # Where's first input is Boolean
+    return DTYPES[dtype] in accepted or (not accepted and _takes_booleans_alone(operator, opset))
+
+
+def _takes_booleans_alone(operator: str, opset: int) -> bool:
+    """Return whether every input of a standard operator is a Boolean."""
     schema = schema_of(operator, opset)
-    if schema is not None and schema.inputs and all(_is_boolean(schema, entry) for entry in schema.inputs):
-        return True
-    return DTYPES[dtype] in accepted_types(operator, int(operator == "Where"), opset)  # Where's first input is Boolean
-
-
-def _is_boolean(schema: onnx.defs.OpSchema, formal: onnx.defs.OpSchema.FormalParameter) -> bool:
-    """Return whether an input takes Booleans and nothing else."""
-    text = formal.type_str
-    allowed = next((c.allowed_type_strs for c in schema.type_constraints if c.type_param_str == text), [text])
-    return list(allowed) == ["tensor(bool)"]
+    allowed = {} if schema is None else {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
+    inputs = [] if schema is None else [list(allowed.get(entry.type_str, [entry.type_str])) for entry in schema.inputs]
+    return bool(inputs) and all(types == ["tensor(bool)"] for types in inputs)
 
 
 @cache

@@ -7,7 +7,7 @@ else.
 import ast
 import difflib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -85,8 +85,7 @@ class RecipeBuilder:
         if isinstance(node, ast.Call):
             domain, name = _operator(node.func)
             inputs = [self._value(argument) for argument in node.args]
-            whole = frozenset() if domain else _whole_number_attributes(name)
-            attributes = {k.arg or "": self._attribute(k.value, whole=k.arg in whole) for k in node.keywords}
+            attributes = {k.arg or "": self._attribute("" if domain else name, k) for k in node.keywords}
             self.nodes.append(ir.node(name, inputs, attributes=attributes, domain=domain))
             return self.nodes[-1].outputs[0]
         if isinstance(node, ast.Name) and node.id in self._names:
@@ -94,16 +93,18 @@ class RecipeBuilder:
         hint = node.id.lower() if isinstance(node, ast.Name) else "constant"
         return self._constant(np.asarray(self._plain(node), dtype=np.float64), hint)
 
-    def _attribute(self, node: ast.expr, *, whole: bool) -> float | str:
+    def _attribute(self, operator: str, keyword: ast.keyword) -> float | str:
         """Return a node attribute: a string as written, or a number."""
-        value = self._plain(node)
+        value = self._plain(keyword.value)
         if isinstance(value, str):
             return value
         number = float(np.asarray(value).item())
-        if not whole or math.isnan(number):  # which stands for an argument that is not known
+        if keyword.arg not in _whole_number_attributes(operator) or math.isnan(
+            number
+        ):  # which stands for an argument that is not known
             return number
         if not number.is_integer():
-            raise ValueError(f"{ast.unparse(node)} is {number}, and the attribute is a whole number")
+            raise ValueError(f"{ast.unparse(keyword)} is no whole number, which {operator} takes there")
         return int(number)
 
     def _plain(self, node: ast.expr) -> Argument | str:
@@ -250,35 +251,32 @@ def inlined(
     return nodes, result
 
 
-def infer_types(node: ir.Node, dtype: ir.DataType, shape: ir.Shape | None, opset: int) -> None:
-    """Give a node's outputs the types and shapes that onnx infers; those given for an operator that is not standard."""
-    if node.domain not in {"", "ai.onnx"}:
-        for output in node.outputs:
-            output.dtype, output.shape = dtype, shape
-        return
-    given = {f"input_{i}": value for i, value in enumerate(node.inputs) if value is not None}
-    names = [f"input_{i}" if f"input_{i}" in given else "" for i in range(len(node.inputs))]
-    proto = onnx.helper.make_node(node.op_type, names, [f"output_{i}" for i in range(len(node.outputs))])
-    proto.attribute.extend(ir.to_proto(attribute) for attribute in node.attributes.values())
-    try:
-        found = onnx.shape_inference.infer_node_outputs(
-            onnx.defs.get_schema(node.op_type, opset, ""),
-            proto,
-            {name: _type_proto(value) for name, value in given.items() if value.dtype is not None},
-            opset_imports=[onnx.helper.make_opsetid("", opset)],
-        )
-    except (KeyError, onnx.defs.SchemaError, onnx.checker.ValidationError, onnx.shape_inference.InferenceError):
-        return  # the checker of the whole file says what is wrong
-    for i, output in enumerate(node.outputs):
-        if (inferred := found.get(f"output_{i}")) is not None:
-            output.type = ir.serde.deserialize_type_proto_for_type(inferred)
-            output.shape = ir.serde.deserialize_type_proto_for_shape(inferred)
-
-
-def _type_proto(value: ir.Value) -> onnx.TypeProto:
-    """Return a tensor's type and shape as onnx writes them."""
-    sizes = None if value.shape is None else [dim if isinstance(dim, int) else dim.value for dim in value.shape]
-    return onnx.helper.make_tensor_type_proto(int(value.dtype or 0), sizes)
+def infer_types(nodes: Sequence[ir.Node], dtype: ir.DataType, shape: ir.Shape | None, opset: int) -> None:
+    """Give outputs the types and shapes that onnx infers; those given for an operator that is not standard."""
+    imports = [onnx.helper.make_opsetid("", opset)]
+    for node in nodes:
+        proto, types = onnx.NodeProto(op_type=node.op_type), {}
+        for i, value in enumerate(node.inputs):
+            proto.input.append("" if value is None else f"input_{i}")
+            if value is not None and value.type is not None:
+                info = onnx.ValueInfoProto()
+                ir.serde.serialize_value_into(info, value, name=proto.input[i])
+                types[info.name] = info.type
+        for i, output in enumerate(node.outputs):
+            proto.output.append(f"output_{i}")
+            if node.domain not in {"", "ai.onnx"}:
+                output.dtype, output.shape = dtype, shape
+        for attribute in node.attributes.values():
+            proto.attribute.append(ir.serde.serialize_attribute(attribute))
+        try:
+            schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
+            found = onnx.shape_inference.infer_node_outputs(schema, proto, types, opset_imports=imports)
+        except (KeyError, onnx.defs.SchemaError, onnx.checker.ValidationError, onnx.shape_inference.InferenceError):
+            continue  # not standard, or wrong, which the checker of the whole file says
+        for output, name in zip(node.outputs, proto.output, strict=True):
+            if name in found:
+                output.type = ir.serde.deserialize_type_proto_for_type(found[name])
+                output.shape = ir.serde.deserialize_type_proto_for_shape(found[name])
 
 
 def _bound(attribute: ir.Attr, arguments: Mapping[str, Argument | str]) -> ir.Attr:

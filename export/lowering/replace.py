@@ -300,8 +300,7 @@ def recipe_nodes(
         result = builder.build(choice.recipe)
         built = builder.nodes
     nodes += built
-    for made in nodes:
-        infer_types(made, inner, x.shape, opset)
+    infer_types(nodes, inner, x.shape, opset)
     # An activation is elementwise; its inner values may not be.
     result.dtype, result.shape = result.dtype or inner, x.shape
     if region:

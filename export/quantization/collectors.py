@@ -8,7 +8,7 @@ from onnxruntime.quantization.calibrate import CalibrationDataCollector, Histogr
 CUT = 100_000
 """Of the numbers of a value, one in so many is cut off by percentiles: 99.999 % are left."""
 
-BINS = 2048
+BINS = 1024
 """Of a histogram for the entropy; onnxruntime's own 128 are as many as int8 has, which leaves nothing to choose."""
 
 _LEVELS = 128  # of int8 on one side of 0, as onnxruntime's search takes them
@@ -58,8 +58,8 @@ def fixed_histograms(ranges: Mapping[str, tuple[float, float]], *, symmetric: bo
     # Of its own it takes the first batch's width for all: after a quiet one there are more bins than memory holds.
     collector = HistogramCollector("entropy", symmetric, BINS, _LEVELS, None, None)
     for name, (low, high) in ranges.items():
-        threshold = np.float32(max(-float(low), float(high), float(np.finfo(np.float32).tiny)))
-        edges = np.histogram_bin_edges([], BINS, (-float(threshold), float(threshold))).astype(np.float32)
+        threshold = float(np.float32(max(-float(low), float(high), float(np.finfo(np.float32).tiny))))
+        edges = np.histogram_bin_edges([], BINS, (-threshold, threshold)).astype(np.float32)
         least, largest = np.asarray(low, np.float32), np.asarray(high, np.float32)
-        collector.histogram_dict[name] = (np.zeros(BINS, np.int64), edges, least, largest, threshold)
+        collector.histogram_dict[name] = (np.zeros(BINS, np.int64), edges, least, largest, np.float32(threshold))
     return collector
