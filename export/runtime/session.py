@@ -140,7 +140,8 @@ def _open(
             enable_fallback=0,  # else a failure prints a banner and the session runs on the CPU
         )
     except _FILE_ERRORS as error:
-        raise ModelFileError(_not_loaded(model, error)) from error
+        without_kernel = isinstance(error, ort_errors.NotImplemented) and model.bfloat16 and next(iter(checked)) == CPU
+        raise ModelFileError((_for_gpus if without_kernel else _not_loaded)(model, error)) from error
     except _PROVIDER_ERRORS as error:
         _raise_for_provider(error, model, checked, disabled_optimizers)
 
@@ -176,6 +177,14 @@ def _not_loaded(model: ModelFile, error: Exception) -> str:
         "damaged, needs operators or an operator set that onnxruntime does not know (then export it with a lower "
         "opset=), or one of onnxruntime's own optimisations fails (then a lower graph_optimization_level in "
         f"sess_options helps): {error}"
+    )
+
+
+def _for_gpus(model: ModelFile, error: Exception) -> str:
+    return (
+        f"onnxruntime {onnxruntime.__version__}'s CPU provider has no bfloat16 kernel for a node of "
+        f"{str(model.path)!r}: this file runs on a GPU only (providers=['{CUDA}']). Export with dtype='fp16' or 'fp32' "
+        f"for the CPU: {error}"
     )
 
 

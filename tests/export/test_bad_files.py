@@ -1,6 +1,7 @@
 """Files that are no models, and writing that fails: a clear error, and what was there stays as it was."""
 
 import os
+import re
 import resource
 import signal
 from pathlib import Path
@@ -109,6 +110,16 @@ def test_an_unknown_opset(tmp_path, domain, version):
     with pytest.raises((ModelFileError, ProviderError), match=r"net\.onnx") as caught:
         OnnxPredictor(path)
     assert str(version) in str(caught.value) or domain in str(caught.value)
+
+
+def test_a_bfloat16_file_on_the_cpu(tmp_path):
+    path = tmp_path / "net.onnx"
+    export_onnx(NET, path, SAMPLE, dtype="bf16")
+    with pytest.raises(
+        ModelFileError, match=r"no bfloat16 kernel.*net\.onnx.*on a GPU only.*'fp16' or 'fp32'"
+    ) as caught:
+        OnnxPredictor(path, providers=["CPUExecutionProvider"])
+    assert not re.search(r"damaged|lower|optimi[sz]ation", str(caught.value))
 
 
 def test_a_path_that_cannot_be_written(tmp_path):
