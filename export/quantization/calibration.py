@@ -17,7 +17,7 @@ from lit_gelu.export.errors import ModelInputError
 from lit_gelu.export.parity.execution import as_array
 from lit_gelu.export.parity.input_families import list_or_loader
 from lit_gelu.export.preprocessing import is_data_module
-from lit_gelu.export.quantization.collectors import Tails, fixed_histograms
+from lit_gelu.export.quantization.collectors import ExtremeNumbers, fixed_histograms
 from lit_gelu.export.quantization.layers import PASSING, WEIGHTED
 from lit_gelu.export.quantization.settings import METHODS, QuantizationSettings
 from lit_gelu.export.runtime import OnnxPredictor
@@ -114,9 +114,9 @@ def find_ranges(model: onnx.ModelProto, feeds: Sequence[Feed], settings: Quantiz
         path = Path(folder) / "model.onnx"
         onnx.save(model, path)
         if settings.method == "percentile":
-            tails = Tails(len(feeds), symmetric=settings.symmetric)
-            _collected(path, feeds, settings, tails)
-            return TensorsData(CalibrationMethod.MinMax, tails.compute_collection_result())
+            extremes = ExtremeNumbers(len(feeds), symmetric=settings.symmetric)
+            _collected(path, feeds, settings, extremes)
+            return TensorsData(CalibrationMethod.MinMax, extremes.compute_collection_result())
         whole = _collected(path, feeds, replace(settings, method="minmax")).compute_data()
         if settings.method == "minmax":
             return whole

@@ -14,7 +14,7 @@ BINS = 1024
 _LEVELS = 128  # of int8 on one side of 0, as onnxruntime's search takes them
 
 
-class Tails(CalibrationDataCollector):  # type: ignore[misc]
+class ExtremeNumbers(CalibrationDataCollector):  # type: ignore[misc]
     """Keeps the least and the largest numbers of every value: as many as percentiles may cut off, and one more.
 
     A histogram would not do: its bins are as wide as the largest outlier says.

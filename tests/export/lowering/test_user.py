@@ -148,6 +148,7 @@ OF_OTHER_TYPES = (
 )
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "options",
     [{"opset": 22}, {"dtype": "fp16"}, {"dtype": "fp16", "io_dtype": "fp32"}],
