@@ -108,6 +108,11 @@ class FeedReader(CalibrationDataReader):  # type: ignore[misc]
         return None if feed is None else dict(feed)
 
 
+def _numbers(feed: Feed) -> int:
+    """Return how many numbers a batch has."""
+    return sum(value.size for value in feed.values())
+
+
 def find_ranges(model: onnx.ModelProto, feeds: Sequence[Feed], settings: QuantizationSettings) -> TensorsData:
     """Find the ranges of all values that could be quantised."""
     with tempfile.TemporaryDirectory() as folder, captured_stdout():  # it prints what it does
@@ -115,7 +120,7 @@ def find_ranges(model: onnx.ModelProto, feeds: Sequence[Feed], settings: Quantiz
         onnx.save(model, path)
         if settings.method == "percentile":
             extremes = ExtremeNumbers(len(feeds), symmetric=settings.symmetric)
-            _collected(path, feeds, settings, extremes)
+            _collected(path, sorted(feeds, key=_numbers, reverse=True), settings, extremes)
             return TensorsData(CalibrationMethod.MinMax, extremes.compute_collection_result())
         whole = _collected(path, feeds, replace(settings, method="minmax")).compute_data()
         if settings.method == "minmax":

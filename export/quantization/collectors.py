@@ -17,7 +17,8 @@ _LEVELS = 128  # of int8 on one side of 0, as onnxruntime's search takes them
 class ExtremeNumbers(CalibrationDataCollector):  # type: ignore[misc]
     """Keeps the least and the largest numbers of every value: as many as percentiles may cut off, and one more.
 
-    A histogram would not do: its bins are as wide as the largest outlier says.
+    A histogram would not do: its bins are as wide as the largest outlier says. The largest batch is to come first: of
+    its size it is learned how many numbers all batches together may cut off.
     """
 
     def __init__(self, batches: int, *, symmetric: bool) -> None:

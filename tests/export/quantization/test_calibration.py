@@ -162,6 +162,14 @@ def test_percentiles_are_those_of_the_numbers_however_large_an_outlier(tmp_path,
     assert found[1] == pytest.approx(wanted, rel=1e-3)
 
 
+def test_percentiles_are_those_of_the_numbers_whatever_batch_is_the_smallest(tmp_path):
+    torch.manual_seed(0)
+    x = torch.randn(4000, 50)
+    x[0, :2] = 1e4  # of 200,000 numbers one is cut off: the second stays
+    found = input_range(tmp_path, [x[:2], x[2:]], method="percentile")
+    assert found[1] == pytest.approx(1e4, rel=1e-2)
+
+
 def test_entropy_cuts_long_tails_off_and_the_order_of_batches_is_no_matter(tmp_path):
     torch.manual_seed(1)
     x = torch.randn(512, 50).pow(3)
