@@ -1,8 +1,8 @@
 """What makes the optimizer steps of a group: forward, backward and update of all members."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning.pytorch.utilities import rank_zero_info
@@ -28,6 +28,9 @@ from lit_gelu.replicas.randomness.streams import Streams
 from lit_gelu.replicas.written.freed_memory import keep_freed_memory
 from lit_gelu.replicas.written.steps import WrittenSteps, can_be_written
 from lit_gelu.tasks import ActivationTask
+
+if TYPE_CHECKING:
+    from lit_gelu.replicas.device.fused_forward import FusedForward
 
 KINDS = ("auto", "written", "stacked", "vmap", "loop", "graph", "device")
 ON_DEVICES = ("graph", "device")
@@ -70,6 +73,7 @@ class EagerExecutor:
         self.active = torch.ones(len(modules), dtype=torch.bool)
         self.optimizer: MemberOptimizers | None = None
         self.device_steps: DeviceSteps | None = None
+        self._measured: FusedForward | None = None
         self._make_forward(differing, {})
 
     def _make_forward(self, differing: Mapping[str, set[str]], left: Mapping[Place, Any]) -> None:
@@ -125,6 +129,19 @@ class EagerExecutor:
         if isinstance(before, VmapForward) and isinstance(self.forward, VmapForward):
             self.forward.stand_for(before)
 
+    @contextmanager
+    def measuring(self) -> Iterator[None]:
+        """Let `means` be of the members as they are now, on a GPU beside steps that are started meanwhile.
+
+        What is started in here is on a stream of its own there; nothing outside waits for it.
+        """
+        beside = None if self.device_steps is None else self.device_steps.beside
+        with nullcontext() if beside is None else beside.as_now() as self._measured:
+            try:
+                yield
+            finally:
+                self._measured = None
+
     def means(self, inputs: Tensor, labels: Tensor, samples_at_once: int = 1000) -> dict[str, Tensor] | None:
         """Return the means of every task's ``sample_values`` over a set, on the device.
 
@@ -134,7 +151,7 @@ class EagerExecutor:
         if self.device_steps is None or not known or not isinstance(self.forward, StackedForward):
             return None
         device = next(iter(self.stacks.parameters.values())).device
-        fused = self.device_steps.fused
+        fused = self._measured or self.device_steps.fused
         return stacked_means(self.forward, inputs.to(device), labels.to(device), samples_at_once, fused)
 
     def outputs(self, replicas: Sequence[int]) -> Callable[[Tensor], Tensor] | None:

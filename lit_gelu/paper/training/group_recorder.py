@@ -130,20 +130,17 @@ class GroupRecorder(Callback):
         # Numbers of all replicas at once: asking for them one by one takes as long as some steps on a GPU.
         logged = {name: _joined(values).double().mean(0) for name, values in self._logged.items()}
         self._logged = {}
-        together = self._measured_together(group)
-        if together is None:
+        with group.executor.measuring():
+            together = self._measured_together(group)
+            measured = None if together is None else _Arriving(together)
+        if measured is None:
             means = {name: values.tolist() for name, values in logged.items()}
             self._add(epoch, means, lambda replica: self._measured_alone(trainer, group, replica))
             self._stop_diverged(trainer, group)
             return
-        names, values = [*logged, *together], torch.stack([*logged.values(), *together.values()])
-        numbers = _arriving(values)  # before the next steps are started, behind which it would come otherwise
+        of_steps = _Arriving(logged)  # before the next steps are started, behind which it would come otherwise
         self._stop_diverged(trainer, group)
-
-        def read() -> None:
-            self._add(epoch, dict(zip(names, numbers().tolist(), strict=True)))
-
-        self._unread = read
+        self._unread = lambda: self._add(epoch, of_steps.numbers() | measured.numbers())
 
     def _read(self) -> None:
         """Wait for the device if there is something of it to be added."""
@@ -211,18 +208,23 @@ def unsaved(error: OSError) -> str:
     return f"the runs go on, but what a kill would lose is not saved: {error}"
 
 
-def _arriving(values: Tensor) -> Callable[[], Tensor]:
-    """Bring numbers to the host, and return what waits for them."""
-    if not values.is_cuda:
-        return lambda: values
-    brought, there = values.to("cpu", non_blocking=True), torch.cuda.Event()  # type: ignore[no-untyped-call]
-    there.record()
+class _Arriving:
+    """Values ``[replicas]`` by name on their way to the host, without a wait for them."""
 
-    def wait() -> Tensor:
-        there.synchronize()
-        return brought
+    def __init__(self, values: Mapping[str, Tensor]) -> None:
+        self._names = list(values)
+        self._brought = torch.stack(list(values.values())) if values else torch.empty(0)
+        self._there: torch.cuda.Event | None = None
+        if self._brought.is_cuda:
+            self._brought = self._brought.to("cpu", non_blocking=True)
+            self._there = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._there.record()
 
-    return wait
+    def numbers(self) -> dict[str, list[float]]:
+        """Return them by name, when they have come."""
+        if self._there is not None:
+            self._there.synchronize()
+        return dict(zip(self._names, self._brought.tolist(), strict=True))
 
 
 def _joined(values: Sequence[Tensor]) -> Tensor:

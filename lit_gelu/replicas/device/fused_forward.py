@@ -1,6 +1,9 @@
 """`FusedForward`: the forward pass of the tasks' nets on a device, where the end of each hidden layer is one kernel."""
 
-from typing import Self
+import copy
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -45,6 +48,17 @@ class FusedForward:
             rules = rules[2 if dropout is None else 3 :]
         last = rules[0] if rules else None
         return cls(forward, ends, last, is_noise_free) if isinstance(last, LinearRule) and ends else None
+
+    def frozen(self) -> Self:
+        """Return the same pass with copies of the parameters as they are now."""
+        frozen = copy.copy(self)
+        frozen.ends, frozen.output = [end.with_linear(_copied(end.linear)) for end in self.ends], _copied(self.output)
+        return frozen
+
+    def parameters(self) -> Iterator[Tensor]:
+        """Return weights and biases."""
+        for linear in [*(end.linear for end in self.ends), self.output]:
+            yield from (tensor for tensor in (linear.weight, linear.bias) if tensor is not None)
 
     def losses(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Return every replica's loss with dropout, and what is logged: that without it where it is wanted."""
@@ -99,3 +113,10 @@ class FusedForward:
         for end in self.ends:
             inputs = noise_free(end, inputs, part)
         return inputs
+
+
+def _copied(linear: LinearRule) -> LinearRule:
+    held: Any = SimpleNamespace(weight=linear.weight.detach().clone())
+    if linear.bias is not None:
+        held.bias = linear.bias.detach().clone()
+    return LinearRule(held)

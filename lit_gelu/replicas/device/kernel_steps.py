@@ -24,8 +24,9 @@ from lit_gelu.tasks.keyed_noise import DeviceKeys
 # of the paper's nets take as long with three or four; without any division they take a tenth more.
 FEWEST_PASSES, _MOST_STRETCHES = 15, 6
 _BUFFERS = 2  # steps whose numbers are kept: the parameters of one are stepped beside the beginning of the next
-# Priorities of CUDA streams: what the next kernel waits for comes before what none waits for yet.
-_FIRST, _LATER = -1, 0
+# Priorities of CUDA streams: what the next kernel waits for comes before what none waits for yet, and both before
+# measurements (`beside_steps`).
+_FIRST, _LATER = -2, -1
 
 
 class Stretch(NamedTuple):

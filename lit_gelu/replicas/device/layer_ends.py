@@ -1,8 +1,9 @@
 """What follows a product in a hidden layer of all replicas: bias, activation and dropout, as one kernel on CUDA."""
 
+import copy
 from collections.abc import Callable
 from itertools import groupby
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -71,6 +72,13 @@ class LayerEnd:
         site = 0 if dropout is None else dropout.site
         ended: Tensor = _EndedLayer.apply(product, bias, self.readings(product.device, part), keys, site)
         return ended
+
+    def with_linear(self, linear: LinearRule) -> Self:
+        """Return the end of another product, with the same activations."""
+        self.readings(linear.weight.device)  # not later, on a stream that others do not wait for
+        other = copy.copy(self)
+        other.linear = linear
+        return other
 
     def readings(self, device: torch.device, part: slice | Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return numbers and parameters of the activations; they stay where they are, for a CUDA graph reads them."""

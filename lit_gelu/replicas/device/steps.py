@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.replicas.device.adam import DeviceAdam
+from lit_gelu.replicas.device.beside_steps import BesideSteps
 from lit_gelu.replicas.device.captured_steps import captured
 from lit_gelu.replicas.device.fused_forward import FusedForward
 from lit_gelu.replicas.device.kernel_steps import KernelStep, fits
@@ -32,6 +33,7 @@ class DeviceSteps:
     ) -> None:
         self.forward, self.adam, self.logs_noise_free, self.capture = forward, adam, logs_noise_free, capture
         self.fused = FusedForward.of(forward, torch.tensor(list(logs_noise_free), device=adam.device))
+        self.beside = None if self.fused is None else BesideSteps(self.fused)
         self._step: RepeatedStep | None = None
         self._run: Callable[[int], None] | None = None
         self._places: list[int] = []

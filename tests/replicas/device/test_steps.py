@@ -243,6 +243,26 @@ def test_measurements_are_those_of_the_members(samples):
             torch.testing.assert_close(found[name][replica], value.double().mean(), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_measurements_beside_steps_are_of_the_members_as_they_were(samples, device):
+    executor = EagerExecutor(build_members(BUILD, CELLS[:3], SEEDS[:3]), "graph" if device == "cuda" else "device")
+    executor.stacks.tree.to(device)
+    executor.configure_optimizers()
+    rows = rows_of(executor, samples)
+    executor.steps(*samples, rows[:3])
+    expected = executor.means(*samples)
+    with executor.measuring():
+        if device == "cpu":  # on a GPU they may come between its kernels anyway
+            executor.steps(*samples, rows[3:6])
+        found = executor.means(*samples)
+    executor.steps(*samples, rows[6:9])
+    if device == "cuda":
+        torch.cuda.synchronize()
+    for name, values in expected.items():
+        assert torch.equal(found[name], values), name
+        assert not torch.equal(executor.means(*samples)["loss"], expected["loss"])
+
+
 def test_outputs_of_some_are_those_of_the_members(samples):
     executor = group(CELLS[:3])
     executor.steps(*samples, rows_of(executor, samples)[:3])
