@@ -1,15 +1,17 @@
 """Child processes of tests: a slow machine gets all the time it takes; what hangs is killed, and the test says so."""
 
 import multiprocessing
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from warm_interpreter import warm_interpreter
 
 #: Seconds. What works ends long before it, under any load; pyproject.toml gives a whole test more.
 PATIENCE = 600.0
@@ -25,9 +27,35 @@ def run_command(command: list[str], *, check: bool = True, **options: Any) -> su
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False, **options)
     except subprocess.TimeoutExpired:
         _hangs(command)
-    if check and done.returncode != 0:
-        pytest.fail(f"{command} ended with {done.returncode}:\n{done.stderr[-5000:]}")
+    return _checked(done) if check else done
+
+
+def _checked(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
+    if done.returncode != 0:
+        pytest.fail(f"{done.args} ended with {done.returncode}:\n{done.stderr[-5000:]}")
     return done
+
+
+def run_warm(
+    *arguments: str | Path,
+    check: bool = True,
+    cwd: str | Path = ".",
+    env: Mapping[str, str] = os.environ,
+    is_interpreted: bool = False,
+) -> subprocess.CompletedProcess[str]:
+    """`run_command` for a script, ``-m`` and a module, or ``-c`` and code, in a Python that has imported all it needs.
+
+    In Triton's interpreter where asked to. For what a program does: `run_python` shows what it imports, too.
+    """
+    words, folder = [str(argument) for argument in arguments], str(Path(cwd).resolve())
+    variables = {"TRITON_INTERPRET": "1"} if is_interpreted else {}
+    if sys.platform != "linux":
+        return run_command([sys.executable, "-P", *words], check=check, cwd=folder, env={**env, **variables})
+    try:
+        done = warm_interpreter(**variables).run(words, PATIENCE, {**env, **variables}, folder)
+    except subprocess.TimeoutExpired:
+        _hangs(words)
+    return _checked(done) if check else done
 
 
 def run_python(code: str, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
-from repeated_work import seed_torch, spare_lightning
+from repeated_work import seed_torch, spare_lightning, spare_torch
 
 gc.disable()  # until all tests are imported
 
 # Small nets are 10 to 40 times slower with two threads that contend for two cores.
 torch.set_num_threads(1)
-
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of child processes
 
 # Without a language of its own argparse looks for files of translations at every option.
 os.environ["LANGUAGE"] = "C"
@@ -126,6 +126,7 @@ def pytest_collection_modifyitems(items):
     # It sets the levels of its loggers, which tests put back, and lets them propagate because pytest listens by now.
     importlib.import_module("lightning.pytorch")
     spare_lightning()
+    spare_torch()
     items.sort(key=lambda item: item.get_closest_marker("forks") is None)
     reasons = {
         "realdata": None if os.environ.get("LIT_GELU_DATA") else "LIT_GELU_DATA names no folder with the paper's data",

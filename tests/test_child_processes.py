@@ -1,12 +1,13 @@
 """The helper that waits for child processes: it lets slow ones end, and ends those that hang."""
 
+import os
 import subprocess
 import sys
 import time
 
 import child_processes
 import pytest
-from child_processes import end_of, run_command, run_forked, run_python, wait_until
+from child_processes import end_of, run_command, run_forked, run_python, run_warm, wait_until
 
 FOREVER = "print('begun', flush=True)\nwhile True: pass"
 
@@ -19,6 +20,29 @@ def impatient(monkeypatch):
 def test_output_and_exit_code():
     done = run_python("import sys; print(sys.argv[1]); sys.exit(3)", "given", check=False)
     assert (done.stdout, done.returncode) == ("given\n", 3)
+
+
+def test_a_warm_interpreter_does_what_a_new_one_does(tmp_path):
+    code = "import os, sys\nprint(sys.argv[1], os.getcwd(), os.environ['A'], __name__, 'torch' in sys.modules)\n"
+    script = tmp_path / "script.py"
+    script.write_text(f"{code}import beside\nsys.exit('no more')")
+    (tmp_path / "beside.py").write_text("import atexit\natexit.register(print, 'at the end')")
+    done = run_warm(script, "given", cwd=tmp_path, env={**os.environ, "A": "a b"}, check=False)
+    assert done.stdout == f"given {tmp_path} a b __main__ True\nat the end\n"
+    assert (done.stderr, done.returncode) == ("no more\n", 1)
+    assert run_warm("-c", code, "x", env={**os.environ, "A": "b"}).stdout == f"x {os.getcwd()} b __main__ True\n"
+    (tmp_path / "numbers.json").write_text("[ 1]")
+    assert run_warm("-m", "json.tool", "--compact", "numbers.json", cwd=tmp_path).stdout == "[1]\n"
+
+
+def test_a_warm_interpreter_goes_on_behind_what_fails_or_hangs(monkeypatch):
+    with pytest.raises(pytest.fail.Exception, match=r"ended with 1:(?s:.*)ZeroDivisionError"):
+        run_warm("-c", "1 / 0")
+    assert run_warm("-c", "import os; os.kill(os.getpid(), 9)", check=False).returncode == -9
+    with monkeypatch.context() as context, pytest.raises(pytest.fail.Exception, match="it hangs"):
+        context.setattr(child_processes, "PATIENCE", 0.01)
+        run_warm("-c", FOREVER)
+    assert run_warm("-c", "print(1)").stdout == "1\n"
 
 
 def test_a_failure_shows_what_the_process_said():

@@ -2,11 +2,10 @@
 
 import os
 import re
-import sys
 from pathlib import Path
 
 import pytest
-from child_processes import run_command
+from child_processes import run_warm
 from triton_proto import parsed
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -15,7 +14,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 def printed(name, folder, *arguments):
     """Run a script in an empty folder, without real data, and return what it prints."""
     environment = {**os.environ, "LIT_GELU_PLUGINS": "0", "CUDA_VISIBLE_DEVICES": "", "LIT_GELU_DATA": ""}
-    return run_command([sys.executable, "-P", str(EXAMPLES / name), *arguments], cwd=folder, env=environment).stdout
+    return run_warm(EXAMPLES / name, *arguments, cwd=folder, env=environment).stdout
 
 
 def test_own_module_swap(tmp_path):

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from child_processes import run_python
+from child_processes import run_warm
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -19,7 +19,7 @@ def _blocks(language, page=README):
 
 def test_the_python_runs_from_top_to_bottom(tmp_path):
     code = "\n".join(_blocks("python"))
-    result = run_python(code, cwd=tmp_path, env={**os.environ, "LIT_GELU_PLUGINS": "0"})
+    result = run_warm("-c", code, cwd=tmp_path, env={**os.environ, "LIT_GELU_PLUGINS": "0"})
     assert (tmp_path / "digits.onnx").is_file()
     assert "0.0004732355 at -2.698941, 2.698941" in result.stdout
     assert "0.02033487 at -2.270398, 2.270398" in result.stdout

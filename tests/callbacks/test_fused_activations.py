@@ -8,7 +8,7 @@ import pytest
 import torch
 import yaml
 from callback_helpers import FEATURES, SmallNet, loader, quiet_trainer
-from child_processes import run_command
+from child_processes import run_warm
 from lightning.pytorch import Callback, LightningDataModule
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningCLI
@@ -320,7 +320,7 @@ def interpreted(tmp_path_factory):
     pytest.importorskip("triton", reason="Triton has no build for this system")
     path = tmp_path_factory.mktemp("interpreted") / "found.json"
     script = Path(__file__).parents[1] / "interpreted_training.py"
-    run_command([sys.executable, "-W", "ignore", str(script), str(path)])
+    run_warm(script, path, is_interpreted=True)
     return json.loads(path.read_text())
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from child_processes import command_line, end_of, run_command, started, wait_until
+from child_processes import command_line, end_of, run_command, run_warm, started, wait_until
 from cli_helpers import FAST, forget_seeds
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 
@@ -303,8 +303,7 @@ def test_the_example_of_a_swap_learns(tmp_path):
 
 @pytest.mark.full
 def test_script_example_runs_as_it_stands(tmp_path):
-    script = [sys.executable, "-P", str(EXAMPLES / "train_digits.py"), "elu(alpha=0.5)"]
-    done = run_command(script, cwd=tmp_path)
+    done = run_warm(EXAMPLES / "train_digits.py", "elu(alpha=0.5)", cwd=tmp_path)
     error = float(re.search(r"elu\(alpha=0\.5\): test error (\d+\.\d+)%", done.stdout)[1])
     assert error < 8
 

@@ -4,11 +4,10 @@ import ast
 import importlib
 import os
 import re
-import sys
 from pathlib import Path
 
 import pytest
-from child_processes import run_command
+from child_processes import run_warm
 
 from lit_gelu.cli.commands import COMMANDS, FIT
 
@@ -88,14 +87,14 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(page, tmp_path):
         code = made + code
     script = tmp_path / "page.py"  # a file, as a swap of a call reads the source of what holds it
     script.write_text(code)
-    run_command([sys.executable, "-P", str(script)], cwd=tmp_path, env={**os.environ, "LIT_GELU_PLUGINS": "0"})
+    run_warm(script, cwd=tmp_path, env={**os.environ, "LIT_GELU_PLUGINS": "0"})
 
 
 @pytest.mark.full
 def test_the_figures_of_curvature_are_those_that_its_first_example_prints(tmp_path):
     """But for processors, which round otherwise; and neither monitor warns that it will measure nothing."""
     first = blocks("docs/curvature.md", "python")[0]
-    done = run_command([sys.executable, "-P", "-c", first], cwd=tmp_path)
+    done = run_warm("-c", first, cwd=tmp_path)
     printed = ast.literal_eval(done.stdout.strip().splitlines()[-1])
     said = re.search(
         r"a trace of about (\d+) with a standard error of about (\d+), after (\d+) products", PAGES["docs/curvature.md"]

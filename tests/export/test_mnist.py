@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from child_processes import command_line, run_command
+from child_processes import run_warm
 
 from lit_gelu.cli.loading import load_model
 from lit_gelu.export import ExportOptionError, check_parity, export_onnx
@@ -25,7 +25,7 @@ def test_trained_for_five_epochs_every_lowering_keeps_the_class_of_every_test_im
     monkeypatch.chdir(tmp_path)  # the example writes into runs/
     config = str(EXAMPLES / f"mnist_{activation}.yaml")
     options = ["--config", config, "--data.download", "false", "--trainer.enable_progress_bar", "false"]
-    run_command(command_line("fit", *options))
+    run_warm("-m", "lit_gelu", "fit", *options)
     (checkpoint,) = tmp_path.glob("runs/**/last.ckpt")
     model = load_model(str(checkpoint))
     for form in ["as_trained", "none", "sigmoid"] if activation == "gelu" else ["as_trained"]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import onnx
 import pytest
 import torch
-from child_processes import command_line, run_command
+from child_processes import run_warm
 from cifar_arrays import write_arrays
 from colour_images import ColourData
 from small_task import quiet_trainer
@@ -109,7 +109,7 @@ def test_channels_last_computes_the_same():
 @pytest.mark.realdata
 def test_the_example_of_a_few_steps_lowers_the_loss(tmp_path):
     options = ["--config", str(EXAMPLES / "cifar100_wrn_steps.yaml"), "--trainer.enable_progress_bar", "false"]
-    run_command(command_line("fit", *options), cwd=tmp_path)
+    run_warm("-m", "lit_gelu", "fit", *options, cwd=tmp_path)
     (metrics,) = tmp_path.glob("runs/**/metrics.csv")
     header, *rows = (line.split(",") for line in metrics.read_text().splitlines())
     losses = [float(row[header.index("train_loss")]) for row in rows if row[header.index("train_loss")]]

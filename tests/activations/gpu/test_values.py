@@ -1,11 +1,10 @@
 """Every 16-bit input through the interpreted kernels and through their formulas, beside float64."""
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from child_processes import run_command
+from child_processes import run_warm
 from kernel_cases import DTYPES
 from kernel_errors import ORACLES, by_formulas, exact, inputs, slope_errors, value_errors
 
@@ -18,7 +17,7 @@ def found(request, tmp_path_factory):
         return by_formulas()
     path = tmp_path_factory.mktemp("kernels") / "values.npz"
     script = Path(__file__).parents[2] / "interpreted_kernels.py"
-    run_command([sys.executable, "-P", "-W", "ignore", str(script), str(path)])
+    run_warm(script, path, is_interpreted=True)
     with np.load(path) as file:
         return dict(file)
 

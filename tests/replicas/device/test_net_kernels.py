@@ -5,7 +5,14 @@ import pytest
 
 from lit_gelu.replicas.device.kernel_tiles import tiles_of, unit_of
 
-test_checks = interpreted_checks.tests_of("interpreted_net_steps.py")
+test_checks = interpreted_checks.tests_of(
+    "interpreted_net_steps.py",
+    "deep_nets_with_odd_widths",
+    "some_replicas_are_measured",
+    "a_class_of_no_number_is_predicted_as_torch_does",
+    "a_loss_that_is_no_number_is_told",
+    "labels_that_are_no_classes_are_refused",
+)
 
 # The layers of the paper's MNIST net and its tweets' net: samples in a batch, outputs, inputs.
 LAYERS = [(128, 128, 784), (128, 128, 128), (16, 256, 160), (16, 256, 256), (1000, 128, 784), (1000, 256, 150)]
