@@ -150,7 +150,7 @@ class ReplicaGroup(LightningModule):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move the stacks to another device or type, as torch does, and let the members hold their parts there."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call] # torch's
-        self.executor.stacks.attach()
+        self.executor.stacks.attach(fn)
         for member in self.members:
             member._dtype = self._dtype  # as Lightning's own `to` does
         return self

@@ -120,7 +120,8 @@ _CALLBACKS: dict[type[Callback], str] = {
     callbacks.BaseFinetuning: "it gives parameters to one optimizer, and each member has its own. Train them alone.",
     OnnxExport: "it writes one net. Export members after the fit: lit_gelu.export.export_onnx(group.members[0], path).",
     ActivationSwap: "it swaps in one net. Swap in members, in a callback of your own: lit_gelu.surgery.swap(member, "
-    "plan) for member in group.members; the group follows.",
+    "plan) for member in group.members. The group follows swaps of activations without parameters; those with "
+    "parameters are put in where members are built.",
     LossCurvatureMonitor: "it measures the loss of one net. Measure members after the fit with lit_gelu.curvature, or "
     "train the modules alone.",
     ActivationCurvatureMonitor: "it measures in the steps of one net. Measure members after the fit with "

@@ -20,7 +20,9 @@ from replica_runs import (
     trained_alone,
 )
 from small_task import quiet_trainer
+from torch.nn import functional
 
+from lit_gelu import surgery
 from lit_gelu.callbacks import ExactResume
 from lit_gelu.replicas import NotReplicableError, ReplicaArgumentError, ReplicaDataModule, ReplicaGroup
 from lit_gelu.tasks import TweetTagger
@@ -427,3 +429,35 @@ def test_loggers_count_the_steps_of_a_resumed_run_as_those_of_the_whole_one(samp
             assert resumed == pytest.approx(
                 {number: loss for number, loss in whole.items() if number >= step}, rel=1e-6
             )
+
+
+class Swapping(Callback):
+    """Puts an activation with parameters into the members, in a hook."""
+
+    def __init__(self, hook):
+        setattr(self, hook, self.swap)
+
+    def swap(self, trainer, group, *_):
+        for member in group.members:
+            surgery.swap(member, {"*": "prelu(init=0.5)"})
+
+
+@pytest.mark.parametrize("executor", ["vmap", "loop"])
+def test_an_activation_with_parameters_is_refused_in_training(samples, executor):
+    group = ReplicaGroup.of(BUILD, CELLS[:2], SEEDS[:2], steps_per_batch=2, executor=executor)
+    trainer = quiet_trainer(max_steps=EPOCH, max_epochs=-1, callbacks=[Swapping("on_train_batch_end")])
+    with pytest.raises(NotReplicableError, match="Members have other parameters"):
+        trainer.fit(group, datamodule=ReplicaDataModule(Samples(samples, 8)))
+
+
+def test_a_member_is_an_ordinary_module_once_training_is_over(samples):
+    group, _ = trained(samples, 4, EPOCH, cells=CELLS[:2], seeds=SEEDS[:2], callbacks=[Swapping("on_train_end")])
+    trainer = quiet_trainer(precision="64-true")  # moves the group, and what was put in with it
+    trainer.test(group, datamodule=ReplicaDataModule(Samples(samples, 8)), verbose=False)
+    for member in group.members:
+        x = inputs = samples[0][:4].double()
+        for layer in member.hidden:
+            x = functional.prelu(layer.linear(x), torch.full((1,), 0.5, dtype=torch.float64))
+        torch.testing.assert_close(member.eval()(inputs), member.output(x), rtol=1e-12, atol=1e-12)
+    with pytest.raises(NotReplicableError, match="Members have other parameters"):
+        quiet_trainer(max_epochs=1).fit(group, datamodule=ReplicaDataModule(Samples(samples, 8)))

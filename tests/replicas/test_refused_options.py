@@ -91,7 +91,7 @@ class Untrained(Callback):
         (callbacks.BackboneFinetuning(), "alone"),
         (callbacks.SpikeDetection(), r"group\.logged"),
         (OnnxExport("model.onnx"), r"export_onnx\(group\.members\[0\]"),
-        (ActivationSwap({"*": "elu"}, at_step=1), r"swap\(member"),
+        (ActivationSwap({"*": "elu"}, at_step=1), r"swap\(member.*activations without parameters"),
         (LossCurvatureMonitor(), r"Measure members"),
         (ActivationCurvatureMonitor(), r"Measure members"),
     ],

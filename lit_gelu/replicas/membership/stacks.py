@@ -36,6 +36,7 @@ class Stacks:
         for name, members in _by_name(self.modules, nn.Module.named_buffers).items():
             buffer = self._stacked(name, members)
             _branch(self.tree, name).register_buffer(name.rpartition(".")[2], buffer, persistent=name in kept)
+        self._stacked_parameters = [dict(module.named_parameters()) for module in self.modules]
         self.attach()
 
     @property
@@ -64,15 +65,24 @@ class Stacks:
             self._names[replica] = {id(parameter): name for name, parameter in named}
         return {name: self._names[replica][id(parameter)] for name, parameter in own.items()}
 
-    def attach(self) -> None:
-        """Let the members hold the stacks' parts: again, whenever stacks were moved or others took their place."""
+    def attach(self, moved: Callable[[Tensor], Tensor] | None = None) -> None:
+        """Let the members hold the stacks' parts: again, whenever stacks were moved or others took their place.
+
+        What members were given since they were stacked, such as another activation's parameters, stays their own; it
+        is moved as the stacks were.
+        """
         # Held here, because to look for them takes as long as a small layer, several times a step.
         self.parameters: dict[str, nn.Parameter] = dict(self.tree.named_parameters())
         self.buffers: dict[str, Tensor] = dict(self.tree.named_buffers())
         tensors = {**self.parameters, **self.buffers}
-        for module, own in zip(self.modules, self.slices({n: t.detach() for n, t in tensors.items()}), strict=True):
+        parts = self.slices({name: tensor.detach() for name, tensor in tensors.items()})
+        for module, own, stacked in zip(self.modules, parts, self._stacked_parameters, strict=True):
             for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
-                tensor.data = own[name]
+                is_given = isinstance(tensor, nn.Parameter) and tensor is not stacked.get(name)
+                if name in own and not is_given:
+                    tensor.data = own[name]
+                elif moved is not None:
+                    tensor.data = moved(tensor.data)
         self._places = [place for module in self.modules for place in _places_of_buffers(module)]
 
     def take_back(self) -> None:
