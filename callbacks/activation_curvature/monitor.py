@@ -336,8 +336,9 @@ class ActivationCurvatureMonitor(ExplainedOnce):
         if settings.sample_rows == "auto" and self.schedule.every_n_steps == 1:
             settings = replace(settings, sample_rows="sparse")
         found = self._measurement = ActivationMeasurement(model, settings, registry, sample)
+        remedy = " Give input_sample=, a batch for forward." if sample is None else ""
         for site, reason in found.refused.items():
-            self._warn_once(site, f"ActivationCurvatureMonitor cannot observe {site!r}: {reason}.")
+            self._warn_once(site, f"ActivationCurvatureMonitor cannot observe {site!r}: {reason}.{remedy}")
         return found
 
     def _follow(self, model: LightningModule) -> bool:

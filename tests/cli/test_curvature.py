@@ -55,6 +55,15 @@ class Uncalled(Net):
         self.act = nn.SiLU()
 
 
+class Linear(Net):
+    """It has no activation."""
+
+    def __init__(self):
+        super().__init__()
+        self.net[1], self.net[4] = nn.Identity(), nn.Identity()
+        self.example_input_array = torch.zeros(2, 4, dtype=torch.float64)
+
+
 class WithoutForward(LightningModule):
     """Only its steps call its net."""
 
@@ -100,6 +109,7 @@ def importable(monkeypatch):
 
     module = ModuleType("curvature_models")
     module.Net, module.TanhNet, module.Data, module.Counted = Net, TanhNet, Data, Counted
+    module.Linear = Linear
     module.Shuffled, module.Uncalled, module.WithoutForward = Shuffled, Uncalled, WithoutForward
     monkeypatch.setitem(sys.modules, "curvature_models", module)
 
@@ -200,6 +210,12 @@ def test_an_activation_that_is_not_called_is_named(capsys):
     arguments = ["curvature_models.Uncalled", "--data", "curvature_models.Data", "--quantities", "activations"]
     assert main(["curvature", *arguments]) == 0
     assert "act not observed: it was not called" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_sample_is_asked_for_only_where_there_is_none(tmp_path):
+    arguments = ["curvature_models.Linear", "--data", "curvature_models.Data", "--quantities", "activations"]
+    (note,) = measured(tmp_path, *arguments, "--samples", "40")["notes"]
+    assert note == "No activation was observed. Linear has none, and running its forward calls none."
 
 
 def test_a_module_without_forward_is_measured(tmp_path):

@@ -138,7 +138,10 @@ def _measure_activations(
     sample = forward_sample(model, batches[0]) if input_sample is None else input_sample
     found = statistics_on(model, batches, activations.registry, sample)
     report.activations, report.gaussian, report.refused = found
-    if not found.measured:
-        report.notes.append(
-            "No activation was observed. Calls of functions are found with example_input_array, or --input-shape."
-        )
+    notes = [] if found.measured else ["No activation was observed."]
+    if sample is None and (found.refused or notes):
+        notes.append("Calls of functions are found by running forward: give example_input_array, or --input-shape.")
+    elif notes and not found.refused:
+        notes.append(f"{report.model} has none, and running its forward calls none.")
+    if notes:
+        report.notes.append(" ".join(notes))

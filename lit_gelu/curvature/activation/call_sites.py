@@ -17,6 +17,9 @@ from lit_gelu.surgery.places import CallPlace
 from lit_gelu.surgery.rewriting import edited_class
 from lit_gelu.surgery.sites import ActivationCall, ActivationSite, Survey, without_wrappers
 
+# Said of nothing where there was a sample. Who gives the reason knows by which name a sample is given there.
+_UNSAMPLED = "and calls are found only by running the model on a sample"
+
 
 class InputProbe(nn.Module):
     """Returns its input; stands in front of a call, so that a hook sees what goes in."""
@@ -115,7 +118,7 @@ def watchable_sites(
     found.refused = {name: reason for name, reason in found.refused.items() if name in order}
     for written in survey.written_calls():
         if accept(written.name):
-            found.refused[written.name] = f"it is a call of a function ({written.where}): input_sample= finds it"
+            found.refused[written.name] = f"it is a call of a function ({written.where}), {_UNSAMPLED}"
     found.calls = {name: found.calls[name] for name in order if name in found.calls}
     _add_layouts(survey, input_sample, found)
     return found
@@ -151,7 +154,7 @@ def _calls_to_probe(
     calls = site.calls or ()
     if site.kind != "module":
         if not calls and site.calls is None:
-            found.refused[site.name] = "it is a function that a module holds: input_sample= finds its calls"
+            found.refused[site.name] = f"it is a function that a module holds, {_UNSAMPLED}"
         return [(_name_of(call, site), call) for call in calls]
     if len(calls) < 2:
         return []

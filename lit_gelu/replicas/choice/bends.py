@@ -50,16 +50,17 @@ def bends(module: LightningModule, batches: Sequence[Any], registry: ActivationR
         numbers = [value for site in sites.measured.values() if math.isfinite(value := statistic_of(site, name))]
         if numbers:
             found[name] = math.fsum(numbers) / len(numbers)
-    return Bends(found, "" if "curvature" in found else _why_unknown(sites))
+    return Bends(found, "" if "curvature" in found else _why_unknown(sites, sample is not None))
 
 
-def _why_unknown(sites: BatchStatistics) -> str:
+def _why_unknown(sites: BatchStatistics, sampled: bool) -> str:
     """Return the rest of a sentence on why there is no mean curvature, and what mends it."""
     if sites.measured:
         return (
             "nothing says where its f' jumps. State it with the activation: register(name, facts=ActivationFacts(...))."
         )
+    remedy = "" if sampled else " Give the module an example_input_array: calls are found by running its forward."
     if not sites.refused:
-        return "no activation was found in the module. Give it an example_input_array: calls are found by running it."
+        return f"the module has no activation{', and running it calls none' if sampled else ''}.{remedy}"
     reasons = "; ".join(f"{site}: {reason}" for site, reason in sites.refused.items())
-    return f"no activation was observed. {reasons.replace('input_sample=', 'an example_input_array of the module')}."
+    return f"no activation was observed. {reasons}.{remedy}"

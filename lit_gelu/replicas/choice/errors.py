@@ -17,3 +17,7 @@ class AllRunsFailedError(ChoiceError, RuntimeError):
 
 class FolderInUseError(ChoiceError, RuntimeError):
     """A folder in which another comparison is at work."""
+
+
+class NoFileError(ChoiceError, RuntimeError):
+    """A module that no file can be made of, because it does not run on anything that is known."""

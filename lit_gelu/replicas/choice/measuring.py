@@ -9,15 +9,17 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.callbacks.checkpoint_file import read_checkpoint
 from lit_gelu.curvature.probe.examples import count_examples, take_examples
-from lit_gelu.curvature.probe.forward_inputs import forward_sample
+from lit_gelu.curvature.probe.forward_inputs import failure_on, forward_inputs, tried_inputs
 from lit_gelu.files import write_atomically
 from lit_gelu.replicas.choice.bends import EXAMPLES, bends
 from lit_gelu.replicas.choice.candidates import ActivationCandidate
+from lit_gelu.replicas.choice.errors import NoFileError
 from lit_gelu.replicas.choice.expenses import kept_bytes, latencies, step_seconds
 from lit_gelu.replicas.choice.one_by_one import Setup, said
 from lit_gelu.replicas.choice.outcome import ActivationChoice
@@ -90,11 +92,11 @@ def measure_candidates(
 
 
 @contextmanager
-def _noted(choice: ActivationChoice, what: str) -> Iterator[None]:
+def _noted(choice: ActivationChoice, what: str, done: str = "measured") -> Iterator[None]:
     try:
         yield
     except Exception as error:  # noqa: BLE001 - of a user's module: the comparison stands without that figure
-        choice.notes.append(f"{what} could not be measured ({said(error).rstrip('.')}).")
+        choice.notes.append(f"{what} could not be {done} ({said(error).rstrip('.')}).")
 
 
 def training_batches(setup: Setup) -> list[Any]:
@@ -124,11 +126,22 @@ def _export(module: LightningModule, path: Path, batch: Any, registry: Activatio
 
 
 def _sample(module: LightningModule, batch: Any) -> Any:
-    """Return what to trace with: the module's own sample, else a batch's inputs."""
-    sample = forward_sample(module, batch)
-    if sample is not None:
+    """Return what to trace with: the module's own sample, else a batch's inputs.
+
+    Raises:
+        NoFileError: If the module does not run on it, or has no ``forward``.
+    """
+    name, own = type(module).__name__, getattr(module, "example_input_array", None)
+    if not is_overridden("forward", module, LightningModule):
+        raise NoFileError(f"{name} has no forward, which its file and latency need")
+    sample, failure = (own, failure_on(module, own)) if own is not None else tried_inputs(module, batch)
+    if failure is None and sample is not None:
         return sample
-    return take_examples(batch[0] if isinstance(batch, list | tuple) else batch, 2)
+    if own is not None:
+        raise NoFileError(f"{name}.forward fails on its example_input_array: {said(failure)}")
+    why = "finds no inputs in" if failure is None else "fails on the inputs of"
+    reason = "" if failure is None else f": {said(failure).rstrip('.')}"
+    raise NoFileError(f"{name}.forward {why} a training batch{reason}. Give the module an example_input_array")
 
 
 def _inputs(module: LightningModule, batch: Any) -> dict[str, Tensor]:
@@ -148,7 +161,7 @@ def write_best(choice: ActivationChoice, modules: TrainedModules, target: Path, 
         temporary.write_bytes(modules.folder.checkpoint(run.label, run.spec, run.seed).read_bytes())
     choice.files["checkpoint"] = "best.ckpt"
     if exports:
-        with _noted(choice, "The best module's file"):
+        with _noted(choice, "The best module's file", "written and proven"):
             _write_proven(choice, modules, modules.of(run), target)
 
 
@@ -157,8 +170,12 @@ def _write_proven(choice: ActivationChoice, modules: TrainedModules, module: Lig
 
     path, batch = target / "best.onnx", training_batches(modules.setup)[0]
     _export(module, path, batch, modules.registry)
-    data, sample = modules.setup.data, _sample(module, batch)
+    sample, flat = _sample(module, batch), forward_inputs(batch, module) is not None
+    data = modules.setup.data if flat else None  # a proof takes no batches whose inputs are a list or a mapping
     report = check_parity(module, path, data, sample, strict=False, registry=modules.registry)
+    if not flat:
+        why = "whose batches do not begin with its inputs as tensors"
+        choice.notes.append(f"{path.name} is proven on a sample and on drawn inputs, not on the data, {why}.")
     written = write_proof(report, path, PROOFS)
     choice.files |= {"onnx": path.name} | {f"proof_{name}": file.name for name, file in written.items()}
     if not report.passed:

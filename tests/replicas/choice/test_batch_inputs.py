@@ -1,6 +1,7 @@
 """What a module takes is read from a batch where it does not say so: token ids, two inputs, calls of functions."""
 
 import math
+import re
 
 import onnxruntime
 import pytest
@@ -9,7 +10,7 @@ from choice_nets import CPU
 from lightning.pytorch import LightningDataModule, LightningModule
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from lit_gelu import activations
 from lit_gelu.replicas import choose
@@ -56,6 +57,9 @@ class TwoInputs(Plain):
         self.first, self.head, self.name = nn.Linear(8, 8), nn.Linear(8, 3), activation
 
     def forward(self, left, right):
+        return self.joined(left, right)
+
+    def joined(self, left, right):
         x = self.first(torch.cat([left, right], dim=1))
         return self.head(functional.gelu(x) if self.name == "gelu" else functional.relu(x))
 
@@ -80,6 +84,59 @@ class WithoutForward(Plain):
 
     def training_step(self, batch, index):
         return functional.cross_entropy(self.net(batch[0]), batch[1])
+
+
+class InAList(TwoInputs):
+    """Its batches hold the inputs in a list, and forward takes the list."""
+
+    def forward(self, inputs):
+        return self.joined(*inputs)
+
+
+class InAMapping(TwoInputs):
+    """Its batches are mappings, and forward takes them whole."""
+
+    def forward(self, batch):
+        return self.joined(batch["left"], batch["right"])
+
+    def training_step(self, batch, index):
+        return functional.cross_entropy(self(batch), batch["target"])
+
+
+class Linear(Plain):
+    """A net without activation, which says what it takes."""
+
+    def __init__(self, activation="relu"):
+        super().__init__()
+        self.head, self.example_input_array = nn.Linear(4, 3), torch.zeros(2, 4)
+
+    def forward(self, x):
+        return self.head(x)
+
+
+class OfOneSize(Linear):
+    """A net that takes batches of sixteen rows alone."""
+
+    def __init__(self, activation="relu"):
+        super().__init__()
+        self.example_input_array = None
+
+    def forward(self, x):
+        return functional.gelu(self.head(x.view(16, 4)))
+
+
+class Changed(LightningDataModule):
+    """Batches of two inputs and the target, in the form that a function gives them."""
+
+    def __init__(self, form):
+        super().__init__()
+        self.form = form
+
+    def train_dataloader(self):
+        rows = list(zip(*PAIRS, TARGETS, strict=True))
+        return DataLoader(rows, 16, collate_fn=lambda found: self.form(*map(torch.stack, zip(*found, strict=True))))
+
+    val_dataloader = train_dataloader
 
 
 def held(*inputs):
@@ -114,3 +171,54 @@ def test_an_activation_that_is_not_called_is_said_to_be_so():
 def test_curvature_needs_no_forward():
     choice = choose(WithoutForward, ["gelu", "relu"], held(PAIRS[0]), **MEASURED)
     assert all("curvature" in candidate.bends for candidate in choice.candidates)
+
+
+@pytest.mark.parametrize(
+    ("build", "form", "names"),
+    [
+        (InAList, lambda left, right, target: ([left, right], target), ["inputs_0", "inputs_1"]),
+        (
+            InAMapping,
+            lambda left, right, target: {"left": left, "right": right, "target": target},
+            ["batch_left", "batch_right"],
+        ),
+    ],
+)
+def test_inputs_in_a_list_or_a_mapping(tmp_path, build, form, names):
+    choice = choose(build, ["gelu", "relu"], Changed(form), folder=tmp_path, **MEASURED)
+    (note,) = choice.notes
+    assert note.startswith("best.onnx is proven on a sample and on drawn inputs")
+    assert all(0 < each.latency_seconds < 10 and "curvature" in each.bends for each in choice.candidates)
+    session = onnxruntime.InferenceSession(tmp_path / "best.onnx", providers=["CPUExecutionProvider"])
+    rows = dict(zip(names, (part[:5].numpy() for part in PAIRS), strict=True))
+    rows |= {port.name: TARGETS[:5].numpy() for port in session.get_inputs() if port.name not in rows}
+    with torch.no_grad():
+        wanted = choice.module.eval().joined(*PAIRS[:, :5])
+    torch.testing.assert_close(torch.from_numpy(session.run(None, rows)[0]), wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        (WithoutForward, "WithoutForward has no forward, which its file and latency need"),
+        (
+            OfOneSize,
+            "OfOneSize.forward fails on the inputs of a training batch: .*Give the module an example_input_arr",
+        ),
+    ],
+)
+def test_why_there_is_no_file_and_no_latency(tmp_path, build, said):
+    choice = choose(build, ["gelu", "relu"], held(PAIRS[0]), folder=tmp_path, **MEASURED)
+    found = [note for note in choice.notes if re.search(said, note)]
+    assert [note.partition(" could")[0] for note in found] == ["Latency", "The best module's file"]
+    assert "input_sample" not in " ".join(choice.notes)
+    assert "onnx" not in choice.files
+
+
+def test_calls_are_found_with_a_sample_and_the_note_says_so_only_without_one():
+    (note,) = choose(Linear, ["gelu", "relu"], held(PAIRS[0]), **MEASURED).notes
+    assert note.endswith("is not known, because the module has no activation, and running it calls none.")
+    notes = choose(OfOneSize, ["gelu", "relu"], held(PAIRS[0]), **MEASURED).notes
+    (note,) = (note for note in notes if note.startswith("The mean curvature"))
+    assert note.endswith("Give the module an example_input_array: calls are found by running its forward.")
+    assert "input_sample" not in note
