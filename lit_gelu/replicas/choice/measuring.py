@@ -137,10 +137,10 @@ def _sample(module: LightningModule, batch: Any) -> Any:
     sample, failure = (own, failure_on(module, own)) if own is not None else tried_inputs(module, batch)
     if failure is None and sample is not None:
         return sample
-    if own is not None:
-        raise NoFileError(f"{name}.forward fails on its example_input_array: {said(failure)}")
-    why = "finds no inputs in" if failure is None else "fails on the inputs of"
     reason = "" if failure is None else f": {said(failure).rstrip('.')}"
+    if own is not None:
+        raise NoFileError(f"{name}.forward fails on its example_input_array{reason}")
+    why = "finds no inputs in" if failure is None else "fails on the inputs of"
     raise NoFileError(f"{name}.forward {why} a training batch{reason}. Give the module an example_input_array")
 
 
