@@ -17,7 +17,7 @@ from lit_gelu.export.errors import ModelInputError
 from lit_gelu.export.parity.execution import as_array
 from lit_gelu.export.parity.input_families import list_or_loader
 from lit_gelu.export.preprocessing import is_data_module
-from lit_gelu.export.quantization.collectors import ExtremeNumbers, fixed_histograms
+from lit_gelu.export.quantization.collectors import ExtremeNumbers, NumberCounts, fixed_histograms
 from lit_gelu.export.quantization.layers import PASSING, WEIGHTED
 from lit_gelu.export.quantization.settings import METHODS, QuantizationSettings
 from lit_gelu.export.runtime import OnnxPredictor
@@ -108,19 +108,16 @@ class FeedReader(CalibrationDataReader):  # type: ignore[misc]
         return None if feed is None else dict(feed)
 
 
-def _numbers(feed: Feed) -> int:
-    """Return how many numbers a batch has."""
-    return sum(value.size for value in feed.values())
-
-
 def find_ranges(model: onnx.ModelProto, feeds: Sequence[Feed], settings: QuantizationSettings) -> TensorsData:
     """Find the ranges of all values that could be quantised."""
     with tempfile.TemporaryDirectory() as folder, captured_stdout():  # it prints what it does
         path = Path(folder) / "model.onnx"
         onnx.save(model, path)
         if settings.method == "percentile":
-            extremes = ExtremeNumbers(len(feeds), symmetric=settings.symmetric)
-            _collected(path, sorted(feeds, key=_numbers, reverse=True), settings, extremes)
+            counts = NumberCounts()
+            _collected(path, feeds, settings, counts)
+            extremes = ExtremeNumbers(counts.compute_collection_result(), symmetric=settings.symmetric)
+            _collected(path, feeds, settings, extremes)
             return TensorsData(CalibrationMethod.MinMax, extremes.compute_collection_result())
         whole = _collected(path, feeds, replace(settings, method="minmax")).compute_data()
         if settings.method == "minmax":

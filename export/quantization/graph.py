@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 from onnxruntime.quantization import QDQQuantizer, QuantType, quant_pre_process
@@ -66,7 +67,7 @@ def quantized(
         QuantType.QInt8,
         settings.activation_type,
         copy.deepcopy(ranges),  # the quantizer narrows them where a Relu or Clip goes
-        [*(layer.node for layer in layers), *passing_nodes(model)],
+        [*(layer.node for layer in layers), *passing_nodes(model, _of_0_alone(ranges))],
         [],
         [*WEIGHTED, *PASSING],
         {**settings.quantizer_options(), "TensorQuantOverrides": overrides},
@@ -79,6 +80,12 @@ def quantized(
     _require_same_activations(model, result)
     _require_bounded(result, settings)
     return result
+
+
+def _of_0_alone(ranges: TensorsData) -> list[str]:
+    """Return the values whose range has no step that float32 holds: the quantizer takes 1 for it."""
+    ends = {name: np.append(0.0, np.ravel(found.range_value)) for name, found in ranges.items()}
+    return [name for name, numbers in ends.items() if np.ptp(numbers) / 255 < np.finfo(np.float32).tiny]
 
 
 def _with_weights_of_their_own(model: onnx.ModelProto, layers: Sequence[NetLayer]) -> onnx.ModelProto:

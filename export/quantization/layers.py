@@ -22,7 +22,8 @@ REPLACED = frozenset({"Relu", "Clip"})
 """Activations whose work a quantised range does: what is below its least number becomes that number.
 
 A range holds 0 always. So it does not do the work of a ``Clip`` whose bounds leave 0 out, nor of one whose input is an
-output of the file too: there that input has to keep what the activation takes away.
+output of the file too: there that input has to keep what the activation takes away. A range of 0 alone is stored as 0
+to 255. It does the work of a ``Relu``, but not of a ``Clip`` with an upper bound.
 """
 
 # Where `lit_gelu.export.inputs.FlatModule` keeps it, and what its buffers' names begin with.
@@ -89,8 +90,9 @@ def chosen(layers: Sequence[NetLayer], float_layers: Sequence[str]) -> list[NetL
     return left
 
 
-def passing_nodes(model: onnx.ModelProto) -> list[str]:
+def passing_nodes(model: onnx.ModelProto, zeros: Collection[str] = ()) -> list[str]:
     """Return the nodes that may work on int8 values; of activations only those that a range does."""
+    # zeros: the values whose range is 0 alone.
     numbers = _numbers(model)
     outputs = {value.name for value in model.graph.output}
     several = {site_of(node) for node in model.graph.node if node.op_type not in REPLACED}
@@ -101,6 +103,7 @@ def passing_nodes(model: onnx.ModelProto) -> list[str]:
         and not node.domain
         and (site_of(node) is None or (node.op_type in REPLACED and site_of(node) not in several))
         and not (node.op_type in REPLACED and (node.input[0] in outputs or _leaves_out_0(node, numbers)))
+        and not (node.op_type == "Clip" and any(node.input[2:]) and node.output[0] in zeros)
     ]
 
 

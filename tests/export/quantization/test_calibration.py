@@ -170,12 +170,88 @@ def test_percentiles_are_those_of_the_numbers_whatever_batch_is_the_smallest(tmp
     assert found[1] == pytest.approx(1e4, rel=1e-2)
 
 
-def test_entropy_cuts_long_tails_off_and_the_order_of_batches_is_no_matter(tmp_path):
-    torch.manual_seed(1)
-    x = torch.randn(512, 50).pow(3)
+class RowsAndSequence(nn.Module):
+    """Its two inputs have sizes that do not follow each other."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows, self.sequence = nn.Linear(50, 4), nn.Linear(8, 4)
+
+    def forward(self, x, sequence):
+        return nn.functional.gelu(self.rows(x)) + self.sequence(sequence).mean(1)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_percentiles_are_those_of_the_numbers_where_the_largest_batch_is_another_one_for_each_value(tmp_path, order):
+    torch.manual_seed(0)
+    net, rows = RowsAndSequence(), torch.randn(4004, 50)
+    rows[0, :2] = 1e4  # of 200,200 numbers one is cut off: the second stays
+    export_onnx(
+        net, tmp_path / "net.onnx", (rows[:2], torch.zeros(2, 3, 8)), dynamic_shapes={"sequence": {1: "length"}}
+    )
+    batches = [(rows[:4], torch.randn(4, 20_000, 8)), (rows[4:], torch.randn(4000, 2, 8))][::order]
+    quantize_onnx(tmp_path / "net.onnx", tmp_path / "int8.onnx", batches, method="percentile", samples=4004)
+    stored = {t.name: numpy_helper.to_array(t) for t in onnx.load(tmp_path / "int8.onnx").graph.initializer}
+    assert float(stored["x_scale"]) == pytest.approx((1e4 - float(rows.min())) / 255, rel=1e-3)
+
+
+def sqnr(y, exact):
+    """Return the ratio of signal to noise in decibels."""
+    y, exact = np.asarray(y, np.float64), np.asarray(exact, np.float64)
+    return 10 * np.log10((exact**2).sum() / ((y - exact) ** 2).sum())
+
+
+def one_in_ten():
+    return (torch.rand(500, 50) < 0.1).float()
+
+
+def one_hot():
+    return torch.eye(50)[torch.randint(0, 50, (500,))]
+
+
+def counts():
+    return torch.poisson(torch.full((500, 50), 0.3))
+
+
+def normal():
+    return torch.randn(500, 50)
+
+
+@pytest.mark.parametrize("target", ["portable", "ort-cuda"])
+@pytest.mark.parametrize("draw", [one_in_ten, one_hot, counts, normal])
+def test_entropy_leaves_a_signal_of_few_numbers_or_behind_a_relu_whole(tmp_path, draw, target):
+    """Against torch in float32: what the search alone cuts away cost up to 36 dB."""
+    torch.manual_seed(2)
+    net = nn.Sequential(nn.Linear(50, 32), nn.ReLU(), nn.Linear(32, 4)).eval()
+    x, found = draw(), {}
+    export_onnx(net, tmp_path / "net.onnx", x[:2])
+    for method in ("minmax", "entropy"):
+        quantize_onnx(tmp_path / "net.onnx", tmp_path / "int8.onnx", x, method=method, target=target)
+        y = OnnxPredictor(tmp_path / "int8.onnx", ["CPUExecutionProvider"])(x.numpy())
+        found[method] = sqnr(y, net(x).detach())
+    assert found["entropy"] >= found["minmax"] - 1.0
+
+
+def test_entropy_cuts_an_outlier_off_where_the_rest_gains_more(tmp_path):
+    torch.manual_seed(0)
+    x = torch.randn(4000, 50)
+    x[0, 0] = 10.0
+    noise = {}
+    for method in ("minmax", "entropy"):
+        low, high = input_range(tmp_path, x, method=method)
+        step = (high - low) / 255
+        numbers = x.double().numpy()
+        noise[method] = sqnr(low + step * np.round((numbers.clip(low, high) - low) / step), numbers)
+    assert noise["entropy"] > noise["minmax"] + 0.5
+
+
+def test_the_order_of_batches_is_no_matter_for_entropy(tmp_path):
+    torch.manual_seed(0)
+    x = torch.randn(4000, 50)
+    x[0, 0] = 10.0
     found = input_range(tmp_path, x, method="entropy")
-    assert found[1] - found[0] < 0.9 * float(x.max() - x.min())
-    for batches in (x.split(100), x[x.abs().amax(1).argsort()].split(100)):
+    assert found[1] < 9.0
+    for batches in (x.split(1000), x[x.abs().amax(1).argsort()].split(1000)):
         np.testing.assert_allclose(input_range(tmp_path, list(batches), method="entropy"), found, rtol=1e-6)
 
 

@@ -122,6 +122,33 @@ def test_a_clip_without_0_is_no_work_for_a_range(tmp_path, bounds, target):
     assert np.abs(y - expected).max() <= 0.1 * np.abs(expected).max()
 
 
+class ClippedBetween(nn.Module):
+    """Two convolutions, with a Clip between them behind which only 0 is left."""
+
+    def __init__(self, bounds):
+        super().__init__()
+        self.first, self.last, self.bounds = nn.Conv2d(1, 4, 1), nn.Conv2d(4, 2, 1), bounds
+        with torch.no_grad():
+            self.first.weight.abs_()
+            self.first.bias.fill_(0.3)  # behind the first one all numbers are positive
+
+    def forward(self, x):
+        return self.last(self.first(x).clamp(*self.bounds))
+
+
+@pytest.mark.parametrize("target", ["ort-cpu", "ort-cuda"])
+@pytest.mark.parametrize("bounds", [(None, 0.0), (0.0, 0.0), (-2.0, 0.0)])
+def test_a_clip_behind_which_0_alone_is_left_is_kept(tmp_path, bounds, target):
+    """Against torch in float32: a range of 0 alone is stored as 0 to 255, which lets positive numbers through."""
+    torch.manual_seed(2)
+    net, x = ClippedBetween(bounds).eval(), torch.rand(64, 1, 8, 8)
+    export_onnx(net, tmp_path / "net.onnx", x)
+    quantize_onnx(tmp_path / "net.onnx", tmp_path / "int8.onnx", x, target=target)
+    y = OnnxPredictor(tmp_path / "int8.onnx", ["CPUExecutionProvider"])(x.numpy())
+    expected = net(x).detach().numpy()
+    assert np.abs(y - expected).max() <= 0.02 * np.abs(expected).max()
+
+
 @pytest.mark.parametrize("function", [torch.relu, nn.functional.relu6])
 def test_what_is_an_output_before_an_activation_keeps_its_range(tmp_path, function):
     class Both(nn.Module):
