@@ -173,6 +173,12 @@ def schema_of(operator: str, opset: int) -> onnx.defs.OpSchema | None:
         return None
 
 
+def first_opset(operator: str) -> int | None:
+    """Return the opset that a standard operator came with; ``None`` if the installed onnx knows none of that name."""
+    known = range(1, onnx.defs.onnx_opset_version() + 1)
+    return next((opset for opset in known if schema_of(operator, opset) is not None), None)
+
+
 @cache
 def accepted_types(operator: str, index: int, opset: int, *, output: bool = False) -> frozenset[ir.DataType]:
     """Return which of the three floating-point types an input or output of a standard operator may have."""

@@ -15,11 +15,20 @@ from lit_gelu.activations.onnx_recipes import LOWERINGS, OnnxRecipes
 from lit_gelu.export.errors import ExportOptionError
 from lit_gelu.export.lowering.bias_of_layers import hand_over_biases, keep_biases_apart
 from lit_gelu.export.lowering.folding import fold
-from lit_gelu.export.lowering.kernels import DTYPES, Target, off_target, raise_opset, solve, without_float64
+from lit_gelu.export.lowering.kernels import (
+    DTYPES,
+    Target,
+    accepted_range,
+    first_opset,
+    off_target,
+    raise_opset,
+    solve,
+    without_float64,
+)
 from lit_gelu.export.lowering.lowering_table import MARKER_DOMAIN, TABLE, BoundActivation
 from lit_gelu.export.lowering.policy import Choice, choose, cuda_kernels, is_available, preferred
 from lit_gelu.export.lowering.precision import convert
-from lit_gelu.export.lowering.recipe import CONTRIB_DOMAIN, Argument, RecipeBuilder, infer_types, inlined
+from lit_gelu.export.lowering.recipe import CONTRIB_DOMAIN, Argument, RecipeBuilder, infer_types, inlined, operators
 from lit_gelu.export.lowering.spellings import mark_spellings, spec_text
 from lit_gelu.export.lowering.written_out import write_out
 from lit_gelu.export.metadata import SiteRecord
@@ -160,7 +169,7 @@ def _wanted(activation: BoundActivation, options: ExportOptions) -> Choice:
     try:
         return preferred(activation.recipes, options.destination)
     except LookupError as error:
-        raise _nothing(activation, options) from error
+        raise _nothing(activation.name, activation.recipes, options) from error
 
 
 def _choice(activation: BoundActivation, options: ExportOptions, opset: int) -> Choice:
@@ -174,20 +183,41 @@ def _choice(activation: BoundActivation, options: ExportOptions, opset: int) -> 
     try:
         return choose(activation.recipes, options.destination, opset)
     except LookupError as error:
-        raise _nothing(activation, options) from error
+        raise _nothing(activation.name, activation.recipes, options) from error
 
 
-def _nothing(activation: BoundActivation, options: ExportOptions) -> ExportOptionError:
+def _nothing(name: str, recipes: OnnxRecipes, options: ExportOptions) -> ExportOptionError:
     """Return the error for an activation that the target cannot run."""
     at = "" if options.opset is None else f" at opset {options.opset}"
     remedy = "Use target='ort-cpu' or 'ort-cuda' if it was registered with operators of onnxruntime's own."
-    if options.opset is not None:
+    newer = _newer_operators(recipes, options.target)
+    if options.opset is not None and _fits_some_opset(recipes, options):
         remedy = "Leave opset out: one that fits is then taken."
+    elif newer:
+        opsets = accepted_range(options.target)
+        remedy = f"{', '.join(newer)}; files have {opsets[0]} to {opsets[-1]}. Register it with older operators."
     elif options.target.startswith("ort-"):
         remedy = f"Register it with operators that take {options.dtype} (docs/lowering.md), or use another dtype."
     return ExportOptionError(
-        f"there are no operators for {activation.name} in {options.dtype} with target={options.target!r}{at}. {remedy}"
+        f"there are no operators for {name} in {options.dtype} with target={options.target!r}{at}. {remedy}"
     )
+
+
+def _fits_some_opset(recipes: OnnxRecipes, options: ExportOptions) -> bool:
+    """Return whether a file without a given opset could hold an activation."""
+    try:
+        preferred(recipes, options.destination)
+    except LookupError:
+        return False
+    return True
+
+
+def _newer_operators(recipes: OnnxRecipes, runtime: str) -> list[str]:
+    """Say which operators of an activation came with a later opset than the target's files may have."""
+    newest = accepted_range(runtime)[-1]
+    names = dict.fromkeys(name for text in recipes.texts for name in operators(text))
+    first = {name: first_opset(name) for name in names}
+    return [f"{name} is of opset {since}" for name, since in first.items() if since is not None and since > newest]
 
 
 def _named(recipes: OnnxRecipes, options: ExportOptions) -> Choice:

@@ -106,6 +106,27 @@ def test_contrib_operators_of_a_recipe_are_for_onnxruntime(tmp_path, registry):
     assert [path.name for path in tmp_path.iterdir()] == ["a.onnx"]
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"opset": 20}, {"target": "ort-cpu"}, {"dtype": "fp16"}, {"target": "tensorrt", "opset": 18}]
+)
+def test_an_operator_of_a_later_opset_than_files_have_is_named(tmp_path, registry, options):
+    """Swish came with opset 24, says ONNX's list of operators."""
+    model = nn.Sequential(register_cube(registry, "Swish(x)"))
+    last = 20 if options.get("target") == "tensorrt" else 23
+    with pytest.raises(ExportOptionError, match=f"Swish is of opset 24; files have 18 to {last}") as error:
+        export_onnx(model, tmp_path / "a.onnx", torch.zeros(1, 4), registry=registry, **options)
+    assert "Leave opset out" not in str(error.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_opset_is_to_be_left_out_where_some_opset_fits(tmp_path, registry):
+    """Gelu came with opset 20, says ONNX's list of operators."""
+    model = nn.Sequential(register_cube(registry, "Gelu(x)"))
+    with pytest.raises(ExportOptionError, match=r"at opset 18\. Leave opset out"):
+        export_onnx(model, tmp_path / "a.onnx", torch.zeros(1, 4), registry=registry, opset=18)
+    assert export_onnx(model, tmp_path / "a.onnx", torch.zeros(1, 4), registry=registry).opset >= 20
+
+
 @script(default_opset=opset20)
 def literal(x):
     return x * opset20.Tanh(x * 2.0)
