@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import child_processes
 import pytest
@@ -30,7 +31,7 @@ def test_a_warm_interpreter_does_what_a_new_one_does(tmp_path):
     done = run_warm(script, "given", cwd=tmp_path, env={**os.environ, "A": "a b"}, check=False)
     assert done.stdout == f"given {tmp_path} a b __main__ True\nat the end\n"
     assert (done.stderr, done.returncode) == ("no more\n", 1)
-    assert run_warm("-c", code, "x", env={**os.environ, "A": "b"}).stdout == f"x {os.getcwd()} b __main__ True\n"
+    assert run_warm("-c", code, "x", env={**os.environ, "A": "b"}).stdout == f"x {Path.cwd()} b __main__ True\n"
     (tmp_path / "numbers.json").write_text("[ 1]")
     assert run_warm("-m", "json.tool", "--compact", "numbers.json", cwd=tmp_path).stdout == "[1]\n"
 
@@ -39,9 +40,10 @@ def test_a_warm_interpreter_goes_on_behind_what_fails_or_hangs(monkeypatch):
     with pytest.raises(pytest.fail.Exception, match=r"ended with 1:(?s:.*)ZeroDivisionError"):
         run_warm("-c", "1 / 0")
     assert run_warm("-c", "import os; os.kill(os.getpid(), 9)", check=False).returncode == -9
-    with monkeypatch.context() as context, pytest.raises(pytest.fail.Exception, match="it hangs"):
+    with monkeypatch.context() as context:
         context.setattr(child_processes, "PATIENCE", 0.01)
-        run_warm("-c", FOREVER)
+        with pytest.raises(pytest.fail.Exception, match="it hangs"):
+            run_warm("-c", FOREVER)
     assert run_warm("-c", "print(1)").stdout == "1\n"
 
 
