@@ -59,6 +59,7 @@ def test_verdicts(script):
     assert "below (2.0)" in row(script, [1.9] * 20, name="gelu at opset 18").line(1 << 20)
 
 
+@pytest.mark.full
 def test_a_run(monkeypatch, capsys):
     arguments = ["--elements", "4096", "--rounds", "3", "--most", "3", "mish", "log_sigmoid"]
     monkeypatch.setattr(sys, "argv", [str(SCRIPT), *arguments])

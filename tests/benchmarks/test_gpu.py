@@ -135,6 +135,7 @@ class TestSupervision:
             assert json.loads(path.read_text()) == content
         return content
 
+    @pytest.mark.full
     def test_a_stage_that_hangs_is_ended_with_what_it_started(self, module, tmp_path):
         """A child that ignores the interruption, as its own child does."""
         code = (

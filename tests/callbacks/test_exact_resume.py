@@ -196,6 +196,7 @@ class AtTheEnd(OnPlateau):
         self.log("late", 1.0 + self.trainer.current_epoch)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("net", "options"),
     [

@@ -74,6 +74,7 @@ def trained(folder, *callbacks, ckpt=None, validates=True, **options):
     trainer.fit(Logs(), loader(shuffle=True), loader(), ckpt_path=ckpt, weights_only=True)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("validates", [True, False])
 def test_values_of_an_epoch_are_those_of_the_unbroken_run(tmp_path, validates):
     whole = Ends()
@@ -87,6 +88,7 @@ def test_values_of_an_epoch_are_those_of_the_unbroken_run(tmp_path, validates):
         assert resumed.noted == {epoch: whole.noted[epoch] for epoch in resumed.noted}, file
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("trigger", [{"reaches": 0.49}, {"mode": "max", "patience": 1}])
 def test_a_swap_that_waits_for_a_metric_of_training_is_made_where_it_would_have_been(tmp_path, trigger):
     def swap():

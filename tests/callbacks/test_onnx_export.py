@@ -69,6 +69,7 @@ def test_with_two_optimizer_steps_a_batch_the_figures_come_right_behind_the_last
     assert [int(row["step"]) for row in rows if row["export/parity_passed"]] == [batches[-1] + 1] == [4]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("best", "function"), [(0, torch.relu), (1, nn.functional.gelu)])
 def test_the_best_checkpoint_with_the_activations_of_its_time(tmp_path, best, function):
     """The swap is between the two epochs: before it the best net has ReLU, after it GELU."""
@@ -191,6 +192,7 @@ class Unsized(IterableDataset):
         return itertools.cycle(dataset(8)) if self.of == "endless" else iter(dataset(self.of))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("loaders", "rows"),
     [

@@ -227,7 +227,7 @@ OWN_DATA = ["--data", "own.Ordinary"]
 EARLY = "{class_path: lightning.pytorch.callbacks.EarlyStopping, init_args: {monitor: val_loss, patience: %d}}"
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(
     ("one", "other", "said"),
     [

@@ -225,6 +225,7 @@ def test_a_trial_that_fails_says_why(monkeypatch):
     assert doctor_facts._trial("CUDAExecutionProvider") == "exit code -11"
 
 
+@pytest.mark.full
 def test_it_works_where_onnxruntime_cannot_be_imported():
     """The doctor itself must not import what it examines."""
     code = (

@@ -110,7 +110,7 @@ def test_print_config_round_trip(spec, tmp_path, capsys):
     assert read == (yaml.safe_load(spec) if spec.startswith("{") else spec)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("spec", SPECS[-4:])
 def test_train_test_and_predict_with_every_form_of_activation(spec, tmp_path, capsys):
     assert main(["fit", *SHORT, f"--model.activation={spec}", "--model.keep=0.5"]) == 0
@@ -276,6 +276,7 @@ def test_the_export_of_the_readme_writes_another_form_than_was_trained(tmp_path,
     assert min(gaps) > 1e-4  # of a module with the tanh form it would be rounding
 
 
+@pytest.mark.full
 def test_digits_example_runs_as_it_stands(tmp_path):
     config = EXAMPLES / "digits_gelu.yaml"
     assert main(["fit", f"--config={config}", *FAST[:3]]) == 0

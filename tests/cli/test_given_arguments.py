@@ -151,6 +151,7 @@ class NestedNet(LightningModule):
 """
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.filterwarnings("ignore:Attribute 'part' is an instance of")
 @pytest.mark.parametrize("piped", [False, True])
 def test_arguments_inside_arguments(piped, recwarn, capsys):

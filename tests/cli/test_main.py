@@ -100,6 +100,7 @@ def test_every_other_command_keeps_the_contract(name):
     assert f"lit-gelu {name}" in module.build_parser().format_help()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("arguments", ["--help", "activations list"])
 def test_output_that_nobody_reads_any_more(arguments):
     """`lit-gelu activations list | head -0`: no stack trace when the pipe is closed, and a code that says so."""
@@ -119,7 +120,7 @@ def test_output_that_nobody_reads_any_more(arguments):
     assert done.returncode == 1
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.full
 @pytest.mark.parametrize("closed", ["1 2", "1", "2"])
 def test_closed_streams_are_no_fault(closed):
     """`lit-gelu activations list >&-`: Python has no stream then."""

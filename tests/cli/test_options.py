@@ -93,6 +93,7 @@ def test_a_table_in_a_pipe_is_one_line_a_row_without_lines_and_colours(monkeypat
     assert file.getvalue() == f"a title\nname          text\ngelu = exact  {'x' * 300}\n"
 
 
+@pytest.mark.full
 def test_a_real_pipe_gets_one_line_a_row_whatever_the_environment_says_of_colours():
     environment = {**os.environ, "TERM": "xterm-256color", "FORCE_COLOR": "1", "COLUMNS": "40", "LIT_GELU_PLUGINS": "0"}
     done = subprocess.run(

@@ -96,6 +96,7 @@ def checkpoint(tmp_path):
     return str(path)
 
 
+@pytest.mark.one_in(2)
 def test_the_whole_way_with_a_model_that_says_nothing_of_its_input(checkpoint, tmp_path, capsys):
     config = next(tmp_path.rglob("config.yaml"))
     assert yaml.safe_load(config.read_text())["import"] == ["own_cli_module"]
@@ -120,6 +121,7 @@ def test_the_whole_way_with_a_model_that_says_nothing_of_its_input(checkpoint, t
     assert "functional.silu" in (tmp_path / "curvature.json").read_text() or "silu" in capsys.readouterr().out
 
 
+@pytest.mark.full
 def test_the_same_after_a_swap_of_calls(tmp_path, monkeypatch, capsys):
     own = ["--import", "own_cli_module", "--model", "own_cli_module.OwnNet"]
     with monkeypatch.context() as patched:
@@ -153,6 +155,7 @@ def test_the_same_after_a_swap_of_calls(tmp_path, monkeypatch, capsys):
     assert error.endswith("). Give the sizes of one row, without the batch.\n")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("given", [["--input-shape", "3"], []], ids=["shape", "first batch"])
 def test_a_file_in_int8_of_a_model_that_says_nothing_of_its_input(given, checkpoint, capsys):
     """It is written, compared, and compared once more by ``lit-gelu parity``."""
@@ -180,6 +183,7 @@ def test_a_wrong_input_is_told_as_the_option_that_gave_it(given, cause, checkpoi
     )
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("model", ["own_cli_module.OwnNet", "MNISTClassifier"])
 def test_a_checkpoint_with_an_activation_that_a_module_of_ones_own_registers(model, tmp_path, capsys):
     """The module of the class does not register it, so that its own module has to be named."""
@@ -276,7 +280,7 @@ def test_what_a_module_lacks_is_its_authors_to_see(tmp_path):
 LIT_GELU = [str(Path(sys.executable).with_name("lit-gelu"))]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("command", "safe_path", "code"),
     [([sys.executable, "-m", "lit_gelu"], "", 0), (LIT_GELU, "", 0), (LIT_GELU, "1", 2)],

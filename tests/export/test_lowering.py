@@ -111,6 +111,7 @@ def test_prelu_with_one_slope_a_channel(tmp_path, lowering):
     assert check_parity(model, path).passed
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("lowering", ["native", "primitives", "contrib"])
 def test_parameters_with_one_value_a_channel(tmp_path, lowering):
     """In the second dimension and in the last, learned and fixed; QuickGelu takes one number only."""
@@ -153,6 +154,7 @@ class Functional(nn.Module):
         return F.gelu(x), F.gelu(2 * x, approximate="tanh"), F.silu(x), F.logsigmoid(x), F.elu(x, 0.3), F.mish(x)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("lowering", "gelu"), [("native", "Gelu"), ("primitives", "Erf"), ("contrib", "com.microsoft::Gelu")]
 )

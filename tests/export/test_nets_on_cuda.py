@@ -162,6 +162,7 @@ def found_on_gpu(found, name):
     return [f"{count} {operator}" for operator, count in computing(found[name, "plain"], "on_gpu").items()]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", NETS)
 def test_nets_open_or_the_reason_is_said(found, name):
     judged(found, name)

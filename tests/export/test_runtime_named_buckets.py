@@ -62,6 +62,7 @@ def bucketed(path):
     return BucketRunner(runner(path), SIZES)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("rows", [0, 1, 2, 3, 7])
 @pytest.mark.parametrize("length", [1, 3, 4, 5, 8])
 def test_padded_and_divided_calls_give_what_unpadded_ones_give(bert, path, bucketed, rows, length):

@@ -126,6 +126,7 @@ def test_a_module_in_16_bit_that_does_not_run_here_is_said(tmp_path):
     assert any("not compared with the module itself" in note for note in check_parity(net, path).notes)
 
 
+@pytest.mark.full
 def test_a_net_of_transformers_keeps_its_outputs_once_it_was_used(tmp_path):
     """Its hooks that gather hidden states are hung on at the first call, and never again."""
     library = importlib.import_module("transformers")

@@ -63,6 +63,7 @@ def test_seeds_and_settings_give_different_runs(uninterrupted):
     assert len(set(losses)) == len(losses)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("stop_after", [1, 4, 9])
 def test_a_run_that_was_stopped_gives_the_same_results(tmp_path, uninterrupted, stop_after):
     _, expected = uninterrupted
@@ -163,6 +164,7 @@ class _LosesFirst(InlinePool):
     lost, unkept = False, {}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("unkept", [{}, {"digits/gelu/keep=1/lr=0.01/seed=0": "no room"}])
 def test_a_checkpoint_is_not_there_if_the_last_attempt_did_not_keep_it(tmp_path, unkept):
     pool = _LosesFirst()

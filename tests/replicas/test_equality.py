@@ -44,6 +44,7 @@ def compare(build, grid, data, batch_size, steps, sizes, kinds=KINDS, order="glo
         check_equal(alone, together, exact or kind in {"written", "loop"})
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("fused", [False, True])
 def test_a_grid_of_classifiers(fused):
     build = functools.partial(MNISTClassifier, hidden_layers=2, fused_optimizer=fused)
@@ -51,6 +52,7 @@ def test_a_grid_of_classifiers(fused):
     compare(build, SMALL, samples(245, 784, 10), 24, (1, 10, 23), (784, 128, 128, 10))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("order", ["global", "seed"])
 def test_a_grid_of_classifiers_with_noise_by_key(order):
     build = functools.partial(MNISTClassifier, hidden_layers=2, noise="keys")

@@ -133,6 +133,7 @@ def test_what_a_step_reads_and_sets_is_each_members_own(build):
     check(build, ["vmap", "loop"])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.filterwarnings("ignore:.*in eval mode at the start")
 def test_what_a_callback_changes_is_followed(change):

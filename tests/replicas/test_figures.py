@@ -55,6 +55,7 @@ def test_a_gpu_is_not_waited_for_where_no_progress_bar_shows_its_loss(values, ba
     assert seen == [("train_loss", expected)]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("executor", ["vmap", "loop"])
 @pytest.mark.parametrize("steps_per_batch", [1, 4])
 @pytest.mark.filterwarnings("ignore:You called `self.log:UserWarning")
@@ -91,6 +92,7 @@ def test_callbacks_see_the_epochs_figure():
 OF_EPOCHS = {"share", "both", "both_epoch", "most", "most_epoch", "least", "least_epoch", "all"}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("executor", ["vmap", "loop"])
 @pytest.mark.filterwarnings("ignore:You called `self.log:UserWarning", "ignore:The dirpath", "ignore:Checkpoint dir")
 def test_a_resumed_epochs_figures_are_those_of_the_whole_one(tmp_path, executor):

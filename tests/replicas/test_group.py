@@ -187,6 +187,7 @@ class Stopping(Callback):
                 module.active[replica] = False
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("at", [7, 10])  # in an epoch, and at the end of one
 def test_an_inactive_replica_stays_as_it_is(samples, tmp_path, at, fused):

@@ -50,6 +50,7 @@ def clamped(module):
     module.net[3].register_full_backward_hook(lambda _, given, __: (given[0].clamp(-0.001, 0.001),))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
 @pytest.mark.parametrize(
     ("change", "executor"),

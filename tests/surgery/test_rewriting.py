@@ -22,7 +22,7 @@ def build(cls):
     return cls()
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize(
     ("cls", "backend"),
     [*((cls, "eager") for cls in ALL), *((cls, "aot_eager") for cls in (nets.Function, nets.Held, nets.ByHelper))],

@@ -27,7 +27,7 @@ def trained(tmp_path, **options):
     return model, trainer.checkpoint_callback.best_model_path
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.full
 @pytest.mark.parametrize(
     "options",
     [

@@ -71,7 +71,7 @@ def test_every_task_is_exported_here():
     assert set(SMALL) == set(TASKS)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("activation", ["gelu_tanh", "zero_identity_map"])
 @pytest.mark.parametrize("name", TASKS)
 def test_from_the_checkpoint_to_a_file_without_what_belongs_to_training(tmp_path, name, activation):

@@ -83,6 +83,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("activation", FUNCTIONS)
 def test_initial_pre_activations(activation):
     """Their mean squares by layer against those of a net with infinitely many units in each hidden layer.

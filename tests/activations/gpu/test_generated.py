@@ -60,7 +60,7 @@ def compare(kernel, function, derivative, x, gradient, unit):
     assert torch.all((by_x - wanted_by_x).abs() <= 1.01 * unit * wanted_by_x.abs() + 5e-7 * size + smallest)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("dtype", UNITS, ids=str)
 @pytest.mark.parametrize("spec", ROWS)
 def test_rows_of_the_registry(spec, dtype, monkeypatch):
@@ -129,7 +129,7 @@ def bent_slope(x):
     return x / (2 * torch.sqrt(x**2 + 1)) + 1
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_layouts_of_inputs(layout):
     x = LAYOUTS[layout]()
@@ -244,6 +244,7 @@ def test_what_is_not_elementwise_is_left_to_torch(name, as_on_a_gpu):
     assert not generated._codes
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "function",
     [
@@ -387,6 +388,7 @@ def test_within_a_compiled_model_it_is_the_plain_function(monkeypatch):
     assert not generated._codes
 
 
+@pytest.mark.full
 @pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor's code for CPUs needs g++")
 def test_inductors_own_code(monkeypatch):
     monkeypatch.setattr(generated, "BACKEND", "inductor")

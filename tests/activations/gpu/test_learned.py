@@ -13,6 +13,7 @@ from lit_gelu.activations.modules import GaussianGELU, Swish
 test_checks = interpreted_checks.tests_of("interpreted_learned.py")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("arguments", [{}, {"channels": 6}, {"channels": 60, "channel_dim": -1}], ids=str)
 @pytest.mark.parametrize("kind", [GaussianGELU, Swish])
 def test_a_compiler_is_given_the_formula(monkeypatch, kind, arguments):

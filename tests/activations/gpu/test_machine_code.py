@@ -25,7 +25,7 @@ def test_every_template_is_compiled():
     assert {case.template for case in CASES} == {name for name in kernels if name not in vars(device)}
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize(("case", "generation"), [marked(case, cap) for cap in GENERATIONS for case in CASES])
 def test_a_kernel_is_lean(case, generation):
     code = case.compiled(generation)

@@ -14,6 +14,7 @@ def steps(folder, column="curvature/net.1/mean"):
     return [int(row["step"]) for row in logged_rows(folder) if row.get(column)]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "options", [{"every_n_steps": 4}, {"at_steps": [3]}, {"every_n_steps": 4, "max_overhead": 0.9}]
 )

@@ -59,6 +59,7 @@ def test_a_measurement_that_a_replacement_spoilt_is_made_up_for_at_the_next_batc
     assert list(history.figures) == [4, 7]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("log_every_n_steps", [1, 8])
 @pytest.mark.parametrize("monitor_first", [True, False])
 def test_the_step_in_which_an_annealed_swap_ends_is_measured(tmp_path, monitor_first, log_every_n_steps):

@@ -83,7 +83,7 @@ OPTIONS = {
 }
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", OPTIONS)
 def test_d1_d17_training_is_bitwise_the_same_with_the_monitor(tmp_path, name):
     without, plain_without = state_after(tmp_path / "without", **OPTIONS[name])
@@ -173,6 +173,7 @@ def test_a_training_step_may_take_the_batch_apart(tmp_path):
     assert monitor.latest["top_eigenvalue"] > 0
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("loss_first", [True, False])
 def test_both_monitors_in_either_order(tmp_path, loss_first):
     def figures(folder, *others):

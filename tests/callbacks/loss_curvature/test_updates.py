@@ -128,6 +128,7 @@ class Bent(Net):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
+@pytest.mark.full
 def test_the_curvature_is_that_of_the_hessian_where_the_loss_is_far_from_quadratic(tmp_path):
     class InTraining(Witness):
         def hessian(self, pl_module, batch):

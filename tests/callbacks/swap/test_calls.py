@@ -148,6 +148,7 @@ class Graphs:
         return graph.forward
 
 
+@pytest.mark.full
 def test_a_module_that_torch_compile_wraps_is_compiled_anew(tmp_path):
     """Lightning puts the compiled methods of the module into the module itself."""
     torch._dynamo.reset()

@@ -139,6 +139,7 @@ def assert_same(figures, expected):
     assert figures == pytest.approx(expected, rel=1e-6, abs=1e-7)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("swap_first", [True, False])
 def test_swap_and_monitor_in_one_trainer_with_two_loggers(tmp_path, swap_first):
     class Compare(Callback):

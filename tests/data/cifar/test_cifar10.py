@@ -39,6 +39,7 @@ def whitening_by_svd(rows):
     return mean, directions.T @ np.diag(1 / np.sqrt(variances + 1e-5)) @ directions
 
 
+@pytest.mark.full
 @few
 def test_images_are_scaled_and_whitened_by_the_training_images(root, tmp_path):
     data = CIFAR10Data(root, cache=tmp_path)

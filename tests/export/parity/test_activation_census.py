@@ -21,6 +21,7 @@ def feed_forward(activation):
     return nn.Sequential(nn.Linear(6, 16), activation, nn.Linear(16, 3))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("activation", "expected"),
     [

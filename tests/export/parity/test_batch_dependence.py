@@ -186,6 +186,7 @@ def test_no_room_for_a_copy_in_float64_is_no_error(monkeypatch):
     assert not rows_depend(flat(*INDEPENDENT["deep"]))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", ["fp32", "fp16"])
 def test_file_export_and_proof_say_so(tmp_path, dtype):
     path, x = tmp_path / "net.onnx", torch.randn(5, 2, 8)

@@ -44,6 +44,7 @@ IMAGES = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(1))
 TEXT = torch.randn(2, 8, 4, generator=torch.Generator().manual_seed(1))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("patch", "sample", "options"),
     [

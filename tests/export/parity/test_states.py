@@ -49,6 +49,7 @@ def two_layers_inputs(rows):
     return torch.randn(rows, 6), torch.randn(2, rows, 6)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("net", "inputs", "sizes", "rows"),
     [

@@ -51,6 +51,7 @@ def wait_for_progress(pool) -> None:
     wait_until(lambda: any(isinstance(message, Progress) for _, message in pool.wait(1.0)), "a job is on its way")
 
 
+@pytest.mark.full
 def test_room_and_a_preparation(pool):
     assert (pool.workers, pool.running, pool.has_room) == (2, 0, True)
     assert list(pool.wait(0.01)) == []

@@ -65,6 +65,7 @@ def test_a_killed_process_is_reported_and_replaced_and_none_stays_behind():
     assert threads == {name: os.environ.get(name) for name in threads}
 
 
+@pytest.mark.full
 def test_processes_for_what_is_expected_are_there_before_their_jobs():
     with WorkerPool(2, RunOptions()) as pool:
         pool.expect(1)

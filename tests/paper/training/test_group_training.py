@@ -56,7 +56,7 @@ def alone(tmp_path_factory):
     return run(tmp_path_factory.mktemp("alone"), request(GRID))[1]
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("workers", "most"), [(1, None), (2, 5), (3, None), (1, 2)])
 def test_records_are_those_of_the_runs_alone(tmp_path, alone, workers, most):
     summary, records = run(tmp_path, request(GRID), grouping=GroupPlanner(workers, most))
@@ -108,7 +108,7 @@ def eager(monkeypatch):
     monkeypatch.setattr("lit_gelu.paper.training.group_recorder.SECONDS_BETWEEN_REPORTS", -1.0)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("kills", [(1,), (3,), (2, 1, 2), (6,)])
 def test_a_killed_group_goes_on_to_the_same_bits(tmp_path, monkeypatch, group, eager, kills):
     options, data = RunOptions(groups=str(tmp_path)), DataCache(None)
@@ -214,6 +214,7 @@ def test_on_a_device_a_measurement_is_read_when_the_next_one_is_made(monkeypatch
     assert events == [*made, "over", *[*made, "read", "over"] * 5, "read"]  # three times in each of two epochs
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("reports", [1, 3])
 def test_on_a_device_a_killed_group_goes_on_to_the_same_bits(tmp_path, keyed, on_device, eager, reports):
     options, data, heard = RunOptions(groups=str(tmp_path)), DataCache(None), []
@@ -236,6 +237,7 @@ def test_nets_are_measured_where_they_were_trained_and_left_on_the_cpu():
     assert places == ["measured", torch.device("cuda"), "measured", "cpu"]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.skipif(sys.platform == "win32", reason="the limit on the size of files is POSIX's")
 @pytest.mark.parametrize("limit", [20_000, 0])
 def test_a_group_goes_on_where_what_a_kill_would_lose_cannot_be_saved(tmp_path, group, eager, limit):

@@ -303,6 +303,7 @@ class TwoSets(OrdinaryStripes):
         return [super().val_dataloader(), torch.utils.data.DataLoader(self.sets[0], 16)]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("data", "together", "metric"),
     [
@@ -487,6 +488,7 @@ def test_what_decides_is_of_the_module_at_the_end(options):
     assert choice.best_run.epochs[-1] == 3
 
 
+@pytest.mark.full
 def test_files_of_an_earlier_best_module_do_not_stay(tmp_path):
     given = {**QUICK, "max_epochs": 1}
     choose(BUILD, ["gelu", "relu"], PIXELS, folder=tmp_path, **{**given, "measure": True, "seconds": 0.01})

@@ -178,6 +178,7 @@ def sized(width):
     return SimpleNamespace(width=width, inner=SimpleNamespace(widths=[width]))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("build", "said"),
     [

@@ -60,6 +60,7 @@ class InFitAlone(Stripes):
             super().setup(stage)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("build", "data", "metric", "options"),
     [

@@ -49,7 +49,7 @@ def has_tensor_cores(code):
     return any(name.startswith(("HMMA", "HGMMA")) for name in code.operations)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: "x".join(map(str, layer)))
 def test_a_layer_is_computed_in_registers_by_tensor_cores(layer):
     pytest.importorskip("triton", reason="Triton has no build for this system")

@@ -76,7 +76,7 @@ SCHEDULES = {
 }
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_members_follow_their_schedules(name):
     schedule, options = SCHEDULES[name]
@@ -122,6 +122,7 @@ class Saving(Callback):
         trainer.save_checkpoint(self.folder / f"end of {trainer.global_step}.ckpt")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["one cycle", "on a plateau"])
 def test_a_group_with_schedules_is_resumed(name, tmp_path):
     schedule, options = SCHEDULES[name]
