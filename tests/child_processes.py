@@ -50,7 +50,8 @@ def run_warm(
     words, folder = [str(argument) for argument in arguments], str(Path(cwd).resolve())
     variables = {"TRITON_INTERPRET": "1"} if is_interpreted else {}
     if sys.platform != "linux":
-        return run_command([sys.executable, "-P", *words], check=check, cwd=folder, env={**env, **variables})
+        safe = ["-P"] if words[0].startswith("-") else []  # a script imports what lies beside it
+        return run_command([sys.executable, *safe, *words], check=check, cwd=folder, env={**env, **variables})
     try:
         done = warm_interpreter(**variables).run(words, PATIENCE, {**env, **variables}, folder)
     except subprocess.TimeoutExpired:

@@ -7,7 +7,7 @@ import torch
 
 from lit_gelu.replicas.device.fused_forward import FusedForward
 
-# Of CUDA streams: kernels of steps (`kernel_steps`) come before those of measurements, which nothing waits for.
+# Of CUDA streams: kernels of steps (`kernel_steps`) come before those of measurements, which are read late.
 _LAST = 0
 
 
