@@ -31,7 +31,7 @@ for module in pkgutil.walk_packages(lit_gelu.__path__, "lit_gelu."):
         "lit_gelu.__main__",
         "lit_gelu.cli.curvature.drawing",
         "lit_gelu.notebook_figure",
-        "lit_gelu.replicas.choice.pictures",
+        "lit_gelu.choose.pictures",
     }:
         continue
     try:

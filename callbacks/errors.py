@@ -10,11 +10,10 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningModule, Trainer
 from typing_extensions import override
 
-from lit_gelu.errors import LitGeluError
+from lit_gelu import errors
+from lit_gelu.errors import ArgumentError, LitGeluError
 
-
-class CallbackArgumentError(LitGeluError, ValueError):
-    """An argument of a callback that it cannot work with."""
+CallbackArgumentError = ArgumentError
 
 
 class NoLoggerError(LitGeluError, MisconfigurationException):
@@ -25,7 +24,7 @@ class NoActivationError(LitGeluError, MisconfigurationException):
     """A callback that works on activations, in a model that has none it may work on."""
 
 
-class UnsupportedRunError(LitGeluError, MisconfigurationException):
+class UnsupportedRunError(errors.UnsupportedRunError, MisconfigurationException):
     """A Trainer, strategy, optimizer, scheduler or other callback that a callback cannot work with."""
 
 

@@ -18,12 +18,12 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from lit_gelu.activations import functional
+from lit_gelu.choose import ActivationChoice, choose
+from lit_gelu.choose.pictures import draw_differences
 from lit_gelu.cli.demo import build_parser, run
 from lit_gelu.cli.demo_plots import Series, mark_swap, plot_around, read_log, summed
 from lit_gelu.data import DigitsData
 from lit_gelu.files import write_atomically
-from lit_gelu.replicas import ActivationChoice, choose
-from lit_gelu.replicas.choice.pictures import draw_differences
 from lit_gelu.tasks import MNISTClassifier
 
 IMAGES = Path(__file__).resolve().parent / "images"

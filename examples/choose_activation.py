@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import lit_gelu as lg
+from lit_gelu.choose import choose
 from lit_gelu.data import DigitsData, InMemoryDataModule, MNISTData
-from lit_gelu.replicas import choose
 
 
 class SmallConvNet(LightningModule):

@@ -7,24 +7,36 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lit_gelu.export.errors import ExportError, ExportOptionError, ModelFileError, ModelInputError, ProviderError
+    from lit_gelu.export.errors import (
+        ExportError,
+        ExportOptionError,
+        ModelFileError,
+        ModelInputError,
+        ParityError,
+        ProviderError,
+    )
     from lit_gelu.export.exporter import ExportReport, export_onnx
     from lit_gelu.export.inspection import FileInspection, inspect_onnx
     from lit_gelu.export.mixin import OnnxExportMixin
     from lit_gelu.export.parity import ParityReport, ParityRow, check_parity
-    from lit_gelu.export.parity.report import ParityError
     from lit_gelu.export.proof import write_proof
     from lit_gelu.export.runtime import CpuFallbackWarning, OnnxPredictor, Placement
     from lit_gelu.export.runtime.bench import BenchReport, bench
     from lit_gelu.export.runtime.tuning import TuningReport, tune
 
 _ROOMS = {
-    "errors": ("ExportError", "ExportOptionError", "ModelFileError", "ModelInputError", "ProviderError"),
+    "errors": (
+        "ExportError",
+        "ExportOptionError",
+        "ModelFileError",
+        "ModelInputError",
+        "ParityError",
+        "ProviderError",
+    ),
     "exporter": ("ExportReport", "export_onnx"),
     "inspection": ("FileInspection", "inspect_onnx"),
     "mixin": ("OnnxExportMixin",),
     "parity": ("ParityReport", "ParityRow", "check_parity"),
-    "parity.report": ("ParityError",),
     "proof": ("write_proof",),
     "runtime": ("CpuFallbackWarning", "OnnxPredictor", "Placement"),
     "runtime.bench": ("BenchReport", "bench"),

@@ -7,6 +7,7 @@ Its parts are imported when they are first used. ``lit_gelu.activations``, ``lit
 
 import importlib
 from importlib.metadata import version
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,22 @@ if TYPE_CHECKING:
 __version__ = version("lit-gelu")
 __all__ = ["__version__", "activations", "curvature", "surgery"]
 
-_ON_FIRST_USE = frozenset({"activations", "callbacks", "curvature", "data", "export", "replicas", "surgery", "tasks"})
+# In a checkout callbacks/ and export/ lie beside this folder; an installed package has them inside. Python started in a
+# clone finds this folder before the installed one.
+if not (_here := Path(__file__).parent).joinpath("callbacks").is_dir() and (_here.parent / "pyproject.toml").is_file():
+    __path__.append(str(_here.parent))
+
+_ON_FIRST_USE = frozenset({
+    "activations",
+    "callbacks",
+    "choose",
+    "curvature",
+    "data",
+    "export",
+    "replicas",
+    "surgery",
+    "tasks",
+})
 
 
 def __getattr__(name: str) -> ModuleType:

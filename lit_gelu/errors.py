@@ -1,6 +1,7 @@
 """The errors that a caller can mend. Each message says what was given, what is accepted and the remedy."""
 
 import reprlib
+from typing import Any
 
 _LONGEST_MESSAGE = 1500  # characters
 
@@ -11,6 +12,75 @@ class LitGeluError(Exception):
     def __str__(self) -> str:
         """Return the message as it was written (``KeyError`` would print its ``repr``)."""
         return str(self.args[0]) if self.args else ""
+
+
+class ArgumentError(LitGeluError, ValueError, TypeError):
+    """An argument, an option or a setting with a value that is not accepted."""
+
+
+class SpecError(LitGeluError, ValueError):
+    """A text, mapping or value that does not name an activation, or a name that cannot be registered."""
+
+
+class UnknownActivationError(LitGeluError, KeyError, ValueError):
+    """A name that nobody registered; the message suggests near names and lists all."""
+
+    def __init__(self, message: str, name: str = "") -> None:
+        super().__init__(message)
+        self.name = name  # as it was given
+
+
+class SwapError(LitGeluError, ValueError):
+    """A swap that cannot be made; nothing was changed."""
+
+
+class CheckpointError(LitGeluError, ValueError):
+    """A checkpoint that is damaged, or of a model, a group or a run other than the one it is loaded into."""
+
+
+class UnsupportedRunError(LitGeluError, RuntimeError):
+    """A model, Trainer, strategy, optimizer or data that what was asked for cannot work with."""
+
+
+class DataError(LitGeluError, ValueError):
+    """A data set that is missing or damaged."""
+
+
+class ExportError(LitGeluError, RuntimeError):
+    """The module cannot be written as an ONNX graph; the exporter's own error is chained as the cause."""
+
+
+class ModelFileError(LitGeluError, ValueError):
+    """A file is missing, is no ONNX model, is damaged, or was not written by lit-gelu where that is needed."""
+
+
+class ModelInputError(LitGeluError, ValueError):
+    """An input does not fit the module or the file: its name, shape or dtype."""
+
+
+class ProviderError(LitGeluError, RuntimeError):
+    """An execution provider does not exist in this installation or did not take the model."""
+
+
+class ParityError(LitGeluError, AssertionError):
+    """The file does not compute what the module computes.
+
+    Args:
+        message: Which comparisons failed, by how much, and what to look at.
+        report: The `ParityReport`: all comparisons, those that passed too.
+    """
+
+    def __init__(self, message: str, report: Any) -> None:
+        super().__init__(message)
+        self.report = report
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what makes it anew in another process."""
+        return type(self), (self.args[0], self.report)
+
+
+class MissingExtraError(LitGeluError, ImportError):
+    """A library that only some parts of lit-gelu need, and that is not installed."""
 
 
 class _Short(reprlib.Repr):

@@ -3,11 +3,9 @@
 import importlib
 from types import ModuleType
 
-from lit_gelu.errors import LitGeluError
+from lit_gelu.errors import MissingExtraError
 
-
-class MissingExtraError(LitGeluError, ImportError):
-    """A library that only some parts of lit-gelu need, and that is not installed."""
+__all__ = ["MissingExtraError", "need"]
 
 
 def need(library: str, *, extra: str, what: str, remark: str = "") -> ModuleType:
@@ -28,7 +26,7 @@ def need(library: str, *, extra: str, what: str, remark: str = "") -> ModuleType
     Example:
         >>> need("no_such_library", extra="plots", what="The plot")
         Traceback (most recent call last):
-        lit_gelu.extras.MissingExtraError: The plot needs no_such_library, which cannot be imported (No module named \
+        lit_gelu.errors.MissingExtraError: The plot needs no_such_library, which cannot be imported (No module named \
 'no_such_library'). Install it: pip install 'lit-gelu[plots]'
     """
     try:

@@ -11,11 +11,11 @@ from torch import nn
 
 import lit_gelu
 from lit_gelu import activations, surgery
+from lit_gelu.choose.intervals import PairedDifference
 from lit_gelu.curvature import SpectralDensity, TraceEstimate
 from lit_gelu.display import LONGEST_REPR, MOST_ROWS, Displayed, HtmlTable, ShownFigures, readable, short
 from lit_gelu.export.parity.report.parity_report import ParityReport
 from lit_gelu.export.parity.rows import VS_FLOAT64, ParityRow
-from lit_gelu.replicas.choice.intervals import PairedDifference
 from lit_gelu.tasks.noise_robustness import RobustnessCurves
 
 _NEVER_CLOSED = {"br", "hr", "img"}
@@ -175,7 +175,7 @@ class TestDisplayed:
 
     def test_every_class_that_is_displayed_has_the_short_repr(self):
         for module in pkgutil.walk_packages(lit_gelu.__path__, "lit_gelu."):
-            if module.name.startswith(("lit_gelu.surgery.", "lit_gelu.curvature.", "lit_gelu.replicas.choice.")):
+            if module.name.startswith(("lit_gelu.surgery.", "lit_gelu.curvature.", "lit_gelu.choose.")):
                 importlib.import_module(module.name)
         for cls in Displayed.__subclasses__():
             assert cls.__repr__ is Displayed.__repr__, cls  # a dataclass needs repr=False

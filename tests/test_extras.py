@@ -34,7 +34,7 @@ DISTRIBUTIONS = {  # by the name that is imported
 WHOLE_MODULES = {
     "lit_gelu/cli/curvature/drawing.py",
     "lit_gelu/notebook_figure.py",
-    "lit_gelu/replicas/choice/pictures.py",
+    "lit_gelu/choose/pictures.py",
 }
 SOURCES = [path for folder in ("lit_gelu", "callbacks", "export") for path in sorted((ROOT / folder).rglob("*.py"))]
 

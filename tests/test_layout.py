@@ -4,6 +4,9 @@ One interpreter goes from what needs least to what needs most, and says after ea
 """
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from child_processes import run_python
@@ -94,3 +97,18 @@ def test_nothing_is_importable_under_a_bare_name(found):
 def test_an_unknown_attribute_says_so():
     with pytest.raises(AttributeError, match="no attribute 'no_such_part'"):
         lit_gelu.no_such_part  # noqa: B018 - looking it up is what fails
+
+
+def test_python_started_in_a_checkout_finds_the_folders_beside_the_package():
+    # As behind `pip install .`: the checkout comes first on the path, and no finder of an editable install helps.
+    root = Path(__file__).parent.parent
+    script = """
+import sys
+sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in getattr(finder, "__module__", "")]
+import lit_gelu.callbacks, lit_gelu.export
+print(lit_gelu.__file__, lit_gelu.callbacks.__file__, lit_gelu.export.__file__, sep="\\n")
+"""
+    places = subprocess.run(
+        [sys.executable, "-c", script], cwd=root, check=True, capture_output=True, text=True, timeout=600
+    ).stdout.split()
+    assert places == [str(root / folder / "__init__.py") for folder in ("lit_gelu", "callbacks", "export")]

@@ -15,6 +15,7 @@ from torch import nn
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.registry import registry_or_default
+from lit_gelu.errors import ParityError
 from lit_gelu.export.copying import require_copyable, without_callers_autocast
 from lit_gelu.export.errors import ModelFileError, ModelInputError
 from lit_gelu.export.inputs import Call, require_order
@@ -38,7 +39,7 @@ from lit_gelu.export.parity.integer_inputs import Kind, integer_kinds, untried, 
 from lit_gelu.export.parity.judging import Judge
 from lit_gelu.export.parity.references import References
 from lit_gelu.export.parity.repeatability import Repeatability, repeatability
-from lit_gelu.export.parity.report import ParityError, ParityReport
+from lit_gelu.export.parity.report import ParityReport
 from lit_gelu.export.parity.report.tables import findings
 from lit_gelu.export.parity.rows import TF32_VS_FLOAT64, VS_FLOAT64, VS_PYTORCH, ParityRow
 from lit_gelu.export.parity.sample_values import instead_of_gaussian

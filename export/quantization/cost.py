@@ -14,6 +14,7 @@ from torch import nn
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.registry import registry_or_default
+from lit_gelu.errors import ParityError
 from lit_gelu.export.copying import without_callers_autocast
 from lit_gelu.export.errors import ModelInputError
 from lit_gelu.export.metadata import FileMetadata, census, read_metadata
@@ -22,7 +23,6 @@ from lit_gelu.export.parity.causes.divergence import captured, run_with_outputs
 from lit_gelu.export.parity.execution import SessionSetup, file_inputs, open_wanted, run_file
 from lit_gelu.export.parity.input_families import Batch, data_batches, sample_call
 from lit_gelu.export.parity.references import References
-from lit_gelu.export.parity.report import ParityError
 from lit_gelu.export.parity.structure import activation_faults, output_faults
 from lit_gelu.export.parity.subgraph import SiteNodes, site_nodes
 from lit_gelu.export.parity.task_metrics import task_metrics

@@ -1,25 +1,17 @@
 """What can go wrong when an activation is named, registered or written down."""
 
-from lit_gelu.errors import LitGeluError
+from lit_gelu.errors import ArgumentError, LitGeluError, SpecError, UnknownActivationError
 
+__all__ = ["ActivationArgumentError", "ActivationSpecError", "UnknownActivationError"]
 
-class ActivationSpecError(LitGeluError, ValueError):
-    """A text, mapping or value that does not name an activation."""
+ActivationSpecError = SpecError
 
 
 class StoredSpecError(ActivationSpecError):
     """A spec out of a file that is no registered name: files are looked up, and can neither import nor call."""
 
 
-class UnknownActivationError(LitGeluError, KeyError, ValueError):
-    """A name that nobody registered; the message suggests near names and lists all."""
-
-    def __init__(self, message: str, name: str = "") -> None:
-        super().__init__(message)
-        self.name = name  # as it was given
-
-
-class ActivationArgumentError(LitGeluError, TypeError, ValueError):
+class ActivationArgumentError(ArgumentError):
     """A keyword or value that the named activation does not take."""
 
 

@@ -9,12 +9,12 @@ from typing import Any, Literal
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from rich.table import Table
 
+from lit_gelu.choose import ActivationChoice
+from lit_gelu.choose import choose as compare
+from lit_gelu.choose.samples_text import is_told_whole
+from lit_gelu.choose.unused_callbacks import is_unused, not_used, without_unused
 from lit_gelu.cli.model_builder import ChooseCommandError, model_builder, unused_scheduler
 from lit_gelu.cli.terminal import console_for_output
-from lit_gelu.replicas import ActivationChoice
-from lit_gelu.replicas import choose as compare
-from lit_gelu.replicas.choice.samples_text import is_told_whole
-from lit_gelu.replicas.choice.unused_callbacks import is_unused, not_used, without_unused
 
 EXAMPLES = """\
 Each activation is trained with the same seeds, and with the same weights and batches for each seed; all of them side by

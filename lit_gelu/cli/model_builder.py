@@ -8,8 +8,8 @@ from typing import Any
 from lightning.pytorch import LightningModule
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, instantiate_class
 
+from lit_gelu.choose.kept_settings import ConfiguredBuild
 from lit_gelu.errors import LitGeluError
-from lit_gelu.replicas.choice.kept_settings import ConfiguredBuild
 
 OPTIMIZER, SCHEDULER = "optimizer", "lr_scheduler"  # LightningCLI's own options
 

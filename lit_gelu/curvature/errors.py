@@ -1,10 +1,8 @@
 """What can go wrong when curvature is measured."""
 
-from lit_gelu.errors import LitGeluError
+from lit_gelu.errors import ArgumentError, LitGeluError
 
-
-class CurvatureArgumentError(LitGeluError, ValueError):
-    """An argument that measuring cannot work with."""
+CurvatureArgumentError = ArgumentError
 
 
 class LossCurvatureError(LitGeluError, ValueError):

@@ -1,19 +1,17 @@
 """What can go wrong when a data set is read."""
 
-from lit_gelu.errors import LitGeluError
+from lit_gelu.errors import ArgumentError, DataError
 
-
-class DataError(LitGeluError):
-    """A data set, or an argument about it, that cannot be used as it stands."""
+__all__ = ["CorruptDataError", "DataArgumentError", "DataError", "DataNotFoundError"]
 
 
 class DataNotFoundError(DataError, FileNotFoundError):
     """Files that are not where the caller said."""
 
 
-class CorruptDataError(DataError, ValueError):
+class CorruptDataError(DataError):
     """A file that is truncated, damaged or of another kind than its name says."""
 
 
-class DataArgumentError(DataError, ValueError):
+class DataArgumentError(DataError, ArgumentError):
     """An argument of a data module with a value that it does not take."""

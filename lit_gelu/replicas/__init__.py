@@ -1,6 +1,5 @@
 """Several runs of one net trained as one group: other activations, learning rates, dropout and seeds, the same bits."""
 
-from lit_gelu.replicas.choice import ActivationChoice, ChoiceArgumentError, ChoiceError, choose
 from lit_gelu.replicas.data.data_module import ReplicaDataModule
 from lit_gelu.replicas.data.order import BatchOrder
 from lit_gelu.replicas.errors import (
@@ -15,10 +14,7 @@ from lit_gelu.replicas.group import ReplicaGroup
 from lit_gelu.replicas.membership.building import Member, build_members
 
 __all__ = [
-    "ActivationChoice",
     "BatchOrder",
-    "ChoiceArgumentError",
-    "ChoiceError",
     "DamagedGroupError",
     "EagerExecutor",
     "Member",
@@ -29,5 +25,4 @@ __all__ = [
     "ReplicaError",
     "ReplicaGroup",
     "build_members",
-    "choose",
 ]

@@ -1,10 +1,8 @@
 """What can go wrong when activations are swapped."""
 
-from lit_gelu.errors import LitGeluError
+from lit_gelu.errors import SwapError
 
-
-class SwapError(LitGeluError, ValueError):
-    """A swap that cannot be made; nothing was changed."""
+__all__ = ["CheckpointMismatchError", "NoMatchError", "SwapConflictError", "SwapError"]
 
 
 class NoMatchError(SwapError):

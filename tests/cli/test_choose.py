@@ -12,12 +12,12 @@ from choice_nets import CPU, ConvNet, Stripes, by_hand
 from torch.optim.lr_scheduler import ExponentialLR, ReduceLROnPlateau
 
 from lit_gelu.callbacks.checkpoint_file import read_checkpoint
+from lit_gelu.choose.metric import Metric
+from lit_gelu.choose.outcome import ActivationChoice, CandidateReport
+from lit_gelu.choose.run_files import TrainedRun
+from lit_gelu.choose.run_maker import RunMaker
 from lit_gelu.cli import choose, model_builder
 from lit_gelu.cli.main import main
-from lit_gelu.replicas.choice.metric import Metric
-from lit_gelu.replicas.choice.outcome import ActivationChoice, CandidateReport
-from lit_gelu.replicas.choice.run_files import TrainedRun
-from lit_gelu.replicas.choice.run_maker import RunMaker
 
 OWN = """
 from choice_nets import FixedNet, ConvNet, OrdinaryStripes, Stripes

@@ -61,7 +61,7 @@ READERS = {
         "export/quantization/int8_metadata.py": "hostile/test_other_files.py",
         "lit_gelu/paper/records/run_record.py": "hostile/test_other_files.py",
         "lit_gelu/paper/training/unfinished_groups.py": "paper/training/test_unfinished_groups.py",
-        "lit_gelu/replicas/choice/run_files.py": "replicas/choice/test_run_files.py",
+        "lit_gelu/choose/run_files.py": "choose/test_run_files.py",
         "export/runtime/tuning_file.py": "hostile/test_other_files.py",
         "lit_gelu/report/plain_data.py": "fuzz/test_run_folders.py",
     },

@@ -8,7 +8,6 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderResult
 
 from lit_gelu.display import Displayed
-from lit_gelu.errors import LitGeluError
 from lit_gelu.export.parity.activation_census import ActivationFate
 from lit_gelu.export.parity.alone.elementwise import ElementwiseCheck
 from lit_gelu.export.parity.causes.culprit import Culprit
@@ -164,20 +163,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(entry) for entry in value]
     return dict(value) if isinstance(value, Mapping) else value
-
-
-class ParityError(LitGeluError, AssertionError):
-    """The file does not compute what the module computes.
-
-    Args:
-        message: Which comparisons failed, by how much, and what to look at.
-        report: All comparisons, those that passed too.
-    """
-
-    def __init__(self, message: str, report: ParityReport) -> None:
-        super().__init__(message)
-        self.report = report
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Return what makes it anew in another process."""
-        return type(self), (self.args[0], self.report)

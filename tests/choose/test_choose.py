@@ -1,0 +1,498 @@
+"""`choose` against runs made by hand, one by one; what fails, and what is refused."""
+
+import copy
+import json
+import math
+import re
+import warnings
+from functools import partial
+from unittest import mock
+
+import pytest
+import torch
+from choice_nets import (
+    BUILD,
+    CPU,
+    Breaks,
+    ConvNet,
+    FixedNet,
+    Hooked,
+    OrdinaryStripes,
+    Scheduled,
+    Stripes,
+    by_hand,
+    check_by_hand,
+    explodes,
+)
+from lightning.pytorch import Callback, LightningDataModule
+from small_task import quiet_trainer
+from torch import nn
+from torch.utils.data import DataLoader
+
+from lit_gelu import activations, surgery
+from lit_gelu.activations.errors import UnknownActivationError
+from lit_gelu.choose import AllRunsFailedError, ChoiceArgumentError, choose
+from lit_gelu.choose.run_maker import RunMaker
+from lit_gelu.export import OnnxPredictor
+from lit_gelu.replicas import ReplicaArgumentError, ReplicaGroup
+
+PIXELS = Stripes(size=28)
+QUICK = {"seeds": 2, "max_epochs": 2, "trainer": CPU, "measure": False}
+
+
+@pytest.fixture(autouse=True)
+def _lightnings_advice():
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*(num_workers|LeafSpec|number of training batches)")
+        yield
+
+
+def test_a_task_side_by_side_is_the_runs_made_by_hand():
+    choice = choose(BUILD, ["gelu", "relu", "silu"], PIXELS, **QUICK)
+    assert choice.trained == "Trained side by side, as a group."
+    check_by_hand(choice, BUILD, PIXELS, "val_error", 2)
+    medians = [choice.median(candidate) for candidate in choice.candidates]
+    assert medians == sorted(medians)
+    assert choice.rows[0][0] == choice.best.label
+    assert choice.rows[0][1] == f"{medians[0]:.4g}"
+
+
+@pytest.mark.parametrize("build", [ConvNet, Scheduled])
+def test_a_net_of_ones_own_side_by_side_is_the_runs_made_by_hand(build):
+    choice = choose(build, ["gelu", "relu"], Stripes(), metric="val_acc", **QUICK)
+    assert "as a group" in choice.trained
+    check_by_hand(choice, build, Stripes(), "val_acc", 2)
+    medians = [choice.median(candidate) for candidate in choice.candidates]
+    assert medians == sorted(medians, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("build", "data", "trainer", "reason"),
+    [
+        (ConvNet, OrdinaryStripes(), {}, "OrdinaryStripes is no InMemoryDataModule"),
+        (Hooked, Stripes(), {}, "has a hook on_train_batch_start"),
+        (ConvNet, Stripes(), {"gradient_clip_val": 0.1}, r"Trainer\(gradient_clip_val=...\)"),
+    ],
+)
+def test_one_after_another_where_there_is_no_group(build, data, trainer, reason):
+    options = QUICK | {"trainer": CPU | trainer}
+    choice = choose(build, ["gelu", "relu"], data, metric="val_loss", **options)
+    assert choice.trained.startswith("Trained one after another: ")
+    assert re.search(reason, choice.trained)
+    check_by_hand(choice, build, data, "val_loss", 2, **trainer)
+
+
+def test_side_by_side_gives_what_one_after_another_gives():
+    of_group, alone = (choose(BUILD, ["gelu", "elu"], PIXELS, together=together, **QUICK) for together in (True, False))
+    assert "together=False" in alone.trained
+    for one, other in zip(of_group.candidates, alone.candidates, strict=True):
+        for mine, its in zip(one.runs, other.runs, strict=True):
+            assert (mine.curves, mine.orders, mine.initial) == (its.curves, its.orders, its.initial)
+            assert (mine.together, its.together) == (True, False)
+    assert of_group.notes == alone.notes == []
+
+
+def test_a_metric_of_the_test_set():
+    choice = choose(ConvNet, ["gelu", "relu"], Stripes(), metric="test_acc", **QUICK)
+    assert choice.metric.stage == "test"
+    check_by_hand(choice, ConvNet, Stripes(), "test_acc", 2, test=True)
+
+
+def test_one_activation_under_two_names_is_no_difference():
+    with activations.registry.scope():
+
+        @activations.register("bent_one", aliases=("bent_too",))
+        def bent_one(x):
+            return x.relu() + 0.1 * x
+
+        choice = choose(BUILD, ["bent_one", "bent_too"], PIXELS, **QUICK | {"seeds": 5, "max_epochs": 1})
+    assert choice.verdict == [
+        "bent_one and bent_too gave the same numbers with every seed: there is no difference between them.",
+    ]
+    assert choice.notes == ["bent_one and bent_too are one activation, bent_one."]
+    assert not choice.difference("bent_one", "bent_too").is_decided
+    assert choice.rows[1][4] == "0"
+
+
+def test_what_is_worse_is_said():
+    # The net is one straight line where its activation is flat: it says one class of all.
+    names = {"gelu": "gelu", "flat": nn.Threshold(1e9, 0.0)}
+    choice = choose(ConvNet, names, Stripes(noise=0.2), metric="val_loss", **QUICK | {"seeds": 5, "max_epochs": 4})
+    assert choice.verdict[0].startswith("gelu is better than flat: its val_loss")
+    found = choice.difference("flat", "gelu")
+    assert found.is_decided
+    assert found.low > 0
+    assert choice.rows[1][4].endswith("] *")
+
+
+def test_runs_without_a_number_are_not_called_diverged():
+    with pytest.raises(AllRunsFailedError, match="gelu logged no val_loss with every seed") as caught:
+        choose(ConvNet, ["gelu", "relu"], Stripes(), metric="val_loss", **QUICK | {"max_epochs": 0})
+    assert "diverged" not in str(caught.value)
+
+
+def test_what_fails_or_diverges_is_named_and_spoils_nothing():
+    names = {"gelu": "gelu", "broken": Breaks, "explodes": explodes, "relu": "relu"}
+    choice = choose(ConvNet, names, Stripes(), metric="val_loss", **QUICK)
+    assert [candidate.label for candidate in choice.candidates][2:] == ["broken", "explodes"]
+    assert choice.verdict[-2:] == [
+        "broken failed with every seed (RuntimeError: it broke), and is not compared.",
+        "explodes diverged with every seed, and is not compared.",
+    ]
+    assert "RuntimeError: it broke" in choice.trained  # why there was no group
+    alone = by_hand(ConvNet, "gelu", 1, Stripes(), 2, **CPU).logged["val_loss"]
+    (gelu,) = (candidate for candidate in choice.candidates if candidate.label == "gelu")
+    assert gelu.runs[1].value(choice.metric) == alone
+    assert len(choice.differences) == 1
+    assert "inf" in choice.to_json()
+
+
+def test_nothing_comes_to_its_end():
+    with pytest.raises(AllRunsFailedError, match="broken failed with every seed"):
+        choose(ConvNet, {"broken": Breaks, "explodes": explodes}, Stripes(), metric="val_loss", **QUICK)
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "said"),
+    [
+        ({"activations": ["gelu", "gelo"]}, UnknownActivationError, "gelo"),
+        ({"activations": ["gelu"]}, ChoiceArgumentError, "at least two"),
+        ({"activations": ["gelu", "gelu"]}, ChoiceArgumentError, "'gelu' is there twice.*labels of your own"),
+        ({"activations": "gelu"}, ChoiceArgumentError, "Give several"),
+        ({"seeds": 1}, ChoiceArgumentError, "no interval is possible"),
+        ({"seeds": [3, 3]}, ChoiceArgumentError, "twice"),
+        ({"seeds": "many"}, ChoiceArgumentError, "how many"),
+        ({"seeds": [0, -1]}, ChoiceArgumentError, "from 0 on"),
+        ({"metric": "val_eror"}, ChoiceArgumentError, "not logged.*val_acc, val_loss"),
+        ({"metric": "val_acc", "mode": "most"}, ChoiceArgumentError, "mode='most'"),
+        ({"baseline": "elu"}, ChoiceArgumentError, "one of gelu, relu"),
+        ({"build": FixedNet}, ChoiceArgumentError, r"FixedNet\(\) takes no activation.*swap=True"),
+        ({"build": 3}, ChoiceArgumentError, "build=3"),
+        ({"swap": []}, ChoiceArgumentError, r"swap=\[\]"),
+        ({"settings": "mine"}, ChoiceArgumentError, "settings='mine'.*Give a mapping"),
+        ({"data": torch.utils.data.DataLoader([1])}, ChoiceArgumentError, "LightningDataModule"),
+    ],
+)
+def test_mistakes_are_found_before_anything_is_trained(changed, error, said):
+    given = {"build": ConvNet, "activations": ["gelu", "relu"], "data": Stripes(), **QUICK} | changed
+    with mock.patch.object(RunMaker, "make", side_effect=AssertionError("trained")), pytest.raises(error, match=said):
+        choose(given.pop("build"), given.pop("activations"), given.pop("data"), **given)
+
+
+def swapped(activation):
+    module = FixedNet()
+    surgery.swap(module, {"*": activation}, module.example_input_array)
+    return module
+
+
+@pytest.mark.parametrize("sites", [True, nn.ReLU, ["net.1"]])
+def test_the_activations_of_a_module_are_exchanged(sites):
+    choice = choose(FixedNet, ["gelu", "relu"], Stripes(), swap=sites, metric="val_loss", **QUICK)
+    (gelu,) = (candidate for candidate in choice.candidates if candidate.label == "gelu")
+    alone = by_hand(lambda activation: swapped(activation), "gelu", 0, Stripes(), 2, **CPU)
+    assert gelu.runs[0].value(choice.metric) == alone.logged["val_loss"]
+    own = by_hand(FixedNet, None, 1, Stripes(), 2, **CPU)  # its ReLU in the place of its ReLU
+    (relu,) = (candidate for candidate in choice.candidates if candidate.label == "relu")
+    assert relu.runs[1].value(choice.metric) == own.logged["val_loss"]
+
+
+class OneCall(FixedNet):
+    """The same with a call of a function behind it, and nothing that finds the call."""
+
+    def __init__(self):
+        super().__init__()
+        self.example_input_array = None
+
+    def forward(self, x):
+        return nn.functional.relu(super().forward(x))
+
+
+class OnlyCalls(OneCall):
+    """The same without an activation module."""
+
+    def __init__(self):
+        super().__init__()
+        self.net[1] = nn.Identity()
+
+
+def test_which_sites_are_exchanged_is_said_and_which_calls_are_not():
+    quick = {**QUICK, "metric": "val_loss", "max_epochs": 1}
+    (sites,) = choose(FixedNet, ["gelu", "relu"], Stripes(), swap=True, **quick).notes
+    assert sites == "The activations at net.1 are exchanged."
+    sites, calls = choose(OneCall, ["gelu", "relu"], Stripes(), swap=True, **quick).notes
+    assert sites == "The activations at net.1 are exchanged."
+    assert "these stay as they are: ':relu' (test_choose.py:" in calls
+    assert "takes the module's example_input_array for it" in calls
+    with pytest.raises(ChoiceArgumentError, match="takes the module's example_input_array for it: define that"):
+        choose(OnlyCalls, ["gelu", "relu"], Stripes(), swap=True, **quick)
+
+
+def test_callers_random_numbers_stay():
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
+    choose(ConvNet, ["gelu", "relu"], Stripes(), **QUICK | {"max_epochs": 1})
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+class DrawsByActivation(ConvNet):
+    """Weights that depend on the activation."""
+
+    def __init__(self, activation):
+        super().__init__(activation)
+        with torch.no_grad():
+            self.net[0].weight *= activations.gain(activation)
+
+
+def test_other_beginnings_are_said():
+    choice = choose(DrawsByActivation, ["gelu", "relu"], Stripes(), **QUICK | {"max_epochs": 1})
+    assert [note.split(":")[0][-35:] for note in choice.notes] == ["began with other weights at equal seeds"[-35:]]
+
+
+def test_another_order_of_the_data_is_said():
+    choice = choose(BUILD, ["gelu", "zero_identity_map"], PIXELS, **QUICK)
+    (note,) = choice.notes
+    assert "have batches in another order from epoch 2 on" in note
+
+
+class SeededStripes(Stripes):
+    """The same in an order that comes from the seed alone."""
+
+    def __init__(self):
+        super().__init__(size=28)
+        self.order = "seed"
+
+
+class Batches(Callback):
+    """Notes which samples a run takes."""
+
+    def __init__(self):
+        self.labels = []
+
+    def on_train_batch_start(self, trainer, module, batch, index):
+        self.labels.append(batch[1].tolist())
+
+
+@pytest.mark.parametrize(("data", "noted"), [(SeededStripes(), 0), (PIXELS, 1)])
+def test_another_order_is_said_of_those_alone_that_have_one(data, noted):
+    taken = []
+    for activation in ("gelu", "zero_identity_map"):
+        notes = Batches()
+        by_hand(BUILD, activation, 0, data, 2, **CPU, callbacks=[notes])
+        taken.append(notes.labels)
+    assert (taken[0] != taken[1]) == bool(noted)
+    assert len(choose(BUILD, ["gelu", "zero_identity_map"], data, **QUICK).notes) == noted
+
+
+class OneName(ConvNet):
+    """A net that logs its training and its validation by one name."""
+
+    def training_step(self, batch, index):
+        loss = super().training_step(batch, index)
+        self.log("loss", loss)
+        return loss
+
+    def validation_step(self, batch, index, dataloader_idx=0):
+        images, labels = batch
+        self.log("loss", nn.functional.cross_entropy(self(images), labels))
+
+
+class TwoSets(OrdinaryStripes):
+    """Data with two validation sets."""
+
+    def val_dataloader(self):
+        return [super().val_dataloader(), torch.utils.data.DataLoader(self.sets[0], 16)]
+
+
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize(
+    ("data", "together", "metric"),
+    [
+        (Stripes(), False, "loss"),
+        (Stripes(), True, "loss"),
+        (TwoSets(), True, "loss/dataloader_idx_0"),
+        (TwoSets(), True, "loss/dataloader_idx_1"),
+    ],
+)
+def test_a_name_of_training_and_validation_is_that_of_validation(data, together, metric):
+    choice = choose(OneName, ["gelu", "relu"], data, metric=metric, together=together, **QUICK)
+    for candidate in choice.candidates:
+        for run in candidate.runs:
+            module = by_hand(OneName, candidate.label, run.seed, data, 2, **CPU).module
+            passes = quiet_trainer(**CPU).validate(module, datamodule=data, verbose=False)
+            logged = {name: value for found in passes for name, value in found.items()}
+            assert run.value(choice.metric) == logged[metric]
+
+
+def test_a_curvature_that_nobody_knows_is_said():
+    with activations.registry.scope():
+        activations.register("wavy")(lambda x: x + torch.sin(x) / 2)
+        options = {"seeds": 2, "max_epochs": 1, "trainer": CPU, "seconds": 0.01, "metric": "val_loss"}
+        choice = choose(ConvNet, ["gelu", "wavy"], Stripes(), **options)
+    (note,) = choice.notes
+    assert note.startswith("The mean curvature of wavy is not known, because nothing says where its f' jumps.")
+
+
+@pytest.mark.pictures
+@pytest.mark.parametrize(
+    ("build", "data", "classes"),
+    [pytest.param(BUILD, PIXELS, 10, marks=pytest.mark.full, id="task"), pytest.param(ConvNet, Stripes(), 2, id="own")],
+)
+def test_measured_and_written(tmp_path, build, data, classes):
+    choice = choose(
+        build, ["gelu", "relu"], data, seeds=2, max_epochs=1, trainer=CPU, folder=tmp_path, seconds=0.05,
+        metric="val_loss",
+    )  # fmt: skip
+    assert choice.notes == []
+    for candidate in choice.candidates:
+        assert 0 < candidate.step_seconds < 10
+        assert 0 < candidate.latency_seconds < 10
+        assert candidate.kept_bytes > 1000
+        assert {"top_eigenvalue", "trace", "curvature", "share_saturated"} == candidate.bends.keys()
+        assert all(map(math.isfinite, candidate.bends.values()))
+    plain = json.loads((tmp_path / "choice.json").read_text())
+    assert plain["best"]["label"] == choice.best.label
+    assert plain["verdict"] == choice.verdict
+    assert [entry["values"] for entry in plain["candidates"]] == [c.values(choice.metric) for c in choice.candidates]
+    for name in plain["files"].values():
+        assert (tmp_path / name).stat().st_size > 100
+    for picture in ("curves", "differences"):
+        assert (tmp_path / plain["files"][picture]).read_bytes().startswith(b"\x89PNG")
+    data.setup("test")
+    images = data.test_set.inputs[:3]
+    predict = OnnxPredictor(tmp_path / "best.onnx")
+    with torch.no_grad():
+        torch.testing.assert_close(predict(images), choice.module(images), rtol=1e-4, atol=1e-5)
+    assert predict(images).shape == (3, classes)
+    assert json.loads((tmp_path / "best.parity.json").read_text())["passed"]
+    saved = torch.load(tmp_path / "best.ckpt", weights_only=True)
+    torch.testing.assert_close(dict(saved["state_dict"]), dict(choice.module.state_dict()), rtol=0, atol=0)
+    text = str(choice)
+    assert text.splitlines()[0].split()[:3] == ["activation", "median", "val_loss"]
+    assert all(unit in text for unit in ("ms/step", "MB/step", "ms/row"))
+    # Of ReLU E|f''| would be 0: what is shown has the kinks in it.
+    assert choice.header[-1] == "curvature"
+    (relu,) = (row for row in choice.rows if row[0] == "relu")
+    assert float(relu[-1]) > 0
+
+
+class Encoded(ConvNet):
+    """A net with a part that it is given."""
+
+    def __init__(self, encoder, activation="gelu"):
+        super().__init__(activation)
+        self.encoder = encoder
+
+    def forward(self, x):
+        return super().forward(self.encoder(x))
+
+
+@pytest.mark.parametrize("encoder", [nn.Conv2d(1, 1, 1), nn.BatchNorm2d(1).requires_grad_(False)])
+def test_modules_that_share_what_is_trained_are_refused(encoder):
+    """Else each run goes on with what the one before has trained, and one activation is better than itself."""
+    with pytest.raises(ChoiceArgumentError, match=r"have encoder.* in common.*copy"):
+        choose(partial(Encoded, encoder), ["gelu", "relu"], Stripes(), metric="val_acc", **QUICK)
+    with pytest.raises(ReplicaArgumentError, match=r"Members 0 and 1 have 'encoder"):
+        ReplicaGroup.of(partial(Encoded, encoder), [{"activation": "gelu"}, {"activation": "relu"}])
+
+    def build(activation):
+        return Encoded(copy.deepcopy(encoder), activation)
+
+    names = {"a": "gelu", "b": "gelu"}
+    choice = choose(build, names, Stripes(), metric="val_acc", **QUICK)
+    assert "no difference" in choice.verdict[0]
+
+
+class AsGiven(ConvNet):
+    """Uses the module that it is given, and no copy."""
+
+    def __init__(self, activation="gelu"):
+        super().__init__("relu")
+        self.act = activation if isinstance(activation, nn.Module) else activations.create(activation)
+
+    def forward(self, x):
+        return super().forward(self.act(x))
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_module_as_candidate_is_copied(together):
+    given = nn.PReLU()
+    names = {"module": given, "name": "prelu"}
+    choice = choose(AsGiven, names, Stripes(), metric="val_acc", together=together, **QUICK)
+    assert "no difference" in choice.verdict[0]
+    assert given.weight.item() == 0.25
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_net_that_diverged_does_not_win_by_guessing(together):
+    """Its outputs are NaN, and argmax then says 0 for all: an accuracy like any other."""
+
+    class MostlyZero(Stripes):
+        def load_train_and_val(self):
+            train, val = super().load_train_and_val()
+            val.labels.zero_()
+            return train, val
+
+    names = {"gelu": "gelu", "nan": "turns_to_nan"}
+    with activations.registry.scope() as registry:
+        registry.register("turns_to_nan")(lambda x: x * float("nan"))
+        choice = choose(ConvNet, names, MostlyZero(), metric="val_acc", together=together, **QUICK)
+    assert choice.best.label == "gelu"
+    assert any(said.startswith("nan diverged with") for said in choice.verdict)
+
+
+class OwnOrder(LightningDataModule):
+    """Its order comes from a generator that it keeps."""
+
+    def __init__(self):
+        super().__init__()
+        self.generator = torch.Generator().manual_seed(0)
+        stripes = Stripes()
+        stripes.setup("fit")
+        self.train_set, self.val_set = stripes.train_set, stripes.val_set
+
+    def train_dataloader(self):
+        return DataLoader(self.train_set, 8, shuffle=True, generator=self.generator, collate_fn=lambda batch: batch)
+
+    def val_dataloader(self):
+        return DataLoader(self.val_set, 64, collate_fn=lambda batch: batch)
+
+
+def test_every_run_finds_the_datas_own_generator_as_the_first():
+    names = {"a": "gelu", "b": "gelu"}
+    choice = choose(ConvNet, names, OwnOrder(), metric="val_acc", **QUICK)
+    assert "gave the same numbers" in choice.verdict[0]
+    first, other = (candidate.runs for candidate in choice.candidates)
+    assert [run.curves for run in first] == [run.curves for run in other]
+
+
+class Averages(Callback):
+    """Puts other weights in at the end, as StochasticWeightAveraging does."""
+
+    def on_train_end(self, trainer, pl_module):
+        with torch.no_grad():
+            for parameter in pl_module.parameters():
+                parameter.mul_(0.5)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"check_val_every_n_epoch": 2}, {"check_val_every_n_epoch": 5}, {"callbacks": [Averages()]}],
+    ids=["every second", "never", "averages"],
+)
+def test_what_decides_is_of_the_module_at_the_end(options):
+    given = {**QUICK, "max_epochs": 3, "trainer": {**CPU, **options}}
+    choice = choose(ConvNet, ["gelu", "relu"], Stripes(), metric="val_loss", **given)
+    data = Stripes()
+    (found,) = quiet_trainer().validate(choice.module, data, verbose=False)
+    assert choice.best_run.value(choice.metric) == pytest.approx(found["val_loss"], rel=1e-6)
+    assert choice.best_run.epochs[-1] == 3
+
+
+@pytest.mark.full
+def test_files_of_an_earlier_best_module_do_not_stay(tmp_path):
+    given = {**QUICK, "max_epochs": 1}
+    choose(BUILD, ["gelu", "relu"], PIXELS, folder=tmp_path, **{**given, "measure": True, "seconds": 0.01})
+    assert (tmp_path / "best.onnx").exists()
+    again = choose(BUILD, ["gelu", "relu"], PIXELS, folder=tmp_path, **given)
+    assert {path.name for path in tmp_path.glob("best.*")} == {"best.ckpt"}
+    assert set(again.files) & {"onnx", "proof_json"} == set()

@@ -1,0 +1,209 @@
+"""`choose` with data modules and modules in the idioms of Lightning's documentation, against its Trainer alone."""
+
+import warnings
+
+import pytest
+import torch
+from choice_nets import CPU, ConvNet, Stripes, by_hand, check_by_hand
+from lightning.pytorch import LightningDataModule, seed_everything
+from lightning.pytorch.utilities.seed import isolate_rng
+from small_task import quiet_trainer
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset, random_split
+
+from lit_gelu import activations
+from lit_gelu.choose import ChoiceArgumentError, choose
+
+QUICK = {"seeds": 2, "max_epochs": 2, "trainer": CPU, "measure": False}
+
+
+@pytest.fixture(autouse=True)
+def _lightnings_advice():
+    with warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", message=".*(num_workers|number of training batches|lazily initialized|pin_memory)"
+        )
+        yield
+
+
+class Split(LightningDataModule):
+    """Splits with random numbers whenever a stage begins; the labels are noise, which a net can only learn by heart."""
+
+    def setup(self, stage):
+        generator = torch.Generator().manual_seed(0)
+        images = torch.randn(120, 1, 8, 8, generator=generator)
+        self.train_set, self.val_set = random_split(TensorDataset(images, torch.arange(120) % 2), [80, 40])
+
+    def train_dataloader(self):
+        return DataLoader(self.train_set, 16, shuffle=True)
+
+    def val_dataloader(self):
+        return DataLoader(self.val_set, 40)
+
+
+class Scaled(Split):
+    """The same with a hook, which validation is to call as training does, and without its sets behind a fit."""
+
+    def on_after_batch_transfer(self, batch, dataloader_idx):
+        return [2 * batch[0], batch[1]]
+
+    def teardown(self, stage):
+        del self.train_set, self.val_set
+
+
+class Fast(ConvNet):
+    """A net that learns by heart."""
+
+    def __init__(self, activation="relu"):
+        super().__init__(activation, width=16, rate=3e-2)
+
+
+def held_out_loss(data, activation, seed, scale=1.0):
+    """Fit by hand, and compute the loss on what was held out, without the Trainer."""
+    held = []
+    loader = data.val_dataloader
+
+    def noted():
+        held.append(data.val_set)
+        return loader()
+
+    data.val_dataloader = noted
+    with isolate_rng():
+        seed_everything(seed, verbose=False)
+        module = Fast(activation)
+        quiet_trainer(max_epochs=3, check_val_every_n_epoch=2, **CPU).fit(module, datamodule=data)
+    images, labels = (torch.stack([row[place] for row in held[-1]]) for place in (0, 1))
+    with torch.no_grad():
+        return float(functional.cross_entropy(module.eval()(scale * images), labels))
+
+
+@pytest.mark.parametrize(("data", "scale"), [(Split, 1.0), (Scaled, 2.0)])
+def test_the_last_validation_is_of_samples_that_were_held_out(data, scale):
+    options = QUICK | {"max_epochs": 3, "trainer": CPU | {"check_val_every_n_epoch": 2}}
+    choice = choose(Fast, ["gelu", "relu"], data(), metric="val_loss", **options)
+    for candidate in choice.candidates:
+        for run in candidate.runs:
+            wanted = held_out_loss(data(), run.label, run.seed, scale)
+            assert run.value(choice.metric) == pytest.approx(wanted, rel=1e-5)
+
+
+class InFitAlone(LightningDataModule):
+    """Splits when a fit begins, and then alone, and reads the test set for a test, as Lightning's guide shows."""
+
+    def setup(self, stage):
+        inner = Stripes()
+        inner.setup()
+        if stage == "fit":
+            whole = TensorDataset(*inner.train_set.tensors)
+            self.train_set, self.val_set = random_split(whole, [64, 32], torch.Generator().manual_seed(42))
+        if stage == "test":
+            self.test_set = TensorDataset(*inner.test_set.tensors)
+
+    def train_dataloader(self):
+        return DataLoader(self.train_set, 16, shuffle=True)
+
+    def val_dataloader(self):
+        return DataLoader(self.val_set, 16)
+
+    def test_dataloader(self):
+        return DataLoader(self.test_set, 16)
+
+
+class RateLogged(ConvNet):
+    """Logs its learning rate with validation, of which a Trainer that only validates has none."""
+
+    def on_validation_epoch_end(self):
+        if not self.trainer.sanity_checking:
+            self.log("rate", self.optimizers().param_groups[0]["lr"])
+
+
+class Lazy(ConvNet):
+    """Learns how wide its inputs are from its first batch."""
+
+    def __init__(self, activation="relu"):
+        super().__init__(activation)
+        self.net = nn.Sequential(nn.LazyConv2d(4, 3), activations.create(activation), nn.Flatten(), nn.LazyLinear(2))
+        self.example_input_array = None
+
+
+class WarmedUp(ConvNet):
+    """Has a schedule for the number of steps of its run, which the trial before the runs does not shorten."""
+
+    def configure_optimizers(self):
+        optimizer = super().configure_optimizers()
+        warm = self.trainer.estimated_stepping_batches // 4
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / warm))
+        return [optimizer], [{"scheduler": schedule, "interval": "step"}]
+
+
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize(
+    ("build", "data", "metric", "test"),
+    [
+        (ConvNet, InFitAlone, "val_loss", False),
+        (ConvNet, InFitAlone, "test_acc", True),
+        (RateLogged, InFitAlone, "val_acc", False),
+        (RateLogged, Stripes, "val_loss", False),
+        (Lazy, Stripes, "val_loss", False),
+        (WarmedUp, InFitAlone, "val_loss", False),
+    ],
+)
+def test_runs_are_those_made_by_hand(build, data, metric, test):
+    choice = choose(build, ["gelu", "relu"], data(), metric=metric, **QUICK)
+    check_by_hand(choice, build, data(), metric, 2, test=test)
+
+
+class DrawnInSetup(InFitAlone):
+    """Has a generator of its own, made by the first setup, of which splits and orders come."""
+
+    def __init__(self):
+        super().__init__()
+        self.drawing, self.later = torch.Generator().manual_seed(7), None
+
+    def setup(self, stage):
+        super().setup(stage)
+        self.later = torch.Generator().manual_seed(8) if self.later is None else self.later
+        if stage == "fit":
+            self.train_set, self.val_set = random_split(self.train_set, [48, 16], self.drawing)
+
+    def train_dataloader(self):
+        return DataLoader(self.train_set, 16, shuffle=True, generator=self.later)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_generators_of_the_data_are_as_by_hand(tmp_path, kept):
+    folder = tmp_path if kept else None
+    choice = choose(ConvNet, ["gelu", "relu"], DrawnInSetup(), metric="val_loss", folder=folder, **QUICK)
+    for candidate in choice.candidates:
+        for run in candidate.runs:
+            alone = by_hand(ConvNet, run.label, run.seed, DrawnInSetup(), 2, **CPU)
+            assert run.value(choice.metric) == alone.logged["val_loss"]
+
+
+def test_what_modules_share_is_refused_before_a_step_changes_it():
+    encoder = nn.Conv2d(1, 4, 3)
+    before = encoder.weight.clone()
+
+    def build(activation):
+        module = ConvNet(activation)
+        module.net[0] = encoder
+        return module
+
+    with pytest.raises(ChoiceArgumentError, match="in common"):
+        choose(build, ["gelu", "relu"], InFitAlone(), **QUICK)
+    assert torch.equal(encoder.weight, before)
+
+
+def from_datasets():
+    """The same samples in a data module whose loaders are set on the instance, as Lightning's from_datasets does."""
+    split = InFitAlone()
+    split.setup("fit")
+    split.setup("test")
+    return LightningDataModule.from_datasets(split.train_set, split.val_set, split.test_set, batch_size=16)
+
+
+@pytest.mark.parametrize(("metric", "test"), [("val_loss", False), ("test_acc", True)])
+def test_data_modules_of_from_datasets(metric, test):
+    choice = choose(ConvNet, ["gelu", "relu"], from_datasets(), metric=metric, **QUICK)
+    check_by_hand(choice, ConvNet, from_datasets(), metric, 2, test=test)
