@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
-from lit_gelu.export.errors import ExportOptionError
+from lit_gelu.errors import ArgumentError
 
 TARGETS = ("portable", "ort-cpu", "ort-cuda", "tensorrt")
 POLICIES = ("strict", "fast")
@@ -115,14 +115,6 @@ MISSING: tuple[Missing, ...] = (
 )
 
 
-# Of float64, measured with onnxruntime 1.31 at opsets 18 to 22; of Gelu, the exact one.
-_NOT_IN_FLOAT64_ON_CPU = frozenset({
-    "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "AveragePool", "Conv", "Cosh", "Elu", "Erf", "Gelu",
-    "GlobalAveragePool", "HardSigmoid", "HardSwish", "InstanceNormalization", "LeakyRelu", "Mish", "PRelu", "Selu",
-    "Sinh", "Softplus", "Softsign", "Tan", "ThresholdedRelu",
-})  # fmt: skip
-
-
 def has_kernel(runtime: str, operator: str, dtype: str, opset: int) -> bool:
     """Return whether a runtime has a kernel for a standard operator, as far as is known."""
     return not any(
@@ -173,12 +165,6 @@ def schema_of(operator: str, opset: int) -> onnx.defs.OpSchema | None:
         return None
 
 
-def first_opset(operator: str) -> int | None:
-    """Return the opset that a standard operator came with; ``None`` if the installed onnx knows none of that name."""
-    known = range(1, onnx.defs.onnx_opset_version() + 1)
-    return next((opset for opset in known if schema_of(operator, opset) is not None), None)
-
-
 @cache
 def accepted_types(operator: str, index: int, opset: int, *, output: bool = False) -> frozenset[ir.DataType]:
     """Return which of the three floating-point types an input or output of a standard operator may have."""
@@ -207,7 +193,7 @@ def checked_opset(opset: object, runtime: str) -> int | None:
             if isinstance(opset, int) and opset in range(accepted.stop, NEWEST_OPSET + 1)
             else ""
         )
-        raise ExportOptionError(
+        raise ArgumentError(
             f"opset={opset!r} is not accepted with target={runtime!r}.{reason} Accepted: {accepted.start} to "
             f"{accepted[-1]}, or None for the smallest from {DEFAULT_OPSET} on that fits."
         )
@@ -231,7 +217,7 @@ def solve(graph: ir.Graph, target: Target, available: Callable[[int], bool], *, 
     if valid:
         return valid[0]
     remedy = "Leave opset out: the smallest that fits is then taken." if opset else "Use dtype='fp32' or 'fp16'."
-    raise ExportOptionError(
+    raise ArgumentError(
         f"opset={candidates[0]} does not hold this model in {target.dtype} (target={target.runtime!r}): "
         f"{'; '.join(invalid_nodes(nodes, candidates[0])[:3])}. {remedy}"
     )
@@ -272,24 +258,6 @@ def off_target(nodes: Sequence[ir.Node], runtime: str, opset: int) -> list[str]:
     return list(found.values())
 
 
-def without_float64(nodes: Sequence[ir.Node]) -> list[str]:
-    """Return which operators compute in float64 and have no kernel for it in onnxruntime's CPU provider."""
-    return sorted({
-        node.op_type
-        for node in nodes
-        if node.op_type in _NOT_IN_FLOAT64_ON_CPU
-        and node.domain in {"", "ai.onnx"}
-        and any(value is not None and value.dtype == ir.DataType.DOUBLE for value in node.inputs)
-        and not _is_tanh(node)
-    })
-
-
-def _is_tanh(node: ir.Node) -> bool:
-    """Return whether a node is a Gelu in its tanh form, which onnxruntime takes apart into what it has."""
-    form = node.attributes.get("approximate")
-    return node.op_type == "Gelu" and form is not None and form.as_string() != "none"
-
-
 def raise_opset(model: ir.Model, opset: int) -> None:
     """Move a model to a newer opset in place."""
     # Between the opsets that this package writes, operators gained dtypes and keep their meaning, but for
@@ -301,7 +269,7 @@ def raise_opset(model: ir.Model, opset: int) -> None:
         if node.domain == "" and node.op_type == "GroupNormalization"
     ]
     if changed and old < 21 <= opset:
-        raise ExportOptionError(
+        raise ArgumentError(
             f"this model needs opset {opset}, and its GroupNormalization means something else there. Use opset={old} "
             "with dtype='fp32' or 'fp16'."
         )

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from lit_gelu.export.errors import ExportOptionError
+from lit_gelu.errors import ArgumentError
 from lit_gelu.export.inputs import SCOPE
-from lit_gelu.export.lowering.integer_values import computed_from_integers
 from lit_gelu.export.lowering.kernels import DTYPES, NEWEST_OPSET, OLDEST_OPSET, accepted_types, has_kernel, schema_of
 from lit_gelu.export.lowering.spellings import calling_module
 
@@ -35,6 +34,13 @@ _FINITE = {
     ir.DataType.FLOAT16: float(np.finfo(np.float16).max),
     ir.DataType.BFLOAT16: (2 - 2**-7) * 2.0**127,
 }
+
+# Those whose numbers are not all exact in 16 bits; of truth values and bytes they are.
+_INTEGERS = {
+    ir.DataType.INT16, ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT16, ir.DataType.UINT32, ir.DataType.UINT64
+}  # fmt: skip
+# What torch.amp's autocast computes in 16 bits whatever it is given.
+_PRODUCTS = {"Attention", "Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN"}
 
 
 @dataclass
@@ -66,7 +72,7 @@ def convert(
     if dtype == "fp32":
         return
     narrow = DTYPES[dtype]
-    exact = computed_from_integers(model.graph, _FINITE[narrow]) if strict else set()
+    exact = _computed_from_integers(model.graph, _FINITE[narrow]) if strict else set()
     kept = STRICT_KEEP if strict else OVERFLOWING.get(dtype, ())
     state = _Conversion(narrow, runtime, (*keep_fp32, *kept), exact)
     _separate_types(model)
@@ -79,7 +85,7 @@ def convert(
     _convert_initializers(model.graph, outputs, state)
     unused = [entry for entry in keep_fp32 if entry not in state.used]
     if unused:
-        raise ExportOptionError(
+        raise ArgumentError(
             f"keep_fp32={list(keep_fp32)!r}: {', '.join(map(repr, unused))} fits no operator, node or module of this "
             "model. Accepted: names of ONNX operators ('Softmax'), and shell-style patterns over the names of nodes "
             "and modules ('head.*')."
@@ -243,3 +249,39 @@ def _owner(node: ir.Node) -> ir.Graph:
     if not isinstance(node.graph, ir.Graph):
         raise TypeError(f"{node.op_type} is in no graph")
     return node.graph
+
+
+def _computed_from_integers(graph: ir.Graph, largest: float) -> set[ir.Node]:
+    """Return the nodes between integers and the first product, or the first value of another origin."""
+    # Sines of time steps and the like: 16 bits would round them before any layer does. The conversion itself is one of
+    # the nodes where anything but a product reads it. Constants beyond ``largest``, such as an attention mask's -1e9,
+    # become that number when they are converted: what float32 computes with them would become infinite, and stays out.
+    following: set[ir.Node] = set()
+    for node in graph:
+        floats = [value for value in node.inputs if value is not None and value.dtype == _FLOAT]
+        follow = [value for value in floats if value.producer() in following]
+        others = [value for value in floats if value.producer() not in following]
+        if _converts(node) or (
+            follow
+            and node.domain in {"", "ai.onnx"}
+            and node.op_type not in _PRODUCTS
+            and all(_is_constant_within(value, largest) for value in others)
+            and not any(attribute.type == ir.AttributeType.GRAPH for attribute in node.attributes.values())
+        ):
+            following.add(node)
+    read = {node for node in following if any(use.node in following for use in node.outputs[0].uses())}
+    return {node for node in following if node in read or not _converts(node)}
+
+
+def _converts(node: ir.Node) -> bool:
+    """Return whether a node turns integers to float32."""
+    if node.op_type != "Cast" or node.inputs[0] is None:
+        return False
+    return node.attributes["to"].as_int() == _FLOAT and node.inputs[0].dtype in _INTEGERS
+
+
+def _is_constant_within(value: ir.Value, largest: float) -> bool:
+    if value.const_value is None:
+        return False
+    array = np.abs(value.const_value.numpy())
+    return not np.any(np.isfinite(array) & (array > largest))

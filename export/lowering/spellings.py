@@ -9,6 +9,7 @@ registered included, and in `lit_gelu.export.lowering.lowering_table.CALLS`.
 """
 
 import ast
+import contextlib
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,10 +20,12 @@ import onnx_ir as ir
 from onnx_ir import convenience
 
 from lit_gelu import activations
-from lit_gelu.activations import ActivationArgumentError, ActivationRegistry, ActivationSpecError
+from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.activations.families import ENTRIES
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.onnx_recipes import OnnxOperator, OnnxSpelling
+from lit_gelu.activations.registry import registry_or_default
+from lit_gelu.errors import ArgumentError, LitGeluError, SpecError
 from lit_gelu.export.inputs import SCOPE
 from lit_gelu.export.lowering.algebra import NotAFormulaError, Sum, constant_of, expand, same
 from lit_gelu.export.lowering.lowering_table import (
@@ -34,7 +37,7 @@ from lit_gelu.export.lowering.lowering_table import (
     built_in,
     cases,
 )
-from lit_gelu.export.lowering.recipe import Argument, RecipeBuilder, names_in
+from lit_gelu.export.lowering.recipe import CONTRIB_DOMAIN, Argument, RecipeBuilder, names_in
 
 Recognised = tuple[BoundActivation, ir.Value]
 
@@ -46,6 +49,12 @@ _WITHIN = frozenset({
 _TELLING = frozenset({"Erf", "Tanh", "Sigmoid", "Exp", "Softplus", "Clip", "Min", "HardSigmoid"})
 _DEPTH = 12
 _LARGEST_CONE = 40
+_CONTRIB = {
+    "BiasGelu": ActivationSpec("gelu"),
+    "FastGelu": ActivationSpec.of("gelu", approximate="tanh"),
+    "Gelu": ActivationSpec("gelu"),
+}
+_QUICK = 1.702  # the factor of x that QuickGelu has by default
 _PROBES = (1.25, 1.75)  # stand for unknown arguments where only a formula's shape is compared
 
 
@@ -196,7 +205,7 @@ class _Recogniser:
         """Return whether an activation takes the arguments that a graph has: swish of a negative beta is none."""
         try:
             spec_text(activation, activations.registry if self._registry is None else self._registry)
-        except (ActivationArgumentError, ActivationSpecError):  # the second for NaN
+        except (ArgumentError, SpecError):  # the second for NaN
             return False
         return True
 
@@ -216,28 +225,82 @@ def spec_text(activation: BoundActivation, registry: ActivationRegistry) -> str:
     return str(spec if named.opaque else named)
 
 
+def recognise(model: ir.Model, registry: ActivationRegistry | None = None) -> list[tuple[ir.Node, str]]:
+    """Return the activations that a graph computes: written out, as standard operators, or as onnxruntime's own.
+
+    Args:
+        model: A graph with shapes: what is written out is recognised between values of one shape. It stays as it is.
+        registry: Whose activations are recognised beside this package's own; ``None`` is the default one.
+
+    Returns:
+        The node that gives each activation's output, and the activation's canonical spec, in the graph's order.
+
+    Example:
+        >>> import onnx
+        >>> from onnx import helper, TensorProto
+        >>> ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name in ("x", "y")]
+        >>> nodes = [helper.make_node("Sigmoid", ["x"], ["s"]), helper.make_node("Mul", ["x", "s"], ["y"])]
+        >>> graph = helper.make_graph(nodes, "net", ports[:1], ports[1:])
+        >>> model = onnx.shape_inference.infer_shapes(helper.make_model(graph))
+        >>> [(node.op_type, spec) for node, spec in recognise(ir.from_proto(model))]
+        [('Mul', 'silu')]
+    """
+    named = registry_or_default(registry)
+    specs = {id(node): spec_text(activation, named) for node, activation, _ in _matches(model, registry)}
+    for node in ir.traversal.RecursiveGraphIterator(model.graph):
+        spec = _contrib(node)
+        with contextlib.suppress(LitGeluError):  # a registry without it
+            if spec is not None:
+                specs[id(node)] = str(named.resolve(spec))
+    return [
+        (node, specs[id(node)])
+        for node in ir.traversal.RecursiveGraphIterator(model.graph)
+        if specs.get(id(node), "") not in {"", *CALLS}
+    ]
+
+
+def _contrib(node: ir.Node) -> ActivationSpec | None:
+    """Return the spec of an activation that is an operator of onnxruntime's own, if a node is that."""
+    if node.domain != CONTRIB_DOMAIN:
+        return None
+    if node.op_type != "QuickGelu":
+        return _CONTRIB.get(node.op_type)
+    factor = node.attributes.get("alpha")
+    alpha = _QUICK if factor is None else round(factor.as_float(), 6)  # float32 as text has no more digits
+    return (
+        ActivationSpec.of("gelu", approximate="sigmoid") if alpha == _QUICK else ActivationSpec.of("swish", beta=alpha)
+    )
+
+
+def _matches(
+    model: ir.Model, registry: ActivationRegistry | None
+) -> Iterator[tuple[ir.Node, BoundActivation, ir.Value]]:
+    """Yield the last node, the activation and its input of all that is recognised, the last one first."""
+    recogniser = _Recogniser(registry)
+    dead: set[int] = set()  # nodes that nothing would read if what was recognised were one node
+    inputs: set[int] = set()  # values that it would read
+    for node in reversed(list(ir.traversal.RecursiveGraphIterator(model.graph))):
+        read = any(value.is_graph_output() or id(value) in inputs for value in node.outputs)
+        if not read and all(id(use.node) in dead for value in node.outputs for use in value.uses()):
+            dead.add(id(node))
+        elif (match := recogniser.recognise(node)) is not None:
+            dead.add(id(node))
+            inputs.add(id(match[1]))
+            yield node, *match
+
+
 def mark_spellings(model: ir.Model, registry: ActivationRegistry | None = None) -> dict[str, BoundActivation]:
     """Put a marker in the place of every activation that is not a module; return them by site, ``module:row``."""
-    recogniser = _Recogniser(registry)
-    found: dict[str, BoundActivation] = {}
-    dead: set[int] = set()
-    for node in reversed(list(ir.traversal.RecursiveGraphIterator(model.graph))):
-        if _is_unused(node, dead):
-            dead.add(id(node))
-            continue
-        recognised = recogniser.recognise(node)
-        if recognised is None:
-            continue
-        activation, x = recognised
+    sites: dict[str, BoundActivation] = {}
+    for node, activation, x in list(_matches(model, registry)):
         site = name = f"{calling_module(node)}:{activation.row}"
         others = 1
-        while site in found and not _equal(found[site], activation):  # the same activation with other arguments
+        while site in sites and not _equal(sites[site], activation):  # the same activation with other arguments
             others += 1
             site = f"{name}#{others}"
-        found[site] = activation
+        sites[site] = activation
         in_place_of(node, ir.node(MARKER_OPERATOR, [x], attributes={"site": site}, domain=MARKER_DOMAIN))
-        dead.add(id(node))
-    return dict(reversed(list(found.items())))
+    return dict(reversed(list(sites.items())))
 
 
 def calling_module(node: ir.Node) -> str:
@@ -278,13 +341,6 @@ def _variables(node: ir.Node, cone: list[ir.Node]) -> Iterator[ir.Value]:
             seen.add(id(value))
             if value.dtype in {None, ir.DataType.FLOAT, ir.DataType.DOUBLE} and value.shape == shape:
                 yield value
-
-
-def _is_unused(node: ir.Node, dead: set[int]) -> bool:
-    """Return whether only what was replaced reads a node's outputs."""
-    return not any(value.is_graph_output() for value in node.outputs) and all(
-        id(use.node) in dead for value in node.outputs for use in value.uses()
-    )
 
 
 def in_place_of(old: ir.Node, *new: ir.Node) -> ir.Value:

@@ -21,8 +21,8 @@ from lit_gelu.export.quantization.collectors import ExtremeNumbers, NumberCounts
 from lit_gelu.export.quantization.layers import PASSING, WEIGHTED
 from lit_gelu.export.quantization.settings import METHODS, QuantizationSettings
 from lit_gelu.export.runtime import OnnxPredictor
-from lit_gelu.export.runtime.captured_stdout import captured_stdout
 from lit_gelu.export.runtime.ports import bind_names, require_fit
+from lit_gelu.export.runtime.session import captured_stdout
 
 Feed = Mapping[str, np.ndarray]
 _RAW_ROWS = 64  # at once, of raw training inputs

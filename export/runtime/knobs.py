@@ -65,7 +65,7 @@ def cuda_knobs(model: ModelFile, batch_size: int, *, allow_tf32: bool = False) -
     graph = {"batch_buckets": (batch_size,)}
     knobs = [Knob("use_tf32", (1,))] if allow_tf32 and not model.sixteen_bit else []
     if "Conv" in model.operators or "ConvTranspose" in model.operators:
-        nhwc = {"prefer_nhwc": int(not model.grants_nhwc)}
+        nhwc = {"prefer_nhwc": 1}
         knobs += [
             Knob("layout and CUDA graph", (nhwc, graph, {**nhwc, **graph})),  # onnxruntime refuses some pairs
             Knob("fuse_conv_bias", (1,), needs=("prefer_nhwc", 1)),  # alone it fails on some networks

@@ -219,8 +219,6 @@ class _SettingsSearch:
         self.always = {"arena_extend_strategy": "kSameAsRequested"} if on_cuda else {}
         # onnxruntime's own default is TF32.
         self.base: dict[str, Any] = {"use_tf32": 0} if on_cuda and not self.model.sixteen_bit else {}
-        if on_cuda and self.model.grants_nhwc:
-            self.base["prefer_nhwc"] = 1
         self.in_a_row = IN_A_ROW if plain.device.type == "cuda" else 1
         ports = plain.ports
         given = made_inputs(ports, batch_size) if inputs is None else bind_names(list(ports), *arguments_of(inputs))

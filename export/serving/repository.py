@@ -177,8 +177,7 @@ def _described(
     if options.device == "cpu" and about is not None and about.dtype == "bf16":
         raise ExportOptionError("onnxruntime has no bfloat16 kernels on the CPU. Give device='gpu', or export fp32.")
     choice = choice_for(model.path, options.device, tuning)
-    wish = {"prefer_nhwc": 1} if model.grants_nhwc and options.device == "gpu" else {}
-    settings = {**wish, **({} if choice is None else choice.settings)}
+    settings = {} if choice is None else choice.settings
     backend = backend_settings(options.device, settings, sixteen_bit=model.sixteen_bit)
     labels = () if about is None else about.labels
     depend = about is not None and about.rows_depend

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from lit_gelu.export.runtime.captured_stdout import captured_stdout
+from lit_gelu.export.runtime.session import captured_stdout
 
 
 def test_it_collects(capsys):

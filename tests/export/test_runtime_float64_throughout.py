@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from lit_gelu.export.runtime.float64_throughout import Float64Throughout
+from lit_gelu.export.runtime.module_call import Float64Throughout
 
 INTEGERS = torch.arange(0, 1000, 7)
 MAKERS = {

@@ -10,7 +10,7 @@ from torch.export import Dim
 from lit_gelu.errors import LitGeluError
 from lit_gelu.export import ExportError, ExportOptionError, OnnxPredictor, check_parity, export_onnx
 from lit_gelu.export.inputs import take_apart
-from lit_gelu.export.sizes import at_least_two, open_sizes
+from lit_gelu.export.inputs import at_least_two, open_sizes
 
 
 class Tokens(nn.Module):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from lit_gelu.export.torch_export import _quiet
+from lit_gelu.export.trace import _quiet
 from lit_gelu.export.torch_translations import _asked_once, _kept, read_once
 
 
