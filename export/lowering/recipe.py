@@ -1,4 +1,4 @@
-"""Reads recipes, as `lit_gelu.activations.onnx_recipes` and ``register(..., onnx=...)`` have them, builds their nodes."""
+"""Reads recipes, as `lit_gelu.activations.onnx_recipes` and ``register(..., onnx=...)`` have them, and builds nodes."""
 
 import ast
 import math
