@@ -254,7 +254,7 @@ def test_two_ranks(tmp_path):
 def test_two_ranks_fail_together(tmp_path):
     (tmp_path / "taken.onnx").mkdir()
     export = OnnxExport(str(tmp_path / "taken.onnx"))
-    with pytest.raises(Exception):  # of whichever rank ends first
+    with pytest.raises(Exception, match="UnwritablePathError"):  # of whichever rank ends first
         fit(tmp_path, Exportable(), export, strategy="ddp_fork", devices=2, max_epochs=1, logger=False)
 
 
