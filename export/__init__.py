@@ -50,6 +50,6 @@ def __getattr__(name: str) -> Any:
     """Import a name when it is first used: torch and onnx take seconds to load, and may be missing."""
     if name not in _ROOM_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(importlib.import_module(f"{__name__}.{_ROOM_OF[name]}"), name)
-    globals()[name] = found
-    return found
+    value = getattr(importlib.import_module(f"{__name__}.{_ROOM_OF[name]}"), name)
+    globals()[name] = value
+    return value

@@ -6,20 +6,17 @@ import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from lit_gelu.errors import ArgumentError, ExportError, ModelInputError
+from lit_gelu.errors import ExportError, ModelInputError
 from lit_gelu.export.inputs import Call, FlatModule, named_outputs, unique_names
 from lit_gelu.sandbox import evaluation_sandbox, isolated_random_state, side_pass
 from lit_gelu.surgery.recognition import faithful_copy
 from lit_gelu.surgery.sites import without_wrappers
-
-if TYPE_CHECKING:
-    from lit_gelu.export.options import ExportOptions
 
 # Whose hooks watch a training: they hold their callback and that the Trainer, and compute nothing.
 _OF_TRAINING = frozenset({"lightning", "lightning_fabric", "lit_gelu", "pytorch_lightning"})
@@ -97,9 +94,10 @@ def _converted(model: nn.Module, dtype: torch.dtype) -> nn.Module:
     kept: list[tuple[dict[str, Any], str, Tensor]] = []
     for module in model.modules():
         for tensors in (module._parameters, module._buffers):
-            for name in [name for name, t in tensors.items() if t is not None and t.is_complex()]:
-                kept.append((tensors, name, tensors[name]))
-                tensors[name] = None
+            for name, tensor in list(tensors.items()):
+                if tensor is not None and tensor.is_complex():
+                    kept.append((tensors, name, tensor))
+                    tensors[name] = None
     model = model.to(dtype)
     in_complex = torch.complex128 if dtype == torch.float64 else torch.complex64  # there is none to speak of in 16 bit
     once: dict[int, Tensor] = {}  # a tensor may be in two places
@@ -221,23 +219,6 @@ def random_message(model: str, where: str) -> str:
         f"{model} gives two answers to one input in evaluation mode ({where}): it draws random numbers, or keeps "
         "something from call to call, and a file can do neither. Let forward do so only where self.training is true."
     )
-
-
-def require_labels_fit(options: "ExportOptions", trial: Trial) -> None:
-    """Check that the first output has a dimension for labels and for a softmax."""
-    if not options.labels and not options.softmax:
-        return
-    name, output = trial.names[0], trial.outputs[0]
-    if output.ndim < 2 or not output.is_floating_point():
-        raise ArgumentError(
-            f"labels= and softmax= need a first output [batch, ..., classes] of real numbers; {name!r} is "
-            f"{output.dtype} of shape {list(output.shape)}. Leave them out, or let forward return the logits first."
-        )
-    if options.labels and len(options.labels) != output.shape[-1]:
-        raise ArgumentError(
-            f"labels= has {len(options.labels)} names, and the last dimension of {name!r} has {output.shape[-1]} "
-            "values. Give one name for each."
-        )
 
 
 def require_faithful(flat: FlatModule, model: nn.Module, tensors: Sequence[Tensor]) -> list[str]:

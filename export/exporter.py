@@ -17,13 +17,8 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.naming.forms import function_spec
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.display import Displayed, HtmlTable, count_of
-from lit_gelu.export.copying import (
-    evaluation_copy,
-    require_faithful,
-    require_labels_fit,
-    trial_run,
-    without_callers_autocast,
-)
+from lit_gelu.errors import ArgumentError
+from lit_gelu.export.copying import Trial, evaluation_copy, require_faithful, trial_run, without_callers_autocast
 from lit_gelu.export.forms import approximate_, require_forms
 from lit_gelu.export.inputs import (
     FlatModule,
@@ -229,7 +224,7 @@ def export_onnx(
         flat.call = at_least_two(flat.call.with_batch_of(named_shapes(flat.call, sizes)), sizes)
     trial = trial_run(flat)
     unasked = require_faithful(flat, model, trial.tensors)
-    require_labels_fit(options, trial)
+    _require_labels_fit(options, trial)
     dependent = rows_depend(flat)
     approximate_(flat, options.approximate, registry)
     specs = {site.name: str(function_spec(site.spec)) for site in surgery.find_sites(flat.model, registry=registry)}
@@ -274,3 +269,20 @@ def _all_sites(specs: Mapping[str, str], lowered: Sequence[SiteRecord]) -> tuple
     ]
     order = {site: i for i, site in enumerate(specs)}
     return tuple(sorted([*records, *lowered], key=lambda record: order.get(record.site, len(order))))
+
+
+def _require_labels_fit(options: ExportOptions, trial: Trial) -> None:
+    """Check that the first output has a dimension for labels and for a softmax."""
+    if not options.labels and not options.softmax:
+        return
+    name, output = trial.names[0], trial.outputs[0]
+    if output.ndim < 2 or not output.is_floating_point():
+        raise ArgumentError(
+            f"labels= and softmax= need a first output [batch, ..., classes] of real numbers; {name!r} is "
+            f"{output.dtype} of shape {list(output.shape)}. Leave them out, or let forward return the logits first."
+        )
+    if options.labels and len(options.labels) != output.shape[-1]:
+        raise ArgumentError(
+            f"labels= has {len(options.labels)} names, and the last dimension of {name!r} has {output.shape[-1]} "
+            "values. Give one name for each."
+        )

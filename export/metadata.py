@@ -240,12 +240,12 @@ def _save_with_data(model: ir.Model, target: Path, temporary: Path, data: Path) 
     """Write a model's file and the weights beside it: in a folder that goes with the next write if this is killed."""
     folder = make_temporary_folder(target)
     try:
-        made = folder / target.name
-        ir.save(model, made, external_data=data.name)
-        _check(made, str(target))
+        written = folder / target.name
+        ir.save(model, written, external_data=data.name)
+        _check(written, str(target))
         synchronise(folder / data.name)
         (folder / data.name).rename(data)
-        made.replace(temporary)
+        written.replace(temporary)
     finally:
         forget(folder)
 

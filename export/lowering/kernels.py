@@ -225,10 +225,10 @@ def solve(graph: ir.Graph, target: Target, available: Callable[[int], bool], *, 
 
 def invalid_nodes(nodes: Sequence[ir.Node], opset: int) -> list[str]:
     """Say which nodes are not valid at an opset."""
-    found = {}
+    problems = {}
     for node in nodes:
         if schema_of(node.op_type, opset) is None:
-            found[node.op_type] = f"{node.op_type} does not exist there"
+            problems[node.op_type] = f"{node.op_type} does not exist there"
             continue
         for i, value in enumerate(node.inputs):
             if (
@@ -236,14 +236,14 @@ def invalid_nodes(nodes: Sequence[ir.Node], opset: int) -> list[str]:
                 and value.dtype in _FLOATS
                 and value.dtype not in accepted_types(node.op_type, i, opset)
             ):
-                found[node.op_type] = f"{node.op_type} does not take {value.dtype.name.lower()} there"
-    return list(found.values())
+                problems[node.op_type] = f"{node.op_type} does not take {value.dtype.name.lower()} there"
+    return list(problems.values())
 
 
 def off_target(nodes: Sequence[ir.Node], runtime: str, opset: int) -> list[str]:
     """Say which nodes of a finished graph a runtime has no kernel for, and what happens instead."""
     names = {kind: name for name, kind in DTYPES.items()}
-    found = {}
+    problems = {}
     for node in nodes:
         kinds = {names[value.dtype] for value in node.inputs if value is not None and value.dtype in names}
         for row in MISSING:
@@ -254,8 +254,8 @@ def off_target(nodes: Sequence[ir.Node], runtime: str, opset: int) -> list[str]:
                 and opset >= row.since
                 and node.domain in {"", "ai.onnx"}
             ):
-                found[node.op_type] = f"{node.op_type} at opset {opset} on {runtime}: {row.why}"
-    return list(found.values())
+                problems[node.op_type] = f"{node.op_type} at opset {opset} on {runtime}: {row.why}"
+    return list(problems.values())
 
 
 def raise_opset(model: ir.Model, opset: int) -> None:

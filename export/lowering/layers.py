@@ -84,12 +84,12 @@ def fold(model: ir.Model, marked: dict[str, BoundActivation], *, exact: bool) ->
 
 
 def hand_over_biases(
-    model: ir.Model, found: Mapping[str, BoundActivation], taken: Mapping[str, Choice], target: Target
+    model: ir.Model, activations: Mapping[str, BoundActivation], taken: Mapping[str, Choice], target: Target
 ) -> dict[str, Choice]:
     """Give markers the bias of the layer in front as a second input, in place; return these sites' choices."""
     changed = {}
     for site, markers in _markers(model).items():
-        choice = with_bias(found[site].recipes, taken[site], target)
+        choice = with_bias(activations[site].recipes, taken[site], target)
         layers = [layer for marker in markers if (layer := _linear_with_bias(marker)) is not None]
         if choice is not None and len(layers) == len(markers):  # a site has one recipe for all its calls
             changed[site] = choice
@@ -177,7 +177,8 @@ def _plain(activation: BoundActivation) -> tuple[BoundActivation | None, np.ndar
     dim = int(activation.arguments.get("channel_dim", 1))
     if scale.ndim > 1:
         dim = int(np.argmax(scale.shape)) - scale.ndim
-    return bound(scaled.name, scaled.arguments), scale.reshape(-1) if scale.size > 1 else scale.reshape(()), dim
+    plain = bound(scaled.name, scaled.arguments)  # type: ignore[arg-type]  # a row's own are plain
+    return plain, scale.reshape(-1) if scale.size > 1 else scale.reshape(()), dim
 
 
 def _fits(before: ChannelParameters, after: ChannelParameters, scale: np.ndarray, dim: int, marker: ir.Node) -> bool:

@@ -103,7 +103,7 @@ def _separate_types(model: ir.Model) -> None:
 def _convert_graph(graph: ir.Graph, state: _Conversion) -> None:
     """Convert the nodes of a graph and of the graphs within it."""
     for node in list(graph):
-        wanted = _dtype_of(node, state)
+        computed = _dtype_of(node, state)
         for attribute in node.attributes.values():
             if attribute.type == ir.AttributeType.GRAPH:
                 inner = attribute.as_graph()
@@ -113,11 +113,11 @@ def _convert_graph(graph: ir.Graph, state: _Conversion) -> None:
                 _convert_graph(inner, state)
                 _convert_outputs(inner, state.dtype, state)
                 _convert_initializers(inner, state.dtype, state)
-        _convert_inputs(node, wanted, state)
-        _convert_attributes(node, wanted)
+        _convert_inputs(node, computed, state)
+        _convert_attributes(node, computed)
         for i, value in enumerate(node.outputs):
-            if value.dtype == _FLOAT and wanted in _accepted(node, i, output=True):
-                value.dtype, value.const_value = wanted, None
+            if value.dtype == _FLOAT and computed in _accepted(node, i, output=True):
+                value.dtype, value.const_value = computed, None
 
 
 def _dtype_of(node: ir.Node, state: _Conversion) -> ir.DataType:
@@ -150,13 +150,13 @@ def _accepted(node: ir.Node, index: int, *, output: bool = False) -> frozenset[i
     return accepted_types(node.op_type, index, NEWEST_OPSET, output=output)
 
 
-def _convert_inputs(node: ir.Node, wanted: ir.DataType, state: _Conversion) -> None:
+def _convert_inputs(node: ir.Node, computed: ir.DataType, state: _Conversion) -> None:
     """Give a node its inputs in the dtype that it computes in; constants are converted later, by all their readers."""
     for i, value in enumerate(node.inputs):
-        if value is None or value.dtype not in {_FLOAT, state.dtype} or value.dtype == wanted:
+        if value is None or value.dtype not in {_FLOAT, state.dtype} or value.dtype == computed:
             continue
-        if wanted in _accepted(node, i) and not _is_weight(value):
-            node.replace_input_with(i, _cast(value, wanted, node, state))
+        if computed in _accepted(node, i) and not _is_weight(value):
+            node.replace_input_with(i, _cast(value, computed, node, state))
 
 
 def _cast(value: ir.Value, dtype: ir.DataType, reader: ir.Node, state: _Conversion) -> ir.Value:
@@ -175,24 +175,24 @@ def _cast(value: ir.Value, dtype: ir.DataType, reader: ir.Node, state: _Conversi
     return state.casts[key]
 
 
-def _convert_attributes(node: ir.Node, wanted: ir.DataType) -> None:
+def _convert_attributes(node: ir.Node, computed: ir.DataType) -> None:
     """Convert what a node's attributes say of dtypes: ``Cast`` to float32, and constants."""
-    if wanted == _FLOAT:
+    if computed == _FLOAT:
         return
     if node.op_type == "Cast" and node.attributes["to"].as_int() == _FLOAT:
-        node.attributes["to"] = ir.AttrInt64("to", wanted)
+        node.attributes["to"] = ir.AttrInt64("to", computed)
     for name, attribute in list(node.attributes.items()):
         if attribute.type == ir.AttributeType.TENSOR and attribute.as_tensor().dtype == _FLOAT:
-            node.attributes[name] = ir.AttrTensor(name, ir.tensor(_rounded(attribute.as_tensor().numpy(), wanted)))
+            node.attributes[name] = ir.AttrTensor(name, ir.tensor(_rounded(attribute.as_tensor().numpy(), computed)))
 
 
-def _convert_outputs(graph: ir.Graph, wanted: ir.DataType, state: _Conversion) -> None:
+def _convert_outputs(graph: ir.Graph, computed: ir.DataType, state: _Conversion) -> None:
     """Give a graph its outputs in a dtype, under the names that they have."""
     for value in list(graph.outputs):
         rounded_itself = _is_weight(value) and all(_reads_narrow(use.node, use.idx, state) for use in value.uses())
-        if value.dtype in {_FLOAT, state.dtype} and value.dtype != wanted and not rounded_itself:
-            node = ir.node("Cast", [value], attributes={"to": int(wanted)})
-            node.outputs[0].dtype, node.outputs[0].shape = wanted, value.shape
+        if value.dtype in {_FLOAT, state.dtype} and value.dtype != computed and not rounded_itself:
+            node = ir.node("Cast", [value], attributes={"to": int(computed)})
+            node.outputs[0].dtype, node.outputs[0].shape = computed, value.shape
             graph.append(node)
             _take_output(graph, value, node.outputs[0])
 

@@ -31,18 +31,18 @@ Argument = float | np.ndarray
 @cache
 def operators(recipe: str) -> tuple[str, ...]:
     """Return the operators of a recipe in the order of the nodes, ``domain::Name`` for those that are not standard."""
-    found: list[str] = []
+    results: list[str] = []
 
     def visit(node: ast.expr) -> None:
         if isinstance(node, ast.Call):
             for argument in node.args:
                 visit(argument)
             domain, name = _operator(node.func)
-            found.append(f"{domain}::{name}" if domain else name)
+            results.append(f"{domain}::{name}" if domain else name)
 
     for statement in _statements(recipe):
         visit(statement.value)
-    return tuple(found)
+    return tuple(results)
 
 
 def names_in(recipe: str) -> set[str]:
@@ -241,10 +241,10 @@ def infer_types(nodes: Sequence[ir.Node], dtype: ir.DataType, shape: ir.Shape | 
             proto.attribute.append(ir.serde.serialize_attribute(attribute))
         try:
             schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
-            found = onnx.shape_inference.infer_node_outputs(schema, proto, types, opset_imports=imports)
+            results = onnx.shape_inference.infer_node_outputs(schema, proto, types, opset_imports=imports)
         except (KeyError, onnx.defs.SchemaError, onnx.checker.ValidationError, onnx.shape_inference.InferenceError):
             continue  # not standard, or wrong, which the checker of the whole file says
         for output, name in zip(node.outputs, proto.output, strict=True):
-            if name in found:
-                output.type = ir.serde.deserialize_type_proto_for_type(found[name])
-                output.shape = ir.serde.deserialize_type_proto_for_shape(found[name])
+            if name in results:
+                output.type = ir.serde.deserialize_type_proto_for_type(results[name])
+                output.shape = ir.serde.deserialize_type_proto_for_shape(results[name])

@@ -77,17 +77,17 @@ class _Spelling:
         """The formula with some values of its unknown arguments."""
         return self.of(dict(zip(self.unknown, itertools.cycle(_PROBES), strict=False)))
 
-    def found_in(self, formula: Sum) -> dict[str, Argument | str] | None:
+    def arguments_in(self, formula: Sum) -> dict[str, Argument | str] | None:
         """Return the arguments with which a formula is this one; ``None`` if it is another."""
         if not self.unknown:
             return dict(self.spelling.arguments) if same(self.probe, formula) else None  # type: ignore[arg-type]
         if _outline(self.probe) != _outline(formula):
             return None
         for values in itertools.product(list(_constants(formula)), repeat=len(self.unknown)):
-            found = {name: _written(value) for name, value in zip(self.unknown, values, strict=True)}
-            if self._is(formula, found):
+            matched = {name: _written(value) for name, value in zip(self.unknown, values, strict=True)}
+            if self._is(formula, matched):
                 along = {"channel_dim": -1} if any(value.ndim for value in values) else {}
-                return {**self.spelling.arguments, **found, **along}  # type: ignore[dict-item]
+                return {**self.spelling.arguments, **matched, **along}  # type: ignore[dict-item]
         return None
 
     def _is(self, formula: Sum, arguments: Mapping[str, Argument]) -> bool:
@@ -123,12 +123,12 @@ def _written(value: np.ndarray) -> Argument:
 def _spellings(entries: list[ActivationEntry], calls: Mapping[str, object]) -> list[_Spelling]:
     """Return the formulas of activations and calls, those with the fewest unknown arguments first."""
     named = [(entry.name, recipes) for entry in entries for _, recipes in cases(entry)]
-    found = [
+    matched = [
         _Spelling(name, spelling, tuple(sorted(names_in(spelling.formula) - spelling.arguments.keys())))
         for name, recipes in [*named, *((name, CALLS[name]) for name in calls)]
         for spelling in recipes.spellings
     ]
-    return sorted(found, key=lambda spelling: len(spelling.unknown))
+    return sorted(matched, key=lambda spelling: len(spelling.unknown))
 
 
 @cache
@@ -138,13 +138,13 @@ def _own_spellings() -> list[_Spelling]:
 
 def _operators(entries: list[ActivationEntry]) -> dict[str, tuple[str, OnnxOperator]]:
     """Return the operators that are an activation by themselves: what a call of torch.nn.functional becomes."""
-    found: dict[str, tuple[str, OnnxOperator]] = {}
+    matched: dict[str, tuple[str, OnnxOperator]] = {}
     for entry in entries:
         for holder in (entry.onnx, *(recipes for _, recipes in cases(entry))):
             operator = getattr(holder, "operator", None)
             if operator is not None:
-                found.setdefault(operator.name, (entry.name, operator))
-    return found
+                matched.setdefault(operator.name, (entry.name, operator))
+    return matched
 
 
 _OWN_OPERATORS = _operators(list(ENTRIES))
@@ -170,8 +170,8 @@ class _Recogniser:
                     activation = self._formula_of(node, x)
                     if activation is not None:
                         return activation, x
-        found = self._operator(node)
-        return found if found is not None and self._is_accepted(found[0]) else None
+        matched = self._operator(node)
+        return matched if matched is not None and self._is_accepted(matched[0]) else None
 
     def _operator(self, node: ir.Node) -> Recognised | None:
         """Return the activation that a single operator is."""
@@ -181,8 +181,8 @@ class _Recogniser:
         name, operator = self._operators[node.op_type]
         arguments: dict[str, Argument | str] = {}
         for attribute, (argument, default) in operator.attributes.items():
-            given = node.attributes.get(attribute)
-            arguments[argument] = default if given is None else _attribute(given)
+            attribute_value = node.attributes.get(attribute)
+            arguments[argument] = default if attribute_value is None else _attribute(attribute_value)
         activation = bind_named(name, arguments, self._registry)
         return None if activation is None else (activation, x)
 
@@ -193,10 +193,10 @@ class _Recogniser:
         except NotAFormulaError:
             return None
         rank = 0 if x.shape is None else len(x.shape)
-        for known in [*_own_spellings(), *_spellings(self._users, {})]:
-            arguments = known.found_in(formula)
+        for candidate in [*_own_spellings(), *_spellings(self._users, {})]:
+            arguments = candidate.arguments_in(formula)
             if arguments is not None and all(np.ndim(value) <= rank for value in arguments.values()):
-                activation = bind_named(known.name, arguments, self._registry)
+                activation = bind_named(candidate.name, arguments, self._registry)
                 if activation is not None and self._is_accepted(activation):
                     return activation
         return None
@@ -214,14 +214,16 @@ def spec_text(activation: BoundActivation, registry: ActivationRegistry) -> str:
     """Return the spec of an activation that surgery does not list: a call of a function, or a gate."""
     plain = {key: value for key, value in activation.arguments.items() if isinstance(value, (int, float, str))}
     plain.pop("channel_dim", None)
-    known = built_in() if activation.in_table else registry
-    if activation.name not in known:  # such as erfc, which is no activation
+    candidate = built_in() if activation.in_table else registry
+    if activation.name not in candidate:  # such as erfc, which is no activation
         return activation.name
-    spec = known.resolve(activation.name, **plain)
-    if known is registry or (activation.name in registry and registry.entry(activation.name) == known.entry(spec.name)):
+    spec = candidate.resolve(activation.name, **plain)
+    if candidate is registry or (
+        activation.name in registry and registry.entry(activation.name) == candidate.entry(spec.name)
+    ):
         return str(spec)
     # The name stands for something else in the registry, which may have another name for this: gelu_tanh.
-    named = registry.spec_of(known.create(spec))
+    named = registry.spec_of(candidate.create(spec))
     return str(spec if named.opaque else named)
 
 
@@ -322,7 +324,7 @@ def _cone(node: ir.Node) -> list[ir.Node]:
         producers = [v.producer() for inner in level for v in inner.inputs if v is not None]
         level = []
         for producer in producers:
-            if producer is None or producer.op_type not in _WITHIN or any(producer is known for known in cone):
+            if producer is None or producer.op_type not in _WITHIN or any(producer is candidate for candidate in cone):
                 continue
             cone.append(producer)
             level.append(producer)

@@ -77,7 +77,7 @@ def parsed_file(path: Path) -> onnx.ModelProto:
         raise ModelFileError(f"{str(path)!r} has {size} bytes; an ONNX file has at most 2 GB, with weights beside it.")
     content = path.read_bytes()
     try:
-        model = onnx.ModelProto.FromString(content)
+        model: onnx.ModelProto = onnx.ModelProto.FromString(content)
     except DecodeError as error:
         raise ModelFileError(
             f"{str(path)!r} is truncated, damaged, or no ONNX model (it begins with {content[:8]!r}). {_AGAIN}"

@@ -97,9 +97,10 @@ def bind_names(
     names: Sequence[str], inputs: Sequence[Array | Mapping[str, Array]], named: Mapping[str, Array]
 ) -> dict[str, Array]:
     """Give every input its name, in the file's order; a single mapping holds inputs by name."""
-    if len(inputs) == 1 and isinstance(inputs[0], Mapping):
-        inputs, named = (), {**inputs[0], **named}
-    in_order = dict(zip(names, inputs, strict=False))
+    only = inputs[0] if len(inputs) == 1 else None
+    if isinstance(only, Mapping):
+        inputs, named = (), {**only, **named}
+    in_order: dict[str, Any] = dict(zip(names, inputs, strict=False))
     unknown = [name for name in named if name not in names or name in in_order]
     missing = [name for name in names if name not in in_order and name not in named]
     if unknown or missing or len(inputs) > len(names):

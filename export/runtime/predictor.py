@@ -93,7 +93,7 @@ class OnnxPredictor:
         self.path = Path(path)
         if wrong := [size for size in batch_buckets if not isinstance(size, int) or size < 1]:
             raise ProviderError(f"batch_buckets={list(batch_buckets)!r}: {wrong} are no sizes. Give positive numbers.")
-        self._arguments = {
+        self._arguments: dict[str, Any] = {
             "path": self.path.absolute(),  # for another process, which may be in another folder
             "providers": providers if providers is None or isinstance(providers, str) else list(providers),
             "sess_options": sess_options,
@@ -244,8 +244,10 @@ class OnnxPredictor:
         tensor = next(filter(is_tensor, values.values()), None)
         try:
             if tensor is None:
-                run = self._cuda.run_arrays if self._cuda else lambda arrays: session.run(self.output_names, arrays)
-                outputs: list[Any] = run(values)
+                arrays: dict[str, Any] = values
+                outputs: list[Any] = (
+                    self._cuda.run_arrays(arrays) if self._cuda else session.run(self.output_names, arrays)
+                )
             else:
                 results = self._run_tensors(session, values)
                 outputs = [result if result.device == tensor.device else result.to(tensor.device) for result in results]
