@@ -250,9 +250,8 @@ def recognise(model: ir.Model, registry: ActivationRegistry | None = None) -> li
     named = registry_or_default(registry)
     specs = {id(node): spec_text(activation, named) for node, activation, _ in _matches(model, registry)}
     for node in ir.traversal.RecursiveGraphIterator(model.graph):
-        spec = _contrib(node)
-        with contextlib.suppress(LitGeluError):  # a registry without it
-            if spec is not None:
+        with contextlib.suppress(LitGeluError):  # a registry without it, or a slope that it does not take
+            if (spec := _contrib(node)) is not None:
                 specs[id(node)] = str(named.resolve(spec))
     return [
         (node, specs[id(node)])
