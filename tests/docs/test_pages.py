@@ -131,8 +131,8 @@ def calls(text):
 
 
 def test_options_are_found():
-    text = "`lit-gelu paper run --preset quick`\nlit-gelu export a --data_root b  # --not\nlit-gelu fit --x"
-    assert list(calls(text)) == [("paper run", ["--preset"]), ("export", ["--data_root"])]
+    text = "`lit-gelu activations show --json`\nlit-gelu export a --data_root b  # --not\nlit-gelu fit --x"
+    assert list(calls(text)) == [("activations show", ["--json"]), ("export", ["--data_root"])]
 
 
 @pytest.mark.parametrize("page", sorted(PAGES.keys() - {"CHANGELOG.md"}))  # which has old spellings too
