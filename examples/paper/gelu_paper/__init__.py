@@ -1,1 +1,1 @@
-"""The GELU paper's protocol: grids of runs, seeds, selection, tables and figures."""
+"""The GELU paper's experiments: grids of runs, medians over seeds, tables and figures, made with lit-gelu."""

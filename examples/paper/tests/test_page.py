@@ -1,33 +1,42 @@
-"""docs/paper.md is what its generator writes of the runs that are kept, and what it says of them is so."""
+"""docs/paper.md is what its records say, and what it says of them in words is so."""
 
-import importlib
 import json
 import lzma
 import re
 import statistics
 from collections import defaultdict
-from pathlib import Path
 
 import pytest
+from paths import DOCS
 
-from gelu_paper.protocol.published import published_curve, published_number
+from gelu_paper.page import with_blocks
+from gelu_paper.published import published_curve, published_number
+from lit_gelu.errors import ArgumentError
 
-ROOT = Path(__file__).parents[2]
-DOCS = ROOT / "docs"
 PAGE = (DOCS / "paper.md").read_text()
 # Read as any other program would, not by the package whose tables are checked here.
 RUNS = [json.loads(line) for line in lzma.decompress((DOCS / "data" / "paper_runs.jsonl.xz").read_bytes()).splitlines()]
 ARMS = ("gelu", "relu", "elu")
 
 
-@pytest.fixture
-def generator(monkeypatch):
-    monkeypatch.syspath_prepend(str(DOCS))
-    return importlib.import_module("make_paper")
+def test_the_page_is_not_stale(kept):
+    assert with_blocks(PAGE, kept) == PAGE, "Run `make -C examples/paper table`."
 
 
-def test_the_page_is_not_stale(generator):
-    assert generator.page() == PAGE, "Run `make docs`."
+def test_a_block_is_written_anew_and_the_rest_stays(kept):
+    page = "before\n<!-- gelu_paper: tweets results -->\nold\n<!-- end -->\nafter\n"
+    found = with_blocks(page, kept)
+    assert found.startswith("before\n<!-- gelu_paper: tweets results -->\n")
+    assert found.endswith("\n<!-- end -->\nafter\n")
+    assert "old" not in found
+    assert "| 12.75 |" in found
+    assert with_blocks(page, []).count("No runs yet.") == 1
+
+
+@pytest.mark.parametrize("page", ["no block", "<!-- gelu_paper: tweets curves -->\n\n<!-- end -->"])
+def test_a_page_without_a_block_or_with_an_unknown_one_is_refused(page, kept):
+    with pytest.raises(ArgumentError):
+        with_blocks(page, kept)
 
 
 def test_every_run_is_of_the_papers_protocol_and_this_package():
@@ -238,20 +247,3 @@ def test_the_figures_are_there():
     shown = re.findall(r"\]\((images/paper/[^)]+)\)", PAGE)
     assert shown
     assert all((DOCS / name).is_file() for name in shown)
-
-
-def test_runs_of_a_results_folder_are_kept_whole(generator, monkeypatch, tmp_path):
-    runs = importlib.import_module("_paper_runs")
-    monkeypatch.setattr(runs, "RECORDS", tmp_path / "kept.xz")
-    (tmp_path / "runs.jsonl").write_text("".join(f"{json.dumps(run)}\n" for run in RUNS[:2]))
-    runs.keep(tmp_path)
-    assert [json.loads(run.to_json()) for run in runs.records()] == RUNS[:2]
-
-
-def test_damaged_runs_are_not_kept(generator, monkeypatch, tmp_path):
-    runs = importlib.import_module("_paper_runs")
-    monkeypatch.setattr(runs, "RECORDS", tmp_path / "kept.xz")
-    (tmp_path / "runs.jsonl").write_text('{"key": 1}\n')
-    with pytest.raises(ValueError, match="line 1"):
-        runs.keep(tmp_path)
-    assert not (tmp_path / "kept.xz").exists()
