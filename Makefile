@@ -42,6 +42,8 @@ test-loaded: check ## The same as test, with the lowest priority and beside two 
 
 test-full: check browser rivals site links ## All tests, real data included where LIT_GELU_DATA names its folder
 	$(BIN)/pytest -n $(WORKERS)
+	$(BIN)/python -m pip install --quiet --editable 'examples/paper[dev,ray]'
+	$(BIN)/pytest examples/paper/tests
 
 # A bound without a release, or one that another dependency refuses, fails in pip: no floor is raised in silence.
 $(FLOOR)/.ready: pyproject.toml .ci/floors.py | $(READY)

@@ -8,7 +8,7 @@ from gelu_paper.records import RunRecord
 from gelu_paper.tables import KINDS, tables
 from lit_gelu.errors import ArgumentError
 
-_BLOCK = re.compile(r"(<!-- gelu_paper: ([\w ]+) -->\n).*?(\n<!-- end -->)", re.DOTALL)
+_BLOCK = re.compile(r"(<!-- gelu_paper: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def with_blocks(page: str, records: Sequence[RunRecord]) -> str:
@@ -29,7 +29,7 @@ def with_blocks(page: str, records: Sequence[RunRecord]) -> str:
     """
     if not _BLOCK.search(page):
         raise ArgumentError("The page has no block <!-- gelu_paper: EXPERIMENT KIND --> ... <!-- end -->.")
-    return _BLOCK.sub(lambda block: f"{block[1]}\n{_block(block[2], records)}\n{block[3]}", page)
+    return _BLOCK.sub(lambda block: f"{block[1]}\n{_block(block[2], records)}\n\n{block[3]}", page)
 
 
 def _block(name: str, records: Sequence[RunRecord]) -> str:

@@ -213,7 +213,8 @@ from gelu_paper.training import RunOptions
 if __name__ == "__main__":
     request.preset = lambda name: {"mnist": digits_grid.replace(digits_grid.DIGITS, epochs=3000)}
     engine = partial(by_processes, options=RunOptions(), workers=1)
-    grid.GridRunner(request.Request("quick"), Path("results"), engine, report=lambda text: print(text, flush=True)).run()
+    say = partial(print, flush=True)
+    grid.GridRunner(request.Request("quick"), Path("results"), engine, report=say).run()
 """
 
 
@@ -248,9 +249,8 @@ def test_ray_makes_what_this_process_makes_and_hands_errors_on():
     cells = [cell_of("gelu"), cell_of("relu")]
     model = {"class_path": "lit_gelu.tasks.Nothing", "init_args": {}}
     broken = replace(cells[0], key="broken", config={**cells[0].config, "model": model})
-    found = dict(
-        (cell.key, outcome) for cell, outcome in by_ray([*cells, broken], RunOptions(), workers=2, address=None, gpus=0)
-    )
+    outcomes = by_ray([*cells, broken], RunOptions(), workers=2, address=None, gpus=0)
+    found = {cell.key: outcome for cell, outcome in outcomes}
     assert isinstance(found.pop("broken"), AttributeError)
     assert {key: without_times(one) for key, one in found.items()} == {
         cell.key: without_times(train(cell, RunOptions())) for cell in cells
