@@ -107,7 +107,5 @@ SMOKES = {
     "tensorboard": _command(_LOGGED, "logs/v/hparams.yaml"),
     "speech": Smoke(("-c", _WAVE)),
     "notebook": Smoke(("-c", "import ipykernel, ipywidgets, matplotlib, nbclient, sklearn"), is_asked_for=False),
-    "all": Smoke(
-        ("-c", "import matplotlib, nbclient, shtab, sklearn, soundfile, tensorboard"), is_asked_for=False
-    ),
+    "all": Smoke(("-c", "import matplotlib, nbclient, shtab, sklearn, soundfile, tensorboard"), is_asked_for=False),
 }
