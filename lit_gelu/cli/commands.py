@@ -31,8 +31,6 @@ COMMANDS = {
     "paper table": "lit_gelu.cli.paper.table",
     "paper figures": "lit_gelu.cli.paper.figures",
     "paper merge": "lit_gelu.cli.paper.merge",
-    "replicas": "lit_gelu.cli.replicas",
-    "replicas extract": "lit_gelu.cli.replicas.extract",
     "new": "lit_gelu.cli.new",
     "demo": "lit_gelu.cli.demo",
     "completion": "lit_gelu.cli.completion",

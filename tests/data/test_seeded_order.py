@@ -6,14 +6,28 @@ import warnings
 import pytest
 import torch
 from lightning.pytorch import Callback, seed_everything
-from replica_runs import Samples
 from small_task import quiet_trainer
 from torch.utils.data import RandomSampler
 
 from lit_gelu.callbacks import ExactResume
-from lit_gelu.data import CorruptDataError, DataArgumentError, DigitsData
+from lit_gelu.data import CorruptDataError, DataArgumentError, DigitsData, InMemoryDataModule
+from lit_gelu.data.in_memory import InMemorySamples
 from lit_gelu.data.seeded_order import SeededDataLoader, SeededSampler, order_of_epoch
 from lit_gelu.tasks import MNISTClassifier, TweetTagger
+
+
+class Samples(InMemoryDataModule):
+    """Samples that are given."""
+
+    def __init__(self, tensors, batch_size):
+        super().__init__(batch_size)
+        self.samples = InMemorySamples(*tensors)
+
+    def load_train_and_val(self):
+        return self.samples, InMemorySamples(*(tensor[:0] for tensor in self.samples.tensors))
+
+    def load_test(self):
+        return self.samples
 
 
 def loader(samples=23, batch_size=5):
