@@ -7,11 +7,9 @@ import onnx
 import pytest
 import torch
 from child_processes import run_warm
-from cifar_arrays import write_arrays
 from colour_images import ColourData
 from small_task import quiet_trainer
 
-from lit_gelu.data import CIFAR100Data
 from lit_gelu.export import check_parity, export_onnx
 from lit_gelu.tasks import CIFAR100WideResNet
 
@@ -50,31 +48,6 @@ def test_checkpoint_and_export(tmp_path, options):
     assert report.passed
     kinds = {node.op_type for node in onnx.load(path).graph.node}
     assert not {"Dropout", "RandomUniform", "RandomUniformLike", "Bernoulli"} & kinds
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("block", ["paper", "original"])
-def test_the_full_net_exports_with_parity_from_its_checkpoint(tmp_path, block):
-    _, checkpoint = trained(tmp_path, blocks_per_stage=6, width_factor=4, block=block)
-    loaded = CIFAR100WideResNet.load_from_checkpoint(checkpoint, weights_only=True)
-    path = tmp_path / "net.onnx"
-    export_onnx(loaded, path)
-    assert check_parity(loaded, path, ColourData(classes=100)).passed
-
-
-def test_exports_with_the_preprocessing_in_front(tmp_path):
-    arrays = write_arrays(tmp_path / "cifar100.npz", 50, 8, 100)
-    data = CIFAR100Data(tmp_path)
-    model = CIFAR100WideResNet(**SMALL).eval()
-    path = tmp_path / "raw.onnx"
-    export_onnx(model, path, preprocessing=data.preprocessing())
-    import onnxruntime
-
-    pixels = torch.from_numpy(arrays["x_test"].transpose(0, 3, 1, 2).copy())
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    (logits,) = session.run(None, {session.get_inputs()[0].name: pixels.numpy()})
-    data.setup("test")
-    torch.testing.assert_close(torch.from_numpy(logits), model(data.test_set.images).detach(), rtol=1e-4, atol=1e-4)
 
 
 def test_bfloat16_autocast_and_channels_last(tmp_path):

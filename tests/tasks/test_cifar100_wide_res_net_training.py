@@ -1,7 +1,6 @@
 """CIFAR100WideResNet: its penalty, optimizers, schedule and logged loss."""
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,7 +16,6 @@ from lit_gelu.tasks import CIFAR100WideResNet
 from lit_gelu.tasks.lasagne_batch_norm import LasagneBatchNorm
 from lit_gelu.tasks.optimizers import LasagneNesterovSGD
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL = {"blocks_per_stage": 1, "width_factor": 1}
 
 

