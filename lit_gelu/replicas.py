@@ -41,6 +41,7 @@ from lit_gelu.data.in_memory import InMemorySamples
 from lit_gelu.errors import ArgumentError, UnsupportedRunError
 from lit_gelu.random_states import RandomState, seeded
 from lit_gelu.sandbox import evaluation_mode
+from lit_gelu.tasks.activation_task import ActivationTask
 from lit_gelu.tasks.noise import adds_noise
 
 __all__ = ["MembersDifferError", "NotReplicableError", "ReplicaArgumentError", "ReplicaDataModule", "ReplicaGroup"]
@@ -48,7 +49,7 @@ __all__ = ["MembersDifferError", "NotReplicableError", "ReplicaArgumentError", "
 ReplicaArgumentError = MembersDifferError = ArgumentError
 NotReplicableError = UnsupportedRunError
 
-# Attributes of a member that no training step reads: if one does, the template lacks it, and members are looped over.
+# What members of a stack may differ in. If a training step reads it, the template lacks it, and the members are looped.
 _READ_BY_OPTIMIZERS = frozenset({"learning_rate", "lr", "momentum", "beta1", "weight_decay"})
 _ACTIVATION_NAMES = frozenset({"activation", "activation_spec"})
 # What torch, Lightning and `ActivationTask` note in a module, which says nothing of what it computes.
@@ -395,7 +396,6 @@ class ReplicaGroup(LightningModule):
         if len(self._configured) == len(self.replicas):
             own = self._configured[replica]
             replaced["optimizers"] = lambda use_pl_optimizer=True: own.optimizer  # noqa: ARG005 - Lightning's name
-            replaced["lr_schedulers"] = lambda: own.scheduler
         attributes.update(replaced)
         try:
             with self.random_states[replica].going_on():
@@ -537,12 +537,6 @@ class _Configured:
     optimizer: Optimizer
     schedulers: list[LRSchedulerConfig]
 
-    @property
-    def scheduler(self) -> Any:
-        """The schedulers as ``LightningModule.lr_schedulers`` returns them."""
-        each = [config.scheduler for config in self.schedulers]
-        return each[0] if len(each) == 1 else each or None
-
 
 def configured(member: LightningModule) -> _Configured:
     """Return the one optimizer that a member configures, and its schedulers.
@@ -568,8 +562,9 @@ class _MemberOptimizers(Optimizer):
         groups = [group for optimizer in members for group in optimizer.param_groups]
         super().__init__([{"params": group["params"]} for group in groups], {})
         self.members, self.param_groups = members, groups
-        for group in groups:
-            _take_fused_kernel(group)
+        for optimizer in members:
+            if type(optimizer) in {torch.optim.Adam, torch.optim.AdamW}:
+                _take_fused_kernel(optimizer)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override] # torch has overloads
         """Compute all gradients, and step every member."""
@@ -586,12 +581,13 @@ class _MemberOptimizers(Optimizer):
         return {"members": [optimizer.state_dict() for optimizer in self.members]}
 
 
-def _take_fused_kernel(group: dict[str, Any]) -> None:
-    """Let a group of one of torch's optimizers be stepped by one kernel, unless its options say something else."""
-    parameters: list[Tensor] = group["params"]
-    is_free = "fused" in group and group["fused"] is None and group.get("foreach") is None
-    if is_free and not group.get("differentiable") and not group.get("capturable"):
-        group["fused"] = all(p.is_floating_point() and p.device.type in {"cpu", "cuda"} for p in parameters) or None
+def _take_fused_kernel(optimizer: Optimizer) -> None:
+    """Let all parameters of a group be stepped by one kernel of torch's, unless the options say something else."""
+    for group in optimizer.param_groups:
+        parameters: list[Tensor] = group["params"]
+        can = all(p.is_floating_point() and p.device.type in {"cpu", "cuda"} for p in parameters)
+        if can and not any(group[option] for option in ("fused", "foreach", "capturable", "differentiable")):
+            group["fused"] = True if group["fused"] is None else group["fused"]
 
 
 class _MemberSchedulers:
@@ -698,7 +694,11 @@ class _Stack:
             template = self._make_template()
             before = _contents(template)
             losses = self._at_once(batch, batch_idx)
-            changed = [name for name, value in _contents(template).items() if before.get(name) != value]
+            changed = [
+                name
+                for name, (value, size) in _contents(template).items()
+                if name not in before or before[name][0] is not value or before[name][1] != size
+            ]
             changed += ["buffers"] * any(not torch.equal(buffer, content) for buffer, content in buffers)
             changed += ["the global random numbers"] * (outside != RandomState.now())
             _refuse_if(bool(changed), f"the training step changes {', '.join(changed[:1])}")
@@ -730,7 +730,11 @@ class _Stack:
         for path, module in list(template.named_modules()):
             if isinstance(module, Metric | MetricCollection):
                 _put(template, path, _NoMetric())
-        for name in _differing([vars(member) for member in self.members], _READ_BY_OPTIMIZERS):
+        # A task reads its spec to see whether its activation is noisy, which members of a stack agree in.
+        unread = _READ_BY_OPTIMIZERS | _ACTIVATION_NAMES - {
+            "activation_spec" if isinstance(first, ActivationTask) else ""
+        }
+        for name in _differing([vars(member) for member in self.members], unread):
             del vars(template)[name]
         for name in _differing([member.hparams for member in self.members], first.hparams):
             del template.hparams[name]
@@ -845,10 +849,10 @@ def _equal(one: Any, other: Any) -> bool:
     return dataclasses.is_dataclass(one) and bool(one == other)
 
 
-def _contents(step: _Step) -> dict[str, tuple[Any, ...]]:
-    """Return what every attribute of a template is, so that a change of one, or of a container's size, is seen."""
+def _contents(step: _Step) -> dict[str, tuple[Any, int]]:
+    """Return every attribute of a template, and its size, so that what is put in its place or added to it is seen."""
     return {
-        f"{path}.{name}": (id(value), len(value) if isinstance(value, list | dict | set) else 0)
+        f"{path}.{name}": (value, len(value) if isinstance(value, list | dict | set) else 0)
         for path, module in step.member.named_modules()
         for name, value in vars(module).items()
     }

@@ -7,7 +7,7 @@ import torch
 from lightning.pytorch import seed_everything
 from lightning.pytorch.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
-from replica_nets import Net, Samples, train_alone, train_group, trainer
+from replica_nets import SIZE, Net, Samples, train_alone, train_group, trainer
 from torch import nn
 from torch.nn import functional
 from torch.optim import lr_scheduler
@@ -17,6 +17,7 @@ from lit_gelu.replicas import ReplicaDataModule, ReplicaGroup
 from lit_gelu.tasks import MNISTAutoencoder, TweetTagger
 
 CLOSE = 1e-8  # in float64
+FULL = pytest.mark.full
 
 
 def assert_as_alone(build, cells, seeds, data=Samples, **options):
@@ -32,7 +33,7 @@ def assert_as_alone(build, cells, seeds, data=Samples, **options):
     return group
 
 
-@pytest.mark.parametrize("keep", [1.0, 0.5])
+@pytest.mark.parametrize("keep", [pytest.param(1.0, marks=FULL), 0.5])
 def test_eight_members_of_mixed_cells_end_as_their_runs_alone(keep):
     named = ["gelu", "relu", "elu", "silu", "prelu", "swish(learnable=True)", "gelu_tanh", "zero_identity_map"]
     rates = [1e-3, 1e-4, 3e-3, 1e-3, 1e-2, 1e-3, 1e-2, 1e-3]
@@ -169,6 +170,34 @@ class Scaled(Net):
         return super().forward(inputs) * self.scale
 
 
+class ByName(Net):
+    def __init__(self, activation):
+        super().__init__(nn.Identity)
+        self.activation = activation
+
+    def forward(self, inputs):
+        return self.last(getattr(functional, self.activation)(self.first(inputs)))
+
+
+class Counts(Net):
+    steps = 1000.0
+
+    def training_step(self, batch, batch_idx):
+        self.steps += 1
+        return super().training_step(batch, batch_idx) * self.steps
+
+
+class Embedded(Net):
+    """Sparse gradients, which no fused kernel takes."""
+
+    def __init__(self):
+        super().__init__(configure=lambda module: torch.optim.SGD(module.parameters(), lr=0.1))
+        self.embedding = nn.Embedding(4, SIZE, sparse=True)
+
+    def forward(self, inputs):
+        return super().forward(self.embedding((3 * inputs[:, 0]).long()))
+
+
 def in_a_layer(layer):
     return lambda **cell: Net(layer, **cell)
 
@@ -180,27 +209,32 @@ def in_a_layer(layer):
         pytest.param(Net, [{"layer": nn.ReLU}, {"layer": nn.Softplus}], True, id="layers"),
         pytest.param(Net, [{"layer": nn.PReLU}, {"layer": nn.ReLU6}], True, id="prelu"),
         pytest.param(in_a_layer(nn.Dropout), [{}, {}], True, id="dropout"),
-        pytest.param(in_a_layer(Attention), [{}, {}], True, id="attention"),
-        pytest.param(Tied, [{}, {}], True, id="tied"),
-        pytest.param(Frozen, [{}, {}], True, id="frozen"),
-        pytest.param(Wide, [{"width": 4}, {"width": 5}], False, id="widths"),
+        pytest.param(in_a_layer(Attention), [{}, {}], True, id="attention", marks=FULL),
+        pytest.param(Tied, [{}, {}], True, id="tied", marks=FULL),
+        pytest.param(Frozen, [{}, {}], True, id="frozen", marks=FULL),
+        pytest.param(Wide, [{"width": 4}, {"width": 5}], False, id="widths", marks=FULL),
         pytest.param(in_a_layer(lambda: nn.BatchNorm1d(8)), [{}, {}], False, id="batch norm"),
-        pytest.param(Net, [{"layer": nn.Tanh}, {"layer": lambda: nn.BatchNorm1d(8)}], False, id="norm or not"),
-        pytest.param(in_a_layer(FunctionalDropout), [{}, {}], False, id="functional dropout"),
+        pytest.param(
+            Net, [{"layer": nn.Tanh}, {"layer": lambda: nn.BatchNorm1d(8)}], False, id="norm or not", marks=FULL
+        ),
+        pytest.param(in_a_layer(FunctionalDropout), [{}, {}], False, id="functional dropout", marks=FULL),
         pytest.param(in_a_layer(Branching), [{}, {}], False, id="branching"),
-        pytest.param(in_a_layer(Drawing), [{}, {}], False, id="drawing"),
+        pytest.param(in_a_layer(Drawing), [{}, {}], False, id="drawing", marks=FULL),
         pytest.param(Net, [{"layer": Drawing}, {"layer": nn.Tanh}], False, id="drawing or not"),
         pytest.param(in_a_layer(Counting), [{}, {}], False, id="counting"),
-        pytest.param(Remembering, [{}, {}], False, id="remembering"),
+        pytest.param(Remembering, [{}, {}], False, id="remembering", marks=FULL),
         pytest.param(Collecting, [{}, {}], False, id="collecting"),
-        pytest.param(WithMetric, [{}, {}], False, id="metric"),
-        pytest.param(Penalised, [{"learning_rate": 0.1}, {"learning_rate": 0.5}], False, id="attribute"),
+        pytest.param(WithMetric, [{}, {}], False, id="metric", marks=FULL),
+        pytest.param(Penalised, [{"learning_rate": 0.1}, {"learning_rate": 0.5}], False, id="attribute", marks=FULL),
         pytest.param(
             PenalisedByHyperParameter, [{"learning_rate": 0.1}, {"learning_rate": 0.5}], False, id="hyper-parameter"
         ),
-        pytest.param(Hooked, [{}, {}], False, id="hook"),
+        pytest.param(Hooked, [{}, {}], False, id="hook", marks=FULL),
         pytest.param(Choosing, [{}, {}], False, id="later"),
-        pytest.param(Scaled, [{"scale": 2.0}, {"scale": 3.0}], False, id="other attributes"),
+        pytest.param(ByName, [{"activation": "relu"}, {"activation": "gelu"}], False, id="by name"),
+        pytest.param(Counts, [{}, {}], False, id="counts"),
+        pytest.param(Embedded, [{}, {}], False, id="sparse", marks=FULL),
+        pytest.param(Scaled, [{"scale": 2.0}, {"scale": 3.0}], False, id="other attributes", marks=FULL),
     ],
 )
 def test_members_of_any_kind_end_as_their_runs_alone(build, cells, at_once):
@@ -260,9 +294,11 @@ def two_groups(module):
 @pytest.mark.parametrize(
     "configure",
     [
-        pytest.param(two_groups, id="two parameter groups"),
-        pytest.param(lambda module: torch.optim.RMSprop(module.parameters(), lr=0.01), id="RMSprop"),
-        pytest.param(with_scheduler(lambda _, optimizer: lr_scheduler.StepLR(optimizer, 1, 0.5)), id="each epoch"),
+        pytest.param(two_groups, id="two parameter groups", marks=FULL),
+        pytest.param(lambda module: torch.optim.RMSprop(module.parameters(), lr=0.01), id="RMSprop", marks=FULL),
+        pytest.param(
+            with_scheduler(lambda _, optimizer: lr_scheduler.StepLR(optimizer, 1, 0.5)), id="each epoch", marks=FULL
+        ),
         pytest.param(with_scheduler(by_steps, interval="step"), id="each step"),
         pytest.param(
             with_scheduler(
@@ -288,15 +324,15 @@ def test_optimizers_and_schedules_are_the_members_own(configure):
     "options",
     [
         {"max_steps": 11, "max_epochs": -1},
-        {"limit_train_batches": 3},
+        pytest.param({"limit_train_batches": 3}, marks=FULL),
         {"accumulate_grad_batches": 2},
         {"gradient_clip_val": 0.05},
-        {"gradient_clip_val": 0.01, "gradient_clip_algorithm": "value"},
+        pytest.param({"gradient_clip_val": 0.01, "gradient_clip_algorithm": "value"}, marks=FULL),
         {"val_check_interval": 3},
-        {"check_val_every_n_epoch": 2, "max_epochs": 4},
-        {"limit_val_batches": 0},
-        {"num_sanity_val_steps": 0},
-        {"fast_dev_run": 3},
+        pytest.param({"check_val_every_n_epoch": 2, "max_epochs": 4}, marks=FULL),
+        pytest.param({"limit_val_batches": 0}, marks=FULL),
+        pytest.param({"num_sanity_val_steps": 0}, marks=FULL),
+        pytest.param({"fast_dev_run": 3}, marks=FULL),
     ],
     ids=str,
 )

@@ -95,16 +95,6 @@ def test_optimizers_and_their_groups(name, momentum):
     assert len(first["params"]) + len(second["params"]) == len(list(model.parameters()))
 
 
-def test_the_papers_schedule_without_a_trainer(paper):
-    schedule = paper.configure_optimizers()["lr_scheduler"]
-    assert schedule["interval"] == "step"
-    factor = schedule["scheduler"].lr_lambdas[0]
-    for step in (0, 1, 19_531, 39_049):
-        expected = 0.05 * (1 + math.cos(math.pi * step / 39_062.5))
-        assert 0.1 * factor(step) == pytest.approx(expected, rel=1e-6, abs=0)
-    assert 0.1 * factor(39_049) == pytest.approx(3e-8, rel=0.05)
-
-
 def learning_rates(folder):
     rows = (folder / "csv" / "version_0" / "metrics.csv").read_text().splitlines()
     column = next(index for index, name in enumerate(rows[0].split(",")) if name.startswith("lr-") and "/pg1" in name)

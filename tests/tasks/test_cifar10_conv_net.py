@@ -234,38 +234,6 @@ def test_the_learning_rate_may_fall_step_by_step(tmp_path):
         quiet_trainer(max_epochs=-1, max_steps=-1, limit_val_batches=0).fit(model, datamodule=ColourData())
 
 
-@pytest.mark.parametrize("interrupted_after", [1, 2, 3])
-def test_resuming_gives_the_weights_of_an_uninterrupted_run(tmp_path, interrupted_after):
-    """Of four epochs, beta1 changes after two."""
-
-    def train(epochs, resume=None):
-        torch.manual_seed(0)
-        model, data = CIFAR10ConvNet(channels=SMALL, epochs=4, keep=1.0, noise=0.0), ColourData()
-        data.setup("fit")
-        data.train_dataloader = lambda: data.val_dataloader()  # in order: no shuffle to restore
-        trainer = quiet_trainer(max_epochs=epochs, limit_val_batches=0)
-        trainer.fit(model, datamodule=data, ckpt_path=resume)
-        return model, trainer
-
-    whole, _ = train(4)
-    _, part = train(interrupted_after)
-    part.save_checkpoint(tmp_path / "part.ckpt")
-    resumed, trainer = train(4, resume=tmp_path / "part.ckpt")
-    assert trainer.optimizers[0].param_groups[0]["betas"] == (0.5, 0.999)
-    for ours, reference in zip(resumed.state_dict().values(), whole.state_dict().values(), strict=True):
-        assert torch.equal(ours, reference)
-
-
-def test_channels_last_changes_nothing_but_the_layout():
-    torch.manual_seed(0)
-    last, first = CIFAR10ConvNet(channels=(8, 8)), CIFAR10ConvNet(channels=(8, 8), channels_last=False)
-    first.load_state_dict(last.state_dict())
-    assert last.features[1].conv.weight.is_contiguous(memory_format=torch.channels_last)
-    assert first.features[1].conv.weight.is_contiguous()
-    images = torch.randn(4, 3, 32, 32)
-    torch.testing.assert_close(last.eval()(images), first.eval()(images), rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("lasagne_bn", [False, True])
 def test_a_step_in_mixed_16_bit_precision(lasagne_bn):
     torch.manual_seed(0)
@@ -277,9 +245,3 @@ def test_a_step_in_mixed_16_bit_precision(lasagne_bn):
     assert not torch.equal(model.features[0].conv.weight, before["features.0.conv.weight"])
     assert math.isfinite(trainer.logged_metrics["train_loss"].item())
     assert model.features[0].conv.weight.is_contiguous(memory_format=torch.channels_last)
-
-
-def test_activations_with_parameters_for_each_channel():
-    model = CIFAR10ConvNet("swish(learnable=True, channels='infer', channel_dim=1)", channels=SMALL)
-    assert [layer.activation.log_scale.numel() for layer in conv_layers(model)] == [4] * 3 + [6] * 6
-    assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 10)

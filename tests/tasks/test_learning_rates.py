@@ -1,7 +1,5 @@
 """The CIFAR-10 net's schedule at the epochs that the paper's code names, and as a scheduler of torch."""
 
-import math
-
 import pytest
 import torch
 from lightning.pytorch import LightningModule
@@ -16,7 +14,6 @@ from lit_gelu.tasks.learning_rates import (
     beta1_of_halves,
     constant_then_linear,
     cosine_factor,
-    cosine_schedule,
     steps_per_epoch,
 )
 
@@ -26,16 +23,6 @@ NAMED_EPOCHS = {0: 1, 1: 1, 99: 1, 100: 1, 101: 0.99, 150: 0.5, 198: 0.02, 199: 
 @pytest.mark.parametrize(("epoch", "factor"), NAMED_EPOCHS.items())
 def test_the_factor_at_named_epochs(epoch, factor):
     assert constant_then_linear(epoch, 200) == pytest.approx(factor, abs=1e-12)
-
-
-def test_other_lengths_turn_at_their_half():
-    assert [constant_then_linear(epoch, 4) for epoch in range(4)] == [1, 1, 1, 0.5]
-    assert [beta1_of_halves(epoch, 4) for epoch in range(4)] == [0.9, 0.9, 0.5, 0.5]
-    assert [constant_then_linear(epoch, 5) for epoch in range(5)] == pytest.approx([1, 1, 1, 0.8, 0.4])
-    assert [beta1_of_halves(epoch, 5) for epoch in range(5)] == [0.9, 0.9, 0.9, 0.5, 0.5]
-    assert constant_then_linear(0, 1) == 1
-    # Step by step the last factor is nearer to 0 than any named epoch's.
-    assert constant_then_linear(99_999, 100_000) == pytest.approx(2e-5)
 
 
 def optimizer_and_schedule(periods):
@@ -85,19 +72,6 @@ def test_the_papers_learning_rates_against_mpmath(step):
     with mp.workdps(30):
         expected = float(mp.mpf("0.05") * (1 + mp.cos(mp.pi * step / mp.mpf("39062.5"))))
     assert 0.1 * cosine_factor(step, 39_062.5) == pytest.approx(expected, rel=1e-7, abs=0)
-
-
-def test_the_scheduler_follows_the_factor():
-    weight = torch.nn.Parameter(torch.zeros(1))
-    optimizer = torch.optim.SGD(
-        [{"params": [weight]}, {"params": [torch.nn.Parameter(torch.zeros(1))], "lr": 3.0}], lr=1.0
-    )
-    schedule = cosine_schedule(optimizer, 6.4)
-    for step in range(9):
-        factor = (1 + math.cos(math.pi * min(step / 6.4, 1))) / 2
-        assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([factor, 3 * factor])
-        optimizer.step()
-        schedule.step()
 
 
 class Asking(LightningModule):

@@ -141,11 +141,6 @@ def test_what_was_never_registered_trains_but_is_refused_in_checkpoints(tmp_path
     assert not list(tmp_path.rglob("*.ckpt"))
 
 
-@pytest.mark.parametrize("shape", [(4, 784), (4, 28, 28), (0, 1, 28, 28)])
-def test_other_layouts_of_the_same_pixels(shape):
-    assert MNISTClassifier()(torch.zeros(shape)).shape == (shape[0], 10)
-
-
 def test_learns_the_digits():
     torch.manual_seed(0)
     model, data = MNISTClassifier(), DigitsData()

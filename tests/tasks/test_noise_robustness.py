@@ -12,7 +12,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lit_gelu.data import MNISTData
 from lit_gelu.tasks import MNISTClassifier, TaskArgumentError, TaskInputError, noise_robustness
-from lit_gelu.tasks.noise_robustness import noise_robustness_of_each
 
 
 class Recorder(nn.Module):
@@ -121,16 +120,6 @@ def correlation(a, b):
     return np.corrcoef(a.flatten().numpy(), b.flatten().numpy())[0, 1]
 
 
-@pytest.mark.parametrize("batch_size", [1, 4, 21])
-def test_figures_do_not_depend_on_the_batch_size(batch_size):
-    net, (inputs, labels) = small_net(), samples()
-    whole = noise_robustness(net, (inputs, labels), [0, 1, 2], draws=2)
-    loader = DataLoader(TensorDataset(inputs, labels), batch_size=batch_size)
-    parts = noise_robustness(net, loader, [0, 1, 2], draws=2)
-    assert parts.error == whole.error
-    assert parts.loss == pytest.approx(whole.loss, rel=1e-5)
-
-
 def test_without_noise_it_is_the_ordinary_test_error():
     torch.manual_seed(0)
     model, data = MNISTClassifier(keep=0.5, hidden_layers=2), SmallData()
@@ -170,51 +159,6 @@ def test_module_and_random_state_are_left_alone():
     assert torch.equal(inputs, before)
     assert all(parameter.grad is None for parameter in model.parameters())
     assert torch.is_grad_enabled()
-
-
-def test_a_diverged_net_has_no_finite_loss_and_no_warning():
-    net, (inputs, labels) = small_net(), samples()
-    with torch.no_grad():
-        net[4].bias[0] = torch.inf
-    curves = noise_robustness(net, (inputs, labels), [0, 1], draws=2)
-    assert not any(math.isfinite(loss) for loss in curves.loss)
-    assert all(math.isnan(spread) for spread in curves.loss_spread)
-
-
-class Drawing(nn.Module):
-    """Draws in evaluation, too, and counts."""
-
-    def __init__(self, factor):
-        super().__init__()
-        self.net, self.factor = small_net(), factor
-        self.register_buffer("calls", torch.zeros(()))
-
-    def forward(self, inputs):
-        self.calls += 1
-        return self.net(inputs) + self.factor * self.calls * torch.randn(len(inputs), 1)
-
-
-def test_several_modules_have_the_curves_that_each_has_alone():
-    modules = [small_net(), Drawing(1.0), nn.Sequential(small_net(), nn.Dropout()), Drawing(3.0)]
-    data, options = samples(), {"levels": [0, 0.5, 2.0], "draws": 2, "seed": 3}
-    before = torch.get_rng_state()
-    alone = [noise_robustness(module, data, **options) for module in modules]
-    assert noise_robustness_of_each(modules, data, **options) == alone
-    assert torch.equal(torch.get_rng_state(), before)
-    assert [float(module.calls) for module in modules if isinstance(module, Drawing)] == [0, 0]
-    assert all(module.training for module in modules)
-
-
-def test_outputs_that_come_at_once_have_the_same_curves():
-    modules, data = [small_net(), small_net()], samples()
-    options = {"levels": [0, 0.5, 2.0], "draws": 2, "seed": 3}
-    found = noise_robustness_of_each(
-        modules, data, **options, together=lambda inputs: torch.stack([module(inputs) for module in modules])
-    )
-    for one, other in zip(found, noise_robustness_of_each(modules, data, **options), strict=True):
-        assert one.error == other.error
-        np.testing.assert_allclose(one.loss, other.loss, rtol=1e-12)
-        np.testing.assert_allclose(one.loss_spread, other.loss_spread, rtol=1e-9, atol=1e-15)
 
 
 class OnlyValidation(LightningDataModule):

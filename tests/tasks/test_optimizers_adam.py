@@ -90,13 +90,3 @@ def test_parameters_without_a_gradient_stay_and_count_their_own_steps():
         assert (late.item() == 1) == (step < 2)
     # The first step of any parameter is lr * g / sqrt(g^2 + eps), whenever it comes.
     assert late.item() == pytest.approx(1 - 0.1 / math.sqrt(1 + 1e-8))
-
-
-def test_no_value_is_read_back_from_the_device():
-    """Tensors on the meta device have no values: reading one (`.item()`, a comparison) would raise."""
-    param = nn.Parameter(torch.empty(3, 4, device="meta"))
-    optimizer = AdamEpsilonInsideRoot([param])
-    for _ in range(2):
-        param.grad = torch.empty(3, 4, device="meta")
-        optimizer.step()
-    assert optimizer.state[param]["step"] == 2

@@ -82,11 +82,3 @@ def test_parameters_without_gradient_stay_and_gradients_are_not_changed():
     assert used.grad.eq(1).all()
     optimizer.zero_grad()
     optimizer.step()
-
-
-def test_the_velocity_has_the_parameters_memory_order():
-    weight = nn.Parameter(torch.randn(4, 3, 3, 3).to(memory_format=torch.channels_last))
-    optimizer = LasagneNesterovSGD([weight])
-    weight.grad = torch.randn_like(weight)
-    optimizer.step()
-    assert optimizer.state[weight]["velocity"].stride() == weight.stride()

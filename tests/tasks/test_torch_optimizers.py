@@ -7,8 +7,6 @@ from small_task import SmallData, quiet_trainer
 from torch import nn
 
 from lit_gelu.tasks import (
-    CIFAR10ConvNet,
-    CIFAR100WideResNet,
     MNISTClassifier,
     TaskArgumentError,
 )
@@ -78,18 +76,6 @@ def test_steps_of_gradient_descent(fused, momentum):
     assert ("_fused_sgd_" in seen.names) is fused
     for found, weight in zip(parameters, wanted, strict=True):
         torch.testing.assert_close(found.detach(), weight, rtol=0, atol=1e-13)
-
-
-def test_the_cifar_nets_have_it_with_torch_s_optimizers():
-    net = CIFAR10ConvNet(channels=(4, 6), optimizer="torch", fused_optimizer=True)
-    (group,) = net.configure_optimizers()["optimizer"].param_groups
-    assert (group["fused"], group["eps"]) == (True, 1e-4)
-    wide = CIFAR100WideResNet(blocks_per_stage=1, width_factor=1, optimizer="torch", fused_optimizer=True)
-    groups = wide.configure_optimizers()["optimizer"].param_groups
-    assert [(group["fused"], group["nesterov"], group["weight_decay"]) for group in groups] == [
-        (True, True, 1e-3),
-        (True, True, 0),
-    ]
 
 
 def test_devices_without_it_are_refused():

@@ -57,29 +57,6 @@ def test_images_are_scaled_and_whitened_by_the_training_images(root, tmp_path):
     assert data.train_dataloader().batch_size == 100
 
 
-@pytest.mark.full
-@few
-def test_whitening_is_fitted_to_all_training_images_even_if_few_are_trained_on(root, tmp_path):
-    whole = CIFAR10Data(root, cache=tmp_path)
-    few_of_them = CIFAR10Data(root, cache=tmp_path, train_samples=12, test_samples=5, batch_size=4)
-    for data in (whole, few_of_them):
-        data.setup()
-    assert (len(few_of_them.train_set), len(few_of_them.test_set)) == (12, 5)
-    torch.testing.assert_close(few_of_them.train_set.images, whole.train_set.images[:12])
-    torch.testing.assert_close(few_of_them.test_set.images, whole.test_set.images[:5])
-    assert len(list(tmp_path.iterdir())) == 1
-
-    held_out = CIFAR10Data(root, cache=tmp_path, train_samples=12, validation=4, batch_size=4)
-    held_out.setup("fit")
-    step = held_out.preprocessing()[1]
-    rows = torch.from_numpy(scaled(root, "x_train"))
-    pixels = held_out.val_set.images.reshape(4, -1).double() @ step.matrix.double().inverse() + step.mean
-    is_held_out = (torch.cdist(rows, pixels) < 1e-2).any(dim=1)
-    assert is_held_out.sum() == 4
-    assert not is_held_out[12:].any()
-    torch.testing.assert_close(step.mean, rows[~is_held_out].mean(dim=0).float())
-
-
 def test_a_whitening_of_too_few_images_is_warned_of(root, tmp_path):
     data = CIFAR10Data(root, cache=tmp_path)
     with pytest.warns(UserWarning, match="images"):

@@ -62,20 +62,6 @@ def test_another_source_or_other_settings_have_another_file(corpus, tmp_path, mo
     assert equal(frames, compute_frames(sentences))
 
 
-def damaged(path, how):
-    content = path.read_bytes()
-    if how == "truncated":
-        path.write_bytes(content[: len(content) // 2])
-    elif how == "empty":
-        path.write_bytes(b"")
-    elif how == "a flipped byte":
-        path.write_bytes(content[:500] + bytes([content[500] ^ 255]) + content[501:])
-    else:
-        with np.load(path) as file:
-            arrays = dict(file)
-        np.savez(path, **SPOILT[how](arrays))
-
-
 SPOILT = {
     "other shapes": lambda arrays: arrays | {"features": arrays["features"][1:]},
     "doubles": lambda arrays: arrays | {"features": arrays["features"].astype(float)},
@@ -85,31 +71,6 @@ SPOILT = {
     "negative lengths": lambda arrays: arrays | {"lengths": -arrays["lengths"]},
     "another array": lambda arrays: arrays | {"others": np.zeros(1)},
 }
-
-
-@pytest.mark.parametrize("how", ["truncated", "empty", "a flipped byte", *SPOILT])
-def test_a_damaged_file_is_computed_anew(corpus, tmp_path, caplog, how):
-    sentences = find_sentences(corpus)
-    computed = cached_frames(sentences, corpus, tmp_path / "kept")
-    (path,) = (tmp_path / "kept").iterdir()
-    damaged(path, how)
-    with caplog.at_level("INFO"):
-        assert equal(cached_frames(sentences, corpus, tmp_path / "kept"), computed)
-    assert "is damaged; what it held is computed anew" in caplog.text
-    caplog.clear()
-    assert equal(cached_frames(sentences, corpus, tmp_path / "kept"), computed)
-    assert not caplog.text
-
-
-def test_a_write_that_fails_leaves_no_file(corpus, tmp_path, monkeypatch):
-    def half(path, **arrays):
-        path.write_bytes(b"half")
-        raise MemoryError
-
-    monkeypatch.setattr(np, "savez", half)
-    with pytest.raises(MemoryError):
-        cached_frames(find_sentences(corpus), corpus, tmp_path / "kept")
-    assert not list((tmp_path / "kept").iterdir())
 
 
 def test_phones_beyond_the_audio(corpus):
