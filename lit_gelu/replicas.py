@@ -104,7 +104,7 @@ class ReplicaGroup(LightningModule):
         >>> from lit_gelu.tasks import TweetTagger
         >>> group = ReplicaGroup.of(TweetTagger, [{"activation": "elu"}, {"learning_rate": 1e-4}], seeds=[0, 1])
         >>> [str(member.activation_spec) for member in group.members]
-        ['elu', 'gelu_tanh']
+        ['elu', "gelu(approximate='tanh')"]
     """
 
     def __init__(self, members: Sequence[LightningModule], states: Sequence[RandomState] | None = None) -> None:

@@ -123,6 +123,7 @@ def test_initial_pre_activations(task, activation, nets):
     assert (error < 0.12 * squares.mean(dim=0)).all()  # narrow enough to tell
 
 
+@pytest.mark.filterwarnings("ignore:.* does not have many workers", "ignore:You defined a `validation_step`")
 @pytest.mark.parametrize(
     ("model", "loss_of", "beta1"),
     [
