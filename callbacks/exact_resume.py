@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from typing_extensions import override
 
-from lit_gelu.callbacks.checkpoint_file import REPLICAS_KEY
 from lit_gelu.callbacks.errors import ExplainedOnce, UnsupportedRunError
 from lit_gelu.callbacks.logged_sums import (
     check_metrics,
@@ -81,7 +80,6 @@ class ExactResume(ExplainedOnce):
     def __init__(self) -> None:
         self._trainer: Trainer | None = None
         self._states: list[dict[str, Any]] | None = None
-        self._is_of_a_group = False  # which sees to its own place in the epoch
         self._has_put_back = False  # sums of an epoch that has not ended since
         self._was_cut_off = False  # the epoch that the checkpoint is of, by max_steps
         self._has_metrics = False  # whether the checkpoint did hold them
@@ -133,8 +131,7 @@ class ExactResume(ExplainedOnce):
     @override
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Let Lightning see a checkpoint of an epoch's last batch as one from just before the epoch's validation."""
-        self._is_of_a_group = REPLICAS_KEY in checkpoint
-        if self.state_key in checkpoint.get("callbacks", {}) and not self._is_of_a_group:
+        if self.state_key in checkpoint.get("callbacks", {}):
             states = _checked_states(checkpoint["callbacks"][self.state_key])
             leave_epoch_unfinished(checkpoint["loops"]["fit_loop"])
             self._was_cut_off = any(state["cut_off"] for state in states)
@@ -160,12 +157,11 @@ class ExactResume(ExplainedOnce):
         self._has_metrics = state["metrics"] is not None
         self._put_back = put_metrics_back(trainer, pl_module, state["metrics"] or {})
         self._begun, self._has_validated = 0, False
-        if not self._is_of_a_group:
-            put_back(trainer, pl_module, state["sums"])
-            self._has_put_back = True
-            if self._has_metrics:
-                step_on_plateau(trainer)
-            go_on_behind_a_batch(trainer, is_counted=self._was_cut_off)
+        put_back(trainer, pl_module, state["sums"])
+        self._has_put_back = True
+        if self._has_metrics:
+            step_on_plateau(trainer)
+        go_on_behind_a_batch(trainer, is_counted=self._was_cut_off)
 
     @override
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -195,7 +191,7 @@ class ExactResume(ExplainedOnce):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Leave the sums to Lightning, which forgets them behind this hook."""
         self._has_put_back = False
-        if trainer.fit_loop.restarting and not self._is_of_a_group and self._has_metrics:
+        if trainer.fit_loop.restarting and self._has_metrics:
             trainer.fit_loop._restarting = False  # else Lightning would leave out what looks at a metric
 
     def _warn_of_old_metrics(self, trainer: Trainer) -> None:
@@ -328,7 +324,7 @@ def go_on_within_epoch(fit_loop: dict[str, Any]) -> None:
             count["processed"] = count["completed"] = count["started"] - 1
 
 
-def go_on_behind_a_batch(trainer: Trainer, *, is_counted: bool = False) -> None:
+def go_on_behind_a_batch(trainer: Trainer, *, is_counted: bool) -> None:
     """Let a run that was left in the hooks after a batch validate, if that is due, and count that batch's step once."""
     # Lightning would leave out a validation within the epoch. Behind an epoch's last batch, `leave_epoch_unfinished`
     # has Lightning take the batch as over, and then nothing counts its step for the loggers.
@@ -340,7 +336,7 @@ def go_on_behind_a_batch(trainer: Trainer, *, is_counted: bool = False) -> None:
         if loop.batch_progress.is_last_batch:
             leave_epoch_behind(fit_loop)
         return
-    is_due = loop.batch_idx >= 0 and loop._should_check_val_fx(fetcher)  # a group may count no batch of this epoch yet
+    is_due = loop._should_check_val_fx(fetcher)
     if is_due and loop.restarted_on_train_batch_end:
         loop.batch_progress.increment_completed()
         progress: Any = loop.val_loop.batch_progress
@@ -363,18 +359,6 @@ def leave_epoch_behind(fit_loop: Any) -> None:
     fit_loop.epoch_loop.restarting = False
     for loop in (fit_loop.epoch_loop, fit_loop):
         loop.on_iteration_done()  # nothing is left of the resume
-
-
-def leave_epoch_finished(fit_loop: dict[str, Any]) -> None:
-    """Change a loop's saved state, if it is from the hooks at an epoch's end: the epoch is over then."""
-    # With max_steps and no validation, Lightning would take another batch in that epoch.
-    epoch, batch = fit_loop["epoch_progress"], fit_loop["epoch_loop.batch_progress"]
-    current = batch["current"]
-    if epoch["current"]["started"] == epoch["current"]["processed"] == epoch["current"]["completed"] + 1:
-        for count in ("total", "current"):
-            epoch[count]["completed"] += 1
-        current.update(dict.fromkeys(current, 0))
-        batch["is_last_batch"] = False
 
 
 def is_between_batches_of_a_step(trainer: Trainer) -> bool:

@@ -25,8 +25,6 @@ COMMANDS = {
     "activations show": "lit_gelu.cli.activations.show",
     "activations compare": "lit_gelu.cli.activations.compare",
     "activations plot": "lit_gelu.cli.activations.plot",
-    "replicas": "lit_gelu.cli.replicas",
-    "replicas extract": "lit_gelu.cli.replicas.extract",
     "new": "lit_gelu.cli.new",
     "demo": "lit_gelu.cli.demo",
     "completion": "lit_gelu.cli.completion",

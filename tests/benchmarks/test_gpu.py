@@ -15,7 +15,7 @@ from child_processes import is_running, run_command, wait_until
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 FACTS = {"machine": {"device": "a GPU"}, "versions": {"torch": "2.11.0"}, "commit": "abc", "sources": "0123"}
 BLANK = {"stage": "export", "figures": {}, "error": None, "complete": True}
-STAGES = ["doctor", "tests", "parity", "export", "activations", "kernels", "replicas", "cifar10", "wrn"]
+STAGES = ["doctor", "tests", "parity", "export", "activations", "kernels", "cifar10", "wrn"]
 
 
 @pytest.fixture
