@@ -12,7 +12,6 @@ from torch.utils import _pytree as pytree
 from typing_extensions import override
 
 from lit_gelu.callbacks.checkpoint_file import REPLICAS_KEY
-from lit_gelu.callbacks.errors import ExplainedOnce, UnsupportedRunError
 from lit_gelu.callbacks.logged_sums import (
     check_metrics,
     check_sums,
@@ -24,9 +23,8 @@ from lit_gelu.callbacks.logged_sums import (
 )
 from lit_gelu.callbacks.trainer_facts import callbacks_of, refuse_mixed_packages, shards_parameters
 from lit_gelu.curvature.ranks import gathered, is_one_of_several
-from lit_gelu.data.errors import CorruptDataError
 from lit_gelu.data.resumable_loader import ResumableDataLoader, random_states, set_random_states
-from lit_gelu.errors import shown
+from lit_gelu.errors import CheckpointError, UnsupportedRunError, shown
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
@@ -35,7 +33,7 @@ _DAMAGED = "What ExactResume kept in the checkpoint is damaged: "
 _REMEDY = "Resume from another checkpoint, or leave ExactResume out."
 
 
-class ExactResume(ExplainedOnce):
+class ExactResume(Callback):
     """Keeps in checkpoints what Lightning does not: random number generators, the place in the shuffled data.
 
     Together with a `lit_gelu.data.ResumableDataLoader` for training (the data modules of `lit_gelu.data` use it), a run
@@ -75,7 +73,7 @@ class ExactResume(ExplainedOnce):
         UnsupportedRunError: If the checkpoint was saved with another number of ranks, of loaders, or has gradients of
             parameters that the model does not have; if a `GradientAccumulationScheduler` comes after it in the
             Trainer's list of callbacks.
-        CorruptDataError: If what it kept in the checkpoint is damaged.
+        CheckpointError: If what it kept in the checkpoint is damaged.
     """
 
     def __init__(self) -> None:
@@ -110,7 +108,6 @@ class ExactResume(ExplainedOnce):
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Leave no hook on the module."""
-        super().on_exception(trainer, pl_module, exception)
         self._end_conversion()
 
     @override
@@ -268,12 +265,12 @@ def _checked_states(state_dict: object) -> list[dict[str, Any]]:
     """Return the states of the ranks out of a checkpoint, if they are of the types that they were saved with."""
     ranks = state_dict.get("ranks") if isinstance(state_dict, dict) else None
     if not isinstance(ranks, list) or not all(isinstance(rank, dict) for rank in ranks):
-        raise CorruptDataError(f"{_DAMAGED}it has no list of ranks. {_REMEDY}")
+        raise CheckpointError(f"{_DAMAGED}it has no list of ranks. {_REMEDY}")
     states = [{"gradients": {}, "sums": {}, "metrics": None, "cut_off": False, **rank} for rank in ranks]
     kinds = {"generators": dict, "loaders": list, "gradients": dict, "sums": dict, "cut_off": bool}
     for key, kind in kinds.items():
         if not all(isinstance(state.get(key), kind) for state in states):
-            raise CorruptDataError(f"{_DAMAGED}a rank's {key} are missing, or no {kind.__name__}. {_REMEDY}")
+            raise CheckpointError(f"{_DAMAGED}a rank's {key} are missing, or no {kind.__name__}. {_REMEDY}")
     for state in states:
         check_sums(state["sums"])
         check_metrics(state["metrics"])

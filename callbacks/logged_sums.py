@@ -14,7 +14,7 @@ from lightning.pytorch.trainer.connectors.logger_connector.result import (
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 
-from lit_gelu.data.errors import CorruptDataError
+from lit_gelu.errors import CheckpointError
 
 # `self.log` compares the very functions with those of its first call: torch's are others than Python's.
 _REDUCTIONS: dict[str, Callable[..., Any]] = {
@@ -74,7 +74,7 @@ def check_metrics(metrics: object) -> None:
     if not isinstance(metrics, dict) or not all(
         isinstance(name, str) and _is_scalar(value) for name, value in metrics.items()
     ):
-        raise CorruptDataError(_DAMAGED)
+        raise CheckpointError(_DAMAGED)
 
 
 def check_sums(sums: LoggedSums) -> None:
@@ -88,7 +88,7 @@ def check_sums(sums: LoggedSums) -> None:
             and all(_is_scalar(entry.get(name)) for name in ("value", "count"))
         )
         if not fits:
-            raise CorruptDataError(_DAMAGED)
+            raise CheckpointError(_DAMAGED)
 
 
 def _is_scalar(value: object) -> bool:

@@ -10,8 +10,6 @@ from lightning.fabric.utilities import move_data_to_device
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
-from lit_gelu.callbacks.errors import CallbackArgumentError
-from lit_gelu.curvature.loss import LossCurvatureError
 from lit_gelu.curvature.probe.examples import (
     check_part,
     clone_batch,
@@ -25,6 +23,7 @@ from lit_gelu.curvature.probe.examples import (
 )
 from lit_gelu.curvature.probe.state import ModuleState, seed_random_state
 from lit_gelu.curvature.ranks import gathered
+from lit_gelu.errors import ArgumentError
 from lit_gelu.sandbox import isolated_generators
 
 DEFAULT_FRACTION = 1 / 8
@@ -50,7 +49,7 @@ class ProbeBatches:
         self.is_default = fraction == "auto" and samples is None
         if isinstance(fraction, str):
             if fraction != "auto":
-                raise CallbackArgumentError(
+                raise ArgumentError(
                     f"fraction={fraction!r} is not accepted. Give a share of the batch, 'auto', or None for all of it."
                 )
             fraction = None if samples is not None else DEFAULT_FRACTION
@@ -60,7 +59,7 @@ class ProbeBatches:
         else:
             accepted = isinstance(source, (list, tuple)) and len(source) > 0
         if not accepted:
-            raise CallbackArgumentError(
+            raise ArgumentError(
                 f"probe={source!r} is not accepted. Give 'fresh' (the batch at hand), 'fixed' (the first one of the "
                 "run), or a list of batches as the training loader gives them."
             )
@@ -113,7 +112,7 @@ class ProbeBatches:
         try:
             for part in parts:
                 take_examples(part.batch, limit)
-        except LossCurvatureError:
+        except ArgumentError:
             raise error from None
         self.limit = limit
         if torch.cuda.is_available():

@@ -10,25 +10,21 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.utilities import rank_zero_warn
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from lit_gelu.callbacks.errors import UnsupportedRunError
 from lit_gelu.callbacks.loss_curvature.batches import ProbePart
 from lit_gelu.callbacks.trainer_facts import shards_parameters
 from lit_gelu.curvature.loss import ParameterLayout
-from lit_gelu.curvature.loss_measurement import Step
 from lit_gelu.curvature.probe.examples import repeat_examples, take_examples
 from lit_gelu.curvature.probe.loss_probe import LossProbe
 from lit_gelu.curvature.probe.training_loss import loss_function
 from lit_gelu.curvature.settings import LossSettings
+from lit_gelu.errors import UnsupportedRunError
 
-_OVERFLOWS = "in which second derivatives overflow and steps of finite differences vanish"
-_ROUNDS = (
-    "with 8 significant bits: products with the matrix and slopes are off by about 1 %, differences of losses and of "
-    "gradients are noise, and steps below 1/512 of a parameter do not move it. critical_sharpness is left out"
-)
+_OVERFLOWS = "in which second derivatives overflow"
+_ROUNDS = "with 8 significant bits: products with the matrix and slopes are off by about 1 %"
 
 
 @dataclass(frozen=True)
@@ -36,7 +32,7 @@ class PendingEvent:
     """What was found as the batch began whose step is to be measured."""
 
     kept: ProbePart | None  # what `ProbeBatches.keep` kept of the batch
-    step: Step | None  # what the optimizer is about to change, if that is needed
+    before: Tensor | None  # the parameters that the optimizer is about to change, if they are needed
     start: float  # when the batch began, in seconds
     parameters: tuple[nn.Parameter, ...]  # the module's then: a swap may bring and take some
     rates: Mapping[str, float]  # as `learning_rates` gave them then: a schedule may change them before the event
@@ -54,12 +50,12 @@ def loggers_off(trainer: Trainer) -> Iterator[None]:
 
 
 def learning_rates(optimizers: Iterable[Optimizer]) -> dict[str, float]:
-    """Return the rate that ``critical_learning_rate`` is to be compared with, and of several groups the largest."""
+    """Return the first positive rate of the parameter groups, to compare with ``2 / eigenvalue``, and the largest."""
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     rates = [float(group["lr"]) for group in groups if group.get("lr") is not None]
     if not rates:
         return {}
-    first = next((rate for rate in rates if rate > 0), 0.0)  # as `first_learning_rate` takes it
+    first = next((rate for rate in rates if rate > 0), 0.0)
     return {"learning_rate": first} | ({"largest_learning_rate": max(rates)} if len(rates) > 1 else {})
 
 

@@ -16,8 +16,8 @@ from lit_gelu.callbacks import (
     ExactResume,
     LossCurvatureMonitor,
     OnnxExport,
-    UnsupportedRunError,
 )
+from lit_gelu.errors import UnsupportedRunError
 
 # Each rank waits until the test has seen that the other one got so far: who ends early breaks its peer's connection.
 SCRIPT = """
@@ -69,7 +69,7 @@ def test_two_ranks_refuse_with_one_traceback_and_the_same_exit_code(tmp_path):
     assert reached == ["refused\n"] * 2, errors
     assert [rank.returncode for rank in ranks] == [1, 1]
     assert [error.count("Traceback") for error in errors] == [1, 0]
-    name = "lit_gelu.surgery.errors.NoMatchError: "
+    name = "lit_gelu.surgery.errors.SwapError: "
     (explained,), (named,) = ([line for line in error.splitlines() if name in line] for error in errors)
     assert named == f"[rank1]: {name}{explained.partition(name)[2]}"
 

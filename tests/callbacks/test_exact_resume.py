@@ -10,8 +10,14 @@ from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import EarlyStopping, GradientAccumulationScheduler
 from torch.utils.data import DataLoader
 
-from lit_gelu.callbacks import ActivationSwap, ExactResume, UnsupportedRunError
-from lit_gelu.data import CorruptDataError, ResumableDataLoader
+from lit_gelu.callbacks import (
+    ActivationSwap,
+    ExactResume,
+)
+from lit_gelu.data import (
+    ResumableDataLoader,
+)
+from lit_gelu.errors import CheckpointError, UnsupportedRunError
 
 
 class Drawing(SmallNet):
@@ -481,7 +487,7 @@ def test_what_was_kept_is_damaged(tmp_path, damage):
     checkpoint = torch.load(path, weights_only=True)
     damage(checkpoint["callbacks"]["ExactResume"])
     torch.save(checkpoint, path)
-    with pytest.raises(CorruptDataError, match="Resume from another checkpoint"):
+    with pytest.raises(CheckpointError, match="Resume from another checkpoint"):
         run(tmp_path / "resumed", {"max_epochs": 1}, ckpt_path=path, swapped=False)
 
 

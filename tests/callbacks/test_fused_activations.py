@@ -24,9 +24,9 @@ from lit_gelu.callbacks import (
     ActivationSwap,
     FusedActivations,
     LossCurvatureMonitor,
-    MixedPackagesError,
     OnnxExport,
 )
+from lit_gelu.errors import UnsupportedRunError
 from lit_gelu.tasks import MNISTClassifier
 
 
@@ -288,7 +288,7 @@ def test_activations_are_looked_up_in_the_registry_given_or_the_module_s(tmp_pat
 
 def test_the_other_package_is_refused(tmp_path):
     trainer = quiet_trainer(tmp_path)
-    with pytest.raises(MixedPackagesError):
+    with pytest.raises(UnsupportedRunError):
         FusedActivations().setup(trainer, nn.Linear(1, 1), "fit")
 
 

@@ -9,9 +9,9 @@ from callback_helpers import SmallNet, collected_warnings, dataset, loader, quie
 from lightning.pytorch import Callback
 from torch.utils.data import DataLoader, IterableDataset
 
-from lit_gelu.callbacks import CallbackArgumentError
 from lit_gelu.callbacks import measurement_schedule as schedule_module
 from lit_gelu.callbacks.measurement_schedule import MeasurementSchedule
+from lit_gelu.errors import ArgumentError
 
 
 class Measure(Callback):
@@ -239,7 +239,7 @@ def test_ranks_decide_alike_by_the_slowest(tmp_path):
     ],
 )
 def test_refusals(arguments):
-    with pytest.raises(CallbackArgumentError, match=next(iter(arguments))):
+    with pytest.raises(ArgumentError, match=next(iter(arguments))):
         MeasurementSchedule(**arguments)
 
 

@@ -12,8 +12,11 @@ from lightning.pytorch.callbacks import BaseFinetuning, WeightAveraging
 from torch import nn
 
 from lit_gelu import activations
-from lit_gelu.callbacks import ActivationSwap, UnsupportedRunError, load_from_checkpoint
-from lit_gelu.surgery.errors import CheckpointMismatchError
+from lit_gelu.callbacks import (
+    ActivationSwap,
+    load_from_checkpoint,
+)
+from lit_gelu.errors import CheckpointError, UnsupportedRunError
 
 # Lightning's helper for new groups does say that it leaves out the second of two equal parameters.
 pytestmark = pytest.mark.filterwarnings("ignore:The provided params to be frozen already exist")
@@ -127,7 +130,7 @@ def test_weights_of_other_activations_are_not_loaded_without_a_word(tmp_path, sw
     """They fit: the same checkpoint gives another loss and no message."""
     fit(tmp_path, to("softplus", swap), SaveEachEpoch(tmp_path))
     other = quiet_trainer(tmp_path / "b", swap({"*": "tanh"}, at_step=3))
-    with collected_warnings(""), pytest.raises(CheckpointMismatchError):
+    with collected_warnings(""), pytest.raises(CheckpointError):
         other.test(SmallNet(), loader(), ckpt_path=tmp_path / "epoch2.ckpt", verbose=False)
 
 

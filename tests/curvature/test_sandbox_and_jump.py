@@ -5,7 +5,12 @@ import pytest
 import torch
 from torch import nn
 
-from lit_gelu.curvature import CurvatureArgumentError, evaluation_sandbox, jump_sums, relative_jump
+from lit_gelu.curvature import (
+    evaluation_sandbox,
+    jump_sums,
+    relative_jump,
+)
+from lit_gelu.errors import ArgumentError
 
 
 class Counting(nn.Module):
@@ -58,7 +63,7 @@ def test_jump_over_several_tensors_equals_numpy():
 
 
 def test_jump_needs_outputs_of_the_same_shape():
-    with pytest.raises(CurvatureArgumentError, match="shape"):
+    with pytest.raises(ArgumentError, match="shape"):
         jump_sums([torch.zeros(2)], [torch.zeros(3)])
-    with pytest.raises(CurvatureArgumentError, match="no floating-point"):
+    with pytest.raises(ArgumentError, match="no floating-point"):
         jump_sums([], [])

@@ -4,9 +4,15 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from lit_gelu.callbacks import ActivationCurvatureMonitor, CallbackArgumentError, LossCurvatureMonitor
-from lit_gelu.curvature import CurvatureArgumentError, HistogramBins
+from lit_gelu.callbacks import (
+    ActivationCurvatureMonitor,
+    LossCurvatureMonitor,
+)
+from lit_gelu.curvature import (
+    HistogramBins,
+)
 from lit_gelu.curvature.settings import ActivationSettings, LossSettings
+from lit_gelu.errors import ArgumentError
 
 
 @pytest.mark.parametrize("settings", [ActivationSettings, LossSettings])
@@ -38,10 +44,10 @@ def test_they_are_given_by_name_and_do_not_change(settings):
 )
 def test_what_is_not_accepted(settings, options, message):
     """By the monitors neither, which say it with their own error."""
-    with pytest.raises(CurvatureArgumentError, match=message):
+    with pytest.raises(ArgumentError, match=message):
         settings(**options)
     monitor = ActivationCurvatureMonitor if settings is ActivationSettings else LossCurvatureMonitor
-    with pytest.raises(CallbackArgumentError, match=message):
+    with pytest.raises(ArgumentError, match=message):
         monitor(**options)
 
 
@@ -58,7 +64,7 @@ def test_what_is_not_accepted(settings, options, message):
     ],
 )
 def test_what_a_monitor_cannot_read_is_refused_when_it_is_made(monitor, options):
-    with pytest.raises(CallbackArgumentError, match=f"{next(iter(options))}=.* (is not|is no)"):
+    with pytest.raises(ArgumentError, match=f"{next(iter(options))}=.* (is not|is no)"):
         monitor(**options)
 
 

@@ -8,7 +8,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from lit_gelu import surgery
-from lit_gelu.surgery import SwapError, without_marks
+from lit_gelu.errors import SwapError
+from lit_gelu.surgery import (
+    without_marks,
+)
 
 ALL = nets.REWRITTEN | nets.INTERCEPTED | nets.HELD
 SAMPLE = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))

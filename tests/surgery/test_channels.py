@@ -8,7 +8,10 @@ from torch import nn
 
 from lit_gelu import activations, surgery
 from lit_gelu.activations import ActivationArgumentError
-from lit_gelu.surgery import SwapError, infer_channels_
+from lit_gelu.errors import SwapError
+from lit_gelu.surgery import (
+    infer_channels_,
+)
 from lit_gelu.tasks import MNISTClassifier
 
 SWISH = "swish(channels='infer', learnable=True)"

@@ -9,7 +9,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from lit_gelu import activations, surgery
-from lit_gelu.surgery import SwapError, coverage
+from lit_gelu.errors import SwapError
+from lit_gelu.surgery import (
+    coverage,
+)
 
 SAMPLE = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
 

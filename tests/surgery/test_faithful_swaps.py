@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from torch.nn.utils import prune
 
 from lit_gelu import activations, surgery
-from lit_gelu.surgery import SwapError
+from lit_gelu.errors import SwapError
 
 X = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
 

@@ -10,7 +10,7 @@ import unusual_nets as nets
 from torch import nn
 
 from lit_gelu import surgery
-from lit_gelu.surgery import SwapError
+from lit_gelu.errors import SwapError
 from lit_gelu.surgery.activation_record import record_activations, restore_activations
 
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))

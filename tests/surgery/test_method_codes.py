@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from lit_gelu import surgery
-from lit_gelu.surgery import SwapError
+from lit_gelu.errors import SwapError
 
 SAMPLE = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
 

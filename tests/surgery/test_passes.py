@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from lit_gelu import surgery
-from lit_gelu.surgery import SwapError
+from lit_gelu.errors import SwapError
 
 SAMPLE = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
 

@@ -7,7 +7,7 @@ import torchvision
 import unusual_nets as nets
 
 from lit_gelu import surgery
-from lit_gelu.surgery import NoMatchError
+from lit_gelu.errors import SwapError
 
 X = torch.randn(1, 4, generator=torch.Generator().manual_seed(1))  # one example, which batch normalisation refuses
 
@@ -86,5 +86,5 @@ def test_what_torchscript_has_compiled_is_named():
     note = "TorchScript has compiled 0: activations in it are no sites."
     assert surgery.swap(model, {"*": "silu"}, X).notes == (note,)
     assert surgery.coverage(model, X).notes == (note,)
-    with pytest.raises(NoMatchError, match=r"The model has no activation\. TorchScript has compiled the model itself"):
+    with pytest.raises(SwapError, match=r"The model has no activation\. TorchScript has compiled the model itself"):
         surgery.swap(inner, {"*": "silu"}, X)

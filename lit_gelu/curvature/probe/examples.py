@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from lit_gelu.curvature.errors import LossCurvatureError
+from lit_gelu.errors import ArgumentError
 
 FEW = 4
 """As many tensors in a list, or fewer, can be the fields of a batch: image, depth, mask, target."""
@@ -191,11 +191,11 @@ def clone_batch(batch: Any) -> Any:
 def check_part(fraction: float | None, samples: int | None) -> None:
     """Refuse a share out of range, a number below 1, and both at once."""
     if fraction is not None and samples is not None:
-        raise LossCurvatureError(f"{fraction=}, {samples=}: give one of the two, or none for whole batches.")
+        raise ArgumentError(f"{fraction=}, {samples=}: give one of the two, or none for whole batches.")
     if fraction is not None and not 0 < fraction <= 1:
-        raise LossCurvatureError(f"{fraction=} is not accepted. Give a share of the batch, above 0 and up to 1.")
+        raise ArgumentError(f"{fraction=} is not accepted. Give a share of the batch, above 0 and up to 1.")
     if samples is not None and (isinstance(samples, bool) or not isinstance(samples, int) or samples < 1):
-        raise LossCurvatureError(f"{samples=} is not accepted. Give a positive number of examples.")
+        raise ArgumentError(f"{samples=} is not accepted. Give a positive number of examples.")
 
 
 def _countable(batch: Any) -> int:
@@ -204,7 +204,7 @@ def _countable(batch: Any) -> int:
     packed = any(isinstance(leaf, PackedSequence) for leaf in leaves(batch))
     if whole is None or packed:
         kind = PackedSequence if packed else type(batch)
-        raise LossCurvatureError(
+        raise ArgumentError(
             f"No part can be taken of a batch of type {kind.__name__}: its examples cannot be told. Accepted are "
             "tensors in tuples, lists, mappings and dataclasses. Give fraction=None, which takes the whole batch."
         )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lit_gelu.curvature.errors import LossCurvatureError
+from lit_gelu.errors import ArgumentError
 
 _steady: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
 """Modules whose loss was watched, and wrote to no parameter that is trained."""
@@ -108,7 +108,7 @@ class WriteGuard:
         names = {id(parameter): name for name, parameter in self._names.items()}
         shown = [names.get(id(p), f"one of shape {tuple(p.shape)}") for p in changed[:3]]
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
-        raise LossCurvatureError(
+        raise ArgumentError(
             f"The training step of {type(self._module).__name__} writes to parameters that are trained: "
             f"{', '.join(shown)}{more}. A loss that moves its own parameters has no derivatives that belong to them. "
             f"{state} Define curvature_loss(self, batch) on the module: it returns the scalar loss and writes to no "

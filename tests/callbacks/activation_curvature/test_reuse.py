@@ -7,7 +7,10 @@ from lightning.pytorch import Callback
 from monitor_helpers import SITES, fit, logged_rows
 from torch import nn
 
-from lit_gelu.callbacks import ActivationCurvatureMonitor, CallbackArgumentError, NoActivationError
+from lit_gelu.callbacks import (
+    ActivationCurvatureMonitor,
+)
+from lit_gelu.errors import ArgumentError, UnsupportedRunError
 
 
 def steps(folder, column="curvature/net.1/mean"):
@@ -96,7 +99,7 @@ def test_monitors_of_one_trainer_write_under_their_names(tmp_path):
 
 def test_two_monitors_of_one_name_are_refused(tmp_path):
     pair = [ActivationCurvatureMonitor(every_n_steps=4, include=site) for site in SITES]
-    with pytest.raises(CallbackArgumentError, match="name="):
+    with pytest.raises(ArgumentError, match="name="):
         fit(tmp_path, *pair)
 
 
@@ -124,7 +127,7 @@ def test_a_model_that_loses_its_activations_trains_on(tmp_path, gives_back):
 class TestGates:
     def test_they_are_named_where_nothing_else_is_there(self, tmp_path):
         trainer = quiet_trainer(tmp_path, ActivationCurvatureMonitor(every_n_steps=1))
-        with pytest.raises(NoActivationError, match=r"in full: net\.1, net\.5"):
+        with pytest.raises(UnsupportedRunError, match=r"in full: net\.1, net\.5"):
             trainer.fit(SmallNet(nn.Tanh), loader())
 
     def test_they_are_watched_if_they_are_named_in_full(self, tmp_path):

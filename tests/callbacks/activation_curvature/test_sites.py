@@ -22,7 +22,11 @@ from monitor_helpers import SITES, History, fit, logged_rows, measured
 from torch import nn
 
 from lit_gelu import activations, surgery
-from lit_gelu.callbacks import ActivationCurvatureMonitor, ActivationSwap, CallbackArgumentError, NoActivationError
+from lit_gelu.callbacks import (
+    ActivationCurvatureMonitor,
+    ActivationSwap,
+)
+from lit_gelu.errors import ArgumentError, UnsupportedRunError
 
 
 class SoftmaxOfChannels(nn.Module):
@@ -212,9 +216,9 @@ def test_a_model_without_activation_modules_is_refused(tmp_path):
             super().__init__()
             self.net = nn.Linear(FEATURES, 3)
 
-    with pytest.raises(NoActivationError, match="input_sample="):
+    with pytest.raises(UnsupportedRunError, match="input_sample="):
         fit(tmp_path, ActivationCurvatureMonitor(), model=Functional())
-    with pytest.raises(NoActivationError, match=r"net\.1, net\.5"):
+    with pytest.raises(UnsupportedRunError, match=r"net\.1, net\.5"):
         fit(tmp_path, ActivationCurvatureMonitor(include="encoder.*"))
 
 
@@ -226,7 +230,7 @@ def test_any_seed_is_accepted(tmp_path):
 
 @pytest.mark.parametrize("arguments", [{"every_n_steps": 0}, {"sample_rows": -1}])
 def test_numbers_that_are_not_positive_are_refused(arguments):
-    with pytest.raises(CallbackArgumentError, match=next(iter(arguments))):
+    with pytest.raises(ArgumentError, match=next(iter(arguments))):
         ActivationCurvatureMonitor(**arguments)
 
 
@@ -248,7 +252,7 @@ def test_calls_that_are_not_watched_for_want_of_a_sample_are_named(tmp_path):
 def test_what_would_give_something_to_watch_is_said_by_whether_there_was_a_sample(tmp_path):
     for sample, remedy in ((None, "are found with input_sample="), (torch.zeros(1, FEATURES), "Use other patterns")):
         monitor = ActivationCurvatureMonitor(every_n_steps=2, input_sample=sample, include="nothing")
-        with pytest.raises(NoActivationError, match=f"{remedy}.*or leave the monitor out"):
+        with pytest.raises(UnsupportedRunError, match=f"{remedy}.*or leave the monitor out"):
             fit(tmp_path, monitor)
 
 

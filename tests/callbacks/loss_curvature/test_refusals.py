@@ -10,9 +10,11 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import nn
 from torch.nn import functional as F
 
-from lit_gelu.callbacks import CallbackArgumentError, LossCurvatureMonitor, UnsupportedRunError
-from lit_gelu.curvature.loss import LossCurvatureError
+from lit_gelu.callbacks import (
+    LossCurvatureMonitor,
+)
 from lit_gelu.curvature.settings import OF_UPDATE
+from lit_gelu.errors import ArgumentError, UnsupportedRunError
 
 
 def refused(folder, error, module, **options):
@@ -33,8 +35,8 @@ def test_runs_that_are_refused(tmp_path):
 
     frozen = SmallNet().requires_grad_(False)
     assert "logger=True" in refused(tmp_path, MisconfigurationException, SmallNet(), logger=False)
-    assert "optimises by hand" in refused(tmp_path, LossCurvatureError, Manual())
-    assert "None of the" in refused(tmp_path, LossCurvatureError, frozen)
+    assert "optimises by hand" in refused(tmp_path, ArgumentError, Manual())
+    assert "None of the" in refused(tmp_path, ArgumentError, frozen)
     message = refused(tmp_path, UnsupportedRunError, SmallNet(), strategy=Sharding(torch.device("cpu")))
     assert "LossCurvatureMonitor(top_eigenvalue) does not work with Sharding" in message
 
@@ -62,23 +64,23 @@ def test_a_manual_module_with_a_loss_of_its_own_is_measured(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ({"quantities": "sharpness"}, CallbackArgumentError),
-        ({"quantities": []}, CallbackArgumentError),
-        ({"operator": "fisher"}, CallbackArgumentError),
-        ({"method": "double_vjp"}, CallbackArgumentError),
-        ({"operator": "gauss_newton", "method": "one_sided_differences"}, CallbackArgumentError),
-        ({"lanczos_steps": 0}, CallbackArgumentError),
-        ({"trace_probes": 1}, CallbackArgumentError),
-        ({"max_trace_probes": 1}, CallbackArgumentError),
-        ({"trace_accuracy": 0}, CallbackArgumentError),
-        ({"quantities": ["top_eigenvalue", "smallest_eigenvalue"], "warm_steps": 1}, CallbackArgumentError),
-        ({"probe": "first"}, CallbackArgumentError),
-        ({"probe": []}, CallbackArgumentError),
-        ({"mode": "test"}, CallbackArgumentError),
-        ({"every_n_steps": 2, "at_steps": [1]}, CallbackArgumentError),
-        ({"fraction": 2.0}, LossCurvatureError),
-        ({"fraction": "half"}, CallbackArgumentError),
-        ({"samples": 0}, LossCurvatureError),
+        ({"quantities": "sharpness"}, ArgumentError),
+        ({"quantities": []}, ArgumentError),
+        ({"operator": "fisher"}, ArgumentError),
+        ({"method": "double_vjp"}, ArgumentError),
+        ({"operator": "gauss_newton", "method": "one_sided_differences"}, ArgumentError),
+        ({"lanczos_steps": 0}, ArgumentError),
+        ({"trace_probes": 1}, ArgumentError),
+        ({"max_trace_probes": 1}, ArgumentError),
+        ({"trace_accuracy": 0}, ArgumentError),
+        ({"quantities": ["top_eigenvalue", "smallest_eigenvalue"], "warm_steps": 1}, ArgumentError),
+        ({"probe": "first"}, ArgumentError),
+        ({"probe": []}, ArgumentError),
+        ({"mode": "test"}, ArgumentError),
+        ({"every_n_steps": 2, "at_steps": [1]}, ArgumentError),
+        ({"fraction": 2.0}, ArgumentError),
+        ({"fraction": "half"}, ArgumentError),
+        ({"samples": 0}, ArgumentError),
     ],
 )
 def test_arguments_that_are_refused(arguments, error):

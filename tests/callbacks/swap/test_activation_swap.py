@@ -19,10 +19,12 @@ from torch import nn
 
 from lit_gelu import activations, surgery
 from lit_gelu.activations.errors import OpaqueActivationError, UnknownActivationError
-from lit_gelu.callbacks import ActivationSwap, ActivationSwapListener, CallbackArgumentError
+from lit_gelu.callbacks import (
+    ActivationSwap,
+    ActivationSwapListener,
+)
 from lit_gelu.callbacks.swap.history import SwapRecord
-from lit_gelu.errors import LitGeluError
-from lit_gelu.surgery import NoMatchError
+from lit_gelu.errors import ArgumentError, LitGeluError, SwapError
 
 
 @pytest.mark.parametrize("curvature", [False, True])
@@ -136,7 +138,7 @@ def test_every_listener_is_told_and_others_are_left_alone(tmp_path):
 
 def test_no_match_is_refused_before_training_and_lists_the_sites(tmp_path):
     witness = Witness()
-    with pytest.raises(NoMatchError, match=r"'net.1' \(relu\)"):
+    with pytest.raises(SwapError, match=r"'net.1' \(relu\)"):
         fit(tmp_path, ActivationSwap({"encoder.*": "gelu"}, at_epoch=2), witness)
     assert witness.seen == []
 
@@ -144,23 +146,23 @@ def test_no_match_is_refused_before_training_and_lists_the_sites(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ({"at_epoch": 1, "at_step": 1}, CallbackArgumentError),
-        ({}, CallbackArgumentError),
-        ({"at_epoch": -1}, CallbackArgumentError),
+        ({"at_epoch": 1, "at_step": 1}, ArgumentError),
+        ({}, ArgumentError),
+        ({"at_epoch": -1}, ArgumentError),
         ({"swaps": {"*": "gleu"}, "at_epoch": 1}, UnknownActivationError),
         ({"swaps": {"*": torch.sinh}, "at_epoch": 1}, OpaqueActivationError),
-        ({"at_epoch": 1, "when": "val_loss"}, CallbackArgumentError),
-        ({"when": "val_loss", "mode": "smallest"}, CallbackArgumentError),
-        ({"when": "val_loss", "patience": 0}, CallbackArgumentError),
-        ({"when": "val_loss", "threshold": -1.0}, CallbackArgumentError),
-        ({"at_epoch": 1, "anneal_steps": -1}, CallbackArgumentError),
-        ({"at_epoch": 1, "anneal_steps": 1.5}, CallbackArgumentError),
-        ({"at_epoch": 1, "learning_rate": 0.0}, CallbackArgumentError),
-        ({"at_epoch": 1, "weight_decay": -0.1}, CallbackArgumentError),
+        ({"at_epoch": 1, "when": "val_loss"}, ArgumentError),
+        ({"when": "val_loss", "mode": "smallest"}, ArgumentError),
+        ({"when": "val_loss", "patience": 0}, ArgumentError),
+        ({"when": "val_loss", "threshold": -1.0}, ArgumentError),
+        ({"at_epoch": 1, "anneal_steps": -1}, ArgumentError),
+        ({"at_epoch": 1, "anneal_steps": 1.5}, ArgumentError),
+        ({"at_epoch": 1, "learning_rate": 0.0}, ArgumentError),
+        ({"at_epoch": 1, "weight_decay": -0.1}, ArgumentError),
         ({"swaps": {}, "at_epoch": 1}, LitGeluError),
         ({"swaps": {"class:torch.nn.Nothing": "gelu"}, "at_epoch": 1}, LitGeluError),
         ({"swaps": {3: "gelu"}, "at_epoch": 1}, LitGeluError),
-        ({"swaps": ["gelu"], "at_epoch": 1}, CallbackArgumentError),
+        ({"swaps": ["gelu"], "at_epoch": 1}, ArgumentError),
     ],
 )
 def test_wrong_arguments_are_refused_at_once(arguments, error):
@@ -219,7 +221,7 @@ def test_a_swap_may_wait_for_the_result_of_another(tmp_path, reverse):
 
 
 def test_what_no_other_swap_can_bring_is_refused_at_the_swap(tmp_path):
-    with pytest.raises(NoMatchError, match="mish"):
+    with pytest.raises(SwapError, match="mish"):
         fit(tmp_path, chain()[0], ActivationSwap({"activation:mish": "silu"}, at_epoch=2))
 
 

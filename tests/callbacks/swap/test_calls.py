@@ -11,8 +11,7 @@ from torch.nn import functional
 
 from lit_gelu import surgery
 from lit_gelu.callbacks import ActivationSwap, load_from_checkpoint
-from lit_gelu.surgery import NoMatchError, SwapError
-from lit_gelu.surgery.errors import CheckpointMismatchError
+from lit_gelu.errors import CheckpointError, SwapError
 
 SAMPLE = torch.zeros(2, FEATURES)
 
@@ -66,12 +65,12 @@ def test_loads_without_a_trainer_by_the_modules_own_sample(tmp_path):
             super().__init__()
             self.example_input_array = None
 
-    with pytest.raises(CheckpointMismatchError, match=r":gelu.*Give input_sample"):
+    with pytest.raises(CheckpointError, match=r":gelu.*Give input_sample"):
         load_from_checkpoint(NoSample, tmp_path / "epoch3.ckpt")
 
 
 def test_without_a_sample_no_call_is_found(tmp_path):
-    with pytest.raises(NoMatchError):
+    with pytest.raises(SwapError):
         fit(tmp_path, ActivationSwap({":gelu": "silu"}, at_step=3))
 
 

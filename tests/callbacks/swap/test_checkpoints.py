@@ -12,7 +12,7 @@ from torch import nn
 
 from lit_gelu import surgery
 from lit_gelu.callbacks import ActivationSwap, load_from_checkpoint
-from lit_gelu.surgery.errors import CheckpointMismatchError
+from lit_gelu.errors import CheckpointError
 from lit_gelu.surgery.marks import without_marks
 
 TO_PRELU = {"activation:relu": "prelu(num_parameters=16)"}
@@ -72,7 +72,7 @@ def test_the_modules_own_hooks_run_after_the_activations_are_there(tmp_path):
 
 def test_a_checkpoint_that_names_no_activations_is_refused(tmp_path):
     fit(tmp_path, SaveEachEpoch(tmp_path))
-    with pytest.raises(CheckpointMismatchError, match="does not name its activations"):
+    with pytest.raises(CheckpointError, match="does not name its activations"):
         load_from_checkpoint(SmallNet, tmp_path / "epoch0.ckpt")
 
 
@@ -86,7 +86,7 @@ def test_a_silent_mismatch_is_refused_unless_asked_for(tmp_path):
             trainer.test(model, loader(), ckpt_path=tmp_path / "epoch0.ckpt", verbose=False)
         return messages
 
-    with pytest.raises(CheckpointMismatchError, match=r"'net\.1': silu in the checkpoint, relu in the model"):
+    with pytest.raises(CheckpointError, match=r"'net\.1': silu in the checkpoint, relu in the model"):
         test()
     assert len(test(strict_activations=False)) == 1
 
@@ -94,7 +94,7 @@ def test_a_silent_mismatch_is_refused_unless_asked_for(tmp_path):
 def test_a_checkpoint_of_swaps_that_are_not_here_is_refused_and_names_them(tmp_path):
     fit(tmp_path, ActivationSwap({"*": "gelu"}, at_epoch=1), SaveEachEpoch(tmp_path))
     other = quiet_trainer(tmp_path / "b", ActivationSwap({"*": "silu"}, at_epoch=1))
-    with collected_warnings(""), pytest.raises(CheckpointMismatchError, match=r"gelu.*at_epoch.*not here"):
+    with collected_warnings(""), pytest.raises(CheckpointError, match=r"gelu.*at_epoch.*not here"):
         other.test(SmallNet(), loader(), ckpt_path=tmp_path / "epoch2.ckpt", verbose=False)
 
 
@@ -186,11 +186,11 @@ def test_a_record_of_another_structure_is_refused(tmp_path):
             super().__init__()
             self.more = nn.GELU()
 
-    with pytest.raises(CheckpointMismatchError, match="more"):
+    with pytest.raises(CheckpointError, match="more"):
         load_from_checkpoint(Wider, tmp_path / "end.ckpt")
     model = SmallNet()
     surgery.swap(model, {"net.1": "gelu"})
-    with pytest.raises(CheckpointMismatchError, match=r"net\.5|net\.1"):
+    with pytest.raises(CheckpointError, match=r"net\.5|net\.1"):
         quiet_trainer(tmp_path / "b", ActivationSwap({"net.5": "prelu"}, at_epoch=1)).test(
             model, loader(), ckpt_path=tmp_path / "end.ckpt", verbose=False
         )
@@ -228,7 +228,7 @@ def test_plain_lightning_refuses_a_swapped_checkpoint_and_names_who_takes_it(tmp
         again = quiet_trainer(tmp_path / "b", ActivationSwap({"activation:relu": "silu"}, at_epoch=1))
         again.validate(other := Computed(), loader(), ckpt_path=path, verbose=False, weights_only=True)
     else:
-        with pytest.raises(CheckpointMismatchError, match="make the same swaps"):
+        with pytest.raises(CheckpointError, match="make the same swaps"):
             load_from_checkpoint(Computed, path)
         surgery.swap(loaded := Computed(), {"activation:relu": "silu"})
         loaded.load_state_dict(torch.load(path, weights_only=True)["state_dict"])
@@ -272,7 +272,7 @@ def test_weights_of_a_swapped_model_without_a_record(tmp_path):
     surgery.swap(other := SmallNet(), {"activation:relu": "silu"})
     resume(other, "alike")
     assert activations_of(other) == ["Mish", "Mish"]
-    with pytest.raises(CheckpointMismatchError, match=r"were swapped \(net.1, net.5\), and no record of the swaps"):
+    with pytest.raises(CheckpointError, match=r"were swapped \(net.1, net.5\), and no record of the swaps"):
         resume(SmallNet(), "other")
 
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from lit_gelu.callbacks import ActivationSwap
-from lit_gelu.surgery import SwapError
+from lit_gelu.errors import SwapError
 
 RELU_TO_GELU = {"activation:relu": "gelu"}
 

@@ -18,8 +18,12 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from swap_runs import RELU_TO_GELU, STEPS_AN_EPOCH, Witness, fit, logged_rows
 from torch import nn
 
-from lit_gelu.callbacks import ActivationCurvatureMonitor, ActivationSwap, CallbackArgumentError
+from lit_gelu.callbacks import (
+    ActivationCurvatureMonitor,
+    ActivationSwap,
+)
 from lit_gelu.curvature import STATISTICS, activation_statistics
+from lit_gelu.errors import ArgumentError
 
 
 def weights_after(folder, *callbacks, seed=5, **options):
@@ -128,7 +132,7 @@ def test_the_input_of_other_batches_is_what_the_caller_says(tmp_path, extract):
 
 def test_a_batch_without_clear_input_is_refused_at_the_first_batch(tmp_path):
     swap, witness = ActivationSwap(RELU_TO_GELU, at_step=3, curvature=True), Witness()
-    with pytest.raises(CallbackArgumentError, match="input_from_batch="):
+    with pytest.raises(ArgumentError, match="input_from_batch="):
         quiet_trainer(tmp_path, swap, witness, max_epochs=1).fit(DictBatches(), DictLoader())
     assert witness.seen == []
 

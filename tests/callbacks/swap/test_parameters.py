@@ -8,9 +8,11 @@ from lightning.pytorch.callbacks import BackboneFinetuning
 from torch import nn
 from torch.optim import lr_scheduler
 
-from lit_gelu.callbacks import ActivationSwap, CallbackArgumentError, UnsupportedRunError
+from lit_gelu.callbacks import (
+    ActivationSwap,
+)
 from lit_gelu.callbacks.swap.parameter_groups import ParameterGroups
-from lit_gelu.surgery.errors import CheckpointMismatchError
+from lit_gelu.errors import ArgumentError, CheckpointError, UnsupportedRunError
 from lit_gelu.tasks import AdamEpsilonInsideRoot
 from lit_gelu.tasks.optimizers import LasagneNesterovSGD
 
@@ -260,7 +262,7 @@ def test_a_scheduler_of_another_kind_is_refused(tmp_path):
 
 def test_weight_decay_where_the_optimizer_has_none_is_refused(tmp_path):
     make = lambda net: AdamEpsilonInsideRoot(net.parameters())  # noqa: E731
-    with pytest.raises(CallbackArgumentError, match="has none"):
+    with pytest.raises(ArgumentError, match="has none"):
         fit(tmp_path, Configured(make), prelu_at(0, weight_decay=0.1))
 
 
@@ -313,7 +315,7 @@ def test_other_optimizers_than_the_checkpoints_are_refused(tmp_path):
     def fewer(net):
         return torch.optim.SGD(net.net[0].parameters(), lr=BASE)
 
-    with pytest.raises(CheckpointMismatchError, match="configure_optimizers"):
+    with pytest.raises(CheckpointError, match="configure_optimizers"):
         fit(tmp_path / "b", Configured(fewer), prelu_at(3), ckpt_path=tmp_path / "epoch1.ckpt")
 
 

@@ -16,14 +16,12 @@ from torch import nn
 from lit_gelu.callbacks import (
     ActivationCurvatureMonitor,
     ActivationSwap,
-    CallbackArgumentError,
     ExactResume,
-    MixedPackagesError,
-    UnsupportedRunError,
     load_from_checkpoint,
 )
 from lit_gelu.callbacks.swap import refusals
 from lit_gelu.callbacks.swap.refusals import refuse_sharding
+from lit_gelu.errors import ArgumentError, UnsupportedRunError
 from lit_gelu.surgery import without_marks
 
 RELU_TO_GELU = {"activation:relu": "gelu"}
@@ -105,10 +103,10 @@ def test_other_lightning_packages_are_told_apart(tmp_path):
     for callback in (ActivationSwap(RELU_TO_GELU, at_epoch=1), ActivationCurvatureMonitor(), ExactResume()):
         with (
             collected_warnings(""),
-            pytest.raises(MixedPackagesError, match=r"pytorch_lightning\.trainer.*import every"),
+            pytest.raises(UnsupportedRunError, match=r"pytorch_lightning\.trainer.*import every"),
         ):
             other.Trainer(callbacks=[callback], **options).fit(ForeignModule(), loader())
-        with pytest.raises(MixedPackagesError, match="Foreign: not of"):
+        with pytest.raises(UnsupportedRunError, match="Foreign: not of"):
             quiet_trainer(tmp_path, callback, Foreign()).fit(SmallNet(), loader())
 
 
@@ -341,5 +339,5 @@ def test_curvature_of_a_module_without_forward(tmp_path):
         forward = LightningModule.forward
 
     trainer = quiet_trainer(tmp_path, ActivationSwap(RELU_TO_GELU, at_epoch=1, curvature=True))
-    with pytest.raises(CallbackArgumentError, match="NoForward has no forward"):
+    with pytest.raises(ArgumentError, match="NoForward has no forward"):
         trainer.fit(NoForward(), loader())

@@ -16,7 +16,7 @@ from torch import nn
 
 from lit_gelu import surgery
 from lit_gelu.callbacks import ActivationSwap
-from lit_gelu.surgery import NoMatchError
+from lit_gelu.errors import SwapError
 
 
 def make_swaps(kind):
@@ -161,7 +161,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
             super().__init__()
             self.net[1] = nn.Identity()
 
-    with pytest.raises(NoMatchError, match=r"'net\.1'"):
+    with pytest.raises(SwapError, match=r"'net\.1'"):
         fit(
             tmp_path / "b",
             ActivationSwap(RELU_TO_GELU, at_epoch=1),

@@ -9,10 +9,17 @@ from lightning.pytorch import Callback
 from swap_runs import TwoOptimizers
 from torch import nn
 
-from lit_gelu.callbacks import ActivationSwap, CallbackArgumentError, ExactResume, load_from_checkpoint
+from lit_gelu.callbacks import (
+    ActivationSwap,
+    ExactResume,
+    load_from_checkpoint,
+)
 from lit_gelu.callbacks.swap.schedule import MetricTrigger
 from lit_gelu.data import ResumableDataLoader
-from lit_gelu.surgery import SwapConflictError, without_marks
+from lit_gelu.errors import ArgumentError, SwapError
+from lit_gelu.surgery import (
+    without_marks,
+)
 from lit_gelu.surgery.blend import Blend, blends
 
 RELU_TO_GELU = {"activation:relu": "gelu"}
@@ -116,7 +123,7 @@ def test_a_training_metric_at_the_end_of_the_epoch(tmp_path):
 
 
 def test_a_metric_that_is_not_logged_is_named(tmp_path):
-    with pytest.raises(CallbackArgumentError, match=r"when='val_los' was not logged. Logged were: .*val_loss"):
+    with pytest.raises(ArgumentError, match=r"when='val_los' was not logged. Logged were: .*val_loss"):
         fit(tmp_path, Scripted([1.0] * 6), ActivationSwap(RELU_TO_GELU, when="val_los"))
 
 
@@ -264,7 +271,7 @@ def test_a_checkpoint_from_the_middle_loads_without_a_trainer(tmp_path):
 
 
 def test_a_site_that_is_being_annealed_cannot_be_swapped(tmp_path):
-    with pytest.raises(SwapConflictError, match=r"'net\.1' is still being annealed"):
+    with pytest.raises(SwapError, match=r"'net\.1' is still being annealed"):
         fit(tmp_path, SmallNet(), annealed(), ActivationSwap({"*": "silu"}, at_step=5), max_epochs=3)
 
 

@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from lit_gelu.curvature import CurvatureArgumentError, DeadUnitWindow
+from lit_gelu.curvature import (
+    DeadUnitWindow,
+)
+from lit_gelu.errors import ArgumentError
 
 
 def test_counts_are_those_of_a_look_back_over_all_events():
@@ -46,9 +49,9 @@ def test_state_goes_on_in_mid_window():
 
 
 def test_refuses_no_window_and_other_channels():
-    with pytest.raises(CurvatureArgumentError, match="window=0"):
+    with pytest.raises(ArgumentError, match="window=0"):
         DeadUnitWindow(0, [1])
-    with pytest.raises(CurvatureArgumentError, match="here there are"):
+    with pytest.raises(ArgumentError, match="here there are"):
         DeadUnitWindow(2, [3]).load_state_dict(DeadUnitWindow(2, [4]).state_dict())
 
 

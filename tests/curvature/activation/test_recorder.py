@@ -13,7 +13,12 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from lit_gelu import activations
-from lit_gelu.curvature import ActivationRecorder, CurvatureArgumentError, activation_statistics, statistics_by_site
+from lit_gelu.curvature import (
+    ActivationRecorder,
+    activation_statistics,
+    statistics_by_site,
+)
+from lit_gelu.errors import ArgumentError
 from lit_gelu.sandbox import side_pass
 
 
@@ -272,7 +277,7 @@ def test_no_sites_no_figures():
 
 
 def test_a_sample_of_nothing_is_refused():
-    with pytest.raises(CurvatureArgumentError, match="sample_rows=0"):
+    with pytest.raises(ArgumentError, match="sample_rows=0"):
         ActivationRecorder({}, sample_rows=0)
 
 

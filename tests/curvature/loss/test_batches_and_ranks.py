@@ -9,7 +9,6 @@ from loss_nets import classifier, full_hessian, named
 from torch.nn import functional as F
 
 from lit_gelu.curvature.loss import (
-    LossCurvatureError,
     ParameterLayout,
     extreme_eigenvalues,
     gauss_newton_operator,
@@ -18,6 +17,7 @@ from lit_gelu.curvature.loss import (
     loss_and_gradient,
     mean_loss,
 )
+from lit_gelu.errors import ArgumentError
 
 METHODS = ["reverse_over_reverse", "forward_over_reverse", "finite_differences"]
 ATOL = {"reverse_over_reverse": 1e-13, "forward_over_reverse": 1e-13, "finite_differences": 5e-9}
@@ -170,5 +170,5 @@ def test_float16_products_do_not_overflow_in_the_sum_over_ranks():
 @pytest.mark.parametrize("samples", [[1, 2], 0, [1, 1, -1]])
 def test_numbers_of_samples_that_do_not_fit_are_refused(samples):
     model, inputs, targets = problem()
-    with pytest.raises(LossCurvatureError, match="3 batches came with samples="):
+    with pytest.raises(ArgumentError, match="3 batches came with samples="):
         hessian_operator(parts(model, inputs, targets), named(model), samples=samples)

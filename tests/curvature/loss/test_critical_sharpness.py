@@ -7,12 +7,11 @@ import torch
 from loss_nets import classifier, named, symmetric
 
 from lit_gelu.curvature.loss import (
-    LossCurvatureError,
-    NonFiniteCurvatureError,
     ParameterLayout,
     critical_sharpness,
     loss_and_gradient,
 )
+from lit_gelu.errors import ArgumentError, UnsupportedRunError
 
 
 def quadratic(seed=0, dtype=torch.float64):
@@ -160,7 +159,7 @@ def test_a_start_just_behind_or_before_the_critical_rate_is_no_doubt(start):
 class TestRefuses:
     def test_a_loss_that_is_nan_before_any_step(self):  # D11
         _, parameters, gradient, _ = quadratic()
-        with pytest.raises(NonFiniteCurvatureError, match="loss is nan"):
+        with pytest.raises(UnsupportedRunError, match="loss is nan"):
             critical_sharpness(lambda: torch.tensor(torch.nan), parameters, gradient, learning_rate=0.1)
 
     @pytest.mark.parametrize(
@@ -175,14 +174,14 @@ class TestRefuses:
     )
     def test_arguments_without_meaning(self, arguments):
         closure, parameters, gradient, _ = quadratic()
-        with pytest.raises(LossCurvatureError, match="not accepted"):
+        with pytest.raises(ArgumentError, match="not accepted"):
             critical_sharpness(closure, parameters, gradient, **{"learning_rate": 0.1, **arguments})
 
     def test_directions_and_losses_of_another_shape(self):
         closure, parameters, gradient, _ = quadratic()
-        with pytest.raises(LossCurvatureError, match="direction has the shape"):
+        with pytest.raises(ArgumentError, match="direction has the shape"):
             critical_sharpness(closure, parameters, gradient[:3], learning_rate=0.1)
-        with pytest.raises(LossCurvatureError, match="scalar"):
+        with pytest.raises(ArgumentError, match="scalar"):
             critical_sharpness(lambda: parameters["weight"], parameters, gradient, learning_rate=0.1)
 
 

@@ -5,7 +5,14 @@ import torch
 from loss_nets import everything, named
 from torch import nn
 
-from lit_gelu.curvature.loss import LossCurvatureError, ParameterLayout, displaced, module_layout, normal, rademacher
+from lit_gelu.curvature.loss import (
+    ParameterLayout,
+    displaced,
+    module_layout,
+    normal,
+    rademacher,
+)
+from lit_gelu.errors import ArgumentError
 
 
 def test_split_undoes_flatten_and_slices_say_where():
@@ -58,7 +65,7 @@ def test_module_layout_joins_what_belongs_together():
 def test_sharded_parameters_are_refused():
     weight = torch.ones(2, requires_grad=True)
     weight.device_mesh = object()
-    with pytest.raises(LossCurvatureError, match="sharded"):
+    with pytest.raises(ArgumentError, match="sharded"):
         ParameterLayout({"weight": weight})
 
 

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pack_sequence
 
-from lit_gelu.curvature.errors import LossCurvatureError
 from lit_gelu.curvature.probe.examples import (
     check_part,
     clone_batch,
@@ -18,6 +17,7 @@ from lit_gelu.curvature.probe.examples import (
     part_size,
     take_examples,
 )
+from lit_gelu.errors import ArgumentError
 
 
 class Pair(NamedTuple):
@@ -86,7 +86,7 @@ def test_parts_are_rounded_up_to_whole_examples(fraction, samples, expected):
 def test_a_batch_of_unknown_kind_is_used_whole_or_refused():
     batch = object()
     assert part_of(batch, None, None) is batch
-    with pytest.raises(LossCurvatureError, match="type object"):
+    with pytest.raises(ArgumentError, match="type object"):
         part_of(batch, 0.5, None)
 
 
@@ -94,7 +94,7 @@ def test_a_batch_of_unknown_kind_is_used_whole_or_refused():
     ("fraction", "samples"), [(0.0, None), (1.5, None), (float("nan"), None), (None, 0), (None, True), (0.5, 3)]
 )
 def test_refusals(fraction, samples):
-    with pytest.raises(LossCurvatureError, match=r"fraction|samples"):
+    with pytest.raises(ArgumentError, match=r"fraction|samples"):
         check_part(fraction, samples)
 
 
@@ -161,7 +161,7 @@ def test_packed_sequences_are_counted_and_not_cut():
     assert count_examples((packed, torch.zeros(3))) == 3
     assert take_examples(packed, 3) is packed
     for batch in (packed, (torch.zeros(3), packed)):
-        with pytest.raises(LossCurvatureError, match=r"PackedSequence.*fraction=None"):
+        with pytest.raises(ArgumentError, match=r"PackedSequence.*fraction=None"):
             part_of(batch, 0.5, None)
 
 

@@ -6,9 +6,9 @@ from lightning.pytorch import LightningModule
 from probe_nets import Untidy, batch_of, same, trace_of_everything
 from torch import nn
 
-from lit_gelu.curvature.errors import LossCurvatureError
 from lit_gelu.curvature.loss import hessian_operator, symmetry_error
 from lit_gelu.curvature.probe.loss_probe import LossProbe
+from lit_gelu.errors import ArgumentError
 from lit_gelu.sandbox import in_side_pass
 
 
@@ -153,7 +153,7 @@ def test_a_part_of_the_batch():
 
 def refused(module, *batches, **options):
     with (
-        pytest.raises(LossCurvatureError) as error,
+        pytest.raises(ArgumentError) as error,
         LossProbe(module, list(batches) or [batch_of()], **options) as probe,
     ):
         probe.closures[0]()
@@ -181,9 +181,9 @@ def test_refusals():
     assert "returned NoneType" in refused(Skips())
     assert "mode='test'" in refused(Untidy(), mode="test")
     assert "as far as can be told" in refused(Untidy(), "text")
-    with pytest.raises(LossCurvatureError, match="outside"):
+    with pytest.raises(ArgumentError, match="outside"):
         LossProbe(Untidy(), [batch_of()]).closures[0]()
-    with pytest.raises(LossCurvatureError, match="at least one batch"):
+    with pytest.raises(ArgumentError, match="at least one batch"):
         LossProbe(Untidy(), [])
 
 

@@ -10,9 +10,9 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from lit_gelu.curvature.errors import LossCurvatureError
 from lit_gelu.curvature.loss import hessian_operator
 from lit_gelu.curvature.probe.loss_probe import LossProbe
+from lit_gelu.errors import ArgumentError
 
 
 class Plain(LightningModule):
@@ -135,7 +135,7 @@ def test_checkpointed_attention_is_computed_again_by_the_same_kernel():
 def test_reentrant_checkpoints_are_refused_with_the_remedy():
     module = Checkpointed(mlp())
     module.reentrant = True
-    with pytest.raises(LossCurvatureError, match="use_reentrant=False"):
+    with pytest.raises(ArgumentError, match="use_reentrant=False"):
         product(module, batch_of(dtype=torch.float64), torch.ones(1))
 
 
@@ -164,12 +164,12 @@ class BehindFrozen(FirstBlock):
 def test_a_first_block_in_a_reentrant_checkpoint_is_refused_by_every_method(kind, method):
     module, batch = kind(mlp()), batch_of(dtype=torch.float64)
     with (
-        pytest.raises(LossCurvatureError, match="use_reentrant=False"),
+        pytest.raises(ArgumentError, match="use_reentrant=False"),
         LossProbe(module, [batch]) as probe,
         hessian_operator(probe.closures, probe.parameters, method=method, module=module) as hessian,
     ):
         hessian(torch.ones(hessian.size, dtype=torch.float64))
-    with pytest.raises(LossCurvatureError, match="use_reentrant=False"):  # without a probe, too
+    with pytest.raises(ArgumentError, match="use_reentrant=False"):  # without a probe, too
         hessian_operator(lambda: module.training_step(batch, 0), dict(module.named_parameters()))
 
 

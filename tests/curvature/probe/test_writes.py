@@ -8,11 +8,11 @@ from lightning.pytorch import LightningModule
 from torch import nn
 from torch.nn import functional as F
 
-from lit_gelu.curvature.errors import LossCurvatureError
 from lit_gelu.curvature.loss import hessian_operator
 from lit_gelu.curvature.loss.layout import ParameterLayout, displaced
 from lit_gelu.curvature.probe.loss_probe import LossProbe
 from lit_gelu.curvature.probe.writes import COPIED_BYTES
+from lit_gelu.errors import ArgumentError
 
 LARGE = COPIED_BYTES // 4 // 4 + 1  # columns of a float32 matrix with four rows that is watched, not copied beforehand
 
@@ -106,7 +106,7 @@ def test_writing_to_a_trained_parameter_is_refused_and_put_back(write):
     module = Clipping()
     before = bits(module)
     with (
-        pytest.raises(LossCurvatureError, match=r"(?s)Clipping .* student\.weight.*curvature_loss"),
+        pytest.raises(ArgumentError, match=r"(?s)Clipping .* student\.weight.*curvature_loss"),
         LossProbe(module, [batch()]) as probe,
     ):
         probe.closures[0]()
@@ -148,7 +148,7 @@ def test_a_write_that_begins_at_a_later_event_is_refused():
         probe.closures[0]()
     module.clips = True
     with (
-        pytest.raises(LossCurvatureError, match=r"(?s)student\.weight.*could not be put back"),
+        pytest.raises(ArgumentError, match=r"(?s)student\.weight.*could not be put back"),
         LossProbe(module, [batch()]) as probe,
     ):
         probe.closures[0]()
