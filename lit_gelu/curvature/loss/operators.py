@@ -333,7 +333,11 @@ class _GaussNewtonOfBatch:
         pieces = self._layout.split(vector)
         with torch.inference_mode(False), without_autocast(self._layout):
             (product,) = torch.autograd.grad(
-                list(self._used.values()), self._direction, [pieces[number] for number in self._used], retain_graph=True
+                list(self._used.values()),
+                self._direction,
+                [pieces[number] for number in self._used],
+                retain_graph=True,
+                materialize_grads=True,
             )
         return product
 

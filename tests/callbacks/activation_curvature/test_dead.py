@@ -83,7 +83,6 @@ NETS = {
 }
 
 
-@pytest.mark.one_in(6)
 @pytest.mark.parametrize("rows", ["auto", None, 40])
 @pytest.mark.parametrize("name", NETS)
 def test_dead_units_in_any_layout(tmp_path, name, rows):

@@ -109,7 +109,6 @@ def training_trace(folder, *callbacks, **options):
     return [*model.state_dict().values(), *state, torch.tensor(model.losses), torch.get_rng_state()]
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize("sample_rows", [3, None])
 @pytest.mark.parametrize("options", [{}, {"accumulate_grad_batches": 3}, {"precision": "bf16-mixed"}])
 def test_training_is_bitwise_the_same_with_the_monitor(tmp_path, sample_rows, options):

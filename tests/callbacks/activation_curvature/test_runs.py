@@ -95,7 +95,6 @@ def test_a_name_without_a_number_watches_all_calls_of_that_name(tmp_path):
     assert list(monitor.latest) == [":gelu#0", ":gelu#1"]
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize("options", [{}, {"accumulate_grad_batches": 3}, {"precision": "bf16-mixed"}])
 def test_training_with_probes_and_all_outputs_is_bitwise_the_same(tmp_path, options):
     class Nothing(Callback):
@@ -198,7 +197,6 @@ class Frozen(SmallNet):
         return torch.optim.SGD(self.parameters(), lr=0.0)
 
 
-@pytest.mark.one_in(2)
 @pytest.mark.forks
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.parametrize("log_every_n_steps", [1, 3])
@@ -308,7 +306,6 @@ def test_no_channel_is_left_out_of_a_sample():
     assert figures["standard_deviation"] == pytest.approx(x.std().item(), rel=0.03)
 
 
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize("use_reentrant", [True, False])
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 def test_both_kinds_of_checkpointing_count_once(tmp_path, use_reentrant):

@@ -63,7 +63,6 @@ def test_a_logging_step_that_is_not_measured_ends_the_wait_too(tmp_path, monkeyp
     assert sums.groups == [0, 0, 1, 0, 0, 0, 1, 0]  # measured: 2, 5; the Trainer logs at 6
 
 
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize("activation", [nn.GELU, nn.Hardswish])
 def test_figures_do_not_depend_on_the_wait(tmp_path, activation):
     """But for the width of the windows about kinks: it is taken from the last measurement that was summed."""
@@ -87,7 +86,6 @@ def test_figures_do_not_depend_on_the_wait(tmp_path, activation):
             assert {key: others[step][key] for key in kinks} == pytest.approx(kinks, rel=0.3, abs=0.05)
 
 
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("options", "monitor_options"),
     [
@@ -128,7 +126,7 @@ class Failing(Callback):
 
 
 def test_the_steps_before_a_failure_are_logged(tmp_path):
-    with pytest.raises(FloatingPointError, match="the loss is NaN"):
+    with pytest.raises(FloatingPointError):
         run(tmp_path, Failing(), ActivationCurvatureMonitor(every_n_steps=1), log_every_n_steps=STEPS)
     assert list(figures_by_step(tmp_path)) == [0, 1, 2, 3]
 

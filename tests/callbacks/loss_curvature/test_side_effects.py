@@ -83,7 +83,6 @@ OPTIONS = {
 }
 
 
-@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", OPTIONS)
 def test_d1_d17_training_is_bitwise_the_same_with_the_monitor(tmp_path, name):
     without, plain_without = state_after(tmp_path / "without", **OPTIONS[name])
@@ -133,7 +132,7 @@ def test_after_an_exception_in_the_probe_everything_is_as_before(tmp_path, where
         plain = [list(module.losses), module.calls, [m.training for m in module.modules()], list(trainer.loggers)]
         return tensors, plain, random.getstate()
 
-    with pytest.raises(ArithmeticError, match="in the probe"):
+    with pytest.raises(ArithmeticError):
         state_after(tmp_path, Fails(**(CHEAP | {"every_n_steps": 1})))
     (tensors, *plain), (later, *plain_later) = states
     assert plain == plain_later
@@ -173,7 +172,6 @@ def test_a_training_step_may_take_the_batch_apart(tmp_path):
     assert monitor.latest["top_eigenvalue"] > 0
 
 
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize("loss_first", [True, False])
 def test_both_monitors_in_either_order(tmp_path, loss_first):
     def figures(folder, *others):

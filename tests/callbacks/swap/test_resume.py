@@ -27,7 +27,6 @@ def make_swaps(kind):
     return (ActivationSwap(RELU_TO_GELU, **{kind: 1 if kind == "at_epoch" else 5}, curvature=True),)
 
 
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize("kind", ["at_epoch", "at_step", "chain", "chain reversed"])
 @pytest.mark.parametrize("epoch", [0, 1, 2])
 def test_a_resumed_run_ends_bitwise_as_the_uninterrupted_one(tmp_path, kind, epoch):
@@ -161,7 +160,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
             super().__init__()
             self.net[1] = nn.Identity()
 
-    with pytest.raises(SwapError, match=r"'net\.1'"):
+    with pytest.raises(SwapError):
         fit(
             tmp_path / "b",
             ActivationSwap(RELU_TO_GELU, at_epoch=1),

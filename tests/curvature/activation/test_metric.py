@@ -45,5 +45,5 @@ def test_reset_pickle_and_unknown_names():
     assert again.compute()["a"]["mean"] == 1
     metric.reset()
     assert metric.sums.count_nonzero() == 0
-    with pytest.raises(ArgumentError, match="No such site: b"):
+    with pytest.raises(ArgumentError):
         metric.update({"b": torch.ones(3)})
