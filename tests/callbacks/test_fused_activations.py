@@ -137,16 +137,6 @@ def test_the_new_activations_of_a_swap_are_fused(tmp_path):
     assert type(model.net[1]) is nn.GELU
 
 
-def test_an_annealed_swap(tmp_path):
-    seen, swap = Seen(), ActivationSwap({"net.1": "gelu"}, at_step=2, anneal_steps=3)
-    model, _ = run(tmp_path, FusedActivations(), swap, seen, net=SmallNet)
-    assert seen.fused[1] == []
-    assert len(seen.fused[3]) == 1
-    assert seen.fused[3][0].startswith("net.1.")
-    assert seen.fused[-1] == ["net.1"]
-    assert type(model.net[1]) is nn.GELU
-
-
 def test_swapped_runs_are_bitwise_the_same(tmp_path):
     losses = []
     for name, callbacks in (("plain", []), ("fused", [FusedActivations()])):

@@ -56,18 +56,3 @@ def test_a_function_that_was_never_registered_is_refused_or_named():
     assert record["0"].endswith(".sinh")
     other = nn.Sequential(activations.create(torch.asinh))
     assert len(describe_differences(record, record_activations(other, name_opaque=True))) == 1
-
-
-def test_an_annealed_softmax_is_recorded_halfway():
-    from lit_gelu.surgery.blend import Annealing
-
-    model = nets.Attention()
-    before = model.softmax
-    surgery.swap(model, {"softmax": "relu"})
-    Annealing(model, [(("softmax",), before, model.softmax)]).set_progress(0.5)
-    record = record_activations(model)
-    assert record["softmax"] == {"old": SOFTMAX, "new": "relu"}
-    other = nets.Attention()
-    restore_activations(other, record)
-    other.load_state_dict(model.state_dict())
-    assert torch.equal(other(X), model(X))

@@ -69,16 +69,6 @@ def test_loads_without_a_trainer_by_the_modules_own_sample(tmp_path):
         load_from_checkpoint(NoSample, tmp_path / "epoch3.ckpt")
 
 
-def test_without_a_sample_no_call_is_found(tmp_path):
-    with pytest.raises(SwapError):
-        fit(tmp_path, ActivationSwap({":gelu": "silu"}, at_step=3))
-
-
-def test_a_call_cannot_be_annealed(tmp_path):
-    with pytest.raises(SwapError):
-        fit(tmp_path, ActivationSwap({":gelu": "silu"}, at_step=0, input_sample=SAMPLE, anneal_steps=3))
-
-
 def test_the_jump_is_measured_with_calls_too(tmp_path):
     swap = ActivationSwap({":gelu": "softplus"}, at_step=3, input_sample=SAMPLE, curvature=True)
     with collected_warnings(""):
@@ -136,43 +126,6 @@ def by_hand(model, x, gelu):
     return functional.linear(second, model.net.weight, model.net.bias)
 
 
-class Graphs:
-    """A backend of ``torch.compile`` that notes the code of every graph."""
-
-    def __init__(self):
-        self.codes = []
-
-    def __call__(self, graph, inputs):
-        self.codes.append(graph.code)
-        return graph.forward
-
-
-@pytest.mark.full
-def test_a_module_that_torch_compile_wraps_is_compiled_anew(tmp_path):
-    """Lightning puts the compiled methods of the module into the module itself."""
-    torch._dynamo.reset()
-    graphs, x = Graphs(), torch.randn(5, FEATURES, generator=torch.Generator().manual_seed(3))
-    models = {}
-    for compiled in (False, True):
-        swap = ActivationSwap({":gelu": "softplus"}, at_step=3, input_sample="example_input_array")
-        saved = SaveEachEpoch(tmp_path / str(compiled))
-        trainer = quiet_trainer(tmp_path / str(compiled), swap, saved, max_epochs=3)
-        torch.manual_seed(0)
-        models[compiled] = Functional()
-        trainer.fit(torch.compile(models[compiled], backend=graphs) if compiled else models[compiled], loader())
-        torch.testing.assert_close(models[compiled](x), by_hand(models[compiled], x, functional.softplus))
-    for name, value in models[False].state_dict().items():
-        torch.testing.assert_close(models[True].state_dict()[name], value)
-    of_training = [code for code in graphs.codes if "cross_entropy" in code]
-    assert ["gelu" in code for code in of_training] == ["softplus" not in code for code in of_training]
-    assert {"gelu" in code for code in of_training} == {True, False}
-    resumed, swap = Functional(), ActivationSwap({":gelu": "softplus"}, at_step=3, input_sample=SAMPLE)
-    trainer = quiet_trainer(tmp_path / "resumed", swap, max_epochs=3)
-    trainer.fit(torch.compile(resumed, backend=graphs), loader(), ckpt_path=tmp_path / "True" / "epoch1.ckpt")
-    for name, value in models[True].state_dict().items():
-        torch.testing.assert_close(resumed.state_dict()[name], value)
-
-
 @pytest.mark.parametrize("between", ["nothing", "uncompiled", "compiled again"])
 def test_a_swap_of_a_compiled_module_is_undone(between):
     torch._dynamo.reset()
@@ -196,15 +149,3 @@ def test_a_swap_of_a_compiled_module_is_undone(between):
     with contextlib.suppress(ValueError):  # it is uncompiled already
         to_uncompiled(model)
     assert model.forward.__func__ is Functional.forward
-
-
-def test_a_forward_that_was_compiled_by_hand_is_refused_with_the_way_out():
-    model, x = Functional(), torch.randn(5, FEATURES)
-    model.forward = torch.compile(model.forward, backend="eager")
-    with pytest.raises(SwapError):
-        surgery.swap(model, {":gelu": "softplus"}, SAMPLE)
-    del model.forward
-    model.compile(backend="eager")
-    torch.testing.assert_close(model(x), by_hand(model, x, functional.gelu))
-    surgery.swap(model, {":gelu": "softplus"}, SAMPLE)
-    torch.testing.assert_close(model(x), by_hand(model, x, functional.softplus))
