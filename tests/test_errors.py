@@ -98,6 +98,8 @@ CALLS = {
     "a task of no layers": (lambda _: MNISTClassifier("gelu", hidden_layers=-1), "ArgumentError", "-1"),
 }
 REMEDIES = (
+    *("give", "use", "accepted", "accepts", "takes one of", "write", "load", "download", "did you mean", "name", "read"),
+)
     "give",
     "use",
     "accepted",

@@ -119,17 +119,6 @@ def test_what_would_change_nothing_is_refused_and_nothing_is_changed(build, trai
     assert model.training == training
 
 
-@pytest.mark.parametrize("build", [with_partial, as_accelerate, HookBound, with_hook, with_pre_hook, HeldForward])
-def test_it_is_skipped_where_that_is_asked_for(build):
-    model = nn.Sequential(build(), nn.ReLU(), Net())
-    report = surgery.swap(model, {"activation:relu": "silu"}, SAMPLE, on_obstacle="skip")
-    assert {row.name for row in report.rows} == {"1", "2:relu"}
-    (left,) = report.skipped
-    assert left.obstacle
-    assert "never run" in str(left)
-    assert surgery.coverage(model, SAMPLE).counts() == {"relu": 1, "silu": 2}
-
-
 def test_an_activation_that_does_not_take_what_comes_is_refused_before_anything_is_changed():
     model = nn.Sequential(nn.Linear(4, 6), nn.ReLU())
     with pytest.raises(SwapError):

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.nn.utils import prune
 
 from lit_gelu import activations, surgery
 from lit_gelu.errors import SwapError
@@ -154,13 +153,3 @@ def test_channels_from_what_is_loaded_are_where_the_model_is(move):
     (name,) = move
     assert {getattr(parameter, name) for parameter in loaded.parameters()} == {getattr(torch.empty(0, **move), name)}
     assert not list(loaded.buffers())
-
-
-def test_a_pruned_activation_keeps_its_hook():
-    model = nn.Sequential(nn.Linear(4, 4), nn.PReLU())
-    prune.l1_unstructured(model[1], "weight", amount=0)
-    with pytest.raises(SwapError):
-        surgery.swap(model, {"1": "gelu"})
-    prune.remove(model[1], "weight")
-    surgery.swap(model, {"1": "gelu"})
-    assert torch.equal(model(X), F.gelu(model[0](X)))

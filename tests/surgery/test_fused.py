@@ -57,13 +57,3 @@ def test_one_layer_alone_switches_nested_tensors_off():
     assert flags(model) == ([1, 0], False)
     report.undo()
     assert flags(model) == ([1, 1], True)
-
-
-def test_decoders_and_whole_transformers():
-    torch.manual_seed(0)
-    model = nn.Transformer(8, 2, 1, 1, 16, batch_first=True).eval()
-    names = [site.name for site in surgery.find_sites(model, (X, X))]
-    assert names == ["encoder.layers.0.activation", "decoder.layers.0.activation"]
-    surgery.swap(model, {"*": "softplus"}, (X, X))
-    with torch.no_grad():
-        assert surgery.coverage(model, (X, X)).counts() == {"softplus": 2}

@@ -94,16 +94,6 @@ def test_what_is_handed_on_and_called_with_its_input_alone_works():
     torch.testing.assert_close(model(X), model.expected(X, F.silu))
 
 
-def test_source_that_is_not_to_be_had_is_noted():
-    scope = {"F": F, "nn": nn}
-    text = "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.act = F.relu\n\n"
-    exec(text + "    def forward(self, x):\n        return self.act(x)\n", scope)
-    model = scope["Net"]()
-    report = surgery.swap(model, {"act": "silu"})
-    assert "the source of Net.forward is not to be had" in report.notes[0]
-    assert torch.equal(model(X), F.silu(X))
-
-
 def test_one_that_relies_on_being_overwritten_is_refused():
     with pytest.raises(SwapError):
         surgery.swap(build(nets.InPlaceAliased), {"*": "silu"}, X)

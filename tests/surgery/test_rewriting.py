@@ -92,23 +92,6 @@ def test_code_without_source_is_intercepted():
     assert torch.equal(model(SAMPLE), F.silu(SAMPLE))
 
 
-def test_tracebacks_and_inspect_show_what_runs():
-    import inspect
-    import traceback
-
-    model = build(nets.ManyLines)
-    before = inspect.getsource(type(model).forward)
-    surgery.swap(model, {"*": "silu"}, SAMPLE)
-    source = inspect.getsource(type(model).forward)
-    assert "self.gelu_call(\n\nself.first(x) + 0\n\n)" in source  # lines keep their numbers
-    assert "F.gelu" not in source
-    assert source.count("\n") == before.count("\n")
-    assert inspect.signature(model.forward) == inspect.signature(nets.ManyLines.forward.__get__(model))
-    with pytest.raises(RuntimeError) as caught:
-        model(torch.zeros(3, 5))
-    assert "\n    self.first(x) + 0\n" in "".join(traceback.format_tb(caught.value.__traceback__))
-
-
 def test_torchscript_compiles_the_rewritten_source():
     model = build(nets.Function)
     surgery.swap(model, {"*": "silu"}, SAMPLE)
@@ -124,17 +107,6 @@ def test_a_pickle_is_refused_where_the_source_is_another():
     assert content.count(b"F.gelu(self.first(x))") == 1
     with pytest.raises(SwapError):
         pickle.loads(content.replace(b"F.gelu(self.first(x))", b"F.silu(self.first(x))"))
-
-
-def test_a_module_with_a_pickle_of_its_own_is_refused():
-    class Own(nets.Function):
-        def __reduce_ex__(self, protocol):
-            return nets.Function, ()
-
-    model = build(Own)
-    surgery.swap(model, {"*": "silu"}, SAMPLE)
-    with pytest.raises(pickle.PicklingError):
-        pickle.dumps(model)
 
 
 def test_a_class_that_cannot_be_derived_from_is_refused():

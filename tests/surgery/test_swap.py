@@ -215,16 +215,6 @@ def test_the_model_itself_becomes_the_new_activation_and_back():
     assert seen == ["GELU", "PReLU", "GELU"]
 
 
-def test_a_model_that_cannot_become_another_class_is_refused():
-    class Slotted(nn.GELU):
-        __slots__ = ("extra",)
-
-    registry = ActivationRegistry()
-    registry.register("slotted")(Slotted)
-    with pytest.raises(SwapError):
-        surgery.swap(nn.GELU(), {"*": "slotted"}, registry=registry)
-
-
 def test_what_changes_the_shape_is_refused():
     registry = ActivationRegistry()
     registry.register("halving", facts=ActivationFacts(elementwise=False))(nn.GLU)
@@ -290,40 +280,6 @@ def test_new_parameters_are_like_those_nearby():
     mixed.codes = nn.Parameter(torch.zeros(2, dtype=torch.int8), requires_grad=False)
     surgery.swap(mixed, {"0": "prelu"})
     assert mixed(torch.ones(1, 4, dtype=torch.float64)).dtype == torch.float64
-
-
-def test_a_module_that_answers_for_its_compiled_child_is_looked_into():
-    class Delegates(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.net = torch.compile(nn.Sequential(nn.ReLU()), backend="eager")
-            self.out = nn.ReLU()
-
-        def __getattr__(self, name):
-            try:
-                return super().__getattr__(name)
-            except AttributeError:
-                return getattr(super().__getattr__("net"), name)
-
-    model = Delegates()
-    surgery.swap(model, {"activation:relu": "gelu"})
-    assert isinstance(model.out, nn.GELU)
-
-
-def test_a_module_that_answers_to_any_name_is_swapped_in():
-    class Answers(nn.Module):
-        def forward(self, x):
-            return torch.relu(x)
-
-        def __getattr__(self, name):
-            try:
-                return super().__getattr__(name)
-            except AttributeError:
-                return None
-
-    model, x = Answers(), torch.tensor([-1.0])
-    surgery.swap(model, {"*": "silu"}, x)
-    assert model(x).item() == pytest.approx(-0.26894142, rel=1e-6)  # -1 / (1 + e)
 
 
 def test_a_plan_changes_nothing_and_says_what_it_would_do():
