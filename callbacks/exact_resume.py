@@ -56,8 +56,8 @@ class ExactResume(Callback):
         """Return the states of all ranks; called on all of them."""
         if self._trainer is not None and _is_within_a_step(self._trainer):
             rank_zero_warn(
-                "A checkpoint is saved between the batches of one accumulated step, without the gradients so far: a run "
-                "that resumes from it will not go on as this one. Save after optimizer steps: every_n_train_steps."
+                "A checkpoint is saved between the batches of one accumulated step, without the gradients so far: a "
+                "run that resumes from it will not go on as this one. Save after optimizer steps: every_n_train_steps."
             )
         loaders = [loader.state_dict() for loader in self._loaders()]
         return {"ranks": gathered({"generators": random_states(), "loaders": loaders})}
@@ -70,8 +70,8 @@ class ExactResume(Callback):
                 self._states = ranks
             case _:
                 raise CheckpointError(
-                    "What ExactResume kept in the checkpoint is damaged: it has no generators and loaders of each rank. "
-                    "Resume from another checkpoint, or leave ExactResume out."
+                    "What ExactResume kept in the checkpoint is damaged: it has no generators and loaders of each "
+                    "rank. Resume from another checkpoint, or leave ExactResume out."
                 )
 
     @override

@@ -128,21 +128,6 @@ class MeasurementSchedule:
                 f"{name}(at_steps={self.at_steps}) will measure nothing: this run has the steps 0 to {steps - 1}."
             )
 
-    def warn_if_passed_by(self, trainer: Trainer, name: str) -> None:
-        """Warn, at the end of an epoch that was due, if its data ended before a batch that was known as the last."""
-        # With limit_train_batches Lightning looks no batch ahead, also where the data have no length.
-        batches = trainer.fit_loop.epoch_loop.batch_progress
-        done: int = batches.current.ready
-        is_ended = trainer.should_stop or trainer.global_step == trainer.max_steps
-        is_short = done < trainer.num_training_batches < math.inf and not batches.is_last_batch
-        if self.every_n_epochs is None or (trainer.current_epoch + 1) % self.every_n_epochs or is_ended or not is_short:
-            return
-        rank_zero_warn(
-            f"{name}(every_n_epochs={self.every_n_epochs}) measured nothing in this epoch: its data ended after "
-            f"{done} batches, and {trainer.num_training_batches} were expected. Set limit_train_batches to {done} or "
-            "less, or every_n_steps."
-        )
-
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs to measure at the same steps."""
         return {

@@ -262,7 +262,6 @@ class ActivationCurvatureMonitor(Callback):
         """Stop recording, since a batch that the module skipped has no end of its own, and log what is on its way."""
         self._stop()
         self._write(trainer)
-        self.schedule.warn_if_passed_by(trainer, type(self).__name__)
 
     @override
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:

@@ -14,7 +14,6 @@ from lit_gelu.curvature.probe.examples import (
     check_part,
     clone_batch,
     copy_containers,
-    count_examples,
     from_plain,
     part_of,
     part_size,
@@ -97,11 +96,6 @@ class ProbeBatches:
         if limit is None:
             return parts
         return [ProbePart(take_examples(part.batch, limit), min(part.examples, limit)) for part in parts]
-
-    def is_part(self, parts: Sequence[ProbePart], batch: Any) -> bool:
-        """Return whether less than the batch at hand is probed, as far as that can be told."""
-        whole = count_examples(batch)
-        return len(parts) == 1 and whole is not None and parts[0].examples < whole
 
     def halve(self, parts: Sequence[ProbePart], error: BaseException) -> None:
         """Use half as many examples from now on, and say so; raise the error if nothing can be halved."""

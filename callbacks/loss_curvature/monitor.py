@@ -20,7 +20,6 @@ from lit_gelu.callbacks.loss_curvature.run import (
     probe_of,
     refuse_parameters,
     refuse_run,
-    sums_over_examples,
     warn_of_half_precision,
 )
 from lit_gelu.callbacks.measurement_schedule import MeasurementSchedule
@@ -99,7 +98,7 @@ class LossCurvatureMonitor(Callback):
             32 examples, or the whole batch with a warning if it has fewer. ``None`` means all, and is needed for
             batches that cannot be cut: a ``PackedSequence``, objects of your own. One whose examples cannot be counted
             weighs as one example, so batches and ranks weigh the same. Of a loss that is a sum over examples the
-            figures are those of the part's sum, and there is a warning.
+            figures are those of the part's sum.
         samples: How many examples of each batch to use instead.
         mode: "train": the module's parts in the mode they are in, so dropout and batch statistics are those of
             training; "eval": all in evaluation.
@@ -189,7 +188,6 @@ class LossCurvatureMonitor(Callback):
         self._vectors: Eigenvectors = {}
         self._pending: PendingEvent | None = None
         self._said = False
-        self._reduction_known = False
         self._warned: set[str] = set()
 
     @property
@@ -218,11 +216,6 @@ class LossCurvatureMonitor(Callback):
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Do not count validation as training time."""
         self.schedule.pause()
-
-    @override
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Warn if the epoch ended before the batch that was to be measured."""
-        self.schedule.warn_if_passed_by(trainer, type(self).__name__)
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
@@ -260,7 +253,6 @@ class LossCurvatureMonitor(Callback):
         try:
             with loggers_off(trainer):
                 measured, examples = self._measure(trainer, pl_module, pending, batch_idx)
-                self._check_reduction(trainer, pl_module, pending, batch, batch_idx)
         except UnsupportedRunError as error:
             self._vectors.clear()
             self._warn_once(
@@ -306,7 +298,6 @@ class LossCurvatureMonitor(Callback):
         """Forget another run, unless this Trainer goes on with it; a checkpoint is loaded later."""
         self.latest, self.spectrum, self._pending, self._said = ShownFigures(), None, None, False
         self._warned.clear()
-        self._reduction_known = False
         if trainer.global_step == 0:
             self.schedule.reset()
             self.batches.reset()
@@ -335,27 +326,6 @@ class LossCurvatureMonitor(Callback):
             out_of_memory = error.with_traceback(None)  # the frames hold the tensors
         self.batches.halve(parts, out_of_memory)
         return self._measure(trainer, pl_module, pending, batch_idx)
-
-    def _check_reduction(
-        self, trainer: Trainer, pl_module: LightningModule, pending: PendingEvent, batch: Any, batch_idx: int
-    ) -> None:
-        """At the first event, warn of a loss that seems to be a sum over examples if only some of these are probed."""
-        parts = self.batches.take(trainer, pending.kept)
-        if self._reduction_known or not self.batches.is_part(parts, batch):
-            return
-        self._reduction_known = True
-        if sums_over_examples(
-            lambda parts: probe_of(
-                trainer, pl_module, parts, self.settings, self.schedule.events, batch_idx, autocast=self.autocast
-            ),
-            parts[0],
-        ):
-            self._warn_once(
-                "the loss seems to be a sum over the examples, not their mean: three copies of a batch have three "
-                "times its loss. Figures are then of the sum over those that are probed, and grow with their number: "
-                "they cannot be compared with 2 / learning rate, nor between probes of different sizes. Give "
-                "fraction=None, or define curvature_loss(batch) that returns a mean."
-            )
 
     def _warn_once(self, sentence: str, key: str = "") -> None:
         """Warn of what will be the same at every event, known by a key or by the sentence itself."""

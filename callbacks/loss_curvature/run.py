@@ -1,7 +1,7 @@
 """What a `LossCurvatureMonitor` asks of the run around it: whether it can measure there, and what an event needs."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -17,7 +17,6 @@ from torch.optim import Optimizer
 from lit_gelu.callbacks.loss_curvature.batches import ProbePart
 from lit_gelu.callbacks.trainer_facts import shards_parameters
 from lit_gelu.curvature.loss import ParameterLayout
-from lit_gelu.curvature.probe.examples import repeat_examples, take_examples
 from lit_gelu.curvature.probe.loss_probe import LossProbe
 from lit_gelu.curvature.probe.training_loss import loss_function
 from lit_gelu.curvature.settings import LossSettings
@@ -90,30 +89,6 @@ def probe_of(
         precision=None if mixed else plugin.forward_context,
         count=lambda batch: examples[id(batch)],  # of these very objects: no part of them is taken
     )
-
-
-def sums_over_examples(probe_of_parts: Callable[[Sequence[ProbePart]], LossProbe], part: ProbePart) -> bool:
-    """Return whether a loss seems to be a sum over the examples: each of their repetitions adds as much to it."""
-    if part.examples < 4:  # batch normalisation needs two
-        return False
-    count = part.examples // 2
-    once = take_examples(part.batch, count)
-    parts = [ProbePart(repeat_examples(once, times) if times > 1 else once, times * count) for times in (1, 2, 3)]
-    with probe_of_parts(parts) as probe:
-        single, double, triple = (closure().item() for closure in probe.closures)
-    return is_sum(single, double, triple)
-
-
-def is_sum(single: float, double: float, triple: float) -> bool:
-    """Return whether losses of a batch, of two copies of it and of three grow as a sum does: 1, 2, 3.
-
-    A mean stays as it is, and a contrastive one grows by log 2 and log 3. Where it doubles, too, the third copy tells
-    it apart: 3 times a sum, and 1 + log 3 / log 2 = 2.58 times such a mean. Dropout draws other masks in each.
-    """
-    if single == 0 or double == single:
-        return False
-    doubled, grown = double / single, (triple - single) / (double - single)
-    return abs(doubled - 2) < 0.3 and abs(grown - 2) < 0.2
 
 
 def refuse_run(trainer: Trainer, pl_module: LightningModule, settings: LossSettings) -> None:

@@ -9,7 +9,6 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from typing_extensions import override
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.callbacks.swap.compilation import CompilationCounter, warn_about_limit
 from lit_gelu.callbacks.swap.history import LiveSwap, SwapRecord
 from lit_gelu.callbacks.swap.measurement import PREFIX, first_of_batch, measure_swap, require_forward
 from lit_gelu.callbacks.swap.member import RestorableSwap, announce_swap
@@ -98,7 +97,6 @@ class ActivationSwap(RestorableSwap):
 
     Attributes:
         report: What was replaced, once it was; see `lit_gelu.surgery.SwapReport`.
-        compilation: Its ``graphs`` is how many graphs ``torch.compile`` built for the new activations.
 
     Raises:
         ArgumentError: If not exactly one trigger is given, a number is out of range, or ``swaps`` no mapping;
@@ -150,7 +148,6 @@ class ActivationSwap(RestorableSwap):
         self.input_from_batch = input_from_batch or first_of_batch
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
-        self.compilation = CompilationCounter()
         # What the module has in the main process, if the fit runs in others. The first swap of the Trainer keeps it.
         self._given: Mapping[str, Any] | None = None
 
@@ -177,7 +174,6 @@ class ActivationSwap(RestorableSwap):
         run = self._running()
         if run.swaps[0] is self:
             run.connect_optimizers()
-            warn_about_limit(pl_module, 1 + len(run.swaps))
         if self._loaded_by_hand:
             with run.parameters_tracked(self.learning_rate, self.weight_decay):
                 run.restore([self])
@@ -206,13 +202,6 @@ class ActivationSwap(RestorableSwap):
         inputs = self.input_from_batch(batch) if self.curvature else None
         if self._due(trainer):
             self._swap(trainer, pl_module, inputs)
-
-    @override
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Say how many graphs the swap made torch.compile build."""
-        self.compilation.report()
 
     @override
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -276,7 +265,6 @@ class ActivationSwap(RestorableSwap):
             figures.update(measured)
             return report
 
-        self.compilation.start(pl_module)
         with run.parameters_tracked(self.learning_rate, self.weight_decay):
             self.live = LiveSwap(run.next_order(), apply())
         self.report = self.live.report

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequenc
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
@@ -137,13 +136,6 @@ def take_examples(batch: Any, count: int) -> Any:
     if whole is not None and count >= whole:
         return batch
     return _changed_by_example(batch, lambda piece: piece[:count])
-
-
-def repeat_examples(batch: Any, times: int = 2) -> Any:
-    """Return a batch in which all that `take_examples` would cut comes several times, one after the other."""
-    return _changed_by_example(
-        batch, lambda piece: torch.cat([piece] * times) if isinstance(piece, Tensor) else piece * times
-    )
 
 
 def _changed_by_example(batch: Any, change: Callable[[Any], Any]) -> Any:

@@ -197,7 +197,7 @@ class LossProbe:
         self._state.rewind()
         seed_random_state(self._seed + number, self._state.devices)
         precision = self._precision or partial(_without_autocast, self._state.devices)
-        with muted(self._logging), precision(), self._guard.call(number):
+        with muted(self._logging), precision(), self._guard.call():
             loss = self._loss_of(self._inputs[number].fresh(), self._first_batch_idx + number)
         if loss.requires_grad and number not in self._differentiable:
             check_checkpoints(kinds_of(loss))

@@ -1,12 +1,10 @@
 """Batches that training changes, moves, transforms or skips, and batches of unusual make."""
 
-import math
-
 import pytest
 import torch
 from callback_helpers import collected_warnings
 from lightning.pytorch import Callback
-from loss_monitor_nets import EXACT, Net, data, fit
+from loss_monitor_nets import EXACT, Net, fit
 from probe_nets import CLASSES, FEATURES, batch_of, full_hessian
 from torch import nn
 from torch.nn import functional as F
@@ -14,7 +12,6 @@ from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import DataLoader
 
 from lit_gelu.callbacks import LossCurvatureMonitor
-from lit_gelu.callbacks.loss_curvature.run import is_sum
 from lit_gelu.errors import ArgumentError
 
 
@@ -100,45 +97,6 @@ def test_a_step_without_a_loss_is_left_out_and_said_once(tmp_path):
         figures = fit(tmp_path, LossCurvatureMonitor(every_n_steps=1, lanczos_steps=3), model=Skips())
     assert list(figures) == [0, 3]
     assert len(messages) == 1
-
-
-class Reduced(Net):
-    """Cross entropy and dropout, summed or averaged over the examples in the way that is asked for."""
-
-    def __init__(self, reduce):
-        super().__init__()
-        self.net.insert(2, nn.Dropout(0.2))
-        self.reduce = reduce
-
-    def training_step(self, batch, batch_idx):
-        return self.reduce(F.cross_entropy(self(batch[0]), batch[1], reduction="none"))
-
-
-@pytest.mark.parametrize(
-    ("reduce", "options", "count"),
-    [
-        (torch.sum, {"fraction": 0.5}, 1),
-        (lambda losses: -torch.sum(losses) / 32, {"samples": 7}, 1),
-        (torch.sum, {"fraction": 0.5, "probe": "fixed"}, 1),
-        (torch.sum, {"fraction": None}, 0),
-        (torch.mean, {"fraction": 0.5}, 0),
-        (lambda losses: torch.stack([losses.mean(), losses.square().mean()]).sum(), {"fraction": 0.5}, 0),
-    ],
-)
-def test_a_loss_that_is_a_sum_is_said_where_a_part_is_probed(tmp_path, reduce, options, count):
-    with collected_warnings("the loss seems to be a sum over the examples") as messages:
-        monitor = LossCurvatureMonitor(every_n_steps=1, lanczos_steps=2, **options)
-        assert len(fit(tmp_path, monitor, model=Reduced(reduce), loader=data(64, 32))) == 2
-    assert len(messages) == count
-
-
-@pytest.mark.parametrize("loss", [0.3, 0.45, 0.6, 0.693, 0.75, 0.9, 1.2])
-def test_a_mean_that_grows_with_the_logarithm_is_no_sum(loss):
-    assert not is_sum(loss, loss + math.log(2), loss + math.log(3))
-    assert is_sum(loss, 2 * loss, 3 * loss)
-    assert is_sum(-loss, -2 * loss, -3 * loss)
-    assert not is_sum(loss, loss, loss)
-    assert not is_sum(0.0, 0.0, 0.0)
 
 
 class Custom:

@@ -1,15 +1,11 @@
 """Calls of functions, swapped during training and found again in checkpoints."""
 
-import contextlib
-
 import pytest
 import torch
 from callback_helpers import FEATURES, WIDTH, SaveEachEpoch, SmallNet, collected_warnings, loader, quiet_trainer
-from lightning.pytorch.utilities.compile import from_compiled, to_uncompiled
 from torch import nn
 from torch.nn import functional
 
-from lit_gelu import surgery
 from lit_gelu.callbacks import ActivationSwap, load_from_checkpoint
 from lit_gelu.errors import CheckpointError, SwapError
 
@@ -117,35 +113,3 @@ def test_a_call_that_is_swapped_twice_keeps_its_name_and_resumes(tmp_path):
         _, resumed = fit(tmp_path / f"b{epoch}", *twice(), ckpt_path=tmp_path / f"epoch{epoch}.ckpt")
         for (name, a), b in zip(whole.state_dict().items(), resumed.state_dict().values(), strict=True):
             assert torch.equal(a, b), name
-
-
-def by_hand(model, x, gelu):
-    """Return what `Functional` computes, with another function in the place of GELU."""
-    first = functional.relu(gelu(functional.linear(x, model.first.weight, model.first.bias)))
-    second = functional.relu(torch.tanh(functional.linear(first, model.second.weight, model.second.bias)))
-    return functional.linear(second, model.net.weight, model.net.bias)
-
-
-@pytest.mark.parametrize("between", ["nothing", "uncompiled", "compiled again"])
-def test_a_swap_of_a_compiled_module_is_undone(between):
-    torch._dynamo.reset()
-    model = from_compiled(torch.compile(Functional(), backend="eager"))
-    before = model.forward
-    report = surgery.swap(model, {":gelu": "softplus"}, SAMPLE)
-    x = torch.randn(5, FEATURES)
-    torch.testing.assert_close(model(x), by_hand(model, x, functional.softplus))
-    if between == "nothing":
-        assert (report.undo(), model.forward is before) == (None, True)
-    elif between == "uncompiled":
-        assert to_uncompiled(model).forward.__func__ is type(model).forward
-        torch.testing.assert_close(model(x), by_hand(model, x, functional.softplus))
-        report.undo()
-        assert model.forward.__func__ is Functional.forward
-    else:
-        from_compiled(torch.compile(model, backend="eager"))
-        torch.testing.assert_close(model(x), by_hand(model, x, functional.softplus))
-        report.undo()
-    torch.testing.assert_close(model(x), by_hand(model, x, functional.gelu))
-    with contextlib.suppress(ValueError):  # it is uncompiled already
-        to_uncompiled(model)
-    assert model.forward.__func__ is Functional.forward

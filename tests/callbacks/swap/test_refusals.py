@@ -208,20 +208,6 @@ def test_a_swap_that_does_not_come_back_from_other_processes_is_told(tmp_path, s
 # --- Compiled ---
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-def test_more_activations_than_graphs_warn(tmp_path):
-    names = ["gelu", "silu", "mish", "elu", "selu", "softplus", "tanh", "relu6"]
-    chain = [ActivationSwap({"net.1": name}, at_step=step) for step, name in enumerate(names, start=1)]
-    for compiled in (False, True):
-        torch._dynamo.reset()
-        model = SmallNet(dropout=0)
-        with collected_warnings("9 versions of a compiled model") as messages:
-            quiet_trainer(tmp_path / str(compiled), *chain, max_steps=1).fit(
-                torch.compile(model, backend="aot_eager") if compiled else model, loader()
-            )
-        assert len(messages) == compiled
-
-
 def test_curvature_of_a_module_without_forward(tmp_path):
     class NoForward(SmallNet):
         forward = LightningModule.forward
