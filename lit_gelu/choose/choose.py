@@ -140,7 +140,7 @@ def choose(
     with temporary as place, _quiet():
         logged = _logged(setup, candidates, numbers[0], metric)
         decides = _metric(metric, mode, logged)
-        setup = replace(setup, logged=frozenset(logged["val"]), tests=decides.stage == "test")
+        setup = replace(setup, tests=decides.stage == "test")
         runs = RunFolder(Path(place), settings_of(build, swap, setup, settings or {}))
         cells = [(candidate, seed) for candidate in candidates for seed in numbers]
         tests_of = decides.name if setup.tests else ""
@@ -265,7 +265,14 @@ def _plan(module: LightningModule, swap: Any, activation: Any, registry: Activat
 
 
 class _OneBatch(Callback):
-    """Ends a fit behind its first batch; a validation follows."""
+    """Ends a fit behind its first batch; a validation follows, after which it knows what is logged."""
+
+    def __init__(self) -> None:
+        self.logged: list[str] = []
+
+    @override
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.logged = list(trainer.callback_metrics)
 
     @override
     def on_train_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
@@ -297,12 +304,11 @@ def _logged_by(setup: Setup, candidate: Candidate, metric: str | None) -> dict[s
         )
     logged: dict[str, list[str]] = {"val": [], "test": []}
     # All else is as in a run, so that schedules are made for the steps that it will have; callbacks may write files.
-    options = {"limit_val_batches": min(1, setup.options.get("limit_val_batches", 1)), "min_epochs": None}
-    trainer = setup.new_trainer(_OneBatch(), callbacks=None, min_steps=None, **options)
+    options = {"limit_val_batches": min(1, setup.options.get("limit_val_batches", 1)), "check_val_every_n_epoch": 1}
+    notes = _OneBatch()
+    trainer = setup.new_trainer(notes, callbacks=None, min_epochs=None, min_steps=None, **options)
     trainer.fit(module, datamodule=setup.data)
-    if trainer.val_dataloaders:
-        trainer.validate(module, dataloaders=trainer.val_dataloaders, verbose=False)
-        logged["val"] = list(trainer.callback_metrics)
+    logged["val"] = notes.logged
     wanted = metric not in logged["val"] if metric is not None else not logged["val"]
     if wanted and is_overridden("test_dataloader", setup.data, LightningDataModule):
         trainer = setup.new_trainer(callbacks=None, limit_test_batches=1)

@@ -6,7 +6,7 @@ import os
 import random
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
@@ -77,7 +77,6 @@ class Setup:
         data: What they are trained on; its generators are put back before each run.
         options: Of their Trainers.
         registry: Which names activations.
-        logged: What the module logs in validation.
         tests: Whether a test follows the last epoch.
     """
 
@@ -85,7 +84,6 @@ class Setup:
     data: LightningDataModule
     options: Mapping[str, Any]
     registry: ActivationRegistry
-    logged: frozenset[str] = frozenset()
     tests: bool = False
     generators: Sequence[tuple[Callable[[Any], object], Any]] = field(default_factory=list)
 
@@ -135,16 +133,16 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 class EpochNotes(Callback):
-    """Notes what a run logs in validation."""
+    """Notes what a run has logged at the end of each validation."""
 
-    def __init__(self, run: TrainedRun, logged: Iterable[str]) -> None:
-        self.run, self.logged, self.step = run, set(logged), -1
+    def __init__(self, run: TrainedRun) -> None:
+        self.run, self.step = run, -1
 
     @override
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.sanity_checking:
             return
-        values = {name: float(value) for name, value in trainer.callback_metrics.items() if name in self.logged}
+        values = {name: float(value) for name, value in trainer.callback_metrics.items()}
         self.run.add_epoch(trainer.current_epoch + (trainer.state.fn == TrainerFn.FITTING), values)
         self.step = trainer.global_step
 
@@ -170,7 +168,7 @@ def train_alone(setup: Setup, candidate: Candidate, seed: int, checkpoint: Path)
             module = setup.build(activation=candidate.given)
             run.initial = digest_of_weights(module, setup.registry)
             setup.put_back_generators()
-            notes = EpochNotes(run, setup.logged)
+            notes = EpochNotes(run)
             trainer = setup.new_trainer(notes)
             trainer.fit(module, datamodule=setup.data)
             # Not every epoch is validated, and a callback may put averages in behind the last one. The loaders are
