@@ -55,7 +55,7 @@ def files() -> list[Path]:
 
 def modules() -> set[str]:
     """Return the names of files and folders, without those of commands: their words are what a user types."""
-    commands = {module.removeprefix("lit_gelu.").replace(".", "/") for module in COMMANDS.values()}
+    commands = {target.partition(":")[0].removeprefix("lit_gelu.").replace(".", "/") for target in COMMANDS.values()}
     paths = {path.relative_to(ROOT).with_suffix("") for path in files()}
     found = {path for path in paths | {path.parent for path in paths} if not path.name.startswith("__")}
     return {path.name for path in found if path.as_posix().removeprefix("lit_gelu/") not in commands}

@@ -144,6 +144,7 @@ def _write_int8(
     net: "nn.Module", path: Path, data: Any, sample: Any, raw: "nn.Module | None", limit: float, *, check: bool
 ) -> tuple[list[str], bool]:
     """Write a float32 file in int8 too, and compare it if asked; return what to print, and whether it passed."""
+    from lit_gelu.export.proof import record_parity
     from lit_gelu.export.quantization import check_quantized, quantize_onnx
 
     output = path.with_name(f"{path.stem}-int8.onnx")
@@ -151,4 +152,5 @@ def _write_int8(
     if not check:
         return lines, True
     report = check_quantized(net, output, data, sample, max_difference=limit, strict=False, preprocessing=raw)
+    record_parity(output, report.proof())
     return [*lines, f"  {report.summary()}"], report.passed

@@ -1,6 +1,5 @@
 """Parsers that are built by hand: of commands that are not yet functions."""
 
-
 import jsonargparse
 
 from lit_gelu.cli.commands import IMPORT, IMPORT_HELP, SUMMARIES, CommandParser, ExamplesHelpFormatter

@@ -175,6 +175,7 @@ def test_a_file_in_int8_beside_it(checkpoint, tmp_path, capsys):
     int8 = tmp_path / "net-int8.onnx"
     assert int8.stat().st_size < 0.5 * path.stat().st_size
     assert OnnxPredictor(int8)(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
+    assert json.loads(OnnxPredictor(int8).metadata["lit_gelu.parity"])["passed"]
     compared = ["--ckpt", str(checkpoint), "--data", "DigitsData", "--max-difference", "1"]
     assert main(["parity", str(int8), *compared]) == 0
     assert main(["parity", str(int8), *compared, "--html", str(tmp_path / "page.html")]) == 2
