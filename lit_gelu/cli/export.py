@@ -2,14 +2,11 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from lit_gelu.cli.terminal import console_for_output
 from lit_gelu.errors import ArgumentError
 from lit_gelu.files import is_file, is_folder
-
-if TYPE_CHECKING:
-    from torch import nn
 
 Form = Literal["as_trained", "none", "exact", "tanh", "sigmoid"]
 
@@ -36,6 +33,9 @@ def export(
     preprocessing: str | None = None,
     check: bool = True,
     int8: bool = False,
+    calibration: Literal["minmax", "entropy", "percentile"] = "minmax",
+    calibration_samples: int = 512,
+    float_layers: Sequence[str] = (),
     max_difference: float = 0.01,
 ) -> int:
     """Write a checkpoint's model to an ONNX file, checked against PyTorch.
@@ -76,11 +76,16 @@ def export(
             pixels
         check: compare each file with PyTorch
         int8: write each file in int8 too: NAME-int8.onnx
-        max_difference: how much worse the error rate of the int8 file may be
+        calibration: int8: how the ranges of values are found
+        calibration_samples: int8: rows of training data to calibrate on
+        float_layers: int8: layers that stay in float32, such as output 'head.*'
+        max_difference: int8: how much worse the error rate may be
     """
     from lit_gelu.cli.input_sample import evaluation_data, input_sample, require_input, sample_for
     from lit_gelu.cli.loading import load_data, load_model, load_preprocessing
     from lit_gelu.export import check_parity, export_onnx, write_proof
+    from lit_gelu.export.proof import record_parity
+    from lit_gelu.export.quantization import check_quantized, quantize_onnx
 
     outputs = output_paths(source, output, approximate)
     if int8 and data is None:
@@ -117,10 +122,15 @@ def export(
             write_proof(parity, path, [])
             console.print(f"  {parity.summary()}")
         if int8:
-            lines, accepted = _write_int8(net, path, module, sample, raw, max_difference, check=check)
-            passed &= accepted
-            for line in lines:
-                console.print(line)
+            int8_path = path.with_name(f"{path.stem}-int8.onnx")
+            how: dict[str, Any] = {"method": calibration, "samples": calibration_samples, "float_layers": float_layers}
+            console.print(str(quantize_onnx(path, int8_path, module, **how)))
+        if int8 and check:
+            limit: dict[str, Any] = {"max_difference": max_difference, "strict": False, "preprocessing": raw}
+            report = check_quantized(net, int8_path, module, sample, **limit)
+            passed &= report.passed
+            record_parity(int8_path, report.proof())
+            console.print(f"  {report.summary()}")
     return 0 if passed else 1
 
 
@@ -138,19 +148,3 @@ def output_paths(source: str, output: str | None, forms: Sequence[str]) -> dict[
     if len(forms) == 1:
         return {forms[0]: path}
     return {form: path.with_name(f"{path.stem}-{form}.onnx") for form in forms}
-
-
-def _write_int8(
-    net: "nn.Module", path: Path, data: Any, sample: Any, raw: "nn.Module | None", limit: float, *, check: bool
-) -> tuple[list[str], bool]:
-    """Write a float32 file in int8 too, and compare it if asked; return what to print, and whether it passed."""
-    from lit_gelu.export.proof import record_parity
-    from lit_gelu.export.quantization import check_quantized, quantize_onnx
-
-    output = path.with_name(f"{path.stem}-int8.onnx")
-    lines = [str(quantize_onnx(path, output, data))]
-    if not check:
-        return lines, True
-    report = check_quantized(net, output, data, sample, max_difference=limit, strict=False, preprocessing=raw)
-    record_parity(output, report.proof())
-    return [*lines, f"  {report.summary()}"], report.passed

@@ -205,8 +205,9 @@ class LitGeluCLI(LightningCLI):
         }
         for name in sorted(names & stored.keys()):
             if not _is_same(asked.get(name), stored[name]):
+                option = f"--model.{name}" if name else "--model"
                 raise ArgumentError(
-                    f"--model.{name} {shown(asked.get(name))} differs from {shown(stored[name])}, with which {path!r} "
+                    f"{option} {shown(asked.get(name))} differs from {shown(stored[name])}, with which {path!r} "
                     "was trained. Leave it out: a model is built as it was trained. In Python load_from_checkpoint "
                     "takes other arguments; another activation comes with the callback ActivationSwap."
                 )
