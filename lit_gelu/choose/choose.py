@@ -15,6 +15,7 @@ from typing import Any, Literal
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, DeviceStatsMonitor, LearningRateMonitor, ModelSummary, ProgressBar
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from lightning.pytorch.utilities.seed import isolate_rng
 from torch import nn
 from typing_extensions import override
 
@@ -137,7 +138,7 @@ def choose(
     builder = _builder(build, swap, registry)
     setup = Setup(builder, data, options, registry, generators=generators_of(data))
     temporary = tempfile.TemporaryDirectory(prefix="lit_gelu-choose-") if folder is None else nullcontext(folder)
-    with temporary as place, _quiet():
+    with temporary as place, _quiet(), isolate_rng():
         logged = _logged(setup, candidates, numbers[0], metric)
         decides = _metric(metric, mode, logged)
         setup = replace(setup, tests=decides.stage == "test")

@@ -8,11 +8,11 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -171,15 +171,23 @@ def train_alone(setup: Setup, candidate: Candidate, seed: int, checkpoint: Path)
             notes = EpochNotes(run)
             trainer = setup.new_trainer(notes)
             trainer.fit(module, datamodule=setup.data)
-            # Not every epoch is validated, and a callback may put averages in behind the last one. The loaders are
-            # those of the fit: `setup` of a data module might split in another way now.
+            # Not every epoch is validated, and a callback may put averages in behind the last one.
             if trainer.val_dataloaders and (notes.step != trainer.global_step or setup.options.get("callbacks")):
-                trainer.validate(module, dataloaders=trainer.val_dataloaders, verbose=False)
+                trainer.validate(module, datamodule=_as_fitted(setup.data, trainer.val_dataloaders), verbose=False)
             _finish(setup, run, module, checkpoint)
     except Exception as error:  # noqa: BLE001 - of a user's module; the others are to be compared all the same
         run.failure = first_line(error)
     run.seconds = time.perf_counter() - start
     return run
+
+
+def _as_fitted(data: LightningDataModule, loaders: Any) -> LightningDataModule:
+    """Return data with the loaders of a fit: `Trainer.validate` calls ``setup``, which may split in another way."""
+    fitted: Any = copy(data)
+    for hook in ("prepare_data", "setup", "teardown"):
+        setattr(fitted, hook, lambda *_, **__: None)
+    fitted.val_dataloader = lambda: loaders
+    return cast("LightningDataModule", fitted)
 
 
 def train_together(setup: Setup, cells: Sequence[Cell], checkpoints: Sequence[Path]) -> list[TrainedRun]:

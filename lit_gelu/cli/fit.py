@@ -131,6 +131,13 @@ class LitGeluCLI(LightningCLI):
         """Parse the arguments; Lightning's own method warns wherever ``sys.argv`` is not empty."""
         self.config = parser.parse_args(cast("list[str]", args))
 
+    def _set_seed(self) -> None:
+        # A private method of LightningCLI (2.6), which raises what numpy says of a number.
+        try:
+            super()._set_seed()
+        except ValueError as error:
+            raise ArgumentError(f"--seed_everything: {error}") from error
+
     def before_instantiate_classes(self) -> None:
         """Import what ``import:`` in a configuration asks for: it may register activations."""
         config = self.config[self.config.subcommand]

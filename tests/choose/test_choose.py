@@ -23,7 +23,7 @@ from choice_nets import (
     explodes,
 )
 from lightning.pytorch import Callback, LightningDataModule
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.callbacks import ModelCheckpoint
 from small_task import quiet_trainer
 from torch import nn
 from torch.utils.data import DataLoader
@@ -64,7 +64,6 @@ def test_side_by_side_is_the_runs_made_by_hand_up_to_rounding(build):
     [
         (ConvNet, OrdinaryStripes(), {}),
         (ConvNet, Stripes(), {"gradient_clip_val": 0.1}),
-        (ConvNet, Stripes(), {"callbacks": [EarlyStopping("val_loss")]}),
     ],
 )
 def test_one_after_another_where_there_is_no_group(build, data, trainer):

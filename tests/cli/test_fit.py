@@ -149,7 +149,7 @@ def test_arguments_other_than_those_of_the_checkpoint_are_refused(words, plain_c
 
 def test_the_same_arguments_and_those_of_a_configuration_are_taken(plain_checkpoint, tmp_path):
     (tmp_path / "fit.yaml").write_text("model: {class_path: MNISTClassifier, init_args: {keep: 0.5}}\n")
-    words = ["--config=fit.yaml", "--model.activation=elu(0.5)", "--model.hidden_layers=2"]
+    words = ["--config=fit.yaml", "--model.activation=elu(alpha=.5)", "--model.hidden_layers=2"]
     assert main(["test", *FAST, *words, f"--ckpt_path={plain_checkpoint}"]) == 0
 
 
