@@ -266,7 +266,8 @@ def test_a_name_of_training_and_validation_is_that_of_validation(data, together,
     ("build", "data", "classes"),
     [pytest.param(BUILD, PIXELS, 10, marks=pytest.mark.full, id="task"), pytest.param(ConvNet, Stripes(), 2, id="own")],
 )
-def test_measured_and_written(tmp_path, build, data, classes):
+def test_measured_and_written(tmp_path, build, data, classes, monkeypatch):
+    monkeypatch.setattr("lit_gelu.choose.costs._SECONDS", 0.05)
     choice = choose(
         build, ["gelu", "relu"], data, seeds=2, max_epochs=1, trainer=CPU, folder=tmp_path, metric="val_loss",
     )  # fmt: skip

@@ -84,7 +84,7 @@ def test_equal_numbers_are_no_difference():
 @pytest.mark.parametrize("labels", [2, 5])
 def test_false_alarms(labels):
     """Of candidates that do not differ, one comparison in twenty may say that any pair does."""
-    drawn = np.random.default_rng(labels).standard_normal((300, labels, 5))
+    drawn = np.random.default_rng(labels).standard_normal((200, labels, 5))
     alarms = sum(
         any(found.is_decided for found in all_differences({str(n): list(row) for n, row in enumerate(values)}))
         for values in drawn
