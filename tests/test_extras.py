@@ -24,16 +24,14 @@ EXTRAS = PROJECT["optional-dependencies"]
 FOR_DEVELOPERS = {"bench", "browser", "dev", "release", "site"}  # what users have no use for
 DISTRIBUTIONS = {  # by the name that is imported
     "matplotlib": "matplotlib",
-    "shtab": "shtab",
     "sklearn": "scikit-learn",
     "soundfile": "soundfile",
     "tensorboard": "tensorboard",
 }
 # Modules that are imported only after `need`: their signatures or their base classes are the library's types.
 WHOLE_MODULES = {
-    "lit_gelu/cli/curvature/drawing.py",
+    "lit_gelu/cli/curvature_figure.py",
     "lit_gelu/notebook_figure.py",
-    "lit_gelu/choose/pictures.py",
 }
 SOURCES = [path for folder in ("lit_gelu", "callbacks", "export") for path in sorted((ROOT / folder).rglob("*.py"))]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lit_gelu.cli.curvature.checkpoint import CurvatureReport
+from lit_gelu.cli.curvature import CurvatureReport
 from lit_gelu.curvature.loss_measurement import LossMeasurement
 from lit_gelu.curvature.plots import draw_density, statistic_of
 
