@@ -13,12 +13,12 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from lit_gelu.callbacks.checkpoint_file import REPLICAS_KEY
-from lit_gelu.callbacks.exact_resume import go_on_behind_a_batch, leave_epoch_finished, leave_epoch_unfinished
 from lit_gelu.data.resumable_loader import python_and_numpy_states
 from lit_gelu.errors import message_of
 from lit_gelu.files import write_atomically
 from lit_gelu.replicas.data.data_module import ReplicaDataModule
 from lit_gelu.replicas.data.macro_steps import MacroSteps, count_further_steps, loop_states, place_in_epoch
+from lit_gelu.replicas.epoch_ends import go_on_behind_a_batch, leave_epoch_finished, leave_epoch_unfinished
 from lit_gelu.replicas.errors import NotReplicableError, ReplicaArgumentError
 from lit_gelu.replicas.evaluation import MemberEvaluation
 from lit_gelu.replicas.executors import EagerExecutor, steps_by_name

@@ -44,12 +44,10 @@ class Plain(LightningModule):
 class Teacher(Plain):
     """Averages the student's weights, in one of the ways that are usual, and learns from the result."""
 
-    def __init__(self, how, wide):
+    def __init__(self, how):
         super().__init__()
         self.teacher = copy.deepcopy(self.student).requires_grad_(False)
         self.how = how
-        if wide:
-            self.more = nn.Linear(LARGE, 4).requires_grad_(False)
 
     def training_step(self, pair, batch_idx):
         for old, new in zip(self.teacher.parameters(), self.student.parameters(), strict=True):
