@@ -12,11 +12,7 @@ from child_processes import run_command
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 FACTS = {"machine": {"device": "a GPU"}, "versions": {"torch": "2.11.0"}, "commit": "abc", "sources": "0123"}
-<<<<<<< HEAD
 STAGES = ["doctor", "tests", "parity", "export", "activations", "kernels", "cifar10", "wrn"]
-=======
-STAGES = ["doctor", "tests", "parity", "export", "activations", "kernels", "replicas", "cifar10", "wrn"]
->>>>>>> core
 
 
 @pytest.fixture

@@ -214,59 +214,9 @@ def test_gauss_newton_has_no_negative_eigenvalue(tmp_path):
     assert report["trace"] is None
 
 
-<<<<<<< HEAD
 def test_a_checkpoint_on_the_bundled_digits_with_a_figure(checkpoint, tmp_path, capsys):
     report = measured(tmp_path, str(checkpoint), "--data", "DigitsData", *SMALL, "--figure", str(tmp_path / "out.png"))
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
-=======
-def test_names_are_those_that_the_monitor_logs(tmp_path):
-    """The same measurement: names, and of a whole batch in evaluation the figures."""
-    path = tmp_path / "out.csv"
-    quantities = ["top_eigenvalue", "smallest_eigenvalue", "trace", "spectral_density"]
-    options = ["--lanczos-steps", "30", "--trace-probes", "5", "--density-steps", "30", "--samples", "16"]
-    words = ["curvature", "curvature_models.Net", "--data", "curvature_models.Data", *options, "--csv", str(path)]
-    assert main([*words, "--quantities", *quantities]) == 0
-    with path.open(newline="") as file:
-        rows = {row["figure"]: float(row["value"]) for row in csv.DictReader(file) if row["kind"] == "loss"}
-    monitor = LossCurvatureMonitor(
-        quantities, fraction=None, mode="eval", at_steps=[0], lanczos_steps=30, trace_probes=5, trace_accuracy=None,
-        density_steps=30,
-    )  # fmt: skip
-    model = Net()
-    model.configure_optimizers = lambda: torch.optim.SGD(model.parameters(), lr=0.0)
-    Trainer(
-        max_steps=1, callbacks=[monitor], logger=CSVLogger(tmp_path), accelerator="cpu", precision="64-true",
-        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, log_every_n_steps=1,
-    ).fit(model, Data())  # fmt: skip
-    logged = {name: value for name, value in monitor.latest.items() if "/" not in name}
-    only_logged = {"examples", "seconds", "interval", "cost_in_training_batches"}
-    assert rows.keys() == logged.keys() - only_logged
-    for name in ("top_eigenvalue", "smallest_eigenvalue", "probe_loss", "gradient_norm"):
-        assert rows[name] == pytest.approx(logged[name], rel=1e-6)
-
-
-def test_a_checkpoint_on_the_bundled_digits_with_every_file(checkpoint, tmp_path, capsys):
-    files = {name: tmp_path / f"out.{name}" for name in ("csv", "png")}
-    report = measured(
-        tmp_path,
-        str(checkpoint),
-        "--data",
-        "DigitsData",
-        *SMALL,
-        "--csv",
-        str(files["csv"]),
-        "--figure",
-        str(files["png"]),
-    )
-    with files["csv"].open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    values = {(row["kind"], row["name"], row["figure"]): float(row["value"]) for row in rows}
-    assert values["loss", "", "top_eigenvalue"] == report["eigenvalues"]["top_eigenvalue"]["value"]
-    assert values["layer", "output", "trace"] == report["trace"]["by_layer"]["output"]
-    site = "hidden.0.activation"
-    assert values["activation", site, "mean"] == report["activations"][site]["mean"]
-    assert files["png"].read_bytes().startswith(b"\x89PNG")
->>>>>>> core
     output = capsys.readouterr().out
     assert "MNISTClassifier on 48 examples" in output
     assert "hidden.0.activation" in output
