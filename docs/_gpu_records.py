@@ -113,55 +113,6 @@ def _training(record: Record) -> str:
     return "\n\n".join(parts)
 
 
-_MEASURED = ("samples", "milliseconds", "furthest from float64")
-_COMPILED = "kernels compiled that no figure before had"
-
-
-def _compiling(row: Record) -> list[float]:
-    """Return the time of the epoch before a figure, if one was made."""
-    taken = row.get("seconds before, of one epoch with kernels that are compiled")
-    return [] if taken is None else [taken]
-
-
-def _replicas(record: Record) -> str:
-    figures = record["figures"]
-    equal = [
-        [
-            name.partition(":")[0],
-            "yes" if row["graph equals device"] else "no",
-            *(
-                ", ".join(f"{step}: {number(far[whose], 2)}" for step, far in row[_APART].items())
-                for whose in ("replica", "alone")
-            ),
-        ]
-        for name, row in figures.items()
-        if name.endswith(": equality")
-    ]
-    keys = ("runs", "microseconds a step", "of each run", "seconds until the first batch had ended", "GiB at most")
-    steps = [
-        [name.partition(":")[0], *("" if row[key] is None else number(row[key], 4) for key in keys)]
-        for name, row in figures.items()
-        if name.endswith(": a step")
-    ]
-    whole = [
-        f"All {row['runs']} runs of {name.partition(':')[0]}, measured and recorded: {number(row['seconds'], 3)} s."
-        + "".join(f" {number(taken, 3)} s {part}." for part, taken in row.get("seconds by part", {}).items())
-        + "".join(f" Before it, one epoch took {number(taken, 3)} s, {_COMPILED}." for taken in _compiling(row))
-        for name, row in figures.items()
-        if name.endswith(": all runs")
-    ]
-    measured = [
-        [name.partition(":")[0], *(number(row[key], 3) for key in _MEASURED)]
-        for name, row in figures.items()
-        if name.endswith(": measured")
-    ]
-    head = ["net", "graph = eager", "replica from float64 after steps", "run alone from float64"]
-    parts = [table(head, equal), table(["net", *keys], steps)]
-    if measured:
-        parts.append(table(["measurement of all runs", *_MEASURED], measured))
-    return "\n\n".join([*parts, *whole])
-
-
 STAGES: dict[str, Callable[[Record], str]] = {
     "doctor": _doctor,
     "tests": _tests,
@@ -169,7 +120,6 @@ STAGES: dict[str, Callable[[Record], str]] = {
     "export": _export,
     "activations": _activations,
     "kernels": _kernels,
-    "replicas": _replicas,
     "cifar10": _training,
     "wrn": _training,
 }

@@ -30,7 +30,7 @@ from lit_gelu.tasks import MNISTClassifier
 
 PICTURE = Path(__file__).resolve().parent / "images" / "report.png"
 SIZES = {"wide": (1100, 1900), "phone": (390, 844)}
-QUANTITIES = ("top_eigenvalue", "trace", "directional", "critical_sharpness")
+QUANTITIES = ("top_eigenvalue", "trace", "directional")
 
 
 def train(folder: Path, epochs: int = 6) -> Path:

@@ -57,29 +57,6 @@ FIGURES = {
         "threshold": 4194304,
         "memory, vit, fused": {"saved_bytes": 3 << 20, "peak_bytes": 5 << 20},
     },
-    "replicas": {
-        "tweets: equality": {
-            "graph equals device": True,
-            "from the run alone in float64": {
-                "10": {"replica": 2.5e-7, "alone": 1.5e-7},
-                "100": {"replica": 3e-5, "alone": 4e-5},
-            },
-            "too far": [],
-        },
-        "tweets: a step": {
-            "runs": 45,
-            "microseconds a step": 123.4,
-            "of each run": 2.74,
-            "seconds until the first batch had ended": 1.5,
-            "GiB at most": 0.25,
-        },
-        "mnist: all runs": {
-            "runs": 90,
-            "seconds": 23.456,
-            "seconds by part": {"in steps": 12.345, "in measurements": 6},
-        },
-        "tweets: all runs": {"runs": 45, "seconds": 5.3},
-    },
     "cifar10": {
         "milliseconds a step": {"milliseconds": {"nothing": 8.5}, "beside nothing": {"nothing": 1.0}},
         "epochs": {"seconds an epoch": 9.5, "curve": CURVE},
@@ -97,12 +74,6 @@ SAID = {
         "f 0.536 last places (gelu, float16), f' 0.501 of 1.13's (silu, bfloat16)",
         "Never slower than eager from 4194304 elements on",
         "| vit, fused | 3 | 5 |",
-    ],
-    "replicas": [
-        "| tweets | yes | 10: 2.5e-07, 100: 3e-05 |",
-        "| tweets | 45 | 123.4 | 2.74 | 1.5 | 0.25 |",
-        "All 90 runs of mnist, measured and recorded: 23.5 s. 12.3 s in steps. 6 s in measurements.",
-        "All 45 runs of tweets, measured and recorded: 5.3 s.\n",
     ],
     "cifar10": [
         "| nothing | 8.5 | 1 |",
