@@ -9,7 +9,6 @@ from typing import Any
 from torch import nn
 
 from lit_gelu.activations.errors import DuplicateActivationError, UnknownArgumentsError
-from lit_gelu.activations.gpu.modules import plain_class
 from lit_gelu.activations.naming import entry as entry_module
 from lit_gelu.activations.naming.entry import ActivationEntry, Resolved
 from lit_gelu.activations.naming.plugins import PluginLoader
@@ -44,7 +43,7 @@ class Seen:
         # By the class of its modules; a subclass may compute something else and is not there. Several presets may share
         # a class, which says nothing of its arguments.
         whole = [entry for entry in rows.values() if id(entry) not in self._alone]
-        self.by_type = {cls: entry for entry in whole for form in entry.modules for cls in form.types}
+        self.by_type = {form.type: entry for entry in whole for form in entry.modules}
         # By the identity of a function, with the arguments that it stands for; the row registered first.
         self.by_function = {
             id(function): (entry, dict(arguments))
@@ -53,8 +52,8 @@ class Seen:
         }
 
     def of_class(self, cls: type) -> ActivationEntry | None:
-        """Return the row of a module class, with its kernel or without."""
-        return self.by_type.get(plain_class(cls))
+        """Return the row of a module class."""
+        return self.by_type.get(cls)
 
     def of_module(self, module: nn.Module) -> ActivationEntry | None:
         """Return the row of a module: that of its class, or a preset without its base that has its arguments."""
