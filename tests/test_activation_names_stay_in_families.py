@@ -24,6 +24,7 @@ OF_OTHERS = {
     "lit_gelu/surgery/recognition.py": "torch's operators, by which it looks them up",
 }
 
+
 @functools.cache
 def files():
     found = [path for folder in ("lit_gelu", "callbacks", "export") for path in (ROOT / folder).rglob("*.py")]
