@@ -213,6 +213,7 @@ def test_the_exported_file_is_the_same(tmp_path):
     assert (tmp_path / "plain.onnx").read_bytes() == (tmp_path / "fused.onnx").read_bytes()
 
 
+@pytest.mark.filterwarnings("ignore:LossCurvatureMonitor")  # 16 bits are few for it
 @pytest.mark.usefixtures("compiled")
 def test_compiled_code_computes_while_the_trainer_runs_and_monitors_differentiate_it_twice(tmp_path):
     swap = ActivationSwap({"net.5": "silu"}, at_step=4)
