@@ -13,7 +13,8 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.choose.errors import ChoiceArgumentError
 from lit_gelu.choose.verdict import listed
 from lit_gelu.errors import shown
-from lit_gelu.replicas.membership.building import seeded, shared_parts
+from lit_gelu.random_states import seeded
+from lit_gelu.replicas import shared_parts
 from lit_gelu.surgery import NoMatchError, SwapPlan, plan_swap
 
 Build = Callable[..., LightningModule]

@@ -138,7 +138,7 @@ def choose(
         modules = TrainedModules(setup, runs, {candidate.label: candidate for candidate in candidates}, registry)
         for line in not_used(left_out):
             report(line)
-        work = RunMaker(modules, report, keeps=folder is not None)
+        work = RunMaker(modules, report)
         trained = work.make([(candidate, seed) for candidate in candidates for seed in numbers], together)
         choice = _compared(decides, numbers, candidates, trained, baseline)
         choice.notes += not_used(left_out) + notes_of_exchange(build, exchanged, candidates[0], registry)

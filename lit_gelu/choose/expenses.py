@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lit_gelu.curvature.probe.training_loss import loss_of, muted
-from lit_gelu.replicas.errors import NotReplicableError
-from lit_gelu.replicas.optimizers.rate_schedules import configured
+from lit_gelu.errors import UnsupportedRunError
+from lit_gelu.replicas import configured
 
 
 def step_seconds(modules: Mapping[str, LightningModule], batch: Any, seconds: float) -> dict[str, float]:
@@ -47,7 +47,7 @@ def _step(module: LightningModule, batch: Any) -> Callable[[], None]:
 def _optimizer(module: LightningModule) -> Optimizer | None:
     try:
         return configured(module).optimizer
-    except NotReplicableError:  # several: the update is then left out
+    except UnsupportedRunError:  # several: the update is then left out
         return None
 
 

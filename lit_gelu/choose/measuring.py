@@ -25,7 +25,7 @@ from lit_gelu.choose.verdict import listed
 from lit_gelu.curvature.probe.examples import count_examples, take_examples
 from lit_gelu.curvature.probe.forward_inputs import failure_on, forward_inputs, tried_inputs
 from lit_gelu.files import write_atomically
-from lit_gelu.replicas.membership.building import seeded
+from lit_gelu.random_states import seeded
 
 PROOFS = ("json", "markdown", "html")
 

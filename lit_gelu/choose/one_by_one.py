@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves
 
+from lit_gelu import activations
 from lit_gelu.choose.candidates import ActivationCandidate, Build
 from lit_gelu.choose.fitted_data import as_fitted
 from lit_gelu.choose.own_generators import OwnGenerators
@@ -21,9 +22,7 @@ from lit_gelu.choose.run_files import TrainedRun, digest
 from lit_gelu.data.seeded_order import SeededDataLoader
 from lit_gelu.errors import LitGeluError
 from lit_gelu.files import write_atomically
-from lit_gelu.replicas.membership.alike import activation_paths
-from lit_gelu.replicas.membership.building import seeded
-from lit_gelu.replicas.membership.member_trainer import values_of
+from lit_gelu.random_states import seeded
 
 QUIET = {
     "devices": 1,  # a run that is shared by several is another one
@@ -143,9 +142,19 @@ def save_checkpoint(path: Path, save: Callable[[Path], Any], module: nn.Module) 
 
 def initial_weights(module: LightningModule) -> str:
     """Return a digest of a module's parameters, those of activations left out, and those that have no values yet."""
-    inside = tuple(f"{path}." for path in activation_paths([module]))
+    registry = getattr(module, "registry", activations.registry)
+    inside = tuple(f"{path}." for path, part in module.named_modules() if registry.entry_of(part) is not None)
     outside = (tensor for name, tensor in module.named_parameters() if not name.startswith(inside))
     return digest(*initialised(outside))
+
+
+def values_of(results: Any, loaders: int) -> dict[str, Tensor]:
+    """Return what a pass over loaders logged, of Lightning's own results of it."""
+    found: dict[str, Tensor] = {}
+    for loader in (*range(loaders), None):
+        results.dataloader_idx = loader
+        found |= results.metrics(on_step=False)["callback"]
+    return found
 
 
 def initialised(parameters: Iterable[Tensor]) -> Iterator[Tensor]:

@@ -15,7 +15,7 @@ from lit_gelu.choose.short_fit import names_in_validation
 from lit_gelu.choose.verdict import listed
 from lit_gelu.data import InMemoryDataModule
 from lit_gelu.errors import shown
-from lit_gelu.replicas.membership.building import seeded
+from lit_gelu.random_states import seeded
 
 
 def check_seeds(seeds: int | Sequence[int]) -> list[int]:

@@ -139,14 +139,6 @@ class RunFolder:
         """Return where the weights of a run are."""
         return self._path(label, spec, seed, ".ckpt")
 
-    def unfinished_group(self, names: object) -> Path:
-        """Return where a group is kept while it is trained, by what it is made of."""
-        return self.runs / f"unfinished-{hashlib.sha256(repr(names).encode()).hexdigest()[:12]}.ckpt"
-
-    def unfinished_groups(self) -> list[Path]:
-        """Return the files of groups that were interrupted."""
-        return sorted(self.runs.glob("unfinished-*.ckpt"))
-
     def find(self, label: str, spec: str, seed: int) -> TrainedRun | None:
         """Return a finished run; ``None`` if it is not there, or was damaged."""
         path = self._path(label, spec, seed, ".json")

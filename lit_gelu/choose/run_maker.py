@@ -6,7 +6,7 @@ from lit_gelu.choose.candidates import ActivationCandidate
 from lit_gelu.choose.measuring import TrainedModules
 from lit_gelu.choose.one_by_one import said, take_test, train_alone
 from lit_gelu.choose.run_files import TrainedRun
-from lit_gelu.choose.together import MOST, remove_overtaken, train_together, why_not_together
+from lit_gelu.choose.together import MOST, train_together, why_not_together
 
 Cell = tuple[ActivationCandidate, int]
 
@@ -17,11 +17,10 @@ class RunMaker:
     Args:
         modules: What the runs have in common, and the folder in which they are kept.
         say: Called with a line whenever something is finished.
-        keeps: Whether groups are saved while they are trained.
     """
 
-    def __init__(self, modules: TrainedModules, say: Callable[[str], None], *, keeps: bool) -> None:
-        self.modules, self.say, self.keeps = modules, say, keeps
+    def __init__(self, modules: TrainedModules, say: Callable[[str], None]) -> None:
+        self.modules, self.say = modules, say
         self.setup, self.folder = modules.setup, modules.folder
         self.how = "Nothing was trained: all runs were there."
 
@@ -32,7 +31,6 @@ class RunMaker:
         missing = [(c, seed) for c, seed in wanted if (c.label, seed) not in done]
         if missing:
             done |= self._made(missing, together)
-        remove_overtaken(self.folder)
         return done
 
     def _is_measured(self, run: TrainedRun) -> bool:
@@ -67,7 +65,7 @@ class RunMaker:
         """Return runs of a group, or where there can be none, single ones and why."""
         if not reason:
             try:
-                runs = train_together(self.setup, wanted, self.folder, keeps=self.keeps)
+                runs = train_together(self.setup, wanted, self.folder)
             except Exception as error:  # noqa: BLE001 - whatever a group cannot do, single runs may
                 reason = f"as a group they cannot be trained ({said(error).rstrip('.')})"
                 self.say(f"one after another: {reason}")

@@ -12,9 +12,9 @@ from lit_gelu.choose.one_by_one import said
 from lit_gelu.choose.plain_text import is_plain, named, told
 from lit_gelu.data import InMemoryDataModule
 from lit_gelu.data.in_memory import InMemorySamples
-from lit_gelu.replicas.errors import ReplicaArgumentError
-from lit_gelu.replicas.membership.building import seeded
-from lit_gelu.replicas.membership.hooks import check_data_hooks
+from lit_gelu.errors import ArgumentError
+from lit_gelu.random_states import seeded
+from lit_gelu.replicas import check_data_hooks
 
 _SPREAD = 32  # samples of a set that are read one by one, from its first to its last
 _SETS = {"fit": ("train", "val"), "test": ("test",)}
@@ -32,7 +32,7 @@ def is_told_whole(data: LightningDataModule) -> bool:
         return False
     try:
         check_data_hooks(data)
-    except ReplicaArgumentError:
+    except ArgumentError:
         return False
     sets = [one for one in (data.train_set, data.val_set, data.test_set) if one is not None]
     return all(getattr(type(one), "__getitems__", None) is InMemorySamples.__getitems__ for one in sets)

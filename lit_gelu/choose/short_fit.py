@@ -7,9 +7,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from typing_extensions import override
 
 from lit_gelu.choose.fitted_data import as_fitted
-from lit_gelu.choose.one_by_one import Setup
+from lit_gelu.choose.one_by_one import Setup, values_of
 from lit_gelu.choose.own_generators import OwnGenerators
-from lit_gelu.replicas.membership.member_trainer import values_of
 
 
 def names_in_validation(setup: Setup, module: LightningModule, metric: str | None) -> tuple[list[str], bool]:

@@ -2,26 +2,20 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from typing_extensions import override
 
-from lit_gelu.callbacks.checkpoint_file import CheckpointFileError, read_checkpoint
 from lit_gelu.choose.candidates import ActivationCandidate
 from lit_gelu.choose.one_by_one import Setup, has_diverged, initial_weights, save_checkpoint, take_test
 from lit_gelu.choose.run_files import RunFolder, TrainedRun, digest
 from lit_gelu.data import InMemoryDataModule
-from lit_gelu.files import is_file, write_atomically
-from lit_gelu.replicas.data.data_module import ReplicaDataModule
-from lit_gelu.replicas.group import ReplicaGroup
+from lit_gelu.replicas import ReplicaDataModule, ReplicaGroup
 
 MOST = 24  # members of a group: more gain little on a CPU, and an interruption costs more
-SAVE_EVERY = 30.0  # seconds between two checkpoints of a group, at most once an epoch
 # What a group's Trainer takes as it is; the others ask for something that is meant for one run.
 _TAKEN = frozenset({
     "max_epochs", "accelerator", "devices", "precision", "logger", "enable_checkpointing", "enable_progress_bar",
@@ -42,38 +36,21 @@ def why_not_together(setup: Setup) -> str:
 
 
 class MemberNotes(Callback):
-    """Notes at the end of every epoch what each member logs in validation, and saves the group now and then."""
+    """Notes at the end of every epoch what each member logs in validation."""
 
-    def __init__(self, runs: Sequence[TrainedRun], path: Path | None) -> None:
-        self.runs, self.path = list(runs), path
-        self._saved = time.monotonic()
+    def __init__(self, runs: Sequence[TrainedRun]) -> None:
+        self.runs = list(runs)
 
     @override
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        for run, state in zip(self.runs, _group(pl_module).executor.streams.states(), strict=True):
-            run.orders.append(digest(state))
+        for run, state in zip(self.runs, _group(pl_module).random_states, strict=True):
+            run.orders.append(digest(state.torch))
 
     @override
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         measured = _group(pl_module).measured
         for replica, run in enumerate(self.runs if not trainer.sanity_checking else ()):
             run.add_epoch(trainer.current_epoch + 1, {name: float(of[replica]) for name, of in measured.items()})
-
-    @override
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self.path is not None and time.monotonic() - self._saved > SAVE_EVERY:
-            with write_atomically(self.path) as temporary:
-                trainer.save_checkpoint(temporary)
-            self._saved = time.monotonic()
-
-    @override
-    def state_dict(self) -> dict[str, Any]:
-        return {"runs": [asdict(run) for run in self.runs]}
-
-    @override
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        for run, kept in zip(self.runs, state_dict["runs"], strict=True):
-            vars(run).update(kept)
 
 
 def _group(module: LightningModule) -> ReplicaGroup:
@@ -86,7 +63,7 @@ def _save_member(group: ReplicaGroup, replica: int, path: Path) -> None:
 
 
 def train_together(
-    setup: Setup, wanted: Sequence[tuple[ActivationCandidate, int]], folder: RunFolder, *, keeps: bool
+    setup: Setup, wanted: Sequence[tuple[ActivationCandidate, int]], folder: RunFolder
 ) -> list[TrainedRun]:
     """Make runs as one group; what goes wrong in it is raised.
 
@@ -94,13 +71,12 @@ def train_together(
         setup: What they have in common.
         wanted: Candidates, each with a seed.
         folder: Where their checkpoints go.
-        keeps: Whether the group is saved while it is trained, and goes on where it was.
 
     Returns:
         The runs, in their order; they are kept in the folder.
 
     Raises:
-        ReplicaError: If they cannot be a group.
+        UnsupportedRunError: If they cannot be a group.
     """
     start = time.perf_counter()
     cells = [{"activation": candidate.given} for candidate, _ in wanted]
@@ -108,12 +84,9 @@ def train_together(
     runs = [TrainedRun(candidate.label, candidate.spec, seed, together=True) for candidate, seed in wanted]
     for run, member in zip(runs, group.members, strict=True):
         run.initial = initial_weights(member)
-    path = folder.unfinished_group([(run.label, run.spec, run.seed) for run in runs])
-    notes = MemberNotes(runs, path if keeps else None)
-    resumed = path if keeps and is_file(path) else None
-    trainer = setup.new_trainer(notes)
+    trainer = setup.new_trainer(MemberNotes(runs))
     given = ReplicaDataModule(setup.data)  # type: ignore[arg-type] # `why_not_together` has looked
-    trainer.fit(group, datamodule=given, ckpt_path=resumed, weights_only=True if resumed else None)
+    trainer.fit(group, datamodule=given)
     for replica, (run, member) in enumerate(zip(runs, group.members, strict=True)):
         checkpoint = folder.checkpoint(run.label, run.spec, run.seed)
         save_checkpoint(checkpoint, partial(_save_member, group, replica), member)
@@ -122,22 +95,4 @@ def train_together(
             take_test(setup, run, member)
         run.seconds = (time.perf_counter() - start) / len(runs)
         folder.keep(run)
-    path.unlink(missing_ok=True)
     return runs
-
-
-def remove_overtaken(folder: RunFolder) -> None:
-    """Remove what was kept of interrupted groups that will not go on: of which runs have been finished otherwise."""
-    for path in folder.unfinished_groups():
-        cells = _cells_within(path)
-        if not cells or any(folder.find(*cell) is not None for cell in cells):
-            path.unlink(missing_ok=True)
-
-
-def _cells_within(path: Path) -> list[tuple[str, str, int]]:
-    """Return label, spec and seed of an interrupted group's runs; none if the file is damaged."""
-    try:
-        kept = read_checkpoint(path)["callbacks"][MemberNotes.__qualname__]["runs"]
-        return [(str(run["label"]), str(run["spec"]), int(run["seed"])) for run in kept]
-    except (CheckpointFileError, KeyError, OSError, TypeError, ValueError):
-        return []

@@ -39,8 +39,8 @@ def written_options(words: Sequence[str]) -> dict[str, str]:
     """Return the options of the model on the command line, by the argument that each gives.
 
     Example:
-        >>> written_options(["--model=MyNet", "--model.keep", "0.5", "--model.init_args.noise=global", "--data", "D"])
-        {'class_path': '--model', 'keep': '--model.keep', 'noise': '--model.init_args.noise'}
+        >>> written_options(["--model=MyNet", "--model.keep", "0.5", "--model.init_args.fused=true", "--data", "D"])
+        {'class_path': '--model', 'keep': '--model.keep', 'fused': '--model.init_args.fused'}
     """
     options = [word.partition("=")[0].rstrip("+") for word in words]
     found = {CLASS: "--model"} if "--model" in options else {}

@@ -20,7 +20,6 @@ from lit_gelu.callbacks.checkpoint_file import (
     hyper_parameters,
     loading,
     read_checkpoint,
-    refuse_group,
     require_no_imports,
 )
 from lit_gelu.callbacks.swap.checkpoint import ACTIVATIONS_KEY
@@ -48,7 +47,6 @@ def load_model(
         raise LoadingError(f"There is no checkpoint {shown(source)}. Give the path of a file that lit-gelu fit wrote.")
     called = repr(source)
     checkpoint = read_checkpoint(path)
-    refuse_group(checkpoint, called)
     found = hyper_parameters(checkpoint, called)
     cls = own_class(found.get("_class_path"), called) if model is None else _module_class(model)
     try:
@@ -98,7 +96,6 @@ def checked_arguments(path: str, configured: str, given: Collection[object]) -> 
     # caller's own configuration holds it too (``--model my_package.MyModule``); and activations by registered names.
     called = repr(str(path))
     checkpoint = read_checkpoint(path)
-    refuse_group(checkpoint, called)
     found = hyper_parameters(checkpoint, called)
     found.pop("_instantiator", None)
     if not found:

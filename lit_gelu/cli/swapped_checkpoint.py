@@ -39,7 +39,7 @@ class SwapRestorer:
         if ACTIVATIONS_KEY not in checkpoint:
             return
         if module.trainer.state.fn == TrainerFn.FITTING and checkpoint.get(SWAPS_KEY):
-            # The callback also keeps optimizers and annealing right, and writes the swaps into the next checkpoint.
+            # The callback also keeps optimizers right, and writes the swaps into the next checkpoint.
             raise SwappedCheckpointError(
                 f"Activations of {type(module).__name__} were swapped before this checkpoint was saved, and fit cannot "
                 f"go on without the callback. {_WITH_SWAP}."

@@ -23,9 +23,7 @@ WORSE = 0.1
 
 _EDGE = "Cohen et al. 2021, arXiv 2103.00065"
 _ADAPTIVE_EDGE = "Cohen et al. 2022, arXiv 2207.14484"
-_ALONG_STEPS = (
-    "LossCurvatureMonitor(['directional', 'critical_sharpness']) measures along the steps that it really takes."
-)
+_ALONG_STEPS = "LossCurvatureMonitor(['directional']) measures along the steps that it really takes."
 _WHOSE = "If it had an optimizer, a whole checkpoint in the folder that is read holds them. RunReport() knows them."
 _KEEP = "RunReport() keeps learning rates, as does LearningRateMonitor(logging_interval='step')."
 
@@ -347,5 +345,5 @@ def _jump(curve: LoggedCurve) -> RunFinding:
     """Return what a swap changed at once."""
     step, jump = curve.steps[-1], curve.values[-1]
     text = f"The swap at step {step} changed the model's output by {100 * jump:.3g} % of its norm, before any training."
-    advice = "ActivationSwap(anneal_steps=n) brings the new activation gradually." if jump >= WORSE else ""
+    advice = "Lower the learning rate for a while behind the swap." if jump >= WORSE else ""
     return RunFinding("note", "swap", "", text, advice, {"relative_jump": jump})

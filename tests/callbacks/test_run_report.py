@@ -15,15 +15,13 @@ from torch import nn
 from lit_gelu.callbacks import (
     ActivationCurvatureMonitor,
     ActivationSwap,
-    CallbackArgumentError,
     LossCurvatureMonitor,
-    NoLoggerError,
     RunReport,
 )
+from lit_gelu.errors import ArgumentError, SwapError, UnsupportedRunError
 from lit_gelu.files import UnwritablePathError
 from lit_gelu.report import read_report
 from lit_gelu.report.site_figures import spec_at
-from lit_gelu.surgery import NoMatchError
 
 
 class Fails(Callback):
@@ -149,7 +147,7 @@ def test_a_test_of_a_checkpoint_from_before_a_swap_leaves_the_fits_swaps(tmp_pat
 
 
 def test_monitors_without_either_are_refused(tmp_path):
-    with pytest.raises(NoLoggerError, match=r"nowhere to log to.* or the callback RunReport"):
+    with pytest.raises(UnsupportedRunError, match=r"nowhere to log to.* or the callback RunReport"):
         quiet_trainer(tmp_path, LossCurvatureMonitor(), logger=False).fit(SmallNet(), loader())
 
 
@@ -172,7 +170,7 @@ def test_a_run_that_is_refused_before_its_start_leaves_no_logger_behind(tmp_path
     swap = ActivationSwap({"nowhere": "gelu"}, at_step=1)
     trainer = quiet_trainer(tmp_path, swap, RunReport())
     before = list(trainer.loggers)
-    with pytest.raises(NoMatchError):
+    with pytest.raises(SwapError):
         trainer.fit(SmallNet(), loader())
     assert trainer.loggers == before
 
@@ -218,9 +216,9 @@ def test_nothing_after_a_trial_run(tmp_path):
 
 
 def test_refusals(tmp_path):
-    with pytest.raises(CallbackArgumentError, match=r"must end in \.html"):
+    with pytest.raises(ArgumentError, match=r"must end in \.html"):
         RunReport("page.pdf")
-    with pytest.raises(CallbackArgumentError, match="a list of paths"):
+    with pytest.raises(ArgumentError, match="a list of paths"):
         RunReport(onnx_files="net.onnx")
     (tmp_path / "file").touch()
     with pytest.raises(UnwritablePathError):

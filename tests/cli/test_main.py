@@ -37,7 +37,7 @@ def test_unknown_command(name, near, capsys):
     assert error.startswith(f"lit-gelu {name}: no such command.")
     assert near in error
     commands = "fit, validate, test, predict, choose, export, parity, inspect, bench, triton, doctor, curvature"
-    assert f"Commands: {commands}, report, activations, paper, replicas, new, demo, completion." in error
+    assert f"Commands: {commands}, report, activations, paper, new, demo, completion." in error
 
 
 @pytest.mark.parametrize(

@@ -9,19 +9,13 @@ from jsonargparse import ArgumentParser, Namespace
 
 from lit_gelu.cli.options import add_data, add_input_shape, add_json, add_model, command_parser
 from lit_gelu.cli.terminal import console_for_output, silence_known_warnings, write_text
-from lit_gelu.deprecation import warn_renamed
 from lit_gelu.errors import LitGeluError
 from lit_gelu.extras import need
 
 if TYPE_CHECKING:
     from lit_gelu.cli.curvature.checkpoint import Settings
 
-QUANTITIES = ("activations", "top_eigenvalue", "smallest_eigenvalue", "trace", "spectral_density", "critical_sharpness")
-_OLD_QUANTITIES = {
-    "eigenvalues": ("top_eigenvalue", "smallest_eigenvalue"),
-    "density": ("spectral_density",),
-    "sharpness": ("critical_sharpness",),
-}
+QUANTITIES = ("activations", "top_eigenvalue", "smallest_eigenvalue", "trace", "spectral_density")
 _FORMATS = (".png", ".pdf", ".svg")
 EXAMPLES = """\
 quantities:
@@ -31,7 +25,6 @@ quantities:
   smallest_eigenvalue   the smallest, from the same products
   trace                 the sum of its eigenvalues with standard error, by layer, and its Frobenius norm
   spectral_density      where its eigenvalues lie, by stochastic Lanczos quadrature
-  critical_sharpness    2 over the learning rate at which a step against the gradient gains nothing
 
 examples:
   lit-gelu curvature last.ckpt --data DigitsData
@@ -137,14 +130,9 @@ def _settings(arguments: Namespace) -> "Settings":
 
 
 def _quantities(words: Sequence[str]) -> tuple[str, ...]:
-    """Return what is asked for, in the order of the tables; old names still count."""
-    asked: set[str] = set()
+    """Return what is asked for, in the order of the tables."""
     for word in words:
-        names = _OLD_QUANTITIES.get(word)
-        if names is None and word not in QUANTITIES:
+        if word not in QUANTITIES:
             accepted = ", ".join(QUANTITIES)
             raise CurvatureCommandError(f"--quantities {word} is not accepted. Give one of {accepted}.")
-        if names is not None:
-            warn_renamed(f"--quantities {word}", f"--quantities {' '.join(names)}")
-        asked |= {word} if names is None else set(names)
-    return tuple(name for name in QUANTITIES if name in asked)
+    return tuple(name for name in QUANTITIES if name in words)

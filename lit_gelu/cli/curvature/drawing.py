@@ -119,10 +119,6 @@ def _summary(axes: Axes, report: CurvatureReport) -> None:
             lines.append(f"{name.replace('_', ' ')} {pair.estimate:.5g}{error}{converged}")
         if loss.trace is not None:
             lines.append(f"Frobenius norm {loss.trace.frobenius_norm:.4g}")
-        if loss.critical is not None:
-            lines.append(f"critical sharpness {loss.critical.sharpness:.4g}")
-            lines.append(f"  (gradient descent gains up to learning rate {loss.critical.learning_rate:.3g})")
-        lines.append(f"products by {loss.method.replace('_', ' ')}")
     axes.set_axis_off()
     axes.text(0, 1, "\n".join([*lines, *report.notes]), va="top", fontsize=10, wrap=True, transform=axes.transAxes)
 

@@ -40,14 +40,11 @@ def to_dict(report: CurvatureReport) -> dict[str, Any]:
 
 def _loss_as_dict(loss: LossMeasurement) -> dict[str, Any]:
     trace, spectrum = loss.trace, loss.spectrum
-    value = loss.figures.get(("probe_loss",))
     return {
-        "probe_loss": value,
-        "loss": value,  # its name of 0.1
+        "probe_loss": loss.figures.get(("probe_loss",)),
         "gradient_norm": loss.figures.get(("gradient_norm",)),
         "parameters": loss.parameters,
-        "method": loss.method,
-        "method_reason": loss.reason,
+        "note": loss.note,
         "eigenvalues": {
             name: {"value": pair.estimate, "residual": pair.residual, "converged": pair.converged}
             for name, pair in loss.eigenpairs.items()
@@ -56,7 +53,6 @@ def _loss_as_dict(loss: LossMeasurement) -> dict[str, Any]:
         "spectral_density": None
         if spectrum is None
         else {"nodes": spectrum.nodes.tolist(), "weights": spectrum.weights.tolist()},
-        "critical_sharpness": None if loss.critical is None else asdict(loss.critical),
     }
 
 
@@ -86,8 +82,6 @@ def _all_rows(report: CurvatureReport) -> Iterator[Row]:
             yield from ((kind, site, name, value) for name, value in figures.items())
     loss = report.loss or LossMeasurement()
     yield from (("loss", "", path[0], value) for path, value in loss.figures.items() if len(path) == 1)
-    if ("probe_loss",) in loss.figures:
-        yield "loss", "", "loss", loss.figures["probe_loss",]  # its name of 0.1
     if loss.trace is not None:
         for layer, value in loss.trace.by_layer.items():
             yield "layer", layer, "trace", value

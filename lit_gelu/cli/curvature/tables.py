@@ -72,7 +72,7 @@ def _of_loss(report: CurvatureReport) -> Table:
     title = f"loss of {report.model} on {report.samples} examples, {settings.mode} mode"
     loss = report.loss
     if loss is not None:
-        title += f"; {report.matrix} of {loss.parameters:,} parameters, products by {loss.method or 'nothing'}"
+        title += f"; {report.matrix} of {loss.parameters:,} parameters"
     made = Table(title=title, title_justify="left", caption=" ".join(report.notes) or None, caption_justify="left")
     for column in ("quantity", "value", "error", "remark"):
         made.add_column(column, justify="right" if column in {"value", "error"} else "left")
@@ -93,10 +93,6 @@ def _add_rows(made: Table, loss: LossMeasurement) -> None:
         remark = f"error: standard error of {trace.probes} probes"
         made.add_row("trace", f"{trace.trace:.6g}", f"{trace.standard_error:.2g}", remark)
         made.add_row("Frobenius norm", f"{trace.frobenius_norm:.6g}", "", "root of the sum of squared eigenvalues")
-    if loss.critical is not None:
-        low, high = loss.critical.bracket
-        remark = f"gradient descent lowers the loss up to the learning rate {loss.critical.learning_rate:.4g}"
-        made.add_row("critical sharpness", f"{loss.critical.sharpness:.6g}", f"{1 / low - 1 / high:.2g}", remark)
 
 
 def _of_layers(trace: TraceEstimate) -> Table:
