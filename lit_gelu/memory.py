@@ -1,8 +1,9 @@
 """Keep the input alone for the backward pass, and compute the rest again there.
 
-A module that is several kernels keeps what each needs; ``memory="recompute"`` calls the same kernels again in the
-backward pass. Values and gradients are bit for bit those of ``memory="autograd"``, derivatives of any order, forward
-mode and ``torch.func`` go through it, and a compiled model keeps what its compiler chooses, in either mode.
+An activation that is several of torch's functions keeps what each needs; with ``memory="recompute"`` the same functions
+are called again in the backward pass. Values and gradients are bit for bit those of ``memory="autograd"``; derivatives
+of any order, forward mode and `torch.func` go through it. A compiled model keeps what its compiler chooses, in either
+mode.
 """
 
 import functools
@@ -11,41 +12,21 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch._C._functorch import TransformType, get_interpreter_stack
+from torch._C._functorch import TransformType, get_interpreter_stack  # torch 2.11 to 2.15: no public name says as much
 from torch.autograd import forward_ad
 from torch.fx import Proxy
 
-from lit_gelu.activations.errors import ActivationArgumentError
-
-_KEPT = {
-    "autograd": "which keeps what torch's kernels need",
-    "recompute": "which keeps the input alone",
-    "output": "which keeps the output alone",
-}
+from lit_gelu.errors import ArgumentError
 
 
-def checked_memory(memory: str, *more: str) -> str:
-    """Return ``memory`` if it is one of the modes that activations of several kernels have, or one ``more``."""
-    accepted = ("autograd", "recompute", *more)
-    if memory not in accepted:
-        described = [f"{mode!r}, {_KEPT[mode]}" for mode in accepted]
-        raise ActivationArgumentError(f"memory={memory!r} is not accepted. Use {', or '.join(described)}.")
+def checked_memory(memory: str) -> str:
+    """Return ``memory`` if it is one of the modes."""
+    if memory not in {"autograd", "recompute"}:
+        raise ArgumentError(
+            f"memory={memory!r} is not accepted. Use 'autograd', which keeps what torch's functions need, or "
+            "'recompute', which keeps the input alone."
+        )
     return memory
-
-
-def keeps_output(name: str, memory: str, inplace: bool = False) -> bool:
-    """Say whether an activation that is one kernel of torch's keeps its output alone; refuse what it cannot do."""
-    if memory == "recompute":
-        raise ActivationArgumentError(
-            f"{name!r}: memory={memory!r} is not accepted: torch's kernel keeps its input alone already. Leave memory "
-            "out, or use 'output', which keeps the output alone."
-        )
-    if checked_memory(memory, "output") == "output" and inplace:
-        raise ActivationArgumentError(
-            f"{name!r}: memory='output' is not accepted with inplace=True, which overwrites the input. Leave one of "
-            "them out."
-        )
-    return memory == "output"
 
 
 def memory_text(memory: str) -> str:
@@ -53,32 +34,23 @@ def memory_text(memory: str) -> str:
     return "" if memory == "autograd" else f", memory={memory!r}"
 
 
-def is_recorded(*tensors: object) -> bool:
-    """Say whether the operations are written down: by a compiler, an exporter, ``torch.jit.trace`` or ``torch.fx``."""
-    # None of them can write a Python function of the backward pass. A compiler chooses itself what it keeps, and an
-    # exporter is to see torch's own operators.
-    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
-        return True
-    return any(isinstance(tensor, Proxy) for tensor in tensors)
-
-
 def compute(memory: str, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-    """Call ``function(*tensors)`` in a memory mode; ``"recompute"`` keeps the tensors alone for the backward pass."""
-    # The function is differentiable, without side effects and random numbers, and with no other tensors in it.
+    """Call ``function(*tensors)`` in a memory mode; ``"recompute"`` keeps the tensors alone for the backward pass.
+
+    Args:
+        memory: ``"autograd"`` or ``"recompute"``.
+        function: Differentiable, without side effects and random numbers, and with no other tensors in it.
+        *tensors: What it takes.
+
+    Returns:
+        What it returns.
+    """
     # The compiler decides itself what it computes again. Through an autograd.Function whose backward pass calls
     # torch.func.vjp, torch 2.11 compiles gradients of 0 where the function ends in a conversion that changes nothing.
-    if memory == "autograd" or is_recorded(*tensors) or _twice_in_forward_mode():
+    if memory == "autograd" or _is_recorded(*tensors) or _twice_in_forward_mode():
         return function(*tensors)
     style = _RecomputedInTransforms if torch._C._are_functorch_transforms_active() else _Recomputed
     return cast("Tensor", style.apply(function, *tensors))
-
-
-def _twice_in_forward_mode() -> bool:
-    """Say whether forward mode is inside forward mode: torch calls a rule for the inner one alone, and then has 0."""
-    if not torch._C._are_functorch_transforms_active():
-        return False
-    levels = get_interpreter_stack() or ()
-    return sum(level.key() == TransformType.Jvp for level in levels) > 1
 
 
 def compute_with(memory: str, function: Callable[..., Tensor], x: Tensor, **parameters: float | Tensor) -> Tensor:
@@ -97,6 +69,22 @@ def _named_call(
     return function(x, **fixed, **dict(zip(names, values, strict=True)))
 
 
+def _is_recorded(*tensors: object) -> bool:
+    """Say whether the operations are written down: by a compiler, an exporter, ``torch.jit.trace`` or ``torch.fx``."""
+    # None of them can write a Python function of the backward pass, and an exporter is to see torch's own operators.
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+        return True
+    return any(isinstance(tensor, Proxy) for tensor in tensors)
+
+
+def _twice_in_forward_mode() -> bool:
+    """Say whether forward mode is inside forward mode: torch calls a rule for the inner one alone, and then has 0."""
+    if not torch._C._are_functorch_transforms_active():
+        return False
+    levels = get_interpreter_stack() or ()
+    return sum(level.key() == TransformType.Jvp for level in levels) > 1
+
+
 class _Recomputed(torch.autograd.Function):
     """``function(*tensors)``, of which only ``tensors`` are saved."""
 
@@ -110,29 +98,29 @@ class _Recomputed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         # Not by `torch.func`, which takes longer and refuses where somebody has hooks on saved tensors.
-        tensors, wanted = ctx.saved_tensors, ctx.needs_input_grad[1:]
+        tensors, needed = ctx.saved_tensors, ctx.needs_input_grad[1:]
         again = torch.is_grad_enabled()  # somebody differentiates the gradient
         # Detached they would lose the tangents of forward mode over reverse mode. Views, since what one was computed
         # from may be another: its gradient is asked for as what the function was given.
-        known = again or forward_ad._current_level >= 0
-        if not known:
-            tensors = [saved.detach().requires_grad_(want) for saved, want in zip(tensors, wanted, strict=True)]
+        linked = again or forward_ad._current_level >= 0
+        if not linked:
+            tensors = [saved.detach().requires_grad_(need) for saved, need in zip(tensors, needed, strict=True)]
         with torch.enable_grad():
-            if known:
+            if linked:
                 tensors = [saved.view_as(saved) for saved in tensors]
             output = ctx.function(*tensors)
-        leaves = [tensor for tensor, want in zip(tensors, wanted, strict=True) if want]
-        found = iter(torch.autograd.grad(output, leaves, gradient, create_graph=again))
-        return (None, *(next(found) if want else None for want in wanted))
+        leaves = [tensor for tensor, need in zip(tensors, needed, strict=True) if need]
+        gradients = iter(torch.autograd.grad(output, leaves, gradient, create_graph=again))
+        return (None, *(next(gradients) if need else None for need in needed))
 
     @staticmethod
     def jvp(ctx: Any, _: None, *tangents: Tensor | None) -> Tensor:
         saved = ctx.saved_tensors
-        known = tuple(torch.zeros_like(s) if t is None else t for s, t in zip(saved, tangents, strict=True))
+        filled = tuple(torch.zeros_like(s) if t is None else t for s, t in zip(saved, tangents, strict=True))
         # Twice in reverse: a forward-mode rule must not itself use forward mode, which torch does not nest.
         output, pull = torch.func.vjp(ctx.function, *saved)[:2]
         push = torch.func.vjp(pull, torch.zeros_like(output))[1]
-        return cast("Tensor", push(known)[0])
+        return cast("Tensor", push(filled)[0])
 
 
 class _RecomputedInTransforms(_Recomputed):

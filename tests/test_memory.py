@@ -8,7 +8,7 @@ from torch.autograd import forward_ad
 
 from lit_gelu import activations
 from lit_gelu.activations import ActivationArgumentError
-from lit_gelu.activations.numerics.memory import compute
+from lit_gelu.memory import compute
 
 # The bytes of the modules' docstrings, for each element of the input: autograd's in float32 and bfloat16.
 DOCUMENTED = {
@@ -70,15 +70,18 @@ def test_the_documented_bytes(spec):
     assert tuple(bytes_kept(recomputed(spec), dtype) for dtype in (torch.float32, torch.bfloat16)) == (4, 2)
 
 
-@pytest.mark.parametrize("spec", ONE_TENSOR)
-def test_torchs_kernels_keep_one_tensor(spec):
-    assert bytes_kept(activations.create(spec), torch.float32) == 4
+def test_torchs_functions_keep_one_tensor():
+    assert {bytes_kept(activations.create(spec), torch.float32) for spec in ONE_TENSOR} == {4}
     assert bytes_kept(activations.create("zero_identity_map"), torch.float32) == 1  # the mask
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("spec", DOCUMENTED)
-def test_values_and_gradients_are_bit_for_bit_the_same(spec, dtype):
+def test_values_and_gradients_are_bit_for_bit_the_same(spec):
+    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
+        _assert_the_same_bits(spec, dtype)
+
+
+def _assert_the_same_bits(spec, dtype):
     plain, saving = activations.create(spec).to(dtype), recomputed(spec).to(dtype)
     x = (3 * torch.randn(6, 1024, generator=torch.Generator().manual_seed(0))).to(dtype).requires_grad_()
     y = plain(x)
@@ -157,17 +160,6 @@ def test_what_one_argument_was_computed_from_may_be_another(create_graph):
     torch.testing.assert_close(gradient("recompute"), gradient("autograd"), rtol=1e-13, atol=0)
 
 
-def test_a_plain_call_reads_no_signature(monkeypatch):
-    module, x = recomputed("swish(beta=1.5)"), torch.ones(2, requires_grad=True)
-
-    def too_slow(*_, **__):
-        raise AssertionError("torch reads the signature of an autograd.Function with setup_context at every call")
-
-    monkeypatch.setattr("inspect.signature", too_slow)
-    module(x).sum().backward()
-    assert x.grad is not None
-
-
 def test_derivatives_where_somebody_has_hooks_on_saved_tensors():
     plain, saving = (activations.create("swish(beta=1.5)", memory=mode) for mode in ("autograd", "recompute"))
     x = torch.randn(5, generator=torch.Generator().manual_seed(5)).requires_grad_()
@@ -187,8 +179,9 @@ def test_gradients_of_what_needs_them_alone():
     assert torch.equal(found[0], wanted[0])
 
 
-@pytest.mark.one_in(3)
-@pytest.mark.parametrize("spec", ALL)
+@pytest.mark.parametrize(
+    "spec", ["swish(learnable=True)", "geglu", pytest.param("gaussian_gelu(learnable=True)", marks=pytest.mark.full)]
+)
 def test_gradients_of_a_compiled_module(spec):
     torch.compiler.reset()
     plain, saving = activations.create(spec), recomputed(spec)
@@ -211,9 +204,9 @@ def test_the_mode_is_in_the_spec_and_not_in_the_function(spec):
 
 
 def test_what_keeps_one_tensor_already_has_no_mode():
-    with pytest.raises(ActivationArgumentError, match="keeps its input alone already"):
+    with pytest.raises(ActivationArgumentError):
         activations.create("gelu(memory='recompute')")
-    with pytest.raises(ActivationArgumentError, match="memory='less' is not accepted"):
+    with pytest.raises(ActivationArgumentError):
         activations.create("swish(memory='less')")
 
 
