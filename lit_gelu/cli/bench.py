@@ -65,7 +65,6 @@ def build_parser() -> ArgumentParser:
     )
     parser.add_argument("--seconds", type=float, default=5.0, help="how long to measure each batch size")
     add_flag(parser, "--compile", "measure torch.compile too", default=True)
-    add_flag(parser, "--channels-last", "measure that memory format too")
     add_flag(parser, "--tune", "measure onnxruntime's options first, and keep the best")
     parser.add_argument(
         "--preprocessing",
@@ -109,7 +108,6 @@ def run(arguments: Namespace) -> int:
         threads=arguments.threads or cores(),
         seconds=arguments.seconds,
         compiled=arguments.compile,
-        channels_last=arguments.channels_last,
     )
     if is_random:
         report = _uncompared(report)

@@ -40,7 +40,6 @@ CALIBRATIONS = ("minmax", "entropy", "percentile")
 _INT8_DEFAULTS: dict[str, Any] = {
     "calibration": "minmax",
     "calibration_samples": 512,
-    "reduce_range": False,
     "float_layers": [],
     "max_difference": None,
 }
@@ -118,7 +117,6 @@ def _add_int8(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--calibration-samples", type=int, default=512, metavar="ROWS", help="int8: training data to calibrate on"
     )
-    add_flag(parser, "--reduce-range", "int8: 7-bit weights, for runtimes that add in another order")
     parser.add_argument(
         "--float-layers",
         type=str,
@@ -131,7 +129,7 @@ def _add_int8(parser: ArgumentParser) -> None:
         "--max-difference",
         type=float | None,
         default=None,
-        help="int8: how much worse the error rate may be; given, costly layers stay in float32 for it; default: 0.01",
+        help="int8: how much worse the error rate may be; default: 0.01",
     )
 
 
@@ -215,24 +213,21 @@ def _write_int8(
     """Write a float32 file in int8 too, and compare it with PyTorch if asked; whether it costs no more than it may."""
     from lit_gelu.export.proof import record_parity
     from lit_gelu.export.quantization import check_quantized, quantize_onnx
-    from lit_gelu.export.quantization.acceptance import MAX_DIFFERENCE
+    from lit_gelu.export.quantization.check import MAX_DIFFERENCE
 
     output = path.with_name(f"{path.stem}-int8.onnx")
-    limit = arguments.max_difference
     result = quantize_onnx(
         path,
         output,
         data,
         method=arguments.calibration,
         samples=arguments.calibration_samples,
-        reduce_range=arguments.reduce_range,
         float_layers=arguments.float_layers,
-        max_difference=limit,
     )
     console.print(str(result))
     if not arguments.check:
         return True
-    limit = MAX_DIFFERENCE if limit is None else limit
+    limit = MAX_DIFFERENCE if arguments.max_difference is None else arguments.max_difference
     report = check_quantized(
         model, output, data, sample, max_difference=limit, strict=False, preprocessing=preprocessing
     )

@@ -141,7 +141,7 @@ def _require_kind(arguments: Namespace, *, int8: bool) -> None:
 def _check_int8(model: "nn.Module", arguments: Namespace, data: Any) -> "QuantizationReport":
     """Compare a file in int8, by what it costs the task."""
     from lit_gelu.export.quantization import check_quantized
-    from lit_gelu.export.quantization.acceptance import MAX_DIFFERENCE
+    from lit_gelu.export.quantization.check import MAX_DIFFERENCE
 
     limit = MAX_DIFFERENCE if arguments.max_difference is None else arguments.max_difference
     return check_quantized(
