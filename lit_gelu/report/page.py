@@ -2,6 +2,7 @@
 
 import math
 import re
+import sys
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -152,7 +153,8 @@ class Axis:
             return cls(low, high, start, end, logarithmic=True)
         span = high / 2 - low / 2  # halves: the whole may be infinite
         span = 2 * span * margin if span > abs(high) * 1e-12 else abs(high) / 2 or 0.5
-        return cls(low - span, high + span, start, end)
+        most = sys.float_info.max
+        return cls(max(low - span, -most), min(high + span, most), start, end)
 
     def place(self, value: float) -> float:
         """Return where a value is drawn."""
