@@ -139,7 +139,7 @@ def quantize_onnx(
         seed: Of the order in which a data module's rows are drawn.
         reduce_range: Whether weights take 7 bits, so that sums of two products hold in the 16 bits of processors
             without VNNI. ``None``: for all targets but ``"tensorrt"``, which adds in 32.
-        float_layers: Layers that stay in float32: patterns over names of modules (``"head.*"``), nodes or operators.
+        float_layers: Layers that stay in float32: patterns over names of modules (``"head.*"``) or nodes.
 
     Returns:
         What was written.
@@ -400,7 +400,7 @@ def _quantized(
 
 def _with_weights_of_their_own(model: onnx.ModelProto, layers: Sequence[str]) -> onnx.ModelProto:
     """Let no two layers share a weight or a bias, as the calls of one module do."""
-    # onnxruntime, 1.31 at least, opens no file in which they do: its optimiser makes the same constant twice.
+    # onnxruntime, 1.31 at least, opens no such file for TensorRT: its optimiser makes the same constant twice.
     tensors, taken = {tensor.name: tensor for tensor in model.graph.initializer}, set[str]()
     for node in model.graph.node:
         for place, name in list(enumerate(node.input))[1:] if node.name in layers else []:
