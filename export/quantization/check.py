@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import onnx
 import torch
+from rich.text import Text
 from torch import nn
 
 from lit_gelu.activations import ActivationRegistry
@@ -122,8 +123,11 @@ class QuantizationReport(Displayed):
 
     def to_markdown(self) -> str:
         """Return the report as a list in Markdown."""
-        head, *lines = str(self).split("\n")
-        return "\n".join([f"# {head}", "", *(f"- {line}" for line in lines)]) + "\n"
+        return "\n".join(f"- {line}" for line in str(self).split("\n")) + "\n"
+
+    def __rich__(self) -> Text:
+        """Return the whole report for ``rich.print``."""
+        return Text(str(self))
 
     def __str__(self) -> str:
         """Return the whole report, a figure a line; the last one is the verdict."""
