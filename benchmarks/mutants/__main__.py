@@ -100,7 +100,7 @@ TARGETS = (
         ("export/parity/test_criterion.py", "export/parity/test_judging.py"),
         LIBRARIES + EXPORTING,
     ),
-    Target("export/quantization/acceptance.py", ("export/quantization/test_acceptance.py",), LIBRARIES + EXPORTING),
+    Target("export/quantization/check.py", ("export/test_quantization.py",), LIBRARIES + EXPORTING),
 )
 
 

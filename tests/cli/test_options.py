@@ -45,7 +45,7 @@ OPTIONS = {"path": "--output"} | {name: f"--{name}" for name in ("seed", "tolera
 @pytest.mark.parametrize(
     ("message", "shown"),
     [
-        ("Give another version=, or keep_config=True.", "Give another --version, or --keep-config."),
+        ("Give another version=, or tuning=True.", "Give another --version, or --tuning."),
         ("Leave warmup= out; device='gpu' does.", "Leave --warmup out; --device gpu does."),
         ("tuning=False", "--no-tuning"),
         ("swish(name=1) and unknown=2 stay", "swish(name=1) and unknown=2 stay"),

@@ -14,7 +14,8 @@ from torch import nn
 from lit_gelu.export import export_onnx
 from lit_gelu.export.metadata import read_metadata
 from lit_gelu.export.parity.check import check_parity
-from lit_gelu.export.quantization.int8_metadata import KEY, read_record
+from lit_gelu.export.quantization.quantize import read_record
+from lit_gelu.export.runtime.model_file import INT8_RECORD
 from lit_gelu.export.runtime.tuning_file import TuningKey, digest, read_choice, tuning_path
 from lit_gelu.export.serving import write_triton_repository
 from lit_gelu.paper.records.run_record import read_records
@@ -80,7 +81,7 @@ def read_properties(found, folder):
 
 
 def read_quantized(text, folder):
-    read_record({KEY: text}, "net.onnx")
+    read_record({INT8_RECORD: text}, "net.onnx")
 
 
 def written(found, folder):
@@ -110,7 +111,7 @@ def serve_beside(content, folder):
         write_triton_repository(path, repository, device="cpu")
         for name in ("config.pbtxt", "labels.txt"):
             (Path(repository) / "net" / name).write_bytes(content)
-        write_triton_repository(path, repository, device="cpu", version=2, keep_config=True)
+        write_triton_repository(path, repository, device="cpu", version=2)
         write_triton_repository(path, repository, device="cpu", version=3)
 
 

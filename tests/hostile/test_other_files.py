@@ -237,13 +237,10 @@ def test_records_of_runs_are_read_or_refused(name, marker, tmp_path, capsys):
     assert nothing_ran(marker)
 
 
-def test_a_configuration_that_is_no_text_is_named(good, tmp_path):
+def test_a_configuration_that_is_no_text_stays_as_it_is(good, tmp_path):
     (tmp_path / "net.onnx").write_bytes(good)
     folder = tmp_path / "repository"
     write_triton_repository(tmp_path / "net.onnx", folder, device="cpu")
     (folder / "net/config.pbtxt").write_bytes(b"name: \xff")
-    for options in ({}, {"keep_config": True}):
-        with pytest.raises(LitGeluError, match=r"config\.pbtxt.*no text in UTF-8"):
-            write_triton_repository(tmp_path / "net.onnx", folder, device="cpu", version=2, **options)
-    write_triton_repository(tmp_path / "net.onnx", folder, device="cpu", version=2, overwrite=True)
-    assert (folder / "net/config.pbtxt").read_text().startswith('name: "net"')
+    write_triton_repository(tmp_path / "net.onnx", folder, device="cpu", version=2)
+    assert (folder / "net/config.pbtxt").read_bytes() == b"name: \xff"
