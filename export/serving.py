@@ -78,12 +78,13 @@ def write_triton_repository(
     instances: int = 1,
     warmup: Sequence[int] = (),
     tuning: bool | TuningChoice = True,
+    overwrite: bool = False,
 ) -> TritonModel:
     """Write an ONNX file into a model repository of Triton Inference Server, for its onnxruntime backend.
 
     ``<repository>/<name>/config.pbtxt``, ``labels.txt`` if the file carries labels, and
-    ``<repository>/<name>/<version>/model.onnx`` with its external data. A new model or version appears in one rename;
-    what is there already stays as it is. On a GPU float32 files run without TF32, as in their proof.
+    ``<repository>/<name>/<version>/model.onnx`` with its external data. A new model or version appears in one rename. A
+    configuration that is there stays as it is. On a GPU float32 files run without TF32, as in their proof.
 
     Args:
         path: The file; any ONNX file, not only one of `lit_gelu.export.export_onnx`.
@@ -99,6 +100,7 @@ def write_triton_repository(
         warmup: Batch sizes that run once, on zeros, before the model takes requests.
         tuning: Whether to take over what `lit_gelu.export.tune` kept beside the file for this machine; or such a
             choice, of the machine that will serve it.
+        overwrite: Replace a version and a configuration that are there.
 
     Returns:
         What was written.
@@ -139,10 +141,10 @@ def write_triton_repository(
     config["instance_group"] = [{"kind": Word(f"KIND_{device.upper()}"), "count": instances}]
     files = {_CONFIG: to_text({"name": name, **config}), **({_LABELS: labels} if labels else {})}
     folder = Path(repository) / name
-    _write(model, folder, version, files)
+    _write(model, folder, version, files, overwrite=overwrite)
     text = (folder / _CONFIG).read_text(encoding="utf-8", errors="replace")
     if text != files[_CONFIG]:
-        notes.append(f"{_CONFIG} was there already, and stays; this file asks for another: delete it to have that.")
+        notes.append(f"{_CONFIG} was there already, and stays; this file asks for another: overwrite=True.")
     return TritonModel(folder / str(version) / _MODEL, text, tuple(notes))
 
 
@@ -272,12 +274,13 @@ def backend_entries(device: str, settings: Settings, *, sixteen_bit: bool) -> tu
     return entries, [f"{name}={value}" for name, value in settings.items() if name not in known]
 
 
-def _write(model: ModelFile, folder: Path, version: int, files: Mapping[str, str]) -> None:
+def _write(model: ModelFile, folder: Path, version: int, files: Mapping[str, str], *, overwrite: bool) -> None:
     """Put a new model, or a new version of one that is there, in its place by one rename."""
     place = folder / str(version)
-    if folder.is_symlink() or os.path.lexists(place):
-        what = "is a link" if folder.is_symlink() else "is there already"
-        raise ArgumentError(f"{str(place)!r} {what}. Give another version= or name=, or remove it.")
+    if folder.is_symlink() or place.is_symlink():
+        raise ArgumentError(f"{str(place)!r} is a link: what is written there would change another folder. Remove it.")
+    if place.exists() and not overwrite:
+        raise ArgumentError(f"{str(place)!r} is there already. Give another version=, or overwrite=True.")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         # A server that polls the repository takes every folder in it for a model, also a half made one. Above the
@@ -294,9 +297,9 @@ def _write(model: ModelFile, folder: Path, version: int, files: Mapping[str, str
             for name, text in files.items():
                 (made / name).write_text(text, encoding="utf-8", newline="\n")
             if folder.exists():
-                (made / str(version)).rename(place)
-                for name in files.keys() - {entry.name for entry in folder.iterdir()}:
-                    (made / name).rename(folder / name)
+                _replace(made / str(version), place, Path(temporary) / "before")
+                for name in files if overwrite else files.keys() - {entry.name for entry in folder.iterdir()}:
+                    (made / name).replace(folder / name)
             else:
                 made.rename(folder)
     except OSError as error:
@@ -304,6 +307,18 @@ def _write(model: ModelFile, folder: Path, version: int, files: Mapping[str, str
             f"Cannot write {str(folder)!r}: {error.strerror or error}. Give a repository that you may write to, on a "
             "disk with room. What was there before is unchanged."
         ) from error
+
+
+def _replace(made: Path, place: Path, before: Path) -> None:
+    """Put a version in its place, or what was there back if that fails."""
+    if place.exists():
+        place.rename(before)
+    try:
+        made.rename(place)
+    except OSError:
+        if before.exists():
+            before.rename(place)
+        raise
 
 
 def to_text(message: Mapping[str, Any]) -> str:

@@ -240,8 +240,8 @@ def signal_to_noise(y: Iterable[np.ndarray], reference: Iterable[np.ndarray]) ->
     """Return ``10 log10(sum y^2 / sum (y - y')^2)`` over batches, decibels; what is not finite in both is left out.
 
     Example:
-        >>> signal_to_noise([np.array([1.0, 0.9])], [np.array([1.0, 1.0])])
-        23.01...
+        >>> round(signal_to_noise([np.array([1.0, 0.9])], [np.array([1.0, 1.0])]), 2)
+        23.01
     """
     signal = noise = 0.0
     for one, exact in zip(y, reference, strict=True):

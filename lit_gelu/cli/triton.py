@@ -28,6 +28,7 @@ def build_parser() -> ArgumentParser:
     parser.add_argument("--instances", type=int, default=1, help="copies of the model that run at once")
     parser.add_argument("--warmup", type=int, nargs="+", default=[], metavar="ROWS", help="batch sizes to run first")
     add_flag(parser, "--tuning", "take over what was tuned for this machine", default=True)
+    add_flag(parser, "--overwrite", "replace a version and a configuration that are there")
     return parser
 
 

@@ -196,6 +196,24 @@ def test_what_is_there_stays(path, tmp_path):
     assert any("config.pbtxt" in note for note in written(path, tmp_path, version=2).notes)
     assert {file: (tmp_path / file).read_bytes() for file in before} == before
     assert files(tmp_path) == sorted([*before, "net/2/model.onnx"])
+    assert parsed(written(path, tmp_path, overwrite=True).config).name == "net"
+    assert parsed(config.read_text()).name == "net"
+
+
+def test_a_version_that_cannot_be_replaced_is_put_back(path, tmp_path, monkeypatch):
+    written(path, tmp_path).model.write_bytes(b"older")
+    rename = type(path).rename
+
+    def no_new_version(self, target):
+        if self.parent.parent.name.startswith(".net-") and self.name == "1":
+            raise OSError(28, "No space left on device")
+        return rename(self, target)
+
+    monkeypatch.setattr(type(path), "rename", no_new_version)
+    with pytest.raises(UnwritablePathError):
+        written(path, tmp_path, overwrite=True)
+    assert (tmp_path / "net" / "1" / "model.onnx").read_bytes() == b"older"
+    assert not list(tmp_path.rglob(".net-*"))
 
 
 @pytest.mark.parametrize("there", [False, True])
