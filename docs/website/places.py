@@ -16,7 +16,15 @@ GUIDES += ("replicas", "kernels", "gains", "command_line", "coming_from")
 PARTS: dict[str, tuple[str, ...]] = {
     "Guides": tuple(f"{name}.md" for name in GUIDES),
     "The paper": ("paper.md",),
-    "Background": ("numerics.md", "lowering.md", "gpu.md", "decisions.md", "contributing.md", "changelog.md"),
+    "Background": (
+        "numerics.md",
+        "lowering.md",
+        "gpu.md",
+        "limits.md",
+        "decisions.md",
+        "contributing.md",
+        "changelog.md",
+    ),
 }
 GALLERY = "gallery"
 REFERENCE = "reference"

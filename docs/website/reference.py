@@ -41,6 +41,7 @@ ROOMS = (
     Room("lit_gelu.tasks"),
     Room("lit_gelu.data"),
     Room("lit_gelu.replicas"),
+    Room("lit_gelu.choose"),
     Room("lit_gelu.export"),
     Room(
         "lit_gelu.paper",
