@@ -247,7 +247,7 @@ def _spec(entry: str | Mapping[str, str]) -> str:
 
 def _rates(optimizers: Sequence[Optimizer]) -> dict[str, Any]:
     """Return the learning rate of every group: ``learning_rate/SGD``, or with the group's number behind."""
-    rates = {}
+    rates: dict[str, Any] = {}
     for i, optimizer in enumerate(optimizers):
         name = f"learning_rate/{type(optimizer).__name__}{f'_{i}' if len(optimizers) > 1 else ''}"
         groups = optimizer.param_groups[:8]

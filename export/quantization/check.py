@@ -161,15 +161,10 @@ def check_quantized(
 ) -> QuantizationReport:
     """Compare a file of `quantize_onnx` with the module in float32, as trained, on data that it was not calibrated on.
 
-    int8 has no tolerance that rounding would give: what counts is what becomes of the task. So a file passes if
-
-    * one of the module's own test metrics is at most ``max_difference`` worse: its error rate (``test_error``, in
-      shares), or where it logs none its loss (``test_loss``, in units of PyTorch's loss);
-    * where metrics cannot be measured (a plain module, no LightningDataModule, a file with preprocessing or softmax),
-      at most that share of rows changes its largest logit, which bounds what an accuracy can lose; so does every output
-      of whole numbers or truth values, in its entries;
-    * of every other output then, ``SQNR = 10 log10(sum y^2 / sum (y - y')^2)`` is at least 20 dB.
-
+    int8 has no tolerance that rounding would give: what counts is what becomes of the task. Its error rate
+    (``test_error``, else ``test_loss`` in units of PyTorch's) may rise by ``max_difference``. Where the module logs
+    neither, at most that share of rows may change its largest logit, which bounds what an accuracy can lose, and of
+    whole numbers that share of entries; every other output needs ``10 log10(sum y^2 / sum (y - y')^2)`` of 20 dB.
     ``min_top1`` and ``min_sqnr`` decide beside the metric where they are given. NaN and infinities fail.
 
     Args:

@@ -79,12 +79,12 @@ def candidates(provider: str, model: ModelFile, batch_size: int, *, allow_tf32: 
     if provider == CPU:
         threads = cores()
         counts = sorted({threads, *(2**i for i in range(threads.bit_length()) if 2**i < threads)})
-        return [
+        on_cpu: list[list[Settings]] = [
             [{"intra_op_num_threads": count} for count in counts],
             [{"graph_optimization_level": level} for level in ("extended", "basic", "disabled")],
             [{"enable_mem_pattern": False}],
-            *([[{"allow_spinning": False}]] if threads > 1 else []),
         ]
+        return [*on_cpu, [{"allow_spinning": False}]] if threads > 1 else on_cpu
     if provider != CUDA:
         return []
     # TF32 of files in 16 bit is never varied: there the option decides about the tensor cores, and is on.
@@ -207,9 +207,9 @@ def tune(  # noqa: C901 - one procedure, told in the order in which it happens
             )
 
     def limit(settings: Settings) -> float:
-        dtypes = [torch.float16 if settings.get("use_tf32") else None]  # TF32 has float16's mantissa
-        dtypes += [port.dtype for port in untuned.output_ports.values()]
-        return max(2 * own_error, *(_TOLERANCE.get(dtype, _TOLERANCE_FP32) for dtype in dtypes))
+        dtypes = [port.dtype for port in untuned.output_ports.values() if port.dtype in _TOLERANCE]
+        dtypes += [torch.float16] if settings.get("use_tf32") else []  # TF32 has its mantissa
+        return max(2 * own_error, _TOLERANCE_FP32, *(_TOLERANCE[dtype] for dtype in dtypes if dtype is not None))
 
     trials: list[TuningTrial] = []
     best, best_error, fastest = base, own_error, untuned

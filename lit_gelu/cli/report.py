@@ -88,7 +88,7 @@ def run_of(source: Path) -> "ReportedRun":
         return replace(report, missing=(*report.missing, f"{checkpoints[0].name}, the newest checkpoint: {error}"))
 
 
-def _with_checkpoint(report: "ReportedRun", checkpoint: Mapping[str, Any], name: str) -> "ReportedRun":
+def _with_checkpoint(report: "ReportedRun", checkpoint: dict[str, Any], name: str) -> "ReportedRun":
     """Return a run with what a checkpoint adds, which may come from anybody: steps, settings, activations, swaps."""
     from lit_gelu.callbacks.checkpoint_file import hyper_parameters
     from lit_gelu.callbacks.run_report import sites_of

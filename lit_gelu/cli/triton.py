@@ -17,13 +17,14 @@ examples:
 def build_parser() -> ArgumentParser:
     """Return the command's parser."""
     parser = command_parser("triton", EXAMPLES)
-    number = {"type": int | None, "default": None, "metavar": "ROWS"}
     parser.add_argument("file", type=str, help="an ONNX file")
     parser.add_argument("repository", type=str, help="the repository's folder; it is made if it is not there")
     parser.add_argument("--device", choices=("cpu", "gpu"), required=True, help="where the server runs it")
     parser.add_argument("--name", type=str | None, default=None, help="the model's name; default: the file's")
     parser.add_argument("--version", type=int, default=1, help="the model's version, from 1 on")
-    parser.add_argument("--max-batch-size", help="default: 128 if the file has a batch, else 0, none", **number)
+    parser.add_argument(
+        "--max-batch-size", type=int | None, default=None, help="in rows; default: 128 if the file has a batch, else 0"
+    )
     parser.add_argument("--max-queue-delay-us", type=int, default=0, help="how long it waits for more, microseconds")
     parser.add_argument("--instances", type=int, default=1, help="copies of the model that run at once")
     parser.add_argument("--warmup", type=int, nargs="+", default=[], metavar="ROWS", help="batch sizes to run first")

@@ -249,12 +249,12 @@ def exported_file(path: str | os.PathLike[str]) -> ExportedFile:
     exported = ExportedFile(file.name, inspection.size, opset=opset, activations=inspection.activations)
     if metadata is None:
         return exported
-    passed, error = metadata.parity.get("passed"), metadata.parity.get("max_relative_error")
+    passed, largest = metadata.parity.get("passed"), metadata.parity.get("max_relative_error")
     return replace(
         exported,
         proof="passed" if passed is True else "failed" if passed is False else "none",
         written_as=", ".join(str(part) for part in (metadata.dtype, metadata.approximate, metadata.target) if part),
-        largest_error=float(error) if isinstance(error, float) else None,
+        largest_error=largest if isinstance(largest, float) else None,
         provider=str(metadata.parity.get("provider", ""))[:200],
     )
 
