@@ -76,10 +76,9 @@ bench: rivals ## Run every benchmark that needs no GPU; each prints ratios measu
 gpu: $(READY) ## On a machine with a GPU: doctor, tests, parity, speed and training, one record each in runs/gpu (docs/gpu.md)
 	$(BIN)/python -P benchmarks/gpu.py $(GPU)
 
-docs: $(READY) ## Write the pages that are made of figures, those of activations, lowering, kernels and gpu, and the explorer's files anew
+docs: $(READY) ## Write the pages that are made of figures, those of activations, lowering and gpu, and the explorer's files anew
 	$(BIN)/python docs/make_activations.py
 	$(BIN)/python docs/make_lowering.py
-	$(BIN)/python docs/make_kernels.py
 	$(BIN)/python docs/make_gpu.py
 	$(BIN)/python docs/make_explorer.py --models
 

@@ -15,8 +15,8 @@ from lit_gelu.display import Displayed, HtmlTable
 from lit_gelu.errors import LitGeluError, ModelFileError, message_of
 from lit_gelu.export.lowering.spellings import recognise
 from lit_gelu.export.metadata import PREFIX, FileMetadata, read_metadata, strip_origin
-from lit_gelu.export.quantization.int8_metadata import KEY, QuantizationRecord, read_record
-from lit_gelu.export.runtime.model_file import ModelFile, read_model_file
+from lit_gelu.export.quantization.quantize import QuantizationRecord, read_record
+from lit_gelu.export.runtime.model_file import INT8_RECORD, ModelFile, read_model_file
 from lit_gelu.export.runtime.tuning_file import TuningChoice, choices_beside
 
 _OPTIONS = ("approximate", "lowering", "target", "dtype", "policy")
@@ -142,7 +142,7 @@ def _inspected(file: ModelFile, path: str | os.PathLike[str], registry: Activati
         operators=dict(file.operators),
         activations=dict(activations.most_common()) if metadata is not None else _recognised(model, registry),
         metadata=metadata,
-        quantization=read_record(properties, repr(str(path))) if KEY in properties else None,
+        quantization=read_record(properties, repr(str(path))) if INT8_RECORD in properties else None,
         tuning=choices_beside(path),
     )
 

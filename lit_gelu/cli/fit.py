@@ -44,7 +44,7 @@ examples:
   lit-gelu fit --import my_module --model MyNet --data MyData       your own, from the current folder
   lit-gelu fit --trainer.callbacks+ ExactResume     with checkpoints from which --ckpt_path goes on to the bit, also
                                                     after a swap: see examples/digits_relu_to_gelu.yaml
-  lit-gelu fit --trainer.callbacks+ FusedActivations --trainer.precision bf16-mixed          GELU by kernels on a GPU
+  lit-gelu fit --trainer.callbacks+ FusedActivations --trainer.precision bf16-mixed         activations by torch.compile
   lit-gelu fit --print_config > my.yaml             every option with its value, to edit and pass to --config
 """,
     "validate": """\
