@@ -1,13 +1,6 @@
 """Lightning callbacks: thin shells over `lit_gelu.surgery` and `lit_gelu.curvature`."""
 
 from lit_gelu.callbacks.activation_curvature.monitor import ActivationCurvatureMonitor
-from lit_gelu.callbacks.errors import (
-    CallbackArgumentError,
-    MixedPackagesError,
-    NoActivationError,
-    NoLoggerError,
-    UnsupportedRunError,
-)
 from lit_gelu.callbacks.exact_resume import ExactResume
 from lit_gelu.callbacks.fused_activations import FusedActivations
 from lit_gelu.callbacks.loading import load_from_checkpoint
@@ -16,18 +9,16 @@ from lit_gelu.callbacks.onnx_export import OnnxExport
 from lit_gelu.callbacks.run_report import RunReport
 from lit_gelu.callbacks.swap.activation_swap import ActivationSwap
 from lit_gelu.callbacks.swap.member import ActivationSwapListener
+from lit_gelu.errors import ArgumentError, UnsupportedRunError
 
 __all__ = [
     "ActivationCurvatureMonitor",
     "ActivationSwap",
     "ActivationSwapListener",
-    "CallbackArgumentError",
+    "ArgumentError",
     "ExactResume",
     "FusedActivations",
     "LossCurvatureMonitor",
-    "MixedPackagesError",
-    "NoActivationError",
-    "NoLoggerError",
     "OnnxExport",
     "RunReport",
     "UnsupportedRunError",
