@@ -14,8 +14,7 @@ from lit_gelu import activations, surgery
 from lit_gelu.choose.intervals import PairedDifference
 from lit_gelu.curvature import SpectralDensity, TraceEstimate
 from lit_gelu.display import LONGEST_REPR, MOST_ROWS, Displayed, HtmlTable, ShownFigures, readable, short
-from lit_gelu.export.parity.report.parity_report import ParityReport
-from lit_gelu.export.parity.rows import VS_FLOAT64, ParityRow
+from lit_gelu.export.parity.report import VS_FLOAT64, ParityReport, ParityRow
 from lit_gelu.tasks.noise_robustness import RobustnessCurves
 
 _NEVER_CLOSED = {"br", "hr", "img"}

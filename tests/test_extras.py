@@ -15,7 +15,6 @@ from packaging.utils import canonicalize_name
 import lit_gelu
 from lit_gelu.callbacks.activation_curvature.log import ActivationLog
 from lit_gelu.cli.main import main
-from lit_gelu.export.parity.report import page
 from lit_gelu.extras import MissingExtraError, need
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -154,11 +153,3 @@ def test_a_monitor_without_matplotlib_logs_figures_and_says_what_is_left_out(tmp
     log.heat_maps.add(0, {"layer": {"mean": 1.0}})
     with pytest.warns(UserWarning, match=r"leaves its heat maps out.*pip install 'lit-gelu\[plots\]'"):
         log.draw(SimpleNamespace(is_global_zero=True, loggers=[]))
-
-
-def test_a_page_of_a_proof_without_matplotlib_says_so_in_the_place_of_its_plots(monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setattr(page, "plots", lambda report: [("a plot", page._svg(None, 3.0, "p0-"))])
-    with pytest.warns(UserWarning, match=r"net\.onnx has tables alone.*lit-gelu\[plots\]"):
-        (text,) = page._figures(SimpleNamespace(path="net.onnx"))
-    assert text.startswith("<p>Drawing the plots of a proof needs matplotlib")

@@ -18,9 +18,15 @@ from lit_gelu.errors import ParityError
 from lit_gelu.export.copying import without_callers_autocast
 from lit_gelu.export.errors import ModelInputError
 from lit_gelu.export.metadata import FileMetadata, census, read_metadata
-from lit_gelu.export.parity.activation_census import fates, optimized_graph
-from lit_gelu.export.parity.causes.divergence import captured, run_with_outputs
-from lit_gelu.export.parity.execution import SessionSetup, file_inputs, open_wanted, run_file
+from lit_gelu.export.parity.causes import captured, fates
+from lit_gelu.export.parity.execution import (
+    SessionSetup,
+    file_inputs,
+    open_wanted,
+    optimized_graph,
+    run_file,
+    run_with_outputs,
+)
 from lit_gelu.export.parity.input_families import Batch, data_batches, sample_call
 from lit_gelu.export.parity.references import References
 from lit_gelu.export.parity.structure import activation_faults, output_faults
@@ -100,7 +106,7 @@ class Comparison:
                 scale=noise.differences.scale,
                 nonfinite=noise.differences.nonfinite,
                 top1_agreement=noise.top1_agreement,
-                top1_changes=len(noise.differences.changed_margins) if noise.differences.compared_rows else None,
+                top1_changes=noise.differences.top1_changes,
                 changed_share=noise.changed_share,
             )
             for name, noise in self._outputs.items()
@@ -146,7 +152,7 @@ def check_quantized(
         data: A LightningDataModule (its test data), a DataLoader or a tensor; for a file that takes raw pixels, raw
             pixels, or a data module with ``preprocessing()`` and ``raw_test_inputs()``.
         input_sample: As `lit_gelu.export.export_onnx` takes it; by default ``example_input_array``, else made from the
-            file's input shapes, or where the module does not take that, the first rows of the data.
+            file's input shapes.
         metric: Which test metric decides; ``None`` for the one above. One whose name holds "acc" may not fall, any
             other may not rise.
         max_difference: How much worse it may be.
@@ -189,7 +195,7 @@ def check_quantized(
     model = without_wrappers(model)
     registry = registry_or_default(registry)
     preprocessing = preprocessing_of_file(metadata.preprocessing, name, preprocessing, data)
-    call, batches = sample_call(model, preprocessing, input_sample, predictor, data)
+    call, batches = sample_call(model, preprocessing, input_sample, predictor), data
     if preprocessing is not None:
         batches, unread = raw_data_of(data)
         notes += unread + other_preprocessing(metadata.preprocessing, preprocessing)
@@ -210,7 +216,7 @@ def check_quantized(
         nbytes=Path(path).stat().st_size,
         census=dict(census(found.model)),
         optimized_census=dict(census(found.optimized)),
-        activations=tuple(fates(found.sites, found.optimized, {})),
+        activations=tuple(fates(found.sites, found.optimized)),
         versions={**metadata.versions, "onnxruntime": onnxruntime.__version__},
         faults=(
             *output_faults(

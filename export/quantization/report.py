@@ -10,10 +10,11 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
 from lit_gelu.display import Displayed
-from lit_gelu.export.parity.activation_census import ActivationFate, fate_counts
-from lit_gelu.export.parity.report.tables import (
+from lit_gelu.export.parity.report import ActivationFate, TaskMetric
+from lit_gelu.export.parity.tables import (
     TextTable,
     cell_text,
+    fate_counts,
     figure,
     html_of,
     markdown_text,
@@ -22,7 +23,6 @@ from lit_gelu.export.parity.report.tables import (
     plain_text,
     version_text,
 )
-from lit_gelu.export.parity.task_metrics import TaskMetric
 from lit_gelu.export.quantization.int8_metadata import QuantizationRecord
 from lit_gelu.files import without_nonfinite
 

@@ -73,7 +73,7 @@ def build_parser() -> ArgumentParser:
         "--min-top1", type=float | None, default=None, help="int8 files: least share of rows with the same class"
     )
     add_json(parser)
-    for name, what in {"markdown": "Markdown", "html": "a page with plots"}.items():
+    for name, what in {"markdown": "Markdown", "html": "a page"}.items():
         parser.add_argument(
             f"--{name}", type=str | None, default=None, metavar="FILE", help=f"where to write the report as {what}"
         )
