@@ -195,8 +195,9 @@ def check_parity(
         fed = [file_inputs(predictor, batch) for batch in chosen]
         repeated = repeatability(comparison.run, plain, fed, comparison.outputs, graph)
 
-    raw_or_softmax = raw or metadata.softmax  # the module's own forward is another function then
-    metrics, unmeasured = ([], []) if raw_or_softmax else task_metrics(model, data, predictor)
+    # With preprocessing or softmax in the file the module's own forward is another function.
+    measurable = data is not None and not (raw or metadata.softmax)
+    metrics, unmeasured = task_metrics(model, data, predictor) if measurable else ([], [])
     report = ParityReport(
         path=os.fspath(path),
         provider=predictor.providers[0],

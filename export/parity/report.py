@@ -3,13 +3,16 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
 
 from lit_gelu.display import Displayed
 from lit_gelu.export.parity.criterion import in_limits
 from lit_gelu.files import without_nonfinite
+
+if TYPE_CHECKING:
+    from lit_gelu.export.parity.task_metrics import TaskMetric
 
 SCHEMA = "lit-gelu-parity"
 SCHEMA_VERSION = 1
@@ -227,20 +230,6 @@ class Repeatability:
     batches: tuple[BatchDifference, ...]  # how much a row depends on its batch; reported, never deciding
 
 
-@dataclass(frozen=True)
-class TaskMetric:
-    """One of the module's test metrics on the data."""
-
-    name: str  # as the module logs it
-    pytorch: float  # with the module as trained
-    file: float  # with the file in the place of forward
-
-    @property
-    def difference(self) -> float:
-        """The file's value less PyTorch's."""
-        return self.file - self.pytorch
-
-
 @dataclass(frozen=True, repr=False)
 class ParityReport(Displayed):
     """What `check_parity` found.
@@ -272,7 +261,7 @@ class ParityReport(Displayed):
     dtype: str = "float32"
     floor: float = 1e-5
     repeatability: Repeatability | None = None
-    metrics: tuple[TaskMetric, ...] = ()
+    metrics: "tuple[TaskMetric, ...]" = ()
     census: Mapping[str, int] = field(default_factory=dict)
     optimized_census: Mapping[str, int] = field(default_factory=dict)
     activations: tuple[ActivationFate, ...] = ()

@@ -18,8 +18,8 @@ from lit_gelu.export.parity.report import (
     ActivationFate,
     ParityReport,
     ParityRow,
-    TaskMetric,
 )
+from lit_gelu.export.parity.task_metrics import TaskMetric
 
 
 @dataclass(frozen=True)

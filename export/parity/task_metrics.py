@@ -5,6 +5,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,9 +15,22 @@ from torch.utils import _pytree as pytree
 from lit_gelu.export.copying import evaluation_copy
 from lit_gelu.export.inputs import tensors_by_name
 from lit_gelu.export.parity.execution import file_inputs
-from lit_gelu.export.parity.report import TaskMetric
 from lit_gelu.export.preprocessing import is_data_module
 from lit_gelu.export.runtime import OnnxPredictor
+
+
+@dataclass(frozen=True)
+class TaskMetric:
+    """One of the module's test metrics on the data."""
+
+    name: str  # as the module logs it
+    pytorch: float  # with the module as trained
+    file: float  # with the file in the place of forward
+
+    @property
+    def difference(self) -> float:
+        """The file's value less PyTorch's."""
+        return self.file - self.pytorch
 
 
 def task_metrics(model: nn.Module, data: Any, predictor: OnnxPredictor) -> tuple[list[TaskMetric], list[str]]:

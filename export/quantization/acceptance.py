@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from lit_gelu.export.errors import ExportOptionError
-from lit_gelu.export.parity.report import TaskMetric
+from lit_gelu.export.parity.task_metrics import TaskMetric
 from lit_gelu.export.quantization.report import Criterion, OutputNoise
 
 MAX_DIFFERENCE = 0.01  # one row in a hundred

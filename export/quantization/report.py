@@ -10,7 +10,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
 from lit_gelu.display import Displayed
-from lit_gelu.export.parity.report import ActivationFate, TaskMetric
+from lit_gelu.export.parity.report import ActivationFate
 from lit_gelu.export.parity.tables import (
     TextTable,
     cell_text,
@@ -23,6 +23,7 @@ from lit_gelu.export.parity.tables import (
     plain_text,
     version_text,
 )
+from lit_gelu.export.parity.task_metrics import TaskMetric
 from lit_gelu.export.quantization.int8_metadata import QuantizationRecord
 from lit_gelu.files import without_nonfinite
 

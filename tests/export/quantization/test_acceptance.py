@@ -3,7 +3,7 @@
 import pytest
 
 from lit_gelu.export import ExportOptionError
-from lit_gelu.export.parity.report import TaskMetric
+from lit_gelu.export.parity.task_metrics import TaskMetric
 from lit_gelu.export.quantization.acceptance import criteria
 from lit_gelu.export.quantization.int8_metadata import QuantizationRecord
 from lit_gelu.export.quantization.report import OutputNoise, QuantizationReport
