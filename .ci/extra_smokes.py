@@ -106,9 +106,6 @@ SMOKES = {
     "completion": _command("completion bash"),
     "tensorboard": _command(_LOGGED, "logs/v/hparams.yaml"),
     "speech": Smoke(("-c", _WAVE)),
-    "ray": Smoke(("-c", "from lit_gelu.paper.pools.ray_session import import_ray; print(import_ray().__version__)")),
     "notebook": Smoke(("-c", "import ipykernel, ipywidgets, matplotlib, nbclient, sklearn"), is_asked_for=False),
-    "all": Smoke(
-        ("-c", "import matplotlib, nbclient, ray, shtab, sklearn, soundfile, tensorboard"), is_asked_for=False
-    ),
+    "all": Smoke(("-c", "import matplotlib, nbclient, shtab, sklearn, soundfile, tensorboard"), is_asked_for=False),
 }

@@ -17,21 +17,15 @@ if TYPE_CHECKING:
 __version__ = version("lit-gelu")
 __all__ = ["__version__", "activations", "curvature", "surgery"]
 
-# In a checkout callbacks/ and export/ lie beside this folder; an installed package has them inside. Python started in a
-# clone finds this folder before the installed one.
-if not (_here := Path(__file__).parent).joinpath("callbacks").is_dir() and (_here.parent / "pyproject.toml").is_file():
-    __path__.append(str(_here.parent))
+# In a checkout callbacks/ and export/ lie beside this folder, in an installed package inside it. Python that is started
+# in a clone takes this folder. (Only under this name: a folder on its own path has no end for what walks packages.)
+_folder = Path(__file__).parent
+if __name__ == "lit_gelu" and not (_folder / "export").is_dir() and (_folder.parent / "pyproject.toml").is_file():
+    __path__.append(str(_folder.parent))
 
 _ON_FIRST_USE = frozenset({
-    "activations",
-    "callbacks",
-    "choose",
-    "curvature",
-    "data",
-    "export",
-    "replicas",
-    "surgery",
-    "tasks",
+    *("activations", "callbacks", "choose", "curvature", "data", "export"),
+    *("kernels", "replicas", "report", "surgery", "tasks"),
 })
 
 

@@ -17,10 +17,6 @@ OF_OTHERS = {
     "export/options.py": "the forms of GELU that approximate= takes",
     "lit_gelu/activations/analysis/gains.py": "the names that torch.nn.init.calculate_gain takes",
     "lit_gelu/cli/demo.py": "the same forms",
-    "lit_gelu/paper/protocol/experiments.py": "which activations the paper compares",
-    "lit_gelu/paper/figures/drawing.py": "their colours and labels in its figures",
-    "lit_gelu/paper/figures/functions.py": "those that its figure 1 shows",
-    "lit_gelu/paper/protocol/published.py": "its published numbers",
     "lit_gelu/surgery/recognition.py": "torch's operators, by which it looks them up",
 }
 # What kernels are compiled of. A kernel is told by name which function it carries, and a family's row gives that name.

@@ -173,8 +173,8 @@ class TestDisplayed:
         assert repr(self.Run("a", torch.zeros(2))) == "Run(name='a', model=tensor([0., 0.]))"
 
     def test_every_class_that_is_displayed_has_the_short_repr(self):
-        for module in pkgutil.walk_packages(lit_gelu.__path__, "lit_gelu."):
-            if module.name.startswith(("lit_gelu.surgery.", "lit_gelu.curvature.", "lit_gelu.choose.")):
+        for room in (lit_gelu.surgery, lit_gelu.curvature, lit_gelu.choose):
+            for module in pkgutil.walk_packages(room.__path__, f"{room.__name__}."):
                 importlib.import_module(module.name)
         for cls in Displayed.__subclasses__():
             assert cls.__repr__ is Displayed.__repr__, cls  # a dataclass needs repr=False

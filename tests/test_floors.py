@@ -40,7 +40,7 @@ def test_a_dependency_without_a_lower_bound_is_refused(floors, requirement):
 
 def test_every_dependency_of_the_project_and_of_its_tests_is_held(floors):
     table = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    others = {"all", "bench", "browser", "ray", "release"}
+    others = {"all", "bench", "browser", "release"}
     extras = [texts for name, texts in table["optional-dependencies"].items() if name not in others]
     declared = [*table["dependencies"], *(text for texts in extras for text in texts)]
     held = [Requirement(line) for line in floors.constraints(table)]

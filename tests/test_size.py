@@ -19,7 +19,7 @@ def _lines(paths):
 @pytest.mark.parametrize(
     ("what", "size", "ceiling"),
     [
-        ("lines of the package", _lines(PACKAGE), 80_600),
+        ("lines of the package", _lines(PACKAGE), 80_620),
         ("files of the package", len(PACKAGE), 580),
         ("lines of the tests", _lines(TESTS), 84_960),
     ],

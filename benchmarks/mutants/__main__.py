@@ -81,11 +81,6 @@ TARGETS = (
     Target("lit_gelu/files.py", ("test_files.py",)),
     Target("lit_gelu/data/idx.py", ("data/test_idx.py", "data/test_mnist.py"), LIBRARIES + TRAINING),
     Target(
-        "lit_gelu/paper/results/selection.py",
-        ("paper/results/test_selection.py", "paper/results/test_rendering.py"),
-        LIBRARIES + TRAINING,
-    ),
-    Target(
         "callbacks/swap/schedule.py",
         ("callbacks/swap/test_schedule.py", "callbacks/swap/test_triggers.py"),
         LIBRARIES + TRAINING,

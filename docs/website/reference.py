@@ -41,19 +41,8 @@ ROOMS = (
     Room("lit_gelu.tasks"),
     Room("lit_gelu.data"),
     Room("lit_gelu.replicas"),
+    Room("lit_gelu.choose"),
     Room("lit_gelu.export"),
-    Room(
-        "lit_gelu.paper",
-        (
-            "protocol.experiments",
-            "protocol.published",
-            "records.run_record",
-            "results.selection",
-            "results.medians",
-            "results.rows",
-            "figures",
-        ),
-    ),
     Room("lit_gelu.report"),
     Room("lit_gelu.errors"),
 )

@@ -229,7 +229,7 @@ def check_quantized(
         notes=(*notes, *references.notes, *unmeasured, *_saturation(found.model)),
     )
     if strict and not report.passed:
-        raise ParityError(_failure(name, report), report)  # type: ignore[arg-type]
+        raise ParityError(_failure(name, report), report)
     return report
 
 

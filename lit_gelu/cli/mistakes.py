@@ -122,8 +122,8 @@ def sub_command(name: str, word: str) -> str:
     """Return the sub-command of a command that a word is nearly the name of; empty if there is none.
 
     Example:
-        >>> sub_command("paper", "rnu")
-        'lit-gelu paper run'
+        >>> sub_command("activations", "shwo")
+        'lit-gelu activations show'
     """
     known = [command.removeprefix(f"{name} ") for command in COMMANDS if command.startswith(f"{name} ")]
     near = _nearest(word, known)

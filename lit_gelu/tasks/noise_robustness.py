@@ -1,9 +1,8 @@
 """`noise_robustness`: error and log loss of a trained classifier under uniform noise on its inputs (section 3.1)."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Any, Literal, get_args
@@ -12,11 +11,11 @@ import numpy as np
 import torch
 from lightning.pytorch import LightningDataModule
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from lit_gelu.display import Displayed, HtmlTable
 from lit_gelu.sandbox import evaluation_sandbox
 from lit_gelu.tasks.errors import TaskArgumentError, TaskInputError
-from lit_gelu.tasks.robustness_sums import SumsOfEach, SumsTogether, device_of
 
 Per = Literal["pixel", "image"]
 Batch = tuple[Tensor, Tensor]
@@ -111,72 +110,39 @@ def noise_robustness(
         >>> curves.error[0], 0.4 < curves.error[1] < 0.6
         (0.0, True)
     """
-    return noise_robustness_of_each([module], data, levels, per, clip, draws, seed)[0]
-
-
-def noise_robustness_of_each(
-    modules: Sequence[nn.Module],
-    data: Any,
-    levels: Sequence[float],
-    per: Per = "pixel",
-    clip: bool = False,
-    draws: int = 1,
-    seed: int = 0,
-    together: Callable[[Tensor], Tensor] | None = None,
-) -> list[RobustnessCurves]:
-    """Measure several classifiers as `noise_robustness` measures each, with the noise drawn once for all of them.
-
-    Args:
-        modules: They, at least one; each is run on the device that it is on.
-        data: As there, and so are the options.
-        levels: The levels ``a``.
-        per: What a number is drawn for.
-        clip: Whether noisy inputs are clipped to [0, 1].
-        draws: Draws at each level.
-        seed: Seed of the draws.
-        together: Gives the logits of all of them, ``[modules, batch, classes]``; ``None`` means to call each.
-
-    Returns:
-        The curves of each.
-
-    Raises:
-        TaskArgumentError: As `noise_robustness`.
-        TaskInputError: As there.
-    """
     levels = _checked_levels(levels)
     _check_options(per, clip, draws, seed)
     places = list(np.ndindex(len(levels), draws))
     generators = {(level, draw): _generator(seed, levels[level], draw) for level, draw in places}
-    shape = len(modules), len(levels), draws
-    sums = SumsOfEach(modules, shape) if together is None else SumsTogether(together, device_of(modules[0]), shape)
+    tensors = chain(module.parameters(), module.buffers())
+    device = next((tensor.device for tensor in tensors), torch.device("cpu"))
+    dtype = next((parameter.dtype for parameter in module.parameters() if parameter.is_floating_point()), None)
+    sums = torch.zeros(len(levels), draws, 2, dtype=torch.float64, device=device)
     samples = 0
-    # Iterating over a DataLoader draws a number from the global state; some modules draw in evaluation, too.
-    with ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(devices=[device for device in sums.devices if device.type == "cuda"]))
-        for module in modules:
-            stack.enter_context(evaluation_sandbox(module))
-        pool = stack.enter_context(ThreadPoolExecutor(torch.get_num_threads()))  # torch draws in one thread
+    with (
+        # Iterating over a DataLoader draws a number from the global state; some modules draw in evaluation, too.
+        torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
+        evaluation_sandbox(module),
+        ThreadPoolExecutor(torch.get_num_threads()) as pool,  # torch draws in one thread
+    ):
         for batch in _batches(data):
             inputs, labels = _checked_batch(batch)
             samples += len(labels)
-            drawn = (
+            reach, near = (int(labels.min()), int(labels.max())), labels.to(device)
+            drawn = [
                 pool.submit(add_uniform_noise, inputs, levels[place[0]], generators[place], per, clip)
                 for place in places
-            )
-            for place, noisy in zip(places, list(drawn), strict=True):
-                sums.add(place, noisy.result(), labels)
+            ]
+            for place, noisy in zip(places, drawn, strict=True):
+                logits = module(noisy.result().to(device, dtype))
+                _check_logits(logits, type(module).__name__, labels, reach)
+                wrong = (logits.argmax(dim=1) != near).sum().double()
+                sums[place] += torch.stack([wrong, cross_entropy(logits.double(), near, reduction="sum")])
     if not samples:
         raise TaskInputError("The data hold no sample. Give a test set, a DataLoader or a pair (inputs, labels).")
-    options = {"per": per, "clip": clip, "draws": draws, "seed": seed}
-    return [_robustness(found / samples, levels, samples, options) for found in sums.found()]
-
-
-def _robustness(
-    means: np.ndarray, levels: tuple[float, ...], samples: int, options: Mapping[str, Any]
-) -> RobustnessCurves:
-    """Return the curves of shares of wrong classes and losses, ``[levels, draws, 2]``."""
+    means = sums.cpu().numpy() / samples
     (error, error_spread), (loss, loss_spread) = (_curves(means[..., part]) for part in range(2))
-    return RobustnessCurves(levels, error, loss, error_spread, loss_spread, samples, **options)
+    return RobustnessCurves(levels, error, loss, error_spread, loss_spread, samples, per, clip, draws, seed)
 
 
 def add_uniform_noise(
@@ -244,6 +210,20 @@ def _checked_batch(batch: Any) -> Batch:
             f"{list(inputs.shape)}; accepted: one integer a sample, {list(inputs.shape[:1])}."
         )
     return inputs, labels.long()
+
+
+def _check_logits(logits: object, name: str, labels: Tensor, reach: tuple[int, int]) -> None:
+    """Refuse what are no logits for labels from ``reach[0]`` to ``reach[1]``."""
+    if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(labels):
+        given = f"shape {list(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
+        raise TaskInputError(
+            f"{name} gives {given} for {len(labels)} samples; accepted: logits, [batch, classes]. Give a classifier."
+        )
+    if reach[0] < 0 or reach[1] >= logits.shape[1]:
+        raise TaskInputError(
+            f"Labels from {reach[0]} to {reach[1]} given for {logits.shape[1]} logits; accepted: 0 "
+            f"to {logits.shape[1] - 1}. Give data of the classes that the module was trained on."
+        )
 
 
 def _checked_levels(levels: Sequence[float]) -> tuple[float, ...]:

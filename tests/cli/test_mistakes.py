@@ -139,7 +139,6 @@ TABLE = {
     "bench nowhere.onnx": "There is no file 'nowhere.onnx'. Write it with lit-gelu export.",
     "activations sohw gelu": "Or did you mean lit-gelu activations show?",
     "activations plot gelu": "--output is required.",
-    "paper rnu": "'rnu' is not expected here: options begin with --. Did you mean lit-gelu paper run?",
     "doctor --jsno": "--jsno is no option. Did you mean --json?",
 }
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import onnx
 import torch
-from fuzzing import damaged, fuzzed, plain, spec_texts, words
+from fuzzing import fuzzed, plain, spec_texts, words
 from hypothesis import strategies as st
 from torch import nn
 
@@ -17,7 +17,6 @@ from lit_gelu.export.parity.check import check_parity
 from lit_gelu.export.quantization.int8_metadata import KEY, read_record
 from lit_gelu.export.runtime.tuning_file import TuningKey, digest, read_choice, tuning_path
 from lit_gelu.export.serving import write_triton_repository
-from lit_gelu.paper.records.run_record import read_records
 
 SITE = {"site": "1", "spec": "gelu", "row": "gelu", "lowering": "native", "operators": ["Gelu"], "calls": 1}
 NET = nn.Sequential(nn.Linear(3, 2), nn.GELU()).eval()
@@ -114,11 +113,6 @@ def serve_beside(content, folder):
         write_triton_repository(path, repository, device="cpu", version=3)
 
 
-def read_runs(content, folder):
-    (folder / "runs.jsonl").write_bytes(b"\n" + content + b"\n")
-    read_records(folder)
-
-
 def read_tuning(found, folder):
     path = folder / "net.onnx"
     path.write_bytes(b"model")
@@ -146,9 +140,5 @@ test_records_of_quantisation = fuzzed(texts, read_quantized)
 test_files_of_any_metadata_are_compared = fuzzed(metadata, compare)
 test_files_of_any_metadata_are_served = fuzzed(metadata, serve)
 test_files_of_any_content_in_a_repository = fuzzed(st.binary(max_size=60), serve_beside)
-test_records_of_runs = fuzzed(lines, read_runs)
-test_records_of_runs_that_are_damaged = fuzzed(
-    damaged(b'{"schema": 1, "status": "finished", "key": "a"}\n' * 3), read_runs
-)
 test_files_of_tuning = fuzzed(choices | plain, read_tuning)
 test_texts_of_tuning = fuzzed(lines, read_tuning_text)

@@ -36,7 +36,6 @@ READERS = {
     "json.loads": {
         "lit_gelu/files.py": "hostile/test_other_files.py",
         "lit_gelu/cli/bench.py": "what it wrote itself, in memory",
-        "lit_gelu/paper/protocol/cells.py": "what it wrote itself, in memory",
     },
     "load_checkpoint": {"callbacks/loading.py": "hostile/test_checkpoints.py"},
     "safe_load": {
@@ -59,8 +58,6 @@ READERS = {
         "export/metadata.py": "hostile/test_other_files.py",
         "export/runtime/model_file.py": "fuzz/test_other_files.py",
         "export/quantization/int8_metadata.py": "hostile/test_other_files.py",
-        "lit_gelu/paper/records/run_record.py": "hostile/test_other_files.py",
-        "lit_gelu/paper/training/unfinished_groups.py": "paper/training/test_unfinished_groups.py",
         "lit_gelu/choose/run_files.py": "choose/test_run_files.py",
         "export/runtime/tuning_file.py": "hostile/test_other_files.py",
         "lit_gelu/report/plain_data.py": "fuzz/test_run_folders.py",
@@ -83,7 +80,6 @@ IMPORTERS = {
     "lit_gelu/cli/main.py": "its own sub-commands",
     "lit_gelu/cli/own_modules.py": "modules that --import names",
     "lit_gelu/extras.py": "libraries of extras, named in code",
-    "lit_gelu/paper/training/cell_training.py": "classes of the experiments in code",
     "lit_gelu/surgery/source.py": "the source of a module's own forward, for a swap of a call",
 }
 IMPORTS = {"importlib.import_module", "import_module", "__import__", "eval", "exec", "compile"}

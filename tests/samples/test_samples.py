@@ -16,8 +16,6 @@ from lit_gelu import activations
 from lit_gelu.callbacks import ActivationCurvatureMonitor, load_from_checkpoint
 from lit_gelu.export import OnnxPredictor, check_parity
 from lit_gelu.export.runtime.tuning_file import choices_beside
-from lit_gelu.paper.records.run_record import SCHEMA
-from lit_gelu.paper.records.run_store import RecordStore
 from lit_gelu.tasks import CIFAR10ConvNet
 
 # The newest Lightning of its time wrote the checkpoints; the oldest that is supported reads them too, and says so.
@@ -55,7 +53,6 @@ def test_there_are_samples():
         assert {path.name for path in folder.iterdir()} >= {
             *(f"{net}.{end}" for net in NETS for end in ("ckpt", "onnx", "parity.json")),
             "plain.onnx.tuning.json",
-            "runs.jsonl",
         }
 
 
@@ -127,17 +124,6 @@ def test_a_tuning_file_is_read(kept):
     (entry,) = json.loads((folder / "plain.onnx.tuning.json").read_text())["choices"]
     assert json.loads(json.dumps(asdict(choice))) == entry
     OnnxPredictor(folder / "plain.onnx", providers=["CPUExecutionProvider"])
-
-
-def test_runs_are_read(kept):
-    folder, _ = kept
-    lines = (folder / "runs.jsonl").read_text().splitlines()
-    with RecordStore(folder) as store:
-        records = dict(store.records)
-    assert list(records) == [json.loads(line)["key"] for line in lines]
-    for line in map(json.loads, lines):
-        now = json.loads(json.dumps(asdict(records[line["key"]])))
-        assert {name: now[name] for name in line} == line | {"schema": SCHEMA}  # read as the newest, all else as it was
 
 
 @pytest.mark.full

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from lit_gelu.data import MNISTData
 from lit_gelu.errors import LitGeluError
 from lit_gelu.tasks import MNISTClassifier, RobustnessCurves, TaskArgumentError, TaskInputError, noise_robustness
-from lit_gelu.tasks.noise_robustness import add_uniform_noise, noise_robustness_of_each
+from lit_gelu.tasks.noise_robustness import add_uniform_noise
 
 
 class Recorder(nn.Module):
@@ -218,27 +218,13 @@ class Drawing(nn.Module):
         return self.net(inputs) + self.factor * self.calls * torch.randn(len(inputs), 1)
 
 
-def test_several_modules_have_the_curves_that_each_has_alone():
-    modules = [small_net(), Drawing(1.0), nn.Sequential(small_net(), nn.Dropout()), Drawing(3.0)]
-    data, options = samples(), {"levels": [0, 0.5, 2.0], "draws": 2, "seed": 3}
-    before = torch.get_rng_state()
-    alone = [noise_robustness(module, data, **options) for module in modules]
-    assert noise_robustness_of_each(modules, data, **options) == alone
-    assert torch.equal(torch.get_rng_state(), before)
-    assert [float(module.calls) for module in modules if isinstance(module, Drawing)] == [0, 0]
-    assert all(module.training for module in modules)
-
-
-def test_outputs_that_come_at_once_have_the_same_curves():
-    modules, data = [small_net(), small_net()], samples()
+def test_a_module_that_draws_and_counts_is_left_as_it_was():
+    module, before = Drawing(1.0), torch.get_rng_state()
     options = {"levels": [0, 0.5, 2.0], "draws": 2, "seed": 3}
-    found = noise_robustness_of_each(
-        modules, data, **options, together=lambda inputs: torch.stack([module(inputs) for module in modules])
-    )
-    for one, other in zip(found, noise_robustness_of_each(modules, data, **options), strict=True):
-        assert one.error == other.error
-        np.testing.assert_allclose(one.loss, other.loss, rtol=1e-12)
-        np.testing.assert_allclose(one.loss_spread, other.loss_spread, rtol=1e-9, atol=1e-15)
+    assert noise_robustness(module, samples(), **options) == noise_robustness(module, samples(), **options)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert float(module.calls) == 0
+    assert module.training
 
 
 class OnlyValidation(LightningDataModule):

@@ -5,7 +5,6 @@ import functools
 import pytest
 import torch
 
-from lit_gelu.paper.training.curve_recorder import EvaluationSet, means
 from lit_gelu.replicas import EagerExecutor, build_members
 from lit_gelu.sandbox import evaluation_sandbox
 from lit_gelu.tasks import MNISTAutoencoder, MNISTClassifier, TIMITFrameClassifier, TweetTagger
@@ -36,7 +35,7 @@ def test_means_are_those_of_each_alone(monkeypatch, least, build, cells, feature
     found = executor.means(inputs, labels, samples_at_once=10)
     for replica, member in enumerate(executor.stacks.modules):
         with evaluation_sandbox(member):
-            alone = means(member, EvaluationSet(inputs, labels))
+            alone = {name: value.mean().item() for name, value in member.sample_values(inputs, labels).items()}
         assert found.keys() == alone.keys()
         for name, value in alone.items():
             assert found[name][replica].item() == pytest.approx(value, rel=1e-6, abs=1e-9)
