@@ -46,8 +46,7 @@ class Page(HTMLParser):
 
 def parity_report(rows=200):
     made = [
-        ParityRow(VS_FLOAT64, f"inputs {n}", "output", 8, 1e-7, 1.0, 1e-7, own=1e-7, limit=1e-5)
-        for n in range(rows)
+        ParityRow(VS_FLOAT64, f"inputs {n}", "output", 8, 1e-7, 1.0, 1e-7, own=1e-7, limit=1e-5) for n in range(rows)
     ]
     return ParityReport("net.onnx", "CPUExecutionProvider", "tanh", tuple(made))
 
