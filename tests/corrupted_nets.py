@@ -104,6 +104,18 @@ class TwoInputs(nn.Module):
         return y, y.argmax(-1)
 
 
+class Streaming(nn.Module):
+    """State in, state out, whose batch is the second axis; and a complex output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.act = nn.LSTM(4, 6, batch_first=True), nn.GELU()
+
+    def forward(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        y, (h, c) = self.lstm(x, (h, c))
+        return self.act(y), h, c, torch.fft.rfft(y)
+
+
 class MaskedScores(nn.Module):
     """Fills what is not to be chosen, as language models do with their scores."""
 
@@ -231,6 +243,11 @@ HEALTHY: dict[str, Callable[[], tuple[nn.Module, Any, dict[str, Any]]]] = {
         GatedFFN(8, 12), torch.randn(2, 5, 8), target="ort-cuda", dtype="fp16"
     ),
     "LSTM of any length": lambda: _healthy(Recurrent(), torch.randn(2, 5, 4), dynamic_shapes={"x": {1: "time"}}),
+    "states and complex numbers": lambda: _healthy(
+        Streaming(),
+        (torch.randn(3, 5, 4), torch.randn(1, 3, 6), torch.randn(1, 3, 6)),
+        dynamic_shapes={"h": {1: "batch"}, "c": {1: "batch"}},
+    ),
     "two inputs and whole numbers": lambda: _healthy(TwoInputs(), (torch.randn(2, 6), torch.randn(2, 5))),
     "softmax in the file": lambda: _healthy(feed_forward(nn.GELU()), torch.zeros(2, 6), softmax=True),
     "fills": lambda: _healthy(MaskedScores(), {"x": torch.randn(2, 5), "allowed": torch.ones(2, 5, dtype=torch.bool)}),

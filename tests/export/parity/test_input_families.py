@@ -54,17 +54,11 @@ class Several(ValidationOnly):
         return self.put_together(super().val_dataloader(), DataLoader(torch.randn(4, 6), batch_size=3))
 
 
-class ListOfBatches(ValidationOnly):
-    def val_dataloader(self):
-        return [torch.randn(5, 6), torch.randn(3, 6)]
-
-
 @pytest.mark.parametrize(
     ("data", "rows"),
     [
         (Several(lambda *loaders: list(loaders)), 9),
         (Several(lambda one, other: {"one": one, "others": (other, [one])}), 14),
-        (ListOfBatches(), 8),
         (torch.randn(7, 6), 7),
         (DataLoader(TensorDataset(torch.randn(9, 6), torch.zeros(9)), batch_size=4), 9),
         ([DataLoader(torch.randn(9, 6), batch_size=4), DataLoader(torch.randn(2, 6))], 11),

@@ -107,46 +107,10 @@ def test_what_has_no_metrics(exported, tmp_path):
     assert np.isfinite([metric.file for metric in task_metrics(model, DigitsData(), OnnxPredictor(path))[0]]).all()
 
 
-class Pairs(LightningDataModule):
-    def test_dataloader(self):
-        drawn = torch.randn(2, 12, 6, generator=torch.Generator().manual_seed(0))
-        return DataLoader(TensorDataset(*drawn, torch.arange(12) % 3), batch_size=4)
-
-
-class TwoInputs(LightningModule):
-    """Takes two inputs that may not be exchanged, and calls itself in one of several ways."""
-
-    def __init__(self, call):
-        super().__init__()
-        self.a, self.b, self.call = nn.Linear(6, 3), nn.Linear(6, 3), call
-
-    def forward(self, left, right, labels=None):
-        y = F.gelu(self.a(left)) * F.gelu(3 * self.b(right))
-        return y if labels is None else y[torch.arange(len(labels)), labels]
-
-    def test_step(self, batch, index):
-        self.log("test_mean", self.call(self, *batch).sum() / len(batch[0]), batch_size=len(batch[0]))
-
-
 def metrics_of(model, path, data, sample):
     """Export a module, and return its metrics and notes."""
     export_onnx(model, path, sample)
     return task_metrics(model, data, OnnxPredictor(path))
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda net, a, b, _: net(a, b),
-        lambda net, a, b, _: net(right=b, left=a),
-        lambda net, a, b, _: net(a, labels=None, right=b),
-    ],
-)
-def test_inputs_are_paired_by_name_however_forward_is_called(tmp_path, call):
-    torch.manual_seed(0)
-    metrics, notes = metrics_of(TwoInputs(call), tmp_path / "net.onnx", Pairs(), (torch.zeros(2, 6),) * 2)
-    assert not notes
-    assert metrics[0].file == pytest.approx(metrics[0].pytorch, rel=1e-4)
 
 
 def test_entries_of_a_dict_are_the_files_and_hooks_are_refused(tmp_path):
