@@ -5,13 +5,11 @@ FLOOR := .venv-floor
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= 2
-BASE ?= main
-LOOPS ?= 2
 # Small nets are 10 to 40 times slower with two threads that contend for two cores.
 export OMP_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help install demo web test quick test-loaded test-full test-floor browser rivals check format bench gpu docs pictures site links release-check locks clean
+.PHONY: help install demo web test test-full test-floor browser rivals check format bench gpu docs pictures site links release-check locks clean
 help: ## Say what each command does
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -33,12 +31,6 @@ web: $(READY) ## Train on digits and serve a page to draw on; needs npm, for onn
 
 test: check ## Lint, types, import directions and the tests: no network, no GPU, no file from outside
 	$(BIN)/pytest -n $(WORKERS) -m 'not full'
-
-quick: $(READY) ## Only the tests of the folders that changed since BASE (main): mostly below a minute
-	$(BIN)/python tests/quick.py --base $(BASE) -n $(WORKERS) -m 'not full'
-
-test-loaded: check ## The same as test, with the lowest priority and beside two busy loops: no test may fail for want of time
-	$(BIN)/python tests/loaded.py --loops $(LOOPS) nice -n 19 $(BIN)/pytest -n $(WORKERS) -m 'not full'
 
 test-full: check browser rivals site links ## All tests, real data included where LIT_GELU_DATA names its folder
 	$(BIN)/pytest -n $(WORKERS)
@@ -84,10 +76,9 @@ bench: rivals ## Run every benchmark that needs no GPU; each prints ratios measu
 gpu: $(READY) ## On a machine with a GPU: doctor, tests, parity, speed and training, one record each in runs/gpu (docs/gpu.md)
 	$(BIN)/python -P benchmarks/gpu.py $(GPU)
 
-docs: $(READY) ## Write the pages that are made of figures, those of activations, lowering, kernels and gpu, and the explorer's files anew
+docs: $(READY) ## Write the pages that are made of figures, those of activations, lowering and gpu, and the explorer's files anew
 	$(BIN)/python docs/make_activations.py
 	$(BIN)/python docs/make_lowering.py
-	$(BIN)/python docs/make_kernels.py
 	$(BIN)/python docs/make_gpu.py
 	$(BIN)/python docs/make_explorer.py --models
 

@@ -19,7 +19,6 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
     **{f"{count} products": {"warm_steps": count, "accuracy": None} for count in (1, 2, 3, 4, 5, 6)},
     "default": {},
     "accuracy=0.01": {"accuracy": 0.01},
-    "one-sided": {"method": "one_sided_differences"},
     CONVERGED: EXACT,
     "fixed, 1 product": {**FIXED, "warm_steps": 1, "accuracy": None},
     "fixed, 2 products": {**FIXED, "warm_steps": 2, "accuracy": None},

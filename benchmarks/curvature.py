@@ -13,7 +13,7 @@ training batch; beside it three packages, at their defaults, on the model as it 
 deviation from ARPACK's value (scipy) of the same matrix is given.
 
 ``error``: how far the warm-started eigenvalue is from the converged one of the same probe along a run: by fixed numbers
-of products, by the monitor's defaults, with ``accuracy=0.01`` and by one-sided differences of gradients, on fresh
+of products, by the monitor's defaults and with ``accuracy=0.01``, on fresh
 probes and on a fixed one; and what each costs in gradients of the training batch. The run's monitors see the same
 probes; "converged" is 40 products from the last converged vector.
 """
@@ -166,7 +166,6 @@ def loss_part(net: Net, inputs_of: Callable[[Any], Any], steps: int, repeats: in
     name, model, data = net
     options: dict[str, dict[str, Any]] = {
         "LossCurvatureMonitor, warm, an eighth": EIGHTH,
-        "LossCurvatureMonitor, warm, an eighth, one-sided": {**EIGHTH, "method": "one_sided_differences"},
         "LossCurvatureMonitor, warm, default": {},
         "LossCurvatureMonitor, warm, default, and trace": {"quantities": ["top_eigenvalue", "trace"]},
         "LossCurvatureMonitor, warm, whole batch": {"fraction": None},

@@ -21,7 +21,7 @@ from lightning.pytorch.core.saving import CHECKPOINT_PAST_HPARAMS_KEYS
 
 from lit_gelu.activations import StoredSpecError, building_from_file, registry
 from lit_gelu.callbacks.swap.checkpoint import Checkpoint
-from lit_gelu.errors import LitGeluError, shown
+from lit_gelu.errors import CheckpointError, LitGeluError, shown
 
 _SCALARS = (str, bytes, int, float, complex, bool, type(None))
 _CONTAINERS = (Union, types.UnionType, list, tuple, set, dict, Sequence, Mapping, Iterable, Collection)
@@ -31,11 +31,6 @@ _DEPTH, _SIZE = 32, 100_000
 _INSTANTIATORS = ("lightning.pytorch.cli.instantiate_module", "pytorch_lightning.cli.instantiate_module")
 _OF_LIGHTNING = frozenset({"map_location", "hparams_file", "strict", "weights_only"})
 HYPER_PARAMETERS = LightningModule.CHECKPOINT_HYPER_PARAMS_KEY
-REPLICAS_KEY = "lit_gelu_replicas"  # of what a `lit_gelu.replicas.ReplicaGroup` adds to a checkpoint
-
-
-class CheckpointFileError(LitGeluError, ValueError):
-    """A file that is no checkpoint, is damaged, or asks for more than plain data."""
 
 
 def read_checkpoint(source: Any) -> Checkpoint:
@@ -44,32 +39,19 @@ def read_checkpoint(source: Any) -> Checkpoint:
     try:
         checkpoint = _plain_content(source)
     except pickle.UnpicklingError as error:
-        raise CheckpointFileError(not_plain(called, error)) from error
+        raise CheckpointError(not_plain(called, error)) from error
     except Exception as error:  # a damaged file may raise anything in zipfile, pickle and torch
         reason = f" ({error.strerror})" if isinstance(error, OSError) and error.strerror else ""
-        raise CheckpointFileError(
+        raise CheckpointError(
             f"{called} is no checkpoint of Lightning, or is damaged{reason}. Give one that lit-gelu fit or "
             "Trainer.save_checkpoint wrote."
         ) from error
     if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("state_dict"), Mapping):
-        raise CheckpointFileError(
+        raise CheckpointError(
             f"{called} is no checkpoint of Lightning: it has no 'state_dict'. Give one that lit-gelu fit or "
             "Trainer.save_checkpoint wrote."
         )
     return checkpoint
-
-
-def refuse_group(checkpoint: Checkpoint, called: object) -> None:
-    """Refuse the checkpoint of a group where that of one model is wanted."""
-    kept = checkpoint.get(REPLICAS_KEY)
-    if kept is None:
-        return
-    seeds = kept.get("seeds") if isinstance(kept, Mapping) else None
-    holds = f"{len(seeds)} replicas" if isinstance(seeds, list) else "several replicas"
-    raise CheckpointFileError(
-        f"{called} holds {holds} of a group, and no single model. Take one of them: lit-gelu replicas extract FILE "
-        "KEY; without a KEY, that command lists them."
-    )
 
 
 def not_plain(called: object, error: pickle.UnpicklingError) -> str:
@@ -89,7 +71,7 @@ def hyper_parameters(checkpoint: Checkpoint, called: object) -> dict[str, Any]:
     for key in (*CHECKPOINT_PAST_HPARAMS_KEYS, HYPER_PARAMETERS):  # Lightning takes all of them, the last first
         part = checkpoint.get(key, {})
         if not isinstance(part, Mapping) or not all(isinstance(name, str) for name in part):
-            raise CheckpointFileError(
+            raise CheckpointError(
                 f"{called} is damaged: its {key!r} are {shown(part)}, and not values by name. Give another checkpoint, "
                 "or build the model in code and load its 'state_dict'."
             )
@@ -109,7 +91,6 @@ def loading(module_class: type[LightningModule], source: Any, arguments: Mapping
     if arguments.get("weights_only") is not False:
         called = repr(str(source)) if isinstance(source, str | os.PathLike) else "The file"
         checkpoint = read_checkpoint(source)
-        refuse_group(checkpoint, called)
         found = hyper_parameters(checkpoint, called)
         if "_instantiator" in found:  # then Lightning has jsonargparse read them, which imports class paths
             _require_known(found, module_class, called)

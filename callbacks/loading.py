@@ -9,14 +9,16 @@ from typing import Any, TypeVar
 from lightning.pytorch import LightningModule, Trainer
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.callbacks.checkpoint_file import CheckpointFileError, loading, not_plain
+from lit_gelu.callbacks.checkpoint_file import (
+    loading,
+    not_plain,
+)
 from lit_gelu.callbacks.swap.checkpoint import ACTIVATIONS_KEY, Checkpoint
 from lit_gelu.callbacks.swap.run import registry_for
 from lit_gelu.callbacks.trainer_facts import as_batch, callbacks_of
-from lit_gelu.errors import message_of
+from lit_gelu.errors import CheckpointError, message_of
 from lit_gelu.export.copying import evaluation_copy
 from lit_gelu.surgery.activation_record import restore_activations
-from lit_gelu.surgery.errors import CheckpointMismatchError
 from lit_gelu.surgery.marks import is_mark, without_marks
 
 Module = TypeVar("Module", bound=LightningModule)
@@ -35,8 +37,8 @@ def load_from_checkpoint(
 
     ``module_class.load_from_checkpoint`` builds the module as its constructor does; where `ActivationSwap` had replaced
     activations, the weights then do not fit, or, worse, they fit and the module computes something else. Here the
-    activations that the checkpoint names are put in before the weights are loaded, also halfway through an annealed
-    swap. (The modules of `lit_gelu.tasks` do so by themselves.)
+    activations that the checkpoint names are put in before the weights are loaded. (The modules of `lit_gelu.tasks` do
+    so by themselves.)
 
     The file cannot run programs: what is not plain data is refused (unless ``weights_only=False`` is given), and while
     the module is built, `lit_gelu.activations.create` resolves registered names only. Arguments that are given here may
@@ -58,8 +60,8 @@ def load_from_checkpoint(
         The module, on the checkpoint's device or ``map_location``.
 
     Raises:
-        CheckpointFileError: If it is no checkpoint, is damaged, or holds more than plain data.
-        CheckpointMismatchError: If the checkpoint does not name its activations, or has them in other places.
+        CheckpointError: If it is no checkpoint, is damaged, or holds more than plain data.
+        CheckpointError: If the checkpoint does not name its activations, or has them in other places.
         StoredSpecError: If it names an activation that is not registered.
     """
 
@@ -69,7 +71,7 @@ def load_from_checkpoint(
 
     def rebuild(module: LightningModule, checkpoint: Checkpoint) -> None:
         if ACTIVATIONS_KEY not in checkpoint:
-            raise CheckpointMismatchError(_unnamed(checkpoint, checkpoint_path, module_class))
+            raise CheckpointError(_unnamed(checkpoint, checkpoint_path, module_class))
         restore_activations(module, checkpoint[ACTIVATIONS_KEY], registry_for(module, [registry]), sample_for)
         without_marks(checkpoint.get("state_dict", {}))
 
@@ -143,9 +145,9 @@ def module_of_checkpoint(
     checkpoint = _read(trainer, path)
     try:
         return _copy_with(pl_module, checkpoint, registry)
-    except (CheckpointMismatchError, RuntimeError) as error:
+    except (CheckpointError, RuntimeError) as error:
         if ACTIVATIONS_KEY not in checkpoint:
-            raise CheckpointMismatchError(
+            raise CheckpointError(
                 f"The best checkpoint does not fit the module as it is now ({message_of(error)}), and does not name "
                 "its activations. Was the module's structure changed during training? ActivationSwap records what it "
                 "does."
@@ -160,7 +162,7 @@ def _read(trainer: Trainer, path: str) -> Checkpoint:
             path, map_location="cpu", weights_only=True
         )
     except pickle.UnpicklingError as error:
-        raise CheckpointFileError(not_plain(repr(path), error)) from error
+        raise CheckpointError(not_plain(repr(path), error)) from error
     return checkpoint
 
 
@@ -186,7 +188,7 @@ def _new_one(
     try:
         return load_from_checkpoint(type(pl_module), path, "cpu", registry=registry_for(pl_module, [registry])).eval()
     except TypeError as error:
-        raise CheckpointMismatchError(
+        raise CheckpointError(
             f"The best checkpoint does not fit the module as it is now ({message_of(why)}), and "
             f"{type(pl_module).__name__} cannot be built anew ({message_of(error)}). Call "
             "save_hyperparameters() in its constructor."

@@ -10,9 +10,9 @@ import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
-from lit_gelu.callbacks.errors import CallbackArgumentError
 from lit_gelu.callbacks.trainer_facts import is_trial_run, logged_step, steps_of_epoch, steps_of_run
 from lit_gelu.curvature.ranks import maximum_over_ranks
+from lit_gelu.errors import ArgumentError
 from lit_gelu.numbers_given import is_count, is_number
 
 
@@ -53,7 +53,7 @@ class MeasurementSchedule:
     ) -> None:
         given = sum(way is not None for way in (every_n_steps, every_n_epochs, at_steps))
         if given > 1:
-            raise CallbackArgumentError(f"{every_n_steps=}, {every_n_epochs=}, {at_steps=}: give one.")
+            raise ArgumentError(f"{every_n_steps=}, {every_n_epochs=}, {at_steps=}: give one.")
         self.every_n_steps = _positive("every_n_steps", default if given == 0 else every_n_steps)
         self.every_n_epochs = _positive("every_n_epochs", every_n_epochs)
         self.at_steps = _step_numbers(at_steps)
@@ -128,21 +128,6 @@ class MeasurementSchedule:
                 f"{name}(at_steps={self.at_steps}) will measure nothing: this run has the steps 0 to {steps - 1}."
             )
 
-    def warn_if_passed_by(self, trainer: Trainer, name: str) -> None:
-        """Warn, at the end of an epoch that was due, if its data ended before a batch that was known as the last."""
-        # With limit_train_batches Lightning looks no batch ahead, also where the data have no length.
-        batches = trainer.fit_loop.epoch_loop.batch_progress
-        done: int = batches.current.ready
-        is_ended = trainer.should_stop or trainer.global_step == trainer.max_steps
-        is_short = done < trainer.num_training_batches < math.inf and not batches.is_last_batch
-        if self.every_n_epochs is None or (trainer.current_epoch + 1) % self.every_n_epochs or is_ended or not is_short:
-            return
-        rank_zero_warn(
-            f"{name}(every_n_epochs={self.every_n_epochs}) measured nothing in this epoch: its data ended after "
-            f"{done} batches, and {trainer.num_training_batches} were expected. Set limit_train_batches to {done} or "
-            "less, or every_n_steps."
-        )
-
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs to measure at the same steps."""
         return {
@@ -216,7 +201,7 @@ def _is_last_step_of_epoch(trainer: Trainer) -> bool:
 def _positive(name: str, number: int | None) -> int | None:
     """Return a positive integer or ``None``; refuse the rest."""
     if number is not None and not is_count(number, 1):
-        raise CallbackArgumentError(f"{name}={number!r} is not accepted. Give a positive integer.")
+        raise ArgumentError(f"{name}={number!r} is not accepted. Give a positive integer.")
     return number
 
 
@@ -226,7 +211,7 @@ def _step_numbers(at_steps: Iterable[int] | None) -> frozenset[int] | None:
         return None
     steps = tuple(at_steps) if isinstance(at_steps, Iterable) else ()
     if not steps or not all(map(is_count, steps)):
-        raise CallbackArgumentError(f"{at_steps=} is not accepted. Give step numbers, a list of integers from 0.")
+        raise ArgumentError(f"{at_steps=} is not accepted. Give step numbers, a list of integers from 0.")
     return frozenset(steps)
 
 
@@ -235,9 +220,7 @@ def _overhead(max_overhead: float | None, at_steps: frozenset[int] | None) -> fl
     if max_overhead is None:
         return None
     if not (is_number(max_overhead) and max_overhead > 0):
-        raise CallbackArgumentError(f"{max_overhead=} is not accepted. Give a positive share such as 0.01, or None.")
+        raise ArgumentError(f"{max_overhead=} is not accepted. Give a positive share such as 0.01, or None.")
     if at_steps is not None:
-        raise CallbackArgumentError(
-            f"{max_overhead=} stretches an interval, and at_steps has none. Leave one of the two out."
-        )
+        raise ArgumentError(f"{max_overhead=} stretches an interval, and at_steps has none. Leave one of the two out.")
     return max_overhead

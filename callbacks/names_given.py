@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable
 
-from lit_gelu.callbacks.errors import CallbackArgumentError
-from lit_gelu.errors import shown
+from lit_gelu.errors import ArgumentError, shown
 
 
 def names_given(option: str, value: object) -> tuple[str, ...]:
@@ -11,12 +10,12 @@ def names_given(option: str, value: object) -> tuple[str, ...]:
     names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else (None,)
     texts = tuple(name for name in names if isinstance(name, str))
     if len(texts) < len(names):
-        raise CallbackArgumentError(f"{option}={shown(value)} is not accepted. Give a text, or a list of texts.")
+        raise ArgumentError(f"{option}={shown(value)} is not accepted. Give a text, or a list of texts.")
     return texts
 
 
 def name_given(option: str, value: object) -> str:
     """Return a name; refuse what is no text."""
     if not isinstance(value, str):
-        raise CallbackArgumentError(f"{option}={shown(value)} is not accepted. Give a text.")
+        raise ArgumentError(f"{option}={shown(value)} is not accepted. Give a text.")
     return value

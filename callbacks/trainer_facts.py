@@ -10,7 +10,7 @@ from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelP
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from lit_gelu.callbacks.errors import MixedPackagesError
+from lit_gelu.errors import UnsupportedRunError
 
 
 def callbacks_of(trainer: Trainer) -> list[Callback]:
@@ -79,7 +79,7 @@ def refuse_mixed_packages(trainer: Any, pl_module: Any) -> None:
     foreign += [callback for callback in trainer.callbacks if not isinstance(callback, Callback)]
     if foreign:
         names = ", ".join(dict.fromkeys(f"{type(thing).__module__}.{type(thing).__qualname__}" for thing in foreign))
-        raise MixedPackagesError(
+        raise UnsupportedRunError(
             f"{names}: not of lightning.pytorch, as lit_gelu.callbacks are. pytorch_lightning is another package with "
             "the same names; import everything from lightning.pytorch."
         )

@@ -10,9 +10,9 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.utilities import rank_zero_warn
 
-from lit_gelu.callbacks.errors import NoLoggerError
 from lit_gelu.callbacks.figure_keeper import FigureKeeper, keeps_figures
 from lit_gelu.callbacks.trainer_facts import logged_step
+from lit_gelu.errors import UnsupportedRunError
 from lit_gelu.files import write_atomically
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ Path = tuple[str, ...]
 def require_logger(trainer: Trainer, callback: str, remedy: str = "") -> None:
     """Refuse a Trainer without logger; ``remedy`` ends the sentence that says what else would help."""
     if not trainer.loggers and not keeps_figures(trainer):
-        raise NoLoggerError(
+        raise UnsupportedRunError(
             f"{callback} has nowhere to log to: Trainer(logger=False). Give the Trainer a logger, such as logger=True "
             f"or CSVLogger('runs'), or the callback RunReport{remedy}."
         )

@@ -40,7 +40,12 @@ def approximate_(
     sample = tuple(tensor.to(dtype) if tensor.is_floating_point() else tensor for tensor in rows)
     try:
         surgery.swap(flat, _targets(flat, approximate, sample, registry), sample, registry=registry)
-    except surgery.NoMatchError as error:
+    except surgery.SwapError as error:
+        if any(_GELU.matches(site, registry) for site in surgery.find_sites(flat, sample, registry=registry)):
+            raise ExportOptionError(
+                f"approximate={approximate!r} was asked for, but not every GELU of {model} can be given that form: "
+                f"{error} Or use approximate='as_trained'."
+            ) from error
         sites = [
             f"{site.name or '(the module itself)'}: {site.spec}"
             for site in surgery.find_sites(flat.model, registry=registry)
@@ -48,11 +53,6 @@ def approximate_(
         raise NoGeluError(
             f"approximate={approximate!r} needs a GELU, and {model} has none. Use approximate='as_trained', or swap "
             f"activations first (lit_gelu.surgery.swap). Its activation modules: {'; '.join(sites) or 'none'}."
-        ) from error
-    except surgery.SwapError as error:
-        raise ExportOptionError(
-            f"approximate={approximate!r} was asked for, but not every GELU of {model} can be given that form: {error} "
-            "Or use approximate='as_trained'."
         ) from error
 
 

@@ -19,8 +19,8 @@ from lit_gelu.export.errors import ModelFileError
 from lit_gelu.export.lowering.lowering_table import MARKER_OPERATOR, BoundActivation
 from lit_gelu.export.lowering.spellings import mark_spellings
 from lit_gelu.export.metadata import PREFIX, FileMetadata, SiteRecord, read_metadata, strip_origin
-from lit_gelu.export.quantization.int8_metadata import KEY, QuantizationRecord, read_record
-from lit_gelu.export.runtime.model_file import ModelFile, read_model_file
+from lit_gelu.export.quantization.quantize import QuantizationRecord, read_record
+from lit_gelu.export.runtime.model_file import INT8_RECORD, ModelFile, read_model_file
 from lit_gelu.export.runtime.tuning_file import TuningChoice, choices_beside
 
 _CONTRIB = {
@@ -154,7 +154,7 @@ def _inspected(said: ModelFile, path: str | os.PathLike[str], registry: Activati
         operators=dict(said.operators),
         activations=_recorded(metadata.sites) if metadata is not None else _recognised(model, registry),
         metadata=metadata,
-        quantization=read_record(properties, repr(str(path))) if KEY in properties else None,
+        quantization=read_record(properties, repr(str(path))) if INT8_RECORD in properties else None,
         tuning=choices_beside(path),
     )
 

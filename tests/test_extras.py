@@ -1,7 +1,6 @@
 """Libraries of extras: what asks for them, what is said where they are missing, and what goes on without them."""
 
 import ast
-import importlib
 import re
 import sys
 import tomllib
@@ -12,10 +11,9 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-import lit_gelu
 from lit_gelu.callbacks.activation_curvature.log import ActivationLog
 from lit_gelu.cli.main import main
-from lit_gelu.extras import MissingExtraError, need
+from lit_gelu.extras import need
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -23,16 +21,14 @@ EXTRAS = PROJECT["optional-dependencies"]
 FOR_DEVELOPERS = {"bench", "browser", "dev", "release", "site"}  # what users have no use for
 DISTRIBUTIONS = {  # by the name that is imported
     "matplotlib": "matplotlib",
-    "shtab": "shtab",
     "sklearn": "scikit-learn",
     "soundfile": "soundfile",
     "tensorboard": "tensorboard",
 }
 # Modules that are imported only after `need`: their signatures or their base classes are the library's types.
 WHOLE_MODULES = {
-    "lit_gelu/cli/curvature/drawing.py",
+    "lit_gelu/cli/curvature_figure.py",
     "lit_gelu/notebook_figure.py",
-    "lit_gelu/choose/pictures.py",
 }
 SOURCES = [path for folder in ("lit_gelu", "callbacks", "export") for path in sorted((ROOT / folder).rglob("*.py"))]
 
@@ -70,21 +66,6 @@ def trees():
 
 def test_a_library_that_is_there_is_returned():
     assert need("json.decoder", extra="plots", what="Reading").__name__ == "json.decoder"
-
-
-@pytest.mark.parametrize("failure", [ImportError("no such file"), OSError("libsndfile.so: not found")])
-def test_the_error_says_what_for_why_and_how_to_mend_it(monkeypatch, failure):
-    def broken(name):
-        raise failure
-
-    monkeypatch.setattr(importlib, "import_module", broken)
-    with pytest.raises(MissingExtraError) as caught:
-        need("soundfile", extra="speech", what="Reading audio", remark="WAV files need it too.")
-    assert str(caught.value) == (
-        f"Reading audio needs soundfile, which cannot be imported ({failure}). Install it: "
-        "pip install 'lit-gelu[speech]'. WAV files need it too."
-    )
-    assert isinstance(caught.value, ImportError)
 
 
 def test_every_call_names_an_extra_that_brings_the_library(trees):
@@ -137,12 +118,6 @@ def test_a_command_without_its_library(tmp_path, monkeypatch, capsys, library, e
     assert f"pip install 'lit-gelu[{extra}]'" in message
     assert "Traceback" not in message
     assert list(tmp_path.iterdir()) == []
-
-
-def test_digits_without_scikit_learn(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(lit_gelu.data.MissingExtraError, match=r"pip install 'lit-gelu\[digits\]'.*MNISTData"):
-        lit_gelu.data.DigitsData().setup()
 
 
 def test_a_monitor_without_matplotlib_logs_figures_and_says_what_is_left_out(tmp_path, monkeypatch):

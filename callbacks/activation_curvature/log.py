@@ -11,7 +11,6 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import MLFlowLogger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 
-from lit_gelu.callbacks.errors import CallbackArgumentError
 from lit_gelu.callbacks.names_given import names_given
 from lit_gelu.callbacks.trainer_facts import callbacks_of
 from lit_gelu.callbacks.trainer_loggers import Path, folder_of, log_figure, log_figures
@@ -19,6 +18,7 @@ from lit_gelu.curvature import STATISTICS, HistogramBins
 from lit_gelu.curvature.activation.evaluator import ActivationEvent
 from lit_gelu.curvature.activation_measurement import ActivationMeasurement, Figures, Readout, has_arrived
 from lit_gelu.curvature.plots import HeatMapHistory
+from lit_gelu.errors import ArgumentError
 from lit_gelu.extras import MissingExtraError
 from lit_gelu.files import write_atomically
 
@@ -30,7 +30,7 @@ def heat_maps_given(statistics: object) -> tuple[str, ...]:
     accepted = (*STATISTICS, "share_dead", "curvature")
     for name in (names := names_given("heat_maps", statistics)):
         if name not in accepted:
-            raise CallbackArgumentError(f"heat_maps={name!r} is no statistic. Accepted are {', '.join(accepted)}.")
+            raise ArgumentError(f"heat_maps={name!r} is no statistic. Accepted are {', '.join(accepted)}.")
     return names
 
 
@@ -38,7 +38,7 @@ def refuse_namesake(trainer: Trainer, monitor: Callback, name: str) -> None:
     """Refuse another monitor of a Trainer that writes under the same names."""
     others = [callback for callback in callbacks_of(trainer) if isinstance(callback, type(monitor))]
     if any(getattr(other, "name", None) == name for other in others if other is not monitor):
-        raise CallbackArgumentError(
+        raise ArgumentError(
             f"Two monitors of activations are both named {name!r}, and would overwrite each other's figures and heat "
             "maps. Give one of them a name: ActivationCurvatureMonitor(name='encoder', ...) logs as "
             "curvature/encoder/..."

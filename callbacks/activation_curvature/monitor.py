@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, Literal
 
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from typing_extensions import override
@@ -13,7 +13,6 @@ from typing_extensions import override
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.callbacks.activation_curvature.log import ActivationLog, heat_maps_given, refuse_namesake
-from lit_gelu.callbacks.errors import CallbackArgumentError, ExplainedOnce, NoActivationError
 from lit_gelu.callbacks.measurement_schedule import MeasurementSchedule
 from lit_gelu.callbacks.names_given import name_given, names_given
 from lit_gelu.callbacks.trainer_facts import as_batch, logged_step, logs_at_this_step, refuse_mixed_packages
@@ -21,15 +20,14 @@ from lit_gelu.callbacks.trainer_loggers import require_logger
 from lit_gelu.curvature import HistogramBins
 from lit_gelu.curvature.activation.evaluator import ActivationEvent
 from lit_gelu.curvature.activation_measurement import ActivationMeasurement, Figures
-from lit_gelu.curvature.errors import CurvatureArgumentError
 from lit_gelu.curvature.plots import HeatMapHistory
 from lit_gelu.curvature.settings import ActivationSettings
-from lit_gelu.deprecation import renamed_attributes
 from lit_gelu.display import ShownFigures
+from lit_gelu.errors import UnsupportedRunError
 from lit_gelu.surgery import SwapReport
 
 
-class ActivationCurvatureMonitor(ExplainedOnce):
+class ActivationCurvatureMonitor(Callback):
     """Logs ``curvature/<site>/<statistic>`` for every activation, every so many optimizer steps.
 
     The statistics are those of `lit_gelu.curvature.statistics_from_sums`: mean, standard deviation, skewness and excess
@@ -103,10 +101,10 @@ class ActivationCurvatureMonitor(ExplainedOnce):
             need a name.
 
     Raises:
-        CallbackArgumentError: If a number is not positive, or more than one way is given to say when; at the start of a
+        ArgumentError: If a number is not positive, or more than one way is given to say when; at the start of a
             fit, if another monitor of the Trainer has the same name.
-        NoLoggerError: At the start of a fit, if the Trainer has no logger.
-        NoActivationError: At the start of a fit, if the model has no site, or none that ``include`` matches.
+        UnsupportedRunError: At the start of a fit, if the Trainer has no logger.
+        UnsupportedRunError: At the start of a fit, if the model has no site, or none that ``include`` matches.
 
     Example:
         >>> monitor = ActivationCurvatureMonitor(every_n_steps=100, include=["encoder.*", "decoder.*"])
@@ -132,17 +130,14 @@ class ActivationCurvatureMonitor(ExplainedOnce):
         heat_maps: Sequence[str] = ("mean_squared_derivative", "curvature", "share_saturated"),
         name: str = "",
     ) -> None:
-        try:
-            self.settings = ActivationSettings(
-                include=names_given("include", include),
-                sample_rows=sample_rows,
-                seed=seed,
-                dead_unit_window=dead_unit_window,
-                gaussian=gaussian,
-                histograms=HistogramBins() if histograms is True else None if histograms is False else histograms,
-            )
-        except CurvatureArgumentError as error:
-            raise CallbackArgumentError(str(error)) from None
+        self.settings = ActivationSettings(
+            include=names_given("include", include),
+            sample_rows=sample_rows,
+            seed=seed,
+            dead_unit_window=dead_unit_window,
+            gaussian=gaussian,
+            histograms=HistogramBins() if histograms is True else None if histograms is False else histograms,
+        )
         self.schedule = MeasurementSchedule(every_n_steps, every_n_epochs, at_steps, max_overhead)
         self.registry = registry
         self.input_sample = input_sample
@@ -154,8 +149,6 @@ class ActivationCurvatureMonitor(ExplainedOnce):
         self._seconds = 0.0  # of this event so far, and of logging the one before
         self._state: dict[str, Any] | None = None  # of the last measurement, for the next fit
         self._warned: set[str] = set()
-
-    __getattr__ = renamed_attributes(**{each.name: f"settings.{each.name}" for each in fields(ActivationSettings)})
 
     @property
     def latest(self) -> Figures:
@@ -209,7 +202,7 @@ class ActivationCurvatureMonitor(ExplainedOnce):
         measurement = self._attach(pl_module)
         if not measurement.names:
             self._detach()
-            raise NoActivationError(self._nothing_to_watch(pl_module, measurement))
+            raise UnsupportedRunError(self._nothing_to_watch(pl_module, measurement))
         if state is not None:
             measurement.load_state_dict(state, pl_module.device)
 
@@ -269,7 +262,6 @@ class ActivationCurvatureMonitor(ExplainedOnce):
         """Stop recording, since a batch that the module skipped has no end of its own, and log what is on its way."""
         self._stop()
         self._write(trainer)
-        self.schedule.warn_if_passed_by(trainer, type(self).__name__)
 
     @override
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -298,7 +290,6 @@ class ActivationCurvatureMonitor(ExplainedOnce):
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Take the hooks off, and log what waits: the last steps before a failure are those one wants to see."""
-        super().on_exception(trainer, pl_module, exception)
         try:
             if trainer.world_size == 1:  # of several ranks this one may be alone here, and would wait for the others
                 self._stop()

@@ -10,13 +10,10 @@ from lightning.fabric.utilities import move_data_to_device
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
-from lit_gelu.callbacks.errors import CallbackArgumentError
-from lit_gelu.curvature.loss import LossCurvatureError
 from lit_gelu.curvature.probe.examples import (
     check_part,
     clone_batch,
     copy_containers,
-    count_examples,
     from_plain,
     part_of,
     part_size,
@@ -25,6 +22,7 @@ from lit_gelu.curvature.probe.examples import (
 )
 from lit_gelu.curvature.probe.state import ModuleState, seed_random_state
 from lit_gelu.curvature.ranks import gathered
+from lit_gelu.errors import ArgumentError
 from lit_gelu.sandbox import isolated_generators
 
 DEFAULT_FRACTION = 1 / 8
@@ -50,7 +48,7 @@ class ProbeBatches:
         self.is_default = fraction == "auto" and samples is None
         if isinstance(fraction, str):
             if fraction != "auto":
-                raise CallbackArgumentError(
+                raise ArgumentError(
                     f"fraction={fraction!r} is not accepted. Give a share of the batch, 'auto', or None for all of it."
                 )
             fraction = None if samples is not None else DEFAULT_FRACTION
@@ -60,7 +58,7 @@ class ProbeBatches:
         else:
             accepted = isinstance(source, (list, tuple)) and len(source) > 0
         if not accepted:
-            raise CallbackArgumentError(
+            raise ArgumentError(
                 f"probe={source!r} is not accepted. Give 'fresh' (the batch at hand), 'fixed' (the first one of the "
                 "run), or a list of batches as the training loader gives them."
             )
@@ -99,11 +97,6 @@ class ProbeBatches:
             return parts
         return [ProbePart(take_examples(part.batch, limit), min(part.examples, limit)) for part in parts]
 
-    def is_part(self, parts: Sequence[ProbePart], batch: Any) -> bool:
-        """Return whether less than the batch at hand is probed, as far as that can be told."""
-        whole = count_examples(batch)
-        return len(parts) == 1 and whole is not None and parts[0].examples < whole
-
     def halve(self, parts: Sequence[ProbePart], error: BaseException) -> None:
         """Use half as many examples from now on, and say so; raise the error if nothing can be halved."""
         largest = max(part.examples for part in parts)
@@ -113,7 +106,7 @@ class ProbeBatches:
         try:
             for part in parts:
                 take_examples(part.batch, limit)
-        except LossCurvatureError:
+        except ArgumentError:
             raise error from None
         self.limit = limit
         if torch.cuda.is_available():

@@ -5,12 +5,11 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import nn
 from typing_extensions import override
 
-from lit_gelu.callbacks.errors import CallbackArgumentError, ExplainedOnce
 from lit_gelu.callbacks.loss_curvature.batches import Fraction, ProbeBatches
 from lit_gelu.callbacks.loss_curvature.run import (
     PendingEvent,
@@ -21,25 +20,26 @@ from lit_gelu.callbacks.loss_curvature.run import (
     probe_of,
     refuse_parameters,
     refuse_run,
-    sums_over_examples,
     warn_of_half_precision,
 )
 from lit_gelu.callbacks.measurement_schedule import MeasurementSchedule
 from lit_gelu.callbacks.names_given import name_given, names_given
 from lit_gelu.callbacks.trainer_facts import logged_step, refuse_mixed_packages
 from lit_gelu.callbacks.trainer_loggers import log_figure, log_figures, log_texts, publish_figures, require_logger
-from lit_gelu.curvature.errors import CurvatureArgumentError, NoLossError
-from lit_gelu.curvature.loss import NonFiniteCurvatureError, ParameterLayout, SpectralDensity
-from lit_gelu.curvature.loss_measurement import LossMeasurement, Step, WarmStart, first_learning_rate, measure_loss
+from lit_gelu.curvature.loss import (
+    ParameterLayout,
+    SpectralDensity,
+)
+from lit_gelu.curvature.loss_measurement import Eigenvectors, LossMeasurement, measure_loss
 from lit_gelu.curvature.plots import density_figure
 from lit_gelu.curvature.ranks import sum_over_ranks
 from lit_gelu.curvature.settings import LossSettings
 from lit_gelu.display import ShownFigures
+from lit_gelu.errors import UnsupportedRunError
 from lit_gelu.extras import MissingExtraError
-from lit_gelu.surgery import SwapReport
 
 
-class LossCurvatureMonitor(ExplainedOnce):
+class LossCurvatureMonitor(Callback):
     """Logs ``curvature/loss/<name>`` at chosen optimizer steps, and leaves training bitwise as it is without.
 
     ======================= =======================================================================================
@@ -60,9 +60,6 @@ class LossCurvatureMonitor(ExplainedOnce):
                             ``directional_curvature`` u'Hu / u'u, ``directional_slope`` g'u,
                             ``directional_stability`` u'Hu / (-2 g'u): from 1 on, the step raises the loss's quadratic
                             model
-    ``critical_sharpness``  ``critical_sharpness`` 2 / eta, and ``critical_learning_rate`` eta, at which a step along
-                            the update brings the loss back to where it was; ``critical_sharpness_converged``: 0, and
-                            nothing else, where no step along the update lowers the probe's loss, or none raises it
     ======================= =======================================================================================
 
     Besides: ``probe_loss``, ``gradient_norm``, ``products`` (with the matrix), ``examples`` (of the probe, on each
@@ -78,14 +75,11 @@ class LossCurvatureMonitor(ExplainedOnce):
     *When.* After the optimizer step, at its parameters; along the update, seen from the parameters before it. Steps are
     numbered as Lightning's loggers number them. Under accumulation the step's last micro-batch is at hand.
 
-    *How.* Products with the Hessian come by double backward, else by forward-over-reverse differentiation, else by
-    finite differences of gradients: said once, logged as ``method``, and names of figures that rest on finite
-    differences end with ``_finite_differences``. Eigenvalues start from the last event's vectors and the gradient, and
-    take as many products as ``accuracy`` asks for. If the loss or a product is not finite, or ``training_step`` returns
-    ``None``, there is a warning and nothing is logged. If memory runs out in a run of one process, the probe is
-    halved, with a warning. ``directional`` takes a gradient and one product at the parameters before the step.
-    ``critical_sharpness`` is left out with 16-bit parameters, and where no parameter group has a positive learning
-    rate.
+    *How.* Products with the matrix come by double backward; a loss that cannot be differentiated twice is refused.
+    Eigenvalues start from the last event's vectors and the gradient, and take as many products as ``accuracy`` asks
+    for. If the loss or a product is not finite, or ``training_step`` returns ``None``, there is a warning and nothing
+    is logged. If memory runs out in a run of one process, the probe is halved, with a warning. ``directional`` takes a
+    gradient and one product at the parameters before the step.
 
     Args:
         quantities: One or several of the above.
@@ -104,15 +98,11 @@ class LossCurvatureMonitor(ExplainedOnce):
             32 examples, or the whole batch with a warning if it has fewer. ``None`` means all, and is needed for
             batches that cannot be cut: a ``PackedSequence``, objects of your own. One whose examples cannot be counted
             weighs as one example, so batches and ranks weigh the same. Of a loss that is a sum over examples the
-            figures are those of the part's sum, and there is a warning.
+            figures are those of the part's sum.
         samples: How many examples of each batch to use instead.
         mode: "train": the module's parts in the mode they are in, so dropout and batch statistics are those of
             training; "eval": all in evaluation.
         autocast: Whether to compute in the Trainer's mixed precision; by default in that of the parameters.
-        method: How products with the matrix are computed, one of those of `hessian_operator` or
-            `gauss_newton_operator`; "auto" takes the first exact one that works. "one_sided_differences" makes those
-            with the Hessian of a transformer about a third cheaper, at errors of about 0.3 % in float32; it is wrong
-            where the gradient jumps (ReLU, max pooling).
         seed: Of all random vectors and masks, together with the number of the event and of the rank.
         lanczos_steps: Products for the eigenvalues at the first event.
         warm_steps: Products for the eigenvalues at later events, at most; 2 to 5 are usual on a fresh probe.
@@ -135,11 +125,11 @@ class LossCurvatureMonitor(ExplainedOnce):
         spectrum: The last spectral density.
 
     Raises:
-        CallbackArgumentError: If an argument is not accepted.
-        LossCurvatureError: If ``fraction`` or ``samples`` is not accepted; at the start of a fit, if the module's loss
+        ArgumentError: If an argument is not accepted.
+        ArgumentError: If ``fraction`` or ``samples`` is not accepted; at the start of a fit, if the module's loss
             cannot be computed on the side of its training; at an event, if no part can be taken of the batch, if
             ``training_step`` writes to parameters that are trained, or the model has reentrant checkpoints.
-        NoLoggerError: At the start of a fit, if the Trainer has no logger.
+        UnsupportedRunError: At the start of a fit, if the Trainer has no logger.
         UnsupportedRunError: At the start of a fit, if the strategy shards parameters.
 
     Example:
@@ -162,7 +152,6 @@ class LossCurvatureMonitor(ExplainedOnce):
         samples: int | None = None,
         mode: Literal["train", "eval"] = "train",
         autocast: bool = False,
-        method: str = "auto",
         seed: int = 0,
         lanczos_steps: int = 16,
         warm_steps: int = 12,
@@ -175,24 +164,20 @@ class LossCurvatureMonitor(ExplainedOnce):
         save_vectors_up_to: int = 10_000_000,
         name: str = "loss",
     ) -> None:
-        try:
-            self.settings = LossSettings(
-                quantities=names_given("quantities", quantities),
-                operator=operator,
-                lanczos_steps=lanczos_steps,
-                warm_steps=warm_steps,
-                accuracy=accuracy,
-                trace_probes=trace_probes,
-                trace_accuracy=trace_accuracy,
-                max_trace_probes=max_trace_probes,
-                density_steps=density_steps,
-                density_runs=density_runs,
-                mode=mode,
-                method=method,
-                seed=seed,
-            )
-        except CurvatureArgumentError as error:
-            raise CallbackArgumentError(str(error)) from None
+        self.settings = LossSettings(
+            quantities=names_given("quantities", quantities),
+            operator=operator,
+            lanczos_steps=lanczos_steps,
+            warm_steps=warm_steps,
+            accuracy=accuracy,
+            trace_probes=trace_probes,
+            trace_accuracy=trace_accuracy,
+            max_trace_probes=max_trace_probes,
+            density_steps=density_steps,
+            density_runs=density_runs,
+            mode=mode,
+            seed=seed,
+        )
         self.schedule = MeasurementSchedule(every_n_steps, every_n_epochs, at_steps, max_overhead, default=500)
         self.batches = ProbeBatches(probe, fraction, samples, seed)
         self.autocast = autocast
@@ -200,10 +185,9 @@ class LossCurvatureMonitor(ExplainedOnce):
         self.name = name_given("name", name)
         self.latest: dict[str, float] = ShownFigures()
         self.spectrum: SpectralDensity | None = None
-        self._warm = WarmStart()
+        self._vectors: Eigenvectors = {}
         self._pending: PendingEvent | None = None
         self._said = False
-        self._reduction_known = False
         self._warned: set[str] = set()
 
     @property
@@ -234,27 +218,22 @@ class LossCurvatureMonitor(ExplainedOnce):
         self.schedule.pause()
 
     @override
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Warn if the epoch ended before the batch that was to be measured."""
-        self.schedule.warn_if_passed_by(trainer, type(self).__name__)
-
-    @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """If this batch ends with an optimizer step that is to be measured, keep what the step will change."""
         self._pending = None
         if not self.schedule.is_due(trainer) or trainer.fit_loop._should_accumulate():
             return
         parameters = dict(pl_module.named_parameters())
-        step = None
-        if self.settings.of_update and has_lazy_parameters(parameters.values()):
+        before = None
+        if "directional" in self.settings.quantities and has_lazy_parameters(parameters.values()):
             self._warn_once(
-                f"{' and '.join(self.settings.of_update)} are left out at the first step: layers such as LazyLinear "
-                "have no parameters before it. Call the module once in its setup() to measure this step, too."
+                "directional is left out at the first step: layers such as LazyLinear have no parameters before it. "
+                "Call the module once in its setup() to measure this step, too."
             )
-        elif self.settings.of_update:
-            step = Step(ParameterLayout(parameters).values(), first_learning_rate(trainer.optimizers))
+        elif "directional" in self.settings.quantities:
+            before = ParameterLayout(parameters).values()
         rates = learning_rates(trainer.optimizers)
-        self._pending = PendingEvent(self.batches.keep(batch), step, now(trainer), tuple(parameters.values()), rates)
+        self._pending = PendingEvent(self.batches.keep(batch), before, now(trainer), tuple(parameters.values()), rates)
 
     @override
     def on_train_batch_end(
@@ -264,19 +243,21 @@ class LossCurvatureMonitor(ExplainedOnce):
         pending, self._pending = self._pending, None
         if pending is None:
             return
-        if pending.step is not None and not _are_same(pending.parameters, pl_module.parameters()):
+        if pending.before is not None and not _are_same(pending.parameters, pl_module.parameters()):
             self._warn_once(
-                f"{' and '.join(self.settings.of_update)} are left out at steps amid which a swap brings or takes "
-                "parameters: the difference would not be the optimizer's update."
+                "directional is left out at steps amid which a swap brings or takes parameters: the difference would "
+                "not be the optimizer's update."
             )
-            pending = replace(pending, step=None)
+            pending = replace(pending, before=None)
         start = now(trainer)
         try:
             with loggers_off(trainer):
                 measured, examples = self._measure(trainer, pl_module, pending, batch_idx)
-                self._check_reduction(trainer, pl_module, pending, batch, batch_idx)
-        except (NonFiniteCurvatureError, NoLossError) as error:
-            self._log_nothing(trainer, error)
+        except UnsupportedRunError as error:
+            self._vectors.clear()
+            self._warn_once(
+                f"nothing is logged at step {logged_step(trainer)}, and at others like it. {error}", str(error)
+            )
             self.schedule.record_cost(trainer, now(trainer) - start)
             return
         few = self.batches.few(examples * trainer.world_size)
@@ -293,22 +274,17 @@ class LossCurvatureMonitor(ExplainedOnce):
         self.spectrum = measured.spectrum or self.spectrum
         self._log(trainer, figures | {(name,): rate for name, rate in pending.rates.items()}, measured)
 
-    def on_activations_swapped(
-        self,
-        trainer: Trainer,  # noqa: ARG002 - the listener's signature
-        pl_module: LightningModule,  # noqa: ARG002
-        report: SwapReport | None,  # noqa: ARG002
-    ) -> None:
-        """Choose anew how products are computed: it was tried with other activations; see `ActivationSwapListener`."""
-        self._warm.method, self._said = "", False
-
     @override
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs for the same figures at the same steps; called on all ranks."""
         return {
             "schedule": self.schedule.state_dict(),
             "batches": self.batches.state_dict(),
-            "warm": self._warm.state_dict(self.save_vectors_up_to),
+            "vectors": {
+                name: vector.cpu()
+                for name, vector in self._vectors.items()
+                if vector.numel() <= self.save_vectors_up_to
+            },
         }
 
     @override
@@ -316,17 +292,16 @@ class LossCurvatureMonitor(ExplainedOnce):
         """Go on from a checkpoint."""
         self.schedule.load_state_dict(state_dict["schedule"])
         self.batches.load_state_dict(state_dict["batches"])
-        self._warm = WarmStart(**state_dict["warm"])
+        self._vectors = dict(state_dict["vectors"])
 
     def _start_anew(self, trainer: Trainer) -> None:
         """Forget another run, unless this Trainer goes on with it; a checkpoint is loaded later."""
         self.latest, self.spectrum, self._pending, self._said = ShownFigures(), None, None, False
         self._warned.clear()
-        self._reduction_known = False
         if trainer.global_step == 0:
             self.schedule.reset()
             self.batches.reset()
-            self._warm = WarmStart()
+            self._vectors = {}
 
     def _measure(
         self, trainer: Trainer, pl_module: LightningModule, pending: PendingEvent, batch_idx: int
@@ -339,9 +314,9 @@ class LossCurvatureMonitor(ExplainedOnce):
                 measured = measure_loss(
                     probe,
                     self.settings,
-                    self._warm,
+                    self._vectors,
                     event=events,
-                    step=pending.step,
+                    before=pending.before,
                     reduce=sum_over_ranks if trainer.world_size > 1 else None,
                 )
                 return measured, sum(probe.samples)
@@ -352,40 +327,11 @@ class LossCurvatureMonitor(ExplainedOnce):
         self.batches.halve(parts, out_of_memory)
         return self._measure(trainer, pl_module, pending, batch_idx)
 
-    def _check_reduction(
-        self, trainer: Trainer, pl_module: LightningModule, pending: PendingEvent, batch: Any, batch_idx: int
-    ) -> None:
-        """At the first event, warn of a loss that seems to be a sum over examples if only some of these are probed."""
-        parts = self.batches.take(trainer, pending.kept)
-        if self._reduction_known or not self.batches.is_part(parts, batch):
-            return
-        self._reduction_known = True
-        if sums_over_examples(
-            lambda parts: probe_of(
-                trainer, pl_module, parts, self.settings, self.schedule.events, batch_idx, autocast=self.autocast
-            ),
-            parts[0],
-        ):
-            self._warn_once(
-                "the loss seems to be a sum over the examples, not their mean: three copies of a batch have three "
-                "times its loss. Figures are then of the sum over those that are probed, and grow with their number: "
-                "they cannot be compared with 2 / learning rate, nor between probes of different sizes. Give "
-                "fraction=None, or define curvature_loss(batch) that returns a mean."
-            )
-
-    def _warn_once(self, sentence: str) -> None:
-        """Warn of what will be the same at every event."""
-        if sentence not in self._warned:
-            self._warned.add(sentence)
+    def _warn_once(self, sentence: str, key: str = "") -> None:
+        """Warn of what will be the same at every event, known by a key or by the sentence itself."""
+        if (key or sentence) not in self._warned:
+            self._warned.add(key or sentence)
             rank_zero_warn(f"LossCurvatureMonitor: {sentence}")
-
-    def _log_nothing(self, trainer: Trainer, error: NonFiniteCurvatureError | NoLossError) -> None:
-        """Say why nothing is logged: of a loss that is not finite each time, of batches without a loss once."""
-        if isinstance(error, NoLossError):
-            self._warn_once(f"nothing is logged at steps that have no loss. {error}")
-            return
-        self._warm.vectors.clear()
-        rank_zero_warn(f"LossCurvatureMonitor logs nothing at step {logged_step(trainer)}: {error}")
 
     def _log(self, trainer: Trainer, figures: dict[tuple[str, ...], float], measured: LossMeasurement) -> None:
         """Write to the loggers, and say once how products are computed."""
@@ -399,13 +345,13 @@ class LossCurvatureMonitor(ExplainedOnce):
                 log_figure(trainer, (*prefix, "spectral_density"), density_figure(measured.spectrum, title))
             except MissingExtraError as error:
                 self._warn_once(f"the picture of the spectral density is left out. {error}")
-        if not self._said and self._warm.method:
+        if not self._said:
             self._said = True
             rank_zero_info(
-                f"LossCurvatureMonitor: products with the {self.settings.operator} matrix by {self._warm.method} "
-                f"({measured.reason}), on {figures['examples',]:.0f} examples, mode {self.settings.mode!r}."
+                f"LossCurvatureMonitor: {self.settings.operator} of the loss on {figures['examples',]:.0f} examples, "
+                f"mode {self.settings.mode!r}. {measured.note}".rstrip()
             )
-            texts = {"method": self._warm.method, "operator": self.settings.operator, "mode": self.settings.mode}
+            texts = {"operator": self.settings.operator, "mode": self.settings.mode}
             log_texts(trainer, {(*prefix, name): text for name, text in texts.items()})
 
 

@@ -1,7 +1,7 @@
 """What a `LossCurvatureMonitor` asks of the run around it: whether it can measure there, and what an event needs."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -10,25 +10,20 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.utilities import rank_zero_warn
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from lit_gelu.callbacks.errors import UnsupportedRunError
 from lit_gelu.callbacks.loss_curvature.batches import ProbePart
 from lit_gelu.callbacks.trainer_facts import shards_parameters
 from lit_gelu.curvature.loss import ParameterLayout
-from lit_gelu.curvature.loss_measurement import Step
-from lit_gelu.curvature.probe.examples import repeat_examples, take_examples
 from lit_gelu.curvature.probe.loss_probe import LossProbe
 from lit_gelu.curvature.probe.training_loss import loss_function
 from lit_gelu.curvature.settings import LossSettings
+from lit_gelu.errors import UnsupportedRunError
 
-_OVERFLOWS = "in which second derivatives overflow and steps of finite differences vanish"
-_ROUNDS = (
-    "with 8 significant bits: products with the matrix and slopes are off by about 1 %, differences of losses and of "
-    "gradients are noise, and steps below 1/512 of a parameter do not move it. critical_sharpness is left out"
-)
+_OVERFLOWS = "in which second derivatives overflow"
+_ROUNDS = "with 8 significant bits: products with the matrix and slopes are off by about 1 %"
 
 
 @dataclass(frozen=True)
@@ -36,7 +31,7 @@ class PendingEvent:
     """What was found as the batch began whose step is to be measured."""
 
     kept: ProbePart | None  # what `ProbeBatches.keep` kept of the batch
-    step: Step | None  # what the optimizer is about to change, if that is needed
+    before: Tensor | None  # the parameters that the optimizer is about to change, if they are needed
     start: float  # when the batch began, in seconds
     parameters: tuple[nn.Parameter, ...]  # the module's then: a swap may bring and take some
     rates: Mapping[str, float]  # as `learning_rates` gave them then: a schedule may change them before the event
@@ -54,12 +49,12 @@ def loggers_off(trainer: Trainer) -> Iterator[None]:
 
 
 def learning_rates(optimizers: Iterable[Optimizer]) -> dict[str, float]:
-    """Return the rate that ``critical_learning_rate`` is to be compared with, and of several groups the largest."""
+    """Return the first positive rate of the parameter groups, to compare with ``2 / eigenvalue``, and the largest."""
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     rates = [float(group["lr"]) for group in groups if group.get("lr") is not None]
     if not rates:
         return {}
-    first = next((rate for rate in rates if rate > 0), 0.0)  # as `first_learning_rate` takes it
+    first = next((rate for rate in rates if rate > 0), 0.0)
     return {"learning_rate": first} | ({"largest_learning_rate": max(rates)} if len(rates) > 1 else {})
 
 
@@ -94,30 +89,6 @@ def probe_of(
         precision=None if mixed else plugin.forward_context,
         count=lambda batch: examples[id(batch)],  # of these very objects: no part of them is taken
     )
-
-
-def sums_over_examples(probe_of_parts: Callable[[Sequence[ProbePart]], LossProbe], part: ProbePart) -> bool:
-    """Return whether a loss seems to be a sum over the examples: each of their repetitions adds as much to it."""
-    if part.examples < 4:  # batch normalisation needs two
-        return False
-    count = part.examples // 2
-    once = take_examples(part.batch, count)
-    parts = [ProbePart(repeat_examples(once, times) if times > 1 else once, times * count) for times in (1, 2, 3)]
-    with probe_of_parts(parts) as probe:
-        single, double, triple = (closure().item() for closure in probe.closures)
-    return is_sum(single, double, triple)
-
-
-def is_sum(single: float, double: float, triple: float) -> bool:
-    """Return whether losses of a batch, of two copies of it and of three grow as a sum does: 1, 2, 3.
-
-    A mean stays as it is, and a contrastive one grows by log 2 and log 3. Where it doubles, too, the third copy tells
-    it apart: 3 times a sum, and 1 + log 3 / log 2 = 2.58 times such a mean. Dropout draws other masks in each.
-    """
-    if single == 0 or double == single:
-        return False
-    doubled, grown = double / single, (triple - single) / (double - single)
-    return abs(doubled - 2) < 0.3 and abs(grown - 2) < 0.2
 
 
 def refuse_run(trainer: Trainer, pl_module: LightningModule, settings: LossSettings) -> None:

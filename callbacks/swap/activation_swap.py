@@ -1,7 +1,6 @@
 """`ActivationSwap`: replaces activations of a model in the course of its training."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
@@ -10,8 +9,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from typing_extensions import override
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.callbacks.swap.compilation import CompilationCounter, warn_about_limit
-from lit_gelu.callbacks.swap.history import LiveSwap, SwapRecord, check_annealing
+from lit_gelu.callbacks.swap.history import LiveSwap, SwapRecord
 from lit_gelu.callbacks.swap.measurement import PREFIX, first_of_batch, measure_swap, require_forward
 from lit_gelu.callbacks.swap.member import RestorableSwap, announce_swap
 from lit_gelu.callbacks.swap.refusals import (
@@ -19,7 +17,6 @@ from lit_gelu.callbacks.swap.refusals import (
     parameters_of_specs,
     parameters_of_swap,
     refuse_averaging,
-    refuse_blended,
     refuse_parameters_after_wrapping,
     refuse_sharding,
     trains_elsewhere,
@@ -29,7 +26,11 @@ from lit_gelu.callbacks.swap.run import SwapRun
 from lit_gelu.callbacks.swap.schedule import MetricTrigger, Mode, SwapSchedule
 from lit_gelu.callbacks.trainer_facts import is_trial_run, logged_step, refuse_mixed_packages
 from lit_gelu.callbacks.trainer_loggers import Path, log_figures, log_texts, require_logger
-from lit_gelu.surgery import NoMatchError, OnObstacle, SwapReport
+from lit_gelu.errors import SwapError
+from lit_gelu.surgery import (
+    OnObstacle,
+    SwapReport,
+)
 
 
 class ActivationSwap(RestorableSwap):
@@ -43,16 +44,12 @@ class ActivationSwap(RestorableSwap):
     neighbouring weights: options and schedule are theirs, without weight decay. Parameters that go leave the optimizer
     with their state.
 
-    *Annealed*, with ``anneal_steps=n``, the new activation comes gradually: k optimizer steps after the start a site
-    computes (1 - k/n) old + (k/n) new, and after n steps it has the plain new module. The parameters of both are
-    trained meanwhile.
-
     *What is logged.* One line; the figure ``activation_swap/replaced``; and for every site a hyperparameter
     (in TensorBoard a text) ``activation_swap/step_<step>/<site>`` = "old -> new", with the step as loggers number it.
     With ``curvature=True`` also the statistics of every replaced site, ``activation_swap/<site>/before/<statistic>``
     and ``.../after/<statistic>``, and the jump of the model's output, ``activation_swap/jump/relative`` = ||new - old||
     / ||old|| and ``activation_swap/jump/max_absolute``: from two forward passes in evaluation mode on the batch at
-    hand, which leave no trace in the training. (Of an annealed swap: what it would be all at once.)
+    hand, which leave no trace in the training.
 
     *Checkpoints*, also those saved with ``save_weights_only=True``, say which swaps were made, of which sites. Whoever
     loads one (``fit``, ``validate``, ``test`` or ``predict`` with ``ckpt_path``, this callback in the Trainer) gets the
@@ -64,7 +61,7 @@ class ActivationSwap(RestorableSwap):
 
     *Not possible*, and refused before training: with FSDP, DeepSpeed or model parallelism, and beside callbacks that
     average weights; under DDP, to or from activations with learnable parameters (others are fine there).
-    ``torch.compile`` builds new graphs for a new activation, for an annealed one once more at its end.
+    ``torch.compile`` builds new graphs for a new activation.
 
     *In processes of their own*, with the strategies ``ddp_spawn``, ``ddp_fork`` and ``ddp_notebook``, the swap is made
     and saved there, but Lightning does not bring it back to the module that was given to ``fit``: there is a warning at
@@ -89,26 +86,23 @@ class ActivationSwap(RestorableSwap):
         reaches: Fire at the first check as good as this value instead.
         check_on_train_epoch_end: When to look at the metric; ``None`` means after each validation, or at the end of the
             training epoch where there is none.
-        anneal_steps: Optimizer steps over which the new activation comes; 0 means at once.
         learning_rate: Base learning rate of new parameters; where a scheduler has changed that of the neighbouring
             weights, this one is changed by the same factor. ``None`` means the neighbouring weights'.
         weight_decay: Weight decay of new parameters.
         strict_activations: Whether a checkpoint with other activations is refused; else there is a warning.
         input_sample: What ``forward`` takes: a tensor, a tuple, a dict, or ``"example_input_array"`` for the module's.
-            With it, calls of functions are sites too, as in `lit_gelu.surgery.find_sites`; they cannot be annealed, and
-            have no statistics.
+            With it, calls of functions are sites too, as in `lit_gelu.surgery.find_sites`; they have no statistics.
         on_obstacle: What becomes of a selected site that cannot be swapped: ``"refuse"`` stops the run before training,
             ``"skip"`` leaves it as it is, with a warning.
 
     Attributes:
         report: What was replaced, once it was; see `lit_gelu.surgery.SwapReport`.
-        compilation: Its ``graphs`` is how many graphs ``torch.compile`` built for the new activations.
 
     Raises:
-        CallbackArgumentError: If not exactly one trigger is given, a number is out of range, or ``swaps`` no mapping;
+        ArgumentError: If not exactly one trigger is given, a number is out of range, or ``swaps`` no mapping;
             at the start of a fit, if ``curvature=True`` and the module has no ``forward``.
         UnsupportedRunError: At the start of a fit, if it is not possible in this run.
-        NoMatchError: At the start of a fit, if a target matches no site of the model.
+        SwapError: At the start of a fit, if a target matches no site of the model.
         OpaqueActivationError: If an activation was never registered: a checkpoint could not say what it is.
         SwapError: If a target cannot be read.
 
@@ -133,14 +127,13 @@ class ActivationSwap(RestorableSwap):
         threshold: float = 0.0,
         reaches: float | None = None,
         check_on_train_epoch_end: bool | None = None,
-        anneal_steps: int = 0,
         learning_rate: float | None = None,
         weight_decay: float = 0.0,
         strict_activations: bool = True,
         input_sample: Any = None,
         on_obstacle: OnObstacle = "refuse",
     ) -> None:
-        check_numbers(anneal_steps, learning_rate, weight_decay)
+        check_numbers(learning_rate, weight_decay)
         trigger = MetricTrigger(mode, patience, threshold, reaches)
         schedule = SwapSchedule(at_epoch, at_step, when, trigger, check_on_train_epoch_end)
         super().__init__(
@@ -149,14 +142,12 @@ class ActivationSwap(RestorableSwap):
             registry,
             strict_activations=strict_activations,
             input_sample=input_sample,
-            anneal_steps=anneal_steps,
             on_obstacle=on_obstacle,
         )
         self.curvature = curvature
         self.input_from_batch = input_from_batch or first_of_batch
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
-        self.compilation = CompilationCounter()
         # What the module has in the main process, if the fit runs in others. The first swap of the Trainer keeps it.
         self._given: Mapping[str, Any] | None = None
 
@@ -183,20 +174,17 @@ class ActivationSwap(RestorableSwap):
         run = self._running()
         if run.swaps[0] is self:
             run.connect_optimizers()
-            warn_about_limit(pl_module, 1 + sum(1 + (swap.anneal_steps > 0) for swap in run.swaps))
         if self._loaded_by_hand:
             with run.parameters_tracked(self.learning_rate, self.weight_decay):
                 run.restore([self])
         if self.record is None:
             self._check(run)
-        elif self.live is not None and self.live.annealing is not None:
-            refuse_parameters_after_wrapping(trainer, pl_module, self.live.annealing.old_parameters())
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Warn if the run ends before the swap."""
         if not self.applied:
-            self.schedule.warn_if_beyond_end(trainer, pl_module, self.state_key, self.anneal_steps)
+            self.schedule.warn_if_beyond_end(trainer, pl_module, self.state_key)
 
     @override
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -214,19 +202,6 @@ class ActivationSwap(RestorableSwap):
         inputs = self.input_from_batch(batch) if self.curvature else None
         if self._due(trainer):
             self._swap(trainer, pl_module, inputs)
-
-    @override
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Let an annealed swap go on by the steps that were made."""
-        self.compilation.report()
-        if self.live is not None and self.live.annealing is not None and self.record is not None:
-            steps = trainer.global_step - self.record.step
-            if steps < self.anneal_steps:
-                self.live.annealing.set_progress(steps / self.anneal_steps)
-            else:
-                self._finish_annealing(trainer, pl_module, self.live, self.record)
 
     @override
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -259,13 +234,11 @@ class ActivationSwap(RestorableSwap):
         parameters = parameters_of_specs(self.swaps, self.registry)
         try:
             plan = self.plan(run.pl_module)
-        except NoMatchError:
+        except SwapError:
             if all(other.applied for other in run.swaps if other is not self):
                 raise
         else:
             parameters = parameters_of_swap(plan)
-            if self.anneal_steps:
-                check_annealing(plan)
             for note in (*plan.notes, *(row for row in plan.skipped if row.obstacle)):
                 rank_zero_warn(f"{self.state_key}: {note}")
             if not plan.rows:
@@ -282,7 +255,6 @@ class ActivationSwap(RestorableSwap):
         """Make the swap, remember it, tell the other callbacks, and log it."""
         run = self._running()
         plan = self.plan(pl_module)
-        refuse_blended(pl_module, plan)
         self._check_parameters(run, parameters_of_swap(plan))
         figures: dict[Path, float] = {}
 
@@ -293,26 +265,12 @@ class ActivationSwap(RestorableSwap):
             figures.update(measured)
             return report
 
-        self.compilation.start(pl_module)
         with run.parameters_tracked(self.learning_rate, self.weight_decay):
-            self.live = LiveSwap.make(plan, apply, run.next_order(), annealing=self.anneal_steps > 0)
+            self.live = LiveSwap(run.next_order(), apply())
         self.report = self.live.report
         self.record = SwapRecord.of(self.live, trainer.current_epoch, trainer.global_step, logged_step(trainer))
         announce_swap(trainer, pl_module, self.report)
-        over = f", over {self.anneal_steps} steps" if self.record.annealing else ""
-        rank_zero_info(f"{self.record.line()}{over}")
+        rank_zero_info(self.record.line())
         log_figures(trainer, {(PREFIX, "replaced"): len(self.report), **figures})
-        step = f"step_{self.record.step_in_logs}"
+        step = f"step_{self.record.logged_step}"
         log_texts(trainer, {(PREFIX, step, row.name): f"{row.old} -> {row.new}" for row in self.report.rows})
-
-    def _finish_annealing(
-        self, trainer: Trainer, pl_module: LightningModule, live: LiveSwap, record: SwapRecord
-    ) -> None:
-        """Leave the new activations where the blends are, and their predecessors' parameters out."""
-        run = self._running()
-        self.compilation.start(pl_module)
-        with run.parameters_tracked(self.learning_rate, self.weight_decay):
-            live.finish_annealing()
-        self.record = replace(record, annealing=False)
-        announce_swap(trainer, pl_module, self.report)
-        rank_zero_info(f"{self.record.line()}: finished at step {trainer.global_step}")

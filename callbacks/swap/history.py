@@ -1,6 +1,6 @@
 """What a checkpoint holds of a swap, and how it is made again."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -10,12 +10,13 @@ from lit_gelu import surgery
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.naming.spec import dotted_path
 from lit_gelu.activations.registry import registry_or_default
-from lit_gelu.errors import shown
+from lit_gelu.errors import CheckpointError, SwapError, shown
 from lit_gelu.report import SwapChange, SwapEvent
-from lit_gelu.surgery import NoMatchError, SwapError, SwapPlan, SwapReport
+from lit_gelu.surgery import (
+    SwapPlan,
+    SwapReport,
+)
 from lit_gelu.surgery.activation_record import is_call
-from lit_gelu.surgery.blend import Annealing
-from lit_gelu.surgery.errors import CheckpointMismatchError
 from lit_gelu.surgery.selectors import ActivationSelector, ClassSelector, NameSelector, exactly, selector_of
 
 
@@ -28,26 +29,20 @@ class SwapRecord:
     order: int  # how many swaps of the same run came before it
     # From the fully qualified name of a site to its spec before and after, as text.
     sites: Mapping[str, tuple[str, str]]
-    annealing: bool = False  # whether the old activation is still giving way to the new one
     # The step as loggers number it, one for each batch but for those that only accumulate (accumulate_grad_batches):
-    # fewer than `step` where a batch has several optimizer steps. ``None`` in checkpoints of earlier releases.
-    logged_step: int | None = None
+    # fewer than `step` where a batch has several optimizer steps.
+    logged_step: int
 
     @classmethod
     def of(cls, live: "LiveSwap", epoch: int, step: int, logged_step: int) -> Self:
         """Make the record of a swap."""
         sites = {row.name: (str(row.old), str(row.new)) for row in live.report.rows}
-        return cls(epoch, step, live.order, sites, live.annealing is not None, logged_step)
-
-    @property
-    def step_in_logs(self) -> int:
-        """The step at which curves have the swap, as far as it is known."""
-        return self.step if self.logged_step is None else self.logged_step
+        return cls(epoch, step, live.order, sites, logged_step)
 
     def event(self) -> SwapEvent:
         """Return what the report of a run says of it."""
         changes = tuple(SwapChange(name, old, new) for name, (old, new) in self.sites.items())
-        return SwapEvent(self.step_in_logs, self.epoch, changes, self.annealing)
+        return SwapEvent(self.logged_step, self.epoch, changes)
 
     def line(self) -> str:
         """Return one line that says what was replaced."""
@@ -60,21 +55,21 @@ class SwapRecord:
     def to_dict(self) -> dict[str, Any]:
         """Return the record as plain data, which ``torch.load(weights_only=True)`` reads."""
         sites = {name: {"old": old, "new": new} for name, (old, new) in self.sites.items()}
-        annealing = {"annealing": True} if self.annealing else {}
-        logged = {} if self.logged_step is None else {"logged_step": self.logged_step}
-        return {"epoch": self.epoch, "step": self.step, **logged, "order": self.order, "sites": sites, **annealing}
+        return {**vars(self), "sites": sites}
 
     @classmethod
     def from_dict(cls, state: object) -> Self:
         """Read what `to_dict` wrote."""
         match state:
-            case {"epoch": int() as epoch, "step": int() as step, "order": int() as order, "sites": dict() as rows}:
-                sites = {name: (old, new) for name, row in rows.items() for old, new in [_specs(row)]}
-                if all(isinstance(name, str) for name in sites):
-                    optional = state if isinstance(state, Mapping) else {}
-                    annealing, logged = optional.get("annealing") is True, optional.get("logged_step")
-                    return cls(epoch, step, order, sites, annealing, logged if type(logged) is int else None)
-        raise CheckpointMismatchError(f"The checkpoint is damaged: it has {shown(state)} where a swap should stand.")
+            case {
+                "epoch": int() as epoch,
+                "step": int() as step,
+                "order": int() as order,
+                "sites": dict() as rows,
+                "logged_step": int() as logged_step,
+            } if all(isinstance(name, str) for name in rows):
+                return cls(epoch, step, order, {name: _specs(row) for name, row in rows.items()}, logged_step)
+        raise CheckpointError(f"The checkpoint is damaged: it has {shown(state)} where a swap should stand.")
 
     def replay(
         self, model: nn.Module, registry: ActivationRegistry | None, input_sample: Any = None
@@ -85,7 +80,7 @@ class SwapRecord:
         to_find = input_sample is not None
         missing = [name for name in self.sites if name not in present and not (to_find and is_call(name))]
         if missing:
-            raise NoMatchError(
+            raise SwapError(
                 f"The checkpoint says that ActivationSwap replaced {', '.join(map(repr, missing))}, and the model has "
                 f"no such activation. Its sites: {', '.join(map(repr, present)) or 'none'}. Load the checkpoint into a "
                 "model like the one that it was saved from."
@@ -97,7 +92,7 @@ class SwapRecord:
             return None
         sample = input_sample if any(map(is_call, self.sites)) else None
         plan = surgery.plan_swap(model, targets, sample, registry=registry)
-        return LiveSwap.make(plan, plan.apply, self.order, annealing=self.annealing)
+        return LiveSwap(self.order, plan.apply())
 
 
 def _specs(row: object) -> tuple[str, str]:
@@ -105,7 +100,7 @@ def _specs(row: object) -> tuple[str, str]:
     match row:
         case {"old": str() as old, "new": str() as new}:
             return old, new
-    raise CheckpointMismatchError(f"The checkpoint is damaged: it has {shown(row)} where a swap should stand.")
+    raise CheckpointError(f"The checkpoint is damaged: it has {shown(row)} where a swap should stand.")
 
 
 @dataclass
@@ -114,28 +109,9 @@ class LiveSwap:
 
     order: int  # how many swaps of the same run came before it
     report: SwapReport  # what was replaced
-    annealing: Annealing | None = None  # the blends, while there are some
-
-    @classmethod
-    def make(cls, plan: SwapPlan, apply: Callable[[], SwapReport], order: int, *, annealing: bool) -> Self:
-        """Apply a swap, and make its sites blends if it is to be annealed."""
-        model = plan.model
-        if annealing:
-            check_annealing(plan)
-        old = [(row, model.get_submodule(row.place)) for row in plan.rows] if annealing else []
-        report = apply()
-        places = [((row.place, *row.aliases), module, model.get_submodule(row.place)) for row, module in old]
-        return cls(order, report, Annealing(model, places) if places else None)
-
-    def finish_annealing(self) -> None:
-        """Leave the new activations where the blends are."""
-        if self.annealing is not None:
-            self.annealing.finish()
-            self.annealing = None
 
     def undo(self) -> None:
         """Put back what was there before."""
-        self.finish_annealing()
         self.report.undo()
 
 
@@ -143,16 +119,6 @@ def modules_of(plan: SwapPlan) -> dict[str, str]:
     """Return the place of each site where a module stands already: not calls, nor functions that a module holds."""
     modules = dict(plan.model.named_modules(remove_duplicate=False))
     return {row.name: row.place for row in plan.rows if row.place in modules}
-
-
-def check_annealing(plan: SwapPlan) -> None:
-    """Refuse to anneal what is no module."""
-    others = [row.name for row in plan.rows if row.name not in modules_of(plan)]
-    if others:
-        raise SwapError(
-            "Only modules can be annealed, and not calls of functions or functions that a module holds: "
-            f"{', '.join(others)}. Leave anneal_steps out."
-        )
 
 
 def describe_target(target: Any, registry: ActivationRegistry | None) -> str:

@@ -10,11 +10,12 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.callbacks.errors import CallbackArgumentError
 from lit_gelu.callbacks.swap.history import modules_of
 from lit_gelu.callbacks.trainer_loggers import Path
-from lit_gelu.curvature import ActivationRecorder, evaluation_sandbox, jump_sums, relative_jump, statistics_by_site
+from lit_gelu.curvature import ActivationRecorder, evaluation_sandbox, statistics_by_site
+from lit_gelu.curvature.activation.statistics import accumulation_dtype
 from lit_gelu.curvature.ranks import maximum_over_ranks, sum_over_ranks
+from lit_gelu.errors import ArgumentError
 from lit_gelu.sandbox import as_written
 from lit_gelu.surgery import SwapPlan, SwapReport
 
@@ -27,7 +28,7 @@ def first_of_batch(batch: Any) -> Any:
         return batch
     if isinstance(batch, (tuple, list)) and batch:
         return batch[0]
-    raise CallbackArgumentError(
+    raise ArgumentError(
         f"ActivationSwap(curvature=True) cannot tell the model's input from a batch of type {type(batch).__name__}. "
         "Give input_from_batch=, a function from the batch to what forward takes: a tensor, a tuple of arguments, or a "
         "dict of keyword arguments."
@@ -37,7 +38,7 @@ def first_of_batch(batch: Any) -> Any:
 def require_forward(pl_module: LightningModule) -> None:
     """Refuse a module that cannot be called, at the start of training and not at the swap."""
     if type(pl_module).forward is LightningModule.forward:
-        raise CallbackArgumentError(
+        raise ArgumentError(
             f"ActivationSwap(curvature=True) calls the model, and {type(pl_module).__name__} has no forward. Define "
             "forward, or leave curvature out."
         )
@@ -55,7 +56,7 @@ def measure_swap(
     sums_before, old = _observe(trainer, pl_module, places, inputs, registry)
     report = plan.apply()
     sums_after, new = _observe(trainer, pl_module, places, inputs, registry)
-    jump = jump_sums(old, new)
+    jump = _jump_sums(old, new)
     jump[2:] = maximum_over_ranks(jump[2:].clone())
     jump[:2] = sum_over_ranks(jump[:2].clone())
     sums = sum_over_ranks(torch.cat([sums_before, sums_after]))
@@ -63,7 +64,7 @@ def measure_swap(
     paths: dict[Path, float] = {
         (PREFIX, *site, name): value for site, row in figures.items() for name, value in row.items()
     }
-    paths[PREFIX, "jump", "relative"] = relative_jump(jump).item()
+    paths[PREFIX, "jump", "relative"] = (jump[0] / jump[1]).sqrt().item()
     paths[PREFIX, "jump", "max_absolute"] = jump[2].item()
     return report, paths
 
@@ -96,3 +97,17 @@ def _call(pl_module: LightningModule, inputs: Any) -> Any:
     if isinstance(inputs, tuple):
         return pl_module(*inputs)
     return pl_module(**inputs) if isinstance(inputs, Mapping) else pl_module(inputs)
+
+
+def _jump_sums(old: list[Tensor], new: list[Tensor]) -> Tensor:
+    """Return ``[||new - old||^2, ||old||^2, max |new - old|]`` over the tensors of an output."""
+    if not old or [leaf.shape for leaf in old] != [leaf.shape for leaf in new]:
+        raise ArgumentError(
+            "The output holds no floating-point tensor, or changes its shape with the swap, so its jump cannot be "
+            "measured. Leave curvature out."
+        )
+    dtype = accumulation_dtype(old[0].device)
+    before, after = (torch.cat([leaf.detach().to(dtype).flatten() for leaf in leaves]) for leaves in (old, new))
+    change = after - before
+    largest = change.abs().amax() if change.numel() else change.sum()
+    return torch.stack([change.square().sum(), before.square().sum(), largest])

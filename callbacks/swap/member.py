@@ -1,10 +1,9 @@
 """`RestorableSwap`: what of a swap is in a checkpoint, and how it comes out of one."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import override
@@ -12,18 +11,16 @@ from typing_extensions import override
 from lit_gelu import surgery
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.registry import registry_or_default
-from lit_gelu.callbacks.errors import CallbackArgumentError, ExplainedOnce
 from lit_gelu.callbacks.swap.checkpoint import SWAPS_KEY, install_hooks
 from lit_gelu.callbacks.swap.history import LiveSwap, SwapRecord, describe_target
 from lit_gelu.callbacks.swap.run import SwapRun
 from lit_gelu.callbacks.swap.schedule import SwapSchedule
-from lit_gelu.callbacks.trainer_facts import as_batch, callbacks_of, logged_step
-from lit_gelu.errors import shown
+from lit_gelu.callbacks.trainer_facts import as_batch, callbacks_of
+from lit_gelu.errors import ArgumentError, CheckpointError, shown
 from lit_gelu.surgery import OnObstacle, SwapPlan, SwapReport
-from lit_gelu.surgery.errors import CheckpointMismatchError
 
 
-class RestorableSwap(ExplainedOnce):
+class RestorableSwap(Callback):
     """A swap that can be written down, made again and taken back; its subclass `ActivationSwap` makes it."""
 
     def __init__(
@@ -34,11 +31,10 @@ class RestorableSwap(ExplainedOnce):
         *,
         strict_activations: bool,
         input_sample: Any,
-        anneal_steps: int,
         on_obstacle: OnObstacle,
     ) -> None:
         if not isinstance(swaps, Mapping) or not swaps:
-            raise CallbackArgumentError(
+            raise ArgumentError(
                 f"swaps={swaps!r} is no swap. Give a mapping from targets to activations, such as {{'*': 'gelu'}}."
             )
         self.schedule = schedule
@@ -48,10 +44,8 @@ class RestorableSwap(ExplainedOnce):
         self.on_obstacle = on_obstacle
         known = registry_or_default(registry)
         self.swaps = {target: known.resolve(wanted).for_checkpoint() for target, wanted in swaps.items()}
-        self.anneal_steps = anneal_steps
         described = {describe_target(target, registry): spec for target, spec in self.swaps.items()}
-        annealed = {"anneal_steps": anneal_steps} if anneal_steps else {}
-        self._key = {"swaps": described, **schedule.describe(), **annealed}
+        self._key = {"swaps": described, **schedule.describe()}
         self.report: SwapReport | None = None  # what was replaced, once it was
         self.record: SwapRecord | None = None  # that it was made, and when
         self.live: LiveSwap | None = None  # the swap as it stands in the model now
@@ -65,7 +59,7 @@ class RestorableSwap(ExplainedOnce):
 
     @property
     def applied(self) -> bool:
-        """Whether the swap was made; an annealed one, whether it has begun."""
+        """Whether the swap was made."""
         return self.record is not None
 
     @override
@@ -79,7 +73,7 @@ class RestorableSwap(ExplainedOnce):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take the state that was saved; the swap itself was made again before the weights were loaded."""
         if not isinstance(state_dict, Mapping) or not isinstance(state_dict.get("applied"), bool):
-            raise CheckpointMismatchError(
+            raise CheckpointError(
                 f"The checkpoint is damaged: it has {shown(state_dict)} as the state of {self.state_key}."
             )
         if "metric" in state_dict:
@@ -101,19 +95,9 @@ class RestorableSwap(ExplainedOnce):
         if self.run is not None and self.run.pl_module is not pl_module:
             self.record = self.live = self.report = None
             self.schedule.metric.reset()
-        elif self.run is not None and self.run.trainer is not trainer:
-            self._count_from(trainer.global_step, logged_step(trainer))
         self.run = run_of(trainer, pl_module)
         self.run.forget_checkpoint()
         install_hooks(pl_module, find_run)
-
-    def _count_from(self, step: int, logged: int) -> None:
-        """Let an annealing that another Trainer began go on from where it is, at this Trainer's present step."""
-        if self.record is not None and self.live is not None and self.live.annealing is not None:
-            made = round(self.live.annealing.progress * self.anneal_steps)
-            # Loggers number batches, of which one may have several optimizer steps, and have none below 0.
-            batches = round(made * logged / step) if step else 0
-            self.record = replace(self.record, step=step - made, logged_step=max(0, logged - batches))
 
     def plan(self, pl_module: LightningModule) -> SwapPlan:
         """Return the swap, checked."""
@@ -189,8 +173,8 @@ class ActivationSwapListener(Protocol):
 def announce_swap(trainer: Trainer, pl_module: LightningModule, report: SwapReport | None) -> None:
     """Call `ActivationSwapListener.on_activations_swapped` of every callback that has it."""
     if isinstance(trainer.model, DistributedDataParallel):
-        # It broadcasts buffers before a forward if there were any the last time that it looked. It fails if they are
-        # gone: a blend's may have been a model's only ones.
+        # It fails at the next forward if the model's only buffers went with an activation; to be dropped with the first
+        # torch whose DDP looks for buffers anew (2.13 does not).
         trainer.model._assign_modules_buffers()  # type: ignore[no-untyped-call]
     for callback in callbacks_of(trainer):
         if isinstance(callback, ActivationSwapListener):

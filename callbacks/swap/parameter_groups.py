@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from lit_gelu.callbacks.errors import CallbackArgumentError, UnsupportedRunError
-from lit_gelu.surgery.errors import CheckpointMismatchError
+from lit_gelu.errors import ArgumentError, CheckpointError, UnsupportedRunError
 
 Scheduler = Any  # Lightning takes anything with step(), state_dict() and optimizer
 _OF_SCHEDULER = {"base_lrs", "_last_lr", "max_lrs"}  # one learning rate a group, in proportion to the group's
@@ -145,7 +144,7 @@ class ParameterGroups:
     def rebuild(self, recorded: list[list[GroupRecord]]) -> None:
         """Give the optimizers the groups that a checkpoint was saved with; options come with the optimizer's state."""
         if len(recorded) != len(self.optimizers):
-            raise CheckpointMismatchError(
+            raise CheckpointError(
                 f"The checkpoint has {len(recorded)} optimizers, and the module {len(self.optimizers)}."
             )
         self._know_all()
@@ -219,9 +218,7 @@ class ParameterGroups:
         if "weight_decay" in group:
             group["weight_decay"] = weight_decay
         elif weight_decay:
-            raise CallbackArgumentError(
-                f"{weight_decay=} is not accepted: {type(optimizer).__name__} has none. Leave it out."
-            )
+            raise ArgumentError(f"{weight_decay=} is not accepted: {type(optimizer).__name__} has none. Leave it out.")
         group["params"] = [(names[id(p)], p) for p in added] if "param_names" in optimizer.param_groups[0] else added
         optimizer.add_param_group(group)
         self.likes[number].append(like)
@@ -239,7 +236,7 @@ def _factor(group: dict[str, Any], learning_rate: float | None) -> float:
         return 1.0
     base = float(group.get("max_lr", group.get("initial_lr", group["lr"])))
     if base <= 0 or not math.isfinite(base):
-        raise CallbackArgumentError(
+        raise ArgumentError(
             f"{learning_rate=} cannot be set in proportion to the neighbouring weights', which is {base}. Leave it out."
         )
     return learning_rate / base
@@ -280,7 +277,7 @@ def _check_same(
         first = groups[: len(optimizers[number].param_groups)]  # others may have added some later
         at_start = {name for index, record in enumerate(first) if record["like"] == index for name in record["names"]}
         if own - every or at_start - own:
-            raise CheckpointMismatchError(
+            raise CheckpointError(
                 f"Optimizer {number} has {', '.join(sorted(own - every)) or 'nothing'} that the checkpoint's had not, "
                 f"and lacks {', '.join(sorted(at_start - own)) or 'nothing'} that it had. Use the configure_optimizers "
                 "that the checkpoint was trained with."

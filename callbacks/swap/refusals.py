@@ -14,11 +14,12 @@ from torch.nn.parallel import DistributedDataParallel
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.numerics.channels import ChannelModule
 from lit_gelu.activations.registry import registry_or_default
-from lit_gelu.callbacks.errors import CallbackArgumentError, UnsupportedRunError
 from lit_gelu.callbacks.trainer_facts import callbacks_of, shards_parameters
-from lit_gelu.numbers_given import is_count, is_number
-from lit_gelu.surgery import SwapConflictError, SwapPlan
-from lit_gelu.surgery.blend import blends
+from lit_gelu.errors import ArgumentError, UnsupportedRunError
+from lit_gelu.numbers_given import is_number
+from lit_gelu.surgery import (
+    SwapPlan,
+)
 
 
 def parameters_of_swap(plan: SwapPlan) -> list[str]:
@@ -100,22 +101,9 @@ def refuse_parameters_after_wrapping(trainer: Trainer, pl_module: LightningModul
         )
 
 
-def refuse_blended(pl_module: LightningModule, plan: SwapPlan) -> None:
-    """Refuse to replace what another swap is annealing."""
-    blended = blends(pl_module)
-    for row in plan.rows:
-        site = row.place.rpartition(".")[0]
-        if site in blended:
-            raise SwapConflictError(
-                f"{site!r} is still being annealed by another ActivationSwap. Let this one come after its end."
-            )
-
-
-def check_numbers(anneal_steps: int, learning_rate: float | None, weight_decay: float) -> None:
+def check_numbers(learning_rate: float | None, weight_decay: float) -> None:
     """Refuse numbers out of range."""
-    if not is_count(anneal_steps):
-        raise CallbackArgumentError(f"{anneal_steps=} is not accepted. Give a number of optimizer steps, from 0.")
     if learning_rate is not None and not (is_number(learning_rate) and learning_rate > 0):
-        raise CallbackArgumentError(f"{learning_rate=} is not accepted. Give a positive number, or None.")
+        raise ArgumentError(f"{learning_rate=} is not accepted. Give a positive number, or None.")
     if not (is_number(weight_decay) and weight_decay >= 0):
-        raise CallbackArgumentError(f"{weight_decay=} is not accepted. Give a finite number from 0.")
+        raise ArgumentError(f"{weight_decay=} is not accepted. Give a finite number from 0.")

@@ -12,14 +12,13 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.callbacks.swap.checkpoint import ACTIVATIONS_KEY, GROUPS_KEY, SWAPS_KEY, Checkpoint
 from lit_gelu.callbacks.swap.history import SwapRecord
 from lit_gelu.callbacks.swap.parameter_groups import ParameterGroups
-from lit_gelu.errors import shown
+from lit_gelu.errors import CheckpointError, shown
 from lit_gelu.surgery.activation_record import (
     ActivationRecord,
     describe_differences,
     read_activations,
     record_activations,
 )
-from lit_gelu.surgery.errors import CheckpointMismatchError
 from lit_gelu.surgery.marks import is_mark, without_marks
 
 if TYPE_CHECKING:
@@ -124,7 +123,7 @@ class SwapRun:
         foreign = marks - set(self.pl_module.state_dict()) if marks else set()
         if foreign:
             sites = ", ".join(sorted(key.rpartition(".")[0] or "the module itself" for key in foreign))
-            raise CheckpointMismatchError(
+            raise CheckpointError(
                 f"The checkpoint holds weights of activations that were swapped ({sites}), and no record of the swaps: "
                 "it is damaged, or the model was swapped before its run. Swap this model in the same way first "
                 "(lit_gelu.surgery.swap), or resume from another checkpoint."
@@ -139,7 +138,7 @@ class SwapRun:
         swaps = f" The checkpoint was trained with {', '.join(sorted(unknown))}, which is not here." if unknown else ""
         message = f"The checkpoint was saved with other activations: {'; '.join(differences)}.{swaps}"
         if all(swap.strict_activations for swap in self.swaps):
-            raise CheckpointMismatchError(
+            raise CheckpointError(
                 f"{message} Use the model and the swaps that it was trained with, rebuild it with "
                 "lit_gelu.callbacks.load_from_checkpoint, or, to load its weights nevertheless, "
                 "ActivationSwap(strict_activations=False)."
@@ -155,7 +154,5 @@ def _read_records(plain: object) -> dict[str, SwapRecord]:
             case {"state_key": str() as key, "record": record}:
                 records[key] = SwapRecord.from_dict(record)
             case _:
-                raise CheckpointMismatchError(
-                    f"The checkpoint is damaged: it has {shown(entry)} where a swap should stand."
-                )
+                raise CheckpointError(f"The checkpoint is damaged: it has {shown(entry)} where a swap should stand.")
     return records

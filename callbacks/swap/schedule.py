@@ -8,9 +8,9 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
-from lit_gelu.callbacks.errors import CallbackArgumentError
 from lit_gelu.callbacks.trainer_facts import is_trial_run, steps_of_epoch, steps_of_run
 from lit_gelu.curvature.ranks import sum_over_ranks
+from lit_gelu.errors import ArgumentError
 from lit_gelu.numbers_given import is_count, is_number
 
 Mode = Literal["min", "max"]
@@ -34,13 +34,13 @@ class MetricTrigger:
 
     def __post_init__(self) -> None:
         if self.mode not in {"min", "max"}:
-            raise CallbackArgumentError(f"mode={self.mode!r} is not accepted. Give 'min' or 'max'.")
+            raise ArgumentError(f"mode={self.mode!r} is not accepted. Give 'min' or 'max'.")
         if not is_count(self.patience, 1):
-            raise CallbackArgumentError(f"patience={self.patience!r} is not accepted. Give an integer of at least 1.")
+            raise ArgumentError(f"patience={self.patience!r} is not accepted. Give an integer of at least 1.")
         if not (is_number(self.threshold) and self.threshold >= 0):
-            raise CallbackArgumentError(f"threshold={self.threshold!r} is not accepted. Give a finite number from 0.")
+            raise ArgumentError(f"threshold={self.threshold!r} is not accepted. Give a finite number from 0.")
         if self.reaches is not None and not is_number(self.reaches):
-            raise CallbackArgumentError(f"reaches={self.reaches!r} is not accepted. Give a finite number, or None.")
+            raise ArgumentError(f"reaches={self.reaches!r} is not accepted. Give a finite number, or None.")
 
     def reset(self) -> None:
         """Forget all checks: they were of another model."""
@@ -67,7 +67,7 @@ class MetricTrigger:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state."""
         self.best, self.waited, self.fired = state["best"], state["waited"], state["fired"]
-        self.checked_at = state.get("checked_at", -1)  # a checkpoint of 0.1 has none
+        self.checked_at = state["checked_at"]
 
 
 class SwapSchedule:
@@ -82,21 +82,21 @@ class SwapSchedule:
         check_on_train_epoch_end: bool | None = None,
     ) -> None:
         if sum(trigger is not None for trigger in (at_epoch, at_step, when)) != 1:
-            raise CallbackArgumentError(
+            raise ArgumentError(
                 f"ActivationSwap takes one of at_epoch, at_step and when, not {at_epoch=}, {at_step=}, {when=}."
             )
         for name, number in (("at_epoch", at_epoch), ("at_step", at_step)):
             if number is not None and not is_count(number):
-                raise CallbackArgumentError(f"{name}={number!r} is not accepted. Give an integer, counted from 0.")
+                raise ArgumentError(f"{name}={number!r} is not accepted. Give an integer, counted from 0.")
         if when is not None and not (isinstance(when, str) and when):
-            raise CallbackArgumentError(f"{when=} is not accepted. Give the name of a metric that is logged.")
+            raise ArgumentError(f"{when=} is not accepted. Give the name of a metric that is logged.")
         self.at_epoch = at_epoch
         self.at_step = at_step
         self.when = when
         self.metric = metric or MetricTrigger()
         rules = [rule for rule in fields(MetricTrigger) if rule.init]
         if when is None and any(getattr(self.metric, rule.name) != rule.default for rule in rules):
-            raise CallbackArgumentError(
+            raise ArgumentError(
                 "mode, patience, threshold and reaches say when a metric lets the swap be made, and none is named. "
                 f"Give when= in the place of {at_epoch=}, {at_step=}, or leave them out."
             )
@@ -135,7 +135,7 @@ class SwapSchedule:
             logged = sum_over_ranks(torch.tensor(logged, dtype=torch.float64, device=pl_module.device)).tolist()
         total, present, ranks = logged
         if present < ranks:
-            raise CallbackArgumentError(
+            raise ArgumentError(
                 f"when={self.when!r} was not logged. Logged were: {', '.join(sorted(trainer.callback_metrics))}. Name "
                 "one of these, or log it in every epoch; a metric of the training epoch needs "
                 "check_on_train_epoch_end=True. What the module logs in its own on_train_epoch_end comes behind the "
@@ -145,10 +145,8 @@ class SwapSchedule:
         if train_epoch_end:
             self.metric.checked_at = trainer.global_step
 
-    def warn_if_beyond_end(
-        self, trainer: Trainer, pl_module: LightningModule, name: str, anneal_steps: int = 0
-    ) -> None:
-        """Warn if the run ends before the swap, or before its end."""
+    def warn_if_beyond_end(self, trainer: Trainer, pl_module: LightningModule, name: str) -> None:
+        """Warn if the run ends before the swap."""
         if is_trial_run(trainer):
             return
         epochs = trainer.max_epochs
@@ -163,5 +161,3 @@ class SwapSchedule:
             return  # nobody knows
         if begin >= steps:
             rank_zero_warn(f"{name} will not be made: this run ends after {steps} steps.")
-        elif begin + anneal_steps > steps:
-            rank_zero_warn(f"{name} will be left halfway: this run ends after {steps} steps.")

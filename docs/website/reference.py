@@ -31,7 +31,7 @@ class Room:
 
 
 ROOMS = (
-    Room("lit_gelu.activations", ("depth", "information")),
+    Room("lit_gelu.activations"),
     Room("lit_gelu.activations.functional"),
     Room("lit_gelu.activations.modules"),
     Room("lit_gelu.surgery"),

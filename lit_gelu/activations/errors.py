@@ -19,10 +19,6 @@ class DifferentChannelsError(ActivationArgumentError):
     """An activation with a function of its own for every channel, where it is to be one function of one number."""
 
 
-class DerivativeFromOutputError(LitGeluError, RuntimeError):
-    """A derivative that an activation cannot have, as ``memory="output"`` kept its output alone."""
-
-
 class DuplicateActivationError(LitGeluError, ValueError):
     """A name that is taken already."""
 

@@ -19,8 +19,6 @@ from lit_gelu.curvature.activation.statistics import (
     statistics_by_site,
     statistics_from_sums,
 )
-from lit_gelu.curvature.errors import CurvatureArgumentError
-from lit_gelu.curvature.jump import jump_sums, relative_jump
 from lit_gelu.curvature.loss import *  # noqa: F403 - all that is there is here too
 from lit_gelu.sandbox import evaluation_sandbox
 
@@ -34,7 +32,6 @@ __all__ = [
     "SUMS",
     "ActivationRecorder",
     "ActivationStatistics",
-    "CurvatureArgumentError",
     "DeadUnitWindow",
     "GaussianPrediction",
     "HistogramBins",
@@ -46,8 +43,6 @@ __all__ = [
     "count_rows",
     "draw_rows",
     "evaluation_sandbox",
-    "jump_sums",
-    "relative_jump",
     "statistics_by_site",
     "statistics_from_sums",
     "take_rows",

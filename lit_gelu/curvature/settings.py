@@ -5,11 +5,8 @@ from typing import Any
 
 from lit_gelu.curvature.activation.histograms import HistogramBins
 from lit_gelu.curvature.activation.rows import SampleRows
-from lit_gelu.curvature.errors import CurvatureArgumentError
-from lit_gelu.curvature.loss.gauss_newton import GAUSS_NEWTON_METHODS
-from lit_gelu.curvature.loss.hessian import METHODS as HESSIAN_METHODS
-from lit_gelu.curvature.loss.hessian import ONE_SIDED
 from lit_gelu.curvature.probe.loss_probe import Mode
+from lit_gelu.errors import ArgumentError
 from lit_gelu.numbers_given import is_count, is_number
 
 EIGENVALUES = ("top_eigenvalue", "smallest_eigenvalue")
@@ -17,21 +14,10 @@ EIGENVALUES = ("top_eigenvalue", "smallest_eigenvalue")
 OF_MATRIX = (*EIGENVALUES, "trace", "spectral_density")
 """Quantities of the matrix of second derivatives, from its products with vectors."""
 
-OF_UPDATE = ("directional", "critical_sharpness")
-"""Quantities along the update that the optimizer took, from a product with the Hessian, and from passes forward."""
+QUANTITIES = (*OF_MATRIX, "directional")
+"""The last one is measured along the update that the optimizer took, by a product with the Hessian."""
 
-QUANTITIES = (*OF_MATRIX, *OF_UPDATE)
-
-METHODS: dict[str, tuple[str, ...]] = {
-    "hessian": (*HESSIAN_METHODS, ONE_SIDED),
-    "gauss_newton": GAUSS_NEWTON_METHODS,
-}
-"""By the matrix: how products with it can be computed."""
-
-INEXACT = ("finite_differences", ONE_SIDED)
-"""Methods that are not exact: names of figures that rest on them end with the first."""
-
-OPERATORS = tuple(METHODS)
+OPERATORS = ("hessian", "gauss_newton")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,17 +36,17 @@ class ActivationSettings:
 
     def __post_init__(self) -> None:
         if isinstance(self.sample_rows, str) and self.sample_rows not in {"auto", "sparse"}:
-            raise CurvatureArgumentError(
+            raise ArgumentError(
                 f"sample_rows={self.sample_rows!r} is not accepted. Give a number, 'auto', 'sparse', or None for all."
             )
         for option in ("sample_rows", "dead_unit_window"):
             number = getattr(self, option)
             if not (number is None or isinstance(number, str) or is_count(number, 1)):
-                raise CurvatureArgumentError(f"{option}={number!r} is not accepted. Give a positive integer, or None.")
+                raise ArgumentError(f"{option}={number!r} is not accepted. Give a positive integer, or None.")
         if not is_count(self.seed):
-            raise CurvatureArgumentError(f"seed={self.seed!r} is not accepted. Give an integer from 0.")
+            raise ArgumentError(f"seed={self.seed!r} is not accepted. Give an integer from 0.")
         if not isinstance(self.histograms, HistogramBins | None):
-            raise CurvatureArgumentError(
+            raise ArgumentError(
                 f"histograms={self.histograms!r} is not accepted. Give True, False, or HistogramBins(-8, 8, 64)."
             )
 
@@ -82,22 +68,20 @@ class LossSettings:
     density_steps: int = 40  # products a run for the spectral density
     density_runs: int = 1  # its runs
     mode: Mode = "train"  # "train" or "eval": how the model's parts are switched in a probe
-    method: str = "auto"  # how products with the matrix are computed; "auto": by the first way that works
     seed: int = 0  # of all random vectors
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.quantities if name not in QUANTITIES]
         if unknown or not self.quantities:
-            raise CurvatureArgumentError(
+            raise ArgumentError(
                 f"quantities={list(self.quantities)} is not accepted. Give some of {', '.join(QUANTITIES)}."
             )
         self._require_word("operator", OPERATORS)
         self._require_word("mode", ("train", "eval"))
-        self._require_word("method", ("auto", *METHODS[self.operator]), f" with operator={self.operator!r}")
         for name in ("accuracy", "trace_accuracy"):
             error = getattr(self, name)
             if error is not None and not (is_number(error) and 0 < error < 1):
-                raise CurvatureArgumentError(
+                raise ArgumentError(
                     f"{name}={error!r} is not accepted. Give a relative error between 0 and 1, or None."
                 )
         eigenvalues = max(1, sum(name in self.quantities for name in EIGENVALUES))  # a step finds one
@@ -106,20 +90,15 @@ class LossSettings:
         for name, smallest in least.items():
             number = getattr(self, name)
             if not is_count(number, smallest):
-                raise CurvatureArgumentError(f"{name}={number!r} is not accepted. Give an integer from {smallest}.")
+                raise ArgumentError(f"{name}={number!r} is not accepted. Give an integer from {smallest}.")
 
-    def _require_word(self, name: str, accepted: tuple[str, ...], beside: str = "") -> None:
+    def _require_word(self, name: str, accepted: tuple[str, ...]) -> None:
         """Refuse a word that is not among those accepted."""
         word: Any = getattr(self, name)
         if word not in accepted:
-            raise CurvatureArgumentError(f"{name}={word!r} is not accepted{beside}. Give one of {accepted}.")
+            raise ArgumentError(f"{name}={word!r} is not accepted. Give one of {accepted}.")
 
     @property
     def of_matrix(self) -> tuple[str, ...]:
         """The quantities that need products with the matrix."""
         return tuple(name for name in OF_MATRIX if name in self.quantities)
-
-    @property
-    def of_update(self) -> tuple[str, ...]:
-        """The quantities that need the update."""
-        return tuple(name for name in OF_UPDATE if name in self.quantities)

@@ -7,15 +7,13 @@ from torch import nn
 
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.activations.registry import registry_or_default
-from lit_gelu.errors import shown
-from lit_gelu.surgery.blend import Annealing, blends
-from lit_gelu.surgery.errors import CheckpointMismatchError
+from lit_gelu.errors import CheckpointError, shown
 from lit_gelu.surgery.selectors import exactly
-from lit_gelu.surgery.sites import find_sites, without_wrappers
+from lit_gelu.surgery.sites import find_sites
 from lit_gelu.surgery.swap import swap
 
-ActivationRecord = dict[str, str | dict[str, str]]
-"""By fully qualified name the text of a spec; while one gives way to another, ``{"old": ..., "new": ...}``."""
+ActivationRecord = dict[str, str]
+"""By fully qualified name the text of a spec."""
 
 
 def record_activations(
@@ -25,19 +23,10 @@ def record_activations(
     # Calls of functions are in it once they were swapped, by the names that they had. Softmax, which is a gate and no
     # registered activation, is recorded by its opaque name and its arguments, as is any gate: it cannot be built from
     # that, but another in its place is noticed.
-    blended = blends(without_wrappers(model))
-    record: ActivationRecord = {}
-    for site in find_sites(model, registry=registry):
-        named = name_opaque or site.role == "gate"
-        text = str(site.spec) if named else site.spec.for_checkpoint()
-        parent, _, child = site.name.rpartition(".")
-        if parent in blended:
-            halves = record.get(parent)
-            both = halves if isinstance(halves, dict) else {}
-            record[parent] = both | {child: text}
-        else:
-            record[site.call or site.name] = text
-    return record
+    return {
+        site.call or site.name: str(site.spec) if name_opaque or site.role == "gate" else site.spec.for_checkpoint()
+        for site in find_sites(model, registry=registry)
+    }
 
 
 def read_activations(plain: object) -> ActivationRecord:
@@ -47,10 +36,8 @@ def read_activations(plain: object) -> ActivationRecord:
         match entry:
             case str() if isinstance(name, str) and isinstance(plain, Mapping):
                 record[name] = entry
-            case {"old": str() as old, "new": str() as new, **others} if isinstance(name, str) and not others:
-                record[name] = {"old": old, "new": new}
             case _:
-                raise CheckpointMismatchError(
+                raise CheckpointError(
                     f"The checkpoint is damaged: it has {shown(entry)} where the spec of an activation should stand. "
                     "Load its weights into a model that is built in code."
                 )
@@ -68,27 +55,13 @@ def restore_activations(
     # swapped are found with an ``input_sample`` alone; it may be a function of the model, called where there are some.
     wanted = read_activations(recorded)
     present = record_activations(model, registry, name_opaque=True)
-    calls = {
-        name: spec for name in wanted.keys() - present.keys() if is_call(name) and isinstance(spec := wanted[name], str)
-    }
+    calls = {name: wanted[name] for name in wanted.keys() - present.keys() if is_call(name)}
     if calls:
         sample = input_sample(model) if callable(input_sample) else input_sample
         _swap_calls(model, calls, registry, sample)
         present = record_activations(model, registry, name_opaque=True)
     _require_same_sites(wanted, present)
-    changed = {name: entry for name, entry in wanted.items() if present[name] != entry}
-    annealed = {name: both for name, both in changed.items() if isinstance(both, dict)}
-    plain = {name: spec for name, spec in changed.items() if isinstance(spec, str)}
-    unfinished = [name for name in changed if isinstance(present[name], dict)]
-    if unfinished:
-        raise CheckpointMismatchError(
-            f"The model is in the middle of annealing {', '.join(unfinished)}. Load the checkpoint into a new model."
-        )
-    _swap(model, plain | {name: both["old"] for name, both in annealed.items()}, registry)
-    names = {site.name: site.names for site in find_sites(model, registry=registry)}
-    old = {name: model.get_submodule(name) for name in annealed}
-    _swap(model, {name: both["new"] for name, both in annealed.items()}, registry)
-    Annealing(model, [(names[name], old[name], model.get_submodule(name)) for name in annealed])
+    _swap(model, {name: entry for name, entry in wanted.items() if present[name] != entry}, registry)
 
 
 def is_call(name: str) -> bool:
@@ -98,16 +71,17 @@ def is_call(name: str) -> bool:
 
 def describe_differences(recorded: ActivationRecord, present: ActivationRecord) -> list[str]:
     """Return in words, one entry a site, where a model's activations are not those of a record."""
+    nothing = "nothing registered"
     return [
-        f"{name!r}: {_words(recorded.get(name))} in the checkpoint, {_words(present.get(name))} in the model"
+        f"{name!r}: {recorded.get(name, nothing)} in the checkpoint, {present.get(name, nothing)} in the model"
         for name in sorted(recorded.keys() | present.keys())
         if recorded.get(name) != present.get(name) and not (name not in recorded and _is_opaque(present[name]))
     ]
 
 
-def _is_opaque(entry: str | dict[str, str]) -> bool:
-    """Say whether an entry cannot be turned back; checkpoints of earlier versions have no such entries."""
-    return isinstance(entry, str) and entry.startswith("opaque:")
+def _is_opaque(entry: str) -> bool:
+    """Say whether an entry cannot be turned back."""
+    return entry.startswith("opaque:")
 
 
 def _require_same_sites(recorded: ActivationRecord, present: ActivationRecord) -> None:
@@ -115,14 +89,14 @@ def _require_same_sites(recorded: ActivationRecord, present: ActivationRecord) -
     expected = {name for name, entry in present.items() if name in recorded or not _is_opaque(entry)}
     different = sorted(expected ^ recorded.keys())
     if different:
-        raise CheckpointMismatchError(
+        raise CheckpointError(
             f"Only one of the checkpoint's model and this one has a registered activation at: {', '.join(different)}. "
             "Load the checkpoint into a model like the one that it was saved from."
         )
     unknown = [name for name, entry in recorded.items() if _is_opaque(entry) and present[name] != entry]
     if unknown:
         differences = describe_differences({name: recorded[name] for name in unknown}, {n: present[n] for n in unknown})
-        raise CheckpointMismatchError(
+        raise CheckpointError(
             f"What was never registered cannot be built from a checkpoint: {'; '.join(differences)}. Build the model "
             "with it first."
         )
@@ -133,18 +107,12 @@ def _stored(text: str, registry: ActivationRegistry | None) -> ActivationSpec:
     return registry_or_default(registry).stored.resolve(text)
 
 
-def _words(entry: str | dict[str, str] | None) -> str:
-    if entry is None:
-        return "nothing registered"
-    return entry if isinstance(entry, str) else f"{entry.get('old')} giving way to {entry.get('new')}"
-
-
 def _swap_calls(
     model: nn.Module, calls: dict[str, str], registry: ActivationRegistry | None, input_sample: Any
 ) -> None:
     """Swap calls by name; without a sample they cannot be found."""
     if input_sample is None:
-        raise CheckpointMismatchError(
+        raise CheckpointError(
             f"In the checkpoint's model these calls had been swapped: {', '.join(sorted(calls))}. Give input_sample, "
             "a sample of the model's input, to find them in this one."
         )

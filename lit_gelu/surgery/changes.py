@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from lit_gelu.surgery.errors import SwapError
+from lit_gelu.errors import SwapError
 from lit_gelu.surgery.parametrized import has_same_properties, parametrized_over, without_parametrizations
 from lit_gelu.surgery.places import CallPlace
 
@@ -230,11 +230,6 @@ def share_hooks(source: nn.Module, target: nn.Module) -> None:
     """Give a module the very dictionaries of another's hooks, so that a handle's ``remove`` works for both."""
     for attribute in _HOOKS:
         setattr(target, attribute, getattr(source, attribute))
-
-
-def forget_hooks(module: nn.Module) -> None:
-    """Take a module's hooks off it, and leave them to those that share them."""
-    share_hooks(nn.Identity(), module)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.activations.numerics.channels import ChannelModule
-from lit_gelu.surgery.errors import SwapError
+from lit_gelu.errors import SwapError
 from lit_gelu.surgery.observation import on_the_side, run
 from lit_gelu.surgery.sites import ActivationSite, without_wrappers
 

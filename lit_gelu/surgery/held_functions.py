@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from torch import nn
 
 from lit_gelu.activations import ActivationSpec
+from lit_gelu.errors import SwapError
 from lit_gelu.surgery import source
 from lit_gelu.surgery.changes import RewrittenCall
-from lit_gelu.surgery.errors import SwapError
 from lit_gelu.surgery.places import CallPlace, first_argument, method_name, place_of, wrapped_functions
 from lit_gelu.surgery.sites import ActivationSite
 

@@ -12,6 +12,7 @@ from torch import nn
 from torch.fx import GraphModule
 
 from lit_gelu.activations import ActivationSpec
+from lit_gelu.errors import SwapError
 from lit_gelu.surgery.changes import (
     Become,
     Change,
@@ -27,7 +28,6 @@ from lit_gelu.surgery.changes import (
     edits_of,
     innermost_method,
 )
-from lit_gelu.surgery.errors import SwapError
 from lit_gelu.surgery.held_functions import calls_of_attribute
 from lit_gelu.surgery.observation import SeenCall, functions_called
 from lit_gelu.surgery.places import CallPlace

@@ -18,8 +18,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from lit_gelu.activations import ActivationSpec
+from lit_gelu.errors import SwapError
 from lit_gelu.sandbox import as_written, evaluation_sandbox, isolated_random_state
-from lit_gelu.surgery.errors import SwapError
 from lit_gelu.surgery.method_codes import OF_EVERY_MODULE, is_method_of
 from lit_gelu.surgery.places import CallPlace, Origin, call_place, holder_of
 from lit_gelu.surgery.recognition import FunctionTable, KnownFunction

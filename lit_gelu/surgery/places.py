@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from lit_gelu.errors import SwapError
 from lit_gelu.surgery import source
-from lit_gelu.surgery.errors import SwapError
 from lit_gelu.surgery.source import Position
 
 _UNKNOWN = object()

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from lit_gelu.errors import SwapError
 from lit_gelu.surgery.changes import Change, make_all
-from lit_gelu.surgery.errors import SwapError
 from lit_gelu.surgery.mechanisms import Substitution
 from lit_gelu.surgery.observation import Key, SeenCall, before_every_module, key_of, locate, on_the_side, run
 from lit_gelu.surgery.recognition import FunctionTable

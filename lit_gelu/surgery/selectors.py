@@ -11,7 +11,7 @@ from torch import nn
 
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.activations.naming.importing import import_object
-from lit_gelu.surgery.errors import NoMatchError, SwapConflictError, SwapError
+from lit_gelu.errors import SwapError
 from lit_gelu.surgery.sites import ActivationSite, Survey, names_for_patterns
 from lit_gelu.surgery.written_calls import WrittenCall
 
@@ -160,15 +160,15 @@ def collect_claims(survey: Survey, targets: Mapping[Any, Any]) -> list[tuple[Act
         matching = [site for site in [*sites, *_single_calls(sites, selector)] if selector.matches(site, registry)]
         if not matching:
             listed = " ".join([_listed(sites, sampled=survey.seen is not None), *survey.notes])
-            raise NoMatchError(f"No activation site matches {selector}. {listed}")
+            raise SwapError(f"No activation site matches {selector}. {listed}")
         for site in matching:
             if site.name in claimed:
-                raise SwapConflictError(_conflict(site.name, claimed[site.name][0], selector))
+                raise SwapError(_conflict(site.name, claimed[site.name][0], selector))
             claimed[site.name] = (selector, site, wanted)
     for whole in sites:
         for part in whole.calls or ():
             if part.name != whole.name and whole.name in claimed and part.name in claimed:
-                raise SwapConflictError(_conflict(part.name, claimed[whole.name][0], claimed[part.name][0]))
+                raise SwapError(_conflict(part.name, claimed[whole.name][0], claimed[part.name][0]))
     return [(site, wanted) for _, site, wanted in claimed.values()]
 
 

@@ -12,8 +12,8 @@ from torch import nn
 from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.display import Displayed, HtmlTable, count_of, readable
+from lit_gelu.errors import SwapError
 from lit_gelu.surgery.changes import edits_of
-from lit_gelu.surgery.errors import SwapError
 from lit_gelu.surgery.observation import CallWatcher, Observation, SeenCall, observe
 from lit_gelu.surgery.recognition import FunctionTable, KnownFunction, activation_spec, hidden_modules, is_gate
 from lit_gelu.surgery.written_calls import WrittenCall, written_calls

@@ -8,7 +8,7 @@ import types
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lit_gelu.surgery.errors import SwapError
+from lit_gelu.errors import SwapError
 
 Position = tuple[int, int]
 """Line (from 1) and column in bytes (from 0) just behind a call expression; no two calls end at the same place."""

@@ -16,9 +16,9 @@ from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.activations.numerics.channels import INFER
 from lit_gelu.display import Displayed, HtmlTable, count_of
+from lit_gelu.errors import SwapError
 from lit_gelu.surgery.changes import make_all, revert_all, share_hooks
 from lit_gelu.surgery.channels import with_inferred_channels
-from lit_gelu.surgery.errors import SwapError
 from lit_gelu.surgery.marks import mark
 from lit_gelu.surgery.mechanisms import Substitution, changes_for, require_no_capture, substitution
 from lit_gelu.surgery.rehearsal import ineffective, require_no_aliasing
@@ -295,8 +295,8 @@ def swap(
         The report: prints one line a site, and undoes the swap.
 
     Raises:
-        NoMatchError: If a target matches no site; the message lists the sites.
-        SwapConflictError: If two targets claim one site.
+        SwapError: If a target matches no site; the message lists the sites.
+        SwapError: If two targets claim one site.
         SwapError: If a target or a new activation is not accepted.
 
     Example:

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from lightning.pytorch import LightningDataModule
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn import functional
 
 from lit_gelu.display import Displayed, HtmlTable
-from lit_gelu.sandbox import evaluation_sandbox
+from lit_gelu.sandbox import evaluation_sandbox, isolated_random_state
 from lit_gelu.tasks.errors import TaskArgumentError, TaskInputError
 
 Per = Literal["pixel", "image"]
@@ -114,35 +114,46 @@ def noise_robustness(
     _check_options(per, clip, draws, seed)
     places = list(np.ndindex(len(levels), draws))
     generators = {(level, draw): _generator(seed, levels[level], draw) for level, draw in places}
-    tensors = chain(module.parameters(), module.buffers())
-    device = next((tensor.device for tensor in tensors), torch.device("cpu"))
-    dtype = next((parameter.dtype for parameter in module.parameters() if parameter.is_floating_point()), None)
-    sums = torch.zeros(len(levels), draws, 2, dtype=torch.float64, device=device)
+    device = next((tensor.device for tensor in chain(module.parameters(), module.buffers())), torch.device("cpu"))
+    sums = torch.zeros(len(levels), draws, 2, dtype=torch.float64, device=device)  # wrong classes, and losses
     samples = 0
-    with (
-        # Iterating over a DataLoader draws a number from the global state; some modules draw in evaluation, too.
-        torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
-        evaluation_sandbox(module),
-        ThreadPoolExecutor(torch.get_num_threads()) as pool,  # torch draws in one thread
-    ):
+    # Iterating over a DataLoader draws a number from the global state; some modules draw in evaluation, too.
+    with isolated_random_state(module), evaluation_sandbox(module), ThreadPoolExecutor(torch.get_num_threads()) as pool:
         for batch in _batches(data):
             inputs, labels = _checked_batch(batch)
             samples += len(labels)
-            reach, near = (int(labels.min()), int(labels.max())), labels.to(device)
             drawn = [
                 pool.submit(add_uniform_noise, inputs, levels[place[0]], generators[place], per, clip)
-                for place in places
+                for place in places  # torch draws in one thread
             ]
             for place, noisy in zip(places, drawn, strict=True):
-                logits = module(noisy.result().to(device, dtype))
-                _check_logits(logits, type(module).__name__, labels, reach)
-                wrong = (logits.argmax(dim=1) != near).sum().double()
-                sums[place] += torch.stack([wrong, cross_entropy(logits.double(), near, reduction="sum")])
+                sums[place] += _wrong_and_loss(module, noisy.result().to(device), labels)
     if not samples:
         raise TaskInputError("The data hold no sample. Give a test set, a DataLoader or a pair (inputs, labels).")
     means = sums.cpu().numpy() / samples
     (error, error_spread), (loss, loss_spread) = (_curves(means[..., part]) for part in range(2))
     return RobustnessCurves(levels, error, loss, error_spread, loss_spread, samples, per, clip, draws, seed)
+
+
+def _wrong_and_loss(module: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
+    """Return how many classes of a batch are wrong, and the sum of the cross-entropies: float64, ``[2]``."""
+    dtypes = (parameter.dtype for parameter in module.parameters() if parameter.is_floating_point())
+    logits = module(inputs.to(next(dtypes, inputs.dtype)))  # the net's own, which is bfloat16 after bf16-true
+    if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(labels):
+        shape = f"shape {list(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
+        raise TaskInputError(
+            f"{type(module).__name__} gives {shape} for {len(labels)} samples; accepted: logits, [batch, classes]. "
+            "Give a classifier."
+        )
+    lowest, highest = int(labels.min()), int(labels.max())
+    if lowest < 0 or highest >= logits.shape[1]:
+        raise TaskInputError(
+            f"Labels from {lowest} to {highest} given for {logits.shape[1]} logits; accepted: 0 to "
+            f"{logits.shape[1] - 1}. Give data of the classes that the module was trained on."
+        )
+    labels = labels.to(logits.device)
+    wrong = (logits.argmax(dim=1) != labels).sum().double()
+    return torch.stack([wrong, functional.cross_entropy(logits.double(), labels, reduction="sum")])
 
 
 def add_uniform_noise(
@@ -210,20 +221,6 @@ def _checked_batch(batch: Any) -> Batch:
             f"{list(inputs.shape)}; accepted: one integer a sample, {list(inputs.shape[:1])}."
         )
     return inputs, labels.long()
-
-
-def _check_logits(logits: object, name: str, labels: Tensor, reach: tuple[int, int]) -> None:
-    """Refuse what are no logits for labels from ``reach[0]`` to ``reach[1]``."""
-    if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(labels):
-        given = f"shape {list(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
-        raise TaskInputError(
-            f"{name} gives {given} for {len(labels)} samples; accepted: logits, [batch, classes]. Give a classifier."
-        )
-    if reach[0] < 0 or reach[1] >= logits.shape[1]:
-        raise TaskInputError(
-            f"Labels from {reach[0]} to {reach[1]} given for {logits.shape[1]} logits; accepted: 0 "
-            f"to {logits.shape[1] - 1}. Give data of the classes that the module was trained on."
-        )
 
 
 def _checked_levels(levels: Sequence[float]) -> tuple[float, ...]:

@@ -5,13 +5,12 @@ from typing import ClassVar
 
 import pytest
 import torch
-from callback_helpers import SmallNet, collected_warnings, dataset, loader, quiet_trainer
+from callback_helpers import SmallNet, collected_warnings, loader, quiet_trainer
 from lightning.pytorch import Callback
-from torch.utils.data import DataLoader, IterableDataset
 
-from lit_gelu.callbacks import CallbackArgumentError
 from lit_gelu.callbacks import measurement_schedule as schedule_module
 from lit_gelu.callbacks.measurement_schedule import MeasurementSchedule
+from lit_gelu.errors import ArgumentError
 
 
 class Measure(Callback):
@@ -41,13 +40,6 @@ class Measure(Callback):
         self.schedule.load_state_dict(state_dict)
 
 
-class Endless(IterableDataset):
-    """Data whose length nobody knows."""
-
-    def __iter__(self):
-        return iter(dataset(24))
-
-
 def measured(folder, measure, *callbacks, data=None, **options):
     quiet_trainer(folder, measure, *callbacks, logger=False, **options).fit(
         SmallNet(), loader() if data is None else data
@@ -69,11 +61,6 @@ def test_steps_are_those_of_lightnings_logging_gate(tmp_path):
     assert measure.steps == Gate.steps == [2, 5, 8, 11]
     assert [cost.interval for cost in measure.costs] == [3, 3, 3, 3]
     assert measure.schedule.events == 4
-
-
-def test_default_interval(tmp_path):
-    assert MeasurementSchedule().every_n_steps == 50
-    assert measured(tmp_path, Measure(default=4)) == [3, 7]
 
 
 def test_chosen_steps(tmp_path):
@@ -99,26 +86,6 @@ def test_last_step_of_an_epoch_under_accumulation_begins_with_its_first_batch(tm
     measure = Measure(every_n_epochs=1)
     measured(tmp_path, measure, data=loader(32, 8), accumulate_grad_batches=2, max_epochs=1)
     assert measure.batches == [(0, 2)]
-
-
-def test_last_step_of_an_epoch_of_unknown_length(tmp_path):
-    measure = Measure(every_n_epochs=1)
-    measured(tmp_path, measure, data=DataLoader(Endless(), batch_size=8))
-    assert measure.batches == [(0, 2), (1, 2)]
-
-
-@pytest.mark.parametrize(("limit", "steps"), [(5, []), (3, [2, 5])])
-def test_data_that_end_before_the_limit_of_batches_are_told(tmp_path, limit, steps):
-    class Warns(Measure):
-        def on_train_epoch_end(self, trainer, pl_module):
-            self.schedule.warn_if_passed_by(trainer, "Monitor")
-
-    measure = Warns(every_n_epochs=1)
-    with collected_warnings("Monitor(") as messages:
-        data = DataLoader(Endless(), batch_size=8)
-        assert measured(tmp_path, measure, data=data, limit_train_batches=limit) == steps
-    assert bool(messages) == (limit == 5)
-    assert all("ended after 3 batches, and 5 were expected. Set limit_train_batches to 3" in text for text in messages)
 
 
 class Clock:
@@ -164,14 +131,6 @@ def test_events_stay_under_their_share_of_training_time(tmp_path, clock, seconds
     # and none is put off for longer than that
     due = [max(number, math.ceil(number * seconds / overhead) - 1) for number in range(40)]
     assert steps == [step for step in due if step < 40]
-
-
-def test_the_interval_is_stretched_on_the_grid_of_the_schedule(tmp_path, clock):
-    measure = Measure(1.0, every_n_steps=5, max_overhead=0.125)
-    steps = measured(tmp_path, measure, Tick(clock, measure), max_epochs=10)
-    assert steps == [4, 9, 19, 24, 34, 39]  # paid for after 8, 16, 24, 32, 40 seconds
-    assert [cost.interval for cost in measure.costs] == [5, 5, 10, 5, 10, 5]
-    assert {cost.seconds for cost in measure.costs} == {1.0}
 
 
 def test_validation_counts_as_no_training(tmp_path, clock):
@@ -239,7 +198,7 @@ def test_ranks_decide_alike_by_the_slowest(tmp_path):
     ],
 )
 def test_refusals(arguments):
-    with pytest.raises(CallbackArgumentError, match=next(iter(arguments))):
+    with pytest.raises(ArgumentError, match=next(iter(arguments))):
         MeasurementSchedule(**arguments)
 
 

@@ -21,7 +21,11 @@ from swap_runs import TwoOptimizers
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
-from lit_gelu.callbacks import ActivationSwap, CallbackArgumentError, OnnxExport, UnsupportedRunError
+from lit_gelu.callbacks import (
+    ActivationSwap,
+    OnnxExport,
+)
+from lit_gelu.errors import ArgumentError, UnsupportedRunError
 from lit_gelu.export import ExportError, ExportOptionError, ModelInputError, OnnxPredictor, ParityError
 
 RELU_TO_GELU = {"activation:relu": "gelu"}
@@ -282,9 +286,9 @@ def test_several_in_one_trainer_have_states_of_their_own(tmp_path):
 @pytest.mark.parametrize(
     ("error", "arguments", "message"),
     [
-        (CallbackArgumentError, {"path": "model.pt"}, "must end in .onnx"),
-        (CallbackArgumentError, {"on_breach": "ignore"}, "accepted are 'raise' and 'warn'"),
-        (CallbackArgumentError, {"reports": "json"}, "accepted is a list of 'json'"),
+        (ArgumentError, {"path": "model.pt"}, "must end in .onnx"),
+        (ArgumentError, {"on_breach": "ignore"}, "accepted are 'raise' and 'warn'"),
+        (ArgumentError, {"reports": "json"}, "accepted is a list of 'json'"),
         (ExportOptionError, {"approximate": "tahn"}, "Did you mean 'tanh'"),
     ],
 )

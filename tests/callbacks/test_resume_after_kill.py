@@ -44,25 +44,6 @@ def test_three_kills(tmp_path):
     assert_same_end(whole, folder)
 
 
-def test_two_kills_within_accumulated_steps(tmp_path):
-    """`ModelCheckpoint` saves after the first batch that follows a resume, whether or not that ends a step."""
-    whole = whole_run(tmp_path, 4, accumulated=2)
-    folder = tmp_path / "killed"
-    folder.mkdir()
-    assert run_in_process(folder, 4, Kill("batch", 4), accumulated=2) == -9
-    assert held_gradients(folder) == 0
-    assert run_in_process(folder, 4, Kill("batch", 2), accumulated=2) == -9
-    assert held_gradients(folder) == 8
-    assert run_in_process(folder, 4, None, accumulated=2) == 0
-    assert starts(folder) == [0, 1, 1]
-    assert_same_end(whole, folder)
-
-
-def held_gradients(folder):
-    callbacks = torch.load(folder / "saved" / "last.ckpt", weights_only=True)["callbacks"]
-    return len(callbacks["ExactResume"]["ranks"][0]["gradients"])
-
-
 def test_another_seed_ends_elsewhere(tmp_path):
     """What the other tests compare does depend on the random numbers."""
     whole = whole_run(tmp_path, 1)

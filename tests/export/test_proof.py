@@ -65,7 +65,7 @@ def test_what_was_tuned_stays_in_use(tmp_path):
     path = tmp_path / "net.onnx"
     export_onnx(gelu_net(), path, SAMPLE)
     report = check_parity(gelu_net(), path, input_sample=SAMPLE)
-    tune(path, seconds=0.0, knobs=[])
+    tune(path, seconds=0.0)
     write_proof(report, path, [])
     assert OnnxPredictor(path).tuning is not None
     beside = path.with_name("net.onnx.tuning.json")

@@ -6,9 +6,9 @@ from torch import nn
 
 from lit_gelu.export import ModelFileError, export_onnx
 from lit_gelu.export.runtime import session
-from lit_gelu.export.runtime.knobs import cuda_knobs
 from lit_gelu.export.runtime.model_file import read_model_file
 from lit_gelu.export.runtime.providers import CPU, CUDA
+from lit_gelu.export.runtime.tuning import candidates
 from lit_gelu.export.serving import write_triton_repository
 
 
@@ -40,7 +40,7 @@ def test_a_session_has_it(model, given, monkeypatch):
 
 def test_tune_tries_the_other_layout(model):
     wanted, file = model
-    tried = next(knob for knob in cuda_knobs(file, 8) if knob.name == "layout and CUDA graph").values
+    tried = candidates(CUDA, file, 8)[0]
     assert {settings["prefer_nhwc"] for settings in tried if "prefer_nhwc" in settings} == {int(not wanted)}
 
 

@@ -36,13 +36,13 @@ def shifted(tmp_path):
 
 def test_tune_calls_by_name(shifted):
     model, path = shifted
-    assert tune(path, SHIFTED, reference=model, knobs=[], save=False).choice.error < 1e-5
+    assert tune(path, SHIFTED, reference=model, seconds=0.0, save=False).choice.error < 1e-5
 
 
 def test_bench_calls_by_name(shifted):
     model, path = shifted
-    report = bench(path, model, batch_sizes=[2], inputs=SHIFTED, seconds=0.0, channels_last=True, backend="aot_eager")
-    assert [row.error < 1e-5 for row in report.rows] == [True] * 4
+    report = bench(path, model, batch_sizes=[2], inputs=SHIFTED, seconds=0.0, backend="aot_eager")
+    assert [row.error < 1e-5 for row in report.rows] == [True] * 3
 
 
 def test_arguments_without_a_name_are_given_in_order(tmp_path):
@@ -52,7 +52,7 @@ def test_arguments_without_a_name_are_given_in_order(tmp_path):
 
     sample = (torch.ones(2, 3), torch.randn(2, 3))
     export_onnx(Sum(), tmp_path / "net.onnx", sample)
-    assert tune(tmp_path / "net.onnx", list(sample), reference=Sum(), knobs=[], save=False).choice.error < 1e-6
+    assert tune(tmp_path / "net.onnx", list(sample), reference=Sum(), seconds=0.0, save=False).choice.error < 1e-6
 
 
 class Gathering(nn.Module):
@@ -77,7 +77,7 @@ def test_gathered_arguments_are_given_as_they_were(tmp_path, given):
 def test_a_softmax_is_the_files(tmp_path):
     model, path = gelu_net().eval(), tmp_path / "net.onnx"
     export_onnx(model, path, torch.zeros(2, 6), softmax=True)
-    assert tune(path, reference=model, knobs=[], save=False).choice.error < 1e-5
+    assert tune(path, reference=model, seconds=0.0, save=False).choice.error < 1e-5
     rows = bench(path, model, batch_sizes=[2], seconds=0.0, compiled=False).rows
     assert max(row.error for row in rows) < 1e-5
 
@@ -89,8 +89,8 @@ def test_another_module_is_refused(tmp_path):
     with torch.no_grad():
         for parameter in other.parameters():
             parameter.neg_()
-    with pytest.raises(ModelInputError, match=r"differ from the file's by .* is not what the file was exported from"):
-        tune(tmp_path / "net.onnx", reference=other, knobs=[], save=False)
+    with pytest.raises(ModelInputError):
+        tune(tmp_path / "net.onnx", reference=other, seconds=0.0, save=False)
 
 
 def test_a_module_that_fails_in_float64_is_refused(tmp_path):
@@ -102,6 +102,8 @@ def test_a_module_that_fails_in_float64_is_refused(tmp_path):
 
     export_onnx(OneDtype(), tmp_path / "net.onnx", torch.zeros(2, 6))
     with pytest.raises(ModelInputError, match=r"OneDtype.forward fails on the file's inputs in float64: .*reference="):
-        tune(tmp_path / "net.onnx", reference=OneDtype(), knobs=[], save=False)
+        tune(tmp_path / "net.onnx", reference=OneDtype(), seconds=0.0, save=False)
     inputs = torch.randn(4, 6)
-    tune(tmp_path / "net.onnx", inputs, reference=OneDtype()(inputs).numpy().astype(np.float64), knobs=[], save=False)
+    tune(
+        tmp_path / "net.onnx", inputs, reference=OneDtype()(inputs).numpy().astype(np.float64), seconds=0.0, save=False
+    )

@@ -6,7 +6,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from lit_gelu import surgery
-from lit_gelu.surgery.blend import Annealing
 
 X = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(0))
 MASK = torch.tensor([[False, False, True], [False, False, False]])
@@ -58,49 +57,3 @@ def test_one_layer_alone_switches_nested_tensors_off():
     assert flags(model) == ([1, 0], False)
     report.undo()
     assert flags(model) == ([1, 1], True)
-
-
-def test_decoders_and_whole_transformers():
-    torch.manual_seed(0)
-    model = nn.Transformer(8, 2, 1, 1, 16, batch_first=True).eval()
-    names = [site.name for site in surgery.find_sites(model, (X, X))]
-    assert names == ["encoder.layers.0.activation", "decoder.layers.0.activation"]
-    surgery.swap(model, {"*": "softplus"}, (X, X))
-    with torch.no_grad():
-        assert surgery.coverage(model, (X, X)).counts() == {"softplus": 2}
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "after"),
-    [
-        (nn.ReLU, "gelu", ([2, 2], True)),
-        (nn.GELU, "relu", ([1, 1], True)),
-        (nn.ReLU, "softplus", ([0, 0], False)),
-        (nn.SiLU, "gelu", ([2, 2], False)),
-    ],
-)
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage")
-@pytest.mark.filterwarnings("ignore:enable_nested_tensor is True, but self.use_nested_tensor is False")
-def test_annealing_switches_the_fused_paths_off_until_its_end(old, new, after):
-    """A blend is neither ReLU nor GELU: the kernel would pass it by, and nested tensors are made for the kernel."""
-    model, first, last = encoder(old()), old(), surgery.plan_swap(nn.Sequential(old()), {"0": new}).placements[0].module
-    before, names = flags(model), [f"layers.{number}.activation" for number in range(2)]
-    gone = [model.get_submodule(name) for name in names]
-    report = surgery.swap(model, {"*": new})
-    annealing = Annealing(
-        model, [((name,), module, model.get_submodule(name)) for name, module in zip(names, gone, strict=True)]
-    )
-    assert flags(model) == ([0, 0], False)
-    with torch.no_grad():
-        for share in (0.0, 0.25, 1.0):
-            annealing.set_progress(share)
-            expected = encoder(lambda x, t=share: (1 - t) * first(x) + t * last(x)).train()(
-                X, src_key_padding_mask=MASK
-            )
-            given = model(X, src_key_padding_mask=MASK)
-            torch.testing.assert_close(given[~MASK], expected[~MASK], rtol=1e-5, atol=1e-6)
-        annealing.finish()
-        assert flags(model) == after
-        torch.testing.assert_close(model(X, src_key_padding_mask=MASK)[~MASK], expected[~MASK], rtol=1e-5, atol=1e-6)
-    report.undo()
-    assert flags(model) == before

@@ -69,7 +69,6 @@ def test_what_was_swapped_can_be_swapped_again_undone_and_copied():
     assert model.activation is F.relu
 
 
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize("swapped", [False, True])
 def test_the_file_computes_what_the_layer_computes(tmp_path, swapped):
     model = layer(F.relu if swapped else nn.GELU())

@@ -84,7 +84,6 @@ def expected(case, model, report, sample):
         return output(case.model(), sample)
 
 
-@pytest.mark.one_in(2)
 @each(FAST - {"timm.mobilevitv2_050"})
 def test_the_file_agrees_after_the_swap(case, tmp_path):
     model, sample = case.model(), case.sample()

@@ -6,6 +6,7 @@ from torch import nn
 
 from lit_gelu import activations, surgery
 from lit_gelu.activations import ActivationRegistry
+from lit_gelu.errors import SwapError
 
 
 class Block(nn.Module):
@@ -76,5 +77,5 @@ def test_the_model_itself_may_be_the_site():
 
 
 def test_what_is_no_model_is_refused():
-    with pytest.raises(surgery.SwapError, match=r"takes a torch\.nn\.Module"):
+    with pytest.raises(SwapError):
         surgery.find_sites("model")

@@ -1,13 +1,10 @@
 """Activations that only training reaches are sites too."""
 
-import pytest
 import torch
 import torch.nn.functional as F
-import torchvision
 import unusual_nets as nets
 
 from lit_gelu import surgery
-from lit_gelu.surgery import NoMatchError
 
 X = torch.randn(1, 4, generator=torch.Generator().manual_seed(1))  # one example, which batch normalisation refuses
 
@@ -67,24 +64,3 @@ def test_a_model_that_wants_more_in_training_is_surveyed_in_evaluation_and_the_r
     assert note in str(surgery.coverage(model, X))
     assert surgery.swap(model, {"*": "silu"}, X).notes == (note,)
     assert surgery.swap(model, {"*": "gelu"}, (X, X)).notes == ()
-
-
-def test_the_auxiliary_classifiers_of_googlenet():
-    torch.manual_seed(0)
-    model = torchvision.models.googlenet(weights=None, aux_logits=True, init_weights=False)
-    sample = torch.randn(1, 3, 64, 64)
-    report = surgery.swap(model, {"*": "silu"}, sample)
-    assert len(report) == 61  # 57 convolutions, and 2 in each of 2 classifiers
-    assert surgery.coverage(model, sample).counts() == {"silu": 57}
-    assert surgery.coverage(model, sample, training=True).counts() == {"silu": 61}
-
-
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:FutureWarning")
-def test_what_torchscript_has_compiled_is_named():
-    inner = torch.jit.script(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()))
-    model = torch.nn.Sequential(inner, torch.nn.ReLU())
-    note = "TorchScript has compiled 0: activations in it are no sites."
-    assert surgery.swap(model, {"*": "silu"}, X).notes == (note,)
-    assert surgery.coverage(model, X).notes == (note,)
-    with pytest.raises(NoMatchError, match=r"The model has no activation\. TorchScript has compiled the model itself"):
-        surgery.swap(inner, {"*": "silu"}, X)

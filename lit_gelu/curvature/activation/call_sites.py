@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.curvature.activation.channel_layout import layout_before, layouts_in_a_pass, own_layout
 from lit_gelu.curvature.activation.recorder import WatchedCall
+from lit_gelu.errors import SwapError
 from lit_gelu.surgery.changes import ProbedCall
-from lit_gelu.surgery.errors import SwapError
 from lit_gelu.surgery.places import CallPlace
 from lit_gelu.surgery.rewriting import edited_class
 from lit_gelu.surgery.sites import ActivationCall, ActivationSite, Survey, without_wrappers

@@ -12,8 +12,8 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from lit_gelu.activations.numerics.channels import ChannelModule
+from lit_gelu.errors import SwapError
 from lit_gelu.surgery.channels import nearest_before
-from lit_gelu.surgery.errors import SwapError
 from lit_gelu.surgery.observation import on_the_side, run
 
 

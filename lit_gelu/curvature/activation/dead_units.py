@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lit_gelu.curvature.errors import CurvatureArgumentError
+from lit_gelu.errors import ArgumentError
 
 
 class DeadUnitWindow:
@@ -22,7 +22,7 @@ class DeadUnitWindow:
         device: Where the masks are.
 
     Raises:
-        CurvatureArgumentError: If ``window`` is not positive.
+        ArgumentError: If ``window`` is not positive.
 
     Example:
         >>> window = DeadUnitWindow(2, [3])
@@ -34,7 +34,7 @@ class DeadUnitWindow:
 
     def __init__(self, window: int, channels: Sequence[int], device: torch.device | str = "cpu") -> None:
         if window < 1:
-            raise CurvatureArgumentError(f"{window=} is not accepted. Give a positive number of events.")
+            raise ArgumentError(f"{window=} is not accepted. Give a positive number of events.")
         self.window = window
         self.channels = list(channels)
         self.events = 0
@@ -114,9 +114,9 @@ class DeadUnitWindow:
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from what `state_dict` returned; `CurvatureArgumentError` if that is of other channels."""
+        """Go on from what `state_dict` returned; `ArgumentError` if that is of other channels."""
         if list(state_dict["channels"]) != self.channels:
-            raise CurvatureArgumentError(
+            raise ArgumentError(
                 f"The state is of {state_dict['channels']} channels by site, here there are {self.channels}."
             )
         self.events = state_dict["events"]

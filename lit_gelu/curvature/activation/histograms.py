@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lit_gelu.curvature.errors import CurvatureArgumentError
+from lit_gelu.errors import ArgumentError
 from lit_gelu.numbers_given import is_count, is_number
 
 
@@ -19,7 +19,7 @@ class HistogramBins:
         bins: How many.
 
     Raises:
-        CurvatureArgumentError: If there is no bin.
+        ArgumentError: If there is no bin.
 
     Example:
         >>> bins = HistogramBins(-2.0, 2.0, 4)
@@ -34,7 +34,7 @@ class HistogramBins:
     def __post_init__(self) -> None:
         ends = is_number(self.low) and is_number(self.high)
         if not (ends and self.low < self.high and is_count(self.bins, 1)):
-            raise CurvatureArgumentError(
+            raise ArgumentError(
                 f"{self!r} has no bins. Give finite numbers low < high and a positive integer, such as "
                 "HistogramBins(-8, 8, 64)."
             )

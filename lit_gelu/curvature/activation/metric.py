@@ -11,7 +11,7 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.curvature.activation.formulas import formulas_of
 from lit_gelu.curvature.activation.statistics import SUMS, measure, statistics_by_site
-from lit_gelu.curvature.errors import CurvatureArgumentError
+from lit_gelu.errors import ArgumentError
 
 
 class ActivationStatistics(Metric):
@@ -51,7 +51,7 @@ class ActivationStatistics(Metric):
         """Take in the pre-activations of one batch, by site; one may be left out, and no other name is accepted."""
         unknown = pre_activations.keys() - self._sites.keys()
         if unknown:
-            raise CurvatureArgumentError(f"No such site: {', '.join(unknown)}. Sites: {', '.join(self._sites)}.")
+            raise ArgumentError(f"No such site: {', '.join(unknown)}. Sites: {', '.join(self._sites)}.")
         for number, (name, module) in enumerate(self._sites.items()):
             if name in pre_activations:
                 found = measure(formulas_of(module, self.registry), pre_activations[name].unsqueeze(0))

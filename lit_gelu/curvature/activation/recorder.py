@@ -19,7 +19,7 @@ from lit_gelu.curvature.activation.evaluator import ActivationEvaluator, Activat
 from lit_gelu.curvature.activation.histograms import HistogramBins
 from lit_gelu.curvature.activation.rows import SampleRows, count_rows, rows_for, spread_rows, take_rows
 from lit_gelu.curvature.activation.statistics import statistics_by_site
-from lit_gelu.curvature.errors import CurvatureArgumentError
+from lit_gelu.errors import ArgumentError
 from lit_gelu.sandbox import in_side_pass
 
 ELEMENTS: Mapping[str | int | None, int] = {"auto": 8192, "sparse": 4096}
@@ -88,7 +88,7 @@ class ActivationRecorder:
         histogram: The bins of histograms, if these are wanted too.
 
     Raises:
-        CurvatureArgumentError: If ``sample_rows`` is not positive.
+        ArgumentError: If ``sample_rows`` is not positive.
 
     Attributes:
         seconds: Wall-clock seconds that the hooks took since `start`, where code is not compiled.
@@ -116,7 +116,7 @@ class ActivationRecorder:
         histogram: HistogramBins | None = None,
     ) -> None:
         if sample_rows not in {*ELEMENTS, None} and (not isinstance(sample_rows, int) or sample_rows < 1):
-            raise CurvatureArgumentError(
+            raise ArgumentError(
                 f"{sample_rows=} is not accepted. Give a positive number, 'auto', 'sparse', or None for all rows."
             )
         registry = registry_or_default(registry)

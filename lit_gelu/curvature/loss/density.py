@@ -6,11 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lit_gelu.curvature.errors import LossCurvatureError
 from lit_gelu.curvature.loss.lanczos import check_steps, lanczos, tridiagonal_eigen
-from lit_gelu.curvature.loss.linear_operator import LinearOperator
-from lit_gelu.curvature.loss.vectors import check_memory, rademacher
+from lit_gelu.curvature.loss.linear_operator import LinearOperator, rademacher
 from lit_gelu.display import Displayed, HtmlTable
+from lit_gelu.errors import ArgumentError
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -42,10 +41,10 @@ class SpectralDensity(Displayed):
             The mean over the runs; of order 0 exactly 1 up to rounding.
 
         Raises:
-            LossCurvatureError: If ``order`` is negative.
+            ArgumentError: If ``order`` is negative.
         """
         if order < 0:
-            raise LossCurvatureError(f"order={order} is not accepted. Give 0 or more.")
+            raise ArgumentError(f"order={order} is not accepted. Give 0 or more.")
         return float((self.weights * self.nodes**order).sum(1).mean())
 
     def density(self, grid: Tensor, width: float) -> Tensor:
@@ -59,10 +58,10 @@ class SpectralDensity(Displayed):
             The curve, float64, of the grid's shape; its integral is 1.
 
         Raises:
-            LossCurvatureError: If ``width`` is not positive.
+            ArgumentError: If ``width`` is not positive.
         """
         if not width > 0:
-            raise LossCurvatureError(f"width={width} is not accepted. Give a positive standard deviation.")
+            raise ArgumentError(f"width={width} is not accepted. Give a positive standard deviation.")
         points = grid.detach().cpu().double()
         distance = (points.unsqueeze(-1) - self.nodes.flatten()) / width
         heights = torch.exp(-0.5 * distance.square()) / (width * math.sqrt(2 * math.pi))
@@ -82,19 +81,13 @@ class SpectralDensity(Displayed):
 
 
 def spectral_density(
-    operator: LinearOperator,
-    *,
-    steps: int,
-    runs: int = 1,
-    seed: int,
-    event: int = 0,
-    max_memory_mb: float | None = 4096.0,
+    operator: LinearOperator, *, steps: int, runs: int = 1, seed: int, event: int = 0
 ) -> SpectralDensity:
     """Estimate the spectral density of a symmetric matrix by stochastic Lanczos quadrature.
 
     Each run starts Lanczos iteration at a vector of random signs, scaled to length 1. The eigenvalues of its
     tridiagonal matrix are the nodes, the squared first components of its eigenvectors the weights; the small
-    eigenproblem is solved in float64 on the host, after one copy for all runs.
+    eigenproblem is solved in float64 on the host.
 
     Source: Golub and Welsch 1969, "Calculation of Gauss quadrature rules"; Ubaru, Chen and Saad 2017, "Fast estimation
     of tr(f(A)) via stochastic Lanczos quadrature"; for Hessians Ghorbani, Krishnan and Xiao 2019 (arXiv 1901.10159).
@@ -106,15 +99,13 @@ def spectral_density(
         runs: Over how many start vectors to average; their spread is the error.
         seed: Of the run.
         event: Which measurement; seed, event and the number of the run determine its start.
-        max_memory_mb: The budget for the ``steps + 5`` vectors that are kept, in MiB; ``None`` means no limit.
 
     Returns:
         Nodes and weights.
 
     Raises:
-        LossCurvatureError: If an argument is not accepted.
-        MemoryBudgetError: If the vectors exceed the budget.
-        NonFiniteCurvatureError: If a product was NaN or infinite.
+        ArgumentError: If an argument is not accepted.
+        UnsupportedRunError: If a product was NaN or infinite.
 
     Example:
         >>> from lit_gelu.curvature.loss.linear_operator import MatrixOperator
@@ -126,12 +117,10 @@ def spectral_density(
     check_steps(steps, "steps")
     check_steps(runs, "runs")
     steps = min(steps, operator.size)
-    check_memory(steps + 5, operator.size, operator.dtype, max_memory_mb, "Take fewer steps or a larger budget.")
-    basis = torch.empty(steps + 1, operator.size, dtype=operator.dtype, device=operator.device)
     coefficients = []
     for number in range(runs):
         start = rademacher(operator.size, seed, event, number, dtype=operator.dtype, device=operator.device)
-        run = lanczos(operator, start, steps, seed=seed, event=event, basis=basis)
+        run = lanczos(operator, start, steps, seed=seed, event=event)
         coefficients.append(torch.stack([run.alphas, run.betas]))
     alphas, betas = torch.stack(coefficients, 1)
     nodes, vectors = tridiagonal_eigen(alphas, betas)

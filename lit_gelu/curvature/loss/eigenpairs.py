@@ -8,18 +8,10 @@ from typing import Literal, overload
 import torch
 from torch import Tensor
 
-from lit_gelu.curvature.errors import LossCurvatureError
-from lit_gelu.curvature.loss.lanczos import (
-    LanczosRun,
-    check_steps,
-    lanczos,
-    lanczos_until,
-    tridiagonal_eigen,
-)
+from lit_gelu.curvature.loss.lanczos import LanczosRun, check_steps, lanczos, start_vector, tridiagonal_eigen
 from lit_gelu.curvature.loss.linear_operator import LinearOperator
-from lit_gelu.curvature.loss.start_vectors import start_vector
-from lit_gelu.curvature.loss.vectors import check_memory
 from lit_gelu.display import Displayed, HtmlTable, readable
+from lit_gelu.errors import ArgumentError
 
 _LARGEST_RESIDUAL = 0.15
 """In units of the value. With a larger residual the Ritz values found so far say little about the spectrum."""
@@ -121,7 +113,6 @@ def extreme_eigenvalues(
     accuracy: float | None = None,
     seed: int = 0,
     event: int = 0,
-    max_memory_mb: float | None = 4096.0,
 ) -> Eigenpair: ...
 
 
@@ -136,7 +127,6 @@ def extreme_eigenvalues(
     accuracy: float | None = None,
     seed: int = 0,
     event: int = 0,
-    max_memory_mb: float | None = 4096.0,
 ) -> tuple[Eigenpair, Eigenpair]: ...
 
 
@@ -150,16 +140,13 @@ def extreme_eigenvalues(
     accuracy: float | None = None,
     seed: int = 0,
     event: int = 0,
-    max_memory_mb: float | None = 4096.0,
 ) -> Eigenpair | tuple[Eigenpair, Eigenpair]:
     """Return the algebraically largest eigenvalue of a symmetric matrix, the smallest, or both.
 
     Largest means largest, not largest in magnitude: -5 does not hide 1, as it does in power iteration. Exactly
-    ``steps`` products are computed (as many as the matrix has rows, if these are fewer), whatever the tolerance; the
-    host looks once, at the end. With ``accuracy``, it looks after each product, and ends as soon as the value is
-    estimated to be near enough to the eigenvalue, by `lit_gelu.curvature.loss.eigenpairs.rise_by_radau`, and the
-    residual is at most 15 % of it. Started from the last measurement of the same loss, 1 to 3 products are enough while
-    a model trains; from that of other examples and the gradient, 2 to 5; from a random vector, 4 to 15.
+    ``steps`` products are computed (as many as the matrix has rows, if these are fewer), whatever the tolerance. With
+    ``accuracy``, the iteration ends as soon as the value is estimated to be near enough to the eigenvalue, by
+    `lit_gelu.curvature.loss.eigenpairs.rise_by_radau`, and the residual is at most 15 % of it.
 
     The estimate cannot know of an eigenvalue whose vector the start has no share in. Where the start may be the vector
     of another eigenvalue, add a second direction to it. The gradient of a classifier's loss is a good one: the examples
@@ -179,15 +166,13 @@ def extreme_eigenvalues(
             never.
         seed: Of the random vectors.
         event: Counter that goes with the seed.
-        max_memory_mb: The budget for the ``steps + 5`` vectors that are kept, in MiB; ``None`` means no limit.
 
     Returns:
         The pair; of ``"both"``, the largest and the smallest.
 
     Raises:
-        LossCurvatureError: If an argument is not accepted.
-        MemoryBudgetError: If the vectors exceed the budget.
-        NonFiniteCurvatureError: If a product was NaN or infinite.
+        ArgumentError: If an argument is not accepted.
+        UnsupportedRunError: If a product was NaN or infinite.
 
     Example:
         >>> from lit_gelu.curvature.loss import MatrixOperator
@@ -197,11 +182,14 @@ def extreme_eigenvalues(
         (1.0, True, 3)
     """
     if which not in {"largest", "smallest", "both"}:
-        raise LossCurvatureError(f"which={which!r} is not accepted. Give 'largest', 'smallest' or 'both'.")
+        raise ArgumentError(f"which={which!r} is not accepted. Give 'largest', 'smallest' or 'both'.")
     if accuracy is not None and not accuracy > 0:
-        raise LossCurvatureError(f"accuracy={accuracy} is not accepted. Give a positive share of the value, or None.")
+        raise ArgumentError(f"accuracy={accuracy} is not accepted. Give a positive share of the value, or None.")
     numbers = {"largest": [-1], "smallest": [0], "both": [-1, 0]}[which]
-    run = _run(operator, start, steps, seed, event, max_memory_mb, numbers=numbers, accuracy=accuracy)
+    check_steps(steps, "steps")
+    enough = None if accuracy is None else partial(are_accurate, numbers=numbers, accuracy=accuracy)
+    first = start_vector(operator, start, seed, event)
+    run = lanczos(operator, first, min(steps, operator.size), enough, seed=seed, event=event)
     pairs = _pairs(run, numbers, tolerance, are_ends=True)
     return (pairs[0], pairs[1]) if which == "both" else pairs[0]
 
@@ -216,7 +204,6 @@ def top_eigenpairs(
     tolerance: float = 0.01,
     seed: int = 0,
     event: int = 0,
-    max_memory_mb: float | None = 4096.0,
 ) -> list[Eigenpair]:
     """Return several extreme eigenvalues of a symmetric matrix, from one Lanczos iteration.
 
@@ -230,15 +217,13 @@ def top_eigenpairs(
         tolerance: As in `extreme_eigenvalues`.
         seed: Of the random vectors.
         event: Counter that goes with the seed.
-        max_memory_mb: The budget for the ``steps + 5 + 2 count`` vectors that are kept, in MiB.
 
     Returns:
         The pairs; their vectors are orthonormal.
 
     Raises:
-        LossCurvatureError: If an argument is not accepted.
-        MemoryBudgetError: If the vectors exceed the budget.
-        NonFiniteCurvatureError: If a product was NaN or infinite.
+        ArgumentError: If an argument is not accepted.
+        UnsupportedRunError: If a product was NaN or infinite.
 
     Example:
         >>> from lit_gelu.curvature.loss import MatrixOperator
@@ -247,11 +232,12 @@ def top_eigenpairs(
         [-5.0, 1.0]
     """
     if not 1 <= count <= min(steps, operator.size):
-        raise LossCurvatureError(
+        raise ArgumentError(
             f"count={count} is not accepted with steps={steps} on a matrix of {operator.size} rows. Give a count from "
             "1 to the smaller of the two."
         )
-    run = _run(operator, start, steps, seed, event, max_memory_mb, extra=2 * count)
+    first = start_vector(operator, start, seed, event)
+    run = lanczos(operator, first, min(steps, operator.size), seed=seed, event=event)
     values = tridiagonal_eigen(run.alphas, run.betas)[0]
     order = {
         "largest": torch.argsort(values, descending=True),
@@ -259,33 +245,8 @@ def top_eigenpairs(
         "magnitude": torch.argsort(values.abs(), descending=True),
     }
     if which not in order:
-        raise LossCurvatureError(f"which={which!r} is not accepted. Give 'largest', 'smallest' or 'magnitude'.")
+        raise ArgumentError(f"which={which!r} is not accepted. Give 'largest', 'smallest' or 'magnitude'.")
     return _pairs(run, order[which][:count].tolist(), tolerance)
-
-
-def _run(
-    operator: LinearOperator,
-    start: Tensor | None,
-    steps: int,
-    seed: int,
-    event: int,
-    max_memory_mb: float | None,
-    *,
-    extra: int = 0,
-    numbers: Sequence[int] = (),
-    accuracy: float | None = None,
-) -> LanczosRun:
-    """Check the arguments and iterate."""
-    check_steps(steps, "steps")
-    steps = min(steps, operator.size)
-    check_memory(
-        steps + 5 + extra, operator.size, operator.dtype, max_memory_mb, "Take fewer steps or a larger budget."
-    )
-    first = start_vector(operator, start, seed, event)
-    if accuracy is None:
-        return lanczos(operator, first, steps, seed=seed, event=event)
-    enough = partial(are_accurate, numbers=numbers, accuracy=accuracy)
-    return lanczos_until(operator, first, steps, enough, seed=seed, event=event)
 
 
 def _pairs(run: LanczosRun, numbers: Sequence[int], tolerance: float, *, are_ends: bool = False) -> list[Eigenpair]:

@@ -1,15 +1,17 @@
-"""Calling a closure for its loss, and differentiating it once; nothing touches ``.grad``."""
+"""Calling a closure for its loss, differentiating it once, and what its graph says; nothing touches ``.grad``."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
 from torch import Tensor
+from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import Node
 
-from lit_gelu.curvature.errors import LossCurvatureError
 from lit_gelu.curvature.loss.layout import ParameterLayout
+from lit_gelu.errors import ArgumentError
 
 Closure = Callable[[], Tensor]
 """Computes the scalar loss, averaged over the samples of one batch, from the live parameters."""
@@ -19,6 +21,16 @@ Reduce = Callable[[Tensor], Tensor]
 
 Item = TypeVar("Item")
 
+REENTRANT = (
+    "The model uses activation checkpointing with use_reentrant=True, through which no gradient can be asked for but "
+    "by backward(). Use torch.utils.checkpoint.checkpoint(..., use_reentrant=False), in models of Hugging Face "
+    'gradient_checkpointing_enable({"use_reentrant": False}), or define curvature_loss(batch) without checkpointing.'
+)
+"""What to say of reentrant checkpoints."""
+
+Kinds = frozenset[type[Node]]
+"""The classes of a graph's nodes: few, where the nodes are thousands."""
+
 
 def evaluate_loss(closure: Closure) -> Tensor:
     """Call a closure with gradients enabled, whatever mode the caller is in."""
@@ -27,7 +39,7 @@ def evaluate_loss(closure: Closure) -> Tensor:
         if isinstance(loss, Tensor) and loss.numel() == 1 and loss.is_floating_point():
             return loss.reshape(())
     given = f"shape {tuple(loss.shape)} and {loss.dtype}" if isinstance(loss, Tensor) else repr(type(loss).__name__)
-    raise LossCurvatureError(
+    raise ArgumentError(
         f"The closure returned {given}. Accepted is a scalar loss: one real number in a tensor. Reduce it, e.g. by "
         "loss.mean()."
     )
@@ -41,72 +53,11 @@ def differentiate(loss: Tensor, layout: ParameterLayout, *, create_graph: bool =
         with without_autocast(layout):
             gradients = torch.autograd.grad(loss, tensors, create_graph=create_graph, allow_unused=True)
     if all(gradient is None for gradient in gradients):
-        raise LossCurvatureError(
+        raise ArgumentError(
             f"The loss does not depend on any of the {len(tensors)} parameters given, so it has no curvature along "
             "them. The closure must call the model that they belong to, without detach() or no_grad()."
         )
     return list(gradients)
-
-
-def loss_and_gradient(
-    closure: Closure | Sequence[Closure],
-    parameters: ParameterLayout,
-    *,
-    samples: int | Sequence[int] = 1,
-    reduce: Reduce | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Return the loss and its gradient over all samples of all batches and ranks.
-
-    With L_b the loss of batch b, averaged over its n_b samples: ``sum_b n_b L_b / sum_b n_b`` and its gradient.
-
-    Args:
-        closure: The loss of one batch, or one closure a batch.
-        parameters: Where the gradient's elements belong.
-        samples: How many samples each batch has.
-        reduce: Sums a flat tensor over ranks; called once.
-
-    Returns:
-        The loss, no dimensions, and the gradient, shape ``[size]``, both without graph.
-
-    Raises:
-        LossCurvatureError: If a closure returns no scalar, or the loss depends on no parameter.
-
-    Example:
-        >>> weight = torch.tensor([1.0, 2.0], requires_grad=True)
-        >>> loss, gradient = loss_and_gradient(lambda: weight.square().sum(), ParameterLayout({"weight": weight}))
-        >>> loss.item(), gradient.tolist()
-        (5.0, [2.0, 4.0])
-    """
-    closures, counts = batches_of(closure, samples)
-    mean = weighted_mean([loss_after_gradient(each, parameters) for each in closures], counts, reduce)
-    return mean[-1].clone(), mean[:-1]
-
-
-def mean_loss(
-    closure: Closure | Sequence[Closure], *, samples: int | Sequence[int] = 1, reduce: Reduce | None = None
-) -> Tensor:
-    """Return the loss over all samples of all batches and ranks, by forward passes only.
-
-    Args:
-        closure: The loss of one batch, or one closure a batch.
-        samples: How many samples each batch has.
-        reduce: Sums a flat tensor over ranks; called once.
-
-    Returns:
-        The loss, no dimensions; float64 if it is, else float32.
-
-    Raises:
-        LossCurvatureError: If a closure returns no scalar.
-    """
-    closures, counts = batches_of(closure, samples)
-    rows = []
-    for each in closures:
-        with torch.no_grad():
-            loss = each()
-        if not isinstance(loss, Tensor) or loss.numel() != 1:
-            evaluate_loss(lambda loss=loss: loss)  # type: ignore[misc]  # raises, and says why
-        rows.append(loss.reshape(1).to(torch.promote_types(loss.dtype, torch.float32)))
-    return weighted_mean(rows, counts, reduce)[0]
 
 
 def loss_after_gradient(closure: Closure, layout: ParameterLayout) -> Tensor:
@@ -121,7 +72,7 @@ def batches_of(batch: Item | Sequence[Item], samples: int | Sequence[int]) -> tu
     items: list[Item] = list(batch) if isinstance(batch, Sequence) else [batch]
     counts = [samples] * len(items) if isinstance(samples, int) else list(samples)
     if not items or len(items) != len(counts) or min(counts) < 1:
-        raise LossCurvatureError(
+        raise ArgumentError(
             f"{len(items)} batches came with samples={samples!r}. Accepted is a positive number of samples for each of "
             "at least one batch: by these the batches are weighted."
         )
@@ -159,3 +110,37 @@ def without_autocast(layout: ParameterLayout) -> Iterator[None]:
     """Switch autocast off: passes back run in the types that the pass forward chose."""
     with torch.autocast(layout.device.type, enabled=False):
         yield
+
+
+def kinds_of(*tensors: Tensor | None) -> Kinds:
+    """Return of which classes the nodes are in the graph that computed some tensors."""
+    seen: set[Node] = set()
+    level = {tensor.grad_fn for tensor in tensors if tensor is not None and tensor.grad_fn is not None}
+    while level:  # breadth first, so that sets do the work: half the time of one node after the other
+        seen |= level
+        following = {node for known in level for node, _ in known.next_functions if node is not None}
+        level = following - seen
+    return frozenset(map(type, seen))
+
+
+def has_custom_function(kinds: Iterable[type[Node]]) -> bool:
+    """Return whether there is a function whose pass back is written in Python, among what `kinds_of` returned."""
+    # Such a pass back may compute its result out of sight of autograd; then a second derivative lacks its share, and
+    # nothing says so.
+    return any(issubclass(kind, BackwardCFunction) for kind in kinds)
+
+
+def check_differentiable(kinds: Iterable[type[Node]]) -> None:
+    """Refuse a graph that ends in a pass back marked as differentiable once."""
+    # torch.autograd.grad raises only if the inputs lie behind such a node; it never does, so their share would be
+    # zero.
+    if any(kind.__name__.endswith("Error") for kind in kinds):
+        raise RuntimeError("a custom function's pass back is marked with @once_differentiable")
+
+
+def check_checkpoints(kinds: Iterable[type[Node]]) -> None:
+    """Refuse a graph with reentrant activation checkpoints."""
+    # Parameters inside of one are not in the graph. torch.autograd.grad raises if it has to go through such a
+    # checkpoint to reach others; if it has not, as behind the first layer, the share of those inside would be zero.
+    if any(kind.__name__ == "CheckpointFunctionBackward" for kind in kinds):
+        raise ArgumentError(REENTRANT)

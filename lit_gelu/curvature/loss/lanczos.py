@@ -6,17 +6,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lit_gelu.curvature.errors import LossCurvatureError, NonFiniteCurvatureError
-from lit_gelu.curvature.loss.linear_operator import LinearOperator, agreed_on
-from lit_gelu.curvature.loss.vectors import normal
+from lit_gelu.curvature.loss.linear_operator import LinearOperator, agreed_on, normal
+from lit_gelu.errors import ArgumentError, UnsupportedRunError
 
 
 @dataclass(frozen=True, eq=False)
 class LanczosRun:
     """The tridiagonal matrix of a Lanczos iteration, and the basis it is expressed in."""
 
-    alphas: Tensor  # its diagonal, shape ``[steps]``, on the device
-    betas: Tensor  # its off-diagonal, and last the length of what remains, shape ``[steps]``, on the device
+    alphas: Tensor  # its diagonal, shape ``[steps]``, float64 on the host
+    betas: Tensor  # its off-diagonal, and last the length of what remains, of the same kind
     # Orthonormal vectors, ``steps + 1`` of shape ``[size]``; the last one is what remains, normalised.
     basis: Sequence[Tensor]
 
@@ -29,63 +28,27 @@ class LanczosRun:
 
 
 def lanczos(
-    operator: LinearOperator, start: Tensor, steps: int, *, seed: int = 0, event: int = 0, basis: Tensor | None = None
-) -> LanczosRun:
-    """Run exactly ``steps`` steps of Lanczos iteration, a product each, without a look from the host."""
-    # start: any length, zero stands for a random vector; basis: storage [steps + 1, size] to use.
-    #
-    # Each new vector is orthogonalised twice against all before it. Where these span an invariant subspace, so that
-    # nothing remains, the iteration goes on with a random vector orthogonal to them, uncoupled (``beta = 0``): every
-    # step is spent on something new, and copies of a multiple eigenvalue are found.
-    #
-    # Source: Golub and Van Loan 2013, "Matrix Computations", 4th edition, section 10.3.
-    if basis is None:
-        basis = torch.empty(steps + 1, operator.size, dtype=operator.dtype, device=operator.device)
-    alphas, betas = torch.empty(2, steps, dtype=operator.dtype, device=operator.device)
-    start = start.to(basis)
-    length = start.norm()
-    fresh = random_start(operator, seed, event, steps)
-    first = torch.where(length > 0, start, fresh[: operator.size])
-    torch.div(first, first.norm(), out=basis[0])
-    rounding = 100 * torch.finfo(operator.dtype).eps
-    scale = alphas.new_zeros(())
-    for step in range(steps):
-        known = basis[: step + 1]
-        rest = operator(basis[step]).to(basis)
-        share = known @ rest
-        rest = torch.addmv(rest, known.T, share, alpha=-1)
-        length = rest.norm()
-        scale = torch.maximum(scale, torch.maximum(share[step].abs(), length))
-        ended = length <= rounding * scale
-        spare = fresh[step + 1 : step + 1 + operator.size]  # shifted, it is another random vector, at no draw
-        rest = torch.where(ended, spare, rest)
-        correction = known @ rest
-        rest = torch.addmv(rest, known.T, correction, alpha=-1)
-        length = rest.norm()
-        alphas[step] = share[step] + torch.where(ended, 0, correction[step])
-        betas[step] = torch.where(ended, 0, length)
-        torch.div(rest, torch.where(length > 0, length, 1), out=basis[step + 1])
-    return LanczosRun(alphas, betas, basis.unbind())
-
-
-def lanczos_until(
     operator: LinearOperator,
     start: Tensor,
     steps: int,
-    enough: Callable[[Tensor, Tensor], bool],
+    enough: Callable[[Tensor, Tensor], bool] | None = None,
     *,
     seed: int = 0,
     event: int = 0,
 ) -> LanczosRun:
-    """Run Lanczos iteration, at most ``steps`` steps, until ``enough(alphas, betas)``: float64, on the host."""
-    # As `lanczos`, but the host looks at three numbers after each product. Having seen them, it leaves out the second
-    # orthogonalisation where the first took away less than it left, so that rounding was not amplified, and draws
-    # random vectors only where they are needed. Memory for the basis is asked for one vector at a time: for a few
-    # millions of parameters the C library has it at hand from the last time then, while of one large block every page
-    # is new, which takes as long as half a product.
+    """Run ``steps`` steps of Lanczos iteration, a product each, or fewer, until ``enough(alphas, betas)``."""
+    # start: any length, zero stands for a random vector; alphas and betas are float64 on the host, which looks at three
+    # numbers after each product. Each new vector is orthogonalised against all before it, a second time where the first
+    # took away more than it left, so that rounding was amplified. Where they span an invariant subspace, and nothing
+    # remains, the iteration goes on with a random vector orthogonal to them, uncoupled (``beta = 0``): every step is
+    # spent on something new, and copies of a multiple eigenvalue are found.
     #
-    # Source: Daniel, Gragg, Kaufman and Stewart 1976, "Reorthogonalization and stable algorithms for updating the
-    # Gram-Schmidt QR factorization", Mathematics of Computation 30(136), for the criterion.
+    # Memory for the basis is asked for one vector at a time: for a few millions of parameters the C library has it at
+    # hand from the last time then, while of one large block every page is new.
+    #
+    # Source: Golub and Van Loan 2013, "Matrix Computations", 4th edition, section 10.3; Daniel, Gragg, Kaufman and
+    # Stewart 1976, "Reorthogonalization and stable algorithms for updating the Gram-Schmidt QR factorization",
+    # Mathematics of Computation 30(136), for the criterion.
     agreed = agreed_on(operator)
     unit = torch.finfo(operator.dtype).eps
     first = start.to(operator.device, operator.dtype)
@@ -110,7 +73,7 @@ def lanczos_until(
             alpha += 0.0 if ended else correction
         coefficients[:, step] = torch.tensor([alpha, 0.0 if ended else length], dtype=torch.float64)
         basis.append(rest.div_(length) if length > 0 else rest)
-        if enough(*coefficients[:, : step + 1]):
+        if enough is not None and enough(*coefficients[:, : step + 1]):
             break
     alphas, betas = coefficients[:, : step + 1]
     return LanczosRun(alphas, betas, basis)
@@ -129,7 +92,7 @@ def tridiagonal_eigen(alphas: Tensor, betas: Tensor) -> tuple[Tensor, Tensor]:
     """Diagonalise matrices by diagonals and off-diagonals ``[..., steps]``, in float64 on the host; values rise."""
     alphas, betas = torch.stack([alphas, betas]).cpu().double()
     if not (alphas.isfinite().all() and betas.isfinite().all()):
-        raise NonFiniteCurvatureError(
+        raise UnsupportedRunError(
             "A product with the matrix was NaN or infinite, so its spectrum is not known. Look at the loss and at the "
             "types of the parameters: 16-bit second derivatives overflow easily."
         )
@@ -141,9 +104,27 @@ def tridiagonal_eigen(alphas: Tensor, betas: Tensor) -> tuple[Tensor, Tensor]:
 def check_steps(steps: int, name: str) -> None:
     """Refuse a count below 1."""
     if steps < 1:
-        raise LossCurvatureError(f"{name}={steps} is not accepted. Give a positive number.")
+        raise ArgumentError(f"{name}={steps} is not accepted. Give a positive number.")
 
 
-def random_start(operator: LinearOperator, seed: int, event: int, extra: int = 0, number: int = 0) -> Tensor:
-    """Return a random vector to start from, longer than the matrix's by ``extra`` elements."""
-    return normal(operator.size + extra, seed, event, number, dtype=operator.dtype, device=operator.device)
+def random_start(operator: LinearOperator, seed: int, event: int, number: int = 0) -> Tensor:
+    """Return a random vector to start from."""
+    return normal(operator.size, seed, event, number, dtype=operator.dtype, device=operator.device)
+
+
+def start_vector(operator: LinearOperator, start: Tensor | None, seed: int, event: int) -> Tensor:
+    """Return the vector ``[size]`` to start from: the one given, the sum of several directions, or a random one."""
+    if start is None:
+        return random_start(operator, seed, event)
+    if start.dim() not in {1, 2} or start.shape[-1] != operator.size:
+        raise ArgumentError(
+            f"start has the shape {tuple(start.shape)}. Accepted is [{operator.size}], or [k, {operator.size}] for "
+            "several directions to start from."
+        )
+    rows = start.detach().reshape(-1, operator.size).to(operator.device, operator.dtype)
+    lengths = rows.norm(dim=1, keepdim=True)
+    units = torch.div(rows, torch.where(lengths > 0, lengths, 1))
+    total, agreed = units[0].clone(), agreed_on(operator)
+    for unit in units[1:]:  # an eigenvector has either sign: what they share shall not cancel
+        total.add_(unit * torch.where(agreed(unit.dot(total).reshape(1)) < 0, -1, 1))
+    return total

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from lit_gelu.curvature.errors import LossCurvatureError
+from lit_gelu.errors import ArgumentError
 
 
 class ParameterLayout:
@@ -25,7 +25,7 @@ class ParameterLayout:
         device: Of a vector: that of the first parameter.
 
     Raises:
-        LossCurvatureError: If no parameter requires a gradient, or one is complex.
+        ArgumentError: If no parameter requires a gradient, or one is complex.
 
     Example:
         >>> layout = ParameterLayout(dict(torch.nn.Linear(3, 2).named_parameters()))
@@ -87,7 +87,7 @@ class ParameterLayout:
     def check(self, vector: Tensor, name: str) -> Tensor:
         """Return a vector in the layout's type, on its device; one of another shape is refused under the name given."""
         if vector.shape != (self.size,):
-            raise LossCurvatureError(
+            raise ArgumentError(
                 f"{name} has the shape {tuple(vector.shape)}. Accepted is one flat vector of the {self.size} "
                 "parameters that require a gradient; ParameterLayout.flatten makes one."
             )
@@ -167,19 +167,19 @@ def module_layout(slices: Mapping[str, slice]) -> dict[str, tuple[slice, ...]]:
 def _check_parameters(given: Mapping[str, Tensor], used: Mapping[str, Tensor]) -> None:
     """Refuse what no flat vector of real numbers can be made of."""
     if not used:
-        raise LossCurvatureError(
+        raise ArgumentError(
             f"None of the {len(given)} parameters requires a gradient, so the loss has no curvature along them. "
             "Give the parameters that are trained, e.g. dict(module.named_parameters())."
         )
     for name, tensor in used.items():
         if not tensor.is_floating_point():
-            raise LossCurvatureError(
+            raise ArgumentError(
                 f"Parameter {name!r} is {tensor.dtype}. Accepted are real floating-point parameters; leave it out."
             )
         if hasattr(tensor, "device_mesh"):
-            raise LossCurvatureError(
+            raise ArgumentError(
                 f"Parameter {name!r} is sharded over devices (DTensor), so no rank has the whole vector. Gather the "
-                "parameters first, or measure along the update with directional_curvature before sharding."
+                "parameters first, or measure on one device."
             )
 
 

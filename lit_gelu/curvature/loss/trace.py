@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 
 from lit_gelu.curvature.activation.statistics import accumulation_dtype
-from lit_gelu.curvature.errors import LossCurvatureError, NonFiniteCurvatureError
 from lit_gelu.curvature.loss.eigenpairs import Eigenpair
-from lit_gelu.curvature.loss.linear_operator import LinearOperator, agreed_on
-from lit_gelu.curvature.loss.vectors import check_memory, rademacher
+from lit_gelu.curvature.loss.linear_operator import LinearOperator, agreed_on, rademacher
 from lit_gelu.display import Displayed, HtmlTable
+from lit_gelu.errors import ArgumentError, UnsupportedRunError
 
 Stretches = slice | Sequence[slice]
 _ORTHONORMALITY = 0.01
@@ -29,8 +28,7 @@ class TraceEstimate(Displayed):
         frobenius_norm: The root of the sum of the squared eigenvalues.
         by_layer: The trace of each layer's diagonal block; they add up to ``trace``. Empty without a layout.
         standard_error_by_layer: The standard error of each.
-        probes: How many random vectors were used.
-        products: How many products with the matrix.
+        probes: How many random vectors were used, a product each.
     """
 
     trace: float
@@ -39,7 +37,6 @@ class TraceEstimate(Displayed):
     by_layer: dict[str, float]
     standard_error_by_layer: dict[str, float]
     probes: int
-    products: int
 
     def _summary(self) -> str:
         size = f"frobenius_norm {self.frobenius_norm:.6g}"
@@ -57,11 +54,10 @@ def hutchinson_trace(
     *,
     seed: int,
     event: int = 0,
-    deflate: Sequence[Eigenpair] | Tensor | None = None,
+    deflate: Sequence[Eigenpair] = (),
     layout: Mapping[str, Stretches] | None = None,
     accuracy: float | None = None,
     most: int | None = None,
-    max_memory_mb: float | None = 4096.0,
 ) -> TraceEstimate:
     """Estimate the trace of a symmetric matrix H from products with random vectors.
 
@@ -71,8 +67,7 @@ def hutchinson_trace(
 
     With orthonormal rows Q to ``deflate`` and ``P = I - Q'Q``, ``tr H = sum_i q_i'Hq_i + tr PHP``: the first part is
     computed, the second estimated from ``v = P g``, without what the eigenvectors in Q add to the variance. Pairs of a
-    Lanczos iteration on the same matrix bring their ``H q_i`` along, so they cost no product; unbiased for any Q that
-    does not depend on the probes.
+    Lanczos iteration on the same matrix bring their ``H q_i`` along, so they cost no product.
 
     Up to about 20 products this beats Hutch++, which spends a third of them on Q and another on its exact part.
 
@@ -85,21 +80,19 @@ def hutchinson_trace(
         probes: How many random vectors, at least 2, or there is no standard error.
         seed: Of the run.
         event: Which measurement; seed, event and the probe's number determine a probe.
-        deflate: Eigenpairs of one iteration, or any vectors ``[k, size]``, which cost a product each.
+        deflate: Eigenpairs of one iteration.
         layout: The stretches of a vector that make each layer, e.g. ``operator.layout`` or `module_layout` of it.
             Together they must cover all of it, once.
         accuracy: More probes are taken until the standard error is at most this share of the trace, as both are
             estimated. ``None``: exactly ``probes`` are, and the host does not look before the end.
         most: How many probes at most; ``None`` for ``probes``.
-        max_memory_mb: The budget for the vectors that are kept (4, and 3 for each that is deflated), in MiB.
 
     Returns:
         The estimates; the host looks at the end, and with ``accuracy`` each time as many probes as before were taken.
 
     Raises:
-        LossCurvatureError: If an argument is not accepted.
-        MemoryBudgetError: If the vectors exceed the budget.
-        NonFiniteCurvatureError: If a product was NaN or infinite.
+        ArgumentError: If an argument is not accepted.
+        UnsupportedRunError: If a product was NaN or infinite.
 
     Example:
         >>> from lit_gelu.curvature.loss.linear_operator import MatrixOperator
@@ -108,12 +101,14 @@ def hutchinson_trace(
         (-1.0, 0.0, 21.0)
     """
     if probes < 2:
-        raise LossCurvatureError(f"probes={probes} is not accepted. Give at least 2: one has no standard error.")
+        raise ArgumentError(f"probes={probes} is not accepted. Give at least 2: one has no standard error.")
     most = probes if most is None or accuracy is None else max(probes, most)
     groups = _groups(layout, operator.size)
-    known = 0 if deflate is None else len(deflate)
-    check_memory(4 + 3 * known, operator.size, operator.dtype, max_memory_mb, "Deflate fewer vectors.")
-    basis, images, products = _deflation(operator, deflate)
+    basis = images = torch.zeros(0, operator.size, dtype=operator.dtype, device=operator.device)
+    if deflate:
+        basis, images = (
+            torch.stack([getattr(pair, name).to(basis) for pair in deflate]) for name in ("vector", "image")
+        )
     rows, agreed = [_exact_row(basis, images, groups)], agreed_on(operator)
     while True:
         for number in range(len(rows) - 1, probes):
@@ -128,23 +123,20 @@ def hutchinson_trace(
             break
         probes = min(probes + more, most)
     gram = basis @ basis.T - torch.eye(len(basis), dtype=basis.dtype, device=basis.device)
-    rows.append(torch.full_like(rows[0], 0).add_(gram.abs().max() if known else 0))
+    rows.append(torch.full_like(rows[0], 0).add_(gram.abs().max() if deflate else 0))
     table = torch.stack(rows).cpu().double()
-    return _estimate(table, list(groups) if layout is not None else [], probes, products + probes)
+    return _estimate(table, list(groups) if layout is not None else [], probes)
 
 
-def _estimate(table: Tensor, names: list[str], probes: int, products: int) -> TraceEstimate:
+def _estimate(table: Tensor, names: list[str], probes: int) -> TraceEstimate:
     """Turn the sums on the host into estimates: first row what is exact, then one a probe, last the lack of order."""
     if not table.isfinite().all():
-        raise NonFiniteCurvatureError(
+        raise UnsupportedRunError(
             "A product with the matrix was NaN or infinite, so its trace is not known. Look at the loss and at the "
             "types of the parameters: 16-bit second derivatives overflow easily."
         )
     if table[-1, 0] > _ORTHONORMALITY:
-        raise LossCurvatureError(
-            "The eigenvectors to deflate are not orthonormal. Give the pairs of one Lanczos iteration, or their "
-            "vectors as a tensor [k, size], which is orthonormalised."
-        )
+        raise ArgumentError("The eigenvectors to deflate are not orthonormal. Give the pairs of one Lanczos iteration.")
     exact, sampled = table[0], table[1:-1]
     values = (exact[:-1] + sampled[:, :-1].mean(0)).tolist()
     errors = (sampled[:, :-1].std(0) / math.sqrt(probes)).tolist()
@@ -152,7 +144,7 @@ def _estimate(table: Tensor, names: list[str], probes: int, products: int) -> Tr
     norm = float((exact[-1] + sampled[:, -1].mean()).sqrt())
     by_layer = dict(zip(names, values, strict=True)) if names else {}
     error_by_layer = dict(zip(names, errors, strict=True)) if names else {}
-    return TraceEstimate(sum(values), total_error, norm, by_layer, error_by_layer, probes, products)
+    return TraceEstimate(sum(values), total_error, norm, by_layer, error_by_layer, probes)
 
 
 def _trace_and_error(rows: Sequence[Tensor]) -> Tensor:
@@ -181,27 +173,11 @@ def _groups(layout: Mapping[str, Stretches] | None, size: int) -> dict[str, list
             break
         end = part.stop
     if end != size or any(part.step not in {None, 1} for parts in groups.values() for part in parts):
-        raise LossCurvatureError(
+        raise ArgumentError(
             f"The stretches of the layout do not cover the {size} elements once each: element {end} is left out or "
             "doubled. Give operator.layout, or module_layout(operator.layout)."
         )
     return groups
-
-
-def _deflation(operator: LinearOperator, deflate: Sequence[Eigenpair] | Tensor | None) -> tuple[Tensor, Tensor, int]:
-    """Return orthonormal rows, their products with the matrix, and how many products that took."""
-    none = torch.zeros(0, operator.size, dtype=operator.dtype, device=operator.device)
-    if deflate is None or len(deflate) == 0:
-        return none, none, 0
-    if isinstance(deflate, Tensor):
-        if deflate.dim() != 2 or deflate.shape[1] != operator.size:
-            raise LossCurvatureError(
-                f"deflate has the shape {tuple(deflate.shape)}. Accepted is [k, {operator.size}], a row a vector."
-            )
-        basis = torch.linalg.qr(deflate.detach().to(none).T)[0].T.contiguous()
-        return basis, torch.stack([operator(row) for row in basis]), len(basis)
-    basis, images = (torch.stack([getattr(pair, name).to(none) for pair in deflate]) for name in ("vector", "image"))
-    return basis, images, 0
 
 
 def _exact_row(basis: Tensor, images: Tensor, groups: Mapping[str, list[slice]]) -> Tensor:

@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequenc
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from lit_gelu.curvature.errors import LossCurvatureError
+from lit_gelu.errors import ArgumentError
 
 FEW = 4
 """As many tensors in a list, or fewer, can be the fields of a batch: image, depth, mask, target."""
@@ -139,13 +138,6 @@ def take_examples(batch: Any, count: int) -> Any:
     return _changed_by_example(batch, lambda piece: piece[:count])
 
 
-def repeat_examples(batch: Any, times: int = 2) -> Any:
-    """Return a batch in which all that `take_examples` would cut comes several times, one after the other."""
-    return _changed_by_example(
-        batch, lambda piece: torch.cat([piece] * times) if isinstance(piece, Tensor) else piece * times
-    )
-
-
 def _changed_by_example(batch: Any, change: Callable[[Any], Any]) -> Any:
     """Return a batch in which every piece is changed that has something for each example."""
     whole = _countable(batch)
@@ -191,11 +183,11 @@ def clone_batch(batch: Any) -> Any:
 def check_part(fraction: float | None, samples: int | None) -> None:
     """Refuse a share out of range, a number below 1, and both at once."""
     if fraction is not None and samples is not None:
-        raise LossCurvatureError(f"{fraction=}, {samples=}: give one of the two, or none for whole batches.")
+        raise ArgumentError(f"{fraction=}, {samples=}: give one of the two, or none for whole batches.")
     if fraction is not None and not 0 < fraction <= 1:
-        raise LossCurvatureError(f"{fraction=} is not accepted. Give a share of the batch, above 0 and up to 1.")
+        raise ArgumentError(f"{fraction=} is not accepted. Give a share of the batch, above 0 and up to 1.")
     if samples is not None and (isinstance(samples, bool) or not isinstance(samples, int) or samples < 1):
-        raise LossCurvatureError(f"{samples=} is not accepted. Give a positive number of examples.")
+        raise ArgumentError(f"{samples=} is not accepted. Give a positive number of examples.")
 
 
 def _countable(batch: Any) -> int:
@@ -204,7 +196,7 @@ def _countable(batch: Any) -> int:
     packed = any(isinstance(leaf, PackedSequence) for leaf in leaves(batch))
     if whole is None or packed:
         kind = PackedSequence if packed else type(batch)
-        raise LossCurvatureError(
+        raise ArgumentError(
             f"No part can be taken of a batch of type {kind.__name__}: its examples cannot be told. Accepted are "
             "tensors in tuples, lists, mappings and dataclasses. Give fraction=None, which takes the whole batch."
         )

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from lit_gelu.curvature.errors import LossCurvatureError
 from lit_gelu.curvature.probe.examples import take_examples
+from lit_gelu.errors import ArgumentError
 from lit_gelu.sandbox import evaluation_sandbox, isolated_random_state
 
 ROWS = 2
@@ -68,7 +68,7 @@ def _candidates(batch: Any, model: nn.Module) -> Iterator[Any]:
         return
     try:
         rows = take_examples(nested, ROWS)
-    except LossCurvatureError:  # it has no tensors, or packed ones
+    except ArgumentError:  # it has no tensors, or packed ones
         return
     if _required(model) == 1:
         yield (rows,)

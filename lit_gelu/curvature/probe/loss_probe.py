@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lit_gelu.curvature.errors import LossCurvatureError
-from lit_gelu.curvature.loss.graph_walk import REENTRANT, check_checkpoints, kinds_of
+from lit_gelu.curvature.loss.evaluation import REENTRANT, check_checkpoints, kinds_of
 from lit_gelu.curvature.probe.examples import check_part, clone_batch, copy_containers, count_examples, part_of
 from lit_gelu.curvature.probe.state import Contents, ModuleState, seed_random_state
 from lit_gelu.curvature.probe.training_loss import logging_modules, loss_function, muted
 from lit_gelu.curvature.probe.writes import WriteGuard
+from lit_gelu.errors import ArgumentError
 from lit_gelu.sandbox import as_written, evaluation_mode, isolated_generators, side_pass
 from lit_gelu.surgery.sites import without_wrappers
 
@@ -105,7 +105,7 @@ class LossProbe:
         calls: How many times a closure was called.
 
     Raises:
-        LossCurvatureError: If an argument is not accepted, or the module's loss cannot be computed on the side.
+        ArgumentError: If an argument is not accepted, or the module's loss cannot be computed on the side.
 
     Example:
         >>> from lightning.pytorch import LightningModule
@@ -170,6 +170,8 @@ class LossProbe:
             # Not for a pass forward only: checkpointed activations are computed a second time in the pass back.
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))
             stack.enter_context(as_written())  # what is compiled has no double backward
+            if any(isinstance(part, nn.RNNBase) for part in state.modules):
+                stack.enter_context(torch.backends.cudnn.flags(enabled=False))  # nor have recurrent nets of cuDNN
             if self.mode == "eval":
                 stack.enter_context(evaluation_mode(self.module))
             self._state, self._guard, self._logging = state, guard, logging_modules(state.modules)
@@ -190,14 +192,12 @@ class LossProbe:
     def _loss(self, number: int) -> Tensor:
         """Return the mean loss of one batch."""
         if self._state is None or self._guard is None:
-            raise LossCurvatureError(
-                "A closure of a LossProbe was called outside of its context. Use it inside `with`."
-            )
+            raise ArgumentError("A closure of a LossProbe was called outside of its context. Use it inside `with`.")
         self.calls += 1
         self._state.rewind()
         seed_random_state(self._seed + number, self._state.devices)
         precision = self._precision or partial(_without_autocast, self._state.devices)
-        with muted(self._logging), precision(), self._guard.call(number):
+        with muted(self._logging), precision(), self._guard.call():
             loss = self._loss_of(self._inputs[number].fresh(), self._first_batch_idx + number)
         if loss.requires_grad and number not in self._differentiable:
             check_checkpoints(kinds_of(loss))
@@ -220,23 +220,23 @@ def _rephrased_errors() -> Iterator[None]:
         yield
     except RuntimeError as error:
         if "compatible with .grad()" in str(error):  # the end of the sentence in every release of torch
-            raise LossCurvatureError(REENTRANT) from error
+            raise ArgumentError(REENTRANT) from error
         raise
 
 
 def _check(mode: str, batches: Sequence[Any]) -> None:
     """Refuse an unknown mode, and no batch."""
     if mode not in {"train", "eval"}:
-        raise LossCurvatureError(f"{mode=} is not accepted. Give 'train' or 'eval'.")
+        raise ArgumentError(f"{mode=} is not accepted. Give 'train' or 'eval'.")
     if not isinstance(batches, Sequence) or not batches:
-        raise LossCurvatureError(f"{batches=} is not accepted. Give a list with at least one batch.")
+        raise ArgumentError(f"{batches=} is not accepted. Give a list with at least one batch.")
 
 
 def _examples(batch: Any, count: Callable[[Any], int] | None) -> int:
     """Return the number of examples of a batch, which must be known."""
     examples = count_examples(batch) if count is None else count(batch)
     if examples is None or examples < 1:
-        raise LossCurvatureError(
+        raise ArgumentError(
             f"A batch of type {type(batch).__name__} has {examples} examples, as far as can be told. Give count=, a "
             "function from a batch to its number of examples: batches and ranks are weighted by it."
         )

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from lit_gelu.curvature.errors import LossCurvatureError, NoLossError
+from lit_gelu.errors import ArgumentError, UnsupportedRunError
 
 HOOK = "curvature_loss"
 """A method of the module, from a batch to its scalar loss; it takes the place of ``training_step`` in a probe."""
@@ -28,15 +28,15 @@ def loss_function(module: nn.Module) -> LossFunction:
     remedy = f"Define {HOOK}(self, batch) on it: it returns the scalar loss and does nothing else."
     step = getattr(module, "training_step", None)
     if not callable(step):
-        raise LossCurvatureError(f"{name} has neither {HOOK} nor training_step. {remedy}")
+        raise ArgumentError(f"{name} has neither {HOOK} nor training_step. {remedy}")
     if not getattr(module, "automatic_optimization", True):
-        raise LossCurvatureError(
+        raise ArgumentError(
             f"{name} optimises by hand (automatic_optimization=False): its training_step would take optimizer steps in "
             f"the probe, and no one tensor in it is the loss. {remedy}"
         )
     parameters = inspect.signature(step).parameters
     if "dataloader_iter" in parameters:
-        raise LossCurvatureError(f"{name}.training_step takes dataloader_iter: it would eat training batches. {remedy}")
+        raise ArgumentError(f"{name}.training_step takes dataloader_iter: it would eat training batches. {remedy}")
     if _takes_batch_idx(parameters):
         return lambda batch, batch_idx: _loss_from(step(batch, batch_idx), f"{name}.training_step")
     return lambda batch, _: _loss_from(step(batch), f"{name}.training_step")
@@ -89,7 +89,7 @@ def _loss_from(output: Any, source: str) -> Tensor:
     """Return the loss in what a training step returned."""
     loss = output.get("loss") if isinstance(output, Mapping) else output
     if not isinstance(loss, Tensor):
-        raise (NoLossError if output is None else LossCurvatureError)(
+        raise (UnsupportedRunError if output is None else ArgumentError)(
             f"{source} returned {type(output).__name__} without a loss for the probe's batch. Accepted is a tensor, or "
             "a dict with the key 'loss'; for a batch that is skipped, choose another as probe."
         )
@@ -120,17 +120,17 @@ class ParsedLoss:
         found = [call for call, result in calls.made if result is loss]
         if len(found) != 1:
             names = ", ".join(call[0].__name__ for call, _ in calls.made) or "none"
-            raise LossCurvatureError(
+            raise ArgumentError(
                 f"The loss does not part into outputs and a loss of outputs: {names} of its loss functions was called, "
                 f"and its value is not the loss itself. {_REMEDY}"
             )
         func, args, kwargs = found[0]
         outputs, rest = (args[0], args[1:]) if args else (kwargs["input"], ())
         if not isinstance(outputs, Tensor):
-            raise LossCurvatureError(f"{func.__name__} was given {type(outputs).__name__} as outputs. {_REMEDY}")
+            raise ArgumentError(f"{func.__name__} was given {type(outputs).__name__} as outputs. {_REMEDY}")
         options = {name: value for name, value in kwargs.items() if name != "input"}
         if any(isinstance(value, Tensor) and value.requires_grad for value in (*rest, *options.values())):
-            raise LossCurvatureError(
+            raise ArgumentError(
                 f"{func.__name__} was given targets or weights that depend on parameters, and the Gauss-Newton matrix "
                 "is that of the outputs alone. Detach them if they are meant as constants, or use operator='hessian'."
             )
@@ -140,7 +140,7 @@ class ParsedLoss:
     def loss(self, outputs: Tensor) -> Tensor:
         """Return the scalar loss of outputs, on the same targets."""
         if self._loss_of is None:
-            raise LossCurvatureError("There is no loss of outputs before outputs were computed. Compute them first.")
+            raise ArgumentError("There is no loss of outputs before outputs were computed. Compute them first.")
         return self._loss_of(outputs)
 
 

@@ -116,7 +116,7 @@ def test_learnable_and_stochastic_are_said():
 
 
 def test_info_of_something_never_registered_is_refused():
-    with pytest.raises(ActivationSpecError, match="never registered"):
+    with pytest.raises(ActivationSpecError):
         activations.info(torch.nn.Softsign())
 
 

@@ -16,7 +16,6 @@ from callback_helpers import (
 )
 from dispatched import Operations
 from lightning.pytorch import Callback
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from monitor_helpers import SITES, History, agrees, fit, logged_rows
 from torch import nn
 from torch.utils.data import DataLoader
@@ -68,23 +67,6 @@ def test_logged_at_lightnings_own_steps(tmp_path):
     assert not missing
 
 
-def test_the_trainers_logging_interval_does_not_drop_figures(tmp_path):
-    fit(tmp_path, ActivationCurvatureMonitor(every_n_steps=3), log_every_n_steps=4)
-    assert [row["step"] for row in logged_rows(tmp_path) if row["curvature/net.1/mean"]] == ["2", "5"]
-
-
-def test_several_loggers_get_the_same_figures(tmp_path):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    loggers = [CSVLogger(tmp_path, name="logs", version="0"), TensorBoardLogger(tmp_path, name="board", version="0")]
-    fit(tmp_path, ActivationCurvatureMonitor(every_n_steps=4), logger=loggers)
-    board = EventAccumulator(str(tmp_path / "board" / "0")).Reload()
-    rows = [row for row in logged_rows(tmp_path) if row["curvature/net.5/mean_gate"]]
-    events = board.Scalars("curvature/net.5/mean_gate")
-    assert [event.step for event in events] == [int(row["step"]) for row in rows] == [3, 7]
-    assert [event.value for event in events] == pytest.approx([float(row["curvature/net.5/mean_gate"]) for row in rows])
-
-
 @pytest.mark.parametrize("sample_rows", [4, None])
 def test_an_event_reads_no_scalars(tmp_path, sample_rows):
     class Counted(ActivationCurvatureMonitor):
@@ -109,7 +91,6 @@ def training_trace(folder, *callbacks, **options):
     return [*model.state_dict().values(), *state, torch.tensor(model.losses), torch.get_rng_state()]
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize("sample_rows", [3, None])
 @pytest.mark.parametrize("options", [{}, {"accumulate_grad_batches": 3}, {"precision": "bf16-mixed"}])
 def test_training_is_bitwise_the_same_with_the_monitor(tmp_path, sample_rows, options):
@@ -146,29 +127,6 @@ def test_accumulation_measures_the_first_micro_batch_of_the_step(tmp_path):
     assert [row["step"] for row in logged_rows(tmp_path) if row["curvature/net.1/mean"]] == ["1"]
 
 
-def test_validation_and_sanity_checks_are_not_measured(tmp_path):
-    class Shifted(SmallNet):
-        def validation_step(self, batch, batch_idx):
-            self(batch[0] + 1000)
-
-    monitor = ActivationCurvatureMonitor(every_n_steps=1, sample_rows=None)
-    trainer = quiet_trainer(tmp_path, monitor, num_sanity_val_steps=1, val_check_interval=2)
-    trainer.fit(Shifted(), loader(), loader())
-    assert abs(monitor.latest["net.1"]["mean"]) < 10
-
-
-def test_a_module_called_twice_counts_twice(tmp_path):
-    class Twice(SmallNet):
-        def forward(self, x):
-            return self.net(x) + self.net(2 * x)
-
-    monitor, keeper = ActivationCurvatureMonitor(every_n_steps=1, sample_rows=None), InputKeeper()
-    fit(tmp_path, keeper, monitor, model=Twice(), max_epochs=1)
-    calls = keeper.inputs[3]["net.1"]
-    assert len(calls) == 2
-    assert agrees(monitor.latest["net.1"], activation_statistics("relu", torch.cat(calls)))
-
-
 def test_checkpointed_activations_count_once(tmp_path):
     class Checkpointed(SmallNet):
         def forward(self, x):
@@ -202,17 +160,6 @@ def test_manual_optimization_with_two_backward_passes_is_seen_whole(tmp_path):
     calls = list(keeper.inputs.values())[-1]["net.1"]
     assert len(calls) == 2
     assert agrees(monitor.latest["net.1"], activation_statistics("relu", torch.cat(calls)))
-
-
-def test_a_step_that_the_module_skips_leaves_nothing_open(tmp_path):
-    class Skipping(SmallNet):
-        def on_train_batch_start(self, batch, batch_idx):
-            return -1 if batch_idx == 2 else None
-
-    monitor = ActivationCurvatureMonitor(every_n_steps=1, sample_rows=None)
-    fit(tmp_path, monitor, model=Skipping(), max_epochs=2)
-    assert monitor.latest
-    assert not monitor._recording
 
 
 class WriteDown(Callback):

@@ -5,14 +5,12 @@ import json
 
 import numpy as np
 import pytest
-import torch
-from callback_helpers import SmallNet, collected_warnings, loader, quiet_trainer
-from lightning.pytorch.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
+from callback_helpers import SmallNet, loader, quiet_trainer
+from lightning.pytorch.loggers import MLFlowLogger, TensorBoardLogger, WandbLogger
 
 from lit_gelu.activations.gaussian import gaussian_moments
 from lit_gelu.callbacks import ActivationCurvatureMonitor
-from lit_gelu.callbacks.trainer_loggers import log_figure
-from lit_gelu.curvature.plots import MOST_COLUMNS, HeatMapHistory
+from lit_gelu.curvature.plots import HeatMapHistory
 
 MAPS = ("mean_squared_derivative", "curvature", "share_saturated")
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -104,34 +102,6 @@ def test_mlflow_in_files(tmp_path, monkeypatch):
     assert set(counts["counts"]) == {"net.1", "net.5"}
 
 
-def test_a_logger_without_images_and_folder_is_told_of(tmp_path):
-    class Bare(CSVLogger):
-        log_dir = save_dir = None
-
-    monitor = ActivationCurvatureMonitor(every_n_steps=4, heat_maps=("mean",))
-    with collected_warnings("takes no images and has no folder") as messages:
-        trainer = fit(tmp_path, monitor)
-        trainer.loggers = [Bare(tmp_path)]
-        log_figure(trainer, ("curvature", "plot"), monitor.heat_maps.draw("mean"), 0)
-    assert len(messages) == 1
-
-
-def test_a_long_history_is_thinned_out_and_keeps_its_ends():
-    history = HeatMapHistory(["mean", "curvature"])
-    for step in range(3 * MOST_COLUMNS):
-        history.add(step, {"a": {"mean": float(step), "mean_abs_second_derivative": 1.0, "kink_mass": 0.5}})
-    steps, sites, values = history.table("mean")
-    assert sites == ["a"]
-    assert len(steps) <= MOST_COLUMNS
-    assert steps[0] == 0
-    assert steps[-1] >= 3 * MOST_COLUMNS - 4
-    assert values[0] == steps
-    assert history.table("curvature")[2][0][0] == 1.5
-    resumed = HeatMapHistory(["mean", "curvature"])
-    resumed.load_state_dict(history.state_dict())
-    assert resumed.table("mean") == history.table("mean")
-
-
 def test_a_drawn_map_names_sites_and_steps():
     history = HeatMapHistory(["share_saturated", "share_dead"])
     for step in (9, 19):
@@ -141,17 +111,3 @@ def test_a_drawn_map_names_sites_and_steps():
     assert axes.get_xlabel() == "step"
     assert axes.collections[0].get_array().reshape(2, 2).tolist() == [[0.25, 0.25], [0.5, 0.5]]
     assert history.draw("share_dead") is None
-
-
-def test_dead_units_appear_once_the_window_is_full(tmp_path):
-    model = SmallNet()
-    with torch.no_grad():
-        model.net[0].weight[:4] = 0
-        model.net[0].bias[:4] = -1000  # a quarter of the 16 channels is never open
-    monitor = ActivationCurvatureMonitor(every_n_steps=1, sample_rows=None, dead_unit_window=3)
-    trainer = quiet_trainer(tmp_path, monitor)
-    trainer.fit(model, loader())
-    with (tmp_path / "logs" / "0" / "metrics.csv").open() as file:
-        rows = [row for row in csv.DictReader(file) if row["curvature/net.1/mean"]]
-    assert [row["step"] for row in rows if row["curvature/net.1/share_dead"]] == ["2", "3", "4", "5", "6", "7"]
-    assert float(rows[-1]["curvature/net.1/share_dead"]) == 0.25

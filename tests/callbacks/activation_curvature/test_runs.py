@@ -2,23 +2,17 @@
 
 import csv
 import json
-import math
 
 import pytest
 import torch
-from callback_helpers import FEATURES, SaveEachEpoch, SmallNet, collected_warnings, dataset, loader, quiet_trainer
+from callback_helpers import FEATURES, SaveEachEpoch, SmallNet, dataset, loader, quiet_trainer
 from lightning.pytorch import Callback
 from torch import nn
 from torch.nn import functional as F
-from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
 from lit_gelu.callbacks import ActivationCurvatureMonitor, ActivationSwap
-from lit_gelu.callbacks.activation_curvature import log
-from lit_gelu.curvature import ActivationRecorder
-from lit_gelu.curvature.activation.channel_layout import ChannelLayout
-from lit_gelu.curvature.activation.recorder import WatchedCall
 
 SAMPLE = torch.zeros(2, FEATURES)
 
@@ -64,38 +58,6 @@ def test_calls_of_functions_and_single_calls_are_logged(tmp_path):
     assert "curvature/:gelu/gaussian/mean_gate" in logged_rows(tmp_path)[0]
 
 
-@pytest.mark.parametrize("sample_rows", ["auto", None])
-def test_inputs_that_are_no_table_of_real_numbers_are_left_out_and_said(tmp_path, sample_rows):
-    class Others(SmallNet):
-        def forward(self, x):
-            jagged = torch.nested.nested_tensor(list(x.split([3, 5])), layout=torch.jagged)
-            assert self.act(jagged).is_nested
-            assert self.tanh(torch.complex(x, x)).is_complex()
-            return super().forward(x)
-
-        def __init__(self):
-            super().__init__()
-            self.act, self.tanh = nn.ReLU(), nn.Tanh()
-
-    monitor = ActivationCurvatureMonitor(every_n_steps=1, sample_rows=sample_rows, include=["*", "tanh"])
-    with collected_warnings("or with nested, sparse or complex tensors alone") as said:
-        run(tmp_path, monitor, model=Others(), max_epochs=1)
-    assert sorted(message.partition("'")[2].partition("'")[0] for message in said) == ["act", "tanh"]
-    assert not math.isnan(monitor.latest["net.1"]["mean"])
-
-
-def test_a_name_without_a_number_watches_all_calls_of_that_name(tmp_path):
-    class Twice(FunctionalNet):
-        def forward(self, x):
-            x = F.gelu(self.net[3](self.net[2](F.gelu(self.net[0](x)))))
-            return self.net[6](self.act(self.net[4](x)))
-
-    monitor = ActivationCurvatureMonitor(every_n_steps=4, input_sample=SAMPLE, include=":gelu")
-    run(tmp_path, monitor, model=Twice(), max_epochs=1)
-    assert list(monitor.latest) == [":gelu#0", ":gelu#1"]
-
-
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize("options", [{}, {"accumulate_grad_batches": 3}, {"precision": "bf16-mixed"}])
 def test_training_with_probes_and_all_outputs_is_bitwise_the_same(tmp_path, options):
     class Nothing(Callback):
@@ -107,31 +69,6 @@ def test_training_with_probes_and_all_outputs_is_bitwise_the_same(tmp_path, opti
     assert set(monitor.latest) == {"act", ":gelu", "act#0", "act#1"}
     assert len(without) == len(watched)
     assert all(torch.equal(a, b) for a, b in zip(without, watched, strict=True))
-
-
-def test_the_model_is_as_before_after_the_run(tmp_path):
-    model = FunctionalNet()
-    names = list(vars(model))
-    run(tmp_path, ActivationCurvatureMonitor(every_n_steps=1, input_sample=SAMPLE), model=model)
-    assert type(model) is FunctionalNet
-    assert [name for name in vars(model) if "probe" in name] == []
-    assert set(names) <= set(vars(model))
-
-
-def test_a_call_that_cannot_be_observed_is_named_once(tmp_path):
-    class Parametric(FunctionalNet):
-        def __init__(self):
-            super().__init__()
-            self.slope = nn.Parameter(torch.tensor([0.1]))
-
-        def forward(self, x):
-            return F.prelu(super().forward(x), self.slope)
-
-    monitor = ActivationCurvatureMonitor(every_n_steps=1, input_sample=SAMPLE)
-    with collected_warnings("cannot observe ':prelu'") as messages:
-        run(tmp_path, monitor, model=Parametric())
-    assert len(messages) == 1
-    assert "arguments of the call" in messages[0]
 
 
 def test_a_swap_of_an_observed_call_goes_through_and_is_followed(tmp_path):
@@ -198,7 +135,6 @@ class Frozen(SmallNet):
         return torch.optim.SGD(self.parameters(), lr=0.0)
 
 
-@pytest.mark.one_in(2)
 @pytest.mark.forks
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.parametrize("log_every_n_steps", [1, 3])
@@ -223,92 +159,12 @@ def test_two_processes_equal_one_to_twelve_digits(tmp_path, log_every_n_steps):
     assert one[-1]["net.1"]["kink_mass"] > 0
 
 
-@pytest.mark.parametrize(
-    ("options", "steps"),
-    [({"every_n_epochs": 2}, ["7", "15"]), ({"at_steps": [0, 5]}, ["0", "5"]), ({"every_n_steps": 6}, ["5", "11"])],
-)
-def test_schedules(tmp_path, options, steps):
-    run(tmp_path, ActivationCurvatureMonitor(**options), model=SmallNet(), max_epochs=4)
-    assert [row["step"] for row in logged_rows(tmp_path)] == steps
-
-
 def test_an_overhead_bound_stretches_the_interval(tmp_path):
     monitor = ActivationCurvatureMonitor(every_n_steps=1, max_overhead=1e-9)
     run(tmp_path, monitor, model=SmallNet(), max_epochs=6)
     assert len(logged_rows(tmp_path)) == 1  # paid for after years
 
 
-class CountReads(Callback):
-    """Counts, by the profiler, how often a training step reads a number from the device."""
-
-    def __init__(self):
-        self.reads = []
-        self._profiler = None
-
-    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
-        self._profiler = profile(activities=[ProfilerActivity.CPU])
-        self._profiler.__enter__()
-
-    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-        self._profiler.__exit__(None, None, None)
-        names = [event.name for event in self._profiler.events()]
-        self.reads.append(sum(name in {"aten::_local_scalar_dense", "aten::item"} for name in names))
-
-
-class Silent(SmallNet):
-    def training_step(self, batch, batch_idx):
-        return F.cross_entropy(self(batch[0]), batch[1])
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.01)
-
-
-def test_a_measured_step_reads_no_number_more_than_another(tmp_path):
-    """Composer's monitor iterates over the batch and reads four numbers an example; Lightning's norms one a tensor."""
-    counts = []
-    for others in ([], [ActivationCurvatureMonitor(every_n_steps=1, gaussian=False)]):
-        inner = CountReads()
-        trainer = quiet_trainer(tmp_path / str(len(others)), *others, max_epochs=2)
-        trainer.callbacks.insert(0, _First(inner))
-        trainer.callbacks.append(_Last(inner))
-        trainer.fit(Silent(), loader())
-        counts.append(inner.reads[1:])
-    assert counts[0] == counts[1]
-
-
-class _First(Callback):
-    def __init__(self, counter):
-        self.counter = counter
-
-    def on_train_batch_start(self, *arguments):
-        self.counter.on_train_batch_start(*arguments)
-
-
-class _Last(Callback):
-    def __init__(self, counter):
-        self.counter = counter
-
-    def on_train_batch_end(self, *arguments):
-        self.counter.on_train_batch_end(*arguments)
-
-
-def test_no_channel_is_left_out_of_a_sample():
-    """Strided elements of such a tensor fall on 8 of 1,024 channels and miss a tenth of the deviation."""
-    deviations = torch.linspace(0.5, 3.0, 1024)
-    x = torch.randn(8, 128, 1024, generator=torch.Generator().manual_seed(0)) * deviations
-    module = nn.GELU()
-    call = WatchedCall(module, module, layout=ChannelLayout(1024, -1))
-    with ActivationRecorder({"site": call}) as recorder:
-        recorder.start(3)
-        module(x)
-        figures = recorder.statistics()["site"]
-        alive = recorder.evaluator.alive_channels(recorder.take())[0]
-        assert alive.shape == (1024,)
-        assert alive.all()
-    assert figures["standard_deviation"] == pytest.approx(x.std().item(), rel=0.03)
-
-
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize("use_reentrant", [True, False])
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 def test_both_kinds_of_checkpointing_count_once(tmp_path, use_reentrant):
@@ -320,66 +176,3 @@ def test_both_kinds_of_checkpointing_count_once(tmp_path, use_reentrant):
     for monitor, model in zip(monitors, (SmallNet(dropout=0), Checkpointed(dropout=0)), strict=True):
         run(tmp_path / type(model).__name__, monitor, model=model, max_epochs=1, limit_train_batches=1)
     assert monitors[0].latest == monitors[1].latest
-
-
-def test_an_empty_batch_and_frozen_parameters(tmp_path):
-    class Cut(Frozen):
-        def training_step(self, batch, batch_idx):
-            x, y = (batch[0][:0], batch[1][:0]) if batch_idx == 3 else batch
-            return F.cross_entropy(self(x.double()), y, reduction="sum")
-
-    model = Cut()
-    model.net[0].requires_grad_(False)
-    monitor = ActivationCurvatureMonitor(every_n_steps=1)
-    with collected_warnings("it was not called"):
-        run(tmp_path, monitor, model=model, max_epochs=1)
-    assert math.isnan(monitor.latest["net.1"]["mean"])
-    steps = [row["step"] for row in logged_rows(tmp_path) if row["curvature/net.1/mean"]]
-    assert steps == ["0", "1", "2"]
-
-
-def test_figures_that_arrive_late_carry_the_step_that_was_measured(tmp_path, monkeypatch):
-    """As on CUDA, where the copy is still on its way when the step is over."""
-    waited = {"polls": 0}
-
-    def late(readout):
-        waited["polls"] += 1
-        return waited["polls"] % 3 == 0
-
-    def once(folder):
-        monitor = ActivationCurvatureMonitor(every_n_steps=2)
-        run(folder, monitor, SaveEachEpoch(folder), model=SmallNet(), max_epochs=2)
-        return {row["step"]: measured(row) for row in logged_rows(folder)}
-
-    at_once = once(tmp_path / "at_once")
-    monkeypatch.setattr(log, "has_arrived", late)
-    assert once(tmp_path / "late") == at_once
-    assert list(at_once) == ["1", "3", "5", "7"]
-    assert waited["polls"] > 4
-
-
-def test_an_activation_with_parameters_that_runs_again_behind_the_last_step(tmp_path):
-    """Under manual optimization: what was summed before the step and what waits are about one number."""
-    seen = []
-
-    class Again(SmallNet):
-        automatic_optimization = False
-
-        def training_step(self, batch, batch_idx):
-            x = batch[0] + 5.0
-            optimizer = self.optimizers()
-            optimizer.zero_grad()
-            self.manual_backward(self.act(x).square().mean())
-            optimizer.step()
-            with torch.no_grad():
-                self.act(x + 2)
-            seen[:] = [x, x + 2]
-
-    net = Again()
-    net.act = nn.PReLU()
-    monitor = ActivationCurvatureMonitor(at_steps=[1], include="act", sample_rows=None)
-    trainer = quiet_trainer(tmp_path, monitor, max_epochs=1, limit_train_batches=2)
-    trainer.fit(net, loader())
-    found, values = monitor.latest["act"], torch.cat(seen).double()
-    assert found["mean"] == pytest.approx(values.mean().item(), rel=1e-6)
-    assert found["standard_deviation"] == pytest.approx(values.std(unbiased=False).item(), rel=1e-6)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from callback_helpers import FEATURES, SmallNet, dataset, loader, quiet_trainer
+from callback_helpers import SmallNet, dataset, loader, quiet_trainer
 from lightning.pytorch import Callback
 from monitor_helpers import logged_rows, measured
 from torch import nn
@@ -57,13 +57,6 @@ def test_they_are_summed_at_the_steps_at_which_the_trainer_logs(tmp_path, monkey
     assert all(row["curvature/activations/interval"] == 1 for row in rows.values())
 
 
-def test_a_logging_step_that_is_not_measured_ends_the_wait_too(tmp_path, monkeypatch):
-    sums = Sums(monkeypatch)
-    run(tmp_path, ActivationCurvatureMonitor(every_n_steps=3), sums, log_every_n_steps=7, max_epochs=1)
-    assert sums.groups == [0, 0, 1, 0, 0, 0, 1, 0]  # measured: 2, 5; the Trainer logs at 6
-
-
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize("activation", [nn.GELU, nn.Hardswish])
 def test_figures_do_not_depend_on_the_wait(tmp_path, activation):
     """But for the width of the windows about kinks: it is taken from the last measurement that was summed."""
@@ -87,27 +80,6 @@ def test_figures_do_not_depend_on_the_wait(tmp_path, activation):
             assert {key: others[step][key] for key in kinks} == pytest.approx(kinks, rel=0.3, abs=0.05)
 
 
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize(
-    ("options", "monitor_options"),
-    [
-        ({"log_every_n_steps": 1}, {}),
-        ({}, {"sample_rows": None}),  # rows of all inputs would be much to keep
-        ({}, {"max_overhead": 1e9}),  # which asks at once what it cost
-    ],
-)
-def test_no_wait(tmp_path, monkeypatch, options, monitor_options):
-    sums = Sums(monkeypatch)
-    run(tmp_path, ActivationCurvatureMonitor(every_n_steps=1, **monitor_options), sums, max_epochs=1, **options)
-    assert sums.groups == [1] * STEPS
-
-
-def test_activations_that_are_trained_do_not_wait(tmp_path, monkeypatch):
-    sums = Sums(monkeypatch)
-    run(tmp_path, ActivationCurvatureMonitor(every_n_steps=1), sums, activation=nn.PReLU, max_epochs=1)
-    assert sums.groups == [1] * STEPS
-
-
 def test_no_more_waits_than_the_limits_say(tmp_path, monkeypatch):
     sums = Sums(monkeypatch)
     monkeypatch.setattr(activation_measurement, "MOST_WAITING", 2)
@@ -128,7 +100,7 @@ class Failing(Callback):
 
 
 def test_the_steps_before_a_failure_are_logged(tmp_path):
-    with pytest.raises(FloatingPointError, match="the loss is NaN"):
+    with pytest.raises(FloatingPointError):
         run(tmp_path, Failing(), ActivationCurvatureMonitor(every_n_steps=1), log_every_n_steps=STEPS)
     assert list(figures_by_step(tmp_path)) == [0, 1, 2, 3]
 
@@ -159,23 +131,3 @@ def test_a_checkpoint_in_the_middle_of_a_wait_loses_and_repeats_nothing(tmp_path
     assert list(whole) == list(range(STEPS))
     assert resumed == {step: whole[step] for step in range(3, STEPS)}
     assert second.heat_maps.table("curvature") == first.heat_maps.table("curvature")
-
-
-@pytest.mark.parametrize(("every_n_steps", "elements"), [(1, 4096), (2, 8192)])
-def test_where_every_step_is_measured_half_as_many_elements_are_taken(tmp_path, every_n_steps, elements):
-    class Wide(SmallNet):
-        def __init__(self):
-            super().__init__(nn.GELU)
-            self.net[0], self.net[2] = nn.Linear(FEATURES, 4), nn.Identity()
-            self.net[4] = nn.Linear(4, self.net[4].out_features)
-
-    counts = []
-
-    class Counting(ActivationCurvatureMonitor):
-        def on_train_batch_end(self, *arguments):
-            counts.append(sum(taken.rows.numel() for taken in self._measurement.recorder._gathered().waiting))
-            super().on_train_batch_end(*arguments)
-
-    trainer = quiet_trainer(tmp_path, Counting(every_n_steps=every_n_steps, include="net.1"), max_epochs=1)
-    trainer.fit(Wide(), loader(2 * 4096, 4096))
-    assert max(counts) == elements

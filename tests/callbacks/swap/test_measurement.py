@@ -8,18 +8,20 @@ import torch
 from callback_helpers import (
     InputKeeper,
     SmallNet,
-    activations_of,
     loader,
     quiet_trainer,
 )
 from lightning.pytorch import Callback
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from swap_runs import RELU_TO_GELU, STEPS_AN_EPOCH, Witness, fit, logged_rows
 from torch import nn
 
-from lit_gelu.callbacks import ActivationCurvatureMonitor, ActivationSwap, CallbackArgumentError
+from lit_gelu.callbacks import (
+    ActivationCurvatureMonitor,
+    ActivationSwap,
+)
 from lit_gelu.curvature import STATISTICS, activation_statistics
+from lit_gelu.errors import ArgumentError, UnsupportedRunError
 
 
 def weights_after(folder, *callbacks, seed=5, **options):
@@ -95,7 +97,7 @@ def test_measured_figures_equal_a_direct_computation(tmp_path):
 
 
 def test_measuring_needs_a_logger(tmp_path):
-    with pytest.raises(MisconfigurationException, match="leave curvature out"):
+    with pytest.raises(UnsupportedRunError):
         fit(tmp_path, ActivationSwap(RELU_TO_GELU, at_step=0, curvature=True), logger=False)
 
 
@@ -115,20 +117,9 @@ class DictLoader:
         return STEPS_AN_EPOCH
 
 
-@pytest.mark.parametrize(
-    "extract",
-    [lambda batch: batch["x"], lambda batch: (batch["x"], 1.0), lambda batch: {"x": batch["x"], "scale": 1.0}],
-)
-def test_the_input_of_other_batches_is_what_the_caller_says(tmp_path, extract):
-    swap = ActivationSwap(RELU_TO_GELU, at_step=2, curvature=True, input_from_batch=extract)
-    quiet_trainer(tmp_path, swap, max_epochs=1).fit(DictBatches(), DictLoader())
-    [row] = [row for row in logged_rows(tmp_path) if row["activation_swap/replaced"]]
-    assert float(row["activation_swap/jump/relative"]) > 0
-
-
 def test_a_batch_without_clear_input_is_refused_at_the_first_batch(tmp_path):
     swap, witness = ActivationSwap(RELU_TO_GELU, at_step=3, curvature=True), Witness()
-    with pytest.raises(CallbackArgumentError, match="input_from_batch="):
+    with pytest.raises(ArgumentError):
         quiet_trainer(tmp_path, swap, witness, max_epochs=1).fit(DictBatches(), DictLoader())
     assert witness.seen == []
 
@@ -139,7 +130,6 @@ def assert_same(figures, expected):
     assert figures == pytest.approx(expected, rel=1e-6, abs=1e-7)
 
 
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize("swap_first", [True, False])
 def test_swap_and_monitor_in_one_trainer_with_two_loggers(tmp_path, swap_first):
     class Compare(Callback):
@@ -161,26 +151,6 @@ def test_swap_and_monitor_in_one_trainer_with_two_loggers(tmp_path, swap_first):
     rows = logged_rows(tmp_path)
     assert [row["step"] for row in rows if row["curvature/net.1/mean"]] == [str(step) for step in range(12)]
     assert len([row for row in rows if row["activation_swap/net.5/after/mean_gate"]]) == 1
-
-
-@pytest.mark.full
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # dynamo looks at it itself
-def test_swap_and_monitor_on_a_compiled_module(tmp_path):
-    def run(folder, module):
-        monitor = ActivationCurvatureMonitor(every_n_steps=3, sample_rows=None)
-        swap = ActivationSwap(RELU_TO_GELU, at_step=2, curvature=True)
-        quiet_trainer(folder, monitor, swap, max_epochs=1).fit(module, loader())
-        [row] = [row for row in logged_rows(folder) if row["activation_swap/replaced"]]
-        swapped = {key: float(value) for key, value in row.items() if key.startswith("activation_swap") and value}
-        return monitor.latest, swapped
-
-    figures, swapped = run(tmp_path / "plain", SmallNet(dropout=0))
-    model = SmallNet(dropout=0)
-    compiled_figures, compiled_swapped = run(tmp_path / "compiled", torch.compile(model, backend="aot_eager"))
-    assert activations_of(model) == ["GELU", "GELU"]
-    assert compiled_swapped == pytest.approx(swapped, rel=1e-4, abs=1e-5)
-    for site in figures:
-        assert compiled_figures[site] == pytest.approx(figures[site], rel=1e-4, abs=1e-5)
 
 
 @pytest.mark.forks

@@ -14,9 +14,8 @@ from lightning.pytorch import Callback
 from swap_runs import RELU_TO_GELU, STEPS_AN_EPOCH, Witness, chain, fit
 from torch import nn
 
-from lit_gelu import surgery
 from lit_gelu.callbacks import ActivationSwap
-from lit_gelu.surgery import NoMatchError
+from lit_gelu.errors import SwapError
 
 
 def make_swaps(kind):
@@ -27,7 +26,6 @@ def make_swaps(kind):
     return (ActivationSwap(RELU_TO_GELU, **{kind: 1 if kind == "at_epoch" else 5}, curvature=True),)
 
 
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize("kind", ["at_epoch", "at_step", "chain", "chain reversed"])
 @pytest.mark.parametrize("epoch", [0, 1, 2])
 def test_a_resumed_run_ends_bitwise_as_the_uninterrupted_one(tmp_path, kind, epoch):
@@ -114,23 +112,6 @@ def test_state_is_plain_data_and_tells_what_was_replaced(tmp_path):
     }
 
 
-def test_state_keys_tell_swaps_apart_and_are_the_same_in_every_process():
-    def key(swaps, **trigger):
-        return ActivationSwap(swaps, **trigger).state_key
-
-    assert key({nn.ReLU: "gelu"}, at_epoch=1) == key({"class:torch.nn.modules.activation.ReLU": nn.GELU}, at_epoch=1)
-    assert key({surgery.by_activation("relu"): "gelu"}, at_epoch=1) == key(RELU_TO_GELU, at_epoch=1)
-    assert "0x" not in key({surgery.by_activation(torch.relu): "gelu"}, at_epoch=1)
-    keys = {
-        key(RELU_TO_GELU, at_epoch=1),
-        key(RELU_TO_GELU, at_epoch=2),
-        key(RELU_TO_GELU, at_step=1),
-        key({"activation:relu": "gelu_tanh"}, at_epoch=1),
-        key({"*": "gelu"}, at_epoch=1),
-    }
-    assert len(keys) == 5
-
-
 def test_a_run_resumed_beyond_the_trigger_without_record_swaps_at_once(tmp_path):
     fit(tmp_path, SaveEachEpoch(tmp_path))
     for trigger in ({"at_epoch": 1}, {"at_step": 3}):
@@ -144,14 +125,6 @@ def test_a_run_resumed_beyond_the_trigger_without_record_swaps_at_once(tmp_path)
         assert [(epoch, name) for epoch, _, name in witness.seen] == [(2, "GELU")] * 4
 
 
-def test_a_checkpoint_that_says_nothing_warns_if_the_swap_was_made(tmp_path):
-    fit(tmp_path / "other", SaveEachEpoch(tmp_path))
-    trainer, model = fit(tmp_path, ActivationSwap(RELU_TO_GELU, at_epoch=1))
-    with collected_warnings("says nothing of ActivationSwap") as messages:
-        trainer.test(model, loader(), ckpt_path=tmp_path / "epoch0.ckpt", verbose=False)
-    assert len(messages) == 1
-
-
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):
     swap = ActivationSwap(RELU_TO_GELU, at_epoch=1)
     fit(tmp_path, swap, SaveEachEpoch(tmp_path))
@@ -161,7 +134,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
             super().__init__()
             self.net[1] = nn.Identity()
 
-    with pytest.raises(NoMatchError, match=r"'net\.1'"):
+    with pytest.raises(SwapError):
         fit(
             tmp_path / "b",
             ActivationSwap(RELU_TO_GELU, at_epoch=1),

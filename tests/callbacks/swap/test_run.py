@@ -44,16 +44,3 @@ def test_a_checkpoint_of_a_run_that_failed_before_its_start_is_forgotten(run):
     run.read_checkpoint(CHECKPOINT)
     run.forget_checkpoint()  # as the next fit's `setup` does; no optimizer was connected in between
     assert connected(run) == FRESH
-
-
-def test_a_checkpoint_that_is_only_evaluated_says_nothing_of_a_later_fits_groups(run):
-    run.trainer.state.fn = TrainerFn.VALIDATING
-    run.read_checkpoint(CHECKPOINT)
-    run.trainer.state.fn = TrainerFn.FITTING
-    assert connected(run) == FRESH
-
-
-def test_a_checkpoint_without_groups_replaces_what_an_earlier_one_said(run):
-    run.read_checkpoint(CHECKPOINT)
-    run.read_checkpoint({})
-    assert connected(run) == FRESH

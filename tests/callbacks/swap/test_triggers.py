@@ -1,4 +1,4 @@
-"""Swaps by a metric, and swaps that are annealed."""
+"""Swaps by a metric."""
 
 import math
 
@@ -6,14 +6,14 @@ import pytest
 import torch
 from callback_helpers import SmallNet, activations_of, collected_warnings, dataset, loader, quiet_trainer
 from lightning.pytorch import Callback
-from swap_runs import TwoOptimizers
-from torch import nn
 
-from lit_gelu.callbacks import ActivationSwap, CallbackArgumentError, ExactResume, load_from_checkpoint
+from lit_gelu.callbacks import (
+    ActivationSwap,
+    ExactResume,
+)
 from lit_gelu.callbacks.swap.schedule import MetricTrigger
 from lit_gelu.data import ResumableDataLoader
-from lit_gelu.surgery import SwapConflictError, without_marks
-from lit_gelu.surgery.blend import Blend, blends
+from lit_gelu.errors import ArgumentError
 
 RELU_TO_GELU = {"activation:relu": "gelu"}
 STEPS_AN_EPOCH = 4
@@ -116,12 +116,11 @@ def test_a_training_metric_at_the_end_of_the_epoch(tmp_path):
 
 
 def test_a_metric_that_is_not_logged_is_named(tmp_path):
-    with pytest.raises(CallbackArgumentError, match=r"when='val_los' was not logged. Logged were: .*val_loss"):
+    with pytest.raises(ArgumentError):
         fit(tmp_path, Scripted([1.0] * 6), ActivationSwap(RELU_TO_GELU, when="val_los"))
 
 
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize("step", [6, 8, 11, 13, 17])
+@pytest.mark.parametrize("step", [6, 11, 13, 17])
 def test_resumes_with_what_the_checks_have_come_to(tmp_path, step):
     values = [1.0, 0.9, 0.95, 0.9, 0.8, 0.8]
     whole, swap = Scripted(values), {"when": "val_loss", "patience": 2}
@@ -131,173 +130,6 @@ def test_resumes_with_what_the_checks_have_come_to(tmp_path, step):
     fit(tmp_path / "b", resumed, resumed_swap, ExactResume(), ckpt_path=tmp_path / f"step{step}.ckpt")
     assert resumed_swap.record.step == 16
     assert activations_of(resumed) == ["GELU", "GELU"]
-
-
-# --- Annealed ---
-
-
-class Blended(Callback):
-    """The output of every site at each step, against the mixture computed by hand."""
-
-    def __init__(self):
-        self.shares = []
-
-    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
-        site = pl_module.net[1]
-        x = torch.linspace(-3, 3, 32).reshape(2, 16)
-        with torch.no_grad():
-            output = site(x)
-        share = trainer.global_step / 5 - 3 / 5
-        if 3 <= trainer.global_step < 8:
-            expected = (1 - share) * torch.relu(x).double() + share * nn.functional.gelu(x.double())
-            torch.testing.assert_close(output.double(), expected, rtol=0, atol=1e-6)
-        expected_type = nn.ReLU if share < 0 else Blend if share < 1 else nn.GELU
-        self.shares.append(type(site) is expected_type)
-
-
-def annealed(target="activation:relu", wanted="gelu", at_step=3, steps=5):
-    return ActivationSwap({target: wanted}, at_step=at_step, anneal_steps=steps)
-
-
-def test_the_new_activation_comes_step_by_step_and_ends_as_the_plain_module(tmp_path):
-    model, watch = SmallNet(dropout=0), Blended()
-    fit(tmp_path, model, annealed(), watch, max_epochs=3)
-    assert watch.shares == [True] * 12
-    plain, weights = SmallNet(nn.GELU, dropout=0), model.state_dict()
-    without_marks(weights)
-    plain.load_state_dict(weights)
-    x = torch.randn(5, 6)
-    assert torch.equal(model.eval()(x), plain.eval()(x))
-    assert list(weights) == list(plain.state_dict())
-
-
-def test_a_run_that_ends_with_the_last_step_has_the_plain_modules(tmp_path):
-    model = SmallNet(dropout=0)
-    fit(tmp_path, model, annealed(at_step=3, steps=5), max_epochs=2)
-    assert activations_of(model) == ["GELU", "GELU"]
-
-
-def test_a_run_that_ends_before_warns(tmp_path):
-    with collected_warnings("left halfway") as messages:
-        quiet_trainer(tmp_path, annealed(at_step=3, steps=6), max_epochs=2).fit(SmallNet(), loader())
-    assert len(messages) == 1
-
-
-def test_another_trainer_goes_on_where_the_blend_is(tmp_path):
-    class Shares(Callback):
-        def __init__(self):
-            self.seen = []
-
-        def on_train_batch_start(self, trainer, pl_module, *arguments):
-            self.seen += [round(float(blend.progress), 6) for blend in blends(pl_module).values()]
-
-    model, swap, shares = SmallNet(dropout=0), annealed("net.1", at_step=2, steps=5), Shares()
-    with collected_warnings("left halfway"):
-        quiet_trainer(tmp_path / "a", swap, shares, max_epochs=1).fit(model, loader())
-    assert shares.seen == [0, 0.2]  # of the steps 2 and 3
-    shares.seen.clear()
-    fit(tmp_path / "b", model, swap, shares, max_epochs=2)
-    assert shares.seen == [0.4, 0.6, 0.8]
-    assert isinstance(model.net[1], nn.GELU)
-    assert not swap.record.annealing
-
-
-def test_another_trainer_has_the_step_in_logs_that_its_batches_have(tmp_path):
-    model, swap = TwoOptimizers(), ActivationSwap({"net.1": "gelu"}, at_step=4, anneal_steps=20)
-    first = quiet_trainer(tmp_path / "a", swap, max_epochs=1)
-    first.fit(model, loader())
-    made_at = (swap.record.step, swap.record.step_in_logs)
-    assert made_at == (4, 2)  # two steps a batch
-    other = quiet_trainer(tmp_path / "b", swap)
-    other.test(model, loader(), verbose=False)
-    assert swap.record.step_in_logs == 0  # before the first batch of that Trainer
-    first.fit_loop.max_epochs = 2
-    first.fit(model, loader())
-    assert (swap.record.step, swap.record.step_in_logs) == made_at
-
-
-def test_both_halves_are_trained_and_the_old_one_leaves_the_optimizer(tmp_path):
-    class Look(Callback):
-        def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
-            held = {id(p) for group in trainer.optimizers[0].param_groups for p in group["params"]}
-            assert held == {id(parameter) for parameter in pl_module.parameters()}
-            names = [name for name, _ in pl_module.named_parameters() if name.startswith("net.1")]
-            blended = 3 <= trainer.global_step < 8
-            wanted = ["net.1.old.weight", "net.1.new.log_scale"]
-            assert names == (wanted if blended else ["net.1.weight" if trainer.global_step < 3 else "net.1.log_scale"])
-
-    look = Look()
-    swap = annealed("activation:prelu", "swish(learnable=True)")
-    fit(tmp_path, SmallNet(nn.PReLU, dropout=0), swap, look, max_epochs=3)  # looks after the swap
-
-
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize("step", [2, 3, 4, 6, 7, 8, 10])
-def test_resumes_in_the_middle(tmp_path, step):
-    def swaps():
-        return [annealed("net.1", "swish(learnable=True)"), annealed("net.5", "prelu", at_step=6, steps=4)]
-
-    whole = SmallNet(dropout=0)
-    fit(tmp_path, whole, *swaps(), SaveEveryStep(tmp_path), max_epochs=4)
-    resumed = SmallNet(dropout=0)
-    fit(tmp_path / "b", resumed, *swaps(), max_epochs=4, ckpt_path=tmp_path / f"step{step}.ckpt")
-    assert resumed.losses == whole.losses[step:]
-    for (name, a), b in zip(whole.state_dict().items(), resumed.state_dict().values(), strict=True):
-        assert torch.equal(a, b), name
-
-
-def test_a_checkpoint_from_the_middle_loads_without_a_trainer(tmp_path):
-    class Outputs(Callback):
-        def on_train_batch_end(self, trainer, pl_module, *arguments):
-            if trainer.global_step == 5:
-                pl_module.eval()
-                with torch.no_grad():
-                    self.output = pl_module(torch.ones(2, 6))
-                pl_module.train()
-
-    outputs = Outputs()
-    fit(tmp_path, SmallNet(dropout=0), annealed(), outputs, SaveEveryStep(tmp_path), max_epochs=2)
-    model = load_from_checkpoint(SmallNet, tmp_path / "step5.ckpt", weights_only=True)
-    assert isinstance(model.net[1], Blend)
-    assert model.net[1].progress == torch.tensor(2 / 5)
-    assert torch.equal(model.eval()(torch.ones(2, 6)), outputs.output)
-
-
-def test_a_site_that_is_being_annealed_cannot_be_swapped(tmp_path):
-    with pytest.raises(SwapConflictError, match=r"'net\.1' is still being annealed"):
-        fit(tmp_path, SmallNet(), annealed(), ActivationSwap({"*": "silu"}, at_step=5), max_epochs=3)
-
-
-def test_hooks_of_the_site_see_the_blend_once(tmp_path):
-    model, calls = SmallNet(dropout=0), []
-    model.net[1].register_forward_hook(lambda module, args, output: calls.append(type(module)))
-    fit(tmp_path, model, annealed(), max_epochs=3)
-    assert calls == [nn.ReLU] * 3 + [Blend] * 5 + [nn.GELU] * 4
-
-
-def test_an_activation_that_overwrites_its_input_is_given_its_own(tmp_path):
-    blend = Blend(nn.ReLU(inplace=True), nn.Identity())
-    blend.progress.fill_(0.5)
-    x = torch.tensor([-2.0, 2.0])
-    assert blend(x).tolist() == [-1.0, 2.0]
-    assert x.tolist() == [-2.0, 2.0]
-
-
-def test_the_fused_path_of_a_transformer_is_off_meanwhile(tmp_path):
-    from lit_gelu import surgery
-    from lit_gelu.callbacks.swap.history import LiveSwap
-
-    torch.manual_seed(0)
-    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, activation=nn.ReLU()).eval()
-    plan = surgery.plan_swap(layer, {"activation": "gelu"})
-    live = LiveSwap.make(plan, plan.apply, 0, annealing=True)
-    live.annealing.set_progress(0.5)
-    x = torch.randn(1, 3, 8)
-    with torch.no_grad():
-        fused = layer(x)
-    torch.testing.assert_close(fused, layer(x.requires_grad_()).detach(), rtol=1e-5, atol=1e-6)
-    live.finish_annealing()
-    assert layer.activation_relu_or_gelu == 2
 
 
 def test_a_metric_that_is_never_a_number_does_not_improve():

@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from lit_gelu.curvature import ActivationRecorder, CurvatureArgumentError, HistogramBins
+from lit_gelu.curvature import (
+    ActivationRecorder,
+    HistogramBins,
+)
+from lit_gelu.errors import ArgumentError
 
 
 def test_counts_equal_numpys():
@@ -31,5 +35,5 @@ def test_the_recorder_adds_up_calls_of_sites():
 
 
 def test_no_bins_are_refused():
-    with pytest.raises(CurvatureArgumentError, match="has no bins"):
+    with pytest.raises(ArgumentError):
         HistogramBins(1.0, 1.0, 4)

@@ -7,7 +7,12 @@ import torch
 from scipy import stats
 from torch import nn
 
-from lit_gelu.curvature import SUMS, ActivationStatistics, CurvatureArgumentError, activation_statistics
+from lit_gelu.curvature import (
+    SUMS,
+    ActivationStatistics,
+    activation_statistics,
+)
+from lit_gelu.errors import ArgumentError
 
 
 def test_batches_add_up_to_the_whole():
@@ -40,5 +45,5 @@ def test_reset_pickle_and_unknown_names():
     assert again.compute()["a"]["mean"] == 1
     metric.reset()
     assert metric.sums.count_nonzero() == 0
-    with pytest.raises(CurvatureArgumentError, match="No such site: b"):
+    with pytest.raises(ArgumentError):
         metric.update({"b": torch.ones(3)})

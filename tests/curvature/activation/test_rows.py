@@ -32,21 +32,6 @@ def test_whole_examples_keep_their_shape():
     assert torch.equal(take_rows(x, torch.tensor([4, 0]), whole_examples=True), x[[4, 0]])
 
 
-def test_rows_of_a_transposed_tensor():
-    x = torch.randn(3, 5).T
-    assert torch.equal(take_rows(x, torch.tensor([1, 3])), x[[1, 3]])
-
-
-@pytest.mark.parametrize(("count", "rows"), [(1000, 8), (10, 7), (7, 7), (2**31, 3)])
-def test_each_stretch_gives_one_row(count, rows):
-    for seed in range(50):
-        index = draw_rows(count, rows, torch.Generator().manual_seed(seed))
-        assert index.shape == (rows,)
-        assert (index >= 0).all()
-        assert (index < count).all()
-        assert (index.double() - torch.arange(rows) * count / rows).abs().max() <= count / rows
-
-
 def test_every_row_is_drawn_equally_often():
     draws, count, rows = 4000, 25, 10
     index = torch.cat([draw_rows(count, rows, torch.Generator().manual_seed(seed)) for seed in range(draws)])

@@ -1,125 +1,107 @@
-"""Hessian-vector products against the full Hessian of torch.func.hessian in float64."""
+"""Products with the Hessian and the Gauss-Newton matrix against full matrices in float64, on batches and ranks."""
+
+import threading
 
 import pytest
 import torch
+from child_processes import PATIENCE
 from loss_nets import ACTIVATIONS, classifier, everything, full_hessian, named
 from torch import nn
+from torch.nn import functional as F
 
 from lit_gelu.curvature.loss import (
-    LossCurvatureError,
-    NonFiniteCurvatureError,
     ParameterLayout,
+    curvature_along,
+    extreme_eigenvalues,
+    gauss_newton_operator,
     hessian_operator,
     symmetry_error,
 )
+from lit_gelu.errors import ArgumentError, UnsupportedRunError
 
-TOLERANCE = {"reverse_over_reverse": 1e-12, "forward_over_reverse": 1e-12, "finite_differences": 5e-9}
-
-
-def random_vector(size, seed=1):
-    return torch.randn(size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+SIZES = [13, 6, 1]
 
 
-@pytest.mark.parametrize("method", TOLERANCE)
+def hessian_of(model, inputs, loss):
+    return hessian_operator(lambda: loss(model(inputs)), named(model))
+
+
+def gauss_newton_of(model, inputs, loss):
+    return gauss_newton_operator(lambda: model(inputs), loss, named(model))
+
+
+OPERATORS = [hessian_of, gauss_newton_of]
+
+
+def full_gauss_newton(model, inputs, loss):
+    """J' B J, row by row backwards."""
+    layout = ParameterLayout(named(model))
+
+    def outputs(vector):
+        parts = dict(zip(layout.tensors, layout.split(vector), strict=True))
+        return torch.func.functional_call(model, parts, (inputs,), tie_weights=True)
+
+    z = model(inputs).detach()
+    jacobian = torch.autograd.functional.jacobian(outputs, layout.values()).reshape(z.numel(), -1)
+    inner = torch.autograd.functional.hessian(loss, z).reshape(z.numel(), z.numel())
+    return jacobian.T @ inner @ jacobian
+
+
+@pytest.mark.parametrize(("make", "full"), [(hessian_of, full_hessian), (gauss_newton_of, full_gauss_newton)])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_equal_the_full_hessian_with_attention_norm_tied_frozen_and_unused_parameters(activation, method):
+def test_products_are_those_of_the_full_matrix_with_attention_norm_tied_frozen_and_unused_parts(activation, make, full):
     model, inputs, loss = everything(activation)
-    hessian = full_hessian(model, inputs, loss)
-    with hessian_operator(lambda: loss(model(inputs)), named(model), method=method, module=model) as operator:
-        assert operator.size == len(hessian)
-        for seed in range(3):
-            vector = random_vector(operator.size, seed)
-            torch.testing.assert_close(operator(vector), hessian @ vector, rtol=0, atol=TOLERANCE[method])
-        assert operator.method == method
-        assert operator.products == 3
-
-
-def test_frozen_parameters_have_no_place_and_unused_ones_have_zeros():
-    model, inputs, loss = everything()
-    with hessian_operator(lambda: loss(model(inputs)), named(model)) as operator:
-        assert not any(name.startswith("frozen") for name in operator.layout)
-        product = operator(torch.ones(operator.size))
-        assert operator.layout["unused.weight"].stop - operator.layout["unused.weight"].start == 6
-        assert not product[operator.layout["unused.weight"]].any()
-        assert product[operator.layout["hidden.weight"]].any()
-
-
-def test_tied_weights_have_one_place_even_when_given_under_both_names():
-    model, inputs, loss = everything()
+    matrix = full(model, inputs, loss)
     twice = dict(model.named_parameters(remove_duplicate=False))
-    assert "head.weight" in twice
-    with hessian_operator(lambda: loss(model(inputs)), twice) as operator:
-        assert "head.weight" not in operator.layout
-        assert operator.size == ParameterLayout(named(model)).size
+    with make(model, inputs, loss) as operator:
+        assert operator.size == len(matrix) == ParameterLayout(twice).size
+        assert not {"frozen.weight", "head.weight"} & operator.layout.keys()
+        for seed in range(3):
+            vector = torch.randn(operator.size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+            torch.testing.assert_close(operator(vector), matrix @ vector, rtol=0, atol=1e-12)
+        assert not operator(vector)[operator.layout["unused.weight"]].any()
+        assert operator.products == 4
+        assert symmetry_error(operator) < 1e-10
+    with pytest.raises(ArgumentError):  # closed, and its graph is gone
+        operator(vector)
 
 
-@pytest.mark.parametrize("method", TOLERANCE)
-def test_loss_and_gradient_are_those_of_autograd(method):
-    model, inputs, loss = classifier()
-    value = loss(model(inputs))
-    gradient = torch.cat([g.flatten() for g in torch.autograd.grad(value, list(model.parameters()))])
-    with hessian_operator(lambda: loss(model(inputs)), named(model), method=method, module=model) as operator:
-        torch.testing.assert_close(operator.gradient, gradient, rtol=1e-14, atol=1e-15)
-        torch.testing.assert_close(operator.loss, value.detach())
+@pytest.mark.parametrize("name", ["mse", "quartic", "linear"])
+def test_a_gauss_newton_matrix_takes_any_twice_differentiable_loss(name):
+    model, inputs, _ = classifier()
+    targets = torch.randn(20, 3, dtype=torch.float64)
+    loss = {
+        "mse": lambda z: F.mse_loss(z, targets),
+        "quartic": lambda z: ((z - targets) ** 4).mean(),
+        "linear": lambda z: (z * targets).mean(),
+    }[name]
+    matrix = full_gauss_newton(model, inputs, loss)
+    vector = torch.linspace(-1, 1, len(matrix), dtype=torch.float64)
+    torch.testing.assert_close(gauss_newton_of(model, inputs, loss)(vector), matrix @ vector, rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("method", TOLERANCE)
-def test_nothing_of_the_model_changes(method):  # D1: eval mode left on, .grad zeroed
+def test_the_gauss_newton_matrix_of_a_convex_loss_has_no_negative_eigenvalue():
+    operator = gauss_newton_of(*everything("mish"))
+    assert extreme_eigenvalues(operator, steps=40, which="smallest").value > -1e-12
+
+
+@pytest.mark.parametrize("make", OPERATORS)
+def test_loss_and_gradient_are_those_of_autograd_and_nothing_of_the_model_changes(make):
     model, inputs, loss = classifier()
     loss(model(inputs)).backward()
+    value = loss(model(inputs))
+    gradient = torch.cat([g.flatten() for g in torch.autograd.grad(value, list(model.parameters()))])
     before = {name: (p.clone(), p.grad.clone(), p._version) for name, p in model.named_parameters()}
-    ids = {name: id(p) for name, p in model.named_parameters()}
     model[1].eval()
-    with hessian_operator(lambda: loss(model(inputs)), named(model), method=method, module=model) as operator:
+    with torch.no_grad(), make(model, inputs, loss) as operator:
         operator(torch.ones(operator.size))
+    torch.testing.assert_close(operator.gradient, gradient, rtol=1e-14, atol=1e-15)
+    torch.testing.assert_close(operator.loss, value.detach())
     assert [module.training for module in model] == [True, False, True]
     for name, p in model.named_parameters():
-        assert id(p) == ids[name]
         assert torch.equal(p, before[name][0])
         assert torch.equal(p.grad, before[name][1])
         assert p._version == before[name][2]
-
-
-def test_gradients_being_accumulated_stay_as_they_are():  # D1
-    model, inputs, loss = classifier()
-    loss(model(inputs)).backward()
-    with hessian_operator(lambda: loss(model(inputs)), named(model)) as operator:
-        operator(torch.ones(operator.size))
-    loss(model(inputs)).backward()
-    other, _, _ = classifier()
-    for _ in range(2):
-        loss(other(inputs)).backward()
-    for p, q in zip(model.parameters(), other.parameters(), strict=True):
-        assert torch.equal(p.grad, q.grad)
-
-
-@pytest.mark.parametrize("method", TOLERANCE)
-def test_works_where_gradients_are_switched_off(method):
-    model, inputs, loss = classifier()
-    hessian = full_hessian(model, inputs, loss)
-    vector = random_vector(len(hessian))
-    with (
-        torch.no_grad(),
-        hessian_operator(lambda: loss(model(inputs)), named(model), method=method, module=model) as op,
-    ):
-        torch.testing.assert_close(op(vector), hessian @ vector, rtol=0, atol=TOLERANCE[method])
-
-
-def test_the_operator_is_symmetric_and_fresh_dropout_is_found_out():
-    model, inputs, loss = classifier(hidden=30)
-    model.insert(1, nn.Dropout(0.5))
-    rng = torch.get_rng_state()
-
-    def replayed():
-        torch.set_rng_state(rng)
-        return loss(model(inputs))
-
-    with hessian_operator(replayed, named(model), method="forward_over_reverse", module=model) as operator:
-        assert symmetry_error(operator) < 1e-10
-    with hessian_operator(
-        lambda: loss(model(inputs)), named(model), method="forward_over_reverse", module=model
-    ) as operator:
-        assert symmetry_error(operator) > 1e-3
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.1), (torch.float16, 0.02)])
@@ -128,97 +110,203 @@ def test_narrow_parameters_have_float32_vectors(dtype, tolerance):
     wide = classifier()[0]
     wide.load_state_dict(model.state_dict())
     hessian = full_hessian(wide, inputs.double(), loss)
-    vector = random_vector(len(hessian))
-    with hessian_operator(lambda: loss(model(inputs)), named(model)) as operator:
-        assert operator.dtype == torch.float32
+    vector = torch.linspace(-1, 1, len(hessian), dtype=torch.float64)
+    with hessian_of(model, inputs, loss) as operator:
         product = operator(vector)
     assert product.dtype == torch.float32
     assert (product - hessian @ vector).norm() / (hessian @ vector).norm() < tolerance
 
 
-def test_parameters_of_several_types_share_the_widest():
-    model = nn.Sequential(nn.Linear(3, 4).double(), nn.Linear(4, 2))
-    x = torch.randn(5, 3, dtype=torch.float64)
-    with hessian_operator(lambda: model[1](model[0](x).tanh().float()).square().sum(), named(model)) as operator:
-        assert operator.dtype == torch.float64
-        assert symmetry_error(operator) < 1e-5
-
-
-def test_a_loss_without_curvature_gives_zeros():
+def test_losses_without_curvature_and_sparse_gradients():
     model = nn.Linear(3, 1)
     with hessian_operator(lambda: model(torch.ones(2, 3)).sum(), named(model)) as operator:
         assert not operator(torch.ones(4)).any()
-
-
-def test_sparse_gradients_are_dense_in_the_vectors():
     embedding = nn.Embedding(4, 2, sparse=True)
     with hessian_operator(lambda: embedding(torch.tensor([1, 1, 3])).square().sum(), named(embedding)) as operator:
         # Each of rows 1 (twice) and 3 (once) has the second derivative 2 per use.
         assert operator(torch.ones(8)).tolist() == [0, 0, 4, 4, 0, 0, 2, 2]
 
 
-def test_products_after_closing_are_refused_and_the_graph_is_released():
+class WrittenOut(nn.Module):
+    def forward(self, x):
+        return x * torch.tanh(F.softplus(x))
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_mish_of_large_inputs_is_finite_and_noted(inplace):
+    """The double backward of torch's mish is NaN from x = 720 on in float64."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 8), nn.Mish(inplace=inplace), nn.Linear(8, 1)).double()
+    x, targets = torch.randn(10, 3, dtype=torch.float64) * 3000, torch.zeros(10, 1, dtype=torch.float64)
+    loss = lambda z: F.mse_loss(z, targets)  # noqa: E731
+    operator = hessian_of(model, x, loss)
+    product = operator(torch.ones(operator.size))
+    assert product.isfinite().all()
+    assert "mish" in operator.note
+    expected = (
+        full_hessian(nn.Sequential(model[0], WrittenOut(), model[2]), x, loss) @ torch.ones(operator.size).double()
+    )
+    torch.testing.assert_close(product, expected, rtol=1e-9, atol=1e-9 * expected.abs().max().item())
+
+
+class Squared(torch.autograd.Function):
+    """x^2, with a pass back that autograd sees, or that hides its derivative, or that can be used once."""
+
+    @staticmethod
+    def forward(ctx, x, how):
+        ctx.save_for_backward(x)
+        ctx.how = how
+        return x * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        if ctx.how == "hidden":
+            return grad * 2 * x.detach(), None
+        if ctx.how == "hidden from the outputs":
+            return grad.detach() * 2 * x, None
+        return grad * 2 * x, None
+
+
+class Once(Squared):
+    backward = staticmethod(torch.autograd.function.once_differentiable(Squared.backward))
+
+
+def test_a_custom_function_that_hides_its_derivative_is_refused_and_an_honest_one_is_right():
+    weight = torch.linspace(1, 2, 5, dtype=torch.float64).requires_grad_()
+    vector = torch.ones(5, dtype=torch.float64)
+
+    def loss(how, function=Squared):
+        return lambda: (function.apply(weight, how) + weight.exp()).sum()
+
+    honest = hessian_operator(loss("seen"), {"weight": weight})
+    torch.testing.assert_close(honest(vector), 2 + weight.detach().exp(), rtol=1e-12, atol=0)
+    with pytest.raises(ArgumentError):
+        hessian_operator(loss("hidden"), {"weight": weight})(vector)
+    with pytest.raises(ArgumentError):
+        hessian_operator(loss("once", Once), {"weight": weight})(vector)
+    outputs = [lambda how=how: Squared.apply(weight, how) for how in ("seen", "hidden", "hidden from the outputs")]
+    for each in outputs[:2]:  # its own derivative by the parameters is of no use to this matrix
+        product = gauss_newton_operator(each, lambda z: z.square().sum(), {"weight": weight})(vector)
+        torch.testing.assert_close(product, 8 * weight.detach().square(), rtol=1e-12, atol=0)
+    with pytest.raises(ArgumentError):
+        gauss_newton_operator(outputs[2], lambda z: z.square().sum(), {"weight": weight})(vector)
+
+
+def test_what_torch_cannot_differentiate_twice_is_refused():
+    torch.manual_seed(0)
+    attention, x = nn.MultiheadAttention(8, 2, batch_first=True), torch.randn(2, 5, 8)
+    operator = hessian_operator(lambda: attention(x, x, x, need_weights=False)[0].square().mean(), named(attention))
+    with pytest.raises(ArgumentError):  # the fused kernel; a LossProbe takes the one that can
+        operator(torch.ones(operator.size))
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.5])
+def test_curvature_along_an_update_is_that_of_the_matrix_before_it(rate):
     model, inputs, loss = classifier()
-    with hessian_operator(lambda: loss(model(inputs)), named(model)) as operator:
-        operator(torch.ones(operator.size))
-    with pytest.raises(LossCurvatureError, match="closed"):
-        operator(torch.ones(operator.size))
-    assert operator._batches == []
+    hessian = full_hessian(model, inputs, loss)
+    with hessian_of(model, inputs, loss) as operator:
+        update = -rate * operator.gradient
+        along = curvature_along(operator, update)
+        form, slope = (update @ hessian @ update).item(), (operator.gradient @ update).item()
+        assert along.quadratic_form == pytest.approx(form, rel=1e-9)
+        assert along.curvature == pytest.approx(form / (update @ update).item(), rel=1e-9)
+        assert along.slope == pytest.approx(slope, rel=1e-9)
+        assert along.stability == pytest.approx(form / (-2 * slope), rel=1e-9)
+        assert along.gradient_change == pytest.approx(((hessian @ update).norm() / update.norm()).item(), rel=1e-9)
+        assert curvature_along(operator, update * 0).curvature != 0  # NaN: there is none
 
 
-class TestRefuses:
-    def test_a_nan_loss(self):  # D11: NaN reported as a number
-        model, inputs, loss = classifier()
-        inputs[0] = torch.nan
-        with pytest.raises(NonFiniteCurvatureError, match="The loss is nan"):
-            hessian_operator(lambda: loss(model(inputs)), named(model))
+def problem():
+    model, inputs, _ = classifier()
+    targets = torch.randint(0, 3, (20,), generator=torch.Generator().manual_seed(0))
+    hessian = full_hessian(model, inputs, lambda outputs: F.cross_entropy(outputs, targets))
+    return model, inputs, targets, hessian, torch.linspace(-1, 1, len(hessian), dtype=torch.float64)
 
-    def test_an_infinite_gradient_and_names_where(self):  # D11
-        weight, other = torch.zeros(2, requires_grad=True), torch.ones(2, requires_grad=True)
-        with pytest.raises(NonFiniteCurvatureError, match="not finite for weight"):
-            hessian_operator(lambda: weight.sqrt().sum() + other.square().sum(), {"weight": weight, "other": other})
 
-    def test_a_product_that_no_method_makes_finite(self):  # D11
-        weight = torch.ones(2, requires_grad=True)
-        operator = hessian_operator(lambda: (weight**3).sum(), {"weight": weight})
-        with pytest.raises(NonFiniteCurvatureError, match="vector holds"):
-            operator(torch.tensor([torch.nan, 0.0]))
+def test_uneven_batches_are_weighted_by_their_samples():
+    model, inputs, targets, hessian, vector = problem()
+    batches = list(zip(inputs.split(SIZES), targets.split(SIZES), strict=True))
+    operator = hessian_operator(
+        [lambda x=x, y=y: F.cross_entropy(model(x), y) for x, y in batches], named(model), samples=SIZES
+    )
+    torch.testing.assert_close(operator(vector), hessian @ vector, rtol=0, atol=1e-13)
+    assert operator.loss.item() == pytest.approx(F.cross_entropy(model(inputs), targets).item(), rel=1e-14)
+    losses = [lambda z, y=y: F.cross_entropy(z, y) for _, y in batches]
+    matrix = full_gauss_newton(model, inputs, lambda z: F.cross_entropy(z, targets))
+    gauss_newton = gauss_newton_operator(
+        [lambda x=x: model(x) for x, _ in batches], losses, named(model), samples=SIZES
+    )
+    torch.testing.assert_close(gauss_newton(vector), matrix @ vector, rtol=0, atol=1e-13)
+    with pytest.raises(ArgumentError):
+        hessian_operator([lambda: None] * 3, named(model), samples=[1, 2])
 
-    def test_a_loss_that_is_no_scalar(self):
-        model, inputs, _ = classifier()
-        with pytest.raises(LossCurvatureError, match=r"shape \(20, 3\).*scalar"):
-            hessian_operator(lambda: model(inputs), named(model))
-        with pytest.raises(LossCurvatureError, match="float"):
-            hessian_operator(lambda: 1.0, named(model))
 
-    def test_parameters_that_are_all_frozen(self):
-        model, inputs, loss = classifier()
-        model.requires_grad_(False)
-        with pytest.raises(LossCurvatureError, match="None of the 4 parameters requires a gradient"):
-            hessian_operator(lambda: loss(model(inputs)), named(model))
+def test_ranks_with_uneven_shards_equal_one_process_with_one_sum_a_product():
+    _, inputs, targets, hessian, vector = problem()
+    barrier, sent, sums, results = threading.Barrier(2, timeout=PATIENCE), {}, [], [None, None]
 
-    def test_a_loss_that_does_not_depend_on_them(self):
-        model, inputs, loss = classifier()
-        other, _, _ = classifier(seed=1)
-        with pytest.raises(LossCurvatureError, match="does not depend on any of the 4"):
-            hessian_operator(lambda: loss(model(inputs)), named(other))
-        with pytest.raises(LossCurvatureError, match="does not depend"):
-            hessian_operator(lambda: loss(model(inputs)).detach(), named(model))
+    def run(rank):
+        model = classifier()[0]
+        x, y = inputs.split([13, 7])[rank], targets.split([13, 7])[rank]
 
-    def test_complex_parameters(self):
-        weight = torch.ones(2, dtype=torch.complex64, requires_grad=True)
-        with pytest.raises(LossCurvatureError, match="complex64"):
-            hessian_operator(lambda: weight.abs().sum(), {"weight": weight})
+        def reduce(tensor):
+            sent[rank] = tensor.clone()
+            barrier.wait()
+            total = sent[0] + sent[1]
+            if barrier.wait() == 0:
+                sums.append(1)
+            return total
 
-    def test_vectors_of_another_size(self):
-        model, inputs, loss = classifier()
-        operator = hessian_operator(lambda: loss(model(inputs)), named(model))
-        with pytest.raises(LossCurvatureError, match=r"shape \(3,\).*51 parameters"):
-            operator(torch.ones(3))
+        operator = hessian_operator(lambda: F.cross_entropy(model(x), y), named(model), samples=len(x), reduce=reduce)
+        results[rank] = operator(vector)
 
-    def test_methods_that_do_not_exist_or_lack_the_module(self):
-        model, inputs, loss = classifier()
-        with pytest.raises(LossCurvatureError, match="method='newton'"):
-            hessian_operator(lambda: loss(model(inputs)), named(model), method="newton")
-        with pytest.raises(LossCurvatureError, match="Give module="):
-            hessian_operator(lambda: loss(model(inputs)), named(model), method="forward_over_reverse")
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert torch.equal(results[0], results[1])
+    torch.testing.assert_close(results[0], hessian @ vector, rtol=0, atol=1e-13)
+    assert len(sums) == 2  # gradient and loss, and the product
+
+
+def test_what_is_not_finite_is_reported_and_never_a_number():
+    model, inputs, loss = classifier()
+    inputs[0] = torch.nan
+    for make in OPERATORS:
+        with pytest.raises(UnsupportedRunError):
+            make(model, inputs, loss)
+    weight, other = torch.zeros(2, requires_grad=True), torch.ones(2, requires_grad=True)
+    with pytest.raises(UnsupportedRunError):
+        hessian_operator(lambda: weight.sqrt().sum() + other.square().sum(), {"weight": weight, "other": other})
+    with pytest.raises(UnsupportedRunError):
+        hessian_operator(lambda: (other**3).sum(), {"other": other})(torch.tensor([torch.nan, 0.0]))
+
+
+def test_what_has_no_curvature_is_refused():
+    model, inputs, loss = classifier()
+    other, _, _ = classifier(seed=1)
+    parameters, complex_one = named(model), torch.ones(2, dtype=torch.complex64, requires_grad=True)
+    frozen = {name: p.detach() for name, p in parameters.items()}
+    for closure, given in [
+        (lambda: model(inputs), parameters),
+        (lambda: 1.0, parameters),
+        (lambda: loss(model(inputs)), frozen),
+        (lambda: loss(model(inputs)), named(other)),
+        (lambda: loss(model(inputs)).detach(), parameters),
+        (lambda: complex_one.abs().sum(), {"weight": complex_one}),
+    ]:
+        with pytest.raises(ArgumentError):
+            hessian_operator(closure, given)
+    for outputs, of_outputs in [
+        (lambda: model(inputs).detach(), loss),
+        (lambda: (model(inputs),), loss),
+        (lambda: model(inputs), lambda z: torch.ones((), requires_grad=True) * 2),
+        (lambda: model(inputs), lambda z: z),
+        (lambda: model(inputs), [loss, loss]),
+    ]:
+        with pytest.raises(ArgumentError):
+            gauss_newton_operator(outputs, of_outputs, parameters)
+    with pytest.raises(ArgumentError):
+        hessian_of(model, inputs, loss)(torch.ones(3))

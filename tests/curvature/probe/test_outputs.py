@@ -6,9 +6,12 @@ from lightning.pytorch import LightningModule
 from torch import nn
 from torch.nn import functional as F
 
-from lit_gelu.curvature.loss import LossCurvatureError, gauss_newton_operator
+from lit_gelu.curvature.loss import (
+    gauss_newton_operator,
+)
 from lit_gelu.curvature.probe.loss_probe import LossProbe
 from lit_gelu.curvature.probe.training_loss import ParsedLoss
+from lit_gelu.errors import ArgumentError
 
 X = torch.randn(5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 LABELS = torch.tensor([0, 1, 1, 0, 1])
@@ -39,13 +42,12 @@ LOSSES = {
 
 
 @pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("method", ["auto", "double_vjp"])
-def test_the_matrix_is_that_of_its_definition(name, method):
+def test_the_matrix_is_that_of_its_definition(name):
     module = Step(LOSSES[name])
     with LossProbe(module, [(X, LABELS)]) as probe:
         parsed = [ParsedLoss(closure) for closure in probe.closures]
         matrix = gauss_newton_operator(
-            [loss.outputs for loss in parsed], [loss.loss for loss in parsed], probe.parameters, method=method
+            [loss.outputs for loss in parsed], [loss.loss for loss in parsed], probe.parameters
         )
         rows = torch.stack([matrix(row) for row in torch.eye(matrix.size, dtype=torch.float64)])
     flat = torch.cat([p.detach().flatten() for p in module.net.parameters()])
@@ -69,12 +71,12 @@ def test_the_matrix_is_that_of_its_definition(name, method):
     ],
 )
 def test_other_losses_are_refused_with_the_remedy(loss):
-    with LossProbe(Step(loss), [(X, LABELS)]) as probe, pytest.raises(LossCurvatureError, match="operator='hessian'"):
+    with LossProbe(Step(loss), [(X, LABELS)]) as probe, pytest.raises(ArgumentError):
         ParsedLoss(probe.closures[0]).outputs()
 
 
 def test_the_loss_of_outputs_needs_outputs():
-    with pytest.raises(LossCurvatureError, match="first"):
+    with pytest.raises(ArgumentError):
         ParsedLoss(lambda: torch.ones(())).loss(torch.ones(2))
 
 
@@ -87,7 +89,7 @@ def test_targets_that_depend_on_parameters_are_refused():
             return F.mse_loss(self.net[1:](code).sum(-1), code.sum(-1) if self.loss is None else self.loss(code))
 
     batch = (X, LABELS)
-    with LossProbe(Reconstruction(None), [batch]) as probe, pytest.raises(LossCurvatureError, match=r"Detach them"):
+    with LossProbe(Reconstruction(None), [batch]) as probe, pytest.raises(ArgumentError):
         ParsedLoss(probe.closures[0]).outputs()
     with LossProbe(Reconstruction(lambda code: code.sum(-1).detach()), [batch]) as probe:
         assert ParsedLoss(probe.closures[0]).outputs().shape == (5,)

@@ -1,0 +1,432 @@
+"""The Hessian and the Gauss-Newton matrix of a loss as linear operators on the vector of trained parameters."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from lit_gelu.activations.families import COMPOSED
+from lit_gelu.curvature.loss.evaluation import (
+    Closure,
+    Reduce,
+    batches_of,
+    check_checkpoints,
+    check_differentiable,
+    differentiate,
+    evaluate_loss,
+    has_custom_function,
+    is_finite,
+    kinds_of,
+    loss_after_gradient,
+    weighted_mean,
+    without_autocast,
+)
+from lit_gelu.curvature.loss.layout import ParameterLayout, displaced
+from lit_gelu.errors import ArgumentError, LitGeluError, UnsupportedRunError, message_of
+
+Outputs = Callable[[], Tensor]
+"""Computes the outputs of a model for one batch, from the live parameters."""
+
+LossOfOutputs = Callable[[Tensor], Tensor]
+"""Computes the scalar loss, averaged over the samples of a batch, from its outputs."""
+
+_HIDDEN = 0.05
+"""A product that is farther than this share from a difference of gradients lacks a part."""
+
+_SHORTEST = 20.0
+"""In units of the rounding unit: with shorter steps, the rounding of the parameters themselves is seen."""
+
+_REMEDY = (
+    "Define curvature_loss(self, batch) on the module with functions that torch can differentiate twice, or measure "
+    "the activations alone, with ActivationCurvatureMonitor."
+)
+
+
+class BatchMatrix(Protocol):
+    """A matrix of second derivatives of one batch's loss."""
+
+    first_order: Tensor
+    """The gradient and, as its last element, the loss."""
+
+    def product(self, vector: Tensor) -> Tensor:
+        """Return the product with a vector."""
+        ...
+
+
+class ParameterOperator:
+    """A symmetric matrix over the parameters of a model: the mean over batches and ranks of one a batch.
+
+    Made by `hessian_operator` and `gauss_newton_operator`.
+
+    Attributes:
+        parameters: Where each parameter lies in a vector.
+        loss: The loss over all samples, no dimensions.
+        gradient: Its gradient, shape ``[size]``.
+        products: How many products were computed.
+        note: Which functions were computed in another way so that they can be differentiated twice; mostly empty.
+    """
+
+    def __init__(
+        self, batches: Sequence[BatchMatrix], layout: ParameterLayout, counts: Sequence[int], reduce: Reduce | None
+    ) -> None:
+        self.parameters = layout
+        self.products = 0
+        self.note = next((note for batch in batches if (note := getattr(batch, "note", ""))), "")
+        self._batches, self._counts, self._reduce = list(batches), list(counts), reduce
+        first_order = weighted_mean([batch.first_order for batch in batches], self._counts, reduce)
+        self.loss, self.gradient = first_order[-1].clone(), first_order[:-1]
+        if not is_finite(first_order):
+            raise UnsupportedRunError(_describe_non_finite(self.loss, self.gradient, layout))
+
+    @property
+    def size(self) -> int:
+        """How many parameters are trained."""
+        return self.parameters.size
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the vectors."""
+        return self.parameters.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Of the vectors."""
+        return self.parameters.device
+
+    @property
+    def layout(self) -> dict[str, slice]:
+        """The stretch of a vector that belongs to each parameter."""
+        return dict(self.parameters.slices)
+
+    def __call__(self, vector: Tensor) -> Tensor:
+        """Return the product with a vector; of the first one the host looks whether it is finite."""
+        if not self._batches:
+            raise ArgumentError("The operator was closed, and its graph is gone. Make a new one.")
+        vector = self.parameters.check(vector, "The vector")
+        try:
+            rows = [batch.product(vector) for batch in self._batches]
+        except RuntimeError as error:
+            raise _no_second_derivative(error) from error
+        product = weighted_mean(rows, self._counts, self._reduce)
+        if self.products == 0:  # the sums of later ones show it anyway, and the host shall not wait for them
+            if not is_finite(product):
+                raise UnsupportedRunError(_describe_product(vector))
+            self._compare(product, vector)
+        self.products += 1
+        return product
+
+    def agreed(self, numbers: Tensor) -> Tensor:
+        """Return the mean of numbers over ranks, the very same on all: what a common decision must rest on."""
+        return numbers if self._reduce is None else weighted_mean([numbers], [1], self._reduce)
+
+    def close(self) -> None:
+        """Release the graphs that products are computed from."""
+        self._batches = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _compare(self, product: Tensor, vector: Tensor) -> None:
+        """Where a pass back is written in Python, compare the first product with a difference of gradients."""
+        closures = [batch.closure for batch in self._batches if isinstance(batch, _HessianOfBatch) and batch.is_custom]
+        if len(closures) < len(self._batches):
+            return
+        rows = _difference_of_gradients(closures, self.parameters, vector, float(self.gradient.norm()), product)
+        reference = weighted_mean(rows, self._counts, self._reduce)
+        error = float((product - reference).norm() / reference.norm())
+        if error > max(_HIDDEN, 2 * _relative_step(self.parameters)):
+            raise ArgumentError(
+                f"The product with the Hessian is {error:.0%} off from the difference of two gradients: the pass back "
+                f"of a custom torch.autograd.Function hides its own derivative. {_REMEDY}"
+            )
+
+
+def hessian_operator(
+    closure: Closure | Sequence[Closure],
+    parameters: Mapping[str, Tensor],
+    *,
+    samples: int | Sequence[int] = 1,
+    reduce: Reduce | None = None,
+) -> ParameterOperator:
+    """Make the Hessian of a loss with respect to live parameters an operator on flat vectors.
+
+    With L_b the loss of batch b, averaged over its n_b samples, the matrix is that of the loss over all samples,
+    ``H = sum_b n_b H_b / sum_b n_b``, over all batches and all ranks. ``H v`` is the gradient of ``g'v`` over a graph
+    of the gradient g that is recorded once: exact up to rounding, 2.1 gradients a product. Nothing touches ``.grad``,
+    train/eval flags or random state; a closure that draws random numbers must draw the same ones at every call, or the
+    matrix is not symmetric.
+
+    Where the loss goes through a custom ``torch.autograd.Function``, which can lack its second derivative without an
+    error, the first product is compared with the difference of two gradients.
+
+    Source: Pearlmutter 1994, "Fast exact multiplication by the Hessian", Neural Computation 6(1).
+
+    Args:
+        closure: The mean loss of one batch from the live parameters, or one closure a batch.
+        parameters: By name, as ``dict(module.named_parameters())``. Frozen ones have no place in the vectors; those
+            that the loss does not depend on have zeros.
+        samples: How many samples each batch has.
+        reduce: Sums a flat tensor over ranks: called once here and once a product, on every rank.
+
+    Returns:
+        The operator; its graphs live until it is closed, so it is best used in a ``with`` statement.
+
+    Raises:
+        ArgumentError: If an argument is not accepted, the loss is no scalar, depends on no parameter, or cannot be
+            differentiated twice (here, or at the first product).
+        UnsupportedRunError: If the loss or its gradient is NaN or infinite.
+
+    Example:
+        >>> weight = torch.tensor([1.0, 2.0], requires_grad=True)
+        >>> with hessian_operator(lambda: (weight**3).sum(), {"weight": weight}) as hessian:
+        ...     hessian(torch.tensor([1.0, 1.0])).tolist()
+        [6.0, 12.0]
+    """
+    closures, counts = batches_of(closure, samples)
+    layout = ParameterLayout(parameters)
+    return ParameterOperator([_HessianOfBatch(each, layout) for each in closures], layout, counts, reduce)
+
+
+class _HessianOfBatch:
+    """H v as the gradient of ``g . v``, over a graph of the gradient g that is recorded once and used again."""
+
+    def __init__(self, closure: Closure, layout: ParameterLayout) -> None:
+        self.closure = closure
+        self._layout, self._tensors = layout, list(layout.tensors.values())
+        loss = evaluate_loss(closure)
+        kinds = kinds_of(loss)
+        check_checkpoints(kinds)
+        self.is_custom = has_custom_function(kinds)
+        composed = [each for each in COMPOSED if any(kind.__name__.startswith(each.node) for kind in kinds)]
+        self.note = "; ".join(each.note for each in composed)
+        if composed:
+            with _Composed():
+                loss = evaluate_loss(closure)
+        try:
+            with torch.inference_mode(False), torch.enable_grad():
+                gradient = differentiate(loss, layout, create_graph=True)
+                check_differentiable(kinds_of(*gradient))
+                # One flat output: of one tensor a parameter, torch checks shape and type in Python at every product.
+                self._gradient = layout.flatten(gradient)
+        except RuntimeError as error:
+            raise _no_second_derivative(error) from error
+        self.first_order = torch.cat([self._gradient.detach(), loss.detach().reshape(1).to(self._gradient)])
+
+    def product(self, vector: Tensor) -> Tensor:
+        """Return ``H v``."""
+        if not self._gradient.requires_grad:  # the loss is linear in the parameters
+            return torch.zeros_like(vector)
+        with torch.inference_mode(False), without_autocast(self._layout):
+            product = torch.autograd.grad(
+                self._gradient, self._tensors, grad_outputs=vector, retain_graph=True, allow_unused=True
+            )
+        return self._layout.flatten(product)
+
+
+class _Composed(TorchFunctionMode):
+    """While active, functions whose double backward torch gets wrong are computed from others."""
+
+    FUNCTIONS = {function: other for each in COMPOSED for function, other in each.functions.items()}  # noqa: RUF012
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return self.FUNCTIONS.get(func, func)(*args, **(kwargs or {}))
+
+
+def gauss_newton_operator(
+    outputs: Outputs | Sequence[Outputs],
+    loss: LossOfOutputs | Sequence[LossOfOutputs],
+    parameters: Mapping[str, Tensor],
+    *,
+    samples: int | Sequence[int] = 1,
+    reduce: Reduce | None = None,
+) -> ParameterOperator:
+    """Make the generalised Gauss-Newton matrix of a loss an operator on flat vectors.
+
+    ``G = J' B J`` with J the Jacobian of the outputs by the parameters and B the Hessian of the loss by the outputs.
+    It is positive semi-definite where the loss is convex in the outputs, and equals the Hessian where the outputs are
+    linear in the parameters. A product is J v, B (J v) by a double pass through the loss alone, and one pass back;
+    J v is the derivative of the linear map ``u -> J'u``, whose graph is recorded once.
+
+    Source: Schraudolph 2002, "Fast curvature matrix-vector products for second-order gradient descent".
+
+    Args:
+        outputs: The model's outputs for one batch, one tensor of any shape; or one closure a batch.
+        loss: The mean loss of a batch from its outputs, twice differentiable; one for all batches, or one a batch.
+        parameters: By name; frozen ones have no place in the vectors.
+        samples: How many samples each batch has.
+        reduce: Sums a flat tensor over ranks: called once here and once a product, on every rank.
+
+    Returns:
+        The operator; its graphs live until it is closed.
+
+    Raises:
+        ArgumentError: If an argument is not accepted, the outputs depend on no parameter, or they cannot be
+            differentiated twice.
+        UnsupportedRunError: If the loss or its gradient is NaN or infinite.
+
+    Example:
+        >>> weight = torch.tensor([1.0, 2.0], requires_grad=True)
+        >>> with gauss_newton_operator(lambda: weight**2, lambda z: z.square().sum(), {"weight": weight}) as matrix:
+        ...     matrix(torch.tensor([1.0, 1.0])).tolist()  # (2 w) * 2 * (2 w)
+        [8.0, 32.0]
+    """
+    closures, counts = batches_of(outputs, samples)
+    losses = list(loss) if isinstance(loss, Sequence) else [loss] * len(closures)
+    if len(losses) != len(closures):
+        raise ArgumentError(
+            f"{len(closures)} closures for outputs came with {len(losses)} losses. Give one loss for all, or one each."
+        )
+    layout = ParameterLayout(parameters)
+    batches = [_GaussNewtonOfBatch(*each, layout) for each in zip(closures, losses, strict=True)]
+    return ParameterOperator(batches, layout, counts, reduce)
+
+
+class _GaussNewtonOfBatch:
+    """The graphs of the outputs z, of the gradient s of the loss by them, and of the linear map ``u -> J'u``."""
+
+    def __init__(self, outputs: Outputs, loss: LossOfOutputs, layout: ParameterLayout) -> None:
+        self._layout, self._tensors = layout, list(layout.tensors.values())
+        self._outputs = _evaluate_outputs(outputs)
+        self._leaf = self._outputs.detach().requires_grad_()
+        value = evaluate_loss(lambda: loss(self._leaf))
+        try:
+            with torch.inference_mode(False), torch.enable_grad(), without_autocast(layout):
+                (slope,) = torch.autograd.grad(value, self._leaf, create_graph=True, allow_unused=True)
+                if slope is None:
+                    raise ArgumentError("The loss does not depend on the outputs. Give loss(outputs) a use for them.")
+                self._direction = torch.zeros_like(self._outputs).requires_grad_()
+                back = torch.autograd.grad(
+                    self._outputs, self._tensors, self._direction, create_graph=True, allow_unused=True
+                )
+            check_differentiable(kinds_of(*back))
+        except RuntimeError as error:
+            raise _no_second_derivative(error) from error
+        self._slope: Tensor = slope
+        self._used = {n: piece for n, piece in enumerate(back) if piece is not None and piece.requires_grad}
+        gradient = self._back(slope.detach())
+        self.first_order = torch.cat([gradient, value.detach().reshape(1).to(gradient)])
+        if has_custom_function(kinds_of(self._outputs)):
+            self._check_adjoint(gradient)
+
+    def product(self, vector: Tensor) -> Tensor:
+        """Return ``J' B J v``."""
+        if not self._slope.requires_grad:  # the loss is linear in the outputs
+            return torch.zeros_like(vector)
+        along = self._along(vector)
+        with torch.inference_mode(False), without_autocast(self._layout):
+            (bent,) = torch.autograd.grad(self._slope, self._leaf, along, retain_graph=True)
+        return self._back(bent)
+
+    def _along(self, vector: Tensor) -> Tensor:
+        """Return ``J v``."""
+        pieces = self._layout.split(vector)
+        with torch.inference_mode(False), without_autocast(self._layout):
+            (product,) = torch.autograd.grad(
+                list(self._used.values()),
+                self._direction,
+                [pieces[number] for number in self._used],
+                retain_graph=True,
+                materialize_grads=True,
+            )
+        return product
+
+    def _back(self, direction: Tensor) -> Tensor:
+        """Return ``J' u``."""
+        with torch.inference_mode(False), without_autocast(self._layout):
+            product = torch.autograd.grad(self._outputs, self._tensors, direction, retain_graph=True, allow_unused=True)
+        return self._layout.flatten(product)
+
+    def _check_adjoint(self, gradient: Tensor) -> None:
+        """Compare ``s'(J g)`` with ``(J's)'g`` for the gradient ``g = J's``: they differ if a derivative is hidden."""
+        expected = float(gradient.square().sum())
+        found = float((self._slope.detach() * self._along(gradient)).sum())
+        if abs(found - expected) > _HIDDEN * expected:
+            raise ArgumentError(
+                "The derivative of the outputs along the parameters is not the transpose of their pass back: that of a "
+                f"custom torch.autograd.Function hides its own derivative. {_REMEDY}"
+            )
+
+
+def _evaluate_outputs(outputs: Outputs) -> Tensor:
+    """Call a closure for outputs with gradients enabled."""
+    with torch.inference_mode(False), torch.enable_grad():
+        result = outputs()
+    if not isinstance(result, Tensor) or not result.is_floating_point():
+        raise ArgumentError(
+            f"The closure for the outputs returned {type(result).__name__}. Accepted is one floating-point tensor: "
+            "what the loss is computed from."
+        )
+    if not result.requires_grad:
+        raise ArgumentError(
+            "The outputs depend on no parameter. The closure must call the model, without detach() or no_grad()."
+        )
+    return result
+
+
+def _difference_of_gradients(
+    closures: Sequence[Closure], layout: ParameterLayout, vector: Tensor, slope: float, product: Tensor
+) -> list[Tensor]:
+    """Return ``(g(theta + h v) - g(theta - h v)) / 2h`` of each batch, for a step that suits a product near ``H v``."""
+    # With the cube root c of the rounding unit, which balances the rounding of g against the third derivative, the
+    # gradient changes by c of its length, and the parameters by no more than c of theirs. Source: Nocedal and Wright
+    # 2006, "Numerical Optimization", section 8.1.
+    length, scale, bend = (float(each.norm()) for each in (vector, layout.values(), product))
+    step = _relative_step(layout)
+    longest, shortest = step * (scale or 1.0), _SHORTEST * step**3 * (scale or 1.0)
+    reach = min(longest, max(shortest, step * slope * length / bend)) if bend else longest
+    h = reach / (length or 1.0)
+    rows = []
+    with displaced(layout) as displacement:
+        for closure in closures:
+            displacement.move(vector, h)
+            ahead = loss_after_gradient(closure, layout)[:-1]
+            displacement.move(vector, -h)
+            rows.append(ahead.sub_(loss_after_gradient(closure, layout)[:-1]).div_(2 * h))
+    return rows
+
+
+def _relative_step(layout: ParameterLayout) -> float:
+    """Return the cube root of the coarsest rounding unit: 4.9e-3 in float32, 6.1e-6 in float64, 0.2 in bfloat16."""
+    return math.cbrt(max(torch.finfo(tensor.dtype).eps for tensor in layout.tensors.values()))
+
+
+def _no_second_derivative(error: RuntimeError) -> RuntimeError | ArgumentError:
+    """Return the error to raise where torch cannot differentiate twice; ours, and of memory, stay what they are."""
+    if isinstance(error, (LitGeluError, torch.OutOfMemoryError)):
+        return error
+    return ArgumentError(f"The loss cannot be differentiated twice: {message_of(error)}. {_REMEDY}")
+
+
+def _describe_non_finite(loss: Tensor, gradient: Tensor, layout: ParameterLayout) -> str:
+    """Say what is not finite, and where."""
+    if not loss.isfinite():
+        return (
+            f"The loss is {loss.item()}, so it has no curvature. Look at the step before: the parameters or the batch "
+            "hold values that are not finite, or the learning rate is too large."
+        )
+    names = [name for name, part in layout.slices.items() if not gradient[part].isfinite().all()]
+    return (
+        f"The loss is {loss.item():.6g}, but its gradient is not finite for {', '.join(names)}. A square root or "
+        "logarithm at 0, or 16-bit overflow, does that."
+    )
+
+
+def _describe_product(vector: Tensor) -> str:
+    """Say why a product is not finite."""
+    if not vector.isfinite().all():
+        return "The vector holds values that are not finite. Give a finite vector."
+    return (
+        "A product with the matrix is not finite, though loss and gradient are: an activation's second derivative "
+        "overflows, as in 16-bit types. Keep the parameters in float32."
+    )
