@@ -356,4 +356,4 @@ class ParityReport(Displayed):
         """Return the tables that Jupyter shows."""
         from lit_gelu.export.parity import tables
 
-        return tables.html_of(self.summary(), tables.tables(self), tables.findings(self))
+        return tables.notebook(self)

@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -96,14 +95,12 @@ def activation_faults(
     registry: ActivationRegistry,
     *,
     rewritable: bool,
-    replaced: frozenset[str] = frozenset(),
 ) -> list[str]:
     """Say where module, record and graph do not agree on the activations."""
     # Every activation module must be recorded, as what it is; every node that is marked as an activation's must be one
     # of a recorded site; and these must be the recorded recipe with the activation's own arguments, which must be a
     # recipe of the lowering table. Arguments are compared to the last place, all else exactly. Where the file may have
     # been rewritten by a program that knows nothing of the record, all nodes of a site may be gone: the outputs decide.
-    # So they do where an operator is one of those that something else in the file has `replaced`, call by call.
     bound = {name: b for name, part in module.named_modules() if (b := bind(part, registry)) is not None}
     recorded = {record.site for record in metadata.sites}
     nodes = nodes_by_site(model)
@@ -126,11 +123,9 @@ def activation_faults(
         if not record.row or (rewritable and record.site not in nodes):
             continue
         activation = activation or _of_spec(record, registry)
-        some_gone = len(record.operators) == 1 and replaced.issuperset(record.operators)
-        kept = replace(record, calls=min(record.calls, len(there))) if some_gone else record
         # Arguments of a folded site are in other weights.
         arguments = {} if activation is None or record.folded else activation.arguments
-        fault = _unknown_recipe(record, activation, metadata) or recipe_fault(kept, there, constants, arguments)
+        fault = _unknown_recipe(record, activation, metadata) or recipe_fault(record, there, constants, arguments)
         if fault:
             faults.append(f"{_name(record.site)} ({record.spec}): {fault}.")
     return faults

@@ -2,7 +2,7 @@
 
 import io
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -19,7 +19,6 @@ from lit_gelu.export.parity.report import (
     ParityReport,
     ParityRow,
 )
-from lit_gelu.export.parity.task_metrics import TaskMetric
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,11 @@ def tables(report: ParityReport) -> list[TextTable]:
     repeated = report.repeatability
     drawn = [
         _comparisons(report),
-        metrics_table(report.metrics, "as trained"),
+        TextTable(
+            "Test metrics",
+            ("metric", "PyTorch as trained", "file", "difference"),
+            tuple((m.name, *map(figure, (m.pytorch, m.file, m.difference))) for m in report.metrics),
+        ),
         TextTable(
             "Batch invariance",
             ("output", "rows alone", "of", "largest difference"),
@@ -64,7 +67,15 @@ def tables(report: ParityReport) -> list[TextTable]:
             ),
             "An activation that is computed by no value of the optimised graph has none.",
         ),
-        operators_table(report.census if report.optimized_census else {}, report.optimized_census),
+        TextTable(
+            "Operators",
+            ("operator", "in the file", "as onnxruntime runs it"),
+            tuple(
+                (name, str(report.census.get(name, 0)), str(report.optimized_census.get(name, 0)))
+                for name in sorted({*report.census, *report.optimized_census})
+                if report.optimized_census
+            ),
+        ),
     ]
     return [table for table in drawn if table.body]
 
@@ -100,19 +111,6 @@ def _top1(row: ParityRow) -> str:
     return f"{100 * row.top1_agreement:.4g} %{changes}"
 
 
-def metrics_table(metrics: Iterable[TaskMetric], pytorch: str) -> TextTable:
-    """Return the module's own test metrics; ``pytorch`` says as what the module was measured."""
-    body = tuple((m.name, *map(figure, (m.pytorch, m.file, m.difference))) for m in metrics)
-    return TextTable("Test metrics", ("metric", f"PyTorch {pytorch}", "file", "difference"), body)
-
-
-def operators_table(census: Mapping[str, int], optimized: Mapping[str, int]) -> TextTable:
-    """Return how often each operator is there, before and after onnxruntime's optimisation."""
-    names = sorted({*census, *optimized})
-    body = tuple((name, str(census.get(name, 0)), str(optimized.get(name, 0))) for name in names)
-    return TextTable("Operators", ("operator", "in the file", "as onnxruntime runs it"), body)
-
-
 def fate_counts(entries: Sequence[ActivationFate]) -> dict[str, int]:
     """Count the calls by what became of them."""
     return dict(Counter(map(str, entries)))
@@ -134,26 +132,16 @@ def findings(report: ParityReport) -> list[str]:
 
 
 def _about(report: ParityReport) -> str:
-    return f"{report.provider}, {report.dtype}, approximate={report.approximate}; {version_text(report.versions)}"
-
-
-def version_text(versions: Mapping[str, str]) -> str:
-    """Return names and versions as one line."""
-    return ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(report.versions.items()))
+    return f"{report.provider}, {report.dtype}, approximate={report.approximate}; {versions}"
 
 
 def markdown(report: ParityReport) -> str:
     """Return a report as Markdown."""
-    title = f"Parity of {cell_text(report.path)}: {'passed' if report.passed else 'FAILED'}"
-    return markdown_text(title, _about(report), findings(report), tables(report))
-
-
-def markdown_text(title: str, about: str, lines: Iterable[str], drawn: Iterable[TextTable]) -> str:
-    """Return title, first line, findings and tables as Markdown."""
-    text = [f"# {title}", "", about]
-    if listed := [f"- {cell_text(line)}" for line in lines]:
+    text = [f"# Parity of {cell_text(report.path)}: {'passed' if report.passed else 'FAILED'}", "", _about(report)]
+    if listed := [f"- {cell_text(line)}" for line in findings(report)]:
         text += ["", *listed]
-    for table in drawn:
+    for table in tables(report):
         rows = (table.head, ("---",) * len(table.head), *table.body)
         text += ["", f"## {table.title}", "", *([table.legend, ""] if table.legend else [])]
         text += ["| " + " | ".join(map(cell_text, row)) + " |" for row in rows]
@@ -168,15 +156,17 @@ def cell_text(text: str) -> str:
 def page(report: ParityReport) -> str:
     """Return a report as a page of its own, which needs nothing from elsewhere."""
     title = escape(f"Parity of {report.path}: {'passed' if report.passed else 'FAILED'}")
-    shown = html_of(report.summary(), tables(report), [_about(report), *findings(report)])
+    shown = notebook(report)
     head = (
         f'<meta charset="utf-8"><title>{title}</title><style>body {{ font: 14px/1.5 system-ui; margin: 2rem }}</style>'
     )
     return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body><h1>{title}</h1>\n{shown}\n</body></html>\n'
 
 
-def html_of(summary: str, drawn: Sequence[TextTable], lines: Sequence[str]) -> str:
+def notebook(report: ParityReport) -> str:
     """Return a report for a notebook: the verdict, the first table and what was found; the others unfold."""
+    summary, lines = report.summary(), [_about(report), *findings(report)]
+    drawn = tables(report)
     first, *others = [HtmlTable(one.head, one.body, one.title, [one.legend] * bool(one.legend)) for one in drawn]
     folded = "".join(f"<details><summary>{escape(one.title)}</summary>{one.render()}</details>" for one in others)
     listed = "".join(f"<p>{escape(line)}</p>" for line in lines)
