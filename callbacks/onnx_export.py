@@ -201,7 +201,7 @@ class OnnxExport(ExplainedOnce):
 
 def figures_of(report: "ParityReport") -> dict[tuple[str, ...], float]:
     """Return what is logged of a parity report."""
-    from lit_gelu.export.parity.rows import VS_FLOAT64
+    from lit_gelu.export.parity.report import VS_FLOAT64
     from lit_gelu.export.proof import largest_error
 
     error = largest_error(report)

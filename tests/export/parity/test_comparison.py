@@ -1,4 +1,4 @@
-"""What decides: limits by family and output, against the issue's formula computed by hand."""
+"""What decides: limits by family and output, against the formula computed by hand."""
 
 from dataclasses import replace
 
@@ -10,8 +10,8 @@ from torch import nn
 from lit_gelu import activations
 from lit_gelu.export import ModelInputError
 from lit_gelu.export.inputs import take_apart
+from lit_gelu.export.parity.comparison import Comparison, WorstBatch
 from lit_gelu.export.parity.input_families import Family
-from lit_gelu.export.parity.judging import Judge, WorstBatch
 from lit_gelu.export.parity.references import Outputs, References
 
 SAMPLE = torch.randn(8, 6, generator=torch.Generator().manual_seed(0))
@@ -33,7 +33,7 @@ class TwoOutputs(nn.Module):
 def comparer(run, dtype=torch.float32, module=None, tolerance=1e-5):
     module = module or TwoOutputs()
     references = References(module, take_apart(module, SAMPLE), "as_trained", activations.registry, None, dtype)
-    return Judge(run, references, ["large", "small"], lambda batch: batch, dtype, tolerance), references
+    return Comparison(run, references, ["large", "small"], lambda batch: batch, dtype, tolerance), references
 
 
 def off_by(share):
@@ -123,7 +123,7 @@ def test_the_batch_that_is_worst_is_kept():
 
 def test_a_module_with_other_outputs_than_the_file():
     judge, _ = comparer(lambda batch: [np.zeros((8, 4))])
-    with pytest.raises(ModelInputError, match="the module returns 2 tensors"):
+    with pytest.raises(ModelInputError):
         judge.compare([Family("sample", [(SAMPLE,)])])
 
 
@@ -144,9 +144,9 @@ class Known:
 
 
 def a_file_that_is_off(own, varied, *, extreme):
-    """What `Judge` says of a file that is off by 5e-5, where PyTorch is off by ``own``, and at other times more."""
+    """The row of a file that is off by 5e-5, where PyTorch is off by ``own``, and at other times more."""
     references = Known(own, varied)
-    judge = Judge(lambda b: [b[0].double().numpy() + 5e-5], references, ["y"], lambda b: b, torch.float32, 1e-5)
+    judge = Comparison(lambda b: [b[0].double().numpy() + 5e-5], references, ["y"], lambda b: b, torch.float32, 1e-5)
     (row,) = [row for row in judge.compare([Family("few", [(torch.ones(2, 1),)], extreme=extreme)]) if row.gating]
     return row, references.asked
 
@@ -159,22 +159,3 @@ def test_before_a_breach_counts_pytorchs_own_error_is_measured_again(extreme):
     assert asked <= 3  # and no further than it takes
     assert a_file_that_is_off(1e-6, [1e-6, 2e-6], extreme=extreme)[0].passed is False
     assert a_file_that_is_off(3e-5, [1.0], extreme=extreme)[1] == 0
-
-
-def test_a_net_that_amplifies_rounding_is_moved_by_a_unit_in_the_last_place_and_left_as_it_was():
-    """x + 1 - 1 in float32, for x = 2^-23 (1 + 1e-3): a move of the input rounds to one unit or to none."""
-
-    class Amplifies(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.one = nn.Parameter(torch.ones(()))
-
-        def forward(self, x):
-            return (x + self.one) - 1
-
-    module, x = Amplifies(), torch.full((4, 1), 2.0**-24)
-    references = References(module, take_apart(module, x), "as_trained", activations.registry)
-    own = [varied[0] for varied, _ in references.varied((x,))]
-    assert {float(v) for y in own for v in np.ravel(y)} >= {0.0, 2.0**-23}
-    assert all(np.all(exact[0] == 2.0**-24) for _, exact in references.varied((x,)))
-    assert float(references.own.one) == 1
