@@ -5,7 +5,7 @@ import sys
 import warnings
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -129,7 +129,7 @@ class LitGeluCLI(LightningCLI):
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Parse the arguments; Lightning's own method warns wherever ``sys.argv`` is not empty."""
-        self.config = parser.parse_args(cast("list[str]", args))
+        self.config = parser.parse_args(args)
 
     def _set_seed(self) -> None:
         # A private method of LightningCLI (2.6), which raises what numpy says of a number.
@@ -162,7 +162,7 @@ class LitGeluCLI(LightningCLI):
             if isinstance(cause, ModuleNotFoundError):
                 text = " ".join(str(cause).split())
                 raise ArgumentError(f"a class of the configuration cannot be made: {text}") from error
-            raise self._of_checkpoint(cast("LitGeluError", cause)) from None
+            raise self._of_checkpoint(cause) from None
 
     def _of_checkpoint(self, mistake: LitGeluError) -> LitGeluError:
         """Return a mistake as one of the checkpoint, if that and not the configuration names an unknown activation."""
