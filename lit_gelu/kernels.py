@@ -388,7 +388,7 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 def _derivatives(joint: Callable[..., Any], arguments: Arguments, x: Tensor) -> Derivative:
     """Return f and f' of float32 numbers, to the digits that 16 bits hold."""
     # Of Phi the joint forms have an error function, 58 instructions a bfloat16 element on an H200 (71 for f') where
-    # reading and writing leave time for 31 (47); these formulas are 19 (27), torch's own GELU 36 (51).
+    # reading and writing leave time for 31 (47); these formulas take 20 (27), torch's own GELU 36 (51).
     if joint is gaussian_gelu_joint:
         return normal_gated(x, **arguments)
     if joint is gelu_joint and arguments.get("approximate", "none") == "none":

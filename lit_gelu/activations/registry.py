@@ -412,7 +412,7 @@ class ActivationRegistry:
         Example:
             >>> ActivationRegistry().install("flax")
             Traceback (most recent call last):
-            lit_gelu.activations.errors.UnknownLibraryError: There is no integration with 'flax'. Accepted: \
+            lit_gelu.errors.ArgumentError: There is no integration with 'flax'. Accepted: \
 'timm', 'transformers'.
         """
         from lit_gelu.activations.integrations import install

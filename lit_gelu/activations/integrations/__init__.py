@@ -36,7 +36,7 @@ def install(registry: Names, library: str, *, override: bool = False) -> Install
         >>> from lit_gelu.activations.registry import registry
         >>> install(registry, "flax")
         Traceback (most recent call last):
-        lit_gelu.activations.errors.UnknownLibraryError: There is no integration with 'flax'. Accepted: \
+        lit_gelu.errors.ArgumentError: There is no integration with 'flax'. Accepted: \
 'timm', 'transformers'.
     """
     if library not in LIBRARIES:
