@@ -89,7 +89,7 @@ def test_the_error_says_what_for_why_and_how_to_mend_it(monkeypatch, failure):
 
 def test_every_call_names_an_extra_that_brings_the_library(trees):
     calls = [(path, *call) for path, tree in trees.items() for call in calls_of_need(tree)]
-    assert {library for _, library, _ in calls} >= {"matplotlib", "ray", "shtab", "sklearn", "soundfile"}
+    assert {library for _, library, _ in calls} >= {"matplotlib", "sklearn", "soundfile"}
     wrong = [call for call in calls if call[1] and DISTRIBUTIONS[call[1]] not in brought_by(call[2])]
     assert wrong == []
 
@@ -122,11 +122,9 @@ def test_all_brings_every_extra_for_users_and_dev_all_that_tests_need():
     ("library", "extra", "line"),
     [
         ("matplotlib", "plots", "activations plot gelu -o gelu.png"),
-        ("matplotlib", "plots", "paper figures --only 1"),
         ("matplotlib", "plots", "curvature last.ckpt --data DigitsData --figure all.png"),
         ("matplotlib", "demo", "demo"),
         ("sklearn", "demo", "demo"),
-        ("shtab", "completion", "completion bash"),
     ],
     ids=lambda value: value.split(" -")[0],
 )
