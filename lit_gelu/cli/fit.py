@@ -5,7 +5,7 @@ import sys
 import warnings
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -129,7 +129,7 @@ class LitGeluCLI(LightningCLI):
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Parse the arguments; Lightning's own method warns wherever ``sys.argv`` is not empty."""
-        self.config = parser.parse_args(args)
+        self.config = parser.parse_args(cast("list[str]", args))
 
     def _set_seed(self) -> None:
         # A private method of LightningCLI (2.6), which raises what numpy says of a number.
