@@ -13,7 +13,7 @@ from torch import nn
 
 from lit_gelu import activations, tasks
 from lit_gelu.export import OnnxPredictor, check_parity, export_onnx
-from lit_gelu.export.parity.report import ParityReport
+from lit_gelu.export.parity.report import ELEMENTWISE, ParityReport
 from lit_gelu.export.runtime import CPU, CUDA
 from lit_gelu.export.runtime.placement import without_shape_arithmetic
 
@@ -146,15 +146,15 @@ def figures(report: ParityReport) -> dict[str, Any]:
             if row.extreme and row.gating
         ],
         "alone": {
-            check.label: {
-                "operators": list(check.operators),
-                "error": check.file.error,
-                "at": check.file.at,
-                "max_abs_near": check.file.max_abs_near,
-                "pytorch_max_abs_near": check.pytorch.max_abs_near,
-                "nonfinite": check.nonfinite,
+            row.inputs: {
+                "detail": row.detail,
+                "error": row.error,
+                "max_abs_near": row.max_abs_error,
+                "pytorch_max_abs_near": row.spread,
+                "nonfinite": row.nonfinite,
             }
-            for check in report.elementwise
+            for row in report.rows
+            if row.comparison == ELEMENTWISE
         },
         "operators": dict(report.optimized_census or report.census),
         "repeats": None if report.repeatability is None else report.repeatability.identical,

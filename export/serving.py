@@ -180,8 +180,7 @@ def _configuration(
     choice = tuning if isinstance(tuning, TuningChoice) else _kept_choice(model.path, device) if tuning else None
     if choice is not None and choice.key.provider != _PROVIDERS[device]:
         raise ArgumentError(f"tuning= is a choice for {choice.key.provider}, and device={device!r} is another.")
-    layout = {"prefer_nhwc": 1} if model.grants_nhwc and device == "gpu" else {}
-    settings = {**layout, **({} if choice is None else choice.settings)}
+    settings = {} if choice is None else choice.settings
     entries, nameless = backend_entries(device, settings, sixteen_bit=model.sixteen_bit)
     failed = about is not None and about.parity.get("passed") is False
     notes = {

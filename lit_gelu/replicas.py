@@ -500,7 +500,7 @@ class _MemberBatches:
         self.samples: Any = loader.dataset
         self.states, self.epoch, self.length = states, epoch, len(loader)
         # torch draws what a loader draws, whatever that is in a version: of numbers in the place of samples.
-        self.numbers = [
+        self.numbers: list[DataLoader[Any]] = [
             DataLoader(
                 range(len(self.samples)),  # type: ignore[arg-type] # has a length and items
                 batch_size=loader.batch_size,
@@ -566,7 +566,7 @@ class _MemberOptimizers(Optimizer):
             if type(optimizer) in {torch.optim.Adam, torch.optim.AdamW}:
                 _take_fused_kernel(optimizer)
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override] # torch has overloads
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Compute all gradients, and step every member."""
         loss = None
         if closure is not None:
@@ -925,7 +925,7 @@ class _Slices(torch.autograd.Function):
     """A function with a rule for `torch.vmap` alone: within the rule, tensors hold all members."""
 
     @staticmethod
-    def forward(inputs: Tensor, layer: _EachMember) -> Tensor:  # type: ignore[override] # torch has *args
+    def forward(inputs: Tensor, layer: _EachMember) -> Tensor:
         raise _NotStackableError(f"{layer.parts[0]} has inputs that are the same for all, {list(inputs.shape)}")
 
     @staticmethod
@@ -933,7 +933,7 @@ class _Slices(torch.autograd.Function):
         pass
 
     @staticmethod
-    def vmap(_: Any, in_dims: tuple[int | None, ...], inputs: Tensor, layer: _EachMember) -> tuple[Tensor, int]:  # type: ignore[override] # torch has *args
+    def vmap(_: Any, in_dims: tuple[int | None, ...], inputs: Tensor, layer: _EachMember) -> tuple[Tensor, int]:
         return layer.of_slices(inputs.movedim(in_dims[0] or 0, 0)), 0
 
 

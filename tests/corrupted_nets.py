@@ -1,4 +1,4 @@
-"""Six small nets and their exported files, which the table of corruptions spoils."""
+"""Small nets and their exported files: those that the table of verdicts spoils, and those that have to pass."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import onnx
 import torch
 from torch import Tensor, nn
 
+from lit_gelu import activations
+from lit_gelu.activations import GatedFFN
 from lit_gelu.export import check_parity, export_onnx
 from lit_gelu.export.quantization import check_quantized, quantize_onnx
 from lit_gelu.tasks import MNISTClassifier
@@ -60,6 +62,82 @@ def batch_norm_net() -> nn.Module:
 
 def dense_net() -> nn.Module:
     return nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 8))
+
+
+class Attention(nn.Module):
+    """Masked attention and a feed-forward block, with a difference of neighbouring places behind them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(8)
+        self.query, self.key, self.value, self.out = (nn.Linear(8, 8) for _ in range(4))
+        self.up, self.act, self.down, self.head = nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor, keep: Tensor) -> Tensor:
+        h = self.norm(x)
+        scores = self.query(h) @ self.key(h).transpose(1, 2) / 8**0.5
+        x = x + self.out(scores.masked_fill(keep[:, None] == 0, -1e9).softmax(-1) @ self.value(h))
+        x = x + self.down(self.act(self.up(x)))
+        return self.head(x[:, 1:] - x[:, :-1])
+
+
+class Recurrent(nn.Module):
+    """An LSTM over a sequence of any length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.act, self.head = nn.LSTM(4, 6, batch_first=True), nn.SiLU(), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.act(self.lstm(x)[0]))
+
+
+class TwoInputs(nn.Module):
+    """A similarity of two inputs, and the best match: whole numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.image, self.text = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 4)), nn.Linear(5, 4)
+
+    def forward(self, image: Tensor, text: Tensor) -> tuple[Tensor, Tensor]:
+        y = self.image(image) * self.text(text)
+        return y, y.argmax(-1)
+
+
+class Streaming(nn.Module):
+    """State in, state out, whose batch is the second axis; and a complex output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.act = nn.LSTM(4, 6, batch_first=True), nn.GELU()
+
+    def forward(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        y, (h, c) = self.lstm(x, (h, c))
+        return self.act(y), h, c, torch.fft.rfft(y)
+
+
+class MaskedScores(nn.Module):
+    """Fills what is not to be chosen, as language models do with their scores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(5, 8), nn.GELU(), nn.Linear(8, 5))
+
+    def forward(self, x: Tensor, allowed: Tensor) -> Tensor:
+        return self.net(x).masked_fill(~allowed, torch.finfo(x.dtype).min)
+
+
+def feed_forward(activation: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 16), activation, nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 3))
+
+
+def deep_net() -> nn.Module:
+    """Rounding grows from layer to layer."""
+    layers = [nn.Sequential(nn.Linear(8, 8), activations.create("mish")) for _ in range(12)]
+    with torch.no_grad():
+        for layer in layers:
+            layer[0].weight.mul_(4)
+    return nn.Sequential(*layers)
 
 
 def with_biases(net: nn.Module) -> nn.Module:
@@ -114,6 +192,14 @@ def exported(name: str, folder: Path) -> Exported:
     elif name == "scales":
         net, sample = Scales(), torch.randn(3, 8)
         real = (torch.randn(500, 8, generator=generator),)
+    elif name.startswith("attention"):
+        net, options = with_biases(Attention()), {"dtype": "fp16"} if name == "attention16" else {}
+        keep = torch.ones(2, 6, dtype=torch.int64)
+        keep[0, 4:] = 0
+        sample = {"x": torch.randn(2, 6, 8), "keep": keep}
+        kept = torch.rand(500, 6, generator=generator) < 0.7
+        kept[:, 0] = True
+        real = (torch.randn(500, 6, 8, generator=generator), kept.long())
     else:
         net, sample = batch_norm_net(), torch.randn(2, 2, 6, 6)
         real = (torch.randn(500, 2, 6, 6, generator=generator),)
@@ -137,3 +223,49 @@ def _int8(path: Path, generator: torch.Generator) -> Exported:
         (rows[400:],),
         lambda p: check_quantized(net, p, rows[200:400], sample, max_difference=0.05, strict=False),
     )
+
+
+def _healthy(net: nn.Module, sample: Any, **options: Any) -> tuple[nn.Module, Any, dict[str, Any]]:
+    return net.eval(), sample, options
+
+
+HEALTHY: dict[str, Callable[[], tuple[nn.Module, Any, dict[str, Any]]]] = {
+    "GELU, exact": lambda: _healthy(feed_forward(nn.GELU()), torch.zeros(2, 6)),
+    "GELU, tanh": lambda: _healthy(feed_forward(nn.GELU("tanh")), torch.zeros(2, 6)),
+    "GELU, exported as sigmoid": lambda: _healthy(feed_forward(nn.GELU()), torch.zeros(2, 6), approximate="sigmoid"),
+    "GELU of primitives": lambda: _healthy(feed_forward(nn.GELU("tanh")), torch.zeros(2, 6), lowering="primitives"),
+    "GELU, contrib": lambda: _healthy(
+        feed_forward(nn.GELU("tanh")), torch.zeros(2, 6), target="ort-cpu", lowering="contrib"
+    ),
+    "GELU in fp16": lambda: _healthy(feed_forward(nn.GELU()), torch.zeros(2, 6), target="ort-cpu", dtype="fp16"),
+    "gated feed-forward": lambda: _healthy(GatedFFN(8, 12), torch.randn(2, 5, 8)),
+    "gated feed-forward for CUDA in fp16": lambda: _healthy(
+        GatedFFN(8, 12), torch.randn(2, 5, 8), target="ort-cuda", dtype="fp16"
+    ),
+    "LSTM of any length": lambda: _healthy(Recurrent(), torch.randn(2, 5, 4), dynamic_shapes={"x": {1: "time"}}),
+    "states and complex numbers": lambda: _healthy(
+        Streaming(),
+        (torch.randn(3, 5, 4), torch.randn(1, 3, 6), torch.randn(1, 3, 6)),
+        dynamic_shapes={"h": {1: "batch"}, "c": {1: "batch"}},
+    ),
+    "two inputs and whole numbers": lambda: _healthy(TwoInputs(), (torch.randn(2, 6), torch.randn(2, 5))),
+    "softmax in the file": lambda: _healthy(feed_forward(nn.GELU()), torch.zeros(2, 6), softmax=True),
+    "fills": lambda: _healthy(MaskedScores(), {"x": torch.randn(2, 5), "allowed": torch.ones(2, 5, dtype=torch.bool)}),
+    "a deep net": lambda: _healthy(deep_net(), torch.randn(2, 8)),
+    "convolutions of any length": lambda: _healthy(
+        nn.Sequential(nn.Conv1d(4, 8, 5), nn.GELU(), nn.BatchNorm1d(8), nn.AdaptiveAvgPool1d(1), nn.Flatten()),
+        torch.randn(2, 4, 20),
+        dynamic_shapes={"input": {2: "time"}},
+    ),
+    "float64": lambda: _healthy(feed_forward(nn.GELU()).double(), torch.zeros(2, 6, dtype=torch.float64)),
+}
+"""Nets whose files are right: module, sample and the export's options."""
+
+
+def checked_healthy(name: str, folder: Path) -> Any:
+    """Export one of them, and return its proof."""
+    torch.manual_seed(0)
+    net, sample, options = HEALTHY[name]()
+    path = folder / "healthy.onnx"
+    export_onnx(net, path, sample, **options)
+    return check_parity(net, path, input_sample=sample, strict=False)

@@ -14,8 +14,7 @@ from lit_gelu import activations, surgery
 from lit_gelu.choose.statistics import PairedDifference
 from lit_gelu.curvature import SpectralDensity, TraceEstimate
 from lit_gelu.display import LONGEST_REPR, MOST_ROWS, Displayed, HtmlTable, ShownFigures, readable, short
-from lit_gelu.export.parity.report.parity_report import ParityReport
-from lit_gelu.export.parity.rows import VS_FLOAT64, ParityRow
+from lit_gelu.export.parity.report import VS_FLOAT64, ParityReport, ParityRow
 from lit_gelu.tasks.noise_robustness import RobustnessCurves
 
 _NEVER_CLOSED = {"br", "hr", "img"}
@@ -47,8 +46,7 @@ class Page(HTMLParser):
 
 def parity_report(rows=200):
     made = [
-        ParityRow(VS_FLOAT64, f"inputs {n}", "output", 8, 1e-7, 1e-8, 1.0, 1e-7, own=1e-7, limit=1e-5)
-        for n in range(rows)
+        ParityRow(VS_FLOAT64, f"inputs {n}", "output", 8, 1e-7, 1.0, 1e-7, own=1e-7, limit=1e-5) for n in range(rows)
     ]
     return ParityReport("net.onnx", "CPUExecutionProvider", "tanh", tuple(made))
 

@@ -1,9 +1,8 @@
 """`check_parity`: does the file compute what the module computes?"""
 
 import os
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,44 +14,41 @@ from torch import nn
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.registry import registry_or_default
-from lit_gelu.errors import ParityError
+from lit_gelu.errors import ModelFileError, ModelInputError, ParityError
 from lit_gelu.export.copying import require_copyable, without_callers_autocast
-from lit_gelu.export.errors import ModelFileError, ModelInputError
 from lit_gelu.export.inputs import Call, require_order
-from lit_gelu.export.metadata import FileMetadata, census, read_metadata
-from lit_gelu.export.parity.activation_census import fates, optimized_graph, placement
-from lit_gelu.export.parity.alone.sites import check_sites
-from lit_gelu.export.parity.batch_dependence import batch_notes
-from lit_gelu.export.parity.causes.investigation import Subject
+from lit_gelu.export.metadata import census, read_metadata
+from lit_gelu.export.parity.batch_dependence import batch_notes, repeatability
+from lit_gelu.export.parity.causes import Layers, fates, find_culprit
+from lit_gelu.export.parity.comparison import Comparison
 from lit_gelu.export.parity.criterion import FLOOR, dtype_name, dtype_of, floor, require_tolerance
-from lit_gelu.export.parity.execution import SessionSetup, file_inputs, open_wanted, run_file
+from lit_gelu.export.parity.drawn_values import input_kinds
+from lit_gelu.export.parity.elementwise import activation_rows
+from lit_gelu.export.parity.execution import (
+    file_inputs,
+    open_wanted,
+    optimized_graph,
+    run_file,
+)
 from lit_gelu.export.parity.input_families import (
     GAUSSIAN_ROWS,
     SAMPLE,
-    Family,
     families,
-    first_rows,
     other_lengths,
     sample_call,
 )
-from lit_gelu.export.parity.integer_inputs import Kind, integer_kinds, untried, usable
-from lit_gelu.export.parity.judging import Judge
 from lit_gelu.export.parity.references import References
-from lit_gelu.export.parity.repeatability import Repeatability, repeatability
-from lit_gelu.export.parity.report import ParityReport
-from lit_gelu.export.parity.report.tables import findings
-from lit_gelu.export.parity.rows import TF32_VS_FLOAT64, VS_FLOAT64, VS_PYTORCH, ParityRow
-from lit_gelu.export.parity.sample_values import instead_of_gaussian
+from lit_gelu.export.parity.report import VS_FLOAT64, VS_PYTORCH, ParityReport
 from lit_gelu.export.parity.structure import activation_faults, mismatches, output_faults, rewritten
 from lit_gelu.export.parity.subgraph import has_weights_beside, load_structure, site_nodes
+from lit_gelu.export.parity.tables import findings
 from lit_gelu.export.parity.task_metrics import task_metrics
 from lit_gelu.export.preprocessing import other_preprocessing, preprocessing_of_file, raw_data_of
-from lit_gelu.export.runtime import CUDA, OnnxPredictor, Provider
+from lit_gelu.export.runtime import OnnxPredictor, Provider
 from lit_gelu.export.runtime.ports import require_fit
 from lit_gelu.surgery.sites import without_wrappers
 
 _LOOKED_INTO_BELOW = 256 * 1024**2  # bytes of file: above, layers and optimised graph cost copies of it in memory
-_LAYER_ROWS = 2
 
 
 @without_callers_autocast()
@@ -91,8 +87,8 @@ def check_parity(
     causes it are looked for.
 
     Reported, and never deciding: the approximation gap (the file against the module as trained), top-1 agreement, the
-    module's own test metrics on a LightningDataModule, TF32 (a second session, on CUDA), how rows depend on their
-    batch, what onnxruntime makes of each activation.
+    module's own test metrics on a LightningDataModule, how rows depend on their batch, what onnxruntime makes of each
+    activation.
 
     A file that was exported with ``preprocessing=`` takes raw pixels and is compared with the module behind that
     preprocessing, on the sample, the data, random pixels and all black and all white ones.
@@ -104,7 +100,7 @@ def check_parity(
             batches begin with the inputs. For a file that takes raw pixels: raw pixels, or a data module with
             ``preprocessing()`` and ``raw_test_inputs()``.
         input_sample: As `export_onnx` takes it; by default ``example_input_array``, else made from the file's input
-            shapes, or where the module does not take that, the first rows of the data.
+            shapes.
         tolerance: What float32 arithmetic may cost, in units of the largest output; at 0 a file may be off by twice
             PyTorch's own error, so that what PyTorch computes exactly has to be exact.
         providers: As ``onnxruntime.InferenceSession`` takes them.
@@ -120,7 +116,7 @@ def check_parity(
 
     Raises:
         ParityError: If the file does not compute what the module computes and ``strict`` is true.
-        ExportOptionError: If ``tolerance`` is not a finite number from 0.
+        ArgumentError: If ``tolerance`` is not a finite number from 0.
         ModelFileError: If the file is missing, damaged, in int8, or was not written by `export_onnx`.
         ModelInputError: If sample or data do not fit module and file.
         ExportError: If the module cannot be copied, or its copy computes something else.
@@ -152,157 +148,94 @@ def check_parity(
         )
     model = without_wrappers(model)
     preprocessing = preprocessing_of_file(metadata.preprocessing, name, preprocessing, data)
-    call, batches = sample_call(model, preprocessing, input_sample, predictor, data)
-    raw = preprocessing is not None
+    call, batches, raw = sample_call(model, preprocessing, input_sample, predictor), data, preprocessing is not None
     if preprocessing is not None:
         batches, unread = raw_data_of(data)
         notes += unread + other_preprocessing(metadata.preprocessing, preprocessing)
-    if list(call.names) != predictor.input_names:
-        raise ModelInputError(
-            f"The file's inputs are {', '.join(predictor.input_names)}, the sample gives {', '.join(call.names)}. Give "
-            "the sample that the file was exported with."
-        )
-    for port, tensor in zip(predictor.ports.values(), file_inputs(predictor, call.tensors), strict=True):
-        require_fit(port, tensor, raw=raw)
-    shapes = [value.shape for value in predictor.session.get_inputs()]
-    call = call.with_batch_of(shapes)
+    call = _fitting(call, predictor, raw=raw)
     references = References(model, call, metadata.approximate, registry, preprocessing, dtype, softmax=metadata.softmax)
     notes += references.notes + mismatches(references.float32, metadata, registry)
-    check = _Check(Path(path), predictor, setup, metadata, references, call, tolerance, registry)
-    kinds, unvaried = _kinds(call, references, raw=raw)
-    notes += unvaried
+
+    # What to compare on.
+    run_float32 = partial(references.run, references.float32, dtype=torch.float32)
+    kinds, unvaried = input_kinds(call, run_float32, references.trouble, GAUSSIAN_ROWS, raw=raw)
+    shapes = [value.shape for value in predictor.session.get_inputs()]
     lengths, untaken = other_lengths(call, shapes, references.trouble)
-    notes += untaken
     inputs = [*families(call, batches, model, seed, raw=raw, dtype=dtype, kinds=kinds, lengths=lengths)]
-    found = check.report(inputs, notes)
-    metrics, unmeasured = ([], []) if raw or metadata.softmax else task_metrics(model, data, predictor)
-    report = replace(found, path=os.fspath(path), metrics=tuple(metrics), notes=(*found.notes, *unmeasured))
+
+    # The net as a whole.
+    comparison = Comparison(
+        run=partial(run_file, predictor),
+        references=references,
+        outputs=predictor.output_names,
+        inputs=partial(file_inputs, predictor),
+        dtype=dtype,
+        tolerance=tolerance,
+        vs_float64=VS_FLOAT64 if references.exact_dtype == torch.float64 else f"{VS_PYTORCH} float32",
+    )
+    rows = comparison.compare(inputs)
+    gaussian = next(family for family in inputs if family.name.endswith(f"batch {GAUSSIAN_ROWS}"))
+    runs = not any(gaussian.name in (f.name, f.rows_of) for f in inputs if f.name in comparison.unrun)
+
+    # Its activations, alone and in the graph.
+    graph = load_structure(path)
+    entries = site_nodes(graph, {record.site: record.calls for record in metadata.sites})
+    alone, unrun = activation_rows(graph, entries, references.float32, metadata, setup, tolerance, registry)
+    outputs = [(value.name, value.type) for value in predictor.session.get_outputs()]
+    faults = output_faults(references.signatures, outputs, metadata)
+    faults += activation_faults(graph, references.float32, metadata, registry, rewritable=True)
+
+    # Two runs, and other batches: on what the module takes, which is the sample at least.
+    repeated = None
+    if runs:
+        parts = [family for family in inputs if family.rows_of == gaussian.name and family.name != SAMPLE]
+        taken = [family for family in (gaussian, *parts) if family.name not in comparison.refused]
+        chosen = [batch for family in taken for batch in family.batches] if gaussian in taken else [call.tensors]
+        plain = partial(run_file, replace(setup, level="DISABLE_ALL").open(path))
+        fed = [file_inputs(predictor, batch) for batch in chosen]
+        repeated = repeatability(comparison.run, plain, fed, comparison.outputs, graph)
+
+    # With preprocessing or softmax in the file the module's own forward is another function.
+    measurable = data is not None and not (raw or metadata.softmax)
+    metrics, unmeasured = task_metrics(model, data, predictor) if measurable else ([], [])
+    report = ParityReport(
+        path=os.fspath(path),
+        provider=predictor.providers[0],
+        approximate=metadata.approximate,
+        rows=(*rows, *alone),
+        dtype=dtype_name(dtype),
+        floor=floor(dtype, tolerance),
+        repeatability=repeated,
+        metrics=tuple(metrics),
+        census=dict(census(graph)),
+        faults=tuple(faults),
+        versions={**metadata.versions, "onnxruntime": onnxruntime.__version__},
+        notes=(
+            *(*notes, *unvaried, *untaken),
+            *batch_notes(metadata.rows_depend, repeated, dict(outputs)),
+            *(*comparison.untried, *unrun, *rewritten(graph, metadata), *unmeasured),
+        ),
+    )
+    if runs and (has_weights_beside(graph) or Path(path).stat().st_size > _LOOKED_INTO_BELOW):
+        report = replace(report, notes=(*report.notes, "the file is too large to look into layer by layer."))
+    elif runs:
+        optimized = optimized_graph(Path(path), setup)
+        became = tuple(fates(entries, optimized))
+        report = replace(report, optimized_census=dict(census(optimized)), activations=became)
+        worst = comparison.worst
+        if worst is not None and worst.excess > 1:
+            if references.exact is not None:
+                excess = comparison.excess_on(worst)
+                culprit = find_culprit(Path(path), setup, lambda other: excess(run_file(other.open(path), worst.batch)))
+                report = replace(report, culprit=culprit)
+            # The values of a folded site, whose scale factors are in neighbouring weights, are not the module's.
+            kept = {record.site: record.calls for record in metadata.sites if not record.folded}
+            inner = [entry for entry in entries if entry.site in kept]
+            layers = Layers(graph, inner, kept, references, setup, tolerance)
+            report = replace(report, divergence=layers.first_divergence(worst.batch))
     if strict and not report.passed:
         raise ParityError(_failure(report), report)
     return report
-
-
-@dataclass
-class _Check:
-    """One file and its module, ready to be compared."""
-
-    path: Path
-    predictor: OnnxPredictor
-    setup: SessionSetup
-    metadata: FileMetadata
-    references: References
-    call: Call
-    tolerance: float
-    registry: ActivationRegistry
-
-    def report(self, inputs: Sequence[Family], notes: Sequence[str]) -> ParityReport:
-        """Compare on all inputs, and look into what was found."""
-        judge = self._judge(self.predictor)
-        rows = judge.compare(inputs)
-        rows += self._tf32_rows(inputs)
-        model = load_structure(self.path)
-        calls = {record.site: record.calls for record in self.metadata.sites}
-        found = site_nodes(model, calls)
-        alone, unrun = check_sites(
-            model, found, self.references.float32, self.metadata, self.setup, self.tolerance, self.registry
-        )
-        outputs = [(value.name, value.type) for value in self.predictor.session.get_outputs()]
-        faults = output_faults(self.references.signatures, outputs, self.metadata)
-        faults += activation_faults(model, self.references.float32, self.metadata, self.registry, rewritable=True)
-        gaussian = next(family for family in inputs if family.name.endswith(f"batch {GAUSSIAN_ROWS}"))
-        runs = not any(
-            family.name in judge.unrun for family in inputs if gaussian.name in {family.name, family.rows_of}
-        )
-        repeated = self._repeatability(model, inputs, judge.refused) if runs else None
-        seen = batch_notes(self.metadata.rows_depend, repeated, dict(outputs))
-        report = ParityReport(
-            path=str(self.path),
-            provider=self.predictor.providers[0],
-            approximate=self.metadata.approximate,
-            rows=(*rows, *(check.row() for check in alone)),
-            dtype=dtype_name(self.references.dtype),
-            floor=floor(self.references.dtype, self.tolerance),
-            elementwise=tuple(alone),
-            repeatability=repeated,
-            census=dict(census(model)),
-            faults=tuple(faults),
-            versions={**self.metadata.versions, "onnxruntime": onnxruntime.__version__},
-            notes=(*notes, *seen, *judge.untried, *unrun, *rewritten(model, self.metadata)),
-        )
-        if not runs:
-            return report
-        if has_weights_beside(model) or self.path.stat().st_size > _LOOKED_INTO_BELOW:
-            return replace(report, notes=(*report.notes, "the file is too large to look into layer by layer."))
-        folded = frozenset(record.site for record in self.metadata.sites if getattr(record, "folded", ""))
-        subject = Subject(self.path, model, found, calls, self.references, self.setup, self.tolerance, folded)
-        return self._looked_into(report, subject, gaussian, judge)
-
-    def _judge(self, predictor: OnnxPredictor, label: str = "") -> Judge:
-        """Return what compares a session with the module."""
-        usual = VS_FLOAT64 if self.references.exact_dtype == torch.float64 else f"{VS_PYTORCH} float32"
-        return Judge(
-            run=partial(run_file, predictor),
-            references=self.references,
-            outputs=predictor.output_names,
-            inputs=partial(file_inputs, predictor),
-            dtype=self.references.dtype,
-            tolerance=self.tolerance,
-            vs_float64=label or usual,
-        )
-
-    def _tf32_rows(self, inputs: Sequence[Family]) -> list[ParityRow]:
-        """Return what a second session with TF32 gives, where that exists; data are read once, so not on them."""
-        if self.predictor.providers[0] != CUDA or self.references.dtype != torch.float32:
-            return []
-        judge = self._judge(self.setup.with_tf32(on=True).open(self.path), TF32_VS_FLOAT64)
-        rows = judge.compare(family for family in inputs if isinstance(family.batches, list))
-        return [replace(row, limit=None) for row in rows if row.comparison == TF32_VS_FLOAT64]
-
-    def _repeatability(
-        self, model: onnx.ModelProto, inputs: Sequence[Family], refused: Collection[str]
-    ) -> Repeatability:
-        """Run the file twice, and in other batches: on what the module takes, which is the sample at least."""
-        whole = next(family for family in inputs if family.name.endswith(f"batch {GAUSSIAN_ROWS}"))
-        parts = [family for family in inputs if family.rows_of == whole.name and family.name != SAMPLE]
-        taken = [family for family in (whole, *parts) if family.name not in refused]
-        chosen = [batch for family in taken for batch in family.batches] if whole in taken else [self.call.tensors]
-        fed = [file_inputs(self.predictor, batch) for batch in chosen]
-        plain = replace(self.setup, level="DISABLE_ALL").open(self.path)
-        run, run_plain = partial(run_file, self.predictor), partial(run_file, plain)
-        return repeatability(run, run_plain, fed, self.predictor.output_names, model)
-
-    def _looked_into(self, report: ParityReport, subject: Subject, gaussian: Family, judge: Judge) -> ParityReport:
-        """Add layers, what became of each activation, and on a breach its place and cause."""
-        (batch,) = gaussian.batches
-        rows = file_inputs(self.predictor, first_rows(batch, self.call, _LAYER_ROWS))
-        if self.references.trouble(rows):  # such as that it takes no two rows; its sample it takes
-            rows = file_inputs(self.predictor, self.call.tensors)
-        optimized = optimized_graph(self.path, self.setup)
-        providers = placement(self.path, self.setup)
-        report = replace(
-            report,
-            layers=tuple(subject.layers(rows)),
-            optimized_census=dict(census(optimized)),
-            activations=tuple(fates(list(subject.found), optimized, providers)),
-            placement=dict(Counter(providers.values())),
-        )
-        worst = judge.worst
-        if worst is None or worst.excess <= 1:
-            return report
-        exact = self.references.exact is not None
-        culprit = subject.culprit(worst.batch, judge.excess_on(worst)) if exact else None
-        return replace(report, culprit=culprit, divergence=subject.divergence(worst.batch))
-
-
-def _kinds(call: Call, references: References, *, raw: bool) -> tuple[dict[int, Kind], list[str]]:
-    """Return what inputs may hold that are not to be gaussian, and what is to be said of it; raw pixels are none."""
-    pixels = frozenset({0} if raw else ())
-    kinds, notes = integer_kinds(call, partial(references.run, references.float32, dtype=torch.float32), pixels)
-    if references.trouble(call.tensors):  # on the sample already: drawn values cannot be judged
-        return kinds, notes
-    kinds, refused = usable(call, kinds, references.trouble)
-    others, instead = ({}, []) if raw else instead_of_gaussian(call, kinds, references.trouble)
-    return {**kinds, **others}, [*notes, *refused, *untried(call, kinds, GAUSSIAN_ROWS), *instead]
 
 
 def _recorded_dtype(path: str | os.PathLike[str]) -> torch.dtype:
@@ -311,16 +244,26 @@ def _recorded_dtype(path: str | os.PathLike[str]) -> torch.dtype:
         model = onnx.load(path, load_external_data=False)
     except Exception:  # noqa: BLE001 - missing, unreadable, damaged, foreign: opening it says which
         return torch.float32
-    names = {entry.key: entry.value for entry in model.metadata_props}
-    return dtype_of(names.get("lit_gelu.dtype", "fp32"))
+    return dtype_of({entry.key: entry.value for entry in model.metadata_props}.get("lit_gelu.dtype", "fp32"))
+
+
+def _fitting(call: Call, predictor: OnnxPredictor, *, raw: bool) -> Call:
+    """Return a sample with the file's batch axes; refuse one that does not fit the file."""
+    if list(call.names) != predictor.input_names:
+        raise ModelInputError(
+            f"The file's inputs are {', '.join(predictor.input_names)}, the sample gives {', '.join(call.names)}. Give "
+            "the sample that the file was exported with."
+        )
+    for port, tensor in zip(predictor.ports.values(), file_inputs(predictor, call.tensors), strict=True):
+        require_fit(port, tensor, raw=raw)
+    return call.with_batch_of([value.shape for value in predictor.session.get_inputs()])
 
 
 def _failure(report: ParityReport) -> str:
     """Say which comparisons failed, and what is known of the cause."""
     rows = "; ".join(map(str, report.failures[:4]))
-    reasons = " ".join(findings(report))
     return (
         f"{report.path!r} does not compute what the module computes ({'; '.join(report.reasons)}). Was the module "
-        f"trained or changed since the export? Then export it again. {f'{rows}. ' if rows else ''}{reasons} "
-        "ParityError.report holds every comparison."
+        f"trained or changed since the export? Then export it again. {f'{rows}. ' if rows else ''}"
+        f"{' '.join(findings(report))} ParityError.report holds every comparison."
     )

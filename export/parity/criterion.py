@@ -25,12 +25,12 @@ of what is stored covers that. The last term is absolute, four roundings of floa
 sigmoids of other libraries have such errors where PyTorch's tail goes on.
 
 A fill, such as a mask's -1e9 or ``torch.finfo(y.dtype).min``, is no ``y64`` of these figures: the numbers that file and
-PyTorch both hold: from 1e3 and ten times all else on where float64 has them too, rounded to the dtype, or where float64
+PyTorch both hold, from 1e3 and ten times all else on where float64 has them too, rounded to the dtype, or where float64
 is beyond the dtype. One that is added to what is computed is no such number.
 
 Of whole numbers and truth values the error is the share of entries that differ. In how many rows one position may
 differ follows from that limit: as many as chance explains where entries differ independently, and twice as many as
-PyTorch's own (`lit_gelu.export.parity.by_position`).
+PyTorch's own.
 
 Where an error is above a limit in float32, PyTorch's own error is measured eight times more, with all weights and
 inputs moved by at most a unit in the last place, which is what another order of additions does to each layer; and once
@@ -41,14 +41,13 @@ import math
 from collections.abc import Mapping
 from numbers import Real
 
+import numpy as np
 import torch
 
-from lit_gelu.errors import shown
-from lit_gelu.export.errors import ExportOptionError
+from lit_gelu.errors import ArgumentError, shown
 
 FLOOR = 1e-5
 FACTOR = 2.0
-
 # Half the distance from 1 to the next number: the largest relative error of rounding to nearest.
 UNIT_ROUNDOFF: Mapping[torch.dtype, float] = {
     torch.float32: 2.0**-24,
@@ -56,24 +55,37 @@ UNIT_ROUNDOFF: Mapping[torch.dtype, float] = {
     torch.bfloat16: 2.0**-8,
 }
 ROOT_MEAN_SQUARES: Mapping[torch.dtype, float] = {torch.float32: 8.0, torch.float16: 4.0, torch.bfloat16: 4.0}
-_NAMES: Mapping[str, torch.dtype] = {
-    "fp32": torch.float32,
-    "float32": torch.float32,
-    "fp16": torch.float16,
-    "float16": torch.float16,
-    "bf16": torch.bfloat16,
-    "bfloat16": torch.bfloat16,
+_DTYPES = {"fp16": torch.float16, "float16": torch.float16, "bf16": torch.bfloat16, "bfloat16": torch.bfloat16}
+# Bits of the significand (the leading one included), exponents of the smallest normal number and of the largest.
+_FORMATS: Mapping[torch.dtype, tuple[int, int, int]] = {
+    torch.float32: (24, -126, 127),
+    torch.float16: (11, -14, 15),
+    torch.bfloat16: (8, -126, 127),
 }
+# A fill is of another size than what is computed. What saturates, such as softmax, stays below the first number; there
+# the rest is judged by the whole.
+_FILL, _BEYOND_THE_REST = 1e3, 10.0
+_CHANCE = 1e-3  # that some position of an output differs in more rows than it may, if entries differ independently
 
 
 def dtype_of(name: str) -> torch.dtype:
-    """Return the dtype that a file's metadata names; float32 for what has none of its own, such as int8."""
-    return _NAMES.get(name.removeprefix("torch."), torch.float32)
+    """Return the dtype that a file's metadata name; float32 for what has none of its own, such as int8."""
+    return _DTYPES.get(name.removeprefix("torch."), torch.float32)
 
 
 def dtype_name(dtype: torch.dtype) -> str:
     """Return a dtype's name without ``torch.``."""
     return str(dtype).removeprefix("torch.")
+
+
+def require_tolerance(tolerance: object) -> None:
+    """Refuse a tolerance that no error can be compared with."""
+    number = float(tolerance) if not isinstance(tolerance, bool) and isinstance(tolerance, Real) else math.nan
+    if not 0 <= number < math.inf:
+        raise ArgumentError(
+            f"tolerance={shown(tolerance)} is not accepted. Give a finite number from 0, in units of the largest "
+            f"output, such as the default {FLOOR}; at 0 a file may be off by twice PyTorch's own error and no more."
+        )
 
 
 def floor(dtype: torch.dtype, tolerance: float = FLOOR) -> float:
@@ -83,28 +95,12 @@ def floor(dtype: torch.dtype, tolerance: float = FLOOR) -> float:
 
 def limit(own: float | None, dtype: torch.dtype, tolerance: float = FLOOR) -> float:
     """Return ``max(floor, 2 own)``, in units of the largest output; an own error that is not finite allows nothing."""
-    known = own if own is not None and math.isfinite(own) else 0.0
-    return max(floor(dtype, tolerance), FACTOR * known)
+    return max(floor(dtype, tolerance), FACTOR * own if own is not None and math.isfinite(own) else 0.0)
 
 
 def in_limits(error: float, limit: float) -> float:
     """Return ``error / limit``; 0 where there is no error, infinite for any error where the limit is 0."""
-    return 0.0 if error == 0 else error / limit if limit > 0 else float("inf")
-
-
-def require_tolerance(tolerance: object) -> None:
-    """Refuse a tolerance that no error can be compared with."""
-    number = float(tolerance) if not isinstance(tolerance, bool) and isinstance(tolerance, Real) else math.nan
-    if not 0 <= number < math.inf:
-        raise ExportOptionError(
-            f"tolerance={shown(tolerance)} is not accepted. Give a finite number from 0, in units of the largest "
-            f"output, such as the default {FLOOR}; at 0 a file may be off by twice PyTorch's own error and no more."
-        )
-
-
-def smallest_error_of_an_index(largest: float, dtype: torch.dtype) -> float:
-    """Return an absolute error that any index of an output may have."""
-    return max(2.0**-22 * min(1.0, largest), smallest_error(dtype))
+    return 0.0 if error == 0 else error / limit if limit > 0 else math.inf
 
 
 def smallest_error(dtype: torch.dtype) -> float:
@@ -112,3 +108,71 @@ def smallest_error(dtype: torch.dtype) -> float:
     # Processors and onnxruntime's kernels may flush subnormal numbers in float32 and bfloat16. Those of float16 begin
     # at 6e-5, where the loss would show, so there it is one step of the subnormal range only.
     return 2.0**-24 if dtype == torch.float16 else 2.0**-126
+
+
+def limits_of_indices(
+    scale: np.ndarray, own: np.ndarray, mean_square: np.ndarray, largest: float, dtype: torch.dtype, tolerance: float
+) -> np.ndarray:
+    """Return what each index may be off by, from its scale and PyTorch's largest and mean square errors there."""
+    allowed = FACTOR * np.maximum(own, ROOT_MEAN_SQUARES[dtype] * np.sqrt(mean_square))
+    ignored = max(2.0**-22 * min(1.0, largest), smallest_error(dtype))
+    limits: np.ndarray = np.maximum(np.maximum(floor(dtype, tolerance) * scale, allowed), ignored)
+    return limits
+
+
+def explained_by_chance(rows: int, positions: int, share: float) -> int:
+    """Return in how many rows the worst of some positions may differ, one at least, where a share of entries does."""
+    # P(X >= k) <= C(rows, k) share^k for a binomial X, and the sum over all positions bounds that of the worst one.
+    if share <= 0:
+        return 1
+    k = np.arange(1, rows + 1)
+    bound = math.log(max(1, positions)) + np.cumsum(np.log((rows - k + 1) / k * share))
+    unlikely = np.flatnonzero(bound < math.log(_CHANCE))
+    return max(1, int(unlikely[0])) if unlikely.size else max(1, rows)
+
+
+def spacing(values: np.ndarray, dtype: torch.dtype) -> np.ndarray:
+    """Return the unit in the last place at each value: ``2^(max(e, e_min) - p + 1)``, ``2^e <= |v| < 2^(e+1)``."""
+    bits, smallest, largest = _FORMATS[dtype]
+    with np.errstate(divide="ignore"):
+        _, exponents = np.frexp(np.abs(values))  # value = m 2^e with 1/2 <= m < 1
+    exponents = np.where(values == 0, smallest, np.clip(exponents - 1, smallest, largest))
+    units: np.ndarray = np.ldexp(1.0, exponents - (bits - 1))
+    return units
+
+
+def overflowed(exact: np.ndarray, dtype: torch.dtype) -> np.ndarray:
+    """Return exact values in float64 with those that a dtype rounds to infinity made infinite."""
+    bits, _, largest = _FORMATS[dtype]
+    exact = exact.astype(np.float64)  # a module may end in a cast to 16 bit, which cannot hold the threshold
+    threshold = (2.0 - 2.0**-bits) * 2.0**largest  # half a step above the largest finite number
+    return np.where(np.abs(exact) >= threshold, np.copysign(np.inf, exact), exact)
+
+
+def ulp_errors(values: np.ndarray, exact: np.ndarray, dtype: torch.dtype) -> np.ndarray:
+    """Return ``|value - exact| / spacing(exact)``: 0 at the same infinity, infinite where one is, NaN at NaN."""
+    y, reference = values.astype(np.float64), overflowed(exact, dtype)
+    finite = np.isfinite(y) & np.isfinite(reference)
+    error = distance(y, reference)
+    error[finite] /= spacing(reference[finite], dtype)
+    return error
+
+
+def distance(y: np.ndarray, reference: np.ndarray) -> np.ndarray:
+    """Return absolute differences in float64: 0 at the same infinity, infinite where one is, NaN at NaN."""
+    a, b = y.astype(np.float64), reference.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        return np.where(a == b, 0.0, np.abs(a - b))
+
+
+def fills(output: np.ndarray, own: np.ndarray | None, exact: np.ndarray, dtype: torch.dtype) -> np.ndarray:
+    """Return where an output, PyTorch in its dtype and float64 hold one fill, such as a mask's -1e9."""
+    if exact.dtype.kind != "f" or any(y is not None and y.shape != exact.shape for y in (output, own)):
+        return np.zeros(exact.shape, dtype=bool)
+    y, r = output.astype(np.float64), overflowed(exact, dtype)
+    agreed = np.isfinite(y) if own is None else np.isfinite(y) & (y == own.astype(np.float64))
+    same = agreed & (y == torch.from_numpy(r).to(dtype).double().numpy())  # the dtype may not hold what float64 does
+    rest = float(np.abs(r[np.isfinite(r) & ~same]).max(initial=0.0))
+    large: np.ndarray = same & (np.abs(y) >= max(_FILL, _BEYOND_THE_REST * rest))
+    # A fill of the dtype's own, as torch.finfo(y.dtype).min is, is another one in float64, beyond the dtype.
+    return large if own is None else large | (agreed & np.isinf(r))

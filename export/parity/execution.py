@@ -1,4 +1,4 @@
-"""Sessions of onnxruntime for parity: how they are configured, and what they take and give."""
+"""Sessions of onnxruntime for parity: how they are configured, what they take and give, and what they really run."""
 
 import os
 import tempfile
@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -14,7 +13,7 @@ import onnxruntime
 import torch
 from torch import Tensor
 
-from lit_gelu.export.errors import ModelFileError, ProviderError
+from lit_gelu.errors import ModelFileError, ProviderError
 from lit_gelu.export.inputs import as_in_a_file
 from lit_gelu.export.runtime import CPU, CUDA, TENSORRT, OnnxPredictor, Provider, default_providers, provider_name
 
@@ -63,51 +62,42 @@ class SessionSetup:
             onnx.save(model, path)
             yield self.open(path)
 
-    def with_tf32(self, *, on: bool) -> "SessionSetup":
-        """Return the same setup with TF32 (products of inputs rounded to 10 bits) on or off wherever CUDA is named."""
-        changed = tuple(
-            (CUDA, {**_options_of(provider), "use_tf32": int(on)}) if provider_name(provider) == CUDA else provider
-            for provider in self.providers
-        )
-        return replace(self, providers=changed)
-
-
-def _options_of(provider: Provider) -> Mapping[str, Any]:
-    """Return a provider's options."""
-    return {} if isinstance(provider, str) else provider[1]
-
 
 def open_wanted(
     path: Path, providers: Sequence[Provider] | None, config: Mapping[str, str], dtype: torch.dtype
 ) -> tuple[OnnxPredictor, SessionSetup, list[str]]:
     """Open a file where all of it runs on the wanted provider; say so if only a part does."""
-    # For a float32 file TF32 is off, whatever the options say: it is compared apart. 16-bit files keep the options,
-    # since in onnxruntime use_tf32=0 takes the tensor cores away from their convolutions too.
     chosen = tuple(default_providers() if providers is None else providers)
-    setup, notes = SessionSetup(chosen, config), []
+    notes, first = [], provider_name(chosen[0]) if chosen else CPU
     if dtype == torch.float32:
-        setup = setup.with_tf32(on=False)
-        if any(provider_name(p) == CUDA and _options_of(p).get("use_tf32", 1) not in {0, "0"} for p in chosen):
-            notes.append("TF32 was turned off for the comparison; rows with TF32 are reported beside it.")
-    first = provider_name(chosen[0]) if chosen else CPU
-    if first == TENSORRT and dtype == torch.float32 and os.environ.get("NVIDIA_TF32_OVERRIDE") != "0":
-        notes.append("TensorRT may round factors to TF32, unless NVIDIA_TF32_OVERRIDE=0 is in the environment.")
+        # TF32 rounds the factors of products to 10 bits: for a float32 file it is off, whatever the options say. 16-bit
+        # files keep the options, since use_tf32=0 takes the tensor cores away from their convolutions too.
+        asked = [{} if isinstance(p, str) else dict(p[1]) for p in chosen if provider_name(p) == CUDA]
+        if any(options.get("use_tf32", 1) not in {0, "0"} for options in asked):
+            notes.append("TF32 was turned off for the comparison.")
+        chosen = tuple(_without_tf32(p) if provider_name(p) == CUDA else p for p in chosen)
+        if first == TENSORRT and os.environ.get("NVIDIA_TF32_OVERRIDE") != "0":
+            notes.append("TensorRT may round factors to TF32, unless NVIDIA_TF32_OVERRIDE=0 is in the environment.")
+    setup = SessionSetup(chosen, config)
     if first == CPU:
         return setup.open(path), setup, notes
-    alone = tuple(provider for provider in setup.providers if provider_name(provider) != CPU)
-    strict = replace(setup, providers=alone)
+    alone = replace(setup, providers=tuple(provider for provider in chosen if provider_name(provider) != CPU))
     try:
-        return strict.open(path), strict, notes
+        return alone.open(path), alone, notes
     except (ModelFileError, ProviderError):
         predictor = setup.open(path)
         split = f"{first} does not run every operator of this file; onnxruntime put the others on the CPU."
         return predictor, setup, [*notes, split]
 
 
+def _without_tf32(provider: Provider) -> Provider:
+    return (CUDA, {**({} if isinstance(provider, str) else provider[1]), "use_tf32": 0})
+
+
 def file_inputs(predictor: OnnxPredictor, batch: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Round a batch to the dtypes that the file takes, so that all references see the same numbers."""
-    wanted = (_FLOATING.get(value.type) for value in predictor.session.get_inputs())
-    pairs = zip(batch, wanted, strict=True)
+    dtypes = (_FLOATING.get(value.type) for value in predictor.session.get_inputs())
+    pairs = zip(batch, dtypes, strict=True)
     return tuple(t.to(dtype) if dtype is not None and t.is_floating_point() else t for t, dtype in pairs)
 
 
@@ -117,8 +107,31 @@ def run_file(predictor: OnnxPredictor, batch: Sequence[Tensor]) -> list[np.ndarr
     return [as_array(y) for y in (result if isinstance(result, tuple) else (result,))]
 
 
+def run_with_outputs(
+    model: onnx.ModelProto, names: Sequence[str], batch: Sequence[Tensor], setup: SessionSetup
+) -> dict[str, np.ndarray]:
+    """Run a file with some of its inner values as outputs."""
+    extended = onnx.ModelProto()
+    extended.CopyFrom(model)
+    del extended.graph.output[:]
+    known = {value.name: value for value in (*model.graph.output, *model.graph.value_info)}
+    extended.graph.output.extend(known.get(name, onnx.ValueInfoProto(name=name)) for name in names)
+    with setup.opened(extended) as predictor:
+        return dict(zip(names, run_file(predictor, batch), strict=True))
+
+
 def as_array(tensor: Tensor) -> np.ndarray:
     """Return a tensor as an array: bfloat16, which numpy lacks, as float64; complex numbers as a file gives them."""
     tensor = as_in_a_file(tensor.detach().cpu())
     array: np.ndarray = (tensor.double() if tensor.dtype == torch.bfloat16 else tensor).numpy()
     return array
+
+
+def optimized_graph(path: Path, setup: SessionSetup) -> onnx.ModelProto:
+    """Return the graph that onnxruntime really runs, without weights."""
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "optimized.onnx"
+        options = setup.options()
+        options.optimized_model_filepath = str(target)
+        OnnxPredictor(path, list(setup.providers), options)
+        return onnx.load(target, load_external_data=False)

@@ -1,6 +1,5 @@
 """The inputs that a file is compared on: samples, data, batch sizes and extremes."""
 
-import functools
 import inspect
 import itertools
 import math
@@ -13,14 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from lit_gelu.export.copying import evaluation_copy
-from lit_gelu.export.errors import ModelInputError
-from lit_gelu.export.inputs import Call, FlatModule, plain_tensor, sample_of, take_apart
-from lit_gelu.export.parity.integer_inputs import Kind, drawn
-from lit_gelu.export.parity.sample_values import Magnitudes, OfSample
+from lit_gelu.errors import ModelInputError
+from lit_gelu.export.inputs import Call, plain_tensor, sample_of, take_apart
+from lit_gelu.export.parity.drawn_values import Kind, Magnitudes, OfSample, Trouble, drawn
 from lit_gelu.export.preprocessing import RAW_DTYPE, is_data_module, preprocessing_copy, random_pixels, raw_call
 from lit_gelu.export.runtime import OnnxPredictor
-from lit_gelu.export.runtime.ports import Port
 
 GAUSSIAN_ROWS = 32
 EXTREME_ROWS = 8
@@ -135,8 +131,7 @@ def data_batches(data: Any, model: nn.Module, call: Call) -> Iterator[Batch]:
     # with forward's names.
     empty = True
     with torch.random.fork_rng(devices=[]):  # a shuffling loader draws from the global state
-        batches = list_or_loader(data)
-        for batch in batches:
+        for batch in list_or_loader(data):
             empty = False
             yield _inputs_of(batch, model, call)
     if empty:
@@ -188,8 +183,8 @@ def _inputs_of(batch: Any, model: nn.Module, call: Call) -> Batch:
         known = inspect.signature(model.forward).parameters
         parts = [batch[name] for name in call.names if name in batch and name in known]
     else:
-        parts = _parts(batch)[: len(call.names)]
-    tensors = [plain_tensor(part) for part in parts if isinstance(part, Tensor)]
+        parts = [batch] if isinstance(batch, Tensor) else list(batch) if isinstance(batch, Iterable) else []
+    tensors = [plain_tensor(part) for part in parts[: len(call.names)] if isinstance(part, Tensor)]
     if len(tensors) != len(call.names):
         raise ModelInputError(
             f"A batch of the data gives {len(tensors)} input tensors, {type(model).__name__}.forward takes "
@@ -206,9 +201,7 @@ def _inputs_of(batch: Any, model: nn.Module, call: Call) -> Batch:
     return tuple(tensors)
 
 
-def other_lengths(
-    call: Call, shapes: Sequence[Sequence[int | str]], accepts: Callable[[Sequence[Tensor]], str]
-) -> tuple[list[Call], list[str]]:
+def other_lengths(call: Call, shapes: Sequence[Sequence[int | str]], trouble: Trouble) -> tuple[list[Call], list[str]]:
     """Return the sample in four other sizes of each open dimension: the smallest, half, one more, twice as many."""
     # Where a module does not take one of these, three times and so on. Dimensions take turns, so that no two have the
     # same size all the time; those that are only accepted together change together.
@@ -220,36 +213,37 @@ def other_lengths(
     }
     if not lengths:
         return [], []
-    at = functools.partial(resized, call, shapes)
+    calls: list[Call] = []
     for groups in ([{name: length} for name, length in lengths.items()], [lengths]):
-        tried = [_accepted(group, call.names, at, accepts) for group in groups]
-        turns = range(max(len(found) for found, _ in tried) if all(found for found, _ in tried) else 0)
+        tried = [_accepted_sizes(call, shapes, group, trouble) for group in groups]
+        accepted, notes = [sizes for sizes, _ in tried], [note for _, refused in tried for note in refused]
         calls = []
-        for turn in turns:
-            parts = [found[(turn + i) % len(found)] for i, (found, _) in enumerate(tried)]
-            calls.append(replace(call, tensors=at({name: n for part in parts for name, n in part.items()})))
-        if calls and not any(accepts(other.tensors) for other in calls):
+        for turn in range(max(map(len, accepted)) if all(accepted) else 0):
+            parts = [sizes[(turn + i) % len(sizes)] for i, sizes in enumerate(accepted)]
+            together = {name: n for part in parts for name, n in part.items()}
+            calls.append(replace(call, tensors=resized(call, shapes, together)))
+        if calls and not any(trouble(other.tensors) for other in calls):
             break
-    return calls, [note for _, notes in tried for note in notes]
+    return calls, notes
 
 
-def _accepted(
-    lengths: Mapping[str, int], names: Sequence[str], at: Callable[..., Batch], accepts: Callable[..., str]
+def _accepted_sizes(
+    call: Call, shapes: Sequence[Sequence[int | str]], lengths: Mapping[str, int], trouble: Trouble
 ) -> tuple[list[dict[str, int]], list[str]]:
     """Return up to four other sizes of open dimensions that the module takes, and why it does not take others."""
-    found: list[dict[str, int]] = []
+    accepted: list[dict[str, int]] = []
     notes = []
-    others = [{name: max(1, change(n)) for name, n in lengths.items()} for change in _CHANGES]
-    for sizes in [smallest_sizes(lengths, lambda sizes: not accepts(at(sizes))), *others]:
-        if len(found) == _OTHER_LENGTHS or sizes in (lengths, *found):
+    least = smallest_sizes(lengths, lambda sizes: not trouble(resized(call, shapes, sizes)))
+    for sizes in [least, *({name: max(1, change(n)) for name, n in lengths.items()} for change in _CHANGES)]:
+        if len(accepted) == _OTHER_LENGTHS or sizes in (lengths, *accepted):
             continue
-        trouble = accepts(at(sizes))
-        if trouble:
-            shown = ", ".join(f"{name} {list(t.shape)}" for name, t in zip(names, at(sizes), strict=True))
-            notes.append(f"the sizes {shown} were not tried: with them {trouble}.")
+        tensors = resized(call, shapes, sizes)
+        if refused := trouble(tensors):
+            shown = ", ".join(f"{name} {list(t.shape)}" for name, t in zip(call.names, tensors, strict=True))
+            notes.append(f"the sizes {shown} were not tried: with them {refused}.")
         else:
-            found.append(sizes)
-    return found, notes
+            accepted.append(sizes)
+    return accepted, notes
 
 
 def smallest_sizes(lengths: Mapping[str, int], accepted: Callable[[Mapping[str, int]], bool]) -> dict[str, int]:
@@ -276,106 +270,30 @@ def resized(call: Call, shapes: Sequence[Sequence[int | str]], sizes: Mapping[st
     return tuple(tensors)
 
 
-def sample_call(
-    model: nn.Module,
-    preprocessing: nn.Module | None,
-    input_sample: Any,
-    predictor: OnnxPredictor,
-    data: Any = None,
-) -> tuple[Call, Any]:
-    """Return the sample call, and the data, which a look for a sample leaves whole."""
-    # The given sample, the module's own, one that is made up, or the data's first rows.
+def sample_call(model: nn.Module, preprocessing: nn.Module | None, input_sample: Any, predictor: OnnxPredictor) -> Call:
+    """Return the sample call: of the given sample, the module's own, or one that is made up."""
     owners = [model] if preprocessing is None else [model, preprocessing]
     if input_sample is None and all(getattr(owner, "example_input_array", None) is None for owner in owners):
-        if preprocessing is None:
-            input_sample, data = _found_sample(model, predictor, data)
-        else:
-            input_sample = _made_sample(predictor, raw=True)
+        input_sample = _sample_of_shapes(predictor, raw=preprocessing is not None)
     if preprocessing is None:
-        return take_apart(model, sample_of(model, input_sample)), data
+        return take_apart(model, sample_of(model, input_sample))
     call = raw_call(model, preprocessing, input_sample)
     preprocessing_copy(preprocessing, call)  # its own errors, before it is part of a longer computation
-    return call, data
+    return call
 
 
-def _found_sample(model: nn.Module, predictor: OnnxPredictor, data: Any) -> tuple[dict[str, Tensor], Any]:
-    """Return a sample that is made up, or where the module does not take that, the data's first rows; and the data."""
-    # Data may be slow to open, or be there once only: they are read where nothing else helps.
-    made, error = None, None
-    try:
-        made = _made_sample(predictor, raw=False)
-    except ModelInputError as refused:
-        error = refused
-    if data is not None and (made is None or not _takes(model, made)):
-        found, data = _sample_of_data(data, predictor.ports)
-        made = made if found is None else found
-    if made is None:
-        raise error or ModelInputError("The file has no inputs.")
-    return made, data
-
-
-def _takes(model: nn.Module, sample: Mapping[str, Tensor]) -> bool:
-    """Return whether a copy of a module runs on a sample."""
-    twin = evaluation_copy(model)
-    try:
-        call = take_apart(twin, sample)
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            FlatModule(twin, call).run([tensor.clone() for tensor in call.tensors])
-    except Exception:  # noqa: BLE001 - forward is the user's: it may fail in any way
-        return False
-    return True
-
-
-def _sample_of_data(data: Any, ports: Mapping[str, Port]) -> tuple[dict[str, Tensor] | None, Any]:
-    """Return the first two rows of data, ``None`` if they do not fit the file's inputs, and all of the data."""
-    with torch.random.fork_rng(devices=[]):
-        batches = iter(list_or_loader(data))
-        batch = next(batches, None)
-    # Opened once: what was looked at is put back in front.
-    whole = batches if batch is None else itertools.chain([batch], batches)
-    if isinstance(batch, Mapping):
-        found = {name: batch[name] for name in ports if name in batch}
-    else:
-        found = dict(zip(ports, _parts(batch), strict=False))
-    if len(found) < len(ports) or not all(isinstance(value, Tensor) for value in found.values()):
-        return None, whole
-    if not all(_could_be(port, found[name]) for name, port in ports.items()):
-        return None, whole  # what reads the data says in what they do not fit
-    batch_name = next(iter(ports.values())).shape[0]
-    for name, port in ports.items():
-        for axis in (axis for axis, size in enumerate(port.shape) if size == batch_name and isinstance(size, str)):
-            found[name] = found[name].narrow(axis, 0, min(2, found[name].shape[axis]))
-    return found, whole
-
-
-def _parts(batch: Any) -> list[Any]:
-    """Return the parts of a batch that is no mapping."""
-    if isinstance(batch, Tensor):
-        return [batch]
-    return list(batch) if isinstance(batch, Iterable) else []
-
-
-def _could_be(port: Port, value: Tensor) -> bool:
-    """Return whether a tensor of the data has an input's sizes and kind of numbers."""
-    if port.dtype is None or value.ndim != len(port.shape) or not port.shape or 0 in value.shape:
-        return False
-    alike = port.dtype == value.dtype or (port.dtype.is_floating_point and value.is_floating_point())
-    sizes = zip(port.shape, value.shape, strict=True)
-    return alike and all(size == there or not isinstance(size, int) for size, there in sizes)
-
-
-def _made_sample(predictor: OnnxPredictor, *, raw: bool) -> dict[str, Tensor]:
+def _sample_of_shapes(predictor: OnnxPredictor, *, raw: bool) -> dict[str, Tensor]:
     """Return normal values, and for the first input of a file that takes them raw pixels, in the file's shapes."""
     generator = torch.Generator().manual_seed(0)
-    made = {}
+    sample = {}
     for i, value in enumerate(predictor.session.get_inputs()):
         shape = torch.Size([size if isinstance(size, int) else 2 for size in value.shape])
         if raw and i == 0:
-            made[value.name] = random_pixels(shape, generator)
+            sample[value.name] = random_pixels(shape, generator)
         elif value.type in {"tensor(float)", "tensor(float16)", "tensor(bfloat16)"}:
-            made[value.name] = torch.randn(shape, generator=generator)
+            sample[value.name] = torch.randn(shape, generator=generator)
         else:
             raise ModelInputError(
                 f"Input {value.name!r} is {value.type}: give input_sample=, values cannot be made up for it."
             )
-    return made
+    return sample

@@ -11,15 +11,14 @@ import torch
 from torch import Tensor
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.export.errors import ExportError, ExportOptionError, ModelFileError, ModelInputError
-from lit_gelu.export.inputs import FlatModule, OpenSize, as_in_a_file, named_outputs
+from lit_gelu.errors import ArgumentError, ExportError, ModelFileError, ModelInputError
+from lit_gelu.export.inputs import FlatModule, OpenSize, as_in_a_file, named_outputs, named_shapes
 from lit_gelu.export.lowering.lowering_table import BoundActivation
 from lit_gelu.export.lowering.replace import lower
 from lit_gelu.export.options import ExportOptions
 from lit_gelu.export.parity.execution import SessionSetup, run_file
 from lit_gelu.export.parity.input_families import Batch, random_batch, resized, smallest_sizes
 from lit_gelu.export.runtime import CPU, OnnxPredictor
-from lit_gelu.export.sizes import named_shapes
 
 _ROWS = 2
 # Of an output's root mean square, so that a few values that rounding decides, such as those of round(x), are no fault:
@@ -46,22 +45,21 @@ class OtherRun:
 def runs_at_other_sizes(flat: FlatModule, sizes: Sequence[OpenSize]) -> tuple[list[OtherRun], list[str]]:
     """Run the module once with every open size changed, beside the batch; say which sizes could not be tried."""
     # All change in one run, which costs as little as can be; where the module does not take that, each for itself.
-    wanted = _beside_the_batch(flat, sizes)
-    lengths = {size.name: flat.call.tensors[size.place].shape[size.axis] for size in wanted}
+    chosen = _beside_the_batch(flat, sizes)
+    lengths = {size.name: flat.call.tensors[size.place].shape[size.axis] for size in chosen}
     if not lengths:
         return [], []
-    together = _accepted_run(flat, wanted, lengths)
+    together = _accepted_run(flat, chosen, lengths)
     if isinstance(together, OtherRun):
         return [together], []
-    alone = [_accepted_run(flat, wanted, {name: length}) for name, length in lengths.items()]
-    return (
-        [run for run in alone if isinstance(run, OtherRun)],
-        [
-            f"the open size {name!r} was tried at the sample's {length} alone: with others {run}."
-            for (name, length), run in zip(lengths.items(), alone, strict=True)
-            if not isinstance(run, OtherRun)
-        ],
-    )
+    runs, notes = [], []
+    for name, length in lengths.items():
+        run = _accepted_run(flat, chosen, {name: length})
+        if isinstance(run, OtherRun):
+            runs.append(run)
+        else:
+            notes.append(f"the open size {name!r} was tried at the sample's {length} alone: with others {run}.")
+    return runs, notes
 
 
 def require_another_size(
@@ -70,11 +68,11 @@ def require_another_size(
     """Refuse open sizes of one input that the weights of a layer fix at the sample's."""
     # Whatever else forward raises may be of the numbers that were drawn, or of sizes that were not tried, such as one
     # more than multiples of 4. Sizes of several inputs may go together, such as samples and frames of one sound.
-    wanted = _beside_the_batch(flat, sizes)
+    chosen = _beside_the_batch(flat, sizes)
     failed = [note.partition(_FAILS)[2].removesuffix(".") for note in untried if _WEIGHTS_DO_NOT_FIT in note]
-    if runs or not failed or len(failed) < len(untried) or len({size.place for size in wanted}) > 1:
+    if runs or not failed or len(failed) < len(untried) or len({size.place for size in chosen}) > 1:
         return
-    names = " and ".join(repr(name) for name in dict.fromkeys(size.name for size in wanted))
+    names = " and ".join(repr(name) for name in dict.fromkeys(size.name for size in chosen))
     raise ExportError(
         f"dynamic_shapes= has {names}, but {type(flat.model).__name__}.forward took none of the other sizes that were "
         f"tried: {_FAILS}{failed[0]}. Layers with weights for each place fix them, such as nn.Linear behind "
@@ -83,30 +81,29 @@ def require_another_size(
     )
 
 
-def _batch(flat: FlatModule, sizes: Sequence[OpenSize]) -> list[OpenSize]:
-    """Return the sizes that are the batch."""
-    return [size for size in sizes if size.axis in flat.call.batch_axes[size.place]]
+def _is_of_batch(flat: FlatModule, size: OpenSize) -> bool:
+    return size.axis in flat.call.batch_axes[size.place]
 
 
 def _beside_the_batch(flat: FlatModule, sizes: Sequence[OpenSize]) -> list[OpenSize]:
     """Return the sizes that have to be open beside the batch."""
-    batch = _batch(flat, sizes)
-    return [size for size in sizes if size.required and size not in batch]
+    return [size for size in sizes if size.required and not _is_of_batch(flat, size)]
 
 
-def _accepted_run(flat: FlatModule, wanted: Sequence[OpenSize], lengths: Mapping[str, int]) -> OtherRun | str:
+def _accepted_run(flat: FlatModule, chosen: Sequence[OpenSize], lengths: Mapping[str, int]) -> OtherRun | str:
     """Run the module at the first other sizes that it takes; say why it takes none."""
-    troubles = []
+    troubles: list[str] = []
 
-    def tried(sizes: Mapping[str, int]) -> OtherRun | None:
-        run = _run(flat, wanted, sizes)
-        if isinstance(run, str):
-            troubles.append(run)
-        return run if isinstance(run, OtherRun) else None
+    def accepted(sizes: Mapping[str, int]) -> bool:
+        run = _run(flat, chosen, sizes)
+        troubles.extend([run] if isinstance(run, str) else [])
+        return isinstance(run, OtherRun)
 
-    for sizes in _candidates(lengths, lambda sizes: tried(sizes) is not None):
-        if sizes != lengths and (run := tried(sizes)) is not None:
+    for sizes in _candidates(lengths, accepted):
+        run = _run(flat, chosen, sizes) if sizes != lengths else ""
+        if isinstance(run, OtherRun):
             return run
+        troubles.extend([run] if run else [])
     return troubles[0] if troubles else "there is nothing to try"
 
 
@@ -128,18 +125,19 @@ def runs_beyond_bounds(
 ) -> tuple[list[OtherRun], list[str]]:
     """Run the module just beyond the bounds within which its graph was traced; say which could not be tried."""
     # Outside them forward takes another branch, or it refuses the size, as a convolution does below its kernel's.
-    runs, untried = [], []
+    runs, notes = [], []
     for size in {size.name: size for size in sizes}.values():
         lower, upper = bounds.get(size.name, (0, None))
-        ends = {"min": lower if lower > _SMALL else None, "max": upper}
-        said = ", ".join(f"{end}={n}" for end, n in ends.items() if n is not None)
-        beyond = [n for n in (lower - 1 if lower > _SMALL else None, None if upper is None else upper + 1) if n]
-        for n in (n for n in beyond if _is_within(n, *size.bounds)):
+        below = lower if lower > _SMALL else None
+        text = ", ".join(f"{end}={n}" for end, n in (("min", below), ("max", upper)) if n is not None)
+        for n in ([] if below is None else [below - 1]) + ([] if upper is None else [upper + 1]):
+            if not _is_within(n, *size.bounds):
+                continue
             if _is_large(flat, sizes, size, n):
-                untried.append(f"the graph was traced for {size.name!r} up to {upper}, and was not tried beyond.")
+                notes.append(f"the graph was traced for {size.name!r} up to {upper}, and was not tried beyond.")
             elif isinstance(run := _run(flat, sizes, {size.name: n}), OtherRun):
-                runs.append(replace(run, bounds=said))
-    return runs, untried
+                runs.append(replace(run, bounds=text))
+    return runs, notes
 
 
 def _is_large(flat: FlatModule, sizes: Sequence[OpenSize], size: OpenSize, n: int) -> bool:
@@ -152,23 +150,23 @@ def _is_large(flat: FlatModule, sizes: Sequence[OpenSize], size: OpenSize, n: in
     return n > max(_LARGE, 4 * length) or numbers > max(_MOST_NUMBERS, 4 * of_sample)
 
 
-def _run(flat: FlatModule, wanted: Sequence[OpenSize], sizes: Mapping[str, int]) -> OtherRun | str:
+def _run(flat: FlatModule, chosen: Sequence[OpenSize], sizes: Mapping[str, int]) -> OtherRun | str:
     """Run the module at some sizes; say what is wrong if it does not take them."""
-    bounds = {size.name: size.bounds for size in wanted}
+    bounds = {size.name: size.bounds for size in chosen}
     outside = [name for name, n in sizes.items() if not _is_within(n, *bounds[name])]
     if outside:
         return f"{', '.join(outside)} would be outside the bounds of dynamic_shapes="
-    call = replace(flat.call, tensors=resized(flat.call, named_shapes(flat.call, wanted), sizes))
-    rows = next((sizes[size.name] for size in _batch(flat, wanted) if size.name in sizes), _ROWS)
+    call = replace(flat.call, tensors=resized(flat.call, named_shapes(flat.call, chosen), sizes))
+    rows = next((sizes[size.name] for size in chosen if size.name in sizes and _is_of_batch(flat, size)), _ROWS)
     inputs = random_batch(call, rows, torch.Generator().manual_seed(0), {}, raw=flat.preprocessing is not None)
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            found = named_outputs(flat.run([tensor.clone() for tensor in inputs]))
+            outputs = named_outputs(flat.run([tensor.clone() for tensor in inputs]))
     except Exception as error:  # noqa: BLE001 - forward is the user's: whatever it raises is reported
         return f"{_FAILS} ({error})"
-    outputs = tuple(as_in_a_file(tensor) for _, tensor in found)
-    finite = all(bool(t.isfinite().all()) for t in outputs)
-    return OtherRun(dict(sizes), inputs, outputs) if finite else "outputs are not finite"
+    tensors = tuple(as_in_a_file(tensor) for _, tensor in outputs)
+    finite = all(bool(t.isfinite().all()) for t in tensors)
+    return OtherRun(dict(sizes), inputs, tensors) if finite else "outputs are not finite"
 
 
 def _is_within(size: int, least: int | None, most: int | None) -> bool:
@@ -195,7 +193,7 @@ def require_alike(
             lower(twin, marked, ExportOptions.checked(target="ort-cpu"), registry)
             ir.save(twin, path, external_data="weights")
             predictor = SessionSetup((CPU,)).open(path)
-        except (ExportOptionError, ModelFileError) as error:
+        except (ArgumentError, ModelFileError) as error:
             return [f"no other size than the sample's was tried: {error}"]
         for run in runs:
             trouble = _trouble(predictor, run)
@@ -226,23 +224,18 @@ def _root_mean_square(tensor: Tensor) -> float:
 
 
 def _message(flat: FlatModule, run: OtherRun, trouble: str) -> str:
-    names = " and ".join(map(repr, run.sizes))
+    name, names = type(flat.model).__name__, " and ".join(map(repr, run.sizes))
     shapes = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in zip(flat.call.names, run.inputs, strict=True))
-    if run.bounds:
-        return _message_of_bound(flat, run, f"with {shapes} the graph {trouble}")
+    if run.bounds:  # forward takes another branch beyond it
+        ((size, length),) = run.sizes.items()
+        return (
+            f"{name}.forward takes another branch where {size!r} is {length} than at the sample's size, and the graph "
+            f"has that one alone ({run.bounds}): with {shapes} the graph {trouble}. Write it without a size, or give "
+            f"torch.export.Dim({size!r}, {run.bounds}) for the axis in dynamic_shapes= of export_onnx."
+        )
     return (
-        f"dynamic_shapes= has {names}, but {type(flat.model).__name__}.forward fixes something at the sample's size: "
-        f"with {shapes} the graph {trouble}. Adaptive pooling to more than one cell does so, whose windows are numbers "
-        "in a graph, and so does int() of a size. Pool to one cell (nn.AdaptiveAvgPool2d(1), or a mean over the axes), "
-        "use x.shape[...] as it is, or leave the size fixed: take it out of dynamic_shapes=."
-    )
-
-
-def _message_of_bound(flat: FlatModule, run: OtherRun, trouble: str) -> str:
-    """Say that a graph holds within a bound alone, since forward takes another branch beyond it."""
-    ((name, length),) = run.sizes.items()
-    return (
-        f"{type(flat.model).__name__}.forward takes another branch where {name!r} is {length} than at the sample's "
-        f"size, and the graph has that one alone ({run.bounds}): {trouble}. Write it without a size, or give "
-        f"torch.export.Dim({name!r}, {run.bounds}) for the axis in dynamic_shapes= of export_onnx."
+        f"dynamic_shapes= has {names}, but {name}.forward fixes something at the sample's size: with {shapes} the "
+        f"graph {trouble}. Adaptive pooling to more than one cell does so, whose windows are numbers in a graph, and "
+        "so does int() of a size. Pool to one cell (nn.AdaptiveAvgPool2d(1), or a mean over the axes), use "
+        "x.shape[...] as it is, or leave the size fixed: take it out of dynamic_shapes=."
     )

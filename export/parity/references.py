@@ -1,4 +1,4 @@
-"""The module in PyTorch: in the file's dtype, in float64, and as trained."""
+"""The module in PyTorch: in the file's dtype, in float64, and as trained; and how far its own rounding goes."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -9,27 +9,29 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.export.copying import evaluation_copy
+from lit_gelu.export.copying import evaluation_copy, output_names, require_faithful
 from lit_gelu.export.forms import approximate_
 from lit_gelu.export.inputs import Call, FlatModule, named_outputs, probabilities_first
-from lit_gelu.export.parity.criterion import dtype_name
+from lit_gelu.export.parity.criterion import FACTOR, dtype_name, floor
 from lit_gelu.export.parity.execution import as_array
-from lit_gelu.export.parity.plain_loops import PlainLoops
 from lit_gelu.export.parity.rounded import RoundedTo
-from lit_gelu.export.parity.ties import Candidates, IndexTracker
-from lit_gelu.export.runtime.float64_throughout import Float64Throughout
-from lit_gelu.export.trial import output_names, require_faithful
+from lit_gelu.export.runtime.module_call import Float64Throughout
 
 VARIATIONS = 8
+_CHOOSING = frozenset({"argmax", "argmin", "argsort", "max", "min", "sort", "topk"})
+_MOST_TERMS = 2**28  # of a layer in plain loops: some seconds; larger ones are left as they are
 
 
 @dataclass(frozen=True)
 class Outputs:
     """PyTorch's outputs for one batch, one array an output."""
 
-    own: list[np.ndarray] | None  # in the file's dtype
+    own: list[np.ndarray]  # in the file's dtype
     exact: list[np.ndarray] | None  # in float64
     trained: list[np.ndarray] | None  # in float32 with the module's own form of GELU
 
@@ -58,26 +60,33 @@ class References:
         softmax: bool = False,
     ) -> None:
         self.dtype = dtype
-        self._softmax = softmax
-        self._call = call
+        self._softmax, self._call, self._form = softmax, call, (approximate, registry)
         self._preprocessing = (
             {}
             if preprocessing is None
             else {dtype: evaluation_copy(preprocessing, dtype) for dtype in (torch.float32, torch.float64)}
         )
-        self._form = (approximate, registry)
         trained = evaluation_copy(model)
         flat = FlatModule(trained, call, self._preprocessing.get(torch.float32), softmax=softmax)
         self.notes = require_faithful(flat, model, call.tensors)
         self.signatures = _signatures(flat)
         self._trained = None if approximate == "as_trained" else trained
-        self.float32 = self._copy(model, torch.float32)
         self._modes: dict[nn.Module, Callable[[], AbstractContextManager[Any]]] = {}
-        self.own = self.float32 if dtype == torch.float32 else self._tried(model, dtype)
-        self.exact = self._tried(model, torch.float64)
+        self.float32 = self._copy(model, torch.float32)
         self.own_dtype, self.exact_dtype = dtype, torch.float64
-        if self.own is None:
-            self._let_float32_stand_in(model)
+        own = self.float32 if dtype == torch.float32 else self._copy_that_runs(model, dtype)
+        self.exact = self._copy_that_runs(model, torch.float64)
+        if own is None:  # a proof is of the whole net: rounded float32 is the file's 16 bits
+            own, self.own_dtype = self._copy(model, torch.float32), torch.float32
+            self._modes[own] = partial(RoundedTo, dtype)
+            for tensor in (*own.parameters(), *own.buffers()):
+                if tensor.is_floating_point():
+                    tensor.copy_(tensor.to(dtype))
+            if self.exact is None:
+                self.exact, self.exact_dtype = self.float32, torch.float32
+                self.notes.append(f"float32 stands in for float64, which is as good for {dtype_name(dtype)}.")
+            self.notes.append(f"PyTorch's own {dtype_name(dtype)} is float32 with every result rounded to it.")
+        self.own = own
 
     def _copy(self, model: nn.Module, dtype: torch.dtype) -> nn.Module:
         """Return a copy with the file's form of GELU."""
@@ -85,54 +94,28 @@ class References:
         approximate_(flat, *self._form, dtype)
         return flat.model
 
-    def _tried(self, model: nn.Module, dtype: torch.dtype) -> nn.Module | None:
-        """Return a copy that can run in a dtype, in a mode if its ``forward`` needs one; or note why there is none."""
-        reason, name = "", dtype_name(dtype)
-        for mode in (nullcontext, _helpful_mode(dtype)):
-            known = dict(self._modes)
+    def _copy_that_runs(self, model: nn.Module, dtype: torch.dtype) -> nn.Module | None:
+        """Return a copy that runs in a dtype; or note why there is none."""
+        reason = ""
+        # A forward that asks for float32 somewhere can often run in float64 all the same, in a mode for that.
+        for mode in (nullcontext, Float64Throughout) if dtype == torch.float64 else (nullcontext,):
+            twin = self._copy(model, dtype)
+            self._modes[twin] = mode
             try:
-                twin = self._copy(model, dtype)
-                self._modes[twin] = mode
                 self.run(twin, self._call.tensors, dtype)
             except Exception as error:  # noqa: BLE001 - forward is the user's: whatever it raises is reported
-                reason, self._modes = reason or f"forward fails in {name} ({error}).", known
+                reason = reason or f"forward fails in {dtype_name(dtype)} ({error})."
+                del self._modes[twin]
                 continue
-            if reason and dtype != torch.float64:
-                self.notes.append(f"PyTorch's own {name} is that of autocast: {reason}")
             return twin
-        self.notes.append(f"no {name} reference: {reason}")
+        self.notes.append(f"no {dtype_name(dtype)} reference: {reason}")
         return None
-
-    def _let_float32_stand_in(self, model: nn.Module) -> None:
-        """Let rounded float32 be the file's 16 bits, and float32 float64 if need be: a proof is of the whole net."""
-        name = dtype_name(self.dtype)
-        self.own, self.own_dtype = self._copy(model, torch.float32), torch.float32
-        self._modes[self.own] = partial(RoundedTo, self.dtype)
-        for tensor in (*self.own.parameters(), *self.own.buffers()):
-            if tensor.is_floating_point():
-                tensor.copy_(tensor.to(self.dtype))
-        if self.exact is None:
-            self.exact, self.exact_dtype = self.float32, torch.float32
-            self.notes.append(f"float32 stands in for float64, which is as good for {name}.")
-        self.notes.append(f"PyTorch's own {name} is float32 with every result rounded to it.")
 
     def outputs(self, batch: Sequence[Tensor]) -> Outputs:
         """Run all references."""
-        modules = ((self.own, self.own_dtype), (self.exact, self.exact_dtype), (self._trained, torch.float32))
-        return Outputs(*(None if module is None else self.run(module, batch, dtype) for module, dtype in modules))
-
-    @torch.no_grad()
-    def candidates(self, batch: Sequence[Tensor]) -> list[tuple[Candidates | None, Candidates | None]]:
-        """Return what each output is an index into, if it is one: in float64, and in the file's dtype."""
-        if self.exact is None:
-            return []
-        found = []
-        for module, dtype in ((self.exact, self.exact_dtype), (self.own, self.own_dtype)):
-            with IndexTracker() as tracker:
-                outputs = [] if module is None else named_outputs(self._called(module, batch, dtype))
-            found.append([tracker.of(tensor) for _, tensor in outputs])
-        exact, own = found
-        return list(zip(exact, own or [None] * len(exact), strict=True))
+        own = self.run(self.own, batch, self.own_dtype)
+        exact = None if self.exact is None else self.run(self.exact, batch, self.exact_dtype)
+        return Outputs(own, exact, None if self._trained is None else self.run(self._trained, batch, torch.float32))
 
     def trouble(self, batch: Sequence[Tensor]) -> str:
         """Say what is wrong with an input: the module fails on it, or its outputs are not all finite."""
@@ -143,13 +126,25 @@ class References:
         return "" if all(np.isfinite(y).all() for y in outputs) else "outputs are not finite"
 
     @torch.no_grad()
+    def candidates(self, batch: Sequence[Tensor]) -> list[tuple["Candidates | None", "Candidates | None"]]:
+        """Return what each output is an index into, if it is one: in float64, and in the file's dtype."""
+        if self.exact is None:
+            return []
+        pairs = []
+        for module, dtype in ((self.exact, self.exact_dtype), (self.own, self.own_dtype)):
+            with IndexTracker() as tracker:
+                outputs = named_outputs(self._called(module, batch, dtype))
+            pairs.append([tracker.of(tensor) for _, tensor in outputs])
+        return list(zip(*pairs, strict=True))
+
+    @torch.no_grad()
     def varied(self, batch: Sequence[Tensor]) -> Iterator[tuple[list[np.ndarray], list[np.ndarray]]]:
         """Yield outputs with weights and inputs moved by at most a unit in the last place, and the exact ones."""
         # That is what another order of additions does to a net: by backward analysis, each layer then computes what it
         # would compute exactly of numbers that are off in their last places. Where large parts of a sum cancel it is
         # more, and how much depends on the processor's library: so the last outputs are those of plain loops. In 16 bit
         # nothing is yielded: there the rounding of what is stored decides, and all implementations share it.
-        if self.dtype != torch.float32 or self.own is None or self.exact is None:
+        if self.dtype != torch.float32 or self.exact is None:
             return
         exact = self.run(self.exact, batch, torch.float64)
         generator = torch.Generator().manual_seed(0)
@@ -172,9 +167,7 @@ class References:
     def run(self, module: nn.Module, batch: Sequence[Tensor], dtype: torch.dtype) -> list[np.ndarray]:
         """Run one module on one batch, in one dtype from the preprocessing on (which is never in 16 bit)."""
         output = self._called(module, batch, dtype)
-        return [
-            as_array(tensor) for _, tensor in named_outputs(probabilities_first(output) if self._softmax else output)
-        ]
+        return [as_array(t) for _, t in named_outputs(probabilities_first(output) if self._softmax else output)]
 
     def _called(self, module: nn.Module, batch: Sequence[Tensor], dtype: torch.dtype) -> Any:
         """Return what a copy's ``forward`` returns for a batch."""
@@ -184,11 +177,6 @@ class References:
         args, kwargs = self._call.arguments([t.to(dtype) if t.is_floating_point() else t for t in tensors])
         with self._modes.get(module, nullcontext)():
             return module(*args, **kwargs)
-
-
-def _helpful_mode(dtype: torch.dtype) -> Callable[[], AbstractContextManager[Any]]:
-    """Return a mode for a ``forward`` that mixes dtypes, in which modules of a dtype can often run all the same."""
-    return Float64Throughout if dtype == torch.float64 else partial(torch.autocast, "cpu", dtype, cache_enabled=False)
 
 
 def failure(error: Exception) -> str:
@@ -210,3 +198,82 @@ def _moved(tensor: Tensor, generator: torch.Generator) -> Tensor:
     """Return a float32 tensor whose entries are moved by -1, 0 or 1 unit in the last place."""
     share = torch.rand(tensor.shape, generator=generator, dtype=torch.float64) * 2 - 1
     return (tensor.double() * (1 + torch.finfo(torch.float32).eps * share)).float()
+
+
+class PlainLoops(TorchFunctionMode):
+    """Linear layers whose terms are added one by one: the order of additions that has the largest errors."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a function of torch, of which linear layers are other ones."""
+        return (_plain_linear if func is functional.linear else func)(*args, **(kwargs or {}))
+
+
+def _plain_linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002 - torch's names
+    if weight.ndim != 2 or not weight.is_floating_point() or input.numel() * len(weight) > _MOST_TERMS:
+        return functional.linear(input, weight, bias)
+    outputs = input.new_zeros(*input.shape[:-1], len(weight))
+    for factor, column in zip(input.unbind(-1), weight.unbind(1), strict=True):
+        outputs += factor.unsqueeze(-1) * column
+    return outputs if bias is None else outputs + bias
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """What indices were chosen from."""
+
+    values: np.ndarray
+    dim: int  # the dimension that the indices are of
+
+
+class IndexTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's __init_subclass__
+    """While active, keeps what each index of a largest, smallest or sorted value was chosen from."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._choices: dict[int, tuple[Tensor, Tensor, int]] = {}  # by the identity of the indices, which are kept
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run one operator, and note its choice."""
+        result = func(*args, **(kwargs or {}))
+        if func._schema.name.removeprefix("aten::") in _CHOOSING:
+            indices = result[-1] if isinstance(result, (list, tuple)) else result
+            places = {argument.name: i for i, argument in enumerate(func._schema.arguments)}
+            if "dim" in places and not indices.is_floating_point():
+                default = func._schema.arguments[places["dim"]].default_value
+                dim = args[places["dim"]] if places["dim"] < len(args) else (kwargs or {}).get("dim", default)
+                if isinstance(dim, int):
+                    self._choices[id(indices)] = (indices, args[0].detach().clone(), dim % max(args[0].ndim, 1))
+        return result
+
+    def of(self, output: Tensor) -> Candidates | None:
+        """Return what an output was chosen from; ``None`` if it is no choice or the indices were changed."""
+        if id(output) not in self._choices:
+            return None
+        _, values, dim = self._choices[id(output)]
+        return Candidates(values.cpu().double().numpy(), dim)
+
+
+def without_ties(
+    y: np.ndarray,
+    reference: np.ndarray,
+    exact: Candidates | None,
+    own: Candidates | None,
+    dtype: torch.dtype,
+    tolerance: float,
+) -> np.ndarray:
+    """Return indices of largest values with those that differ by a tie replaced by the reference's."""
+    # Two values are a tie if they differ by at most twice what either may be off by: the floor of the dtype, or twice
+    # what PyTorch is off by in that dtype. Rounding or another kernel may decide such a choice otherwise.
+    if exact is None or y.shape != reference.shape or np.array_equal(y, reference):
+        return y
+    values, dim = exact.values, exact.dim
+    # argmax takes the dimension away
+    theirs, ours = (np.expand_dims(i, dim) if i.ndim < values.ndim else i for i in (y, reference))
+    inside = (theirs >= 0) & (theirs < values.shape[dim])
+    chosen = np.take_along_axis(values, np.where(inside, theirs, 0), dim)
+    gap = np.abs(chosen - np.take_along_axis(values, ours, dim))
+    comparable = own is not None and own.values.shape == values.shape
+    spread = float(np.abs(own.values - values).max(initial=0.0)) if own is not None and comparable else 0.0
+    allowed = 2 * max(floor(dtype, tolerance) * float(np.abs(values).max(initial=0.0)), FACTOR * spread)
+    twice = (np.diff(np.sort(theirs, dim), axis=dim) == 0).any(dim, keepdims=True)
+    return np.where((inside & (gap <= allowed) & ~twice).reshape(y.shape), reference, y)

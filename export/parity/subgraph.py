@@ -50,46 +50,9 @@ def node_label(node: onnx.NodeProto) -> str:
     return node.op_type
 
 
-def site_nodes(model: onnx.ModelProto, calls: Mapping[str, int]) -> list[SiteNodes]:
-    """Find every call of every site in a graph, in the graph's order."""
-    # Left out: a call whose nodes have several inputs or outputs, a site whose nodes its calls do not divide evenly,
-    # and one that is called within a branch or loop too.
-    inner = sites_in_subgraphs(model)
-    members: dict[str, list[int]] = {}
-    for i, node in enumerate(model.graph.node):
-        site = site_of(node)
-        if site is not None and site not in inner:
-            members.setdefault(site, []).append(i)
-    found = []
-    for site, places in members.items():
-        count = calls.get(site, 0)
-        size, rest = divmod(len(places), count) if count else (0, 1)
-        if rest == 0:
-            parts = [places[i : i + size] for i in range(0, len(places), size)]
-            found += [entry for call, part in enumerate(parts) if (entry := _one_call(model, site, call, part))]
-    order = {name: i for i, node in enumerate(model.graph.node) for name in node.output}
-    return sorted(found, key=lambda entry: order[entry.y])
-
-
-def sites_in_subgraphs(model: onnx.ModelProto) -> set[str]:
-    """Return the sites that are called within a branch or a loop."""
-    inner = itertools.islice(all_nodes(model.graph), len(model.graph.node), None)
-    return {site for node in inner if (site := site_of(node)) is not None}
-
-
-def _one_call(model: onnx.ModelProto, site: str, call: int, places: Sequence[int]) -> SiteNodes | None:
-    """Return the nodes at some places as one call, if they have one input and one output."""
-    nodes = [model.graph.node[i] for i in places]
-    made = {name for node in nodes for name in node.output if name}
-    fixed = {tensor.name for tensor in model.graph.initializer}
-    inputs = {name for node in nodes for name in node.input if name and name not in made | fixed}
-    wanted = {value.name for value in model.graph.output}
-    inside = set(places)
-    wanted.update(name for i, node in enumerate(model.graph.node) if i not in inside for name in node.input)
-    outputs = made & wanted
-    if len(inputs) != 1 or len(outputs) != 1:
-        return None
-    return SiteNodes(site, call, tuple(nodes), inputs.pop(), outputs.pop())
+def full_name(node: onnx.NodeProto) -> str:
+    """Return an operator with its domain, as files record it."""
+    return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
 
 
 def load_structure(path: str | os.PathLike[str]) -> onnx.ModelProto:
@@ -107,49 +70,78 @@ def has_weights_beside(model: onnx.ModelProto) -> bool:
     return any(uses_external_data(tensor) for tensor in model.graph.initializer)
 
 
-def cut_out(model: onnx.ModelProto, found: SiteNodes) -> onnx.ModelProto:
+def sites_in_subgraphs(model: onnx.ModelProto) -> set[str]:
+    """Return the sites that are called within a branch or a loop."""
+    inner = itertools.islice(all_nodes(model.graph), len(model.graph.node), None)
+    return {site for node in inner if (site := site_of(node)) is not None}
+
+
+def site_nodes(model: onnx.ModelProto, calls: Mapping[str, int]) -> list[SiteNodes]:
+    """Find every call of every site in a graph, in the graph's order."""
+    # Left out: a call whose nodes have several inputs or outputs, a site whose nodes its calls do not divide evenly,
+    # and one that is called within a branch or loop too.
+    inner = sites_in_subgraphs(model)
+    members: dict[str, list[int]] = {}
+    for i, node in enumerate(model.graph.node):
+        site = site_of(node)
+        if site is not None and site not in inner:
+            members.setdefault(site, []).append(i)
+    entries: list[SiteNodes] = []
+    for site, places in members.items():
+        count = calls.get(site, 0)
+        size, rest = divmod(len(places), count) if count else (0, 1)
+        if rest == 0:
+            parts = [places[i : i + size] for i in range(0, len(places), size)]
+            entries += [entry for call, part in enumerate(parts) if (entry := _one_call(model, site, call, part))]
+    order = {name: i for i, node in enumerate(model.graph.node) for name in node.output}
+    return sorted(entries, key=lambda entry: order[entry.y])
+
+
+def _one_call(model: onnx.ModelProto, site: str, call: int, places: Sequence[int]) -> SiteNodes | None:
+    """Return the nodes at some places as one call, if they have one input and one output."""
+    nodes = [model.graph.node[i] for i in places]
+    inside, produced = set(places), {name for node in nodes for name in node.output if name}
+    fixed = {tensor.name for tensor in model.graph.initializer}
+    inputs = {name for node in nodes for name in node.input if name} - produced - fixed
+    read = {value.name for value in model.graph.output}
+    read.update(name for i, node in enumerate(model.graph.node) if i not in inside for name in node.input)
+    outputs = produced & read
+    return SiteNodes(site, call, tuple(nodes), *inputs, *outputs) if len(inputs) == len(outputs) == 1 else None
+
+
+def cut_out(model: onnx.ModelProto, entry: SiteNodes) -> onnx.ModelProto:
     """Return one call of an activation as a model of its own, from a vector ``x`` to a vector ``y``."""
     # Of constants with one value a channel the first is taken.
-    nodes, names = list(found.nodes), {name for node in found.nodes for name in node.input}
-    constants = [_first_channel(tensor) for tensor in model.graph.initializer if tensor.name in names]
-    if nodes[0].op_type == "BiasGelu":
-        nodes, constants = _without_bias(nodes[0], constants)
-    x, y = onnx.ValueInfoProto(name=found.x), onnx.ValueInfoProto(name=found.y)
-    x.CopyFrom(onnx.helper.make_tensor_value_info(found.x, element_type(model, found), ["n"]))
-    graph = onnx.helper.make_graph(nodes, "activation", [x], [y], initializer=constants)
+    nodes, names = list(entry.nodes), {name for node in entry.nodes for name in node.input}
+    constants = []
+    for tensor in model.graph.initializer:
+        if tensor.name in names:
+            array = numpy_helper.to_array(tensor)
+            first = np.ravel(array)[:1].copy()
+            constants.append(tensor if array.size <= 1 else numpy_helper.from_array(first, tensor.name))
+    if nodes[0].op_type == "BiasGelu":  # a layer's bias and activation in one node: rows of one value, and a bias of 0
+        (x, bias), (y,) = nodes[0].input, nodes[0].output
+        inner = onnx.NodeProto()
+        inner.CopyFrom(nodes[0])
+        inner.input[0], inner.output[0] = f"{x}_rows", f"{y}_rows"
+        axis = numpy_helper.from_array(np.array([1]), "axis_of_rows")
+        nodes = [
+            onnx.helper.make_node("Unsqueeze", [x, axis.name], [inner.input[0]]),
+            inner,
+            onnx.helper.make_node("Squeeze", [inner.output[0], axis.name], [y]),
+        ]
+        constants = [numpy_helper.from_array(np.zeros_like(numpy_helper.to_array(constants[0])), bias), axis]
+    ports = [onnx.helper.make_tensor_value_info(entry.x, element_type(model, entry), ["n"])]
+    results = [onnx.ValueInfoProto(name=entry.y)]
+    graph = onnx.helper.make_graph(nodes, "activation", ports, results, initializer=constants)
     cut = onnx.helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
     cut.functions.extend(model.functions)
     return cut
 
 
-def _without_bias(
-    node: onnx.NodeProto, constants: Sequence[onnx.TensorProto]
-) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
-    """Return a layer's bias and activation in one node as the activation alone: rows of one value, and a bias of 0."""
-    (x, bias), (y,) = node.input, node.output
-    array = np.zeros_like(numpy_helper.to_array(constants[0]))
-    inner = onnx.NodeProto()
-    inner.CopyFrom(node)
-    inner.input[0], inner.output[0] = f"{x}_rows", f"{y}_rows"
-    rows = onnx.helper.make_node("Unsqueeze", [x, "axis_of_rows"], [inner.input[0]])
-    flat = onnx.helper.make_node("Squeeze", [inner.output[0], "axis_of_rows"], [y])
-    axis = numpy_helper.from_array(np.array([1]), "axis_of_rows")
-    return [rows, inner, flat], [numpy_helper.from_array(array, bias), axis]
-
-
-def _first_channel(tensor: onnx.TensorProto) -> onnx.TensorProto:
-    """Return a constant, or the first of its values if it has several, one for each channel."""
-    array = numpy_helper.to_array(tensor)
-    return tensor if array.size <= 1 else numpy_helper.from_array(np.ravel(array)[:1].copy(), tensor.name)
-
-
-def element_type(model: onnx.ModelProto, found: SiteNodes) -> int:
+def element_type(model: onnx.ModelProto, entry: SiteNodes) -> int:
     """Return the element type of an activation's input, as onnx numbers them; float where the file does not say."""
-    values: Mapping[str, Sequence[onnx.ValueInfoProto]] = {
-        "inputs": model.graph.input,
-        "values": model.graph.value_info,
-        "outputs": model.graph.output,
-    }
-    types = {v.name: int(v.type.tensor_type.elem_type) for some in values.values() for v in some}
-    known = [types[name] for name in (found.x, found.y) if types.get(name)]
+    values = (*model.graph.input, *model.graph.value_info, *model.graph.output)
+    types = {value.name: int(value.type.tensor_type.elem_type) for value in values}
+    known = [types[name] for name in (entry.x, entry.y) if types.get(name)]
     return known[0] if known else int(onnx.TensorProto.FLOAT)

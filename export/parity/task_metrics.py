@@ -3,8 +3,7 @@
 import inspect
 import logging
 import warnings
-from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +17,6 @@ from lit_gelu.export.inputs import tensors_by_name
 from lit_gelu.export.parity.execution import file_inputs
 from lit_gelu.export.preprocessing import is_data_module
 from lit_gelu.export.runtime import OnnxPredictor
-
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 
 @dataclass(frozen=True)
@@ -37,73 +34,54 @@ class TaskMetric:
 
 
 def task_metrics(model: nn.Module, data: Any, predictor: OnnxPredictor) -> tuple[list[TaskMetric], list[str]]:
-    """Run Lightning's test loop twice: with copies of the module, one of them with the file as ``forward``."""
+    """Run Lightning's test loop twice, once with the file as ``forward``; return the metrics, or why there are none."""
     if data is None or not is_data_module(data):
         return [], []
     from lightning.pytorch import LightningDataModule, LightningModule
 
     if not isinstance(model, LightningModule):
         return [], []
+    step = f"{type(model).__name__}.test_step"
     if type(model).test_step is LightningModule.test_step:
         return [], [f"{type(model).__name__} has no test_step, so there are no task metrics to compare."]
     if type(data).test_dataloader is LightningDataModule.test_dataloader:
         return [], ["the data module has no test data, so there are no task metrics to compare."]
     own, twin = evaluation_copy(model), evaluation_copy(model)
-    stand_in = _StandIn(twin, predictor)
-    expected, found = _tested(own, data), _tested(twin, data)
-    step = f"{type(model).__name__}.test_step"
-    if stand_in.unfit:
-        return [], [f"{step} {stand_in.unfit}, so the file cannot take its place: no task metrics."]
-    if not stand_in.calls:
-        return [], [f"{step} does not call forward, so the file cannot take its place: no task metrics."]
-    return [TaskMetric(name, value, found[name]) for name, value in expected.items() if name in found], []
+    if twin._forward_hooks or twin._forward_pre_hooks:  # a part of the file, and called around the file too
+        return [], [f"{type(model).__name__} has hooks, so the file cannot take its forward's place: no task metrics."]
+    twin.forward, trouble = _file_in_place_of(twin.forward, predictor)
+    expected, metrics = _tested(own, data), _tested(twin, data)
+    if trouble:
+        return [], [f"{step} {trouble[0]}, so the file cannot take its place: no task metrics."]
+    return [TaskMetric(name, value, metrics[name]) for name, value in expected.items() if name in metrics], []
 
 
-class _StandIn:
-    """The file in the place of a module's ``forward``."""
-
-    def __init__(self, twin: nn.Module, predictor: OnnxPredictor) -> None:
-        self.calls = 0
-        self.unfit = ""  # in what a call does not fit the file
-        self._twin, self._predictor = twin, predictor
-        self._signature = inspect.signature(twin.forward)
-        self._returned: list[Any] = []  # what the module returns, once: the file's outputs take its tensors' places
-        # The module's own hooks are a part of the file, so nothing else may call them.
-        self._of_module = {name: twin.__dict__[name] for name in _HOOKS}
-        self._of_module["forward"] = twin.forward
-        self._of_file = {**{name: OrderedDict() for name in _HOOKS}, "forward": self.forward}
-        twin.__dict__.update(self._of_file)
+def _file_in_place_of(forward: Callable[..., Any], predictor: OnnxPredictor) -> tuple[Callable[..., Any], list[str]]:
+    """Return a file as ``forward``, and a list in which it says in what a call does not fit the file."""
+    names, trouble = predictor.input_names, ["does not call forward"]
+    template: list[Any] = []  # what the module returns, once: the file's outputs take its tensors' places
 
     @torch.no_grad()
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what the file gives, in the form in which the module returns it."""
-        self.calls += 1
-        inputs = tensors_by_name(self._signature, args, kwargs)
-        names = self._predictor.input_names
+    def file_forward(*args: Any, **kwargs: Any) -> Any:
+        inputs = tensors_by_name(inspect.signature(forward), args, kwargs)
         if inputs.keys() != set(names):
-            given = ", ".join(inputs) or "nothing"
-            self.unfit = f"calls forward with {given} and the file takes {', '.join(names)}"
-            return self._by_module(*args, **kwargs)
-        if not self._returned:
-            self._returned.append(self._by_module(*args, **kwargs))
-        result = self._predictor(*file_inputs(self._predictor, [inputs[name] for name in names]))
+            there = ", ".join(inputs) or "nothing"
+            trouble[:] = [f"calls forward with {there} and the file takes {', '.join(names)}"]
+            return forward(*args, **kwargs)
+        if not template:
+            template.append(forward(*args, **kwargs))
+            trouble.clear()
+        result = predictor(*file_inputs(predictor, [inputs[name] for name in names]))
         outputs = iter(result if isinstance(result, tuple) else (result,))
-        return pytree.tree_map(
-            lambda leaf: _like(next(outputs), leaf) if isinstance(leaf, Tensor) else leaf, *self._returned
-        )
 
-    def _by_module(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what the module gives, hooks included."""
-        self._twin.__dict__.update(self._of_module)
-        try:
-            return self._twin(*args, **kwargs)
-        finally:
-            self._twin.__dict__.update(self._of_file)
+        def from_file(leaf: Any) -> Any:
+            """Return the next output in the dtype in which the module's metrics take it."""
+            output = next(outputs) if isinstance(leaf, Tensor) else leaf
+            return output.to(leaf.dtype) if isinstance(leaf, Tensor) and leaf.is_floating_point() else output
 
+        return pytree.tree_map(from_file, template[0])
 
-def _like(output: Tensor, expected: Tensor) -> Tensor:
-    """Return a file's output in the dtype in which the module's metrics take it."""
-    return output.to(expected.dtype) if expected.is_floating_point() else output
+    return file_forward, trouble
 
 
 def _tested(model: Any, data: Any) -> dict[str, float]:

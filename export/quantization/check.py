@@ -173,7 +173,7 @@ def check_quantized(
         data: A LightningDataModule (its test data), a DataLoader or a tensor; for a file that takes raw pixels, raw
             pixels, or a data module with ``preprocessing()`` and ``raw_test_inputs()``.
         input_sample: As `lit_gelu.export.export_onnx` takes it; by default ``example_input_array``, else made from the
-            file's input shapes, or where the module does not take that, the first rows of the data.
+            file's input shapes.
         metric: Which test metric decides; ``None`` for the one above. One whose name holds "acc" may not fall, any
             other may not rise.
         max_difference: How much worse it may be.
@@ -215,7 +215,7 @@ def check_quantized(
     record, metadata = read_record(predictor.metadata, name), read_metadata(predictor.metadata, name)
     model, registry = without_wrappers(model), registry_or_default(registry)
     preprocessing = preprocessing_of_file(metadata.preprocessing, name, preprocessing, data)
-    call, batches = sample_call(model, preprocessing, input_sample, predictor, data)
+    call, batches = sample_call(model, preprocessing, input_sample, predictor), data
     if preprocessing is not None:
         batches, unread = raw_data_of(data)
         notes += unread + other_preprocessing(metadata.preprocessing, preprocessing)

@@ -92,7 +92,7 @@ def candidates(provider: str, model: ModelFile, batch_size: int, *, allow_tf32: 
     graph: Settings = {"batch_buckets": (batch_size,)}
     if not {"Conv", "ConvTranspose"} & model.operators.keys():
         return [*groups, [graph]]
-    nhwc: Settings = {"prefer_nhwc": int(not model.grants_nhwc)}
+    nhwc: Settings = {"prefer_nhwc": 1}
     fused: Settings = {"prefer_nhwc": 1, "fuse_conv_bias": 1}  # fails on some networks in the other layout
     searches: list[Settings] = [{"cudnn_conv_algo_search": name} for name in ("HEURISTIC", "DEFAULT")]
     return [*groups, [nhwc, graph, {**nhwc, **graph}], [fused], searches]  # onnxruntime refuses some pairs
@@ -181,10 +181,8 @@ def tune(  # noqa: C901 - one procedure, told in the order in which it happens
         raise ProviderError("torch finds no CUDA device to time calls on. Install torch with CUDA.")
     values = _tensors(inputs, plain, batch_size)
     rows = next(iter(values.values())).shape[0] if next(iter(plain.ports.values())).shape else 1
-    # onnxruntime's own default is TF32. A file that was written for NHWC has that layout in the untuned session.
+    # onnxruntime's own default is TF32.
     base: dict[str, Any] = {"use_tf32": 0} if provider == CUDA and not model.sixteen_bit else {}
-    if provider == CUDA and model.grants_nhwc:
-        base["prefer_nhwc"] = 1
     # Sessions of one group are open at once, so none takes more memory of a GPU than it needs.
     arena = {"arena_extend_strategy": "kSameAsRequested"} if provider == CUDA else {}
 

@@ -81,12 +81,10 @@ def all_differences(values: Mapping[str, Sequence[float]]) -> list[PairedDiffere
     corrected = holm([p for p, _, _ in tests])
     rows = []
     for (of, to), sample, (_, low, high), p in zip(pairs, samples, tests, corrected, strict=True):
-        several, enough = len(sample) > 1, len(sample) >= FEWEST_SEEDS
-        ends = (low, high) if enough else (None, None)
+        seeds, mean = len(sample), float(sample.mean())
+        shown = (low, high) if seeds >= FEWEST_SEEDS else (None, None)
         rows.append(
-            PairedDifference(
-                of, to, len(sample), float(sample.mean()), *ends, p if several else None, not np.any(sample)
-            )
+            PairedDifference(of, to, seeds, mean, shown[0], shown[1], p if seeds > 1 else None, not np.any(sample))
         )
     return rows
 

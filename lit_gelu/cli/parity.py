@@ -52,7 +52,7 @@ def parity(
         min_top1: int8 files: least share of rows with the same class
         json: print JSON, and nothing else on standard output; or write it into a file
         markdown: where to write the report as Markdown
-        html: where to write the report as a page with plots
+        html: where to write the report as a page
     """
     from lit_gelu.cli.input_sample import input_sample, sample_for
     from lit_gelu.cli.loading import load_data, load_model, require_same_weights

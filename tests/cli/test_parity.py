@@ -74,7 +74,6 @@ def test_the_report_in_all_three_forms(files, tmp_path, capsys):
     assert json.loads(paths["json"].read_text())["schema_version"] == 1
     assert paths["markdown"].read_text().startswith("# Parity of")
     assert paths["html"].read_text().startswith("<!DOCTYPE html>")
-    assert "<svg" in paths["html"].read_text()
 
 
 def test_a_session_that_onnxruntime_changes_is_checked_as_it_will_run(files):

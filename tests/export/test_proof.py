@@ -8,8 +8,8 @@ import pytest
 import torch
 from export_cases import gelu_net
 
+from lit_gelu.errors import ArgumentError
 from lit_gelu.export import (
-    ExportOptionError,
     ModelFileError,
     OnnxPredictor,
     check_parity,
@@ -54,10 +54,10 @@ def test_a_file_of_others_is_not_changed(tmp_path):
     model.ClearField("metadata_props")
     onnx.save(model, path)
     before = path.read_bytes()
-    with pytest.raises(ModelFileError, match="does not carry lit-gelu's metadata"):
+    with pytest.raises(ModelFileError):
         write_proof(report, path, [])
     assert path.read_bytes() == before
-    with pytest.raises(ExportOptionError, match="Unknown format 'pdf'"):
+    with pytest.raises(ArgumentError):
         write_proof(report, own, ["pdf"])
 
 

@@ -15,8 +15,8 @@ from export_cases import gelu_net, gelu_net_by_hand
 from lit_gelu.errors import ModelFileError, ModelInputError
 from lit_gelu.export import OnnxPredictor, export_onnx
 from lit_gelu.export.runtime import CPU, CUDA, tuning, tuning_file
-from lit_gelu.export.runtime.engine import TuningFileWarning
 from lit_gelu.export.runtime.model_file import ModelFile
+from lit_gelu.export.runtime.predictor import TuningFileWarning
 from lit_gelu.export.runtime.settings import ACCEPTED
 from lit_gelu.export.runtime.tuning import candidates, relative_error, tune
 

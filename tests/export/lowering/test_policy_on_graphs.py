@@ -22,7 +22,7 @@ from lit_gelu.export.lowering.policy import (
     preferred,
     ulp_bound,
 )
-from lit_gelu.export.parity.ulp import overflowed, spacing, ulp_errors
+from lit_gelu.export.parity.criterion import overflowed, spacing, ulp_errors
 
 TORCH = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 CELLS = [(target, dtype, policy) for target in TARGETS for dtype in DTYPES for policy in POLICIES]

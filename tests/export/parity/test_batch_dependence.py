@@ -1,18 +1,24 @@
-"""Which nets' rows see each other is known from how they are built; files, reports and what uses them say the same."""
+"""Which nets' rows see each other, and whether a file repeats itself; file, export and proof say the same."""
 
 import threading
+import warnings
+from dataclasses import replace
+from functools import partial
 
+import numpy as np
 import onnx
 import pytest
 import torch
+from lightning.pytorch import LightningModule
+from onnx import TensorProto, helper
+from parity_files import ON_CPU, model, node
 from torch import nn
 from torch.nn import functional as F
 
-from lit_gelu.export import ExportError, ModelFileError, check_parity, export_onnx, inspect_onnx
+from lit_gelu.export import check_parity, export_onnx, inspect_onnx
 from lit_gelu.export.inputs import FlatModule, take_apart
-from lit_gelu.export.metadata import read_metadata
-from lit_gelu.export.parity import batch_dependence
-from lit_gelu.export.parity.batch_dependence import NOTE, rows_depend
+from lit_gelu.export.parity.batch_dependence import NOTE, random_nodes, repeatability, rows_depend
+from lit_gelu.export.parity.execution import run_file
 
 ROWS, TOKENS = torch.zeros(2, 4), torch.tensor([[1, 2, 3, 4, 5], [3, 3, 0, 9, 9]])
 
@@ -126,6 +132,8 @@ DEPENDENT = {
     "a lock": (Locked, ROWS),
     "one of two outputs": (lambda: Computed(lambda y: (y, y - y.mean(0))), ROWS),
 }
+
+
 INDEPENDENT = {
     "convolution": (lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.GELU()), torch.zeros(1, 3, 8, 8)),
     "batch first": (lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), torch.zeros(2, 5, 8)),
@@ -162,31 +170,6 @@ def test_rows_that_do_not_are_no_false_alarm(name):
     assert not rows_depend(flat(*INDEPENDENT[name]))
 
 
-def test_what_a_module_keeps_is_as_before():
-    made = flat(Cached, ROWS)
-    made.model(torch.zeros(7, 4))
-    mask = made.model.mask
-    assert not rows_depend(made)
-    assert made.model.mask is mask
-
-
-def test_it_costs_nine_rows():
-    made, seen = flat(*INDEPENDENT["convolution"]), []
-    made.model.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
-    rows_depend(made)
-    assert seen == [4, 2, 1, 2]
-
-
-def test_no_room_for_a_copy_in_float64_is_no_error(monkeypatch):
-    def refused(*_):
-        raise MemoryError
-
-    monkeypatch.setattr(batch_dependence, "evaluation_copy", refused)
-    assert rows_depend(flat(*DEPENDENT["less the mean"]))
-    assert not rows_depend(flat(*INDEPENDENT["deep"]))
-
-
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", ["fp32", "fp16"])
 def test_file_export_and_proof_say_so(tmp_path, dtype):
     path, x = tmp_path / "net.onnx", torch.randn(5, 2, 8)
@@ -200,7 +183,6 @@ def test_file_export_and_proof_say_so(tmp_path, dtype):
     assert report.passed
     (note,) = report.notes
     assert note.startswith(NOTE)
-    assert "1 of 32 rows alone give 'output' with a difference of" in note
 
 
 def test_nothing_is_said_of_rows_that_do_not(tmp_path):
@@ -209,12 +191,6 @@ def test_nothing_is_said_of_rows_that_do_not(tmp_path):
     assert not made.metadata.rows_depend
     assert made.notes == ()
     assert check_parity(net, tmp_path / "net.onnx", input_sample=x).notes == ()
-
-
-def test_what_the_export_cannot_see(tmp_path):
-    """Something of all rows that comes seldom; docs/export.md says so."""
-    net = Computed(lambda y: F.gelu(y) * torch.where((y > 100).any(), 2.0, 1.0))
-    assert not export_onnx(net, tmp_path / "net.onnx", ROWS).metadata.rows_depend
 
 
 def test_what_a_file_does_not_say_the_proof_measures(tmp_path):
@@ -227,26 +203,75 @@ def test_what_a_file_does_not_say_the_proof_measures(tmp_path):
     onnx.save(model, path)
     (note,) = check_parity(net, path, input_sample=ROWS).notes
     assert note.startswith(NOTE)
-    assert "1 of 32 rows alone give 'output' with a difference of" in note
 
 
-def test_an_output_a_row_is_refused_by_what_the_module_does(tmp_path):
-    with pytest.raises(ExportError, match="turns the batch size into a Python number"):
-        export_onnx(Computed(lambda y: list(F.gelu(y).unbind(0))), tmp_path / "net.onnx", ROWS)
+class Net(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(6, 64), nn.GELU(), nn.Dropout(0.5), nn.Linear(64, 3))
+
+    def forward(self, x):
+        return self.net(x)
 
 
-def test_a_lock_that_forward_sets_does_not_end_the_export(tmp_path):
-    assert export_onnx(nn.Sequential(Locked(), nn.GELU()), tmp_path / "net.onnx", ROWS).metadata.rows_depend
+def test_lightnings_own_export_is_in_training_mode_and_does_not_repeat_itself(tmp_path):
+    path = tmp_path / "lightning.onnx"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        Net().to_onnx(path, torch.randn(4, 6), dynamo=True, external_data=False, verbose=False)
+    file = onnx.load(path)
+    x = torch.randn(4, 6)
+    optimised, plain = ON_CPU.open(path), replace(ON_CPU, level="DISABLE_ALL").open(path)
+    runs = [partial(run_file, predictor) for predictor in (optimised, plain)]
+    found = repeatability(*runs, [(x,)], plain.output_names, file)
+    assert not found.identical
+    assert repeatability(runs[0], runs[0], [(x,)], plain.output_names, file).identical  # it takes the Dropout out
+    assert len(found.random_nodes) == 1
+    assert found.random_nodes[0].startswith("Dropout")
 
 
-def test_older_files_say_nothing_and_others_are_refused(tmp_path):
-    path = tmp_path / "net.onnx"
-    properties = export_onnx(nn.GELU(), path, ROWS).metadata.to_properties()
-    assert "lit_gelu.rows_depend" not in properties  # older code refuses what it does not know
-    assert read_metadata(properties, "a file").rows_depend is False
-    model = onnx.load(path)
-    onnx.helper.set_model_props(model, properties)
-    onnx.save(model, path)
-    assert check_parity(nn.GELU(), path, input_sample=ROWS).notes == ()
-    with pytest.raises(ModelFileError, match=r"lit_gelu\.rows_depend holds 3, and should hold true or false"):
-        read_metadata({**properties, "lit_gelu.rows_depend": "3"}, "a file")
+def test_a_dropout_that_is_off_is_not_random():
+    constants = {"ratio": np.float32(0.5), "off": np.array(False), "on": np.array(True)}
+    off = node("Dropout", ["x", "ratio", "off"], "y", None)
+    bare = node("Dropout", ["x"], "y", None)
+    on = node("Dropout", ["x", "ratio", "on"], "y", None)
+    assert [random_nodes(model([dropout], constants)) for dropout in (off, bare, on)] == [[], [], ["Dropout node_y"]]
+    computed = node("Dropout", ["x", "ratio", "flag"], "y", None)  # whether it is on is known when it runs
+    assert random_nodes(model([computed], constants)) == ["Dropout node_y"]
+    from_node = helper.make_node("Constant", [], ["flag"], value=helper.make_tensor("v", TensorProto.BOOL, [], [False]))
+    assert not random_nodes(model([from_node, node("Dropout", ["x", "ratio", "flag"], "y", None)], constants))
+
+
+def test_what_a_batch_changes_is_measured():
+    """A file that subtracts the mean of its batch: a row alone becomes 0."""
+    batch = torch.arange(4.0).reshape(4, 1)
+
+    def run(inputs):
+        return [(inputs[0] - inputs[0].mean(0)).numpy()]
+
+    made = model([node("Identity", ["x"], "y", None)])
+    found = repeatability(run, run, [(batch,), (batch[:1],), (batch[:2],)], ["y"], made)
+    assert found.identical
+    # rows are -1.5, -0.5, 0.5, 1.5; alone 0; two of them -0.5, 0.5
+    assert [(part.rows, part.of, part.difference) for part in found.batches] == [(1, 4, 1.0), (2, 4, 1 / 1.5)]
+
+
+@pytest.mark.parametrize(
+    ("output", "compared"),
+    [
+        (lambda x: x @ x.T, True),
+        (lambda x: x[None], True),  # a state: the batch is axis 1
+        (lambda x: torch.cat([x, x]), False),  # twice as many rows: which of them are a part's is not known
+        (lambda x: x.sum(0), False),
+        (lambda x: x @ x.T if len(x) == 4 else x.sum(), False),
+    ],
+)
+def test_only_axes_as_long_as_the_batch_are_cut(output, compared):
+    batch = torch.arange(12.0).reshape(4, 3)
+
+    def run(inputs):
+        return [output(inputs[0]).numpy()]
+
+    made = model([node("Identity", ["x"], "y", None)])
+    found = repeatability(run, run, [(batch,), (batch[:2],)], ["y"], made)
+    assert [part.difference for part in found.batches] == [0.0] * compared

@@ -1,23 +1,31 @@
-"""The floors and limits: derived from rounding, held against numbers that were rounded."""
+"""Floors, limits, units in the last place and fills: derived from rounding, held against numbers that were rounded."""
+
+import math
 
 import numpy as np
 import pytest
 import torch
-from scipy.stats import norm
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binom, norm
 
-from lit_gelu.export import ExportOptionError
+from lit_gelu.errors import ArgumentError
 from lit_gelu.export.parity.criterion import (
     ROOT_MEAN_SQUARES,
     UNIT_ROUNDOFF,
-    dtype_name,
-    dtype_of,
+    explained_by_chance,
+    fills,
     floor,
     in_limits,
     limit,
+    limits_of_indices,
+    overflowed,
     require_tolerance,
     smallest_error,
-    smallest_error_of_an_index,
+    spacing,
+    ulp_errors,
 )
+from lit_gelu.export.parity.elementwise import sweep_values
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
@@ -54,8 +62,110 @@ def test_what_is_never_counted_lies_below_the_normal_numbers(dtype):
     assert smallest_error(dtype) == (step if dtype == torch.float16 else info.smallest_normal)
 
 
-def test_names_of_dtypes():
-    assert [dtype_of(name) for name in ("fp32", "fp16", "torch.bfloat16", "int8")] == [*DTYPES, torch.float32]
+@pytest.mark.parametrize(("dtype", "noise"), list(zip(DTYPES, [2.0, 1.0, 1.0], strict=True)))
+def test_one_normal_error_in_16_000_is_beyond_the_root_mean_squares_of_an_index(dtype, noise):
+    """In float32 of twice the noise: a plain loop of additions beside a blocked one."""
+    assert 1 / (2 * norm.sf(ROOT_MEAN_SQUARES[dtype] / noise)) == pytest.approx(16_000, rel=0.02)
+
+
+def test_where_nothing_is_tolerated_any_error_is_infinitely_too_large():
+    assert in_limits(3e-5, 1e-5) == pytest.approx(3.0)
+    assert in_limits(0.0, 0.0) == in_limits(0.0, 1e-5) == 0.0
+    assert in_limits(5e-324, 0.0) == float("inf")
+
+
+@pytest.mark.parametrize("rows", [1, 2, 32, 5000])
+@pytest.mark.parametrize(("positions", "share"), [(4096, 5e-4), (300_000, 1e-5), (3, 1e-5), (64, 4e-3), (10, 0.6)])
+def test_more_rows_than_chance_explains_are_rarer_than_one_in_a_thousand(rows, positions, share):
+    allowed = explained_by_chance(rows, positions, share)
+    assert 1 <= allowed <= rows
+    assert positions * binom.sf(allowed, rows, share) <= 1e-3  # more than allowed
+    assert allowed <= 1 + binom.ppf(1 - 1e-6 / positions, rows, min(1.0, np.e * share))  # and not many more than that
+
+
+def test_no_share_leaves_one_row():
+    assert explained_by_chance(1000, 10, 0.0) == 1
+
+
+@pytest.mark.parametrize(("dtype", "array"), [(torch.float32, np.float32), (torch.float16, np.float16)])
+def test_the_spacing_is_numpys(dtype, array):
+    values = sweep_values(dtype).numpy()
+    values = values[np.abs(values) < np.finfo(array).max / 2]
+    expected = np.spacing(np.abs(values)).astype(np.float64)
+    np.testing.assert_array_equal(spacing(values.astype(np.float64), dtype), expected)
+
+
+def test_the_spacing_of_bfloat16_is_the_distance_to_the_next_pattern():
+    bits = torch.arange(0, 0x7F00, dtype=torch.int16)
+    values, following = (b.view(torch.bfloat16).double().numpy() for b in (bits, bits + 1))
+    np.testing.assert_array_equal(spacing(values, torch.bfloat16), following - values)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@given(exact=st.floats(-70000, 70000), steps=st.integers(0, 3))
+def test_a_rounded_value_is_off_by_at_most_a_half_and_its_neighbours_by_one_more(dtype, exact, steps):
+    exact = float(overflowed(np.array(exact), dtype))
+    value = torch.tensor(exact, dtype=torch.float64).to(dtype)
+    near = value
+    for _ in range(steps):
+        near = torch.nextafter(near, torch.tensor(0.0, dtype=dtype))
+    (error,) = ulp_errors(near.double().reshape(1).numpy(), np.array([exact]), dtype)
+    if math.isinf(exact):
+        assert error == (0 if steps == 0 else math.inf)
+    elif steps == 0:
+        assert error <= 0.5
+    else:
+        assert error <= steps + 0.5
+        assert near == 0 or error >= (steps - 1) / 2  # towards zero the steps may halve
+
+
+@pytest.mark.parametrize(
+    ("dtype", "largest"),
+    [(torch.float16, 65504.0), (torch.bfloat16, 3.3895313892515355e38), (torch.float32, 3.4028234663852886e38)],
+)
+def test_halfway_above_the_largest_number_is_infinity(dtype, largest):
+    """Ties go to the even neighbour, which is the power of two that the format has not (IEEE 754, 4.3.1)."""
+    step = largest - torch.nextafter(torch.tensor(largest, dtype=dtype), torch.tensor(0.0, dtype=dtype)).item()
+    half = largest + step / 2
+    below = math.nextafter(half, 0.0)
+    assert torch.tensor([half, largest], dtype=torch.float64).to(dtype).tolist() == [math.inf, largest]
+    assert overflowed(np.array([half, below, -half]), dtype).tolist() == [math.inf, below, -math.inf]
+
+
+def test_values_in_16_bit_are_compared_with_the_limits_of_float32():
+    exact = np.array([1.0, -65504.0, np.inf, np.nan], dtype=np.float16)
+    np.testing.assert_array_equal(overflowed(exact, torch.float32), exact.astype(np.float64))
+
+
+LOWEST = np.finfo(np.float32).min
+
+
+def filled(output, own, exact):
+    return fills(
+        np.float32(output), None if own is None else np.float32(own), np.float64(exact), torch.float32
+    ).tolist()
+
+
+def test_a_fill_is_what_file_pytorch_and_float64_hold_beyond_all_else():
+    assert filled([[-1e9, 1.5, 2.5]], [[-1e9, 1.5, 2.5]], [[-1e9, 1.5000001, 2.5000001]]) == [[True, False, False]]
+    assert filled([[-1e9, 1.5]], None, [[-1e9, 1.5000001]]) == [[True, False]]
+    assert filled([[-1e9, -1e9]], [[-1e9, -1e9]], [[-1e9, -1e9]]) == [[True, True]]
+    assert filled([[1.0, 1e-8]], [[1.0, 1e-8]], [[1.0, 1.1e-8]]) == [[False, False]]  # what saturates is no fill
+    assert filled([[4096, 900]], [[4096, 900]], [[4096, 900.0001]]) == [[False, False]]
+    for y, own, exact in ((-1e9, -1e8, -1e9), (-1e8, -1e9, -1e9), (-1e8, -1e8, -1e9), (np.nan, np.nan, np.nan)):
+        assert filled([[y]], [[own]], [[exact]]) == [[False]]
+
+
+def test_a_fill_of_the_dtype_is_one_where_the_file_has_it_as_pytorch_has():
+    lowest64 = np.finfo(np.float64).min
+    assert filled([[LOWEST, 1]], [[LOWEST, 1]], [[lowest64, 1]]) == [[True, False]]
+    for y, own in ((-np.inf, LOWEST), (np.nan, LOWEST), (1, LOWEST), (LOWEST, -np.inf), (LOWEST, None)):
+        assert filled([[y]], None if own is None else [[own]], [[lowest64]]) == [[False]]
+
+
+def limit_of_one_index(scale, own=0.0, square=0.0, largest=0.0, dtype=torch.float32):
+    (allowed,) = limits_of_indices(np.array([scale]), np.array([own]), np.array([square]), largest, dtype, 1e-5)
+    return allowed
 
 
 @pytest.mark.parametrize(
@@ -69,31 +179,24 @@ def test_names_of_dtypes():
     ],
 )
 def test_what_an_index_may_be_off_follows_the_largest_value_up_to_one(largest, dtype, error):
-    assert smallest_error_of_an_index(largest, dtype) == error
+    assert limit_of_one_index(0.0, largest=largest, dtype=dtype) == error
 
 
-def test_dtypes_are_named_without_the_library():
-    assert [dtype_name(dtype) for dtype in (torch.float32, torch.bfloat16)] == ["float32", "bfloat16"]
+def test_an_index_may_be_off_by_its_floor_or_twice_what_pytorch_is_off_by():
+    assert limit_of_one_index(2.0) == 2e-5
+    assert limit_of_one_index(1.0, own=1e-3) == 2e-3
+    assert limit_of_one_index(1.0, own=1e-3, square=1e-6) == pytest.approx(2 * 8 * 1e-3)
+    assert limit_of_one_index(1.0, own=1e-3, square=1e-6, dtype=torch.float16) == pytest.approx(2 * 4 * 1e-3)
 
 
-@pytest.mark.parametrize(("dtype", "noise"), list(zip(DTYPES, [2.0, 1.0, 1.0], strict=True)))
-def test_one_normal_error_in_16_000_is_beyond_the_root_mean_squares_of_an_index(dtype, noise):
-    """In float32 of twice the noise: a plain loop of additions beside a blocked one."""
-    assert 1 / (2 * norm.sf(ROOT_MEAN_SQUARES[dtype] / noise)) == pytest.approx(16_000, rel=0.02)
-
-
-def test_where_nothing_is_tolerated_any_error_is_infinitely_too_large():
-    assert in_limits(3e-5, 1e-5) == pytest.approx(3.0)
-    assert in_limits(0.0, 0.0) == in_limits(0.0, 1e-5) == 0.0
-    assert in_limits(5e-324, 0.0) == float("inf")
-
-
-@pytest.mark.parametrize("tolerance", [0, 0.0, 1e-9, 0.5, 1, 1e9, np.float32(1e-3)])
-def test_a_tolerance_is_a_finite_number_from_0(tolerance):
-    require_tolerance(tolerance)
-
-
-@pytest.mark.parametrize("tolerance", [-1e-9, -1, float("inf"), float("nan"), True, False, None, "1e-5", [1e-5], 1j])
-def test_all_else_is_no_tolerance(tolerance):
-    with pytest.raises(ExportOptionError, match=r"is not accepted\. Give a finite number from 0"):
+@pytest.mark.parametrize("tolerance", [-1e-9, float("inf"), float("nan"), True, None, "1e-5"])
+def test_what_no_error_can_be_compared_with_is_no_tolerance(tolerance):
+    with pytest.raises(ArgumentError):
         require_tolerance(tolerance)
+
+
+def test_infinities_and_nan():
+    errors = ulp_errors(np.array([np.inf, np.inf, np.nan, 1.0]), np.array([1e39, 1.0, 1.0, np.nan]), torch.float32)
+    assert errors[0] == 0
+    assert np.isinf(errors[1])
+    assert np.isnan(errors[2:]).all()

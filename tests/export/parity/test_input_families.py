@@ -1,16 +1,17 @@
-"""The data that `check_parity` takes, and the inputs it makes."""
+"""What a file is compared on: data in every form, extremes, and other sizes of open dimensions."""
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from export_cases import gelu_net
 from lightning.pytorch import LightningDataModule
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
-from lit_gelu.export import ModelInputError, check_parity, export_onnx
+from lit_gelu.export import ModelInputError, ParityError, check_parity, export_onnx
 from lit_gelu.export.inputs import take_apart
-from lit_gelu.export.parity.input_families import families
+from lit_gelu.export.parity.input_families import families, other_lengths
 
 SAMPLE = torch.zeros(2, 6)
 
@@ -53,17 +54,11 @@ class Several(ValidationOnly):
         return self.put_together(super().val_dataloader(), DataLoader(torch.randn(4, 6), batch_size=3))
 
 
-class ListOfBatches(ValidationOnly):
-    def val_dataloader(self):
-        return [torch.randn(5, 6), torch.randn(3, 6)]
-
-
 @pytest.mark.parametrize(
     ("data", "rows"),
     [
         (Several(lambda *loaders: list(loaders)), 9),
         (Several(lambda one, other: {"one": one, "others": (other, [one])}), 14),
-        (ListOfBatches(), 8),
         (torch.randn(7, 6), 7),
         (DataLoader(TensorDataset(torch.randn(9, 6), torch.zeros(9)), batch_size=4), 9),
         ([DataLoader(torch.randn(9, 6), batch_size=4), DataLoader(torch.randn(2, 6))], 11),
@@ -79,78 +74,20 @@ def test_data_come_as_tensor_loader_dict_or_data_module(exported, data, rows):
     assert counts == {rows}
 
 
-class Once(IterableDataset):
-    """Rows of a generator, as of a stream: they are there once."""
-
-    def __init__(self, rows):
-        self.rows = iter(rows)
-
-    def __iter__(self):
-        return self.rows
-
-
-class OnceOpened:
-    """Batches that can be read once, and say so."""
-
-    def __init__(self, batches):
-        self.batches, self.opened = batches, 0
-
-    def __iter__(self):
-        self.opened += 1
-        assert self.opened == 1
-        return iter(self.batches)
-
-
-@pytest.fixture(scope="module")
-def exported_sound(tmp_path_factory):
-    """A net that takes no sample made up of two frames, and no other is known."""
-    torch.manual_seed(0)
-    net, path = nn.Sequential(nn.Conv1d(3, 4, 3), nn.GELU()), tmp_path_factory.mktemp("parity") / "net.onnx"
-    export_onnx(net, path, torch.randn(2, 3, 12), dynamic_shapes={"input": {2: "time"}})
-    return net, path
-
-
-@pytest.mark.parametrize("made", ["made up", "of the data"])
 @pytest.mark.parametrize(
-    "once",
+    "data",
     [
-        lambda rows: DataLoader(Once(rows), batch_size=5),
-        lambda rows: OnceOpened(list(rows.split(5))),
-        lambda rows: iter(rows.split(5)),
+        torch.randn(7, 2, 6),
+        torch.zeros(7, 6, dtype=torch.int64),
+        [],
+        3,
+        DataLoader([{"wrong": torch.zeros(6)}]),
+        [np.zeros((3, 6), np.float32)],
     ],
 )
-def test_data_that_are_there_once_are_compared_whole(exported, exported_sound, made, once):
-    net, path = exported if made == "made up" else exported_sound
-    rows = torch.randn(20, 6) if made == "made up" else torch.randn(20, 3, 12)
-    assert check_parity(net, path, once(rows)).row("data").count == 20
-
-
-def test_a_data_module_is_set_up_once(exported, exported_sound):
-    class Sounds(Batches):
-        def setup(self, stage):
-            super().setup(stage)
-            self.data = TensorDataset(torch.randn(20, 3, 12))
-
-    for (net, path), data in ((exported, Batches()), (exported_sound, Sounds())):
-        assert check_parity(net, path, data).row("data").count == 20
-        assert data.stages == ["test"]
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (torch.randn(7, 2, 6), r"torch\.float32 of shape \(7, 2, 6\)"),
-        (torch.zeros(7, 6, dtype=torch.int64), r"torch\.int64 of shape"),
-        ([], "hold no batch"),
-        (3, "data=int holds no batches"),
-        (DataLoader([{"wrong": torch.zeros(6)}]), "gives 0 input tensors"),
-        ([np.zeros((3, 6), np.float32)], "gives 0 input tensors"),
-        ([3], "gives 0 input tensors"),
-    ],
-)
-def test_data_that_do_not_fit(exported, data, message):
+def test_data_that_do_not_fit(exported, data):
     net, path = exported
-    with pytest.raises(ModelInputError, match=message):
+    with pytest.raises(ModelInputError):
         check_parity(net, path, data)
 
 
@@ -164,7 +101,120 @@ def test_extremes_stay_in_the_range_of_the_dtype(dtype, largest):
     assert torch.equal(found["gaussian, batch 2"][0], found["gaussian, batch 32"][0][:2])
 
 
-def test_arrays_of_a_net_that_needs_their_first_rows(exported_sound):
-    net, path = exported_sound
-    with pytest.raises(ModelInputError, match="fails on the input sample"):
-        check_parity(net, path, [np.zeros((3, 3, 12), np.float32)])
+def shapes_of(calls):
+    return [[list(t.shape) for t in call.tensors] for call in calls]
+
+
+STEPS = torch.arange(12, dtype=torch.float32).reshape(2, 3, 2)
+
+
+def test_each_open_dimension_takes_four_other_sizes_and_one_name_has_one_size():
+    class Two(nn.Module):
+        def forward(self, x, mask):
+            return x * mask[:, :, None]
+
+    call = take_apart(Two(), (torch.arange(20, dtype=torch.float32).reshape(2, 5, 2), torch.ones(2, 5)))
+    found, notes = other_lengths(call, [["batch", "time", 2], ["batch", "time"]], lambda _: "")
+    assert shapes_of(found) == [[[2, n, 2], [2, n]] for n in (1, 2, 6, 10)]
+    assert not notes
+    assert torch.equal(found[2].tensors[0][:, 5], call.tensors[0][:, 0])
+    assert other_lengths(call, [["batch", 5, 2], ["batch", 5]], lambda _: "") == ([], [])
+
+
+def test_sizes_that_the_module_does_not_take_are_said():
+    call = take_apart(nn.Identity(), STEPS)
+    found, notes = other_lengths(call, [["n", "t", 2]], lambda t: "forward fails" if t[0].shape[1] == 4 else "")
+    assert shapes_of(found) == [[[2, n, 2]] for n in (1, 6, 9, 12)]
+    assert len(notes) == 1
+
+
+def sizes_of_image(height, width, refuses):
+    call = take_apart(nn.Identity(), torch.zeros(2, 3, height, width))
+    found, _ = other_lengths(call, [["n", 3, "h", "w"]], lambda t: "no" if refuses(*t[0].shape[2:]) else "")
+    return [tuple(other.tensors[0].shape[2:]) for other in found]
+
+
+def test_two_open_dimensions_do_not_keep_their_proportion():
+    assert sizes_of_image(6, 8, lambda h, w: False) == [(1, 4), (3, 9), (7, 16), (12, 1)]
+
+
+def test_the_smallest_size_is_found_where_it_is_not_one():
+    assert sizes_of_image(48, 32, lambda h, w: h % 16 or w % 16) == [(16, 64), (96, 96), (144, 128), (192, 16)]
+    assert sizes_of_image(50, 50, lambda h, w: h < 7 or w < 7)[0] == (7, 25)
+
+
+def test_sizes_that_depend_on_each_other_change_together():
+    assert sizes_of_image(6, 6, lambda h, w: h != w) == [(1, 1), (3, 3), (7, 7), (12, 12)]
+    assert sizes_of_image(10, 5, lambda h, w: h != 2 * w) == [(2, 1), (20, 10), (30, 15), (40, 20)]
+    assert sizes_of_image(6, 6, lambda h, w: (h, w) != (6, 6)) == []
+
+
+def test_a_file_that_is_right_at_the_samples_length_alone_is_caught(tmp_path):
+    """A mean that divides by the sample's three steps, in a file that says it takes any number of them."""
+
+    class Mean(nn.Module):
+        def __init__(self, steps=None):
+            super().__init__()
+            torch.manual_seed(0)
+            self.linear, self.act, self.steps = nn.Linear(2, 4), nn.GELU(), steps
+
+        def forward(self, x):
+            return self.act(self.linear(x)).sum(1) / (self.steps or x.shape[1])
+
+    path = tmp_path / "net.onnx"
+    export_onnx(Mean(3), path, STEPS)
+    assert check_parity(Mean(), path, input_sample=STEPS).passed  # the file takes three steps only
+    model = onnx.load(path)
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "time"
+    del model.graph.value_info[:]
+    onnx.save(model, path)
+    report = check_parity(Mean(), path, input_sample=STEPS, strict=False)
+    assert {row.inputs for row in report.failures} == {f"gaussian, x [{steps}, 2]" for steps in (1, 4, 6, 9)}
+    assert check_parity(Mean(3), path, input_sample=STEPS).passed
+
+
+def test_a_length_at_which_the_file_does_not_run_is_a_failed_row(tmp_path, capfd):
+    class Three(nn.Module):
+        """The first three steps, or as many zeros as are missing where there may be fewer."""
+
+        def __init__(self, padded):
+            super().__init__()
+            torch.manual_seed(0)
+            self.act, self.head, self.padded = nn.GELU(), nn.Linear(6, 4), padded
+
+        def forward(self, x):
+            if self.padded:
+                x = nn.functional.pad(x, (0, 0, 0, max(0, 3 - x.shape[1])))[:, :3]
+            return self.act(self.head(x.flatten(1)))
+
+    path = tmp_path / "net.onnx"
+    export_onnx(Three(padded=False), path, STEPS)
+    model = onnx.load(path)
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "time"
+    del model.graph.value_info[:]
+    onnx.save(model, path)
+    report = check_parity(Three(padded=True), path, input_sample=STEPS, strict=False)
+    assert not report.passed
+    assert {row.inputs for row in report.failures} == {f"gaussian, x [{steps}, 2]" for steps in (1, 4, 6, 9)}
+    assert all(row.error == float("inf") for row in report.failures)
+    unrun = {row.inputs for row in report.failures if "onnxruntime failed while it ran" in str(row)}
+    assert unrun == {"gaussian, x [1, 2]", "gaussian, x [4, 2]"}  # six steps are two rows of three
+    assert capfd.readouterr().err == ""
+    assert report.repeatability is not None
+    assert all("onnxruntime failed while it ran" in text for text in (str(report), report.to_json()))
+    assert report.to_html()
+    with pytest.raises(ParityError):
+        check_parity(Three(padded=True), path, input_sample=STEPS)
+
+
+def sound():
+    """A net that takes no sound of fewer than five frames, without an example_input_array."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv1d(3, 8, 3), nn.GELU(), nn.Conv1d(8, 2, 3))
+
+
+def test_a_sample_that_was_made_up_names_the_option(tmp_path):
+    net, path = sound(), tmp_path / "net.onnx"
+    export_onnx(net, path, torch.randn(2, 3, 12), dynamic_shapes={"input": {2: "time"}})
+    with pytest.raises(ModelInputError):
+        check_parity(net, path)

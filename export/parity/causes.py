@@ -1,0 +1,293 @@
+"""What a breach comes from: the first layer that shows it, and what of onnxruntime causes it.
+
+Both are found by bisection, over the activations of the file and over the graph optimisations of onnxruntime.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from torch import Tensor, nn
+
+from lit_gelu.errors import ModelFileError, ProviderError
+from lit_gelu.export.parity.criterion import limit, smallest_error
+from lit_gelu.export.parity.differences import Differences
+from lit_gelu.export.parity.execution import (
+    LEVELS,
+    SessionSetup,
+    as_array,
+    optimized_graph,
+    run_with_outputs,
+)
+from lit_gelu.export.parity.references import References
+from lit_gelu.export.parity.report import ActivationFate, Culprit, Divergence, LayerError
+from lit_gelu.export.parity.subgraph import SiteNodes, node_label, site_of
+from lit_gelu.export.runtime import CPU, provider_name
+
+# The graph optimisations of onnxruntime 1.31 that can be switched off by name, as its library spells them. A name that
+# another release does not know is ignored by it.
+OPTIMIZATIONS: tuple[str, ...] = (
+    "GeluFusionL1", "GeluFusionL2", "BiasGeluFusion", "FastGeluFusion", "QuickGeluFusion", "GeluApproximation",
+    "LayerNormFusionL1", "LayerNormFusionL2", "SimplifiedLayerNormFusion", "SkipLayerNormFusion",
+    "BiasSkipLayerNormFusion", "EmbedLayerNormFusion", "AttentionFusion", "GroupQueryAttentionFusion",
+    "GroupQueryAttentionPreNormFusion", "GqaValueLayoutTransformer", "BiasSoftmaxFusion", "BiasDropoutFusion",
+    "MatMulAddFusion", "MatMulScaleFusion", "MatMulActivationFusion", "MatmulTransposeFusion",
+    "MatMulIntegerToFloatFusion", "MatMulNBitsFusion", "MatMulNBitsMlpFusion", "MatMulNBitsQkvFusion",
+    "DQMatMulNBitsFusion", "DynamicQuantizeMatMulFusion", "MatMul_BatchNormalization_Fusion", "MatMulBnFusion_Gemm",
+    "MatMulBnFusion_GemmBias", "GemmActivationFusion", "GemmSumFusion", "GemmTransposeFusion", "ConvAddFusion",
+    "ConvMulFusion", "ConvBNFusion", "ConvActivationFusion", "ConvAddActivationFusion", "Pad_Fusion", "DivMulFusion",
+    "FuseReluClip", "NotWhereFusion", "ReshapeFusion", "GatherSliceToSplitFusion", "GatherToSliceFusion",
+    "SliceConcatToSpaceToDepthFusion", "LabelEncoderFusion", "CastElimination", "CastChainElimination",
+    "CastFloat16Transformer", "RemoveDuplicateCastTransformer", "FuseFp16InitializerToFp32NodeTransformer",
+    "CommonSubexpressionElimination", "ConstantFolding", "ConstantFoldingDQ", "EliminateDropout", "EliminateIdentity",
+    "EliminateSlice", "ExpandElimination", "NoopElimination", "PreShapeNodeElimination", "UnsqueezeElimination",
+    "Level1_RuleBasedTransformer", "Level2_RuleBasedTransformer", "TransposeOptimizer", "NchwcTransformer",
+    "NhwcTransformer", "QDQPropagationTransformer", "QDQSelectorActionTransformer", "QDQFinalCleanupTransformer",
+    "QDQS8ToU8Transformer", "DoubleQDQPairsRemover", "ClipQuantRewrite", "ReluQuantRewrite",
+    "Avx2WeightS8ToU8Transformer",
+)  # fmt: skip
+_ONE_BY_ONE_BELOW = 64 * 1024**2  # bytes of file: above, only as many sessions as bisection needs
+_SOME, _FAR = 4096, 0.1  # how many numbers a first look compares, and how far apart of the largest of them
+# How onnxruntime names a value once a Cast has taken the old name over.
+_RENAMED = ("{}", "InsertedPrecisionFreeCast_{}", "InsertedCast_{}")
+_REORDERED = ("ReorderOutput", "ReorderInput")  # compute nothing: channels stand in blocks around convolutions
+
+Place = tuple[str, int]  # a site, and the number of the call
+Excess = Callable[[SessionSetup], float]  # the largest error in units of its limit, under a setup
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A value of the file whose PyTorch counterparts are known."""
+
+    place: Place
+    value: str  # the value's name in the file
+    exact: np.ndarray  # what it should be
+    own: np.ndarray  # what PyTorch gives in the file's dtype
+
+    def judge(self, y: np.ndarray, dtype: torch.dtype, tolerance: float) -> LayerError:
+        """Judge what the file computes; an error is infinite where PyTorch's alone is finite."""
+        difference, spread = Differences(dtype), Differences(dtype)
+        difference.add(y, self.exact, self.own)
+        spread.add(self.own, self.exact)
+        ignored = smallest_error(dtype)
+        own = spread.relative(difference.scale, ignored)
+        error = float("inf") if difference.nonfinite else difference.relative(difference.scale, ignored)
+        return LayerError(*self.place, self.value, error, own, limit(own, dtype, tolerance))
+
+    def agrees(self, y: np.ndarray, dtype: torch.dtype, tolerance: float) -> bool:
+        """Return whether the file computes this value; the first numbers tell most others from it."""
+        if y.shape != self.exact.shape:
+            return False
+        some, expected = (array.ravel()[:_SOME].astype(np.float64) for array in (y, self.exact))
+        with np.errstate(invalid="ignore"):
+            far = np.abs(some - expected).max(initial=0.0) > _FAR * np.abs(expected).max(initial=0.0)
+        if far:
+            return False
+        layer = self.judge(y, dtype, tolerance)
+        return layer.error <= layer.limit
+
+
+def captured(
+    references: References, module: nn.Module, batch: Sequence[Tensor], dtype: torch.dtype
+) -> dict[Place, Any]:
+    """Run a copy of the module and keep each submodule's output that is one tensor, in the order of the calls."""
+    kept: dict[Place, Any] = {}
+    calls: Counter[str] = Counter()
+
+    def keep(name: str, output: object) -> None:
+        if isinstance(output, Tensor):
+            kept[name, calls[name]] = as_array(output.clone())  # what follows may overwrite it
+        calls[name] += 1
+
+    hooks = [
+        part.register_forward_hook(lambda _, __, output, name=name: keep(name, output))
+        for name, part in module.named_modules()
+        if not any(part.children())
+    ]
+    try:
+        references.run(module, batch, dtype)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return kept
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The activations that file and module both have, to be compared on a batch."""
+
+    model: onnx.ModelProto
+    entries: Sequence[SiteNodes]
+    calls: Mapping[str, int]  # how often the graph calls each site, as the file records it
+    references: References
+    setup: SessionSetup
+    tolerance: float
+
+    def checkpoints(self, batch: Sequence[Tensor]) -> list[Checkpoint]:
+        """Pair the outputs of the file's activations with those of the module's, in the file's order."""
+        # Activations that are calls of functions in the module have no output of their own there, and are left out. A
+        # graph has no call whose result no output needs, so that its first call may be the module's second one; and the
+        # module may call equal activations by each other's names. So a value is looked for in its place, in its site's
+        # other calls, and in others.
+        references, dtype = self.references, self.references.dtype
+        if references.exact is None:
+            return []
+        exact = captured(references, references.exact, batch, references.exact_dtype)
+        own = captured(references, references.own, batch, references.own_dtype)
+        values: dict[Place, str] = {(entry.site, entry.call): entry.y for entry in self.entries}
+        # A site whose nodes are gone from the file, because something fused them after the export, is looked for among
+        # the fused operators that no site claims.
+        missing = [p for p in exact if p[1] < self.calls.get(p[0], 0) and p not in values]
+        fused = [node for node in self.model.graph.node if "Gelu" in node.op_type and site_of(node) is None]
+        if len(fused) == len(missing):
+            values.update({place: node.output[0] for place, node in zip(missing, fused, strict=True)})
+        order = {name: i for i, node in enumerate(self.model.graph.node) for name in node.output}
+        places = sorted((p for p in values if p in exact), key=lambda p: order[values[p]])
+        there = self._values([values[place] for place in places], batch)
+        calls = Counter(site for site, _ in exact)
+        points = []
+        for place in places:
+            name = values[place]
+            y = there[name]
+            nearest = sorted((p for p in exact if p[0] in self.calls), key=lambda p: (p != place, p[0] != place[0]))
+            candidates = (Checkpoint(p, name, exact[p], own[p]) for p in nearest if p in own)
+            agreeing = next((point for point in candidates if point.agrees(y, dtype, self.tolerance)), None)
+            if agreeing is not None:
+                points.append(agreeing)
+            elif calls[place[0]] == self.calls.get(place[0]) and exact[place].shape == y.shape and place in own:
+                points.append(Checkpoint(place, name, exact[place], own[place]))
+            # else it is not known what it should be, or in which layout
+        return points
+
+    def _values(self, names: Sequence[str], batch: Sequence[Tensor]) -> dict[str, np.ndarray]:
+        return run_with_outputs(self.model, list(dict.fromkeys(names)), batch, self.setup) if names else {}
+
+    def first_divergence(self, batch: Sequence[Tensor]) -> Divergence:
+        """Find the first activation whose output is outside its limit on a batch."""
+        # Each step adds one value to the file's outputs, so that onnxruntime fuses all else as it does without it.
+        # Bisection assumes that a difference stays once it is there; that the layer before agrees was measured.
+        points, judged = self.checkpoints(batch), dict[int, LayerError]()
+        outputs = [value.name for value in self.model.graph.output]
+        low, high = -1, len(points)  # agrees at low, differs at high (the file's outputs)
+        while high - low > 1:
+            middle = (low + high) // 2
+            value = points[middle].value
+            y = self._values([value, *outputs], batch)[value]
+            layer = judged[middle] = points[middle].judge(y, self.references.dtype, self.tolerance)
+            low, high = (low, middle) if layer.error > layer.limit else (middle, high)
+        end = [points[high].value] if high < len(points) else outputs
+        start = [points[low].value] if low >= 0 else []
+        return Divergence(judged.get(high), judged.get(low), nodes_between(self.model, start, end))
+
+
+def nodes_between(model: onnx.ModelProto, start: Sequence[str], end: Sequence[str]) -> tuple[str, ...]:
+    """Return the nodes that some values need beside those that others need, with the weights that they read."""
+    producer = {name: i for i, node in enumerate(model.graph.node) for name in node.output if name}
+
+    def ancestors(values: Sequence[str]) -> set[int]:
+        reached: set[int] = set()
+        waiting = [producer[name] for name in values if name in producer]
+        while waiting:
+            i = waiting.pop()
+            if i not in reached:
+                reached.add(i)
+                waiting += [producer[name] for name in model.graph.node[i].input if name in producer]
+        return reached
+
+    weights = {tensor.name for tensor in model.graph.initializer}
+    labels = []
+    for i in sorted(ancestors(end) - ancestors(start)):
+        node = model.graph.node[i]
+        read = ", ".join(name for name in node.input if name in weights)
+        labels.append(f"{node_label(node)}({read})" if read else node_label(node))
+    return tuple(labels)
+
+
+def find_culprit(path: Path, setup: SessionSetup, excess: Excess) -> Culprit | None:
+    """Find what causes an excess above 1; ``None`` if there is no difference on the inputs that it is measured on."""
+    # The optimisation level is lowered first, then the optimisations of the lowest level that shows the difference are
+    # left out, by bisection, until one is left (or a few that do it only together). Where one prepares what another
+    # spoils, the one that spoils is named: the other still acts, and does no harm, while that one is left out.
+
+    def tried(setup: SessionSetup) -> float:
+        try:
+            return excess(setup)
+        except (ModelFileError, ProviderError):  # a graph that cannot be loaded at all is infinitely wrong
+            return float("inf")
+
+    shown = tried(setup)
+    if shown <= 1:
+        return None
+    bare = tried(replace(setup, level="DISABLE_ALL"))
+    if bare > 1:
+        first = provider_name(setup.providers[0]) if setup.providers else CPU
+        on_cpu = tried(SessionSetup((CPU,))) if first != CPU else shown
+        return Culprit("provider", (first,), "", shown, on_cpu) if on_cpu <= 1 else Culprit("file", (), "", shown, bare)
+    level = next(name for name in LEVELS if name == "ENABLE_ALL" or tried(replace(setup, level=name)) > 1)
+    setup = replace(setup, level=level)
+    shown = tried(setup)
+
+    def without(names: Sequence[str]) -> float:
+        return tried(replace(setup, disabled=tuple(names)))
+
+    def operators(names: Sequence[str]) -> Counter[str]:
+        return Counter(map(node_label, optimized_graph(path, replace(setup, disabled=tuple(names))).graph.node))
+
+    everything = without(OPTIMIZATIONS)
+    if everything > 1:  # one that has no name of its own
+        return Culprit("graph optimisation", (), level, shown, everything)
+    names = smallest_part(OPTIMIZATIONS, lambda some: without(some) <= 1)
+    if len(names) == 1 and path.stat().st_size <= _ONE_BY_ONE_BELOW:
+        names = [name for name in OPTIMIZATIONS if without([name]) <= 1]
+        if len(names) > 1:
+            none = operators(names)
+            names = [name for name in names if operators([name]) != none] or names
+    after, before = operators(()), operators(names)
+    sides = [", ".join(f"{n} {name}" for name, n in sorted(side.items())) for side in (before - after, after - before)]
+    change = " -> ".join(side or "nothing" for side in sides) if any(sides) else ""
+    return Culprit("graph optimisation", tuple(names), level, shown, without(names), change)
+
+
+def smallest_part(names: Sequence[str], restores: Callable[[Sequence[str]], bool]) -> list[str]:
+    """Return a smallest part of names that restores parity when left out, by delta debugging."""
+    kept, size = list(names), len(names) // 2
+    while size >= 1:
+        parts = [kept[i : i + size] for i in range(0, len(kept), size)]
+        rests = [[name for name in kept if name not in part] for part in parts]
+        tries = (some for pair in zip(parts, rests, strict=True) for some in pair if some)
+        smaller = next((some for some in tries if restores(some)), None)
+        if smaller is None:
+            size //= 2
+        else:
+            kept = list(smaller)
+            size = max(1, len(kept) // 2) if len(kept) > 1 else 0
+    return kept
+
+
+def fates(entries: Sequence[SiteNodes], optimized: onnx.ModelProto) -> list[ActivationFate]:
+    """Say what became of every call of every site in onnxruntime's own optimised graph."""
+    # A fused operator keeps the name of the value that it computes, so what computes the site's output now is what the
+    # site became, with whatever is left of the site's own intermediate values.
+    producer = {name: node for node in optimized.graph.node for name in node.output if name}
+
+    def computing(name: str) -> onnx.NodeProto | None:
+        """Return what computes a value, behind the Casts and changes of layout that onnxruntime inserts."""
+        candidates = [producer[key] for pattern in _RENAMED if (key := pattern.format(name)) in producer]
+        node = next((node for node in candidates if node.op_type != "Cast"), next(iter(candidates), None))
+        while node is not None and node.op_type in _REORDERED and node.input[0] in producer:
+            node = producer[node.input[0]]
+        return node
+
+    result = []
+    for entry in entries:
+        last = computing(entry.y)
+        inner = (computing(name) for node in entry.nodes for name in node.output if name and name != entry.y)
+        after = [] if last is None else [node_label(node) for node in (*inner, last) if node is not None]
+        result.append(ActivationFate(entry.site, entry.call, tuple(map(node_label, entry.nodes)), tuple(after)))
+    return result

@@ -1,0 +1,246 @@
+"""The file against the module, on families of inputs: each output as a whole and by index."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lit_gelu.errors import ModelFileError, ModelInputError
+from lit_gelu.export.parity.criterion import dtype_name, fills, limit, smallest_error
+from lit_gelu.export.parity.differences import Differences, worst_index, worst_position
+from lit_gelu.export.parity.input_families import DATA, Batch, Family
+from lit_gelu.export.parity.references import Outputs, References, failure, without_ties
+from lit_gelu.export.parity.report import VS_FLOAT64, VS_PYTORCH, VS_TRAINED, ParityRow
+
+Run = Callable[[Sequence[Tensor]], list[np.ndarray]]
+
+
+class OutputErrors:
+    """All differences of one output on one family."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.vs_own, self.gap = Differences(dtype), Differences(dtype)
+        self.vs64, self.spread = Differences(dtype, by_index=True), Differences(dtype, by_index=True)
+        self.unrun = ""  # why the file does not run on a batch
+
+    @property
+    def scale(self) -> float:
+        """The largest magnitude of the reference."""
+        return (self.vs64 if self.vs64.count else self.vs_own).scale
+
+
+@dataclass(frozen=True)
+class FamilyErrors:
+    """What was found on one family of inputs, before it is judged."""
+
+    family: Family
+    outputs: dict[str, OutputErrors]
+    hardest: Batch | None  # the batch with the largest difference; None without batches
+
+
+@dataclass(frozen=True)
+class WorstBatch:
+    """The batch that shows the largest error in units of its limit."""
+
+    excess: float  # that error
+    batch: Batch
+    family: Family  # that it is of, by whose limits it is judged
+
+
+@dataclass
+class Comparison:
+    """Compares family by family; what is usual for an output is learned on the families that are no extremes."""
+
+    run: Run  # runs the file: inputs in its order and dtypes, outputs as arrays
+    references: References
+    outputs: Sequence[str]  # names of the file's outputs
+    inputs: Callable[[Batch], Batch]  # rounds a batch to the file's dtypes
+    dtype: torch.dtype
+    tolerance: float  # what float32 arithmetic may cost, in units of the largest output
+    vs_float64: str = VS_FLOAT64  # name of the comparison with float64, or with what stands in for it
+    untried: list[str] = field(default_factory=list)  # which families the module does not take, and why
+    refused: set[str] = field(default_factory=set)  # those families
+    unrun: set[str] = field(default_factory=set)  # the families on which the file does not run
+    worst: WorstBatch | None = None
+    _usual: dict[str, Differences] = field(default_factory=dict)  # PyTorch's own errors by index
+    _scales: dict[str, float] = field(default_factory=dict)  # the largest magnitude of each output
+    _own: dict[tuple[str, str], float] = field(default_factory=dict)  # PyTorch's own error by family and output
+
+    def compare(self, families: Iterable[Family]) -> list[ParityRow]:
+        """Compare on families of inputs, and judge each by what all of them have shown."""
+        gathered = [self._gather(family) for family in families]
+        return [row for errors in gathered for row in self._judge(errors)]
+
+    def excess_on(self, worst: WorstBatch) -> Callable[[list[np.ndarray]], float]:
+        """Return what judges other outputs for a batch as its family was judged: the largest error by its limit."""
+        reference = self.references.outputs(worst.batch)
+
+        def excess(y: list[np.ndarray]) -> float:
+            errors = {name: OutputErrors(self.dtype) for name in self.outputs}
+            self._add(errors, y, reference, worst.batch, worst.family)
+            return max((row.excess for row in self._rows(FamilyErrors(worst.family, errors, None))), default=0.0)
+
+        return excess
+
+    def _gather(self, family: Family) -> FamilyErrors:
+        """Run file and module on a family of inputs; what is usual then holds it too, unless it is an extreme."""
+        errors = {name: OutputErrors(self.dtype) for name in self.outputs}
+        hardest: Batch | None = None
+        peak = -1.0
+        for batch in family.batches:
+            fed = self.inputs(batch)
+            reference = self._reference(fed, family)
+            if reference is None:
+                continue
+            try:
+                y = self.run(fed)
+            except ModelFileError as error:  # such as for a window as large as the sample, and smaller inputs
+                self.unrun.add(family.name)
+                for i, output in enumerate(errors.values()):  # infinitely far from all references
+                    output.unrun = str(error)
+                    for difference, values in ((output.vs_own, reference.own), (output.vs64, reference.exact)):
+                        if values is not None and i < len(values):
+                            difference.add(None, values[i])
+                continue
+            self._add(errors, y, reference, fed, family)
+            largest = max((max(e.vs64.max_abs, e.vs_own.max_abs) for e in errors.values()), default=0.0)
+            if largest > peak:
+                hardest, peak = fed, largest
+        for name, output in errors.items():
+            if not family.extreme:
+                self._scales[name] = max(output.scale, self._scales.get(name, 0.0))
+                self._usual.setdefault(name, Differences(self.dtype)).pool(output.spread)
+            self._note_own(family, name, output)
+        return FamilyErrors(family, errors, hardest)
+
+    def _reference(self, batch: Batch, family: Family) -> Outputs | None:
+        """Run the module; note that it does not take what is no data of the user's, such as a batch of one row."""
+        try:
+            return self.references.outputs(batch)
+        except Exception as error:
+            if family.name == DATA:
+                shapes = ", ".join(str(list(tensor.shape)) for tensor in batch)
+                raise ModelInputError(f"The module does not take a batch of the data ({shapes}): {error}") from error
+            self.refused.add(family.name)
+            self.untried.append(f"{family.name} was not tried: {failure(error)}.")
+            return None
+
+    def _add(
+        self, errors: dict[str, OutputErrors], y: list[np.ndarray], reference: Outputs, batch: Batch, family: Family
+    ) -> None:
+        """Add what the file gives on one batch."""
+        if len(reference.own) != len(y):
+            raise ModelInputError(
+                f"The file has {len(y)} outputs ({', '.join(self.outputs)}), the module returns {len(reference.own)} "
+                "tensors. Give the module that the file was exported from."
+            )
+        y = self._without_ties(y, reference, batch)
+        for i, output in enumerate(errors.values()):
+            own = reference.own[i]
+            excused = own if family.extreme else None
+            if reference.exact is None:
+                output.vs_own.add(y[i], own, excused)
+            else:
+                exact = reference.exact[i]
+                filled = fills(y[i], own, exact, self.dtype)
+                output.vs_own.add(y[i], own, excused, filled)
+                output.vs64.add(y[i], exact, excused, filled)
+                output.spread.add(own, exact, excused, filled)
+            if reference.trained is not None and family.gap:
+                output.gap.add(y[i], reference.trained[i])
+
+    def _without_ties(self, y: list[np.ndarray], reference: Outputs, batch: Batch) -> list[np.ndarray]:
+        """Return outputs in which indices of largest values that differ by a tie are the module's."""
+        exact = reference.exact or []
+        differing = [i for i, r in enumerate(exact) if r.dtype.kind in "iu" and not np.array_equal(y[i], r)]
+        candidates = self.references.candidates(batch) if differing else []
+        for i in differing:
+            y[i] = without_ties(y[i], exact[i], *candidates[i], self.dtype, self.tolerance)
+        return y
+
+    def _note_own(self, family: Family, name: str, output: OutputErrors) -> None:
+        """Keep PyTorch's own error on a family."""
+        if output.spread.count:
+            scale = self._scale(family, name, output)
+            self._own[family.name, name] = output.spread.relative(scale, smallest_error(self.dtype))
+
+    def _scale(self, family: Family, name: str, output: OutputErrors) -> float:
+        """Return the largest magnitude of the reference; on extremes, at least what it is on other inputs."""
+        return max(output.scale, self._scales.get(name, 0.0) if family.extreme else 0.0)
+
+    def _judge(self, gathered: FamilyErrors) -> list[ParityRow]:
+        """Judge each output on a family: against PyTorch in the file's dtype, against float64, and the gap."""
+        # Before an error counts as a breach, PyTorch's own error is measured again, with weights and inputs moved by a
+        # unit in the last place: a net that amplifies rounding shows that on some rows only, and not in every run.
+        rows, family = self._rows(gathered), gathered.family
+        if gathered.hardest is None:
+            return rows
+        if any(1 < row.excess < float("inf") for row in rows):
+            for varied, exact in self.references.varied(gathered.hardest):
+                if all(row.excess <= 1 for row in rows):
+                    break
+                for (name, output), own, reference in zip(gathered.outputs.items(), varied, exact, strict=True):
+                    more = Differences(self.dtype, by_index=True)
+                    more.add(own, reference, own if family.extreme else None, fills(own, own, reference, self.dtype))
+                    output.spread.take_larger(more)
+                    self._note_own(family, name, output)
+                    if not family.extreme:
+                        self._usual[name].pool(more)
+                rows = self._rows(gathered)
+        excess = max((row.excess for row in rows), default=0.0)
+        if self.worst is None or excess > self.worst.excess:
+            self.worst = WorstBatch(excess, gathered.hardest, family)
+        return rows
+
+    def _rows(self, gathered: FamilyErrors) -> list[ParityRow]:
+        """Return the rows of a family."""
+        family = gathered.family
+        return [row for name, output in gathered.outputs.items() for row in self._rows_of(name, output, family)]
+
+    def _rows_of(self, name: str, output: OutputErrors, family: Family) -> list[ParityRow]:
+        """Return the rows of one output."""
+        scale, ignored = self._scale(family, name, output), smallest_error(self.dtype)
+        spread = output.spread if output.spread.count else None
+        own = None if spread is None else spread.relative(scale, ignored)
+        # The rows may be a part of another family's: the largest error of a few numbers says little by itself.
+        whole = max(self._own.get((inputs, name), 0.0) for inputs in (family.name, family.rows_of))
+        allowed = limit(None if own is None else max(own, whole), self.dtype, self.tolerance)
+
+        def row(comparison: str, differences: Differences, *, gating: bool) -> ParityRow:
+            worst = None
+            if gating and differences is output.vs64 and not family.extreme:  # extremes are judged as a whole only
+                if differences.share is not None:
+                    worst = worst_position(differences, output.spread, allowed)
+                elif name in self._usual:
+                    worst = worst_index(differences, self._usual[name], self._scales[name], self.dtype, self.tolerance)
+            return ParityRow(
+                comparison=comparison,
+                inputs=family.name,
+                output=name,
+                count=differences.count,
+                max_abs_error=differences.max_abs,
+                scale=scale,
+                error=differences.relative(scale, ignored),
+                own=own,
+                limit=allowed if gating else None,
+                spread=None if spread is None else spread.max_abs,
+                nonfinite=differences.nonfinite,
+                top1_agreement=differences.top1_agreement,
+                top1_changes=differences.top1_changes,
+                extreme=family.extreme,
+                detail=output.unrun if gating else "",
+                whole_numbers=differences.share is not None,
+                **({} if worst is None else vars(worst)),
+            )
+
+        rows = []
+        if output.vs_own.count:  # decides only where there is nothing better
+            own_name = f"{VS_PYTORCH} {dtype_name(self.dtype)}"
+            rows.append(row(own_name, output.vs_own, gating=not output.vs64.count))
+        if output.vs64.count:
+            rows.append(row(self.vs_float64, output.vs64, gating=True))
+        if output.gap.count:
+            rows.append(row(VS_TRAINED, output.gap, gating=False))
+        return rows

@@ -1,0 +1,359 @@
+"""`ParityReport` and `ParityRow`: everything that `check_parity` found, as data."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, ConsoleOptions, RenderResult
+
+from lit_gelu.display import Displayed
+from lit_gelu.export.parity.criterion import in_limits
+from lit_gelu.files import without_nonfinite
+
+if TYPE_CHECKING:
+    from lit_gelu.export.parity.task_metrics import TaskMetric
+
+SCHEMA = "lit-gelu-parity"
+SCHEMA_VERSION = 1
+
+VS_PYTORCH = "file vs PyTorch"  # in the file's dtype, which follows: "file vs PyTorch float32"
+VS_FLOAT64 = "file vs PyTorch float64"
+VS_TRAINED = "approximation gap: file vs module as trained"
+ELEMENTWISE = "operator alone vs PyTorch float64"
+
+
+@dataclass(frozen=True, repr=False)
+class ParityRow(Displayed):
+    """One comparison of one output on one family of inputs.
+
+    ``error``, ``own`` and ``limit`` are in units of the row's ``scale``; the other errors are absolute.
+
+    Args:
+        comparison: What is compared with what.
+        inputs: The family of inputs, or the activation for an operator alone.
+        output: The file's output; empty for an operator alone.
+        count: Rows of input, or values for an operator alone.
+        max_abs_error: Largest absolute difference.
+        scale: Largest magnitude of the reference's finite outputs; for extremes at least that on gaussian inputs.
+        error: ``max_abs_error / scale``; for an operator alone, the largest ``|y - y64| / max(1, |y64|)``; of whole
+            numbers and truth values, the share of entries that differ.
+        own: The same of PyTorch in the file's dtype: what that dtype costs anyway; ``None`` if it is not known.
+        limit: What ``error`` may be; ``None`` for a row that is reported only.
+        spread: PyTorch's largest absolute difference from float64.
+        nonfinite: Outputs that are NaN, or infinite where the reference is not, and that PyTorch does not share.
+        top1_agreement: Share of rows with the same largest logit, for outputs of shape [batch, classes].
+        top1_changes: Rows whose largest logit is another one.
+        extreme: Whether the inputs are far outside the range of data.
+        index: The index of the output whose error is largest in units of its limit, such as ``[:, 2]``; empty where
+            indices are not judged, which is on extremes. For an operator alone in 16 bit, the input.
+        index_error: Its largest absolute error; of whole numbers and truth values, the rows in which it differs.
+        index_limit: What that may be.
+        index_scale: Its largest magnitude in float64, on all inputs that are no extremes; of whole numbers and truth
+            values, the number of rows.
+        detail: Anything else worth knowing.
+        whole_numbers: Whether the output holds whole numbers or truth values.
+    """
+
+    comparison: str
+    inputs: str
+    output: str
+    count: int
+    max_abs_error: float
+    scale: float
+    error: float
+    own: float | None
+    limit: float | None
+    spread: float | None = None
+    nonfinite: int = 0
+    top1_agreement: float | None = None
+    top1_changes: int | None = None
+    extreme: bool = False
+    index: str = ""
+    index_error: float = 0.0
+    index_limit: float = 0.0
+    index_scale: float = 0.0
+    detail: str = ""
+    whole_numbers: bool = False
+
+    @property
+    def gating(self) -> bool:
+        """Whether this row decides; reported rows never do."""
+        return self.limit is not None
+
+    @property
+    def passed(self) -> bool | None:
+        """Whether the row is within its limit; ``None`` for a reported row."""
+        return None if self.limit is None else self.excess <= 1
+
+    @property
+    def excess(self) -> float:
+        """The error in units of the limit, of the worst index if that is more; 0 for a reported row."""
+        if self.limit is None:
+            return 0.0
+        return float("inf") if self.nonfinite else max(in_limits(self.error, self.limit), self.index_excess)
+
+    @property
+    def index_excess(self) -> float:
+        """The error of the worst index in units of its limit."""
+        return in_limits(self.index_error, self.index_limit)
+
+    @property
+    def unit(self) -> str:
+        """What `error` is a share of, in words."""
+        return "of the entries" if self.whole_numbers else "of the largest output"
+
+    def __str__(self) -> str:
+        """Return the comparison in one line."""
+        limit = "reported" if self.limit is None else f"limit {self.limit:.3g}"
+        where = f"{self.inputs}, {self.output}" if self.output else self.inputs
+        parts = [f"{self.comparison}, {where}: error {self.error:.3g} {self.unit} ({limit})"]
+        if self.index_excess > 1:
+            parts.append(self.index_text())
+        if self.nonfinite:
+            parts.append(f"{self.nonfinite} values not finite")
+        if self.top1_changes:
+            parts.append(f"{self.top1_changes} rows changed their largest logit")
+        if self.error == float("inf") and self.detail:
+            parts.append(self.detail)
+        return ", ".join(parts)
+
+    def index_text(self) -> str:
+        """Return the worst index with its error and limit, empty where none is judged."""
+        if not self.index:
+            return ""
+        error, limit, scale = self.index_error, self.index_limit, self.index_scale
+        if self.whole_numbers:
+            return f"{self.index} differs in {error:.0f} of {scale:.0f} rows (limit {limit:.3g})"
+        if scale == 0:
+            return f"{self.index} is off by {error:.3g} (limit {limit:.3g})"
+        return f"{self.index} is off by {error / scale:.3g} of its scale {scale:.3g} (limit {limit / scale:.3g})"
+
+    def _summary(self) -> str:
+        return str(self)
+
+
+@dataclass(frozen=True)
+class LayerError:
+    """The error of one activation's output within the net."""
+
+    site: str
+    call: int  # number of the call, from 0
+    value: str  # the value's name in the file
+    error: float  # max|y - y64| / max|y64|
+    own: float | None  # the same of PyTorch in the file's dtype
+    limit: float  # what the error may be
+
+    @property
+    def name(self) -> str:
+        """The site's name, with the number of a call that is not the first."""
+        return (self.site or "(the module itself)") + (f", call {self.call + 1}" if self.call else "")
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """Where the file leaves the module."""
+
+    # The first activation whose output is outside its limit; None if all are within theirs, and the difference comes
+    # after the last one.
+    layer: LayerError | None
+    after: LayerError | None  # the last activation before it whose output is within its limit; None if there is none
+    nodes: tuple[str, ...]  # the file's nodes between the two, with the parameters that they read
+
+    def __str__(self) -> str:
+        """Return one sentence."""
+        place = "after the last activation" if self.layer is None else f"in {self.layer.name}"
+        size = "" if self.layer is None else f" (error {self.layer.error:.3g}, limit {self.layer.limit:.3g})"
+        agreed = "the input" if self.after is None else self.after.name
+        shown = ", ".join(self.nodes[-6:]) or "no node"
+        return f"the first difference is {place}{size}; up to {agreed} both agree, between them: {shown}"
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """What causes a difference."""
+
+    kind: str  # graph optimisation, provider, or file: its operators or weights, with no optimisation at all
+    names: tuple[str, ...]  # the optimisations without which the file is within its limit, or the provider
+    level: str  # the lowest optimisation level that shows the difference; empty for other kinds
+    excess_with: float  # the error as the file is run, in units of the limit
+    excess_without: float  # the same without the culprit
+    change: str = ""  # what it does to the graph: the operators that it takes out and puts in
+
+    def __str__(self) -> str:
+        """Return one sentence."""
+        if self.kind == "file":
+            return (
+                f"the file itself is off by {self.excess_with:.3g} times its limit, "
+                f"{self.excess_without:.3g} times without any graph optimisation of onnxruntime"
+            )
+        what = f"onnxruntime's {', '.join(self.names) or 'optimisation'} ({self.level})"
+        if self.kind == "provider":
+            what = f"the provider {', '.join(self.names)}"
+        change = f", which makes {self.change}" if self.change else ""
+        return f"{what}{change}: {self.excess_with:.3g} times the limit with it, {self.excess_without:.3g} without"
+
+
+@dataclass(frozen=True)
+class ActivationFate:
+    """What onnxruntime made of one call of an activation."""
+
+    site: str
+    call: int  # number of the call, from 0
+    before: tuple[str, ...]  # its operators in the file
+    after: tuple[str, ...]  # those that compute its output in the optimised graph; empty if it is no value of that
+
+    def __str__(self) -> str:
+        """Return ``Sigmoid, Mul -> QuickGelu(alpha=1)``."""
+        after = ", ".join(self.after) if self.after else "(no value of the optimised graph)"
+        return f"{', '.join(self.before)} -> {after}"
+
+
+@dataclass(frozen=True)
+class BatchDifference:
+    """The first rows of a large batch, run by themselves."""
+
+    rows: int
+    of: int  # how many rows the large batch has
+    output: str
+    difference: float  # from the same rows of the large batch, in units of the output's largest magnitude
+
+
+@dataclass(frozen=True)
+class Repeatability:
+    """Whether the file repeats itself."""
+
+    # Whether two runs on the same input gave the same bits, as the file is run and without onnxruntime's graph
+    # optimisations, which take out a Dropout that other runtimes would run.
+    identical: bool
+    random_nodes: tuple[str, ...]  # nodes of the file that draw random numbers; a Dropout in training mode is one
+    batches: tuple[BatchDifference, ...]  # how much a row depends on its batch; reported, never deciding
+
+
+@dataclass(frozen=True, repr=False)
+class ParityReport(Displayed):
+    """What `check_parity` found.
+
+    Args:
+        path: The file, as it was given.
+        provider: The execution provider that really ran it.
+        approximate: The file's form of GELU.
+        rows: The comparisons; those of each distinct activation's operators alone too.
+        dtype: The file's dtype, in torch's name.
+        floor: What an output may be off by even where PyTorch is exact, in units of the largest output.
+        repeatability: Whether the file repeats itself; ``None`` if it was not run.
+        metrics: The module's own test metrics, on a LightningDataModule.
+        census: How often each operator occurs in the file.
+        optimized_census: The same after onnxruntime's own optimisation; empty if it was not asked for.
+        activations: What onnxruntime made of each call of an activation.
+        culprit: What causes a breach; ``None`` if there is none.
+        divergence: The first layer that a breach shows in.
+        faults: Where file, record and module do not agree, whatever the numbers: names and types of outputs, labels,
+            activations and their operators. One is enough to fail.
+        versions: Of what wrote the file and of what ran it.
+        notes: What could not be compared, and why.
+    """
+
+    path: str
+    provider: str
+    approximate: str
+    rows: tuple[ParityRow, ...]
+    dtype: str = "float32"
+    floor: float = 1e-5
+    repeatability: Repeatability | None = None
+    metrics: "tuple[TaskMetric, ...]" = ()
+    census: Mapping[str, int] = field(default_factory=dict)
+    optimized_census: Mapping[str, int] = field(default_factory=dict)
+    activations: tuple[ActivationFate, ...] = ()
+    culprit: Culprit | None = None
+    divergence: Divergence | None = None
+    faults: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether every gating row passed, one is of the whole net, two runs gave the same, and there is no fault."""
+        return not self.reasons
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why the file fails, in a few words each; empty for one that passed."""
+        reasons, count = [], len(self.failures)
+        if count:
+            reasons.append(f"{count} {'comparison' if count == 1 else 'comparisons'}")
+        if any(row.nonfinite for row in self.failures):
+            reasons.append("NaN or infinity where there should be none")
+        if not any(row.gating and row.comparison != ELEMENTWISE for row in self.rows):
+            reasons.append("the net as a whole could not be compared")
+        if self.repeatability is not None and not self.repeatability.identical:
+            reasons.append("two runs on the same input differ")
+        if self.faults:
+            reasons.append(self.faults[0].rstrip(".") + (f", and {len(self.faults) - 1} more" * (len(self.faults) > 1)))
+        return tuple(reasons)
+
+    @property
+    def failures(self) -> tuple[ParityRow, ...]:
+        """The gating rows that did not pass."""
+        return tuple(row for row in self.rows if row.passed is False)
+
+    def row(self, inputs: str, comparison: str = VS_FLOAT64, output: str | None = None) -> ParityRow:
+        """Return one comparison, by default of the first output; ``KeyError`` if there is none."""
+        for row in self.rows:
+            if (row.inputs, row.comparison) == (inputs, comparison) and output in {None, row.output}:
+                return row
+        raise KeyError(f"no row for {inputs!r}, {comparison!r}, output {output!r}")
+
+    def summary(self) -> str:
+        """Return one line: the verdict, why, and the largest error of the gating rows without extremes, NaN for NaN."""
+        rows = [row for row in self.rows if row.gating and not row.extreme]
+        verdict = "passed" if self.passed else f"FAILED ({'; '.join(self.reasons)})"
+        worst = max(rows, key=lambda row: row.error, default=None)
+        finite = worst is not None and not any(row.nonfinite for row in rows)
+        text = f"{worst.error:.2e} {worst.unit}" if worst is not None and finite else "NaN"
+        return f"parity {verdict} on {self.provider}: largest error {text}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain data; `SCHEMA_VERSION` grows when an entry changes its meaning or goes away."""
+        plain = asdict(self)
+        plain["rows"] = [{**asdict(row), "passed": row.passed} for row in self.rows]
+        plain["metrics"] = [{**asdict(metric), "difference": metric.difference} for metric in self.metrics]
+        return {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, **plain, "passed": self.passed}
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """Return the report as JSON; numbers that are not finite are written as text, which JSON demands."""
+        return json.dumps(without_nonfinite(self.to_dict(), as_text=True), indent=indent, allow_nan=False)
+
+    def to_markdown(self) -> str:
+        """Return the report as Markdown tables; every figure in them is one of the JSON's, with three digits."""
+        from lit_gelu.export.parity import tables
+
+        return tables.markdown(self)
+
+    def to_html(self) -> str:
+        """Return the report as a page of its own, which needs nothing from elsewhere."""
+        from lit_gelu.export.parity import tables
+
+        return tables.page(self)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the table and the lines around it, for ``rich.print``."""
+        from lit_gelu.export.parity import tables
+
+        yield tables.terminal_table(self)
+        yield from tables.terminal_lines(self)
+
+    def __str__(self) -> str:
+        """Return the table as plain text."""
+        from lit_gelu.export.parity import tables
+
+        return tables.plain_text(self)
+
+    def _summary(self) -> str:
+        return f"{self.path!r}: {self.summary()}"
+
+    def _repr_html_(self) -> str:
+        """Return the tables that Jupyter shows."""
+        from lit_gelu.export.parity import tables
+
+        return tables.notebook(self)

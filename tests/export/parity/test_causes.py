@@ -1,0 +1,242 @@
+"""The first layer that differs and what causes it: planted ones must be named."""
+
+import itertools
+import logging
+import warnings
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import numpy_helper
+from torch import nn
+
+from lit_gelu.export import ParityError, check_parity, export_onnx
+from lit_gelu.export.parity.causes import OPTIMIZATIONS, smallest_part
+
+APPROXIMATED = {"optimization.enable_gelu_approximation": "1"}
+
+
+SAMPLE, ROWS = torch.zeros(2, 5, 6), torch.zeros(2, 6)
+
+
+class FeedForward(nn.Module):
+    def __init__(self, *activations):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Linear(6, 16)
+        self.blocks = nn.ModuleList([nn.Sequential(act, nn.Linear(16, 16)) for act in activations])
+
+    def forward(self, x):
+        x = self.first(x)
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def test_the_approximation_of_gelu_is_named_where_it_acts(tmp_path):
+    net, path = FeedForward(nn.SiLU(), nn.GELU()), tmp_path / "net.onnx"
+    export_onnx(net, path, SAMPLE)
+    assert check_parity(net, path, input_sample=SAMPLE).culprit is None
+    with pytest.raises(ParityError) as caught:
+        check_parity(net, path, input_sample=SAMPLE, session_config=APPROXIMATED)
+    report = caught.value.report
+    # BiasGeluFusion restores parity too when it is left out, but only prepares what the other spoils.
+    assert report.culprit.names == ("GeluApproximation",)
+    assert report.culprit.kind == "graph optimisation"
+    assert report.culprit.level == "ENABLE_EXTENDED"
+    assert report.culprit.change == "1 BiasGelu -> 1 FastGelu"
+    assert report.culprit.excess_with > 10 > 1 > report.culprit.excess_without
+    assert report.divergence.layer.site == "blocks.1.0"
+    assert report.divergence.after.site == "blocks.0.0"
+    assert report.divergence.nodes[-1] == "Gelu(none)"
+    assert "Cause: onnxruntime's GeluApproximation" in report.to_markdown()
+
+
+def test_a_breach_on_extremes_is_told_by_the_limits_of_extremes(tmp_path):
+    net, path = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 3)).eval(), tmp_path / "net.onnx"
+    export_onnx(net, path, SAMPLE[:, 0])
+    clipped = nn.Sequential(net, nn.Hardtanh(-50, 50))
+    report = check_parity(clipped, path, input_sample=SAMPLE[:, 0], strict=False)
+    assert {row.extreme for row in report.failures} == {True}
+    assert report.culprit.kind == "file"
+    assert report.culprit.excess_with == max(row.excess for row in report.failures)
+
+
+def test_a_wrong_file_is_not_blamed_on_an_optimisation(tmp_path):
+    net, path = FeedForward(nn.GELU()), tmp_path / "net.onnx"
+    export_onnx(net, path, SAMPLE)
+    with torch.no_grad():
+        net.blocks[0][1].bias += 1e-2
+    report = check_parity(net, path, input_sample=SAMPLE, strict=False)
+    assert report.culprit.kind == "file"
+    assert report.divergence.layer is None
+    assert report.divergence.after.site == "blocks.0.0"
+    assert report.divergence.nodes[-1] == "Add(blocks.0.1.bias)"
+
+
+def test_two_optimisations_that_do_it_together_are_both_named():
+    guilty = {"QuickGeluFusion", "ConvAddFusion"}
+
+    def restores(left_out):
+        return guilty <= set(left_out)
+
+    assert set(smallest_part(OPTIMIZATIONS, restores)) == guilty
+
+
+@pytest.mark.parametrize("guilty", ["GeluFusionL1", "Avx2WeightS8ToU8Transformer", "NoopElimination"])
+def test_one_of_all_is_found_in_few_tries(guilty):
+    tries = []
+
+    def restores(left_out):
+        tries.append(left_out)
+        return guilty in left_out
+
+    assert smallest_part(OPTIMIZATIONS, restores) == [guilty]
+    assert len(tries) < 40
+
+
+LAYERS = 7
+
+
+def deep_net():
+    torch.manual_seed(0)
+    widths = [6, *[12] * LAYERS]
+    pairs = [(nn.Linear(a, b), nn.GELU()) for a, b in itertools.pairwise(widths)]
+    return nn.Sequential(*[layer for pair in pairs for layer in pair], nn.Linear(12, 3))
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    net, path = deep_net(), tmp_path_factory.mktemp("divergence") / "net.onnx"
+    export_onnx(net, path, ROWS)
+    return net, onnx.load(path)
+
+
+@pytest.mark.parametrize("wrong", [0, 3, LAYERS])
+def test_a_changed_weight_is_found_in_its_layer(exported, tmp_path, wrong):
+    net, file = exported
+    changed = onnx.ModelProto()
+    changed.CopyFrom(file)
+    for tensor in changed.graph.initializer:
+        if tensor.name == f"{2 * wrong}.bias":
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) + np.float32(0.05), tensor.name))
+    onnx.save(changed, tmp_path / "net.onnx")
+    report = check_parity(net, tmp_path / "net.onnx", input_sample=ROWS, strict=False)
+    found = report.divergence
+    assert (found.layer.site if found.layer else None) == (f"{2 * wrong + 1}" if wrong < LAYERS else None)
+    assert (found.after.site if found.after else None) == (f"{2 * wrong - 1}" if wrong else None)
+    assert found.nodes[0] == f"Gemm({2 * wrong}.weight, {2 * wrong}.bias)"
+    assert report.culprit.kind == "file"
+
+
+class Twice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b, self.c = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+        self.act = nn.GELU()
+
+    def forward(self, x):
+        return self.c(self.act(self.b(self.act(self.a(x)))))
+
+
+def test_the_second_call_of_a_module_is_told_from_the_first(tmp_path):
+    net, path = Twice(), tmp_path / "net.onnx"
+    export_onnx(net, path, ROWS)
+    with torch.no_grad():
+        net.b.bias += 0.05
+    found = check_parity(net, path, input_sample=ROWS, strict=False).divergence
+    assert (found.layer.site, found.layer.call) == ("act", 1)
+    assert (found.after.site, found.after.call) == ("act", 0)
+
+
+class Named(nn.Module):
+    """Two activations that are equal, called in one order or the other."""
+
+    def __init__(self, order):
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b, self.c = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+        self.one, self.two, self.order = nn.GELU(), nn.GELU(), order
+
+    def forward(self, x):
+        first, second = (getattr(self, name) for name in self.order)
+        return self.c(second(self.b(first(self.a(x)))))
+
+
+def spoilt(net, layer):
+    with torch.no_grad():
+        getattr(net, layer).weight.mul_(1.1)
+    return net
+
+
+def test_activations_that_are_called_by_each_others_names(tmp_path):
+    path = tmp_path / "net.onnx"
+    export_onnx(Named(["one", "two"]), path, ROWS)
+    other = Named(["two", "one"])
+    assert check_parity(other, path, input_sample=ROWS).passed
+    found = check_parity(spoilt(other, "c"), path, input_sample=ROWS, strict=False).divergence
+    assert (found.layer, found.after.site) == (None, "one")
+
+
+def optimized_by_onnxruntime(source, target):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from onnxruntime.transformers import optimizer
+
+        logging.getLogger("onnxruntime").setLevel(logging.ERROR)
+        model = optimizer.optimize_model(str(source), model_type="bert", num_heads=0, hidden_size=0, opt_level=0)
+        model.save_model_to_file(str(target))
+
+
+def test_the_tanh_form_that_became_the_exact_one_fails_and_is_named(tmp_path):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 16), nn.GELU(approximate="tanh"), nn.Linear(16, 3))
+    export_onnx(net, tmp_path / "net.onnx", SAMPLE)
+    assert check_parity(net, tmp_path / "net.onnx", input_sample=SAMPLE).passed
+    optimized_by_onnxruntime(tmp_path / "net.onnx", tmp_path / "rewritten.onnx")
+    assert [node.op_type for node in onnx.load(tmp_path / "rewritten.onnx").graph.node][1] == "BiasGelu"
+    report = check_parity(net, tmp_path / "rewritten.onnx", input_sample=SAMPLE, strict=False)
+    assert not report.passed
+    assert report.row("gaussian, batch 32").error > 1e-5
+    assert report.culprit.kind == "file"
+    assert report.divergence.layer.site == "1"
+    assert report.divergence.nodes == ("MatMul(val_1)", "BiasGelu(0.bias)")
+    (note,) = report.notes
+    assert "BiasGelu" in note
+
+
+def test_the_exact_form_survives_it_and_the_change_is_said(tmp_path):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 3))
+    export_onnx(net, tmp_path / "net.onnx", SAMPLE)
+    optimized_by_onnxruntime(tmp_path / "net.onnx", tmp_path / "rewritten.onnx")
+    report = check_parity(net, tmp_path / "rewritten.onnx", input_sample=SAMPLE)
+    assert report.passed
+    assert len(report.notes) == 1
+
+
+def feed_forward(activation):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 16), activation, nn.Linear(16, 3))
+
+
+@pytest.mark.parametrize(
+    ("activation", "expected"),
+    [
+        (nn.GELU(), "Gelu(none) -> BiasGelu"),
+        (nn.GELU(approximate="tanh"), "Gelu(tanh) -> FastGelu"),
+        (nn.SiLU(), "Sigmoid, Mul -> QuickGelu(alpha=1)"),
+        (nn.ReLU(), "Relu -> Relu"),
+    ],
+)
+def test_which_activation_became_what(tmp_path, activation, expected):
+    net = feed_forward(activation)
+    export_onnx(net, tmp_path / "net.onnx", SAMPLE)
+    report = check_parity(net, tmp_path / "net.onnx", input_sample=SAMPLE)
+    (fate,) = report.activations
+    assert str(fate) == expected
+    assert (fate.site, fate.call) == ("1", 0)
+    operators = {name.removeprefix("com.microsoft::") for name in report.optimized_census}
+    assert {name.partition("(")[0] for name in fate.after} <= operators

@@ -1,0 +1,155 @@
+"""One activation's nodes alone: figures of onnxruntime's CPU kernels that were measured independently."""
+
+import numpy as np
+import onnxruntime
+import pytest
+import scipy.special
+import torch
+from onnx import TensorProto
+from parity_files import ON_CPU, activation, model, node
+from torch import nn
+from torch.nn import functional as F
+
+from lit_gelu import activations
+from lit_gelu.export import check_parity, export_onnx
+from lit_gelu.export.parity.elementwise import activation_row, special_values, sweep_values
+from lit_gelu.export.parity.subgraph import site_nodes
+
+
+def test_the_strided_values_reach_every_binade_of_float32():
+    values = sweep_values(torch.float32)
+    assert values.isfinite().all()
+    exponents = set(torch.frexp(values[values.abs() >= 2.0**-126]).exponent.tolist())
+    assert exponents == set(range(-125, 129))
+    assert len(values) > 320_000
+
+
+def check(operator, spec="gelu", dtype=torch.float32, opset=20, **attributes):
+    element = {torch.float32: TensorProto.FLOAT, torch.float16: TensorProto.FLOAT16}[dtype]
+    made, found = activation(operator, element, opset, **attributes)
+    return activation_row(made, found, activations.create(spec), dtype, ON_CPU, label=spec)
+
+
+@pytest.mark.parametrize(
+    ("operator", "attributes", "largest"),
+    [("com.microsoft::FastGelu", {}, 4.74e-4), ("com.microsoft::QuickGelu", {"alpha": 1.702}, 2.03e-2)],
+)
+def test_an_approximation_in_the_place_of_the_exact_function_fails(operator, attributes, largest):
+    found = check(operator, **attributes)
+    assert found.passed is False
+    assert found.max_abs_error == pytest.approx(largest, rel=0.01)
+    assert found.limit == 1e-5
+
+
+@pytest.mark.parametrize(
+    ("operator", "attributes", "spec"),
+    [
+        ("com.microsoft::FastGelu", {}, "gelu(approximate='tanh')"),
+        ("com.microsoft::QuickGelu", {"alpha": 1.702}, "gelu(approximate='sigmoid')"),
+        ("com.microsoft::QuickGelu", {"alpha": 1.0}, "silu"),
+    ],
+)
+def test_the_same_operators_for_what_they_compute_pass(operator, attributes, spec):
+    found = check(operator, spec, **attributes)
+    assert found.passed
+    # |x| = 6 times a gate that is off by 4 units below 1, and two products rounded by half a unit of 4 to 8 each.
+    assert found.max_abs_error <= 6 * 4 * 2**-24 + 2 * 2**-22
+
+
+def test_all_16_bit_inputs_of_the_exact_gelu():
+    found = check("Gelu", dtype=torch.float16)
+    assert found.count == 63_488
+    assert found.passed
+    assert found.max_abs_error == pytest.approx(9.76e-4, rel=0.01)
+    assert found.limit == pytest.approx(max(1e-5 + 2**-11, 2 * found.own))
+    x = np.arange(2**16, dtype=np.uint32).astype(np.uint16).view(np.float16)
+    assert found.count + len(special_values(torch.float16)) == len(x)
+
+
+def test_outputs_that_overflow_where_pytorchs_do_not_are_counted():
+    """log(1 + exp(x)) is infinite from x = log(2^128) on; PyTorch's softplus is x there."""
+    made = model(
+        [node("Exp", ["x"], "e"), node("Add", ["e", "one"], "p"), node("Log", ["p"], "y")], {"one": np.float32(1)}
+    )
+    (entry,) = site_nodes(made, {"act": 1})
+    found = activation_row(made, entry, nn.Softplus(), torch.float32, ON_CPU, label="softplus")
+    x = sweep_values(torch.float32).numpy().astype(np.float64)
+    assert found.nonfinite == np.count_nonzero(x > 128 * np.log(2)) > 1000
+    assert found.passed is False
+
+
+def test_a_nan_that_does_not_stay_one_is_a_fault():
+    clipped = model([node("Max", ["x", "zero"], "y")], {"zero": np.float32(0)})
+    nodes = [node("IsNaN", ["x"], "lost"), node("Relu", ["x"], "r"), node("Where", ["lost", "zero", "r"], "y")]
+    swallowed = model(nodes, {"zero": np.float32(0)})
+    for made, stays in ((clipped, True), (swallowed, False)):
+        (entry,) = site_nodes(made, {"act": 1})
+        found = activation_row(made, entry, nn.ReLU(), torch.float32, ON_CPU, label="relu")
+        assert found.passed is stays
+        assert found.nonfinite == (0 if stays else 1)
+
+
+def test_one_value_a_channel_is_checked_on_the_first():
+    slopes = np.array([0.25, 0.5], np.float32).reshape(2, 1)
+    made = model([node("PRelu", ["x", "slope"], "y")], {"slope": slopes}, shape=("n", 2, "w"))
+    (entry,) = site_nodes(made, {"act": 1})
+    prelu = nn.PReLU(2)
+    with torch.no_grad():
+        prelu.weight.copy_(torch.tensor([0.25, 0.5]))
+    assert activation_row(made, entry, prelu, torch.float32, ON_CPU, label="prelu").passed
+    with torch.no_grad():
+        prelu.weight[0] = 0.26
+    assert not activation_row(made, entry, prelu, torch.float32, ON_CPU, label="prelu").passed
+
+
+def test_a_module_that_overwrites_its_input_leaves_the_sweep_alone():
+    made, found = activation("Relu")
+    for _ in range(2):
+        assert activation_row(made, found, nn.ReLU(inplace=True), torch.float32, ON_CPU, label="relu").passed
+    assert check("Gelu").passed
+
+
+X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+
+
+class Called(nn.Module):
+    def forward(self, x):
+        return F.softplus(x, -2.0)
+
+
+@pytest.mark.parametrize(
+    ("model", "spec", "argument"),
+    [
+        (nn.CELU(-0.5), "celu(alpha=-0.5)", "alpha=-0.5"),
+        (nn.Softplus(-2.0), "softplus(beta=-2.0)", "beta=-2.0"),
+        (Called(), "softplus(beta=-2.0)", "beta=-2.0"),
+    ],
+)
+def test_arguments_that_only_torch_takes_are_a_note(tmp_path, model, spec, argument):
+    path = tmp_path / "net.onnx"
+    export_onnx(model, path, X)
+    report = check_parity(model, path, input_sample=X)
+    assert report.passed
+    (note,) = [note for note in report.notes if "run alone" in note]
+    assert note.startswith(f"{spec} could not be run alone")
+    assert f"{argument} is not accepted" in note
+    assert not any(row.comparison.startswith("operator alone") for row in report.rows)
+
+
+def test_the_exact_gelu_in_float32():
+    """The largest error is recomputed from scipy's normal distribution: it depends on the processor's kernels."""
+    made, _ = activation("Gelu")
+    x = sweep_values(torch.float32)
+    session = onnxruntime.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
+    outputs = session.run(None, {"x": x.numpy()})[0], nn.functional.gelu(x).numpy()
+    found, x = check("Gelu"), x.double().numpy()
+    largest = [np.abs(y - x * scipy.special.ndtr(x))[np.abs(x) <= 6].max() for y in outputs]
+    assert [found.max_abs_error, found.spread] == pytest.approx(largest, rel=1e-6)
+    assert found.passed
+
+
+def test_what_comes_of_infinity_is_said_and_does_not_decide():
+    found = check("Gelu")
+    assert "f(-inf) = nan" in found.detail
+    assert "f(inf)" not in found.detail
+    assert found.passed

@@ -1,0 +1,133 @@
+"""The report: JSON, Markdown, table and page say the same."""
+
+import json
+import re
+from dataclasses import replace
+from xml.etree import ElementTree as ET
+
+import pytest
+import torch
+from export_cases import gelu_net
+from torch import nn
+
+from lit_gelu.export import check_parity, export_onnx
+from lit_gelu.export.parity.tables import figure
+
+SAMPLE = torch.zeros(2, 6)
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    """One that passed with a gap and data, and one that failed."""
+    folder = tmp_path_factory.mktemp("report")
+    net = gelu_net()
+    export_onnx(net, folder / "a|b<i>.onnx", SAMPLE, approximate="tanh")
+    passed = check_parity(net, folder / "a|b<i>.onnx", torch.randn(5, 6))
+    with torch.no_grad():
+        net[3].bias += 0.01
+    return {"passed": passed, "failed": check_parity(net, folder / "a|b<i>.onnx", strict=False)}
+
+
+@pytest.mark.parametrize("kind", ["passed", "failed"])
+def test_the_json_is_complete_and_versioned(reports, kind):
+    report = reports[kind]
+    plain = json.loads(report.to_json())
+    assert (plain["schema"], plain["schema_version"]) == ("lit-gelu-parity", 1)
+    assert plain["passed"] is (kind == "passed")
+    assert set(vars(report)) <= set(plain)
+    assert plain["provider"] == ("CUDAExecutionProvider" if torch.cuda.is_available() else "CPUExecutionProvider")
+    assert {"torch", "onnxruntime"} <= set(plain["versions"])
+    assert len(plain["rows"]) == len(report.rows)
+    assert plain["census"] == {"Gemm": 3, "Gelu": 2}
+    assert (plain["culprit"] is None) is (kind == "passed")
+
+
+def test_activations_alone_are_no_proof(reports):
+    report = reports["passed"]
+    alone = replace(report, rows=tuple(row for row in report.rows if row.comparison.startswith("operator alone")))
+    assert alone.rows
+    assert not alone.passed
+
+
+def markdown_tables(text):
+    """The tables of a Markdown text as lists of rows, by title."""
+    found, title = {}, ""
+    for line in text.splitlines():
+        if line.startswith("## "):
+            title = line[3:]
+        elif line.startswith("| ") and not line.startswith("| ---"):
+            found.setdefault(title, []).append([
+                c.replace("\\|", "|").strip() for c in re.split(r"(?<!\\)\|", line)[1:-1]
+            ])
+    return found
+
+
+def number(value):
+    """A figure of the JSON as the Markdown writes it; what is not finite is text there."""
+    return figure(float(value)) if isinstance(value, str) else figure(value)
+
+
+@pytest.mark.parametrize("kind", ["passed", "failed"])
+def test_every_figure_of_the_markdown_is_the_jsons(reports, kind):
+    plain, tables = json.loads(reports[kind].to_json()), markdown_tables(reports[kind].to_markdown())
+    head, *body = tables["Comparisons"]
+    keys = {"error": "error", "own": "own", "limit": "limit", "max abs": "max_abs_error", "scale": "scale"}
+    keys["PyTorch max abs"] = "spread"
+    assert len(body) == len(plain["rows"])
+    for cells, row in zip(body, plain["rows"], strict=True):
+        by_name = dict(zip(head, cells, strict=True))
+        assert {name: by_name[name] for name in keys} == {name: number(row[key]) for name, key in keys.items()}
+        assert [by_name["comparison"], by_name["inputs"], by_name["n"]] == [
+            row["comparison"],
+            row["inputs"],
+            str(row["count"]),
+        ]
+        assert by_name["verdict"] == {True: "ok", False: "FAILED", None: "reported"}[row["passed"]]
+    for cells, part in zip(tables["Batch invariance"][1:], plain["repeatability"]["batches"], strict=True):
+        assert cells == [part["output"], str(part["rows"]), str(part["of"]), number(part["difference"])]
+    counts = {cells[0]: cells[1:] for cells in tables["Operators"][1:]}
+    assert counts == {n: [str(plain["census"][n]), str(plain["optimized_census"][n])] for n in plain["census"]}
+
+
+def test_the_page_of_numbers_that_are_not_finite(tmp_path):
+    net = gelu_net()
+    export_onnx(net, tmp_path / "net.onnx", SAMPLE)
+    wider = nn.Sequential(*net[:5], nn.Linear(16, 4))
+    report = check_parity(wider, tmp_path / "net.onnx", strict=False)
+    assert json.loads(report.to_json())["rows"][0]["max_abs_error"] == "inf"
+    assert not report.passed
+    assert "inf" in report.to_html()
+    assert "| inf |" in report.to_markdown()
+
+
+def test_the_table_for_a_terminal(reports):
+    text = str(reports["passed"])
+    assert "gaussian x 1e4" in text
+    assert "gap to the module as trained" in text
+    assert text.endswith("passed")
+    assert "activations: 2 x Gelu(tanh) -> Gelu(tanh)" in text
+    assert reports["passed"].summary().startswith("parity passed")
+    failed = str(reports["failed"])
+    assert failed.endswith("FAILED")
+    assert "FAILED" in reports["failed"].summary()
+    assert max(map(len, text.splitlines())) <= 120
+
+
+def test_a_row_is_found_by_its_name(reports):
+    report = reports["passed"]
+    assert report.row("data").count == 5
+    assert report.row("data", output="output") is report.row("data")
+    with pytest.raises(KeyError):
+        report.row("data", output="other")
+
+
+@pytest.mark.parametrize("kind", ["passed", "failed"])
+def test_the_page_is_well_formed_and_needs_nothing_from_elsewhere(reports, kind):
+    html = reports[kind].to_html()
+    root = ET.fromstring(re.sub("<!DOCTYPE html>|<meta[^>]*>", "", html))
+    text = " ".join(root.itertext())
+    assert not {"script", "link", "img", "iframe"} & {element.tag for element in root.iter()}
+    assert "url(" not in html
+    assert ("passed" if kind == "passed" else "FAILED") in text
+    assert "a|b<i>.onnx" in text
+    assert all(figure(row.error) in text for row in reports[kind].rows)
