@@ -9,7 +9,7 @@ WORKERS ?= 2
 export OMP_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help install demo web test test-full test-floor browser rivals ray check format bench gpu docs pictures site links release-check locks clean
+.PHONY: help install demo web test test-full test-floor browser rivals check format bench gpu docs pictures site links release-check locks clean
 help: ## Say what each command does
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -32,8 +32,10 @@ web: $(READY) ## Train on digits and serve a page to draw on; needs npm, for onn
 test: check ## Lint, types, import directions and the tests: no network, no GPU, no file from outside
 	$(BIN)/pytest -n $(WORKERS) -m 'not full'
 
-test-full: check browser rivals ray site links ## All tests, real data included where LIT_GELU_DATA names its folder
+test-full: check browser rivals site links ## All tests, real data included where LIT_GELU_DATA names its folder
 	$(BIN)/pytest -n $(WORKERS)
+	$(BIN)/python -m pip install --quiet --editable 'examples/paper[dev,ray]'
+	$(BIN)/pytest examples/paper/tests
 
 # A bound without a release, or one that another dependency refuses, fails in pip: no floor is raised in silence.
 $(FLOOR)/.ready: pyproject.toml .ci/floors.py | $(READY)
@@ -52,9 +54,6 @@ browser: $(READY) ## Install what the tests in Chromium need, where it is missin
 
 rivals: $(READY) ## Install the packages that benchmarks/curvature.py compares with (test-full and bench do it)
 	$(BIN)/python -m pip install --quiet --editable '.[bench]' 'setuptools>=77'
-
-ray: $(READY) ## Install Ray, which the tests of `paper run --engine ray` start (test-full does it)
-	$(BIN)/python -m pip install --quiet --editable '.[ray]' 'setuptools>=77'
 
 # mypy and import-linter do not see the package-dir mapping of an editable install, so they read an installed copy.
 check: $(READY) ## Lint, types and import directions
@@ -77,13 +76,11 @@ bench: rivals ## Run every benchmark that needs no GPU; each prints ratios measu
 gpu: $(READY) ## On a machine with a GPU: doctor, tests, parity, speed and training, one record each in runs/gpu (docs/gpu.md)
 	$(BIN)/python -P benchmarks/gpu.py $(GPU)
 
-docs: $(READY) ## Write the pages that are made of figures, those of activations, lowering, kernels, gpu and paper, and the explorer's files anew
+docs: $(READY) ## Write the pages that are made of figures, those of activations, lowering and gpu, and the explorer's files anew
 	$(BIN)/python docs/make_activations.py
 	$(BIN)/python docs/make_lowering.py
-	$(BIN)/python docs/make_kernels.py
 	$(BIN)/python docs/make_gpu.py
 	$(BIN)/python docs/make_explorer.py --models
-	$(BIN)/python docs/make_paper.py
 
 pictures: $(READY) ## Draw the pictures of README.md and docs/start.md anew, from a run of the demo and one of choose: a minute
 	$(BIN)/python docs/make_pictures.py

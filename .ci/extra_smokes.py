@@ -29,9 +29,8 @@ count = 0
 for module in pkgutil.walk_packages(lit_gelu.__path__, "lit_gelu."):
     if module.name in {
         "lit_gelu.__main__",
-        "lit_gelu.cli.curvature.drawing",
+        "lit_gelu.cli.curvature_figure",
         "lit_gelu.notebook_figure",
-        "lit_gelu.choose.pictures",
     }:
         continue
     try:
@@ -106,9 +105,6 @@ SMOKES = {
     "completion": _command("completion bash"),
     "tensorboard": _command(_LOGGED, "logs/v/hparams.yaml"),
     "speech": Smoke(("-c", _WAVE)),
-    "ray": Smoke(("-c", "from lit_gelu.paper.pools.ray_session import import_ray; print(import_ray().__version__)")),
     "notebook": Smoke(("-c", "import ipykernel, ipywidgets, matplotlib, nbclient, sklearn"), is_asked_for=False),
-    "all": Smoke(
-        ("-c", "import matplotlib, nbclient, ray, shtab, sklearn, soundfile, tensorboard"), is_asked_for=False
-    ),
+    "all": Smoke(("-c", "import matplotlib, nbclient, shtab, sklearn, soundfile, tensorboard"), is_asked_for=False),
 }

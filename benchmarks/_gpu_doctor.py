@@ -1,18 +1,15 @@
-"""The stage ``doctor``: what `lit-gelu doctor` finds; what it calls broken is a failure."""
+"""The stage ``doctor``: what `lit-gelu doctor` says; what it calls broken is a failure."""
 
 from dataclasses import asdict
 
 from _gpu_record import Record, Settings
 
-from lit_gelu.cli.doctor.facts import gather
-from lit_gelu.cli.doctor.findings import examine
+from lit_gelu.cli.doctor import examine
 
 
 def run(record: Record, settings: Settings) -> None:
-    """Write facts and findings."""
-    facts = gather()
-    findings = examine(facts)
-    record.figure("facts", lambda: asdict(facts))
+    """Write the findings."""
+    findings = list(examine())
     record.figure("findings", lambda: [asdict(finding) for finding in findings])
     for finding in findings:
         if finding.level == "broken":

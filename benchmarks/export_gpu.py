@@ -15,6 +15,7 @@ untrained.
 """
 
 import argparse
+import copy
 import json
 import tempfile
 from collections.abc import Callable, Mapping
@@ -28,9 +29,10 @@ from torch import Tensor, nn
 
 from lit_gelu.export import OnnxPredictor, export_onnx
 from lit_gelu.export.runtime import CPU, CUDA
-from lit_gelu.export.runtime.bench import Variant, arrays_of, float64_outputs, torch_variants
+from lit_gelu.export.runtime.bench import Variant, torch_variants
+from lit_gelu.export.runtime.module_call import float64_answer
 from lit_gelu.export.runtime.timing import interleaved, latency, ratio
-from lit_gelu.export.runtime.tuning import relative_error, tune
+from lit_gelu.export.runtime.tuning import arrays_of, relative_error, tune
 from lit_gelu.tasks import CIFAR10ConvNet, CIFAR100WideResNet, MNISTClassifier
 
 FORMS = {"exact": "gelu", "tanh": "gelu_tanh"}
@@ -165,11 +167,15 @@ def rows(model: nn.Module, sessions: Mapping[str, OnnxPredictor], inputs: Tensor
     first = next(iter(sessions.values()))
     port = next(iter(first.ports.values()))
     values = {port.name: inputs.to(first.device, port.dtype)}
-    variants = torch_variants(model, first, compiled=plan.compiled, channels_last=inputs.dim() == 4, backend="inductor")
+    variants = torch_variants(model, first, compiled=plan.compiled)
+    if inputs.dim() == 4:
+        nhwc: nn.Module = copy.deepcopy(model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        (eager,) = torch_variants(nhwc, first, compiled=False)
+        variants.insert(1, Variant("torch channels_last", partial(_in_nhwc, eager)))
     ours = [variant.name for variant in variants]
     variants += [Variant(name, partial(_run, session)) for name, session in sessions.items()]
     with torch.inference_mode():
-        exact = float64_outputs(model, values)
+        exact = arrays_of(float64_answer(model, values, softmax=False))
         errors = {each.name: relative_error(arrays_of(each.call(values)), exact) for each in variants}
         calls = {each.name: partial(each.call, values) for each in variants}
         repeated = {name: partial(_repeat, call, plan.calls) for name, call in calls.items()}
@@ -188,6 +194,10 @@ def rows(model: nn.Module, sessions: Mapping[str, OnnxPredictor], inputs: Tensor
         )
         for name in calls
     ]
+
+
+def _in_nhwc(eager: Variant, values: Mapping[str, Tensor]) -> Any:
+    return eager.call({name: x.contiguous(memory_format=torch.channels_last) for name, x in values.items()})
 
 
 def _run(session: OnnxPredictor, values: Mapping[str, Tensor]) -> Any:

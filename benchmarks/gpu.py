@@ -6,10 +6,8 @@
 
 ``doctor``: what `lit-gelu doctor` finds. ``tests``: `pytest -m gpu`. ``parity``: exported tasks, activations, a
 Transformer encoder and a ViT in three dtypes: opened, compared, and who runs which node. ``export``: exported nets
-beside torch eager, channels_last and torch.compile. ``activations``: each one's share of copy speed. ``kernels``: that
-of fused ones, their errors on the device, from which size on they are faster, memory. ``replicas``: many runs of the
-paper's small nets as one CUDA graph: equality, steps, whole figures. ``cifar10`` and ``wrn``: training, with and
-without ActivationCurvatureMonitor.
+beside torch eager, channels_last and torch.compile. ``activations``: each one's share of copy speed. ``cifar10`` and
+``wrn``: training, with and without ActivationCurvatureMonitor.
 
 A stage runs in a process of its own. A record is JSON (`_gpu_record.py` lists its keys), written after every figure; a
 stage that fails writes one with the error, and the next begins. Exit code: 0 if nothing failed, 1 if something did, 2
@@ -36,8 +34,6 @@ STAGES = {
     "parity": "_gpu_parity",
     "export": "_gpu_export",
     "activations": "_gpu_activations",
-    "kernels": "_gpu_kernels",
-    "replicas": "_gpu_replicas",
     "cifar10": "_gpu_training",
     "wrn": "_gpu_training",
 }

@@ -6,8 +6,6 @@ from lit_gelu.callbacks.fused_activations import FusedActivations
 from lit_gelu.callbacks.loading import load_from_checkpoint
 from lit_gelu.callbacks.loss_curvature.monitor import LossCurvatureMonitor
 from lit_gelu.callbacks.onnx_export import OnnxExport
-from lit_gelu.callbacks.replica_checkpoint import ReplicaCheckpoint
-from lit_gelu.callbacks.replica_progress import ReplicaProgressBar
 from lit_gelu.callbacks.run_report import RunReport
 from lit_gelu.callbacks.swap.activation_swap import ActivationSwap
 from lit_gelu.callbacks.swap.member import ActivationSwapListener
@@ -22,8 +20,6 @@ __all__ = [
     "FusedActivations",
     "LossCurvatureMonitor",
     "OnnxExport",
-    "ReplicaCheckpoint",
-    "ReplicaProgressBar",
     "RunReport",
     "UnsupportedRunError",
     "load_from_checkpoint",

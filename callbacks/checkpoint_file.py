@@ -31,7 +31,6 @@ _DEPTH, _SIZE = 32, 100_000
 _INSTANTIATORS = ("lightning.pytorch.cli.instantiate_module", "pytorch_lightning.cli.instantiate_module")
 _OF_LIGHTNING = frozenset({"map_location", "hparams_file", "strict", "weights_only"})
 HYPER_PARAMETERS = LightningModule.CHECKPOINT_HYPER_PARAMS_KEY
-REPLICAS_KEY = "lit_gelu_replicas"  # of what a `lit_gelu.replicas.ReplicaGroup` adds to a checkpoint
 
 
 def read_checkpoint(source: Any) -> Checkpoint:
@@ -53,19 +52,6 @@ def read_checkpoint(source: Any) -> Checkpoint:
             "Trainer.save_checkpoint wrote."
         )
     return checkpoint
-
-
-def refuse_group(checkpoint: Checkpoint, called: object) -> None:
-    """Refuse the checkpoint of a group where that of one model is wanted."""
-    kept = checkpoint.get(REPLICAS_KEY)
-    if kept is None:
-        return
-    seeds = kept.get("seeds") if isinstance(kept, Mapping) else None
-    holds = f"{len(seeds)} replicas" if isinstance(seeds, list) else "several replicas"
-    raise CheckpointError(
-        f"{called} holds {holds} of a group, and no single model. Take one of them: lit-gelu replicas extract FILE "
-        "KEY; without a KEY, that command lists them."
-    )
 
 
 def not_plain(called: object, error: pickle.UnpicklingError) -> str:
@@ -105,7 +91,6 @@ def loading(module_class: type[LightningModule], source: Any, arguments: Mapping
     if arguments.get("weights_only") is not False:
         called = repr(str(source)) if isinstance(source, str | os.PathLike) else "The file"
         checkpoint = read_checkpoint(source)
-        refuse_group(checkpoint, called)
         found = hyper_parameters(checkpoint, called)
         if "_instantiator" in found:  # then Lightning has jsonargparse read them, which imports class paths
             _require_known(found, module_class, called)

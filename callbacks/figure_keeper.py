@@ -7,7 +7,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import Logger
 from typing_extensions import override
 
-from lit_gelu.report.logged_values import CurveCollection
+from lit_gelu.report.sources import CurveRecorder
 
 AFTER_FIT = "after_fit/"
 """What stands before the names of figures that the fit had logged, and that a validation or test logs behind it."""
@@ -21,7 +21,7 @@ class FigureKeeper(Logger):
 
     def __init__(self, folder: str) -> None:
         super().__init__()
-        self.collection = CurveCollection()
+        self.recorder = CurveRecorder()
         self.hyper_parameters: dict[str, Any] = {}
         self._of_fit: frozenset[str] | None = None  # names of the fit's curves, once it is over
         self._folder = folder
@@ -53,19 +53,19 @@ class FigureKeeper(Logger):
     @override
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         """Keep numbers; what is no number is left out."""
-        numbers = {name: _number(value) for name, value in metrics.items()}
-        known = {name: value for name, value in numbers.items() if value is not None}
-        self.collection.add(0 if step is None else step, {self._place(name): value for name, value in known.items()})
+        numbers: dict[str, float] = {}
+        for name, value in metrics.items():
+            # What `trainer.validate` measures, of another checkpoint perhaps, is not the end of the fit's curve.
+            apart = self._of_fit is not None and name in self._of_fit and name != "epoch"
+            try:
+                numbers[f"{AFTER_FIT}{name}" if apart else name] = float(value)
+            except (TypeError, ValueError, RuntimeError):  # a tensor with several elements
+                continue
+        self.recorder.add(0 if step is None else step, numbers)
 
     def end_fit(self) -> None:
         """Keep apart, from now on, what is logged under a name that the fit had: ``after_fit/val_loss``."""
-        # What `trainer.validate` measures, of another checkpoint perhaps, is not the end of the fit's curve.
-        self._of_fit = frozenset(curve.name for curve in self.collection.curves())
-
-    def _place(self, name: str) -> str:
-        """Return under which name a number is kept; the epoch, which all stages count, has one curve."""
-        apart = self._of_fit is not None and name in self._of_fit and name != "epoch"
-        return f"{AFTER_FIT}{name}" if apart else name
+        self._of_fit = frozenset(curve.name for curve in self.recorder.curves())
 
     @override
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
@@ -77,12 +77,3 @@ def keeps_figures(trainer: Trainer) -> bool:
     """Return whether a callback of a Trainer keeps what is logged, so that figures have somewhere to go."""
     callbacks = trainer.callbacks  # type: ignore[attr-defined]  # a connector sets it
     return any(getattr(callback, "keeps_figures", False) for callback in callbacks)
-
-
-def _number(value: Any) -> float | None:
-    """Return a number as one of Python; ``None`` for what is none."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError, RuntimeError):  # a tensor with several elements
-        return None
-    return None if isinstance(value, str) else number

@@ -1,12 +1,12 @@
-"""`FusedActivations`: the activations of a model by kernels, while a Trainer runs it."""
+"""`FusedActivations`: a model's activations by torch.compile, while a Trainer runs it."""
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
+from torch import nn  # noqa: TC002 - the example's too
 from typing_extensions import override
 
 from lit_gelu import kernels
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.activations.gpu.modules import KernelModule, is_fused
 from lit_gelu.callbacks.errors import ExplainedOnce
 from lit_gelu.callbacks.swap.run import registry_for
 from lit_gelu.callbacks.trainer_facts import refuse_mixed_packages
@@ -14,20 +14,12 @@ from lit_gelu.surgery import SwapReport
 
 
 class FusedActivations(ExplainedOnce):
-    """Lets a model's activations be computed by kernels, as `lit_gelu.kernels.fuse` does, while a Trainer runs it.
+    """Fuses a model's activations, as `lit_gelu.kernels.fuse` does, while a Trainer runs it.
 
-    In code::
-
-        Trainer(callbacks=[FusedActivations()], precision="bf16-true")
-
-    or, in a configuration of ``lit-gelu fit``::
-
-        callbacks:
-          - class_path: lit_gelu.callbacks.FusedActivations
-
-    Activations that an `ActivationSwap` brings in, or a checkpoint, are fused too. When the Trainer is done, or stops
-    with an error, those that were not fused before are as they were. Checkpoints, exports, names and figures of
-    monitors are those of the model without this callback, and on a CPU so are all numbers of a training run.
+    In code ``Trainer(callbacks=[FusedActivations()], precision="bf16-true")``; on the command line
+    ``lit-gelu fit --trainer.callbacks+ FusedActivations``. Activations that an `ActivationSwap` brings in, or a
+    checkpoint, are fused too. When the Trainer is done, or stops with an error, those that were not fused before are as
+    they were. Checkpoints, exports and names are those of the model without this callback.
 
     Activations that are computed by functions within a ``forward`` are left as they are: `lit_gelu.surgery.coverage`
     shows them.
@@ -36,17 +28,16 @@ class FusedActivations(ExplainedOnce):
         registry: Where activations are registered; ``None`` means the module's own, as tasks have one, or the default.
 
     Example:
-        >>> import torch
         >>> model = LightningModule()
-        >>> model.activation = torch.nn.GELU()
+        >>> model.activation = nn.GELU()
         >>> FusedActivations().setup(Trainer(accelerator="cpu", logger=False), model, "fit")
-        >>> kernels.explain(model.activation, torch.zeros(3)).why
-        'the tensor lies on cpu, and kernels are for CUDA'
+        >>> kernels.is_fused(model.activation)
+        True
     """
 
     def __init__(self, registry: ActivationRegistry | None = None) -> None:
         self.registry = registry
-        self._fused: list[KernelModule] = []  # those that were not before; with those that a swap has taken out since
+        self._fused: list[nn.Module] = []  # those that were not before; with those that a swap has taken out since
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -58,7 +49,7 @@ class FusedActivations(ExplainedOnce):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Fuse what the module's own ``setup`` and ``configure_model``, and a checkpoint, have brought."""
         self._fuse(pl_module)
-        rank_zero_info(f"FusedActivations: activations that kernels may compute: {len(self._fused)}.")
+        rank_zero_info(f"FusedActivations: {len(self._fused)} activations are fused.")
 
     @override
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -96,9 +87,9 @@ class FusedActivations(ExplainedOnce):
         self._unfuse()
 
     def _fuse(self, pl_module: LightningModule) -> None:
-        plain = [module for module in pl_module.modules() if not is_fused(module)]
+        plain = [module for module in pl_module.modules() if not kernels.is_fused(module)]
         kernels.fuse(pl_module, registry_for(pl_module, [self.registry]))
-        self._fused += [module for module in plain if is_fused(module)]
+        self._fused += [module for module in plain if kernels.is_fused(module)]
 
     def _unfuse(self) -> None:
         for module in self._fused:

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -13,79 +13,57 @@ from torch import nn
 from typing_extensions import override
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.callbacks.errors import CallbackArgumentError, ExplainedOnce, UnsupportedRunError
+from lit_gelu.callbacks.errors import ExplainedOnce
 from lit_gelu.callbacks.loading import best_checkpoint, module_of_checkpoint
 from lit_gelu.callbacks.trainer_facts import is_trial_run, refuse_mixed_packages, shards_parameters
 from lit_gelu.callbacks.trainer_loggers import log_figures
+from lit_gelu.errors import ArgumentError, ExportError, ParityError, UnsupportedRunError
 from lit_gelu.sandbox import isolated_random_state
 
 if TYPE_CHECKING:
     from lit_gelu.export import ExportReport, ParityReport
 
 OnBreach = Literal["raise", "warn"]
-Report = Literal["json", "markdown", "html"]
 FILE_NAME = "model.onnx"
 
 
 class OnnxExport(ExplainedOnce):
     """Writes the best checkpoint of a fit as an ONNX file when the fit is over, and proves it.
 
-    In code::
+    The file is the ``best_model_path`` of the first checkpoint callback that has one, with the activations that the
+    module had at that time; without one, the module as it ends. Not after ``fast_dev_run``, nor if the fit raised. It
+    is compared by `lit_gelu.export.check_parity` on the data module's test data, or validation data, and the reports
+    are beside it (``model.parity.json``, ``.md``, ``.html``). Module, generators and Trainer stay as they were.
 
-        Trainer(callbacks=[ModelCheckpoint(monitor="val_loss"), OnnxExport(approximate="tanh")])
-
-    or, in a configuration of ``lit-gelu fit``::
-
-        callbacks:
-          - class_path: lit_gelu.callbacks.OnnxExport
-            init_args:
-              path: runs/model.onnx
-              softmax: true
-
-    *What.* The ``best_model_path`` of the first checkpoint callback that has one, with the activations that the module
-    had at that time, swapped ones too; without one, the module as it ends. Not after ``fast_dev_run``, nor if the fit
-    raised.
-
-    *Proof.* `lit_gelu.export.check_parity` on the data module's test data (its validation data if it has no others, or
-    those of the fit; of several loaders all), reports beside the file (``model.parity.json``, ``.md``, ``.html``), and
-    what they say in the file's metadata. Logged where there is a logger: ``export/parity_passed``,
-    ``export/max_relative_error``, ``export/top1_agreement`` for classifiers, ``export/test_metric/<name>/pytorch`` and
-    ``.../file``.
-
-    *Training's state.* Module, modes, generators and Trainer stay as they were. The data module is set up for testing.
-
-    *Several ranks.* Rank 0 works, the others wait for it, and all of them fail if it does. The module's own test
+    Of several ranks rank 0 works, the others wait for it, and all of them fail if it does. The module's own test
     metrics are then not compared, since metrics would wait for the other ranks.
 
     Args:
         path: The file; by default ``model.onnx`` beside the best checkpoint, or in the logger's folder.
-        approximate: As `lit_gelu.export.export_onnx`.
-        target: As `lit_gelu.export.export_onnx`.
-        dtype: As `lit_gelu.export.export_onnx`.
-        policy: As `lit_gelu.export.export_onnx`.
-        lowering: As `lit_gelu.export.export_onnx`.
-        opset: As `lit_gelu.export.export_onnx`.
-        keep_fp32: As `lit_gelu.export.export_onnx`.
-        io_dtype: As `lit_gelu.export.export_onnx`.
-        layout: As `lit_gelu.export.export_onnx`.
         preprocessing: As `lit_gelu.export.export_onnx`; ``True`` is the data module's ``preprocessing()``.
-        labels: As `lit_gelu.export.export_onnx`.
-        softmax: As `lit_gelu.export.export_onnx`.
-        dynamic_shapes: As `lit_gelu.export.export_onnx`.
         input_sample: As `lit_gelu.export.export_onnx`; by default the module's ``example_input_array``.
         check: Whether to prove the file.
-        reports: Which reports to write beside it.
         on_breach: What to do if the file does not compute what the module computes, or cannot be written: "raise", or
             "warn", which lets the fit end well. A file that breaches stays, with its reports.
         registry: Which registry names the activations; ``None`` is the module's own or the default one.
+        approximate: As `lit_gelu.export.export_onnx`, and so are all that follow.
+        target: The runtime.
+        dtype: Of weights and activations.
+        policy: Accuracy or speed.
+        lowering: The recipes of activations.
+        opset: Version of the standard operators.
+        keep_fp32: What stays in float32.
+        io_dtype: Of inputs and outputs.
+        labels: Names of the classes.
+        softmax: Whether the file ends with one.
+        dynamic_shapes: Open sizes.
 
     Attributes:
         exported: What was written; ``None`` before the end of a fit, and on other ranks than 0.
         parity: What the proof found.
 
     Raises:
-        CallbackArgumentError: If ``path``, ``on_breach`` or ``reports`` is not accepted.
-        ExportOptionError: If an option of the export is not accepted.
+        ArgumentError: If ``path``, ``on_breach`` or an option of the export is not accepted.
         ModelInputError: At the start of a fit, if there is no sample to export with.
         UnsupportedRunError: At the start of a fit, if the strategy shards parameters.
         ParityError: At the end of a fit, if the file does not compute what the module computes.
@@ -100,7 +78,12 @@ class OnnxExport(ExplainedOnce):
         self,
         path: str | None = None,
         *,
-        approximate: str | Mapping[str, str] = "as_trained",
+        preprocessing: nn.Module | bool = False,
+        input_sample: Any = None,
+        check: bool = True,
+        on_breach: OnBreach = "raise",
+        registry: ActivationRegistry | None = None,
+        approximate: str = "as_trained",
         target: str = "portable",
         dtype: str | None = None,
         policy: str = "strict",
@@ -108,35 +91,23 @@ class OnnxExport(ExplainedOnce):
         opset: int | None = None,
         keep_fp32: Sequence[str] = (),
         io_dtype: str = "same",
-        layout: str = "nchw",
-        preprocessing: nn.Module | bool = False,
         labels: Sequence[str] = (),
         softmax: bool = False,
         dynamic_shapes: Any = (),
-        input_sample: Any = None,
-        check: bool = True,
-        reports: Sequence[Report] = ("json", "markdown", "html"),
-        on_breach: OnBreach = "raise",
-        registry: ActivationRegistry | None = None,
     ) -> None:
-        given = locals()
+        arguments = locals()
         from lit_gelu.export.options import ExportOptions
 
-        self.options: dict[str, Any] = {option.name: given[option.name] for option in ExportOptions.all()}
+        self.options: dict[str, Any] = {option.name: arguments[option.name] for option in ExportOptions.all()}
         ExportOptions.checked(**self.options)
         if path is not None and Path(path).suffix != ".onnx":
-            raise CallbackArgumentError(f"OnnxExport(path={str(path)!r}) must end in .onnx.")
+            raise ArgumentError(f"OnnxExport(path={str(path)!r}) must end in .onnx.")
         if on_breach not in get_args(OnBreach):
-            raise CallbackArgumentError(f"OnnxExport(on_breach={on_breach!r}): accepted are 'raise' and 'warn'.")
-        if isinstance(reports, str) or not set(reports) <= set(get_args(Report)):
-            raise CallbackArgumentError(
-                f"OnnxExport(reports={reports!r}): accepted is a list of {', '.join(map(repr, get_args(Report)))}."
-            )
+            raise ArgumentError(f"OnnxExport(on_breach={on_breach!r}): accepted are 'raise' and 'warn'.")
         self.path = path
         self.preprocessing = preprocessing
         self.input_sample = input_sample
         self.check = check
-        self.reports = tuple(reports)
         self.on_breach = on_breach
         self.registry = registry
         self.exported: ExportReport | None = None
@@ -166,7 +137,9 @@ class OnnxExport(ExplainedOnce):
             )
         if self.preprocessing is False:
             sample_of(pl_module, self.input_sample)
-        elif self.preprocessing is True and not callable(getattr(_data_module(trainer), "preprocessing", None)):
+        elif self.preprocessing is True and not callable(
+            getattr(getattr(trainer, "datamodule", None), "preprocessing", None)
+        ):
             raise UnsupportedRunError(
                 "OnnxExport(preprocessing=True) needs a data module with preprocessing(). Give trainer.fit one, or the "
                 "module itself as preprocessing=."
@@ -193,42 +166,37 @@ class OnnxExport(ExplainedOnce):
         elif error is not None:
             raise error
         else:
-            from lit_gelu.export import ExportError
-
             raise ExportError(f"OnnxExport failed on rank 0: {message}")
 
     def _export(self, trainer: Trainer, pl_module: LightningModule, folder: str) -> None:
         """Write, prove and log."""
-        from lit_gelu.export import ParityError, check_parity, export_onnx, write_proof
+        from lit_gelu.export import check_parity, export_onnx, write_proof
 
         best = best_checkpoint(trainer)
         module: nn.Module = pl_module
         if best:
             module = module_of_checkpoint(trainer, pl_module, best, self.registry)
         registry = self.registry or getattr(pl_module, "registry", None)
-        path = Path(self.path) if self.path else _beside(best, folder)
-        preprocessing = self._preprocessing(trainer)
+        remote = not best or "://" in best
+        path = Path(self.path) if self.path else (Path(folder) if remote else Path(best).parent) / FILE_NAME
+        preprocessing = self.preprocessing or None
+        if preprocessing is True:
+            preprocessing = trainer.datamodule.preprocessing()  # type: ignore[attr-defined]  # `setup` asked for it
         both = {"input_sample": self.input_sample, "registry": registry, "preprocessing": preprocessing}
         self.exported = self.parity = None  # until each is known of the file that is written now
         self.exported = export_onnx(module, path, **self.options, **both)
         if not self.check:
-            rank_zero_info(f"OnnxExport: wrote {_facts(self.exported)}; not compared with PyTorch.")
+            rank_zero_info(f"OnnxExport: wrote {path} (opset {self.exported.opset}); not compared with PyTorch.")
             return
         data = _data(trainer, raw=preprocessing is not None)
         self.parity = check_parity(module, path, data, strict=False, **both)
-        write_proof(self.parity, path, self.reports)
+        write_proof(self.parity, path)
         log_figures(trainer, figures_of(self.parity))
         if not self.parity.passed:
             raise ParityError(
                 f"The exported file does not compute what the module computes. {self.parity.summary()}.", self.parity
             )
-        rank_zero_info(f"OnnxExport: wrote {_facts(self.exported)}; {self.parity.summary()}.")
-
-    def _preprocessing(self, trainer: Trainer) -> nn.Module | None:
-        """Return what the file does to raw pixels."""
-        if isinstance(self.preprocessing, nn.Module):
-            return self.preprocessing
-        return _data_module(trainer).preprocessing() if self.preprocessing else None
+        rank_zero_info(f"OnnxExport: wrote {path} (opset {self.exported.opset}); {self.parity.summary()}.")
 
 
 def figures_of(report: "ParityReport") -> dict[tuple[str, ...], float]:
@@ -252,28 +220,11 @@ def figures_of(report: "ParityReport") -> dict[tuple[str, ...], float]:
     return figures
 
 
-def _facts(exported: "ExportReport") -> str:
-    """Return what a person wants to know of a file: where it is, its size with the weights beside it, its opset."""
-    from lit_gelu.export import inspect_onnx
-
-    return f"{exported.path} ({inspect_onnx(exported.path).size:,} bytes, opset {exported.opset})"
-
-
-def _beside(best: str, folder: str) -> Path:
-    """Return where the file goes by default: beside the best checkpoint, unless that is on another machine."""
-    return (Path(folder) if not best or "://" in best else Path(best).parent) / FILE_NAME
-
-
-def _data_module(trainer: Trainer) -> Any:
-    """Return the Trainer's data module, if it has one."""
-    return getattr(trainer, "datamodule", None)
-
-
 def _data(trainer: Trainer, *, raw: bool) -> Any:
     """Return what the file is compared on."""
     from lit_gelu.export.parity.input_families import list_or_loader, loaders_in
 
-    module = _data_module(trainer)
+    module = getattr(trainer, "datamodule", None)
     if module is not None:
         # A test loop on one rank alone: torchmetrics would gather over all ranks, and wait for them.
         return module if raw or trainer.world_size == 1 else list_or_loader(module)

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +9,14 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
+from torch import Tensor
+from torch.optim import Optimizer
 from typing_extensions import override
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.callbacks.errors import CallbackArgumentError, ExplainedOnce
+from lit_gelu.callbacks.errors import ExplainedOnce
 from lit_gelu.callbacks.figure_keeper import FigureKeeper
 from lit_gelu.callbacks.onnx_export import OnnxExport
-from lit_gelu.callbacks.run_facts import configuration_of, optimizers_of, rates_are_at_hand, rates_of
 from lit_gelu.callbacks.swap.member import swaps_of
 from lit_gelu.callbacks.trainer_facts import (
     callbacks_of,
@@ -25,15 +25,24 @@ from lit_gelu.callbacks.trainer_facts import (
     logs_at_this_step,
     refuse_mixed_packages,
 )
+from lit_gelu.errors import ArgumentError
 from lit_gelu.files import require_writable, write_atomically
-from lit_gelu.report import ReportedRun, SiteActivations, judged, page
-from lit_gelu.report.content import Status, SwapEvent
-from lit_gelu.report.environment import environment
-from lit_gelu.report.loss_findings import is_loss
-from lit_gelu.report.onnx_files import exported_file
+from lit_gelu.report import OptimizerSettings, ReportedRun, SiteActivations, SwapEvent, judged, page
+from lit_gelu.report.content import Status, flat, is_loss, number
+from lit_gelu.report.sources import environment, exported_file, now
 from lit_gelu.surgery.activation_record import ActivationRecord, record_activations
 
 FILE_NAME = "report.html"
+_OF_TRAINER = (
+    "max_epochs",
+    "max_steps",
+    "accumulate_grad_batches",
+    "gradient_clip_val",
+    "precision",
+    "num_devices",
+    "num_nodes",
+    "log_every_n_steps",
+)
 
 
 class RunReport(ExplainedOnce):
@@ -43,24 +52,11 @@ class RunReport(ExplainedOnce):
 
         Trainer(callbacks=[ActivationSwap({"activation:relu": "gelu"}, at_epoch=5), OnnxExport(), RunReport()])
 
-    or, in a configuration of ``lit-gelu fit``::
-
-        callbacks:
-          - class_path: lit_gelu.callbacks.RunReport
-
-    *What it says.* Findings in plain words (dead units, saturation, sharpness near the optimizer's limit, gains, kinks,
-    a loss that is not finite), curves, activations and swaps, the curvature that `ActivationCurvatureMonitor` and
-    `LossCurvatureMonitor` measured, exported files with their proofs, configuration, environment. The page needs
-    nothing from elsewhere, and holds its content as JSON: `lit_gelu.report.read_report`.
-
-    *What it takes.* Whatever the Trainer and other callbacks log, with any logger and with none: monitors, which
-    otherwise need a logger, are content with this callback. Learning rates are kept at the steps at which the Trainer
-    logs, and where they change. Training is not changed, nor are the folders of checkpoints.
-
-    *When.* After the other callbacks have ended the fit; again after each ``trainer.test`` or ``validate`` that
-    follows, whose figures are kept apart from the fit's (``after_fit/val_loss``); and if the fit fails or is
-    interrupted. Put it last in the list: what others log in their ``on_exception`` is then on the page. Not after
-    ``fast_dev_run``. Rank 0 writes, in one rename.
+    The page takes whatever the Trainer and other callbacks log, with any logger and with none: monitors, which
+    otherwise need a logger, are content with this callback. Training is not changed, nor are the folders of
+    checkpoints. It is written after the other callbacks have ended the fit, and again after each ``trainer.test`` or
+    ``validate`` that follows, whose figures are kept apart from the fit's (``after_fit/val_loss``); not after
+    ``fast_dev_run``. Rank 0 writes, in one rename. Put it last in the list of callbacks.
 
     Args:
         path: The page; by default ``report.html`` in the logger's folder.
@@ -69,11 +65,11 @@ class RunReport(ExplainedOnce):
         registry: Which registry names the activations; ``None`` is the module's own or the default one.
 
     Attributes:
-        report: What the last page says; ``None`` before.
+        report: What the last page says, a `lit_gelu.report.ReportedRun`; ``None`` before.
         written: Where it is.
 
     Raises:
-        CallbackArgumentError: If ``path`` does not end in .html.
+        ArgumentError: If ``path`` does not end in .html.
         UnwritablePathError: At the start of a fit, if the page could not be written.
 
     Example:
@@ -92,9 +88,9 @@ class RunReport(ExplainedOnce):
         registry: ActivationRegistry | None = None,
     ) -> None:
         if path is not None and Path(path).suffix not in {".html", ".htm"}:
-            raise CallbackArgumentError(f"RunReport(path={str(path)!r}) must end in .html.")
+            raise ArgumentError(f"RunReport(path={str(path)!r}) must end in .html.")
         if isinstance(onnx_files, str):
-            raise CallbackArgumentError(f"RunReport(onnx_files={onnx_files!r}): accepted is a list of paths.")
+            raise ArgumentError(f"RunReport(onnx_files={onnx_files!r}): accepted is a list of paths.")
         self.path = path
         self.title = title
         self.onnx_files = tuple(onnx_files)
@@ -117,9 +113,7 @@ class RunReport(ExplainedOnce):
             return
         if stage == "fit":
             self.report = self.written = None
-            self._started = 0.0
-            self._fit_ended = ("finished", "")
-            self._rates = {}
+            self._started, self._fit_ended, self._rates = 0.0, ("finished", ""), {}
             self._keeper = FigureKeeper(trainer.default_root_dir)
         if self._keeper is not None and self._keeper not in trainer.loggers:
             trainer.loggers = [*trainer.loggers, self._keeper]
@@ -140,17 +134,21 @@ class RunReport(ExplainedOnce):
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Keep the learning rates that this step has, if the Trainer logs it or they have changed."""
-        if self._keeper is None or not (logs_at_this_step(trainer) or rates_are_at_hand(trainer.optimizers)):
+        if self._keeper is None:
             return
-        rates = rates_of(trainer.optimizers)
-        if logs_at_this_step(trainer) or rates != self._rates:
-            self._keeper.log_metrics(rates, logged_step(trainer))
-        self._rates = rates
+        logs, rates = logs_at_this_step(trainer), _rates(trainer.optimizers)
+        at_hand = all(not isinstance(rate, Tensor) or rate.device.type == "cpu" for rate in rates.values())
+        if not (logs or at_hand):  # else a GPU would be waited for
+            return
+        figures = {name: number(rate) for name, rate in rates.items()}
+        if logs or figures != self._rates:
+            self._keeper.log_metrics(figures, logged_step(trainer))
+        self._rates = figures
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Write the page, when all others have ended."""
-        self._leave(trainer)
+        trainer.loggers = [logger for logger in trainer.loggers if logger is not self._keeper]
         if self._keeper is None or self._started == 0.0:  # a fit that failed before it began has no page
             return
         if stage == "fit":
@@ -166,7 +164,7 @@ class RunReport(ExplainedOnce):
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Write the page of a run that did not come to its end; the error itself is raised as it is."""
         super().on_exception(trainer, pl_module, exception)
-        self._leave(trainer)
+        trainer.loggers = [logger for logger in trainer.loggers if logger is not self._keeper]
         if self._keeper is None or self._started == 0.0:
             return
         stopped = isinstance(exception, KeyboardInterrupt | SIGTERMException)
@@ -181,12 +179,7 @@ class RunReport(ExplainedOnce):
         except Exception as error:  # noqa: BLE001 - whatever it is, the user needs the error of the run
             rank_zero_warn(f"RunReport: the page was not written. {type(error).__name__}: {error}")
 
-    def _leave(self, trainer: Trainer) -> None:
-        """Take the keeper out of the Trainer's loggers."""
-        trainer.loggers = [logger for logger in trainer.loggers if logger is not self._keeper]
-
     def _activations(self, pl_module: LightningModule) -> ActivationRecord:
-        """Return the activation at every site of the module."""
         registry = self.registry or getattr(pl_module, "registry", None)
         known = registry if isinstance(registry, ActivationRegistry) else None
         return record_activations(pl_module, known, name_opaque=True)
@@ -203,54 +196,48 @@ class RunReport(ExplainedOnce):
         """Gather and write, on rank 0."""
         if not trainer.is_global_zero or self._keeper is None:
             return
-        keeper, before = self._keeper, self.report
+        before, curves = self.report, self._keeper.recorder.curves()
         swaps = tuple(swap.record.event() for swap in swaps_of(trainer) if swap.record is not None)
-        sites = _sites(self._at_start, self._activations(pl_module), swaps)
+        sites = sites_of(self._at_start, self._activations(pl_module), swaps)
         if seconds is None and before is not None:  # a test, perhaps of a checkpoint from before a swap
-            swaps, sites = before.swaps, before.sites
-        curves = keeper.collection.curves()
+            swaps, sites, seconds = before.swaps, before.sites, before.seconds
+        exports = [each.exported for each in callbacks_of(trainer) if isinstance(each, OnnxExport)]
+        files = [*(each.path for each in exports if each is not None), *map(Path, self.onnx_files)]
+        optimizers = [each for each in trainer.optimizers if each.param_groups]  # Lightning has a stand-in for none
+        settings = tuple(OptimizerSettings.of_groups(type(each).__name__, each.param_groups) for each in optimizers)
         run = ReportedRun(
             title=self.title or type(pl_module).__name__,
-            source=type(self).__name__,
-            made=datetime.now(UTC).isoformat(timespec="seconds"),
+            source="RunReport",
+            made=now(),
             status=status,
             failure=failure,
             steps=trainer.global_step,
             epochs=trainer.current_epoch,
-            seconds=seconds if seconds is not None or before is None else before.seconds,
-            configuration=configuration_of(trainer, pl_module, keeper.hyper_parameters),
-            optimizers=optimizers_of(trainer.optimizers) or (before.optimizers if before else ()),
+            seconds=seconds,
+            configuration=_configuration(trainer, pl_module, optimizers, self._keeper.hyper_parameters),
+            optimizers=settings or (before.optimizers if before else ()),
             curves=curves,
             sites=sites,
             swaps=swaps,
-            files=tuple(exported_file(path) for path in self._files(trainer)),
+            files=tuple(exported_file(path) for path in dict.fromkeys(files)),
             environment=self._environment,
-            environment_of="run",
-            missing=_missing({curve.name for curve in curves}, trainer),
+            missing=_missing({curve.name for curve in curves}),
         )
         self.report = judged(run)
         with write_atomically(self._target) as temporary:
             temporary.write_text(page(self.report), encoding="utf-8", newline="\n")
         self.written = self._target
 
-    def _files(self, trainer: Trainer) -> list[Path]:
-        """Return the files that were exported, and those that were named."""
-        exports = [callback for callback in callbacks_of(trainer) if isinstance(callback, OnnxExport)]
-        made = [callback.exported.path for callback in exports if callback.exported is not None]
-        return list(dict.fromkeys([*made, *map(Path, self.onnx_files)]))
 
-
-def _sites(
+def sites_of(
     at_start: ActivationRecord, at_end: ActivationRecord, swaps: Sequence[SwapEvent]
 ) -> tuple[SiteActivations, ...]:
-    """Return the sites of both, in the model's order."""
+    """Return the sites of both records, in the model's order."""
     # A call is a site from its swap on; that says what was there before.
     replaced = {change.site: change.old for swap in reversed(swaps) for change in swap.changes}
+    starts = {**replaced, **at_start}
     names = dict.fromkeys([*at_start, *at_end])
-    return tuple(
-        SiteActivations(name, _spec(at_start.get(name) or replaced.get(name, "")), _spec(at_end.get(name, "")))
-        for name in names
-    )
+    return tuple(SiteActivations(name, _spec(starts.get(name, "")), _spec(at_end.get(name, ""))) for name in names)
 
 
 def _spec(entry: str | Mapping[str, str]) -> str:
@@ -258,32 +245,56 @@ def _spec(entry: str | Mapping[str, str]) -> str:
     return entry if isinstance(entry, str) else f"{entry.get('old', '')}, giving way to {entry.get('new', '')}"
 
 
-def _missing(names: set[str], trainer: Trainer) -> tuple[str, ...]:
-    """Return what other callbacks would have added."""
-    said = []
-    measured = any(name.endswith("/share_saturated") for name in names)
-    if measured and not any(name.endswith("/share_dead") for name in names):
-        said.append(
-            "Dead units: there were fewer measurements than ActivationCurvatureMonitor's dead_unit_window (100 by "
-            "default), or no site says which dimension counts its channels. Measure more often, or give a smaller one."
-        )
-    if not any(name.startswith("curvature/") for name in names):
-        said.append(
-            "Curvature: nothing measured it. ActivationCurvatureMonitor() shows what every activation is given, "
-            "LossCurvatureMonitor() how sharp the loss is."
-        )
-    if not any(map(is_loss, names)):
-        said.append(_missing_losses(trainer))
-    return tuple(said)
+def _rates(optimizers: Sequence[Optimizer]) -> dict[str, Any]:
+    """Return the learning rate of every group: ``learning_rate/SGD``, or with the group's number behind."""
+    rates: dict[str, Any] = {}
+    for i, optimizer in enumerate(optimizers):
+        name = f"learning_rate/{type(optimizer).__name__}{f'_{i}' if len(optimizers) > 1 else ''}"
+        groups = optimizer.param_groups[:8]
+        rates |= {f"{name}/{j}" if len(groups) > 1 else name: group.get("lr") for j, group in enumerate(groups)}
+    return rates
 
 
-def _missing_losses(trainer: Trainer) -> str:
-    """Return why there is no loss: the module logs none, or no step was one at which the Trainer hands it on."""
-    logged = sorted(filter(is_loss, {*trainer.logged_metrics, *trainer.callback_metrics}))
-    if not logged:
-        return "Losses: the module logged none. self.log('train_loss', loss) in training_step shows it."
-    every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # a connector sets it
-    return (
-        f"Losses: the module logs {', '.join(logged)}, but loggers were given none in {trainer.global_step} steps. "
-        f"The Trainer hands figures on every {every} steps, its log_every_n_steps. Give it a smaller one."
-    )
+def _configuration(
+    trainer: Trainer, pl_module: LightningModule, optimizers: Sequence[Optimizer], logged: Mapping[str, Any]
+) -> dict[str, dict[str, str]]:
+    """Return the settings of a run as text, by group."""
+    data = getattr(trainer, "datamodule", None)
+    module, of_data = (flat(dict(getattr(each, "hparams", {}) or {})) for each in (pl_module, data))
+    of_trainer = {name: getattr(trainer, name, None) for name in _OF_TRAINER}
+    others = {k: v for k, v in logged.items() if k not in {*module, *of_data} and not k.startswith("activation_swap/")}
+    groups: dict[str, dict[str, str]] = {
+        "Module": {
+            "class": f"{type(pl_module).__module__}.{type(pl_module).__qualname__}",
+            "trained parameters": f"{sum(p.numel() for p in pl_module.parameters() if p.requires_grad):,}",
+            **module,
+        },
+        "Data": {} if data is None else {"class": type(data).__name__, **of_data},
+        "Optimizers": {
+            name: text
+            for i, optimizer in enumerate(optimizers)
+            for j, group in enumerate(optimizer.param_groups[:8])
+            for name, text in flat(
+                {**group, "params": len(group["params"])}, f"{type(optimizer).__name__}.{i}.{j}"
+            ).items()
+        },
+        "Trainer": {
+            "accelerator": type(trainer.accelerator).__name__,
+            "strategy": type(trainer.strategy).__name__,
+            **flat({name: value for name, value in of_trainer.items() if value is not None}),
+        },
+        "Callbacks": {str(i): str(callback.state_key)[:400] for i, callback in enumerate(callbacks_of(trainer))},
+        "Logged as hyper-parameters": flat(others),
+    }
+    return {name: group for name, group in groups.items() if group}
+
+
+def _missing(names: set[str]) -> tuple[str, ...]:
+    """Return what other callbacks and the module would have added."""
+    sentences = {
+        "Curvature: nothing measured it. ActivationCurvatureMonitor() shows what every activation is given, "
+        "LossCurvatureMonitor() how sharp the loss is.": any(name.startswith("curvature/") for name in names),
+        "Losses: loggers were given none. self.log('train_loss', loss) in training_step shows it, at every step of the "
+        "Trainer's log_every_n_steps.": any(map(is_loss, names)),
+    }
+    return tuple(sentence for sentence, is_there in sentences.items() if not is_there)

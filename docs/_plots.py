@@ -32,7 +32,6 @@ def draw_all(folder: Path) -> None:
     _save(_monte_carlo(), folder / "monte_carlo.png")
     _save(_sigma(), folder / "sigma.png")
     _save(_cauchy(), folder / "cauchy.png")
-    _save(_beta(), folder / "beta.png")
 
 
 def _save(figure: Figure, path: Path) -> None:
@@ -115,16 +114,4 @@ def _cauchy() -> Figure:
     for axes in (values, differences):
         axes.set_xlabel("x")
         axes.grid(alpha=0.3)
-    return figure
-
-
-def _beta() -> Figure:
-    """Draw Swish for several slopes."""
-    figure = Figure(figsize=(6, 3.8), layout="constrained")
-    axes = figure.subplots()
-    for beta in (0.1, 0.5, 1.0, 2.0, 10.0):
-        _curve(axes, f"swish(beta={beta})", _grid(-6, 3), label=f"beta = {beta:g}")
-    axes.legend()
-    axes.set_xlabel("x")
-    axes.grid(alpha=0.3)
     return figure

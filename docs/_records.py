@@ -20,9 +20,8 @@ def _cost_rows(rows: list[dict[str, Any]]) -> list[list[str]]:
 
     return [
         [f"`{row['spec']}`"]
-        + [share(row, f"{way} {k}") for k in ("forward", "backward") for way in ("module", "eager", "compile")]
-        + [number(row[f"{way} saved"], 4) if f"{way} saved" in row else "" for way in ("module", "eager", "compile")]
-        + [row["module kept"], number(row["checkpoint saved"], 4)]
+        + [share(row, f"{way} {k}") for k in ("forward", "backward") for way in ("module", "compile")]
+        + [number(row["module saved"], 4)]
         for row in rows
     ]
 
@@ -32,7 +31,6 @@ def _architecture_rows(content: dict[str, Any]) -> list[list[str]]:
         [
             row["architecture"],
             ", ".join(f"`{name}`" for name in row["activations"]) + (", gated" if row["gated"] else ""),
-            row["source"],
         ]
         for row in content["rows"]
     ]
@@ -45,14 +43,11 @@ def records() -> dict[str, str]:
         Texts by their names in the template.
     """
     cost, architectures = _read("activation_cost.json"), _read("architectures.json")
-    head = [f"{k} {way}" for k in ("forward", "backward") for way in ("module", "eager", "compile")]
-    saved = [f"saved {way}" for way in ("module", "eager", "compile")]
+    head = [f"{k} {way}" for k in ("forward", "backward") for way in ("module", "compiled")]
     machine = {key.replace("_", " "): value for key, value in cost["machine"].items() if value is not None}
     return {
         "cost_machine": "; ".join(f"{key}: {value}" for key, value in machine.items()),
-        "cost_table": table(
-            ["activation", *head, *saved, "module keeps", "checkpointed"], _cost_rows(cost["activations"])
-        ),
+        "cost_table": table(["activation", *head, "saved"], _cost_rows(cost["activations"])),
         "library_versions": " and ".join(f"{name} {version}" for name, version in architectures["versions"].items()),
-        "architecture_table": table(["architecture", "activation", "read from"], _architecture_rows(architectures)),
+        "architecture_table": table(["architecture", "activation"], _architecture_rows(architectures)),
     }

@@ -14,7 +14,6 @@ from _family import family
 from _pages import filled, write
 from _plots import draw_all
 from _records import records
-from _tutorial import tutorial
 
 DOCS = Path(__file__).resolve().parent
 PAGE = DOCS / "activations.md"
@@ -32,7 +31,7 @@ def page() -> str:
         ValueError: If the template asks for what nobody computes, or something computed is not on the page.
     """
     torch.set_num_threads(1)
-    return filled(TEMPLATE, {**family(), **claims(), **tutorial(), **records()})
+    return filled(TEMPLATE, {**family(), **claims(), **records()})
 
 
 def main() -> None:

@@ -1,16 +1,15 @@
-"""Write ``docs/gpu.md``: ``make docs``, or ``python docs/make_gpu.py``.
+"""Write the records into ``docs/gpu.md``: ``make docs``, or ``python docs/make_gpu.py``.
 
-The prose is in ``docs/templates/gpu.md``; what ``{{records}}`` stands for is read from ``docs/data/gpu-*.json``.
+What stands between the two marks of the page is read from ``docs/data/gpu-*.json``; the rest is written by hand.
 """
 
 from pathlib import Path
 
 from _gpu_records import gpu_records
-from _pages import filled, write
+from _pages import write
 
-DOCS = Path(__file__).resolve().parent
-PAGE = DOCS / "gpu.md"
-TEMPLATE = DOCS / "templates" / "gpu.md"
+PAGE = Path(__file__).resolve().parent / "gpu.md"
+BEGIN, END = "<!-- records: make docs -->", "<!-- end of records -->"
 
 
 def page() -> str:
@@ -19,7 +18,8 @@ def page() -> str:
     Returns:
         Its text.
     """
-    return filled(TEMPLATE, {"records": gpu_records()})
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    return f"{before}{BEGIN}\n\n{gpu_records()}\n\n{END}{rest.partition(END)[2]}"
 
 
 def main() -> None:

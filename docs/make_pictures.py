@@ -19,9 +19,8 @@ from PIL import Image
 
 from lit_gelu.activations import functional
 from lit_gelu.choose import ActivationChoice, choose
-from lit_gelu.choose.pictures import draw_differences
-from lit_gelu.cli.demo import build_parser, run
-from lit_gelu.cli.demo_plots import Series, mark_swap, plot_around, read_log, summed
+from lit_gelu.cli.demo import Series, mark_swap, plot_around, read_log, summed
+from lit_gelu.cli.demo import demo as run_demo
 from lit_gelu.data import DigitsData
 from lit_gelu.files import write_atomically
 from lit_gelu.tasks import MNISTClassifier
@@ -139,7 +138,7 @@ def alone(draw: Callable[[Axes], None], title: str, x: str, room: float = 6.0) -
 
 def demo(folder: Path) -> tuple[dict[str, Series], int, list[dict[str, float]]]:
     """Run ``lit-gelu demo``; return its log, the step of the swap and what it found of the files."""
-    run(build_parser().parse_args(["--output", str(folder), "--epochs", str(EPOCHS)]))
+    run_demo(output=str(folder), epochs=EPOCHS)
     log = read_log(folder / "logs" / "version_0" / "metrics.csv")
     last, _ = log["val_loss"]  # the number of each epoch's last step
     return log, last[EPOCHS // 2 - 1] + 1, json.loads((folder / "summary.json").read_text())
@@ -166,7 +165,7 @@ def main() -> None:
     save(alone(curvature, title, "step", ROOM), "curvature")
     proof = partial(draw_errors, forms=forms)
     save(alone(proof, "exported files on 360 test images", "largest difference of a logit"), "proof")
-    save(draw_differences(choice), "choice")
+    save(choice.draw_differences(), "choice")
     print(choice)
 
 

@@ -7,17 +7,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lit_gelu.export.errors import (
-        ExportError,
-        ExportOptionError,
-        ModelFileError,
-        ModelInputError,
-        ParityError,
-        ProviderError,
-    )
+    from lit_gelu.errors import ArgumentError as ExportOptionError
+    from lit_gelu.errors import ExportError, ModelFileError, ModelInputError, ParityError, ProviderError
     from lit_gelu.export.exporter import ExportReport, export_onnx
     from lit_gelu.export.inspection import FileInspection, inspect_onnx
-    from lit_gelu.export.mixin import OnnxExportMixin
+    from lit_gelu.export.lowering.spellings import recognise
     from lit_gelu.export.parity import ParityReport, ParityRow, check_parity
     from lit_gelu.export.proof import write_proof
     from lit_gelu.export.runtime import CpuFallbackWarning, OnnxPredictor, Placement
@@ -35,7 +29,7 @@ _ROOMS = {
     ),
     "exporter": ("ExportReport", "export_onnx"),
     "inspection": ("FileInspection", "inspect_onnx"),
-    "mixin": ("OnnxExportMixin",),
+    "lowering.spellings": ("recognise",),
     "parity": ("ParityReport", "ParityRow", "check_parity"),
     "proof": ("write_proof",),
     "runtime": ("CpuFallbackWarning", "OnnxPredictor", "Placement"),
@@ -46,9 +40,9 @@ _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 
 __all__ = [
     "BenchReport", "CpuFallbackWarning", "ExportError", "ExportOptionError", "ExportReport", "FileInspection",
-    "ModelFileError", "ModelInputError", "OnnxExportMixin", "OnnxPredictor", "ParityError", "ParityReport",
+    "ModelFileError", "ModelInputError", "OnnxPredictor", "ParityError", "ParityReport",
     "ParityRow", "Placement", "ProviderError", "TuningReport", "bench", "check_parity", "export_onnx", "inspect_onnx",
-    "tune", "write_proof",
+    "recognise", "tune", "write_proof",
 ]  # fmt: skip
 
 
@@ -56,6 +50,6 @@ def __getattr__(name: str) -> Any:
     """Import a name when it is first used: torch and onnx take seconds to load, and may be missing."""
     if name not in _ROOM_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(importlib.import_module(f"{__name__}.{_ROOM_OF[name]}"), name)
-    globals()[name] = found
-    return found
+    value = getattr(importlib.import_module(f"{__name__}.{_ROOM_OF[name]}"), name)
+    globals()[name] = value
+    return value

@@ -1,22 +1,30 @@
-"""The evaluation-mode copy that is exported: the caller's module is never touched."""
+"""The evaluation-mode copy that is exported, and runs of it beside the caller's module, which is never touched."""
 
 import contextlib
 import functools
 import itertools
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from lit_gelu.export.errors import ExportError
+from lit_gelu.errors import ExportError, ModelInputError
+from lit_gelu.export.inputs import Call, FlatModule, named_outputs, unique_names
+from lit_gelu.sandbox import evaluation_sandbox, isolated_random_state, side_pass
 from lit_gelu.surgery.recognition import faithful_copy
 from lit_gelu.surgery.sites import without_wrappers
 
 # Whose hooks watch a training: they hold their callback and that the Trainer, and compute nothing.
 _OF_TRAINING = frozenset({"lightning", "lightning_fabric", "lit_gelu", "pytorch_lightning"})
+# Of the largest output. A copy goes wrong by a lost hook or attribute and not by rounding, so they leave room for a GPU
+# with TF32, and for a module in 16 bit whose copy is in float32.
+_ALIKE = 1e-3
+_ALIKE_ELSEWHERE = 5e-2
+_NOTHING = 1e-6  # what is left where an output should be 0
 
 
 def evaluation_copy(model: nn.Module, dtype: torch.dtype = torch.float32) -> nn.Module:
@@ -27,11 +35,8 @@ def evaluation_copy(model: nn.Module, dtype: torch.dtype = torch.float32) -> nn.
     # what the module computes: ``torch.nn.utils`` computes weights in them, and transformers gathers outputs.
     require_copyable(model)
     model = without_wrappers(model)
-    memo: dict[int, Any] = {}
-    for module in list(model.modules()):
-        _leave_out(module, memo)
-    hung = _forward_hooks(model)
-    watching = {key: hook for hooks in hung for key, hook in hooks.items() if _is_of_training(hook)}
+    memo = _replacements(model)
+    watching = {key: hook for hooks in _forward_hooks(model) for key, hook in hooks.items() if _is_of_training(hook)}
     memo.update((id(hook), None) for hook in watching.values())  # what they hold is not copied
     try:
         for module in list(model.modules()):
@@ -51,26 +56,36 @@ def evaluation_copy(model: nn.Module, dtype: torch.dtype = torch.float32) -> nn.
     return _converted(twin.cpu(), dtype).eval().requires_grad_(False)
 
 
+def _replacements(model: nn.Module) -> dict[int, Any]:
+    """Return what deepcopy is to put in place of the Trainer, computed weights and backward hooks."""
+    memo: dict[int, Any] = {}
+    for module in list(model.modules()):
+        for name in ("_trainer", "_fabric"):
+            if (owner := module.__dict__.get(name)) is not None:
+                memo[id(owner)] = None
+        for value in module.__dict__.values():  # weights that a pre-hook computes anew at every call
+            if isinstance(value, Tensor) and value.grad_fn is not None:
+                memo[id(value)] = value.detach().clone()
+        for name in ("_backward_hooks", "_backward_pre_hooks"):
+            memo[id(module.__dict__[name])] = OrderedDict()
+    return memo
+
+
 def require_copyable(model: object) -> None:
     """Refuse what is no module, what TorchScript made, and tensors without values."""
     if not isinstance(model, nn.Module):
         raise ExportError(f"Only a torch.nn.Module can be exported, not {type(model).__name__}.")
     name = type(model).__name__
-    scripted = next((where for where, part in model.named_modules() if isinstance(part, torch.jit.ScriptModule)), None)
-    if scripted is not None:
-        part = f"its part {scripted!r}" if scripted else "it"
+    if any(isinstance(part, torch.jit.ScriptModule) for part in model.modules()):
         raise ExportError(
-            f"{name} cannot be exported: {part} was made by torch.jit.trace or torch.jit.script, whose copies and "
-            "forward are TorchScript's. Give the module that it was made from."
+            f"{name} was made by torch.jit.trace or torch.jit.script, or a part of it was: copies and forward are "
+            "TorchScript's. Give the module that it was made from."
         )
     for where, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
-        if is_lazy(tensor):
-            raise ExportError(f"{name} cannot be exported: {where!r} has no shape yet. Call the module once first.")
-        if tensor.is_meta:
+        if is_lazy(tensor) or tensor.is_meta:
             raise ExportError(
-                f"{name} cannot be exported: {where!r} is on the meta device, which holds no values. Load them first, "
-                "such as by model.to_empty(device='cpu') and model.load_state_dict(...), or "
-                "load_state_dict(..., assign=True)."
+                f"{name} cannot be exported: {where!r} has no values yet. Call a lazy module once first; load the "
+                "weights of one on the meta device (load_state_dict(..., assign=True))."
             )
 
 
@@ -79,16 +94,16 @@ def _converted(model: nn.Module, dtype: torch.dtype) -> nn.Module:
     kept: list[tuple[dict[str, Any], str, Tensor]] = []
     for module in model.modules():
         for tensors in (module._parameters, module._buffers):
-            found = [(name, t) for name, t in tensors.items() if t is not None and t.is_complex()]
-            for name, tensor in found:
-                kept.append((tensors, name, tensor))
-                tensors[name] = None
+            for name, tensor in list(tensors.items()):
+                if tensor is not None and tensor.is_complex():
+                    kept.append((tensors, name, tensor))
+                    tensors[name] = None
     model = model.to(dtype)
     in_complex = torch.complex128 if dtype == torch.float64 else torch.complex64  # there is none to speak of in 16 bit
     once: dict[int, Tensor] = {}  # a tensor may be in two places
     for place, name, tensor in kept:
-        is_parameter = isinstance(tensor, nn.Parameter)
         twin = tensor.detach().to(in_complex)
+        is_parameter = isinstance(tensor, nn.Parameter)
         place[name] = once.setdefault(id(tensor), nn.Parameter(twin, requires_grad=False) if is_parameter else twin)
     return model
 
@@ -97,16 +112,15 @@ def _converted(model: nn.Module, dtype: torch.dtype) -> nn.Module:
 def without_callers_autocast() -> Iterator[None]:
     """Turn off the autocast that surrounds a call, as Lightning's mixed precision does; forward's own still applies."""
     accelerator = torch.accelerator.current_accelerator()
-    kinds = {"cpu"} if accelerator is None else {"cpu", accelerator.type}
     with contextlib.ExitStack() as stack:
-        for kind in kinds:
+        for kind in {"cpu", "cpu" if accelerator is None else accelerator.type}:
             if torch.is_autocast_enabled(kind):
                 stack.enter_context(torch.autocast(kind, enabled=False))
         yield
 
 
 @contextlib.contextmanager
-def without_hooks_of_training(model: nn.Module) -> Iterator[None]:
+def _without_hooks_of_training(model: nn.Module) -> Iterator[None]:
     """Take out of a module the forward hooks that its copy does not have; put them back in their order on leaving."""
     before = [(hooks, dict(hooks)) for hooks in _forward_hooks(model)]
     try:
@@ -119,19 +133,6 @@ def without_hooks_of_training(model: nn.Module) -> Iterator[None]:
             after = dict(hooks)  # with those that the module hung on meanwhile, as transformers does at the first call
             hooks.clear()
             hooks.update({**all_of_them, **after})
-
-
-def _leave_out(module: nn.Module, memo: dict[int, Any]) -> None:
-    """Tell deepcopy, through its memo, what to put in place of the Trainer, computed weights and backward hooks."""
-    for name in ("_trainer", "_fabric"):
-        owner = module.__dict__.get(name)
-        if owner is not None:
-            memo[id(owner)] = None
-    for value in module.__dict__.values():  # weights that a pre-hook computes anew at every call
-        if isinstance(value, Tensor) and value.grad_fn is not None:
-            memo[id(value)] = value.detach().clone()
-    for name in ("_backward_hooks", "_backward_pre_hooks"):
-        memo[id(module.__dict__[name])] = OrderedDict()
 
 
 def _forward_hooks(model: nn.Module) -> list[dict[int, Callable[..., Any]]]:
@@ -148,3 +149,128 @@ def _is_of_training(hook: object) -> bool:
     classes = () if owner is None or isinstance(owner, nn.Module) else type(owner).__mro__
     places = [getattr(hook, "__module__", None), *(cls.__module__ for cls in classes)]
     return any(str(place).partition(".")[0] in _OF_TRAINING for place in places)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A run of the module: inputs of at least two rows, and its outputs with names, none of them an input's."""
+
+    tensors: tuple[Tensor, ...]
+    names: tuple[str, ...]
+    outputs: tuple[Tensor, ...]
+
+    @property
+    def notes(self) -> list[str]:
+        """Which outputs have another shape in the file than in the module, since files give no complex numbers."""
+        return [
+            f"output {name!r} is complex in the module; in the file it is real, with a last axis of 2 for real and "
+            f"imaginary part: {[*tensor.shape, 2]} for {list(tensor.shape)}."
+            for name, tensor in zip(self.names, self.outputs, strict=True)
+            if tensor.is_complex()
+        ]
+
+
+@torch.no_grad()
+def trial_run(flat: FlatModule) -> Trial:
+    """Run the copy twice: errors in it are reported as the user's (`ModelInputError`), and it must repeat itself."""
+    # At least two rows. With one, `if x.shape[0] == 1` and broadcasting of size-1 dimensions would be decided for one
+    # row, in a graph that says it takes any number.
+    model, call = type(flat.model).__name__, flat.call
+    tensors = call.resized(max(2, call.batch_size))
+    with torch.random.fork_rng(devices=[]):
+        try:
+            first, second = (named_outputs(flat.run([t.clone() for t in tensors])) for _ in range(2))
+        except Exception as error:
+            raise _refused(flat, tensors, error) from error
+    if not first:
+        raise ExportError(
+            f"{model}.forward returns no tensor that torch finds. Accepted: a tensor, a tuple, list or dict of them, "
+            "or a dataclass that is known to torch: call torch.export.register_dataclass(...) once, before the export."
+        )
+    differing = [name for (name, a), (_, b) in zip(first, second, strict=True) if not _same(a, b)]
+    if differing:
+        raise ExportError(random_message(model, ", ".join(differing)))
+    return Trial(tensors, output_names([name for name, _ in first], call), tuple(tensor for _, tensor in first))
+
+
+def _refused(flat: FlatModule, tensors: Sequence[Tensor], error: Exception) -> ModelInputError:
+    """Return the error for a sample that the module does not take."""
+    pairs = zip(flat.call.names, tensors, strict=True)
+    shapes = ", ".join(f"{name} {tuple(t.shape)} {t.dtype}" for name, t in pairs)
+    return ModelInputError(
+        f"{type(flat.model).__name__}.forward fails on the input sample ({shapes}; the first size is the batch): "
+        f"{str(error).rstrip('.')}. If forward takes another call, give that as input_sample=."
+    )
+
+
+def _same(first: Tensor, second: Tensor) -> bool:
+    """Return whether two results agree; the tolerance is for kernels that add in another order each time."""
+    return first.shape == second.shape and torch.allclose(first, second, rtol=1e-4, atol=1e-6, equal_nan=True)
+
+
+def output_names(names: Sequence[str], call: Call) -> tuple[str, ...]:
+    """Return the names that outputs have in a file: none is an input's, and no two are the same."""
+    return tuple(unique_names([name if name not in call.names else f"output_{name}" for name in names]))
+
+
+def random_message(model: str, where: str) -> str:
+    """Return the message for a module that does not repeat itself; ``where`` are outputs or operators."""
+    return (
+        f"{model} gives two answers to one input in evaluation mode ({where}): it draws random numbers, or keeps "
+        "something from call to call, and a file can do neither. Let forward do so only where self.training is true."
+    )
+
+
+def require_faithful(flat: FlatModule, model: nn.Module, tensors: Sequence[Tensor]) -> list[str]:
+    """Refuse a copy whose outputs are not the module's (names, shapes, values); return why nothing was compared."""
+    # The module runs where it is, on the side of its training; modes, buffers and the random state are as before.
+    # Integer outputs are compared where it is in float32 or float64 on the CPU, as the copy is.
+    model = without_wrappers(model)
+    try:
+        copied = _outputs(flat, flat.model, tensors)
+    except Exception as error:
+        raise _refused(flat, tensors, error) from error
+    try:
+        own = _outputs(flat, model, tensors)
+    except Exception as error:  # noqa: BLE001 - a module in 16 bit need not run on the CPU, and then it cannot be asked
+        return [f"the copy was not compared with the module itself, which fails on the sample ({error})."]
+    parts = [*model.parameters(), *model.buffers()]
+    exact = all(t.device.type == "cpu" and (t.dtype.itemsize >= 4 or not t.is_floating_point()) for t in parts)
+    difference = _difference(own, copied, exact=exact)
+    if difference:
+        raise ExportError(
+            f"A copy of {type(model).__name__} does not compute what the module computes: {difference}. Export and "
+            "proof work on copies. What is lost is what copy.deepcopy does not bring along: let __deepcopy__ and "
+            "__setstate__ keep all that forward uses, in attributes, parameters and buffers."
+        )
+    return []
+
+
+def _outputs(flat: FlatModule, model: nn.Module, tensors: Sequence[Tensor]) -> list[tuple[str, Tensor]]:
+    """Return what a module gives in the place of the copy, in its own dtype and on its own device."""
+    like = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
+    eager = torch.compiler.set_stance("force_eager")  # parts that torch.compile made need not be compiled for this
+    with evaluation_sandbox(model), isolated_random_state(model), side_pass(), _without_hooks_of_training(model), eager:
+        inputs = flat.fed([t.clone() for t in tensors])  # forward may overwrite them
+        inputs = [t.to(like.device, like.dtype if t.is_floating_point() else t.dtype) for t in inputs]
+        return named_outputs(flat.called(model, inputs))
+
+
+def _difference(own: list[tuple[str, Tensor]], copied: list[tuple[str, Tensor]], *, exact: bool) -> str:
+    """Say what is different; empty for nothing."""
+    names, others = ([name for name, _ in outputs] for outputs in (own, copied))
+    if names != others:
+        return f"the module returns {len(names)} tensors, {names}, and its copy {len(others)}, {others}"
+    for (name, a), (_, b) in zip(own, copied, strict=True):
+        if a.shape != b.shape:
+            return f"{name} has the shape {list(a.shape)}, and {list(b.shape)} in the copy"
+        if not (a.is_floating_point() and b.is_floating_point()):
+            if exact and not torch.equal(a, b):
+                return f"{name} has other values in the copy"
+            continue
+        a, b = a.detach().cpu().double(), b.detach().cpu().double()
+        off = torch.where((a == b) | (a.isnan() & b.isnan()), 0.0, (a - b).abs()).nan_to_num(nan=torch.inf)
+        largest = a.abs()[a.isfinite()].amax().item() if a.isfinite().any() else 0.0
+        if off.numel() and off.max() > (_ALIKE if exact else _ALIKE_ELSEWHERE) * largest + _NOTHING:
+            return f"{name} differs by {off.max():.2g}, where its largest value is {largest:.2g}"
+    return ""

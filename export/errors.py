@@ -1,4 +1,4 @@
-"""What can go wrong between a module, its ONNX file and a runtime. Each message names the remedy."""
+"""The errors of the export under the names that its own modules had for them."""
 
 from lit_gelu.errors import ArgumentError, ExportError, ModelFileError, ModelInputError, ParityError, ProviderError
 

@@ -17,9 +17,19 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.naming.forms import function_spec
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.display import Displayed, HtmlTable, count_of
-from lit_gelu.export.copying import evaluation_copy, without_callers_autocast
-from lit_gelu.export.forms import NoGeluError, approximate_, require_forms
-from lit_gelu.export.inputs import FlatModule, batch_sizes, require_order, sample_of, take_apart
+from lit_gelu.errors import ArgumentError
+from lit_gelu.export.copying import Trial, evaluation_copy, require_faithful, trial_run, without_callers_autocast
+from lit_gelu.export.forms import approximate_, require_forms
+from lit_gelu.export.inputs import (
+    FlatModule,
+    at_least_two,
+    batch_sizes,
+    named_shapes,
+    open_sizes,
+    require_order,
+    sample_of,
+    take_apart,
+)
 from lit_gelu.export.lowering.lowering_table import mark, unmark
 from lit_gelu.export.lowering.replace import lower
 from lit_gelu.export.metadata import FileMetadata, SiteRecord, census, class_path, save_model, strip_origin
@@ -32,9 +42,7 @@ from lit_gelu.export.parity.other_sizes import (
     runs_beyond_bounds,
 )
 from lit_gelu.export.preprocessing import describe, preprocessing_copy, raw_call
-from lit_gelu.export.sizes import at_least_two, named_shapes, open_sizes
-from lit_gelu.export.torch_export import BOUNDS, recorded_sizes, trace
-from lit_gelu.export.trial import complex_outputs, require_faithful, require_labels_fit, trial_run
+from lit_gelu.export.trace import BOUNDS, recorded_sizes, trace
 from lit_gelu.files import is_folder, require_writable
 
 
@@ -102,7 +110,7 @@ def export_onnx(
     path: str | os.PathLike[str],
     input_sample: Any = None,
     *,
-    approximate: str | Mapping[str, str] = "as_trained",
+    approximate: str = "as_trained",
     target: str = "portable",
     dtype: torch.dtype | str | None = None,
     policy: str = "strict",
@@ -110,7 +118,6 @@ def export_onnx(
     opset: int | None = None,
     keep_fp32: Sequence[str] = (),
     io_dtype: str = "same",
-    layout: str = "nchw",
     registry: ActivationRegistry | None = None,
     preprocessing: nn.Module | None = None,
     labels: Sequence[str] = (),
@@ -133,9 +140,8 @@ def export_onnx(
             batch, and so is an axis that ``dynamic_shapes`` calls as it. With ``preprocessing``, the first tensor of it
             is raw pixels, see there.
         approximate: Which form every GELU takes, calls of functions included: ``"as_trained"`` leaves them alone;
-            ``"none"`` (or ``"exact"``) is ``x Phi(x)``, ``"tanh"`` and ``"sigmoid"`` its approximations. A mapping
-            ``{"encoder.*": "tanh", "head.*": "none"}`` gives forms by name; the first pattern that fits decides, and
-            sites that fit none are left alone.
+            ``"none"`` (or ``"exact"``) is ``x Phi(x)``, ``"tanh"`` and ``"sigmoid"`` its approximations. To change
+            some GELUs alone, `lit_gelu.surgery.swap` them first.
         target: For which runtime: ``"portable"`` is any, ``"ort-cpu"`` and ``"ort-cuda"`` are onnxruntime's providers,
             ``"tensorrt"`` TensorRT 10. It decides, with dtype and policy, which operators activations become
             (``docs/lowering.md``).
@@ -150,9 +156,6 @@ def export_onnx(
             (``"Softmax"``), patterns over names of modules (``"head.*"``) or nodes.
         io_dtype: For fp16 and bf16, of inputs and outputs: ``"same"`` as the file's, which is what ``model.half()``
             takes and gives, or ``"fp32"``, with a Cast at each.
-        layout: ``"nhwc"`` is for sessions with ``prefer_nhwc`` of onnxruntime's CUDA provider: `OnnxPredictor`, `tune`
-            and the configuration for Triton set it, in other programs you do. A GELU behind a 2-D convolution then
-            takes its bias between two Transposes, which stay in other sessions.
         registry: Which registry names the module's activations; ``None`` is the default one.
         preprocessing: A module that turns raw pixels, ``torch.uint8`` with any batch, into the first input of
             ``model``, such as ``MNISTData().preprocessing()``. It becomes a part of the graph, and the file takes raw
@@ -173,7 +176,7 @@ def export_onnx(
         What was written.
 
     Raises:
-        ExportOptionError: If an option has an unknown value, or does not fit this module: no GELU to approximate, one
+        ArgumentError: If an option has an unknown value, or does not fit this module: no GELU to approximate, one
             that cannot be swapped, a lowering that has no recipe for any of its activations.
         ModelInputError: If the sample is missing or does not fit ``forward``.
         ExportError: If the module cannot be translated, is random in evaluation mode, fixes the batch size or one that
@@ -201,7 +204,6 @@ def export_onnx(
         opset=opset,
         keep_fp32=keep_fp32,
         io_dtype=io_dtype,
-        layout=layout,
         labels=labels,
         softmax=softmax,
         dynamic_shapes=dynamic_shapes,
@@ -209,16 +211,22 @@ def export_onnx(
     made_folder = "" if is_folder(Path(path).parent) else str(Path(path).parent)
     require_writable(path)
     registry = registry_or_default(registry)
-    flat = _flat(model, input_sample, preprocessing, softmax=options.softmax)
+    if preprocessing is None:
+        sample, twin = sample_of(model, input_sample), evaluation_copy(model)
+        flat = FlatModule(twin, take_apart(twin, sample), softmax=options.softmax)
+    else:
+        twin = evaluation_copy(model)
+        call = raw_call(twin, preprocessing, input_sample)
+        flat = FlatModule(twin, call, preprocessing_copy(preprocessing, call), softmax=options.softmax)
     sizes = batch_sizes(flat.call)
     if options.dynamic_shapes:
         sizes = open_sizes(options.dynamic_shapes, flat.call, list(inspect.signature(flat.model.forward).parameters))
         flat.call = at_least_two(flat.call.with_batch_of(named_shapes(flat.call, sizes)), sizes)
     trial = trial_run(flat)
     unasked = require_faithful(flat, model, trial.tensors)
-    require_labels_fit(options, trial)
+    _require_labels_fit(options, trial)
     dependent = rows_depend(flat)
-    no_gelu = _approximated(flat, options, registry)
+    approximate_(flat, options.approximate, registry)
     specs = {site.name: str(function_spec(site.spec)) for site in surgery.find_sites(flat.model, registry=registry)}
     elsewhere, untried = runs_at_other_sizes(flat, sizes)  # before markers stand in the place of activations
     marked = mark(flat.model, registry)
@@ -229,8 +237,6 @@ def export_onnx(
     untried += unbounded + require_alike(graph, flat, [*beyond, *elsewhere], marked, registry)
     lowered = lower(graph, marked, options, registry, specs)
     require_forms(lowered.sites, options.approximate)
-    if no_gelu is not None:  # nor one that is written by hand, which the line above would have named
-        raise no_gelu
     about = {
         "model_class": class_path(model),
         "opset": lowered.opset,
@@ -240,28 +246,15 @@ def export_onnx(
         "rows_depend": dependent,
         "dynamic_shapes": recorded_sizes(graph, flat.call),
     }
-    metadata = FileMetadata(**{**options.recorded, **about})
+    metadata = FileMetadata(**{**vars(options), **about})
     strip_origin(graph)
     graph.metadata_props.update(metadata.to_properties())
     save_model(graph, path)
-    notes = (*metadata.notes, *complex_outputs(trial), *unasked, *untried, *_never_called(lowered.sites))
+    idle = [f"{row.site} ({row.spec.partition('(')[0]})" for row in lowered.sites if not row.calls]
+    unused = [f"The graph never calls {', '.join(idle)}: no output depends on it."] if idle else []
+    notes = (*metadata.notes, *trial.notes, *unasked, *untried, *unused)
     operators = census(ir.to_proto(graph))
     return ExportReport(Path(path), lowered.opset, metadata.sites, operators, metadata, notes, made_folder)
-
-
-def _approximated(flat: FlatModule, options: ExportOptions, registry: ActivationRegistry) -> NoGeluError | None:
-    """Give GELUs the form that was asked for; return the error of a form that fits none of those that can be found."""
-    try:
-        approximate_(flat, options.approximate, registry)
-    except NoGeluError as error:
-        return error
-    return None
-
-
-def _never_called(sites: Sequence[SiteRecord]) -> list[str]:
-    """Say which activations are listed and no part of the graph: nothing that the module returns depends on them."""
-    idle = [f"{row.site or 'the module itself'} ({row.spec.partition('(')[0]})" for row in sites if not row.calls]
-    return [f"The graph never calls {', '.join(idle)}: no output depends on it."] if idle else []
 
 
 def _all_sites(specs: Mapping[str, str], lowered: Sequence[SiteRecord]) -> tuple[SiteRecord, ...]:
@@ -278,11 +271,18 @@ def _all_sites(specs: Mapping[str, str], lowered: Sequence[SiteRecord]) -> tuple
     return tuple(sorted([*records, *lowered], key=lambda record: order.get(record.site, len(order))))
 
 
-def _flat(model: nn.Module, input_sample: Any, preprocessing: nn.Module | None, *, softmax: bool) -> FlatModule:
-    """Return the copy that is exported, with its sample call."""
-    sample = sample_of(model, input_sample) if preprocessing is None else input_sample
-    twin = evaluation_copy(model)
-    if preprocessing is None:
-        return FlatModule(twin, take_apart(twin, sample), softmax=softmax)
-    call = raw_call(twin, preprocessing, sample)
-    return FlatModule(twin, call, preprocessing_copy(preprocessing, call), softmax=softmax)
+def _require_labels_fit(options: ExportOptions, trial: Trial) -> None:
+    """Check that the first output has a dimension for labels and for a softmax."""
+    if not options.labels and not options.softmax:
+        return
+    name, output = trial.names[0], trial.outputs[0]
+    if output.ndim < 2 or not output.is_floating_point():
+        raise ArgumentError(
+            f"labels= and softmax= need a first output [batch, ..., classes] of real numbers; {name!r} is "
+            f"{output.dtype} of shape {list(output.shape)}. Leave them out, or let forward return the logits first."
+        )
+    if options.labels and len(options.labels) != output.shape[-1]:
+        raise ArgumentError(
+            f"labels= has {len(options.labels)} names, and the last dimension of {name!r} has {output.shape[-1]} "
+            "values. Give one name for each."
+        )

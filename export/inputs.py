@@ -1,8 +1,8 @@
-"""A module's inputs and outputs as flat, named lists of tensors."""
+"""A module's inputs and outputs as flat, named lists of tensors, and which sizes of them a file leaves open."""
 
 import inspect
-import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from lit_gelu.export.errors import ModelInputError
+from lit_gelu.errors import ArgumentError, ModelInputError
 
 BATCH = "batch"  # its name in a file, where the caller gives none
 
@@ -66,12 +66,12 @@ class Call:
 
     def selected(self, tensors: Sequence[Tensor], rows: Tensor) -> tuple[Tensor, ...]:
         """Return rows of a batch: tensors like these, cut along every axis that is the batch."""
-        found = []
+        selected = []
         for tensor, axes in zip(tensors, self.batch_axes, strict=True):
             for axis in axes:
                 tensor = tensor.index_select(axis, rows)
-            found.append(tensor)
-        return tuple(found)
+            selected.append(tensor)
+        return tuple(selected)
 
     def with_batch_of(self, shapes: Sequence[Sequence[object]]) -> "Call":
         """Return the call whose batch are all sizes that have the name of the first one; shapes as a file has them."""
@@ -91,25 +91,25 @@ class OpenSize:
     dim: Any  # what torch.export takes for it
     named: bool = True  # whether the caller gave the name, and not one of torch's hints
     required: bool = True  # whether a module that fixes it is refused; not for Dim.AUTO, which leaves that to torch
-    given: Any = None  # of the batch, which is traced without bounds: what the caller gave for it
+    limits: Any = None  # of the batch, which is traced without bounds: the `Dim` that the caller gave for it
 
     @property
     def bounds(self) -> tuple[int | None, int | None]:
         """The least and the largest that the caller's `Dim` allows."""
-        said = self.given or self.dim
-        return getattr(said, "min", None), getattr(said, "max", None)
+        dim = self.limits or self.dim
+        return getattr(dim, "min", None), getattr(dim, "max", None)
 
 
-def batch_sizes(call: Call, name: str = BATCH, given: Any = None) -> tuple[OpenSize, ...]:
+def batch_sizes(call: Call, name: str = BATCH, limits: Any = None) -> tuple[OpenSize, ...]:
     """Return the open sizes of a call of which nothing else is said: the batch, in every input that has it."""
     rows = torch.export.Dim(name)
     places = [place for place, is_batched in enumerate(call.batched) if is_batched]
-    return tuple(OpenSize(place, 0, name, rows, given=given) for place in places)
+    return tuple(OpenSize(place, 0, name, rows, limits=limits) for place in places)
 
 
 def require_order(model: object, path: object) -> None:
     """Refuse a module and a path that were given in each other's place."""
-    if isinstance(model, str | os.PathLike) or isinstance(path, nn.Module):
+    if isinstance(path, nn.Module):
         raise ModelInputError(
             f"The module comes first, and the path of the file second; given are {type(model).__name__} and "
             f"{type(path).__name__}."
@@ -159,8 +159,8 @@ def take_apart(model: nn.Module, sample: Any) -> Call:
 def tensors_by_name(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Tensor]:
     """Return the tensors of one call of ``forward`` by the names that `take_apart` gives them, however it is called."""
     bound = signature.bind(*args, **kwargs)
-    found = [pair for pair in _leaves_with_paths((bound.args, bound.kwargs)) if isinstance(pair[1], Tensor)]
-    return dict(zip(_names([path for path, _ in found], signature), (tensor for _, tensor in found), strict=True))
+    leaves = [pair for pair in _leaves_with_paths((bound.args, bound.kwargs)) if isinstance(pair[1], Tensor)]
+    return dict(zip(_names([path for path, _ in leaves], signature), (tensor for _, tensor in leaves), strict=True))
 
 
 def plain_tensor(tensor: Tensor) -> Tensor:
@@ -291,3 +291,159 @@ def named_outputs(output: Any) -> list[tuple[str, Tensor]]:
             name = "_".join(str(_key(entry)) for entry in path)
             pairs.append((f"output_{name}" if name[:1].isdigit() else name, leaf))
     return pairs
+
+
+PRESETS = ("sequence", "image-size")
+_WORD = re.compile(r"(?P<input>[^:=\s]+):(?P<axis>\d{1,2})=(?P<size>\w+)")
+_ACCEPTED = (
+    "Accepted: {input name: {axis: name}}, such as {'input_ids': {1: 'sequence'}}; what torch.export takes, with "
+    "torch.export.Dim; 'sequence' or 'image-size'; texts such as 'input_ids:1=sequence'."
+)
+
+
+def require_readable(dynamic_shapes: Any) -> Any:
+    """Return what ``dynamic_shapes`` holds, texts in a tuple; refuse what no model could be given."""
+    sizes = (dynamic_shapes,) if isinstance(dynamic_shapes, str) else dynamic_shapes
+    if not isinstance(sizes, (Mapping, list, tuple)):
+        raise ArgumentError(f"dynamic_shapes={dynamic_shapes!r} is not accepted. {_ACCEPTED}")
+    for word in sizes if _are_words(sizes) else ():
+        if word not in PRESETS and _WORD.fullmatch(word) is None:
+            raise ArgumentError(f"dynamic_shapes={word!r} is not accepted. {_ACCEPTED}")
+    return sizes
+
+
+def open_sizes(dynamic_shapes: Any, call: Call, parameters: Sequence[str]) -> tuple[OpenSize, ...]:
+    """Return the open sizes of a call: the batch, and what ``dynamic_shapes`` names; ``forward`` has ``parameters``."""
+    batch, limits = {BATCH}, None
+    opened: dict[tuple[int, int], OpenSize | None] = {}
+    first = {0}  # places of inputs whose first axis is the batch, or is said to be something else
+    for name, axis, value in _entries(require_readable(dynamic_shapes), call, parameters):
+        size = _open_size(name, axis, value, call)
+        place = call.names.index(name)
+        first |= set() if axis else {place}
+        if axis or not call.batched[place]:
+            opened[place, axis] = size
+        elif size is not None and size.named:
+            batch, limits = (batch - {BATCH}) | {size.name}, size.dim
+    if len(batch) > 1:
+        raise ArgumentError(
+            f"dynamic_shapes= calls the batch {' and '.join(map(repr, sorted(batch)))}. Give one name, or none."
+        )
+    # As many layers as rows: of a state whose second axis is called the batch, the first one is not.
+    states = {place for (place, axis), size in opened.items() if axis and size is not None and size.name in batch}
+    rows = (size for size in batch_sizes(call, next(iter(batch)), limits) if size.place not in states - first)
+    sizes = (*rows, *filter(None, opened.values()))
+    lengths: dict[str, int] = {}
+    for size in sizes:
+        length = call.tensors[size.place].shape[size.axis]
+        if lengths.setdefault(size.name, length) != length:
+            raise ArgumentError(
+                f"dynamic_shapes= gives the name {size.name!r} to sizes that are {lengths[size.name]} and {length} in "
+                f"the sample ({_shapes(call)}). One name is one size: give another name, or another sample."
+            )
+    return sizes
+
+
+def at_least_two(call: Call, sizes: Sequence[OpenSize]) -> Call:
+    """Return a call whose open sizes beside the batch are 2 or more: with 1 a graph would be made for broadcasting."""
+    tensors = list(call.tensors)
+    for size in sizes:
+        if size.axis not in call.batch_axes[size.place] and tensors[size.place].shape[size.axis] == 1:
+            tensors[size.place] = torch.cat([tensors[size.place]] * 2, size.axis)
+    return replace(call, tensors=tuple(tensors))
+
+
+def named_shapes(call: Call, sizes: Sequence[OpenSize]) -> list[list[int | str]]:
+    """Return the shapes of a call as a file has them: with names of open sizes."""
+    shapes: list[list[int | str]] = [list(tensor.shape) for tensor in call.tensors]
+    for size in sizes:
+        shapes[size.place][size.axis] = size.name
+    return shapes
+
+
+def _are_words(sizes: Any) -> bool:
+    return not isinstance(sizes, Mapping) and all(isinstance(word, str) for word in sizes)
+
+
+def _entries(sizes: Any, call: Call, parameters: Sequence[str]) -> Iterator[tuple[str, int, Any]]:
+    """Yield each axis that is named: the input's name, the axis, and what it is to be."""
+    if not _are_words(sizes):
+        if not isinstance(sizes, Mapping) and len(sizes) > len(parameters):
+            raise ArgumentError(
+                f"dynamic_shapes= has {len(sizes)} entries, forward takes {len(parameters)}: {', '.join(parameters)}."
+            )
+        tree = sizes if isinstance(sizes, Mapping) else dict(zip(parameters, sizes, strict=False))
+        yield from _in_tree("", tree, call)
+        return
+    for word in sorted(sizes, key=lambda word: word not in PRESETS):  # names win
+        if (parts := _WORD.fullmatch(word)) is None:
+            yield from _preset(word, call)
+        else:
+            yield parts["input"], int(parts["axis"]), parts["size"]
+
+
+def _in_tree(path: str, tree: Any, call: Call) -> Iterator[tuple[str, int, Any]]:
+    """Yield what a tree says of the inputs, which stand in it as in the arguments of ``forward``."""
+    entries = tree if isinstance(tree, Mapping) else dict(enumerate(tree)) if isinstance(tree, (list, tuple)) else None
+    if tree is None:
+        return
+    if path in call.names:
+        if entries is None or not all(isinstance(axis, int) or str(axis).isdecimal() for axis in entries):
+            raise ArgumentError(f"dynamic_shapes= has {tree!r} for {path!r}, where its axes belong. {_ACCEPTED}")
+        yield from ((path, int(axis), value) for axis, value in entries.items())
+    elif entries is not None and (not path or any(name.startswith(f"{path}_") for name in call.names)):
+        for key, inner in entries.items():
+            yield from _in_tree(f"{path}_{key}" if path else str(key), inner, call)
+    else:
+        yield path, 0, None
+
+
+def _preset(preset: str, call: Call) -> Iterator[tuple[str, int, str]]:
+    """Yield what a preset opens: the length of tokens and all that is as long, or the last two axes of images."""
+    tensors = dict(zip(call.names, call.tensors, strict=True))
+    if preset == "image-size":
+        axes = [(name, *e) for name, t in tensors.items() if t.ndim == 4 for e in ((2, "height"), (3, "width"))]
+    else:
+        length = next((t.shape[1] for t in call.tensors if t.ndim > 1 and not t.is_floating_point()), None)
+        axes = [
+            (name, axis, "sequence")
+            for name, t in tensors.items()
+            for axis in range(1, min(t.ndim, 2) if t.is_floating_point() else t.ndim)  # of embeddings not the width
+            if t.shape[axis] == length
+        ]
+    if not axes:
+        raise ArgumentError(
+            f"dynamic_shapes={preset!r} opens "
+            + ("axes 2 and 3 of images" if preset == "image-size" else "the length of inputs of whole numbers")
+            + f"; the inputs are {_shapes(call)}. Name the axis, such as dynamic_shapes='{call.names[0]}:1=length'."
+        )
+    yield from axes
+
+
+def _open_size(name: str, axis: int, value: Any, call: Call) -> OpenSize | None:
+    """Return what one axis is to be; nothing where it is to be fixed."""
+    if name not in call.names:
+        raise ArgumentError(f"dynamic_shapes= names {name!r}, which is no input. The inputs are {_shapes(call)}.")
+    place = call.names.index(name)
+    shape = call.tensors[place].shape
+    if not 0 <= axis < len(shape):
+        raise ArgumentError(
+            f"dynamic_shapes= names axis {axis} of {name!r}, which is {list(shape)}. Accepted: 0 to {len(shape) - 1}."
+        )
+    length, hint = shape[axis], getattr(getattr(value, "type", None), "name", "")  # of torch: AUTO, DYNAMIC, STATIC
+    if value is None or hint == "STATIC" or (isinstance(value, int) and value == length):
+        return None
+    if hint:
+        return OpenSize(place, axis, f"{name}_{axis}", torch.export.Dim.AUTO, named=False, required=hint != "AUTO")
+    if isinstance(value, str) and value.isidentifier():
+        value = torch.export.Dim(value)
+    if not isinstance(value, torch.export.Dim) or not value.min <= length <= value.max:
+        raise ArgumentError(
+            f"dynamic_shapes= has {value!r} for axis {axis} of {name!r}, which is {length} in the sample. Accepted: a "
+            f"name; torch.export.Dim with bounds around {length}, Dim.AUTO, Dim.DYNAMIC; None or {length}: fixed."
+        )
+    return OpenSize(place, axis, value.__name__, value)
+
+
+def _shapes(call: Call) -> str:
+    return ", ".join(f"{name} {list(t.shape)}" for name, t in zip(call.names, call.tensors, strict=True))

@@ -3,35 +3,23 @@
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
-from lit_gelu.activations import ActivationRegistry, ActivationSpec
-from lit_gelu.activations.registry import registry_or_default
+from lit_gelu.activations import ActivationRegistry
 from lit_gelu.display import Displayed, HtmlTable
-from lit_gelu.errors import LitGeluError, message_of
-from lit_gelu.export.errors import ModelFileError
-from lit_gelu.export.lowering.lowering_table import MARKER_OPERATOR, BoundActivation
-from lit_gelu.export.lowering.spellings import mark_spellings
-from lit_gelu.export.metadata import PREFIX, FileMetadata, SiteRecord, read_metadata, strip_origin
-from lit_gelu.export.quantization.int8_metadata import KEY, QuantizationRecord, read_record
-from lit_gelu.export.runtime.model_file import ModelFile, read_model_file
+from lit_gelu.errors import LitGeluError, ModelFileError, message_of
+from lit_gelu.export.lowering.spellings import recognise
+from lit_gelu.export.metadata import PREFIX, FileMetadata, read_metadata, strip_origin
+from lit_gelu.export.quantization.quantize import QuantizationRecord, read_record
+from lit_gelu.export.runtime.model_file import INT8_RECORD, ModelFile, read_model_file
 from lit_gelu.export.runtime.tuning_file import TuningChoice, choices_beside
 
-_CONTRIB = {
-    "BiasGelu": ActivationSpec("gelu"),
-    "FastGelu": ActivationSpec.of("gelu", approximate="tanh"),
-    "Gelu": ActivationSpec("gelu"),
-    "QuickGelu": ActivationSpec.of("gelu", approximate="sigmoid"),
-}
-_QUICK = 1.702  # the factor of x that QuickGelu has by default
-_OPTIONS = ("approximate", "lowering", "target", "dtype", "policy", "layout")
-_MICROSOFT = "com.microsoft"
+_OPTIONS = ("approximate", "lowering", "target", "dtype", "policy")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -91,8 +79,8 @@ class FileInspection(Displayed):
         return f"{self.file!r}, {self.size:,} bytes, {sum(self.operators.values())} nodes, activations: {counted}"
 
     def _html_table(self) -> HtmlTable:
-        said = (line.partition(": ") for line in str(self).split("\n"))
-        return HtmlTable(("", "value"), [(name, value) for name, _, value in said], self.file)
+        lines = (line.partition(": ") for line in str(self).split("\n"))
+        return HtmlTable(("", "value"), [(name, value) for name, _, value in lines], self.file)
 
 
 def inspect_onnx(path: str | os.PathLike[str], registry: ActivationRegistry | None = None) -> FileInspection:
@@ -119,42 +107,42 @@ def inspect_onnx(path: str | os.PathLike[str], registry: ActivationRegistry | No
         >>> inspect_onnx(path).activations
         {'gelu': 1}
     """
-    said = read_model_file(path)
-    with _its_errors(path):
-        return _inspected(said, path, registry)
-
-
-@contextmanager
-def _its_errors(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Raise what libraries say of a file's content, each in its own way, as the file's fault."""
+    file = read_model_file(path)
     try:
-        yield
-    except LitGeluError:
-        raise
-    except Exception as error:
+        return _inspected(file, path, registry)
+    except Exception as error:  # onnx_ir and onnx's shape inference each have errors of their own
+        if isinstance(error, LitGeluError):
+            raise
         raise ModelFileError(
             f"{os.fspath(path)!r} is no valid ONNX model: {message_of(error.__cause__ or error)}. "
             "onnx.checker.check_model says more. Copy it again from where it was made, or export the model again."
         ) from error
 
 
-def _inspected(said: ModelFile, path: str | os.PathLike[str], registry: ActivationRegistry | None) -> FileInspection:
+def _inspected(file: ModelFile, path: str | os.PathLike[str], registry: ActivationRegistry | None) -> FileInspection:
     """Say what a file is whose outer form is right."""
-    model = ir.load(said.path)  # weights in files of their own are not read
+    model = ir.load(file.path)  # weights in files of their own are not read
     properties = dict(model.metadata_props)
     metadata = read_metadata(properties, repr(str(path))) if f"{PREFIX}sites" in properties else None
+    weights: Counter[str] = Counter()
+    for value in model.graph.initializers.values():
+        if value.const_value is not None:
+            weights[value.const_value.dtype.name.lower()] += value.const_value.size
+    activations: Counter[str] = Counter()
+    for site in () if metadata is None else metadata.sites:
+        activations[site.spec] += site.calls if site.row else 1  # of what torch decomposed, nobody counted the calls
     return FileInspection(
-        file=said.path.name,
-        size=sum(file.stat().st_size for file in [said.path, *(said.path.parent / name for name in said.external)]),
+        file=file.path.name,
+        size=sum(part.stat().st_size for part in [file.path, *(file.path.parent / name for name in file.external)]),
         producer=f"{model.producer_name or ''} {model.producer_version or ''}".strip(),
-        opsets=dict(said.opsets),
+        opsets=dict(file.opsets),
         inputs=_ports(model.graph.inputs),
         outputs=_ports(model.graph.outputs),
-        weights=_weights(model.graph),
-        operators=dict(said.operators),
-        activations=_recorded(metadata.sites) if metadata is not None else _recognised(model, registry),
+        weights=dict(weights.most_common()),
+        operators=dict(file.operators),
+        activations=dict(activations.most_common()) if metadata is not None else _recognised(model, registry),
         metadata=metadata,
-        quantization=read_record(properties, repr(str(path))) if KEY in properties else None,
+        quantization=read_record(properties, repr(str(path))) if INT8_RECORD in properties else None,
         tuning=choices_beside(path),
     )
 
@@ -170,59 +158,11 @@ def _ports(values: Any) -> dict[str, tuple[str, tuple[int | str | None, ...]]]:
     }
 
 
-def _weights(graph: ir.Graph) -> dict[str, int]:
-    """Count stored values by element type."""
-    counts: Counter[str] = Counter()
-    for value in graph.initializers.values():
-        if value.const_value is not None:
-            counts[value.const_value.dtype.name.lower()] += value.const_value.size
-    return dict(counts.most_common())
-
-
-def _recorded(sites: tuple[SiteRecord, ...]) -> dict[str, int]:
-    """Count the calls of what was recorded."""
-    counts: Counter[str] = Counter()
-    for site in sites:
-        counts[site.spec] += site.calls if site.row else 1  # of what torch decomposed, nobody counted the calls
-    return dict(counts.most_common())
-
-
 def _recognised(model: ir.Model, registry: ActivationRegistry | None) -> dict[str, int]:
     """Count what can be told from the operators."""
     strip_origin(model)  # names of modules in a file from elsewhere are text that nobody should read as code
     ShapeInferencePass()(model)
-    known, found = registry_or_default(registry), mark_spellings(model, registry)
-    counts: Counter[str] = Counter()
-    for node in ir.traversal.RecursiveGraphIterator(model.graph):
-        try:
-            spec = _marked(node, found) if node.op_type == MARKER_OPERATOR else _contrib(node)
-            name = None if spec is None else str(known.resolve(spec))
-        except LitGeluError:  # such as a negative slope where the activation takes none: it is another function
-            continue
-        if name is not None:
-            counts[name] += 1
-    return dict(counts.most_common())
-
-
-def _marked(node: ir.Node, found: Mapping[str, BoundActivation]) -> ActivationSpec | None:
-    """Return the spec of what was recognised, if that put the node there; arguments that are arrays are left out."""
-    site = node.attributes.get("site")
-    activation = None if site is None else found.get(site.as_string())
-    if activation is None:
-        return None
-    plain = {key: value for key, value in activation.arguments.items() if isinstance(value, float | str)}
-    return ActivationSpec.of(activation.name, **plain)
-
-
-def _contrib(node: ir.Node) -> ActivationSpec | None:
-    """Return the spec of an activation that is an operator of onnxruntime's own, if a node is that."""
-    if node.domain != _MICROSOFT:
-        return None
-    if node.op_type != "QuickGelu":
-        return _CONTRIB.get(node.op_type)
-    given = node.attributes.get("alpha")
-    alpha = _QUICK if given is None else round(given.as_float(), 6)  # float32 as text has no more digits
-    return _CONTRIB["QuickGelu"] if alpha == _QUICK else ActivationSpec.of("swish", beta=alpha)
+    return dict(Counter(spec for _, spec in recognise(model, registry)).most_common())
 
 
 def _port(kind: str, shape: tuple[int | str | None, ...]) -> str:

@@ -15,19 +15,15 @@ import onnx
 import onnx_ir as ir
 from torch import nn
 
-from lit_gelu.activations import ActivationSpec, ActivationSpecError
+from lit_gelu.activations import ActivationSpec
 from lit_gelu.display import Displayed
-from lit_gelu.errors import shown
-from lit_gelu.export.errors import ExportError, ModelFileError
+from lit_gelu.errors import ExportError, ModelFileError, SpecError, shown
 from lit_gelu.export.options import ExportOptions
 from lit_gelu.files import is_file, parse_json, synchronise, write_atomically
 from lit_gelu.leftovers import forget, make_temporary_folder
 from lit_gelu.surgery.sites import without_wrappers
 
-FORMAT_VERSION = 1
 PREFIX = "lit_gelu."
-_ALWAYS = ("approximate", "lowering", "target", "dtype", "policy")  # options that the first release recorded already
-_SIZES = "names of sizes by input and axis"
 _VERSIONS = ("lit-gelu", "torch", "onnx", "onnxscript")
 
 
@@ -98,105 +94,85 @@ class FileMetadata(ExportOptions):
 
     def to_properties(self) -> dict[str, str]:
         """Return the metadata as ONNX stores it: text by key, which begins with ``lit_gelu.``."""
-        plain = {**vars(self), "sites": [vars(site) for site in self.sites], "format": FORMAT_VERSION}
-        if not self.rows_depend:  # releases before this entry refuse what they do not know
-            del plain["rows_depend"]
+        plain = {**vars(self), "sites": [vars(site) for site in self.sites]}
         return {
             PREFIX + key: value if isinstance(value, str) else json.dumps(value, sort_keys=True)
             for key, value in plain.items()
         }
 
 
-_ENTRIES = frozenset(entry.name for entry in fields(FileMetadata))
-_OF_SITES = frozenset(entry.name for entry in fields(SiteRecord))
-
-
-def read_metadata(properties: Mapping[str, str], file: str) -> FileMetadata:
-    """Return what a file says of itself; `ModelFileError` if lit-gelu did not write it, or an entry is damaged."""
-    found = {key.removeprefix(PREFIX): value for key, value in properties.items() if key.startswith(PREFIX)}
-    if found.pop("format", str(FORMAT_VERSION)) != str(FORMAT_VERSION):
-        raise ModelFileError(f"{file} was written by another release of lit-gelu. Export it again with this one.")
-    try:
-        # Entries of later releases are passed over: one that changes what the others mean has another format.
-        values: dict[str, Any] = {
-            **{key: value for key, value in found.items() if key in _ENTRIES},
-            **{key: found[key] for key in _ALWAYS},
-            "opset": _read(found["opset"], "opset", _is_count, "a number"),
-            "versions": _read(found["versions"], "versions", _are_texts_by_name, "texts by name"),
-            "keep_fp32": tuple(_read(found.get("keep_fp32", "[]"), "keep_fp32", _are_texts, "a list of texts")),
-            "notes": tuple(_read(found.get("notes", "[]"), "notes", _are_texts, "a list of texts")),
-            "labels": tuple(_read(found.get("labels", "[]"), "labels", _are_texts, "a list of texts")),
-            "rows_depend": _read(found.get("rows_depend", "false"), "rows_depend", _is_truth, "true or false"),
-            "softmax": _read(found.get("softmax", "false"), "softmax", _is_truth, "true or false"),
-            "dynamic_shapes": {
-                name: {int(axis): size for axis, size in sizes.items()}
-                for name, sizes in _read(
-                    found.get("dynamic_shapes", "{}"), "dynamic_shapes", _are_sizes, _SIZES
-                ).items()
-            },
-            "parity": _read(found.get("parity", "{}"), "parity", _is_mapping, "values by name"),
-        }
-        rows = _read(found["sites"], "sites", _are_mappings, "a list of sites")
-        return FileMetadata(**{**values, "sites": tuple(_site(row) for row in rows)})
-    except (KeyError, TypeError, ValueError) as error:
-        reason = f" ({error})" if isinstance(error, ModelFileError) else ""
-        raise ModelFileError(
-            f"{file} does not carry lit-gelu's metadata (lit_gelu.*){reason}, so it is not known how its activations "
-            "were lowered. Write it with lit_gelu.export.export_onnx."
-        ) from error
-
-
-def _read(text: str, key: str, accepts: Callable[[Any], bool], kind: str) -> Any:
-    """Return what an entry holds, JSON of one kind."""
-    try:
-        value = parse_json(text)
-    except ValueError as error:
-        raise ModelFileError(f"{PREFIX}{key} is no JSON") from error
-    if not accepts(value):
-        raise ModelFileError(f"{PREFIX}{key} holds {shown(value)}, and should hold {kind}")
-    return value
-
-
-def _site(row: dict[str, Any]) -> SiteRecord:
-    """Return one site; its spec names a registered activation, or one that cannot be built again."""
-    row = {key: value for key, value in row.items() if key in _OF_SITES}
-    texts = [value for key, value in row.items() if key not in {"operators", "calls"}]
-    if not (_are_texts(texts) and _are_texts(row["operators"]) and _is_count(row["calls"])):
-        raise ModelFileError(f"{PREFIX}sites holds {shown(row)}")
-    try:
-        ActivationSpec.parse(row["spec"])
-    except ActivationSpecError as error:
-        raise ModelFileError(f"{PREFIX}sites names no activation at {shown(row['site'])}: {error}") from error
-    return SiteRecord(**{**row, "operators": tuple(row["operators"])})
-
-
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
-
-
-def _is_truth(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_mapping(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
-def _are_mappings(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_is_mapping, value))
+    return type(value) is int and 0 <= value < 2**31
 
 
 def _are_texts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
+def _are_texts_by_name(value: Any) -> bool:
+    return isinstance(value, dict) and _are_texts(list(value.values()))
+
+
 def _are_sizes(value: Any) -> bool:
+    """Return whether a value has names of sizes by input and axis."""
     axes = list(value.values()) if isinstance(value, dict) else [value]
     return all(_are_texts_by_name(names) and all(re.fullmatch("[0-9]{1,2}", axis) for axis in names) for names in axes)
 
 
-def _are_texts_by_name(value: Any) -> bool:
-    return isinstance(value, dict) and _are_texts(list(value.values()))
+def _are_sites(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(site, dict)
+        and site.keys() == {entry.name for entry in fields(SiteRecord)}
+        and _are_texts(site["operators"])
+        and _is_count(site["calls"])
+        and all(isinstance(site[key], str) for key in site.keys() - {"operators", "calls"})
+        for site in value
+    )
+
+
+# What each entry that is no plain text must hold, as JSON.
+_ACCEPTS: Mapping[str, Callable[[Any], bool]] = {
+    "opset": _is_count,
+    "versions": _are_texts_by_name,
+    "keep_fp32": _are_texts,
+    "notes": _are_texts,
+    "labels": _are_texts,
+    "rows_depend": lambda value: isinstance(value, bool),
+    "softmax": lambda value: isinstance(value, bool),
+    "dynamic_shapes": _are_sizes,
+    "parity": lambda value: isinstance(value, dict),
+    "sites": _are_sites,
+}
+
+
+def read_metadata(properties: Mapping[str, str], file: str) -> FileMetadata:
+    """Return what a file says of itself; `ModelFileError` if this release did not write it, or an entry is damaged."""
+    entries = {key.removeprefix(PREFIX): text for key, text in properties.items() if key.startswith(PREFIX)}
+    names = {entry.name for entry in fields(FileMetadata)}
+    if missing := names - entries.keys():
+        raise ModelFileError(
+            f"{file} does not carry lit-gelu's metadata (lit_gelu.{min(missing)} is missing), so it is not known how "
+            "its activations were lowered. Write it with lit_gelu.export.export_onnx."
+        )
+    values: dict[str, Any] = {name: entries[name] for name in names}
+    for name, accepts in _ACCEPTS.items():
+        try:
+            values[name] = parse_json(values[name])
+        except ValueError as error:
+            raise ModelFileError(f"{file} is damaged: {PREFIX}{name} is no JSON. Copy or export it again.") from error
+        if not accepts(values[name]):
+            raise ModelFileError(
+                f"{file} is damaged: {PREFIX}{name} holds {shown(values[name])}. Copy or export it again."
+            )
+    try:
+        for site in values["sites"]:
+            ActivationSpec.parse(site["spec"])
+    except SpecError as error:
+        raise ModelFileError(f"{file} is damaged: {PREFIX}sites names no activation. {error}") from error
+    lists = {name: tuple(values[name]) for name in ("keep_fp32", "notes", "labels")}
+    sizes = {name: {int(axis): size for axis, size in axes.items()} for name, axes in values["dynamic_shapes"].items()}
+    sites = tuple(SiteRecord(**{**site, "operators": tuple(site["operators"])}) for site in values["sites"])
+    return FileMetadata(**{**values, **lists, "dynamic_shapes": sizes, "sites": sites})
 
 
 def versions() -> dict[str, str]:
@@ -264,12 +240,12 @@ def _save_with_data(model: ir.Model, target: Path, temporary: Path, data: Path) 
     """Write a model's file and the weights beside it: in a folder that goes with the next write if this is killed."""
     folder = make_temporary_folder(target)
     try:
-        made = folder / target.name
-        ir.save(model, made, external_data=data.name)
-        _check(made, str(target))
+        written = folder / target.name
+        ir.save(model, written, external_data=data.name)
+        _check(written, str(target))
         synchronise(folder / data.name)
         (folder / data.name).rename(data)
-        made.replace(temporary)
+        written.replace(temporary)
     finally:
         forget(folder)
 

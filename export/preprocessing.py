@@ -6,19 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lit_gelu.errors import ArgumentError, ModelInputError
 from lit_gelu.export.copying import evaluation_copy
-from lit_gelu.export.errors import ExportOptionError, ModelInputError
 from lit_gelu.export.inputs import Call, plain_tensor, sample_of, take_apart
 from lit_gelu.export.metadata import class_path
 
 RAW_DTYPE = torch.uint8
 _ROWS = 256  # raw test inputs at once
-
-# Where classes stood that files name which were written before they were moved.
-_MOVED = {
-    "lit_gelu.data.cifar10.": "lit_gelu.data.cifar.cifar10.",
-    "lit_gelu.data.cifar100.": "lit_gelu.data.cifar.cifar100.",
-}
 
 
 def raw_call(model: nn.Module, preprocessing: nn.Module, input_sample: Any = None) -> Call:
@@ -26,7 +20,7 @@ def raw_call(model: nn.Module, preprocessing: nn.Module, input_sample: Any = Non
     # By default the module's own sample with the preprocessing's example_input_array as its first tensor, or random
     # pixels of that tensor's shape.
     if not isinstance(preprocessing, nn.Module):
-        raise ExportOptionError(
+        raise ArgumentError(
             f"preprocessing={type(preprocessing).__name__} is not accepted. Give a torch.nn.Module that turns raw "
             "pixels (uint8) into what the module takes, such as MNISTData().preprocessing()."
         )
@@ -114,8 +108,6 @@ def raw_data_of(data: Any) -> tuple[Any, list[str]]:
 def other_preprocessing(recorded: str, preprocessing: nn.Module) -> list[str]:
     """Say so if the file has preprocessing of another class than the one that it is compared with."""
     given = describe(preprocessing)
-    for old, new in _MOVED.items():
-        recorded = recorded.replace(old, new)
     return [] if given == recorded else [f"the preprocessing is {recorded} in the file and {given} here."]
 
 

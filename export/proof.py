@@ -10,7 +10,7 @@ from typing import Any
 
 import onnx
 
-from lit_gelu.export.errors import ExportOptionError
+from lit_gelu.errors import ArgumentError
 from lit_gelu.export.metadata import PREFIX, read_metadata
 from lit_gelu.export.parity import ParityReport
 from lit_gelu.export.runtime.model_file import parsed_file, read_model_file
@@ -39,7 +39,7 @@ def write_proof(
         Where each format's report is.
 
     Raises:
-        ExportOptionError: If a format does not exist.
+        ArgumentError: If a format does not exist.
         ModelFileError: If the file is missing or damaged, or `lit_gelu.export.export_onnx` did not write it.
         UnwritablePathError: If a file cannot be written.
 
@@ -54,7 +54,7 @@ def write_proof(
     """
     unknown = [name for name in formats if name not in SUFFIXES]
     if unknown:
-        raise ExportOptionError(f"Unknown format {unknown[0]!r} of a report. Accepted: {', '.join(SUFFIXES)}.")
+        raise ArgumentError(f"Unknown format {unknown[0]!r} of a report. Accepted: {', '.join(SUFFIXES)}.")
     path = Path(path)
     _own_properties(path)
     report = replace(report, path=path.name)

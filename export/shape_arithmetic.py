@@ -20,34 +20,38 @@ Size = int | str | None  # a number; a name or an expression; not known
 def fold_shape_arithmetic(model: ir.Model, may_be_empty: Collection[str] = ()) -> None:
     """Write targets of Reshape and Expand that follow from shapes as constants, and drop what nobody reads then."""
     # A size that may be 0, as that of a batch, is never copied beside a -1: nothing follows from 0 values.
-    known: dict[tuple[int, ...], ir.Value] = {}
+    constants: dict[tuple[int, ...], ir.Value] = {}
     for node in filter(_is_standard, model.graph):
         y = node.outputs[0]
-        if not y.is_graph_output() and (same := _same(model.graph, node, known)):
+        if not y.is_graph_output() and (same := _same(model.graph, node, constants)):
             convenience.replace_all_uses_with(y, same)
         elif node.op_type in {"Reshape", "Expand"} and (target := _target(node, may_be_empty)):
-            node.replace_input_with(1, _constant(model.graph, target, known))
+            node.replace_input_with(1, _constant(model.graph, target, constants))
             node.attributes.pop("allowzero", None)
     common_passes.RemoveUnusedNodesPass()(model)
 
 
-def reshape_target(given: Sequence[Size], wanted: Sequence[Size], may_be_empty: Collection[str] = ()) -> list[int]:
+def reshape_target(
+    old_shape: Sequence[Size], new_shape: Sequence[Size], may_be_empty: Collection[str] = ()
+) -> list[int]:
     """Return a constant target for a Reshape between two shapes; nothing where sizes have to be computed."""
-    unknown = [place for place, size in enumerate(wanted) if not isinstance(size, int)]
-    copied = {place for place in unknown if wanted[place] is not None and wanted[place] in given[place : place + 1]}
+    unknown = [place for place, size in enumerate(new_shape) if not isinstance(size, int)]
+    copied = {
+        place for place in unknown if new_shape[place] is not None and new_shape[place] in old_shape[place : place + 1]
+    }
     if len(unknown) == 1:
         copied = set()  # -1 does
     left = set(unknown) - copied
-    beside = {name for place in copied for name in re.findall(r"\w+", str(wanted[place]))}
-    if 0 in wanted or len(left) > 1 or (left and beside & set(may_be_empty)):
+    beside = {name for place in copied for name in re.findall(r"\w+", str(new_shape[place]))}
+    if 0 in new_shape or len(left) > 1 or (left and beside & set(may_be_empty)):
         return []
-    return [size if isinstance(size, int) else -1 if place in left else 0 for place, size in enumerate(wanted)]
+    return [size if isinstance(size, int) else -1 if place in left else 0 for place, size in enumerate(new_shape)]
 
 
-def expand_target(given: Sequence[Size], wanted: Sequence[Size]) -> list[int]:
+def expand_target(old_shape: Sequence[Size], new_shape: Sequence[Size]) -> list[int]:
     """Return a constant target for an Expand between two shapes; nothing where sizes have to be computed."""
-    before = [1] * (len(wanted) - len(given)) + list(given)
-    sizes = [1 if old == new is not None else new for old, new in zip(before, wanted, strict=True)]
+    before = [1] * (len(new_shape) - len(old_shape)) + list(old_shape)
+    sizes = [1 if old == new is not None else new for old, new in zip(before, new_shape, strict=True)]
     return _numbers(sizes)
 
 
@@ -85,28 +89,30 @@ def _numbers(sizes: Sequence[Size]) -> list[int]:
     return numbers if len(numbers) == len(sizes) else []
 
 
-def _wanted(node: ir.Node) -> list[Size]:
+def _new_shape(node: ir.Node) -> list[Size]:
     """Return the shape that a Reshape or Expand makes: the one that is noted, and what its target tells beside it."""
-    noted, told = _sizes_of(node.outputs[0]), sizes_in(node.inputs[1])
-    if len(noted) != len(told):
-        return noted
-    told = [size if isinstance(size, str) or (isinstance(size, int) and size > 0) else None for size in told]
-    return [new if old is None else old for old, new in zip(noted, told, strict=True)]
+    inferred, vector_sizes = _sizes_of(node.outputs[0]), sizes_in(node.inputs[1])
+    if len(inferred) != len(vector_sizes):
+        return inferred
+    vector_sizes = [
+        size if isinstance(size, str) or (isinstance(size, int) and size > 0) else None for size in vector_sizes
+    ]
+    return [new if old is None else old for old, new in zip(inferred, vector_sizes, strict=True)]
 
 
-def _same(graph: ir.Graph, node: ir.Node, known: dict[tuple[int, ...], ir.Value]) -> ir.Value | None:
+def _same(graph: ir.Graph, node: ir.Node, constants: dict[tuple[int, ...], ir.Value]) -> ir.Value | None:
     """Return what a node's output is without it: numbers, a Reshape's own input, a key that is transposed directly."""
     if node.op_type in {"Shape", "Slice", "Concat"} and (numbers := _numbers(sizes_in(node.outputs[0]))):
-        return _constant(graph, numbers, known)
+        return _constant(graph, numbers, constants)
     if node.op_type != "Reshape":
         return None
-    wanted = _wanted(node)
-    if wanted and None not in wanted and wanted == _sizes_of(node.inputs[0]):
+    new_shape = _new_shape(node)
+    if new_shape and None not in new_shape and new_shape == _sizes_of(node.inputs[0]):
         return node.inputs[0]
-    return _transposed(node, wanted)
+    return _transposed(node, new_shape)
 
 
-def _transposed(node: ir.Node, wanted: Sequence[Size]) -> ir.Value | None:
+def _transposed(node: ir.Node, new_shape: Sequence[Size]) -> ir.Value | None:
     """Return the transpose of the last two sizes that is written as Reshape to three sizes, Transpose, Reshape."""
     # torch's attention transposes keys so, whatever their rank.
     transpose = _made_by(node.inputs[0], "Transpose")
@@ -116,12 +122,12 @@ def _transposed(node: ir.Node, wanted: Sequence[Size]) -> ir.Value | None:
         return None
     sizes = _sizes_of(first.inputs[0])
     swapped = [*sizes[:-2], *sizes[:-3:-1]]
-    if None in sizes or _wanted(first)[1:] != sizes[-2:] or wanted != swapped:
+    if None in sizes or _new_shape(first)[1:] != sizes[-2:] or new_shape != swapped:
         return None
     places = list(range(len(sizes)))
     transpose.replace_input_with(0, first.inputs[0])
     transpose.attributes["perm"] = ir.AttrInt64s("perm", [*places[:-2], *places[:-3:-1]])
-    transpose.outputs[0].shape = ir.Shape(wanted)
+    transpose.outputs[0].shape = ir.Shape(new_shape)
     return transpose.outputs[0]
 
 
@@ -139,18 +145,22 @@ def _is_standard(node: ir.Node) -> bool:
 def _target(node: ir.Node, may_be_empty: Collection[str]) -> list[int]:
     """Return the constant target of a Reshape or Expand that computes its own; nothing if there is none."""
     # So for one that copies a size beside a -1, which torch writes for GroupNorm: of an empty batch nothing follows.
-    given, wanted = _sizes_of(node.inputs[0]), _wanted(node)
+    old_shape, new_shape = _sizes_of(node.inputs[0]), _new_shape(node)
     target = node.inputs[1]
     is_constant = target is not None and convenience.get_const_tensor(target) is not None
-    if target is None or not wanted or (is_constant and not {0, -1}.issubset(sizes_in(target))):
+    if target is None or not new_shape or (is_constant and not {0, -1}.issubset(sizes_in(target))):
         return []
-    return expand_target(given, wanted) if node.op_type == "Expand" else reshape_target(given, wanted, may_be_empty)
+    return (
+        expand_target(old_shape, new_shape)
+        if node.op_type == "Expand"
+        else reshape_target(old_shape, new_shape, may_be_empty)
+    )
 
 
-def _constant(graph: ir.Graph, numbers: Sequence[int], known: dict[tuple[int, ...], ir.Value]) -> ir.Value:
+def _constant(graph: ir.Graph, numbers: Sequence[int], constants: dict[tuple[int, ...], ir.Value]) -> ir.Value:
     """Return the initializer with these numbers."""
-    key, name = tuple(numbers), f"lit_gelu.sizes_{len(known)}"
-    if key not in known:
-        known[key] = ir.val(name, const_value=ir.tensor(key, dtype=ir.DataType.INT64, name=name))
-        graph.register_initializer(known[key])
-    return known[key]
+    key, name = tuple(numbers), f"lit_gelu.sizes_{len(constants)}"
+    if key not in constants:
+        constants[key] = ir.val(name, const_value=ir.tensor(key, dtype=ir.DataType.INT64, name=name))
+        graph.register_initializer(constants[key])
+    return constants[key]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Callable, Iterable
 from typing import ClassVar
 
 import pytest
@@ -10,7 +12,7 @@ import torch
 from activation_oracles import ActivationCase, points_about_extrema, sample_points, worst_ratios
 from torch import Tensor
 
-from lit_gelu.activations import functional
+from lit_gelu.activations import functional, registry
 from lit_gelu.activations.errors import ActivationArgumentError
 
 EPSILONS = {torch.float64: 4.0, torch.float32: 8.0}
@@ -29,112 +31,129 @@ def rank(x: Tensor) -> Tensor:
 
 
 class ActivationContract:
-    """Subclasses name their ``cases``."""
+    """Subclasses name their ``cases``; an item holds a property of all of them."""
 
     cases: ClassVar[tuple[ActivationCase, ...]] = ()
 
-    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        if "case" in metafunc.fixturenames:
-            metafunc.parametrize("case", metafunc.cls.cases, ids=str)
-        if "first_case" in metafunc.fixturenames:  # what costs seconds: for the others of a family `full` is enough
-            first, *others = metafunc.cls.cases
-            marked = [pytest.param(case, marks=pytest.mark.full) for case in others]
-            metafunc.parametrize("first_case", [first, *marked], ids=str)
+    def _check_bound(
+        self, points: Callable[[ActivationCase, torch.dtype], Tensor], dtypes: Iterable[torch.dtype]
+    ) -> None:
+        for case, dtype in itertools.product(self.cases, dtypes):
+            worst = worst_ratios(case, points(case, dtype), EPSILONS[dtype])
+            assert all(ratio <= 1 for ratio, _ in worst), (str(case), dtype, worst)
 
-    @pytest.mark.parametrize("dtype", EPSILONS, ids=str)
-    def test_error_is_within_the_bound(self, case: ActivationCase, dtype: torch.dtype) -> None:
-        worst = worst_ratios(case, sample_points(case, dtype, 150), EPSILONS[dtype])
-        assert all(ratio <= 1 for ratio, _ in worst), worst
+    def test_error_is_within_the_bound(self) -> None:
+        self._check_bound(lambda case, dtype: sample_points(case, dtype, 150), EPSILONS)
 
     @pytest.mark.full
-    @pytest.mark.parametrize("dtype", EPSILONS, ids=str)
-    def test_error_is_within_the_bound_densely(self, case: ActivationCase, dtype: torch.dtype) -> None:
-        worst = worst_ratios(case, sample_points(case, dtype, 5000, seed=1), EPSILONS[dtype])
-        assert all(ratio <= 1 for ratio, _ in worst), worst
+    def test_error_is_within_the_bound_densely(self) -> None:
+        self._check_bound(lambda case, dtype: sample_points(case, dtype, 5000, seed=1), EPSILONS)
 
     @pytest.mark.parametrize("count", [40, pytest.param(3000, marks=pytest.mark.full)])
-    def test_error_is_within_the_bound_about_extrema(self, case: ActivationCase, count: int) -> None:
-        worst = worst_ratios(case, points_about_extrema(case, count), EPSILONS[torch.float64])
-        assert all(ratio <= 1 for ratio, _ in worst), worst
+    def test_error_is_within_the_bound_about_extrema(self, count: int) -> None:
+        self._check_bound(lambda case, _: points_about_extrema(case, count), [torch.float64])
 
-    @pytest.mark.parametrize("dtype", EPSILONS, ids=str)
-    def test_the_bound_holds_at_any_tensor_length(self, case: ActivationCase, dtype: torch.dtype) -> None:
-        x = sample_points(case, dtype, 10, seed=2)
-        for size in (1, 7):
-            results = [torch.cat([case.compute(part, order) for part in x.split(size)]) for order in range(3)]
-            worst = worst_ratios(case, x, EPSILONS[dtype], results)
-            assert all(ratio <= 1 for ratio, _ in worst), (size, worst)
-        results = [case.compute(x.repeat(1000 // len(x) + 1), order)[-len(x) :] for order in range(3)]
-        assert all(ratio <= 1 for ratio, _ in worst_ratios(case, x, EPSILONS[dtype], results))
+    def test_the_bound_holds_at_any_tensor_length(self) -> None:
+        for case, dtype in itertools.product(self.cases, EPSILONS):
+            x = sample_points(case, dtype, 10, seed=2)
+            split = [[torch.cat([case.compute(p, k) for p in x.split(size)]) for k in range(3)] for size in (1, 7)]
+            tail = [case.compute(x.repeat(1000 // len(x) + 1), k)[-len(x) :] for k in range(3)]
+            for results in (*split, tail):
+                worst = worst_ratios(case, x, EPSILONS[dtype], results)
+                assert all(ratio <= 1 for ratio, _ in worst), (str(case), dtype, worst)
 
-    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-    def test_every_16_bit_number_is_rounded_once(self, case: ActivationCase, dtype: torch.dtype) -> None:
-        x = every_half(dtype)
-        x = x[~x.isnan()]
-        for order in range(3):
-            found, wanted = case.compute(x, order), case.compute(x.double(), order).to(dtype)
-            apart = (rank(found) - rank(wanted)).abs()
-            assert found.dtype == dtype
-            assert int(apart.max()) <= 1, (order, x[apart.argmax()])
+    def test_every_16_bit_number_is_rounded_once(self) -> None:
+        for case, dtype, order in itertools.product(self.cases, (torch.bfloat16, torch.float16), range(3)):
+            x = every_half(dtype)
+            x = x[~x.isnan()]
+            y, exact = case.compute(x, order), case.compute(x.double(), order).to(dtype)
+            apart = (rank(y) - rank(exact)).abs()
+            assert y.dtype == dtype
+            assert int(apart.max()) <= 1, (str(case), order, x[apart.argmax()])
 
-    @pytest.mark.parametrize("dtype", FLOATING, ids=str)
-    def test_infinities_and_nan(self, case: ActivationCase, dtype: torch.dtype) -> None:
-        for length in (1, 40):
+    def test_infinities_and_nan(self) -> None:
+        for case, dtype, length in itertools.product(self.cases, FLOATING, (1, 40)):
             x = torch.tensor([-math.inf, math.inf, math.nan], dtype=dtype).repeat(length)
             for order, limits in enumerate(case.limits):
-                found = case.compute(x, order)
-                wanted = torch.tensor([*limits, math.nan], dtype=dtype).repeat(length)
-                torch.testing.assert_close(found, wanted, equal_nan=True, msg=lambda text: f"order {order}: {text}")  # noqa: B023
+                exact = torch.tensor([*limits, math.nan], dtype=dtype).repeat(length)
+                torch.testing.assert_close(
+                    case.compute(x, order),
+                    exact,
+                    equal_nan=True,
+                    msg=lambda text: f"{case}, order {order}: {text}",  # noqa: B023
+                )
 
-    def test_autograd_gives_the_closed_forms(self, case: ActivationCase) -> None:
-        x = torch.cat([sample_points(case, torch.float64, 50, seed=3), torch.tensor([-math.inf, math.inf])])
-        x = x.double().requires_grad_()
-        value = case.compute(x, 0)
-        (first,) = torch.autograd.grad(value.sum(), x, create_graph=True)
-        _assert_close(first, case.compute(x, 1), x)
-        if first.requires_grad:  # a piecewise linear function's does not depend on x
-            (second,) = torch.autograd.grad(first.sum(), x)
-            _assert_close(second, case.compute(x, 2), x)
+    def test_autograd_gives_the_closed_forms(self) -> None:
+        for case in self.cases:
+            x = torch.cat([sample_points(case, torch.float64, 50, seed=3), torch.tensor([-math.inf, math.inf])])
+            x = x.double().requires_grad_()
+            (first,) = torch.autograd.grad(case.compute(x, 0).sum(), x, create_graph=True)
+            _assert_close(first, case.compute(x, 1), x)
+            if first.requires_grad:  # a piecewise linear function's does not depend on x
+                (second,) = torch.autograd.grad(first.sum(), x)
+                _assert_close(second, case.compute(x, 2), x)
 
     # torch's own rules for forward mode are scripted when the first of them is needed.
     @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:FutureWarning")
-    def test_forward_mode_gives_the_closed_forms(self, case: ActivationCase) -> None:
-        x = torch.cat([sample_points(case, torch.float64, 50, seed=4), torch.tensor([-math.inf, math.inf])]).double()
-        for order in (0, 1):
-            _, tangent = torch.func.jvp(lambda t, k=order: case.compute(t, k), (x,), (torch.ones_like(x),))
+    def test_forward_mode_gives_the_closed_forms(self) -> None:
+        for case, order in itertools.product(self.cases, (0, 1)):
+            x = torch.cat([
+                sample_points(case, torch.float64, 50, seed=4),
+                torch.tensor([-math.inf, math.inf]),
+            ]).double()
+            _, tangent = torch.func.jvp(lambda t, c=case, k=order: c.compute(t, k), (x,), (torch.ones_like(x),))
             _assert_close(tangent, case.compute(x, order + 1), x)
 
-    def test_vmap_equals_the_batch(self, case: ActivationCase) -> None:
+    def test_vmap_equals_the_batch(self) -> None:
         x = torch.linspace(-9, 9, 60, dtype=torch.float64).reshape(5, 12)
-        for order in range(3):
-            mapped = torch.func.vmap(lambda row, k=order: case.compute(row, k))(x)
+        for case, order in itertools.product(self.cases, range(3)):
+            mapped = torch.func.vmap(lambda row, c=case, k=order: c.compute(row, k))(x)
             torch.testing.assert_close(mapped, case.compute(x, order))
 
-    def test_compiles_without_a_graph_break(self, first_case: ActivationCase) -> None:
-        def all_orders(x: Tensor) -> list[Tensor]:
-            return [first_case.compute(x, order) for order in range(3)]
-
-        torch.compiler.reset()
+    @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.full)], ids=["first", "every"])
+    def test_compiles_without_a_graph_break(self, every: bool) -> None:
         x = torch.linspace(-9, 9, 64)
-        for found, wanted in zip(
-            torch.compile(all_orders, backend="aot_eager", fullgraph=True)(x), all_orders(x), strict=True
-        ):
-            torch.testing.assert_close(found, wanted)
+        for case in self.cases if every else self.cases[:1]:
 
-    def test_refuses_what_is_not_floating(self, case: ActivationCase) -> None:
-        for order in (0, 1):
-            with pytest.raises(ActivationArgumentError, match=r"int64.*float32.*x\.to\(torch\.float32\)"):
-                case.compute(torch.arange(3), order)
-            with pytest.raises(ActivationArgumentError, match="x is a float"):
-                case.compute(1.0, order)  # type: ignore[arg-type]
+            def all_orders(x: Tensor, case: ActivationCase = case) -> list[Tensor]:
+                return [case.compute(x, order) for order in range(3)]
 
-    def test_refuses_other_orders(self, case: ActivationCase) -> None:
-        for order in (-1, 3):
-            with pytest.raises(ActivationArgumentError, match=f"{case.name}_derivative: order={order} .*Use 1 or 2"):
-                case.compute(torch.zeros(2), order)
+            torch.compiler.reset()
+            compiled = torch.compile(all_orders, backend="aot_eager", fullgraph=True)(x)
+            for y, exact in zip(compiled, all_orders(x), strict=True):
+                torch.testing.assert_close(y, exact)
 
-    def test_is_exported(self, case: ActivationCase) -> None:
-        assert {case.name, f"{case.name}_derivative"} <= set(functional.__all__)
+    def test_refuses_what_is_not_floating_and_other_orders(self) -> None:
+        for case in self.cases:
+            calls = [
+                (torch.arange(3), 0),
+                (torch.arange(3), 1),
+                (1.0, 0),
+                (1.0, 1),
+                (torch.zeros(2), -1),
+                (torch.zeros(2), 3),
+            ]
+            for x, order in calls:
+                with pytest.raises(ActivationArgumentError):
+                    case.compute(x, order)  # type: ignore[arg-type]
+
+    def test_is_exported(self) -> None:
+        for case in self.cases:
+            assert {case.name, f"{case.name}_derivative"} <= set(functional.__all__)
+
+    def test_the_joint_form_has_16_bits_and_the_tails(self) -> None:
+        """Rounded once it is the exact f and f' of every 16-bit number, to one unit and to 1e-36."""
+        for case in self.cases:
+            joint = registry.entry(case.name).joint
+            if joint is None or case.parameters.get("threshold"):
+                continue
+            for dtype in (torch.bfloat16, torch.float16):
+                x = every_half(dtype)
+                x = x[~x.isnan()]
+                for order, y in enumerate(joint(x.float(), **case.parameters)[:2]):
+                    exact = case.compute(x.double(), order).to(dtype)
+                    away = (rank(y.to(dtype)) - rank(exact)).abs() > 1
+                    assert ((y.double() - exact.double()).abs()[away] < 1e-36).all(), (str(case), order, x[away])
 
 
 def _assert_close(found: Tensor, wanted: Tensor, x: Tensor) -> None:

@@ -11,7 +11,7 @@ from torch import nn
 
 import lit_gelu
 from lit_gelu import activations, surgery
-from lit_gelu.choose.intervals import PairedDifference
+from lit_gelu.choose.statistics import PairedDifference
 from lit_gelu.curvature import SpectralDensity, TraceEstimate
 from lit_gelu.display import LONGEST_REPR, MOST_ROWS, Displayed, HtmlTable, ShownFigures, readable, short
 from lit_gelu.export.parity.report.parity_report import ParityReport

@@ -21,17 +21,14 @@ EXTRAS = PROJECT["optional-dependencies"]
 FOR_DEVELOPERS = {"bench", "browser", "dev", "release", "site"}  # what users have no use for
 DISTRIBUTIONS = {  # by the name that is imported
     "matplotlib": "matplotlib",
-    "ray": "ray",
-    "shtab": "shtab",
     "sklearn": "scikit-learn",
     "soundfile": "soundfile",
     "tensorboard": "tensorboard",
 }
 # Modules that are imported only after `need`: their signatures or their base classes are the library's types.
 WHOLE_MODULES = {
-    "lit_gelu/cli/curvature/drawing.py",
+    "lit_gelu/cli/curvature_figure.py",
     "lit_gelu/notebook_figure.py",
-    "lit_gelu/choose/pictures.py",
 }
 SOURCES = [path for folder in ("lit_gelu", "callbacks", "export") for path in sorted((ROOT / folder).rglob("*.py"))]
 
@@ -73,7 +70,7 @@ def test_a_library_that_is_there_is_returned():
 
 def test_every_call_names_an_extra_that_brings_the_library(trees):
     calls = [(path, *call) for path, tree in trees.items() for call in calls_of_need(tree)]
-    assert {library for _, library, _ in calls} >= {"matplotlib", "ray", "shtab", "sklearn", "soundfile"}
+    assert {library for _, library, _ in calls} >= {"matplotlib", "shtab", "sklearn", "soundfile"}
     wrong = [call for call in calls if call[1] and DISTRIBUTIONS[call[1]] not in brought_by(call[2])]
     assert wrong == []
 
@@ -99,14 +96,13 @@ def test_what_pip_installs_without_an_extra_is_in_none_of_them():
 def test_all_brings_every_extra_for_users_and_dev_all_that_tests_need():
     for_users = set(EXTRAS) - FOR_DEVELOPERS - {"all"}
     assert brought_by("all") == set().union(*map(brought_by, for_users))
-    assert brought_by("dev") >= brought_by("all") - brought_by("ray")
+    assert brought_by("dev") >= brought_by("all")
 
 
 @pytest.mark.parametrize(
     ("library", "extra", "line"),
     [
         ("matplotlib", "plots", "activations plot gelu -o gelu.png"),
-        ("matplotlib", "plots", "paper figures --only 1"),
         ("matplotlib", "plots", "curvature last.ckpt --data DigitsData --figure all.png"),
         ("matplotlib", "demo", "demo"),
         ("sklearn", "demo", "demo"),

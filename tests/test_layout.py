@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from child_processes import run_python
-from paper_records import run_record
 
 import lit_gelu
 
@@ -27,14 +26,12 @@ parts = [name for name in sys.modules if name.startswith("lit_gelu.")]
 from lit_gelu.cli.main import main
 codes = [main(["--help"]), main(["--version"]), main(["nothing"])]
 done("help and an unknown command")
-dotted = [lit_gelu.activations.modules.Swish.__name__, lit_gelu.activations.depth.propagate.__name__]
+dotted = [lit_gelu.activations.modules.Swish.__name__]
 import lit_gelu.activations.integrations
 done("integrations")
 for line in ("gelu --json", "list relu", "show gelu", "compare gelu silu"):
     codes.append(main(["activations", *line.split()]))
 done("lit-gelu activations")
-codes += [main(["paper", "table"]), main(["paper", "figures", "--only", "2"])]
-done("lit-gelu paper table and figures")
 from importlib.util import find_spec
 bare = [name for name in ("callbacks", "export") if find_spec(name)]
 tasks = [lit_gelu.tasks.__name__, "tasks" in dir(lit_gelu)]
@@ -48,15 +45,6 @@ TRAINING = {"lightning", "onnx", "onnxscript", "onnxruntime", "torchvision", "sk
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("layout")
-    results = folder / "runs/paper/quick"
-    results.mkdir(parents=True)
-    curves = {key: [0.3, 0.1] for key in ("train_loss", "val_loss", "val_error", "test_error")}
-    records = [
-        run_record(arm=arm, setting={"keep": keep}, curves=curves, preset="quick")
-        for arm in ("gelu", "relu", "elu")
-        for keep in (1.0, 0.5)
-    ]
-    (results / "runs.jsonl").write_text("".join(f"{record.to_json()}\n" for record in records))
     run_python(STEPS, cwd=folder)
     return json.loads((folder / "steps.json").read_text())
 
@@ -68,7 +56,6 @@ def found(tmp_path_factory):
         ("help and an unknown command", {"torch"} | TRAINING | {"matplotlib", "rich", "jsonargparse"}),
         ("integrations", LIBRARIES),
         ("lit-gelu activations", TRAINING | {"matplotlib"}),
-        ("lit-gelu paper table and figures", TRAINING),
     ],
 )
 def test_what_is_not_loaded(found, step, absent):
@@ -76,8 +63,7 @@ def test_what_is_not_loaded(found, step, absent):
 
 
 def test_the_commands_did_their_work(found):
-    assert found["codes"] == [0, 0, 2, 0, 0, 0, 0, 0, 0]
-    assert "matplotlib" in found["loaded"]["lit-gelu paper table and figures"]
+    assert found["codes"] == [0, 0, 2, 0, 0, 0, 0]
     assert "torch" in found["loaded"]["integrations"]
 
 

@@ -2,13 +2,12 @@
 
 import onnx_ir as ir
 
-from lit_gelu.export.copying import evaluation_copy
+from lit_gelu.export.copying import evaluation_copy, trial_run
 from lit_gelu.export.inputs import FlatModule, batch_sizes, take_apart
 from lit_gelu.export.lowering.lowering_table import mark
 from lit_gelu.export.lowering.replace import lower
 from lit_gelu.export.options import ExportOptions
-from lit_gelu.export.torch_export import trace
-from lit_gelu.export.trial import trial_run
+from lit_gelu.export.trace import trace
 
 
 class TracedGraph:

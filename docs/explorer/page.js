@@ -4,7 +4,6 @@ import { element, list, slider } from "./controls.js";
 import { Curves, readManifest } from "./curves.js";
 import { showFunctions } from "./functions_view.js";
 import { showSignals } from "./signals_view.js";
-import { showDepth } from "./depth_view.js";
 import { tabulate } from "./quadrature.js";
 import { defaults, NUMBERS, readState, writeState } from "./state.js";
 import { Plot } from "./plot.js";
@@ -46,7 +45,6 @@ async function round(now) {
   drawnBelow = "";
   for (const each of Object.values(sides)) each.table = await tableOf(each.curves, each.values);
   await showSignals(plots, sides, now);
-  showDepth(plots, sides, now);
   drawnBelow = wantedBelow;
 }
 
@@ -135,10 +133,6 @@ function parameters(side) {
   place.replaceChildren(formula, ...boxes, ...(boxes.length ? [reset] : []), ...source);
 }
 
-function ownRule() {
-  byId("own-rule").hidden = state.rule !== "own";
-}
-
 function build() {
   card("a");
   card("b");
@@ -150,27 +144,10 @@ function build() {
     numberSlider("mean", "Mean"),
     numberSlider("std", "Standard deviation", { logarithmic: true }),
   );
-  const rules = [
-    ["gain", "keep the signal in the first layer (forward gain)"],
-    ["edge", "edge of chaos: keep signal and gradient there"],
-    ["own", "own numbers"],
-  ];
-  const rule = list({ label: "Weights", name: "rule", options: rules }, state.rule, (key) => {
-    state.rule = key;
-    ownRule();
-    changed();
-  });
-  SETTERS.rule = (key) => {
-    rule.set(key);
-    ownRule();
-  };
-  const own = element("div", { id: "own-rule" }, numberSlider("weight", "σw²"), numberSlider("bias", "σb²"));
-  byId("depth-controls").append(numberSlider("layers", "Layers", { digits: 0 }), rule.box, own);
 }
 
 function show() {
   for (const [key, set] of Object.entries(SETTERS)) set(state[key]);
-  ownRule();
 }
 
 function exchange() {
@@ -222,12 +199,8 @@ function makePlots() {
   plots.first = new Plot(byId("plot-first"), { title: "f′(x)", ...over });
   plots.second = new Plot(byId("plot-second"), { title: "f″(x)", ...over });
   plots.density = new Plot(byId("plot-density"), { title: "Densities of x, A and B", label: "value" });
-  const log = { label: "layer", logarithmic: true };
-  plots.variance = new Plot(byId("plot-variance"), { title: "Variance of pre-activations", ...log });
-  plots.gradient = new Plot(byId("plot-gradient"), { title: "Mean squared gradient, over the last layer's", ...log });
   plots.readout = byId("readout").tBodies[0];
   plots.gains = byId("gains").tBodies[0];
-  plots.summary = byId("depth-summary");
 }
 
 async function start() {

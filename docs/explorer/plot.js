@@ -21,21 +21,6 @@ export function ticks(low, high, many) {
   return Array.from({ length: last - first + 1 }, (_, i) => Number(((first + i) * step).toPrecision(12)));
 }
 
-/** Powers of ten within an interval of logarithms; round numbers where it is narrower than two of them. */
-function logarithmicTicks(low, high) {
-  if (high - low < 2) {
-    const round = ticks(10 ** low, 10 ** high, 4).filter((number) => number > 0);
-    return round.map((number) => [Math.log10(number), shown(number)]);
-  }
-  return ticks(low, high, 5).filter(Number.isInteger).map((power) => [power, `10${raised(power)}`]);
-}
-
-const SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹";
-
-function raised(power) {
-  return String(power).replace("-", "⁻").replace(/\d/g, (digit) => SUPERSCRIPTS[digit]);
-}
-
 export function shown(number) {
   if (!Number.isFinite(number)) return "–";
   const size = Math.abs(number);
@@ -46,12 +31,12 @@ export function shown(number) {
 export class Plot {
   /**
    * @param {HTMLElement} figure
-   * @param {object} about title (shown), label of the horizontal axis, logarithmic, and moved(x), which gets the place
+   * @param {object} about title (shown), label of the horizontal axis, and moved(x), which gets the place
    *   of a pointer
    */
-  constructor(figure, { title, label, logarithmic = false, moved = null }) {
+  constructor(figure, { title, label, moved = null }) {
     this.figure = figure;
-    this.about = { title, label, logarithmic };
+    this.about = { title, label };
     this.caption = document.createElement("figcaption");
     this.caption.textContent = title;
     this.svg = svg("svg", { role: "img", height: HEIGHT });
@@ -117,7 +102,7 @@ export class Plot {
       grid.append(svg("path", { class: tick === 0 ? "zero" : "grid", d: `M${x(tick)} ${MARGIN.top}V${bottom}` }));
       grid.append(svg("text", { x: x(tick), y: bottom + 15, "text-anchor": "middle" }, shown(tick)));
     }
-    const marks = this.about.logarithmic ? logarithmicTicks(y0, y1) : ticks(y0, y1, 5).map((tick) => [tick, shown(tick)]);
+    const marks = ticks(y0, y1, 5).map((tick) => [tick, shown(tick)]);
     for (const [at, text] of marks) {
       const zero = at === 0 ? "zero" : "grid";
       grid.append(svg("path", { class: zero, d: `M${MARGIN.left} ${y(at)}H${MARGIN.left + inner.width}` }));

@@ -5,11 +5,7 @@ export const NUMBERS = {
   x: { initial: 1, low: -16, high: 16 },
   mean: { initial: 0, low: -4, high: 4 },
   std: { initial: 1, low: 0.1, high: 4 },
-  layers: { initial: 40, low: 1, high: 100 },
-  weight: { initial: 2, low: 0.1, high: 6 },
-  bias: { initial: 0, low: 0, high: 1 },
 };
-export const RULES = ["gain", "edge", "own"];
 const INITIAL = { a: "swish", b: "gelu" };
 
 export function defaults(entry) {
@@ -34,8 +30,6 @@ export function readState(hash, manifest) {
     state[side] = { entry, values: Object.fromEntries(values) };
   }
   for (const [key, about] of Object.entries(NUMBERS)) state[key] = bounded(given.get(key), about, about.initial);
-  state.layers = Math.round(state.layers);
-  state.rule = RULES.includes(given.get("rule")) ? given.get("rule") : RULES[0];
   return state;
 }
 
@@ -50,7 +44,6 @@ export function writeState(state) {
     }
   }
   for (const [key, { initial }] of Object.entries(NUMBERS)) if (state[key] !== initial) written.set(key, state[key]);
-  if (state.rule !== RULES[0]) written.set("rule", state.rule);
   return `#${written}`;
 }
 

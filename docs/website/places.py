@@ -59,7 +59,7 @@ def place(path: PurePosixPath, start: bool) -> PurePosixPath:
 
 def pages(root: Path = ROOT) -> list[PurePosixPath]:
     """Return the Markdown pages of the repository that belong on the site, from its root."""
-    folders = (root, root / "docs", root / "docs" / "guides", root / "examples" / "web")
+    folders = (root, root / "docs", root / "docs" / "guides", root / "examples" / "web", root / "examples" / "paper")
     found = [path for folder in folders for path in sorted(folder.glob("*.md"))]
     return [PurePosixPath(path.relative_to(root).as_posix()) for path in found]
 

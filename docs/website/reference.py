@@ -31,7 +31,7 @@ class Room:
 
 
 ROOMS = (
-    Room("lit_gelu.activations", ("depth", "information")),
+    Room("lit_gelu.activations"),
     Room("lit_gelu.activations.functional"),
     Room("lit_gelu.activations.modules"),
     Room("lit_gelu.surgery"),
@@ -43,18 +43,6 @@ ROOMS = (
     Room("lit_gelu.replicas"),
     Room("lit_gelu.choose"),
     Room("lit_gelu.export"),
-    Room(
-        "lit_gelu.paper",
-        (
-            "protocol.experiments",
-            "protocol.published",
-            "records.run_record",
-            "results.selection",
-            "results.medians",
-            "results.rows",
-            "figures",
-        ),
-    ),
     Room("lit_gelu.report"),
     Room("lit_gelu.errors"),
 )

@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
-from lit_gelu.export.errors import ExportOptionError
+from lit_gelu.errors import ArgumentError
 
 TARGETS = ("portable", "ort-cpu", "ort-cuda", "tensorrt")
 POLICIES = ("strict", "fast")
@@ -115,14 +115,6 @@ MISSING: tuple[Missing, ...] = (
 )
 
 
-# Of float64, measured with onnxruntime 1.31 at opsets 18 to 22; of Gelu, the exact one.
-_NOT_IN_FLOAT64_ON_CPU = frozenset({
-    "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "AveragePool", "Conv", "Cosh", "Elu", "Erf", "Gelu",
-    "GlobalAveragePool", "HardSigmoid", "HardSwish", "InstanceNormalization", "LeakyRelu", "Mish", "PRelu", "Selu",
-    "Sinh", "Softplus", "Softsign", "Tan", "ThresholdedRelu",
-})  # fmt: skip
-
-
 def has_kernel(runtime: str, operator: str, dtype: str, opset: int) -> bool:
     """Return whether a runtime has a kernel for a standard operator, as far as is known."""
     return not any(
@@ -173,12 +165,6 @@ def schema_of(operator: str, opset: int) -> onnx.defs.OpSchema | None:
         return None
 
 
-def first_opset(operator: str) -> int | None:
-    """Return the opset that a standard operator came with; ``None`` if the installed onnx knows none of that name."""
-    known = range(1, onnx.defs.onnx_opset_version() + 1)
-    return next((opset for opset in known if schema_of(operator, opset) is not None), None)
-
-
 @cache
 def accepted_types(operator: str, index: int, opset: int, *, output: bool = False) -> frozenset[ir.DataType]:
     """Return which of the three floating-point types an input or output of a standard operator may have."""
@@ -207,7 +193,7 @@ def checked_opset(opset: object, runtime: str) -> int | None:
             if isinstance(opset, int) and opset in range(accepted.stop, NEWEST_OPSET + 1)
             else ""
         )
-        raise ExportOptionError(
+        raise ArgumentError(
             f"opset={opset!r} is not accepted with target={runtime!r}.{reason} Accepted: {accepted.start} to "
             f"{accepted[-1]}, or None for the smallest from {DEFAULT_OPSET} on that fits."
         )
@@ -231,7 +217,7 @@ def solve(graph: ir.Graph, target: Target, available: Callable[[int], bool], *, 
     if valid:
         return valid[0]
     remedy = "Leave opset out: the smallest that fits is then taken." if opset else "Use dtype='fp32' or 'fp16'."
-    raise ExportOptionError(
+    raise ArgumentError(
         f"opset={candidates[0]} does not hold this model in {target.dtype} (target={target.runtime!r}): "
         f"{'; '.join(invalid_nodes(nodes, candidates[0])[:3])}. {remedy}"
     )
@@ -239,10 +225,10 @@ def solve(graph: ir.Graph, target: Target, available: Callable[[int], bool], *, 
 
 def invalid_nodes(nodes: Sequence[ir.Node], opset: int) -> list[str]:
     """Say which nodes are not valid at an opset."""
-    found = {}
+    problems = {}
     for node in nodes:
         if schema_of(node.op_type, opset) is None:
-            found[node.op_type] = f"{node.op_type} does not exist there"
+            problems[node.op_type] = f"{node.op_type} does not exist there"
             continue
         for i, value in enumerate(node.inputs):
             if (
@@ -250,14 +236,14 @@ def invalid_nodes(nodes: Sequence[ir.Node], opset: int) -> list[str]:
                 and value.dtype in _FLOATS
                 and value.dtype not in accepted_types(node.op_type, i, opset)
             ):
-                found[node.op_type] = f"{node.op_type} does not take {value.dtype.name.lower()} there"
-    return list(found.values())
+                problems[node.op_type] = f"{node.op_type} does not take {value.dtype.name.lower()} there"
+    return list(problems.values())
 
 
 def off_target(nodes: Sequence[ir.Node], runtime: str, opset: int) -> list[str]:
     """Say which nodes of a finished graph a runtime has no kernel for, and what happens instead."""
     names = {kind: name for name, kind in DTYPES.items()}
-    found = {}
+    problems = {}
     for node in nodes:
         kinds = {names[value.dtype] for value in node.inputs if value is not None and value.dtype in names}
         for row in MISSING:
@@ -268,26 +254,8 @@ def off_target(nodes: Sequence[ir.Node], runtime: str, opset: int) -> list[str]:
                 and opset >= row.since
                 and node.domain in {"", "ai.onnx"}
             ):
-                found[node.op_type] = f"{node.op_type} at opset {opset} on {runtime}: {row.why}"
-    return list(found.values())
-
-
-def without_float64(nodes: Sequence[ir.Node]) -> list[str]:
-    """Return which operators compute in float64 and have no kernel for it in onnxruntime's CPU provider."""
-    return sorted({
-        node.op_type
-        for node in nodes
-        if node.op_type in _NOT_IN_FLOAT64_ON_CPU
-        and node.domain in {"", "ai.onnx"}
-        and any(value is not None and value.dtype == ir.DataType.DOUBLE for value in node.inputs)
-        and not _is_tanh(node)
-    })
-
-
-def _is_tanh(node: ir.Node) -> bool:
-    """Return whether a node is a Gelu in its tanh form, which onnxruntime takes apart into what it has."""
-    form = node.attributes.get("approximate")
-    return node.op_type == "Gelu" and form is not None and form.as_string() != "none"
+                problems[node.op_type] = f"{node.op_type} at opset {opset} on {runtime}: {row.why}"
+    return list(problems.values())
 
 
 def raise_opset(model: ir.Model, opset: int) -> None:
@@ -301,7 +269,7 @@ def raise_opset(model: ir.Model, opset: int) -> None:
         if node.domain == "" and node.op_type == "GroupNormalization"
     ]
     if changed and old < 21 <= opset:
-        raise ExportOptionError(
+        raise ArgumentError(
             f"this model needs opset {opset}, and its GroupNormalization means something else there. Use opset={old} "
             "with dtype='fp32' or 'fp16'."
         )

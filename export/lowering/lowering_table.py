@@ -29,7 +29,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import onnx_ir as ir
 import torch
 from torch import Tensor, nn
 
@@ -102,7 +101,7 @@ class BoundActivation:
 
     name: str
     row: str
-    recipes: OnnxRecipes | ir.Function
+    recipes: OnnxRecipes
     arguments: Mapping[str, Argument | str] = field(default_factory=dict)
 
     @property

@@ -15,7 +15,7 @@ last place of ``max(1, |y|)`` on the CPU, and what the row's notes say elsewhere
 `FP32_ERROR` in units of ``max(1, |y|)``.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -125,12 +125,6 @@ def with_bias(recipes: OnnxRecipes, choice: Choice, target: Target) -> Choice | 
     biased = None if recipes.biased is None else Choice(recipes.biased, "contrib")
     plain = choice.recipe == recipes.native and not choice.in_fp32 and any(_fits(line, target) for line in _BIASED)
     return biased if biased is not None and plain and is_available(biased, target, DEFAULT_OPSET) else None
-
-
-def cuda_kernels(names: Sequence[str], dtype: str) -> int:
-    """Return how many kernels onnxruntime's CUDA provider makes of operators."""
-    fused = set(names) == {"Sigmoid", "Mul"} and (dtype != "bf16" or len(names) == 2)  # to QuickGelu
-    return 1 if fused else sum(3 if name == "Mish" else 1 for name in names)  # Mish: Softplus, Tanh and Mul
 
 
 def is_available(choice: Choice, target: Target, opset: int) -> bool:

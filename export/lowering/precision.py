@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from lit_gelu.export.errors import ExportOptionError
+from lit_gelu.errors import ArgumentError
 from lit_gelu.export.inputs import SCOPE
-from lit_gelu.export.lowering.integer_values import computed_from_integers
 from lit_gelu.export.lowering.kernels import DTYPES, NEWEST_OPSET, OLDEST_OPSET, accepted_types, has_kernel, schema_of
 from lit_gelu.export.lowering.spellings import calling_module
 
@@ -35,6 +34,13 @@ _FINITE = {
     ir.DataType.FLOAT16: float(np.finfo(np.float16).max),
     ir.DataType.BFLOAT16: (2 - 2**-7) * 2.0**127,
 }
+
+# Those whose numbers are not all exact in 16 bits; of truth values and bytes they are.
+_INTEGERS = {
+    ir.DataType.INT16, ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT16, ir.DataType.UINT32, ir.DataType.UINT64
+}  # fmt: skip
+# What torch.amp's autocast computes in 16 bits whatever it is given.
+_PRODUCTS = {"Attention", "Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN"}
 
 
 @dataclass
@@ -66,7 +72,7 @@ def convert(
     if dtype == "fp32":
         return
     narrow = DTYPES[dtype]
-    exact = computed_from_integers(model.graph, _FINITE[narrow]) if strict else set()
+    exact = _computed_from_integers(model.graph, _FINITE[narrow]) if strict else set()
     kept = STRICT_KEEP if strict else OVERFLOWING.get(dtype, ())
     state = _Conversion(narrow, runtime, (*keep_fp32, *kept), exact)
     _separate_types(model)
@@ -79,7 +85,7 @@ def convert(
     _convert_initializers(model.graph, outputs, state)
     unused = [entry for entry in keep_fp32 if entry not in state.used]
     if unused:
-        raise ExportOptionError(
+        raise ArgumentError(
             f"keep_fp32={list(keep_fp32)!r}: {', '.join(map(repr, unused))} fits no operator, node or module of this "
             "model. Accepted: names of ONNX operators ('Softmax'), and shell-style patterns over the names of nodes "
             "and modules ('head.*')."
@@ -97,7 +103,7 @@ def _separate_types(model: ir.Model) -> None:
 def _convert_graph(graph: ir.Graph, state: _Conversion) -> None:
     """Convert the nodes of a graph and of the graphs within it."""
     for node in list(graph):
-        wanted = _dtype_of(node, state)
+        computed = _dtype_of(node, state)
         for attribute in node.attributes.values():
             if attribute.type == ir.AttributeType.GRAPH:
                 inner = attribute.as_graph()
@@ -107,11 +113,11 @@ def _convert_graph(graph: ir.Graph, state: _Conversion) -> None:
                 _convert_graph(inner, state)
                 _convert_outputs(inner, state.dtype, state)
                 _convert_initializers(inner, state.dtype, state)
-        _convert_inputs(node, wanted, state)
-        _convert_attributes(node, wanted)
+        _convert_inputs(node, computed, state)
+        _convert_attributes(node, computed)
         for i, value in enumerate(node.outputs):
-            if value.dtype == _FLOAT and wanted in _accepted(node, i, output=True):
-                value.dtype, value.const_value = wanted, None
+            if value.dtype == _FLOAT and computed in _accepted(node, i, output=True):
+                value.dtype, value.const_value = computed, None
 
 
 def _dtype_of(node: ir.Node, state: _Conversion) -> ir.DataType:
@@ -144,13 +150,13 @@ def _accepted(node: ir.Node, index: int, *, output: bool = False) -> frozenset[i
     return accepted_types(node.op_type, index, NEWEST_OPSET, output=output)
 
 
-def _convert_inputs(node: ir.Node, wanted: ir.DataType, state: _Conversion) -> None:
+def _convert_inputs(node: ir.Node, computed: ir.DataType, state: _Conversion) -> None:
     """Give a node its inputs in the dtype that it computes in; constants are converted later, by all their readers."""
     for i, value in enumerate(node.inputs):
-        if value is None or value.dtype not in {_FLOAT, state.dtype} or value.dtype == wanted:
+        if value is None or value.dtype not in {_FLOAT, state.dtype} or value.dtype == computed:
             continue
-        if wanted in _accepted(node, i) and not _is_weight(value):
-            node.replace_input_with(i, _cast(value, wanted, node, state))
+        if computed in _accepted(node, i) and not _is_weight(value):
+            node.replace_input_with(i, _cast(value, computed, node, state))
 
 
 def _cast(value: ir.Value, dtype: ir.DataType, reader: ir.Node, state: _Conversion) -> ir.Value:
@@ -169,24 +175,24 @@ def _cast(value: ir.Value, dtype: ir.DataType, reader: ir.Node, state: _Conversi
     return state.casts[key]
 
 
-def _convert_attributes(node: ir.Node, wanted: ir.DataType) -> None:
+def _convert_attributes(node: ir.Node, computed: ir.DataType) -> None:
     """Convert what a node's attributes say of dtypes: ``Cast`` to float32, and constants."""
-    if wanted == _FLOAT:
+    if computed == _FLOAT:
         return
     if node.op_type == "Cast" and node.attributes["to"].as_int() == _FLOAT:
-        node.attributes["to"] = ir.AttrInt64("to", wanted)
+        node.attributes["to"] = ir.AttrInt64("to", computed)
     for name, attribute in list(node.attributes.items()):
         if attribute.type == ir.AttributeType.TENSOR and attribute.as_tensor().dtype == _FLOAT:
-            node.attributes[name] = ir.AttrTensor(name, ir.tensor(_rounded(attribute.as_tensor().numpy(), wanted)))
+            node.attributes[name] = ir.AttrTensor(name, ir.tensor(_rounded(attribute.as_tensor().numpy(), computed)))
 
 
-def _convert_outputs(graph: ir.Graph, wanted: ir.DataType, state: _Conversion) -> None:
+def _convert_outputs(graph: ir.Graph, computed: ir.DataType, state: _Conversion) -> None:
     """Give a graph its outputs in a dtype, under the names that they have."""
     for value in list(graph.outputs):
         rounded_itself = _is_weight(value) and all(_reads_narrow(use.node, use.idx, state) for use in value.uses())
-        if value.dtype in {_FLOAT, state.dtype} and value.dtype != wanted and not rounded_itself:
-            node = ir.node("Cast", [value], attributes={"to": int(wanted)})
-            node.outputs[0].dtype, node.outputs[0].shape = wanted, value.shape
+        if value.dtype in {_FLOAT, state.dtype} and value.dtype != computed and not rounded_itself:
+            node = ir.node("Cast", [value], attributes={"to": int(computed)})
+            node.outputs[0].dtype, node.outputs[0].shape = computed, value.shape
             graph.append(node)
             _take_output(graph, value, node.outputs[0])
 
@@ -243,3 +249,39 @@ def _owner(node: ir.Node) -> ir.Graph:
     if not isinstance(node.graph, ir.Graph):
         raise TypeError(f"{node.op_type} is in no graph")
     return node.graph
+
+
+def _computed_from_integers(graph: ir.Graph, largest: float) -> set[ir.Node]:
+    """Return the nodes between integers and the first product, or the first value of another origin."""
+    # Sines of time steps and the like: 16 bits would round them before any layer does. The conversion itself is one of
+    # the nodes where anything but a product reads it. Constants beyond ``largest``, such as an attention mask's -1e9,
+    # become that number when they are converted: what float32 computes with them would become infinite, and stays out.
+    following: set[ir.Node] = set()
+    for node in graph:
+        floats = [value for value in node.inputs if value is not None and value.dtype == _FLOAT]
+        follow = [value for value in floats if value.producer() in following]
+        others = [value for value in floats if value.producer() not in following]
+        if _converts(node) or (
+            follow
+            and node.domain in {"", "ai.onnx"}
+            and node.op_type not in _PRODUCTS
+            and all(_is_constant_within(value, largest) for value in others)
+            and not any(attribute.type == ir.AttributeType.GRAPH for attribute in node.attributes.values())
+        ):
+            following.add(node)
+    read = {node for node in following if any(use.node in following for use in node.outputs[0].uses())}
+    return {node for node in following if node in read or not _converts(node)}
+
+
+def _converts(node: ir.Node) -> bool:
+    """Return whether a node turns integers to float32."""
+    if node.op_type != "Cast" or node.inputs[0] is None:
+        return False
+    return node.attributes["to"].as_int() == _FLOAT and node.inputs[0].dtype in _INTEGERS
+
+
+def _is_constant_within(value: ir.Value, largest: float) -> bool:
+    if value.const_value is None:
+        return False
+    array = np.abs(value.const_value.numpy())
+    return not np.any(np.isfinite(array) & (array > largest))

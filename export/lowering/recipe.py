@@ -1,11 +1,6 @@
-"""Reads recipes (text, as `lit_gelu.activations.onnx_recipes` has it) and onnxscript functions, and builds their nodes.
-
-``registry.register("my_gate", onnx=...)`` takes either. Without it torch decomposes the activation, as it does anything
-else.
-"""
+"""Reads recipes, as `lit_gelu.activations.onnx_recipes` and ``register(..., onnx=...)`` have them, and builds nodes."""
 
 import ast
-import difflib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -16,7 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from lit_gelu.activations.onnx_recipes import OnnxCases, OnnxRecipes
-from lit_gelu.export.errors import ExportOptionError
+from lit_gelu.errors import ArgumentError
 
 CONTRIB_DOMAIN = "com.microsoft"
 CONSTANTS: Mapping[str, float] = {
@@ -36,18 +31,18 @@ Argument = float | np.ndarray
 @cache
 def operators(recipe: str) -> tuple[str, ...]:
     """Return the operators of a recipe in the order of the nodes, ``domain::Name`` for those that are not standard."""
-    found: list[str] = []
+    results: list[str] = []
 
     def visit(node: ast.expr) -> None:
         if isinstance(node, ast.Call):
             for argument in node.args:
                 visit(argument)
             domain, name = _operator(node.func)
-            found.append(f"{domain}::{name}" if domain else name)
+            results.append(f"{domain}::{name}" if domain else name)
 
     for statement in _statements(recipe):
         visit(statement.value)
-    return tuple(found)
+    return tuple(results)
 
 
 def names_in(recipe: str) -> set[str]:
@@ -155,12 +150,12 @@ def _operator(function: ast.expr) -> tuple[str, str]:
     raise TypeError(f"no operator: {ast.unparse(function)}")
 
 
-def user_row(name: str, onnx: Any, arguments: Mapping[str, Any]) -> OnnxRecipes | ir.Function | None:
+def user_row(name: str, onnx: Any, arguments: Mapping[str, Any]) -> OnnxRecipes | None:
     """Return what a registration's ``onnx=`` says for these arguments; ``None`` if they are no case of it."""
     if isinstance(onnx, OnnxCases):
         case = onnx.case(arguments)
         if case is not None and case not in onnx.recipes:
-            raise ExportOptionError(
+            raise ArgumentError(
                 f"{name!r} was registered with recipes for {', '.join(map(repr, onnx.recipes))}, and its case is "
                 f"{case!r}. Return one of these, or None, which leaves it to torch's exporter."
             )
@@ -168,87 +163,63 @@ def user_row(name: str, onnx: Any, arguments: Mapping[str, Any]) -> OnnxRecipes 
     if onnx is None:
         return None
     recipes = OnnxRecipes(native=onnx) if isinstance(onnx, str) else onnx
-    if isinstance(recipes, OnnxRecipes):
-        _require_readable(name, recipes, arguments)
-        return recipes
-    if not hasattr(onnx, "to_function_proto"):
-        raise ExportOptionError(
-            f"{name!r} was registered with onnx={onnx!r}. Accepted: an onnxscript function (@onnxscript.script()) of "
-            "one tensor, a recipe as text, such as 'Mul(x, Sigmoid(x))', OnnxRecipes or OnnxCases."
+    if not isinstance(recipes, OnnxRecipes) or (recipes.native is None and recipes.primitives is None):
+        raise ArgumentError(
+            f"{name!r} was registered with onnx={onnx!r}. Accepted: a recipe as text, such as 'Mul(x, Sigmoid(x))', "
+            "OnnxRecipes with native= or primitives=, or OnnxCases of them."
         )
-    function: ir.Function = ir.from_proto(onnx.to_function_proto())
-    unknown = [attribute for attribute in function.attributes if attribute not in arguments]
-    if len(function.inputs) != 1 or len(function.outputs) != 1 or unknown:
-        raise ExportOptionError(
-            f"the onnxscript function of {name!r} takes {len(function.inputs)} tensors and gives "
-            f"{len(function.outputs)}"
-            + (f", and the activation has no argument {', '.join(map(repr, unknown))}" if unknown else "")
-            + ". Accepted: one tensor in, one out, and attributes named as the activation's arguments."
-        )
-    return function
-
-
-def _require_readable(name: str, recipes: OnnxRecipes, arguments: Mapping[str, Any]) -> None:
-    """Refuse recipes that cannot be built, also those that another one would be taken for."""
     for recipe in (*recipes.texts, *(spelling.formula for spelling in recipes.spellings)):
-        problem = _problem(recipe, arguments)
-        if problem:
-            raise ExportOptionError(
-                f"the recipe that {name!r} was registered with cannot be read: {recipe!r} ({problem}). Accepted: "
-                "operators within each other, such as 'Mul(x, Sigmoid(x))'; see docs/lowering.md."
-            )
-        _require_operators(name, recipe)
-    if recipes.native is None and recipes.primitives is None:
-        raise ExportOptionError(
-            f"{name!r} was registered without a recipe in standard operators. Give OnnxRecipes(native=...) or "
-            "OnnxRecipes(primitives=...)."
-        )
+        _require_readable(name, recipe, arguments)
+    return recipes
 
 
-def _require_operators(name: str, recipe: str) -> None:
-    """Refuse an operator that ONNX does not have."""
-    for operator in operators(recipe):
-        if "::" in operator or onnx.defs.has(operator):
-            continue
-        known = {schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain}
-        near = difflib.get_close_matches(operator, sorted(known), n=1)
-        meant = f" Did you mean {near[0]}?" if near else ""
-        raise ExportOptionError(
-            f"the recipe that {name!r} was registered with, {recipe!r}, has the operator {operator}, and ONNX has "
-            f"none of that name.{meant} Accepted: standard operators, and onnxruntime's own as microsoft.Name."
-        )
-
-
-def _problem(recipe: str, arguments: Mapping[str, Any]) -> str:
-    """Return why a recipe cannot be built; nothing if it can."""
-    given = {"bias": ir.Value(name="bias"), **arguments}
-    builder = RecipeBuilder(ir.Value(name="x"), given, lambda _, hint: ir.Value(name=hint))
+def _require_readable(name: str, recipe: str, arguments: Mapping[str, Any]) -> None:
+    """Refuse a recipe that cannot be built."""
+    values = {"bias": ir.Value(name="bias"), **arguments}
+    builder = RecipeBuilder(ir.Value(name="x"), values, lambda _, hint: ir.Value(name=hint))
     try:
         builder.build(recipe)
+        unknown = [operator for operator in operators(recipe) if "::" not in operator and not onnx.defs.has(operator)]
+        problem = f"ONNX has no operator {unknown[0]}" if unknown else "" if builder.nodes else "it has no operator"
     except KeyError as error:
-        return f"the activation has no argument {error}"
+        problem = f"the activation has no argument {error}"
     except (SyntaxError, TypeError, ValueError) as error:
-        return str(error)
-    return "" if builder.nodes else "it has no operator"
-
-
-def inlined(
-    function: ir.Function, x: ir.Value, arguments: Mapping[str, Argument | str]
-) -> tuple[list[ir.Node], ir.Value]:
-    """Return the nodes of an onnxscript function for one input in order, and the value that it returns."""
-    values: dict[ir.Value | None, ir.Value | None] = {None: None, function.inputs[0]: x}
-    nodes = []
-    for node in function:
-        attributes = [_bound(attribute, arguments) for attribute in node.attributes.values()]
-        copy = ir.Node(
-            node.domain, node.op_type, [values[v] for v in node.inputs], attributes, num_outputs=len(node.outputs)
+        problem = str(error)
+    if problem:
+        raise ArgumentError(
+            f"the recipe that {name!r} was registered with cannot be read: {recipe!r} ({problem}). Accepted: operators "
+            "within each other, such as 'Mul(x, Sigmoid(x))', onnxruntime's own as microsoft.Name."
         )
-        values.update(zip(node.outputs, copy.outputs, strict=True))
-        nodes.append(copy)
-    result = values[function.outputs[0]]
-    if result is None:
-        raise ValueError("an onnxscript function returns nothing")
-    return nodes, result
+
+
+class Constants:
+    """Initializers of a graph for constants; equal ones are shared."""
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self.graph = graph
+        self._values: dict[tuple[bytes, str, tuple[int, ...]], ir.Value] = {}
+
+    def value(self, array: np.ndarray, hint: str) -> ir.Value:
+        """Return the initializer that holds an array; its name has the hint in it."""
+        key = (array.tobytes(), str(array.dtype), array.shape)
+        if key not in self._values:
+            name = f"lit_gelu.{hint}_{len(self._values)}"
+            while name in self.graph.initializers:
+                name += "_"
+            tensor = ir.tensor(array, name=name)
+            value = ir.Value(
+                name=name, const_value=tensor, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype)
+            )
+            self.graph.initializers[name] = self._values[key] = value
+        return self._values[key]
+
+    def floats(self, dtype: ir.DataType) -> Callable[[np.ndarray, str], ir.Value]:
+        """Return a function that makes initializers of a floating-point dtype."""
+        return lambda array, hint: self.value(array.astype(np.float32).astype(dtype.numpy()), hint)
+
+    def integers(self, *numbers: int) -> ir.Value:
+        """Return a vector of whole numbers."""
+        return self.value(np.array(numbers, np.int64), "integers")
 
 
 def infer_types(nodes: Sequence[ir.Node], dtype: ir.DataType, shape: ir.Shape | None, opset: int) -> None:
@@ -270,22 +241,10 @@ def infer_types(nodes: Sequence[ir.Node], dtype: ir.DataType, shape: ir.Shape | 
             proto.attribute.append(ir.serde.serialize_attribute(attribute))
         try:
             schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
-            found = onnx.shape_inference.infer_node_outputs(schema, proto, types, opset_imports=imports)
+            results = onnx.shape_inference.infer_node_outputs(schema, proto, types, opset_imports=imports)
         except (KeyError, onnx.defs.SchemaError, onnx.checker.ValidationError, onnx.shape_inference.InferenceError):
             continue  # not standard, or wrong, which the checker of the whole file says
         for output, name in zip(node.outputs, proto.output, strict=True):
-            if name in found:
-                output.type = ir.serde.deserialize_type_proto_for_type(found[name])
-                output.shape = ir.serde.deserialize_type_proto_for_shape(found[name])
-
-
-def _bound(attribute: ir.Attr, arguments: Mapping[str, Argument | str]) -> ir.Attr:
-    """Return an attribute with the activation's argument in the place of a reference to it."""
-    if not attribute.is_ref():
-        return attribute
-    value = arguments[str(attribute.ref_attr_name)]
-    if isinstance(value, str):
-        return ir.AttrString(attribute.name, value)
-    if attribute.type == ir.AttributeType.INT:
-        return ir.AttrInt64(attribute.name, int(np.asarray(value).item()))
-    return ir.AttrFloat32(attribute.name, float(np.asarray(value).item()))
+            if name in results:
+                output.type = ir.serde.deserialize_type_proto_for_type(results[name])
+                output.shape = ir.serde.deserialize_type_proto_for_shape(results[name])

@@ -1,8 +1,8 @@
 """Replaces activations in an exported graph by the recipes of the lowering table."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -12,30 +12,19 @@ from onnx_ir.passes import common as common_passes
 from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.onnx_recipes import LOWERINGS, OnnxRecipes
-from lit_gelu.export.errors import ExportOptionError
-from lit_gelu.export.lowering.bias_of_layers import hand_over_biases, keep_biases_apart
-from lit_gelu.export.lowering.folding import fold
-from lit_gelu.export.lowering.kernels import (
-    DTYPES,
-    Target,
-    accepted_range,
-    first_opset,
-    off_target,
-    raise_opset,
-    solve,
-    without_float64,
-)
-from lit_gelu.export.lowering.lowering_table import MARKER_DOMAIN, TABLE, BoundActivation
-from lit_gelu.export.lowering.policy import Choice, choose, cuda_kernels, is_available, preferred
+from lit_gelu.errors import ArgumentError
+from lit_gelu.export.lowering.kernels import DTYPES, Target, off_target, raise_opset, solve
+from lit_gelu.export.lowering.layers import fold, hand_over_biases, keep_biases_apart
+from lit_gelu.export.lowering.lowering_table import MARKER_DOMAIN, BoundActivation
+from lit_gelu.export.lowering.policy import Choice, choose, is_available, preferred
 from lit_gelu.export.lowering.precision import convert
-from lit_gelu.export.lowering.recipe import CONTRIB_DOMAIN, Argument, RecipeBuilder, infer_types, inlined, operators
+from lit_gelu.export.lowering.recipe import CONTRIB_DOMAIN, Argument, Constants, RecipeBuilder, infer_types
 from lit_gelu.export.lowering.spellings import mark_spellings, spec_text
 from lit_gelu.export.lowering.written_out import write_out
 from lit_gelu.export.metadata import SiteRecord
 from lit_gelu.export.options import ExportOptions
 
 CONTRIB_VERSION = 1
-_FUNCTION = Choice("", "registered", in_fp32=True)  # an onnxscript function: its constants are float32
 
 
 @dataclass(frozen=True)
@@ -62,7 +51,7 @@ def lower(
     if options.lowering != "auto":
         _require_applicable(found, options.lowering)
     target, before, strict = options.destination, dict(found), options.policy == "strict"
-    foldable = options.lowering == "auto" and any(getattr(a.recipes, "scaled", None) for a in found.values())
+    foldable = options.lowering == "auto" and any(a.recipes.scaled for a in found.values())
     folded = fold(model, found, exact=strict) if foldable else {}
     if target.dtype != "fp32":
         convert(
@@ -74,8 +63,8 @@ def lower(
             runtime=target.runtime,
         )
     traced = model.graph.opset_imports[""]
-    distinct = {id(activation.recipes): activation for activation in found.values()}
-    choices = [_wanted(activation, options) for activation in distinct.values()]
+    recipes = {id(activation.recipes): activation for activation in found.values()}
+    choices = [_first_choice(activation, options) for activation in recipes.values()]
     opset = solve(
         model.graph,
         target,
@@ -87,10 +76,10 @@ def lower(
         raise_opset(model, opset)
     if target.runtime == "ort-cuda" or target.dtype == "bf16":  # onnxruntime's CPU has these kernels
         write_out(model, target.runtime, opset)
-    by_recipes = {key: _choice(activation, options, opset) for key, activation in distinct.items()}
+    by_recipes = {key: _choice(activation, options, opset) for key, activation in recipes.items()}
     taken = {site: by_recipes[id(activation.recipes)] for site, activation in found.items()}
     if options.lowering == "auto" and target.runtime == "ort-cuda":
-        taken |= hand_over_biases(model, found, taken, target, nhwc=options.layout == "nhwc")
+        taken |= hand_over_biases(model, found, taken, target)
     if target.dtype == "fp16" and strict:
         keep_biases_apart(model, taken, target)
     calls = _replace_all(model, found, taken)
@@ -100,9 +89,9 @@ def lower(
             (specs or {}).get(site) or spec_text(activation, registry),
             activation.row,
             taken[site].lowering,
-            _operators(found[site], taken[site], target.dtype),
+            taken[site].operators,
             calls[site],
-            str(taken[site]) if taken[site].recipe else "",
+            str(taken[site]),
             folded.get(site, ""),
         )
         for site, activation in before.items()
@@ -111,7 +100,10 @@ def lower(
     imports.pop(MARKER_DOMAIN, None)
     if any(operator.startswith(CONTRIB_DOMAIN) for row in rows for operator in row.operators):
         imports[CONTRIB_DOMAIN] = CONTRIB_VERSION
-    return Lowered(rows, opset, tuple(_notes(model, target, opset, rows)))
+    notes = off_target(list(ir.traversal.RecursiveGraphIterator(model.graph)), target.runtime, opset)
+    if target.dtype == "bf16" and target.runtime in {"portable", "ort-cpu"}:
+        notes.append("onnxruntime's CPU provider has no bfloat16 kernels: this file runs on a GPU only.")
+    return Lowered(rows, opset, (*notes, *(f"{row.site}: {row.folded}" for row in rows if row.folded)))
 
 
 def _replace_all(
@@ -119,7 +111,7 @@ def _replace_all(
 ) -> Counter[str]:
     """Replace the markers, and count them by site."""
     calls: Counter[str] = Counter()
-    constants = _Constants(model.graph)
+    constants = Constants(model.graph)
     for node in list(ir.traversal.RecursiveGraphIterator(model.graph)):
         if node.domain == MARKER_DOMAIN:
             site = node.attributes["site"].as_string()
@@ -152,30 +144,18 @@ def _is_half(value: ir.Value | None) -> bool:
     return number is not None and number.size == 1 and number.numpy().item() == 0.5
 
 
-def _operators(activation: BoundActivation, choice: Choice, dtype: str) -> tuple[str, ...]:
-    """Return the operators of one call."""
-    if not isinstance(activation.recipes, ir.Function):
-        return choice.operators
-    inner = tuple(f"{n.domain}::{n.op_type}" if n.domain else n.op_type for n in activation.recipes)
-    return ("Cast", *inner, "Cast") if choice.in_fp32 and dtype != "fp32" else inner
-
-
-def _wanted(activation: BoundActivation, options: ExportOptions) -> Choice:
+def _first_choice(activation: BoundActivation, options: ExportOptions) -> Choice:
     """Return what an activation should become, whatever the opset."""
-    if isinstance(activation.recipes, ir.Function):
-        return _FUNCTION
     if options.lowering != "auto":
         return _named(activation.recipes, options)
     try:
         return preferred(activation.recipes, options.destination)
     except LookupError as error:
-        raise _nothing(activation.name, activation.recipes, options) from error
+        raise _nothing(activation.name, options) from error
 
 
 def _choice(activation: BoundActivation, options: ExportOptions, opset: int) -> Choice:
     """Return what an activation becomes at an opset."""
-    if isinstance(activation.recipes, ir.Function):
-        return _FUNCTION
     if options.lowering != "auto":
         named = _named(activation.recipes, options)
         if is_available(named, Target("ort-cpu", options.dtype), opset):  # it lacks nothing: only validity is asked for
@@ -183,41 +163,17 @@ def _choice(activation: BoundActivation, options: ExportOptions, opset: int) -> 
     try:
         return choose(activation.recipes, options.destination, opset)
     except LookupError as error:
-        raise _nothing(activation.name, activation.recipes, options) from error
+        raise _nothing(activation.name, options) from error
 
 
-def _nothing(name: str, recipes: OnnxRecipes, options: ExportOptions) -> ExportOptionError:
+def _nothing(name: str, options: ExportOptions) -> ArgumentError:
     """Return the error for an activation that the target cannot run."""
     at = "" if options.opset is None else f" at opset {options.opset}"
-    remedy = "Use target='ort-cpu' or 'ort-cuda' if it was registered with operators of onnxruntime's own."
-    newer = _newer_operators(recipes, options.target)
-    if options.opset is not None and _fits_some_opset(recipes, options):
-        remedy = "Leave opset out: one that fits is then taken."
-    elif newer:
-        opsets = accepted_range(options.target)
-        remedy = f"{', '.join(newer)}; files have {opsets[0]} to {opsets[-1]}. Register it with older operators."
-    elif options.target.startswith("ort-"):
-        remedy = f"Register it with operators that take {options.dtype} (docs/lowering.md), or use another dtype."
-    return ExportOptionError(
-        f"there are no operators for {name} in {options.dtype} with target={options.target!r}{at}. {remedy}"
+    return ArgumentError(
+        f"there are no operators for {name} in {options.dtype} with target={options.target!r}{at}. Leave opset out, "
+        "register it with operators that this target has in this dtype (docs/lowering.md), or use another target or "
+        "dtype."
     )
-
-
-def _fits_some_opset(recipes: OnnxRecipes, options: ExportOptions) -> bool:
-    """Return whether a file without a given opset could hold an activation."""
-    try:
-        preferred(recipes, options.destination)
-    except LookupError:
-        return False
-    return True
-
-
-def _newer_operators(recipes: OnnxRecipes, runtime: str) -> list[str]:
-    """Say which operators of an activation came with a later opset than the target's files may have."""
-    newest = accepted_range(runtime)[-1]
-    names = dict.fromkeys(name for text in recipes.texts for name in operators(text))
-    first = {name: first_opset(name) for name in names}
-    return [f"{name} is of opset {since}" for name, since in first.items() if since is not None and since > newest]
 
 
 def _named(recipes: OnnxRecipes, options: ExportOptions) -> Choice:
@@ -228,70 +184,18 @@ def _named(recipes: OnnxRecipes, options: ExportOptions) -> Choice:
 
 def _require_applicable(found: Mapping[str, BoundActivation], lowering: str) -> None:
     """Refuse a lowering that has a recipe for none of the activations."""
-    rows = {a.row: a.recipes for a in found.values() if isinstance(a.recipes, OnnxRecipes)}
+    rows = {a.row: a.recipes for a in found.values()}
     if lowering == "native" or any(row.applies(lowering) for row in rows.values()):  # type: ignore[arg-type]
         return
     applying = [name for name in LOWERINGS if any(row.applies(name) for row in rows.values())]
     names = ", ".join(sorted(rows)) or "none that the lowering table knows"
-    raise ExportOptionError(
+    raise ArgumentError(
         f"lowering={lowering!r} does not apply: it has no recipe for any activation of this model ({names}). Lowerings "
         f"that apply: {', '.join(map(repr, applying or ['native']))}, or 'auto'."
     )
 
 
-def _notes(model: ir.Model, target: Target, opset: int, rows: tuple[SiteRecord, ...]) -> list[str]:
-    """Say what a user of the file should know."""
-    nodes = list(ir.traversal.RecursiveGraphIterator(model.graph))
-    notes = off_target(nodes, target.runtime, opset)
-    doubles = without_float64(nodes) if target.runtime in {"portable", "ort-cpu"} else []
-    if doubles:
-        notes.append(
-            f"onnxruntime's CPU provider has no float64 kernels of {', '.join(doubles)} and does not load this file: "
-            "let forward compute them in float32 (x.float())."
-        )
-    if target.dtype == "bf16" and target.runtime in {"portable", "ort-cpu"}:
-        notes.append("onnxruntime's CPU provider has no bfloat16 kernels: this file runs on a GPU only.")
-    folded = [f"{row.site}: {row.folded}" for row in rows if row.folded]
-    costs = [_cost(target, row) for row in rows if target.runtime == "ort-cuda" and row.calls]
-    return [*notes, *folded, *filter(None, dict.fromkeys(costs))]
-
-
-def _cost(target: Target, row: SiteRecord) -> str:
-    """Say that an activation is several kernels of the CUDA provider, and what would be fewer."""
-    recipes, count = TABLE.get(row.row), cuda_kernels(row.operators, target.dtype)
-    if recipes is None or count == 1:
-        return ""
-    fast = cuda_kernels(preferred(recipes, replace(target, policy="fast")).operators, target.dtype)
-    fewer = [f"policy='fast' is {fast}", recipes.notes.get("ort-cuda fast", "")] if fast < count else []
-    texts = [f"{row.row} is {count} kernels on CUDA", *fewer, recipes.notes.get("ort-cuda strict", "")]
-    return f"{'; '.join(filter(None, texts))}."
-
-
-@dataclass
-class _Constants:
-    """Initializers for constants; equal ones are shared."""
-
-    graph: ir.Graph
-    known: dict[tuple[bytes, str, tuple[int, ...]], ir.Value] = field(default_factory=dict)
-
-    def of_dtype(self, dtype: ir.DataType) -> Callable[[np.ndarray, str], ir.Value]:
-        """Return a function that makes initializers of a dtype."""
-
-        def constant(array: np.ndarray, hint: str) -> ir.Value:
-            array = array.astype(np.float32).astype(dtype.numpy())
-            key = (array.tobytes(), str(array.dtype), array.shape)
-            if key not in self.known:
-                name = f"lit_gelu.{hint}_{len(self.known)}"
-                value = ir.Value(name=name, const_value=ir.tensor(array, name=name))
-                value.dtype, value.shape = dtype, ir.Shape(array.shape)
-                self.graph.initializers[name] = value
-                self.known[key] = value
-            return self.known[key]
-
-        return constant
-
-
-def _replace(node: ir.Node, site: str, activation: BoundActivation, choice: Choice, constants: _Constants) -> None:
+def _replace(node: ir.Node, site: str, activation: BoundActivation, choice: Choice, constants: Constants) -> None:
     """Put a recipe's nodes in the place of a marker."""
     x = node.inputs[0]
     if x is None or node.graph is None:
@@ -301,43 +205,22 @@ def _replace(node: ir.Node, site: str, activation: BoundActivation, choice: Choi
     if len(node.inputs) > 1:
         arguments["bias"] = node.inputs[1]  # type: ignore[assignment]
     dtype = x.dtype or ir.DataType.FLOAT
-    opset = constants.graph.opset_imports[""]
-    new, result = recipe_nodes(x, activation, choice, arguments, dtype, constants.of_dtype, opset)
-    for made in new:
-        made.metadata_props["lit_gelu.site"] = site
-    convenience.replace_nodes_and_values(node.graph, node, [node], new, [node.outputs[0]], [result])
-
-
-def recipe_nodes(
-    x: ir.Value,
-    activation: BoundActivation,
-    choice: Choice,
-    arguments: Mapping[str, Argument],
-    dtype: ir.DataType,
-    constants: Callable[[ir.DataType], Callable[[np.ndarray, str], ir.Value]],
-    opset: int,
-) -> tuple[list[ir.Node], ir.Value]:
-    """Build what an activation becomes: nodes in order, and the value of the last."""
-    # arguments broadcast against the input; constants makes, for a dtype, an initializer from an array and a hint.
     region = choice.in_fp32 and dtype in {DTYPES["fp16"], DTYPES["bf16"]}
     inner = ir.DataType.FLOAT if region else dtype
     nodes = [ir.node("Cast", [x], attributes={"to": int(inner)})] if region else []
-    start = nodes[0].outputs[0] if region else x
-    if isinstance(activation.recipes, ir.Function):
-        built, result = inlined(activation.recipes, start, arguments)
-    else:
-        builder = RecipeBuilder(start, arguments, constants(inner))
-        result = builder.build(choice.recipe)
-        built = builder.nodes
-    nodes += built
-    infer_types(nodes, inner, x.shape, opset)
+    builder = RecipeBuilder(nodes[0].outputs[0] if region else x, arguments, constants.floats(inner))
+    result = builder.build(choice.recipe)
+    nodes += builder.nodes
+    infer_types(nodes, inner, x.shape, constants.graph.opset_imports[""])
     # An activation is elementwise; its inner values may not be.
     result.dtype, result.shape = result.dtype or inner, x.shape
     if region:
         nodes.append(ir.node("Cast", [result], attributes={"to": int(dtype)}))
         result = nodes[-1].outputs[0]
         result.dtype, result.shape = dtype, x.shape
-    return nodes, result
+    for new in nodes:
+        new.metadata_props["lit_gelu.site"] = site
+    convenience.replace_nodes_and_values(node.graph, node, [node], nodes, [node.outputs[0]], [result])
 
 
 def _shaped(value: Argument | str, x: ir.Value, channel_dim: int) -> Argument:

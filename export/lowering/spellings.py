@@ -9,6 +9,7 @@ registered included, and in `lit_gelu.export.lowering.lowering_table.CALLS`.
 """
 
 import ast
+import contextlib
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,10 +20,12 @@ import onnx_ir as ir
 from onnx_ir import convenience
 
 from lit_gelu import activations
-from lit_gelu.activations import ActivationArgumentError, ActivationRegistry, ActivationSpecError
+from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.activations.families import ENTRIES
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.onnx_recipes import OnnxOperator, OnnxSpelling
+from lit_gelu.activations.registry import registry_or_default
+from lit_gelu.errors import ArgumentError, LitGeluError, SpecError
 from lit_gelu.export.inputs import SCOPE
 from lit_gelu.export.lowering.algebra import NotAFormulaError, Sum, constant_of, expand, same
 from lit_gelu.export.lowering.lowering_table import (
@@ -34,7 +37,7 @@ from lit_gelu.export.lowering.lowering_table import (
     built_in,
     cases,
 )
-from lit_gelu.export.lowering.recipe import Argument, RecipeBuilder, names_in
+from lit_gelu.export.lowering.recipe import CONTRIB_DOMAIN, Argument, RecipeBuilder, names_in
 
 Recognised = tuple[BoundActivation, ir.Value]
 
@@ -46,6 +49,12 @@ _WITHIN = frozenset({
 _TELLING = frozenset({"Erf", "Tanh", "Sigmoid", "Exp", "Softplus", "Clip", "Min", "HardSigmoid"})
 _DEPTH = 12
 _LARGEST_CONE = 40
+_CONTRIB = {
+    "BiasGelu": ActivationSpec("gelu"),
+    "FastGelu": ActivationSpec.of("gelu", approximate="tanh"),
+    "Gelu": ActivationSpec("gelu"),
+}
+_QUICK = 1.702  # the factor of x that QuickGelu has by default
 _PROBES = (1.25, 1.75)  # stand for unknown arguments where only a formula's shape is compared
 
 
@@ -68,17 +77,17 @@ class _Spelling:
         """The formula with some values of its unknown arguments."""
         return self.of(dict(zip(self.unknown, itertools.cycle(_PROBES), strict=False)))
 
-    def found_in(self, formula: Sum) -> dict[str, Argument | str] | None:
+    def arguments_in(self, formula: Sum) -> dict[str, Argument | str] | None:
         """Return the arguments with which a formula is this one; ``None`` if it is another."""
         if not self.unknown:
             return dict(self.spelling.arguments) if same(self.probe, formula) else None  # type: ignore[arg-type]
         if _outline(self.probe) != _outline(formula):
             return None
         for values in itertools.product(list(_constants(formula)), repeat=len(self.unknown)):
-            found = {name: _written(value) for name, value in zip(self.unknown, values, strict=True)}
-            if self._is(formula, found):
+            matched = {name: _written(value) for name, value in zip(self.unknown, values, strict=True)}
+            if self._is(formula, matched):
                 along = {"channel_dim": -1} if any(value.ndim for value in values) else {}
-                return {**self.spelling.arguments, **found, **along}  # type: ignore[dict-item]
+                return {**self.spelling.arguments, **matched, **along}  # type: ignore[dict-item]
         return None
 
     def _is(self, formula: Sum, arguments: Mapping[str, Argument]) -> bool:
@@ -114,12 +123,12 @@ def _written(value: np.ndarray) -> Argument:
 def _spellings(entries: list[ActivationEntry], calls: Mapping[str, object]) -> list[_Spelling]:
     """Return the formulas of activations and calls, those with the fewest unknown arguments first."""
     named = [(entry.name, recipes) for entry in entries for _, recipes in cases(entry)]
-    found = [
+    matched = [
         _Spelling(name, spelling, tuple(sorted(names_in(spelling.formula) - spelling.arguments.keys())))
         for name, recipes in [*named, *((name, CALLS[name]) for name in calls)]
         for spelling in recipes.spellings
     ]
-    return sorted(found, key=lambda spelling: len(spelling.unknown))
+    return sorted(matched, key=lambda spelling: len(spelling.unknown))
 
 
 @cache
@@ -129,13 +138,13 @@ def _own_spellings() -> list[_Spelling]:
 
 def _operators(entries: list[ActivationEntry]) -> dict[str, tuple[str, OnnxOperator]]:
     """Return the operators that are an activation by themselves: what a call of torch.nn.functional becomes."""
-    found: dict[str, tuple[str, OnnxOperator]] = {}
+    matched: dict[str, tuple[str, OnnxOperator]] = {}
     for entry in entries:
         for holder in (entry.onnx, *(recipes for _, recipes in cases(entry))):
             operator = getattr(holder, "operator", None)
             if operator is not None:
-                found.setdefault(operator.name, (entry.name, operator))
-    return found
+                matched.setdefault(operator.name, (entry.name, operator))
+    return matched
 
 
 _OWN_OPERATORS = _operators(list(ENTRIES))
@@ -161,8 +170,8 @@ class _Recogniser:
                     activation = self._formula_of(node, x)
                     if activation is not None:
                         return activation, x
-        found = self._operator(node)
-        return found if found is not None and self._is_accepted(found[0]) else None
+        matched = self._operator(node)
+        return matched if matched is not None and self._is_accepted(matched[0]) else None
 
     def _operator(self, node: ir.Node) -> Recognised | None:
         """Return the activation that a single operator is."""
@@ -172,8 +181,8 @@ class _Recogniser:
         name, operator = self._operators[node.op_type]
         arguments: dict[str, Argument | str] = {}
         for attribute, (argument, default) in operator.attributes.items():
-            given = node.attributes.get(attribute)
-            arguments[argument] = default if given is None else _attribute(given)
+            attribute_value = node.attributes.get(attribute)
+            arguments[argument] = default if attribute_value is None else _attribute(attribute_value)
         activation = bind_named(name, arguments, self._registry)
         return None if activation is None else (activation, x)
 
@@ -184,10 +193,10 @@ class _Recogniser:
         except NotAFormulaError:
             return None
         rank = 0 if x.shape is None else len(x.shape)
-        for known in [*_own_spellings(), *_spellings(self._users, {})]:
-            arguments = known.found_in(formula)
+        for candidate in [*_own_spellings(), *_spellings(self._users, {})]:
+            arguments = candidate.arguments_in(formula)
             if arguments is not None and all(np.ndim(value) <= rank for value in arguments.values()):
-                activation = bind_named(known.name, arguments, self._registry)
+                activation = bind_named(candidate.name, arguments, self._registry)
                 if activation is not None and self._is_accepted(activation):
                     return activation
         return None
@@ -196,7 +205,7 @@ class _Recogniser:
         """Return whether an activation takes the arguments that a graph has: swish of a negative beta is none."""
         try:
             spec_text(activation, activations.registry if self._registry is None else self._registry)
-        except (ActivationArgumentError, ActivationSpecError):  # the second for NaN
+        except (ArgumentError, SpecError):  # the second for NaN
             return False
         return True
 
@@ -205,39 +214,94 @@ def spec_text(activation: BoundActivation, registry: ActivationRegistry) -> str:
     """Return the spec of an activation that surgery does not list: a call of a function, or a gate."""
     plain = {key: value for key, value in activation.arguments.items() if isinstance(value, (int, float, str))}
     plain.pop("channel_dim", None)
-    known = built_in() if activation.in_table else registry
-    if activation.name not in known:  # such as erfc, which is no activation
+    candidate = built_in() if activation.in_table else registry
+    if activation.name not in candidate:  # such as erfc, which is no activation
         return activation.name
-    spec = known.resolve(activation.name, **plain)
-    if known is registry or (activation.name in registry and registry.entry(activation.name) == known.entry(spec.name)):
+    spec = candidate.resolve(activation.name, **plain)
+    if candidate is registry or (
+        activation.name in registry and registry.entry(activation.name) == candidate.entry(spec.name)
+    ):
         return str(spec)
     # The name stands for something else in the registry, which may have another name for this: gelu_tanh.
-    named = registry.spec_of(known.create(spec))
+    named = registry.spec_of(candidate.create(spec))
     return str(spec if named.opaque else named)
+
+
+def recognise(model: ir.Model, registry: ActivationRegistry | None = None) -> list[tuple[ir.Node, str]]:
+    """Return the activations that a graph computes: written out, as standard operators, or as onnxruntime's own.
+
+    Args:
+        model: A graph with shapes: what is written out is recognised between values of one shape. It stays as it is.
+        registry: Whose activations are recognised beside this package's own; ``None`` is the default one.
+
+    Returns:
+        The node that gives each activation's output, and the activation's canonical spec, in the graph's order.
+
+    Example:
+        >>> import onnx
+        >>> from onnx import helper, TensorProto
+        >>> ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name in ("x", "y")]
+        >>> nodes = [helper.make_node("Sigmoid", ["x"], ["s"]), helper.make_node("Mul", ["x", "s"], ["y"])]
+        >>> graph = helper.make_graph(nodes, "net", ports[:1], ports[1:])
+        >>> model = onnx.shape_inference.infer_shapes(helper.make_model(graph))
+        >>> [(node.op_type, spec) for node, spec in recognise(ir.from_proto(model))]
+        [('Mul', 'silu')]
+    """
+    named = registry_or_default(registry)
+    specs = {id(node): spec_text(activation, named) for node, activation, _ in _matches(model, registry)}
+    for node in ir.traversal.RecursiveGraphIterator(model.graph):
+        with contextlib.suppress(LitGeluError):  # a registry without it, or a slope that it does not take
+            if (spec := _contrib(node)) is not None:
+                specs[id(node)] = str(named.resolve(spec))
+    return [
+        (node, specs[id(node)])
+        for node in ir.traversal.RecursiveGraphIterator(model.graph)
+        if specs.get(id(node), "") not in {"", *CALLS}
+    ]
+
+
+def _contrib(node: ir.Node) -> ActivationSpec | None:
+    """Return the spec of an activation that is an operator of onnxruntime's own, if a node is that."""
+    if node.domain != CONTRIB_DOMAIN:
+        return None
+    if node.op_type != "QuickGelu":
+        return _CONTRIB.get(node.op_type)
+    factor = node.attributes.get("alpha")
+    alpha = _QUICK if factor is None else round(factor.as_float(), 6)  # float32 as text has no more digits
+    return (
+        ActivationSpec.of("gelu", approximate="sigmoid") if alpha == _QUICK else ActivationSpec.of("swish", beta=alpha)
+    )
+
+
+def _matches(
+    model: ir.Model, registry: ActivationRegistry | None
+) -> Iterator[tuple[ir.Node, BoundActivation, ir.Value]]:
+    """Yield the last node, the activation and its input of all that is recognised, the last one first."""
+    recogniser = _Recogniser(registry)
+    dead: set[int] = set()  # nodes that nothing would read if what was recognised were one node
+    inputs: set[int] = set()  # values that it would read
+    for node in reversed(list(ir.traversal.RecursiveGraphIterator(model.graph))):
+        read = any(value.is_graph_output() or id(value) in inputs for value in node.outputs)
+        if not read and all(id(use.node) in dead for value in node.outputs for use in value.uses()):
+            dead.add(id(node))
+        elif (match := recogniser.recognise(node)) is not None:
+            dead.add(id(node))
+            inputs.add(id(match[1]))
+            yield node, *match
 
 
 def mark_spellings(model: ir.Model, registry: ActivationRegistry | None = None) -> dict[str, BoundActivation]:
     """Put a marker in the place of every activation that is not a module; return them by site, ``module:row``."""
-    recogniser = _Recogniser(registry)
-    found: dict[str, BoundActivation] = {}
-    dead: set[int] = set()
-    for node in reversed(list(ir.traversal.RecursiveGraphIterator(model.graph))):
-        if _is_unused(node, dead):
-            dead.add(id(node))
-            continue
-        recognised = recogniser.recognise(node)
-        if recognised is None:
-            continue
-        activation, x = recognised
+    sites: dict[str, BoundActivation] = {}
+    for node, activation, x in list(_matches(model, registry)):
         site = name = f"{calling_module(node)}:{activation.row}"
         others = 1
-        while site in found and not _equal(found[site], activation):  # the same activation with other arguments
+        while site in sites and not _equal(sites[site], activation):  # the same activation with other arguments
             others += 1
             site = f"{name}#{others}"
-        found[site] = activation
+        sites[site] = activation
         in_place_of(node, ir.node(MARKER_OPERATOR, [x], attributes={"site": site}, domain=MARKER_DOMAIN))
-        dead.add(id(node))
-    return dict(reversed(list(found.items())))
+    return dict(reversed(list(sites.items())))
 
 
 def calling_module(node: ir.Node) -> str:
@@ -259,7 +323,7 @@ def _cone(node: ir.Node) -> list[ir.Node]:
         producers = [v.producer() for inner in level for v in inner.inputs if v is not None]
         level = []
         for producer in producers:
-            if producer is None or producer.op_type not in _WITHIN or any(producer is known for known in cone):
+            if producer is None or producer.op_type not in _WITHIN or any(producer is candidate for candidate in cone):
                 continue
             cone.append(producer)
             level.append(producer)
@@ -278,13 +342,6 @@ def _variables(node: ir.Node, cone: list[ir.Node]) -> Iterator[ir.Value]:
             seen.add(id(value))
             if value.dtype in {None, ir.DataType.FLOAT, ir.DataType.DOUBLE} and value.shape == shape:
                 yield value
-
-
-def _is_unused(node: ir.Node, dead: set[int]) -> bool:
-    """Return whether only what was replaced reads a node's outputs."""
-    return not any(value.is_graph_output() for value in node.outputs) and all(
-        id(use.node) in dead for value in node.outputs for use in value.uses()
-    )
 
 
 def in_place_of(old: ir.Node, *new: ir.Node) -> ir.Value:

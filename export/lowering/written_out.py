@@ -6,13 +6,13 @@ nothing and has kernels in every dtype. Two by two with a stride of two moves as
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir import convenience
 
 from lit_gelu.export.lowering.kernels import DTYPES, has_kernel
+from lit_gelu.export.lowering.recipe import Constants
 
 _FLOAT = ir.DataType.FLOAT
 _NARROW = {DTYPES["fp16"], DTYPES["bf16"]}
@@ -23,7 +23,7 @@ _OPEN = np.iinfo(np.int64).max  # the end of a Slice that goes to the end
 def write_out(model: ir.Model, runtime: str, opset: int) -> None:
     """Replace these operators in place where a file for CUDA would have no kernel of them."""
     # A portable file of 32 or 16 bits may run on the CPU, which has these kernels; one in bfloat16 may not.
-    constants = _Integers(model.graph)
+    constants = Constants(model.graph)
     for node in list(ir.traversal.RecursiveGraphIterator(model.graph)):
         write = _WRITERS.get(node.op_type)
         if write is None or node.domain not in {"", "ai.onnx"} or node.inputs[0] is None:
@@ -36,29 +36,11 @@ def write_out(model: ir.Model, runtime: str, opset: int) -> None:
             write(node, _Builder(node, constants))
 
 
-@dataclass
-class _Integers:
-    """Initializers for vectors of integers; equal ones are shared."""
-
-    graph: ir.Graph
-    known: dict[tuple[int, ...], ir.Value] = field(default_factory=dict)
-
-    def vector(self, *numbers: int) -> ir.Value:
-        """Return an initializer."""
-        if numbers not in self.known:
-            name = f"lit_gelu.integers_{len(self.known)}"
-            value = ir.Value(name=name, const_value=ir.tensor(np.array(numbers, np.int64), name=name))
-            value.dtype, value.shape = ir.DataType.INT64, ir.Shape([len(numbers)])
-            self.graph.initializers[name] = value
-            self.known[numbers] = value
-        return self.known[numbers]
-
-
 class _Builder:
     """Makes nodes that take the place of one."""
 
-    def __init__(self, place: ir.Node, constants: _Integers) -> None:
-        self.place, self.integers, self.nodes = place, constants.vector, list[ir.Node]()
+    def __init__(self, place: ir.Node, constants: Constants) -> None:
+        self.place, self.integers, self.nodes = place, constants.integers, list[ir.Node]()
 
     def node(self, operator: str, *inputs: ir.Value | None, like: ir.Value, **attributes: object) -> ir.Value:
         """Make a node whose output has the dtype of a value."""

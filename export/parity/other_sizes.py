@@ -12,14 +12,13 @@ from torch import Tensor
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.export.errors import ExportError, ExportOptionError, ModelFileError, ModelInputError
-from lit_gelu.export.inputs import FlatModule, OpenSize, as_in_a_file, named_outputs
+from lit_gelu.export.inputs import FlatModule, OpenSize, as_in_a_file, named_outputs, named_shapes
 from lit_gelu.export.lowering.lowering_table import BoundActivation
 from lit_gelu.export.lowering.replace import lower
 from lit_gelu.export.options import ExportOptions
 from lit_gelu.export.parity.execution import SessionSetup, run_file
 from lit_gelu.export.parity.input_families import Batch, random_batch, resized, smallest_sizes
 from lit_gelu.export.runtime import CPU, OnnxPredictor
-from lit_gelu.export.sizes import named_shapes
 
 _ROWS = 2
 # Of an output's root mean square, so that a few values that rounding decides, such as those of round(x), are no fault:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.export.copying import evaluation_copy
+from lit_gelu.export.copying import evaluation_copy, output_names, require_faithful
 from lit_gelu.export.forms import approximate_
 from lit_gelu.export.inputs import Call, FlatModule, named_outputs, probabilities_first
 from lit_gelu.export.parity.criterion import dtype_name
@@ -19,8 +19,7 @@ from lit_gelu.export.parity.execution import as_array
 from lit_gelu.export.parity.plain_loops import PlainLoops
 from lit_gelu.export.parity.rounded import RoundedTo
 from lit_gelu.export.parity.ties import Candidates, IndexTracker
-from lit_gelu.export.runtime.float64_throughout import Float64Throughout
-from lit_gelu.export.trial import output_names, require_faithful
+from lit_gelu.export.runtime.module_call import Float64Throughout
 
 VARIATIONS = 8
 

@@ -1,9 +1,7 @@
-"""int8 files: static quantisation calibrated on data, and a proof of its own."""
+"""int8 files: onnxruntime's static quantisation, calibrated on data, and a proof of its own."""
 
-from lit_gelu.export.quantization.cost import check_quantized
-from lit_gelu.export.quantization.int8_metadata import QuantizationRecord, is_quantized
-from lit_gelu.export.quantization.quantize import QuantizationResult, quantize_onnx
-from lit_gelu.export.quantization.report import QuantizationReport
+from lit_gelu.export.quantization.check import QuantizationReport, check_quantized
+from lit_gelu.export.quantization.quantize import QuantizationRecord, QuantizationResult, is_quantized, quantize_onnx
 
 __all__ = [
     "QuantizationRecord",

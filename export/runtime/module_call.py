@@ -1,26 +1,24 @@
-"""A module called with a file's inputs, as the file is."""
+"""A module called with a file's inputs, as the file is; in float64 too, though its ``forward`` may ask for float32."""
 
 import inspect
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from lit_gelu.export.inputs import probabilities_first
-from lit_gelu.export.runtime.float64_throughout import Float64Throughout
 from lit_gelu.surgery.recognition import faithful_copy
 from lit_gelu.surgery.sites import without_wrappers
 
 _IN_ORDER = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-_GATHERED = inspect.Parameter.VAR_POSITIONAL
-_SOFTMAX = "lit_gelu.softmax"  # in a file's metadata
 
 
 def ends_with_softmax(metadata: Mapping[str, str]) -> bool:
     """Return whether a file's first output went through a softmax that the module does not have."""
-    return metadata.get(_SOFTMAX) == "true"
+    return metadata.get("lit_gelu.softmax") == "true"
 
 
 def arguments_for(module: nn.Module, names: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -31,8 +29,9 @@ def arguments_for(module: nn.Module, names: Sequence[str]) -> tuple[list[str], l
     signature = inspect.signature(module.forward)
     kinds = [(parameter.name, parameter.kind) for parameter in signature.parameters.values()]
     before = [name for name, kind in kinds if kind in _IN_ORDER and name in names]
-    gathered = [f"{name}_{n}" for name, kind in kinds if kind is _GATHERED for n in range(len(names))]
-    in_order = [*before, *(name for name in gathered if name in names)] if set(gathered) & set(names) else []
+    rest = next((name for name, kind in kinds if kind is inspect.Parameter.VAR_POSITIONAL), "")
+    gathered = [name for n in range(len(names)) if rest and (name := f"{rest}_{n}") in names]
+    in_order = [*before, *gathered] if gathered else []
     by_name = [name for name in names if name not in in_order]
     try:
         signature.bind(*in_order, **dict.fromkeys(by_name))
@@ -56,17 +55,44 @@ def float64_answer(module: nn.Module, inputs: Mapping[str, Tensor], *, softmax: 
     device = next(iter(inputs.values())).device
     twin = faithful_copy(without_wrappers(module)).eval().to(device).double()
     arguments = arguments_for(twin, list(inputs))
-    modes = (nullcontext, Float64Throughout)  # the second for a forward that makes float32 of its inputs
     errors: list[Exception] = []
-    for mode in modes:
+    for mode in (nullcontext, Float64Throughout):  # the second for a forward that makes float32 of its inputs
+        doubled = {n: (t.double() if t.is_floating_point() else t).clone() for n, t in inputs.items()}
         try:
             with mode():
-                return answer(twin, _doubled(inputs), arguments=arguments, softmax=softmax)
+                return answer(twin, doubled, arguments=arguments, softmax=softmax)
         except Exception as error:  # noqa: BLE001 - forward is the user's: the first error is raised below
             errors.append(error)
     raise errors[0]
 
 
-def _doubled(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return copies, which forward may overwrite, real numbers in float64."""
-    return {name: (value.double() if value.is_floating_point() else value).clone() for name, value in inputs.items()}
+class Float64Throughout(TorchFunctionMode):
+    """While active, what would be made in float32 is made in float64: ``x.float()``, ``torch.linspace(0, 1, 9)``.
+
+    Without it a module in float64 fails where its ``forward`` turns integers into float32 ahead of a layer, as
+    embeddings of time steps do, and rounds where it computes a norm in float32.
+    """
+
+    def __enter__(self) -> Self:
+        self._default = torch.get_default_dtype()
+        super().__enter__()  # type: ignore[no-untyped-call]
+        torch.set_default_dtype(torch.float64)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        torch.set_default_dtype(self._default)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a function of torch with float64 in the place of float32."""
+        kwargs = dict(kwargs or {})
+        if func is Tensor.float:
+            return args[0].to(torch.float64, **kwargs)
+        if func is not Tensor.view:  # the bits of a tensor, or a shape
+            args = tuple(map(_in_float64, args))
+            kwargs = {name: _in_float64(value) for name, value in kwargs.items()}
+        return func(*args, **kwargs)
+
+
+def _in_float64(value: Any) -> Any:
+    return torch.float64 if value is torch.float32 else value

@@ -1,57 +1,53 @@
 """`OnnxPredictor`: runs an exported file on numpy arrays or torch tensors."""
 
+import importlib.util
 import logging
 import os
+import sys
 import threading
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnxruntime
 
-from lit_gelu.display import HtmlTable
-from lit_gelu.export.errors import ModelFileError, ModelInputError, ProviderError
-from lit_gelu.export.runtime.engine import Engine, Request, one_or_all, open_engine
+from lit_gelu.errors import ModelFileError, ModelInputError, ProviderError
 from lit_gelu.export.runtime.model_file import read_model_file
-from lit_gelu.export.runtime.placement import Placement, placement_of
-from lit_gelu.export.runtime.ports import (
-    Array,
-    Port,
-    bind_inputs,
-    bind_names,
-    is_tensor,
-    require_fit,
-    require_not_empty,
-    require_one_size,
-    require_values,
-)
-from lit_gelu.export.runtime.providers import Provider
-from lit_gelu.export.runtime.settings import options_from, options_state
-from lit_gelu.export.runtime.tuning_file import TuningChoice
+from lit_gelu.export.runtime.placement import Placement, named, placement_of, without_shape_arithmetic
+from lit_gelu.export.runtime.ports import Array, Port, bind_names, is_tensor, named_sizes, require_fit, session_ports
+from lit_gelu.export.runtime.providers import CUDA, ON_CUDA_DEVICES, Provider, checked_providers, has_cuda_device
+from lit_gelu.export.runtime.session import open_session
+from lit_gelu.export.runtime.settings import provider_options as options_of_provider
+from lit_gelu.export.runtime.settings import session_options
+from lit_gelu.export.runtime.tuning_file import TuningChoice, read_choice, this_key
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
 
+    from lit_gelu.export.runtime.cuda import CudaRunner
     from lit_gelu.export.runtime.tuning import TuningReport
 
 _log = logging.getLogger(__name__)
-_of_parents: list[Engine] = []  # never freed: a session's destructor waits for threads that a forked process has not
+_HOST = "cpu"
+_of_parents: list[Any] = []  # never freed: a session's destructor waits for threads that a forked process has not
+
+
+class TuningFileWarning(UserWarning):
+    """The file beside a model that holds what was tuned cannot be used."""
 
 
 class OnnxPredictor:
     """Runs an exported file on numpy arrays or torch tensors, in plain Python or in a LightningModule's `predict_step`.
 
     Arrays give arrays, tensors give tensors. Tensors that lie on the provider's device are read and written where they
-    are, without copies, and on CUDA in the order of the caller's current stream, without waiting for the device (see
-    `lit_gelu.export.runtime.streams`). Several threads may call it; with CUDA graphs their calls take turns. It can be
-    pickled and survives a fork: a process that is new to it opens the file again.
+    are, without copies, and on CUDA in the order of the caller's current stream, without waiting for the device.
+    Several threads may call it; with CUDA graphs their calls take turns. It can be pickled, unless it has
+    ``sess_options``, and survives a fork: a process that is new to it opens the file again.
 
     What `tune` chose on this machine is used if neither ``sess_options`` nor options of providers are given;
     ``predictor.tuning`` and ``repr(predictor)`` tell. A file of choices that is damaged is left alone, with a warning.
-
-    A file that was exported with ``preprocessing=`` takes raw pixels, ``uint8``. TensorRT's engines are kept beside it.
 
     Args:
         path: The file.
@@ -60,20 +56,14 @@ class OnnxPredictor:
         sess_options: As ``onnxruntime.InferenceSession`` takes them.
         provider_options: As ``onnxruntime.InferenceSession`` takes them.
         tuning: Whether to use what `tune` chose; or such a choice.
-        batch_buckets: Batch sizes, for CUDA alone: each becomes one CUDA graph. A call is padded to the smallest that
-            holds it, or divided into pieces of the largest; all sizes but the batch must be fixed. Of a file that says
-            that its rows see each other, calls of these sizes alone are taken. The graphs are captured here: no other
-            thread may use CUDA meanwhile.
-        buckets: The same for every open size of the file, by its names: ``{"batch": (1, 8), "sequence": (64, 128)}`` is
-            four CUDA graphs. Outputs are cut back to a call's own sizes; only the batch is divided. A size beside the
-            batch is padded if an input named ``...attention_mask`` has it, with 0 for what is padding, or if
-            ``padding`` names all inputs that have it.
-        padding: What stands beyond the call's own sizes, by input; 0 in those that are not named.
+        batch_buckets: Batch sizes, for CUDA alone: each becomes one CUDA graph. A call is padded with 0 to the smallest
+            that holds it, or divided into pieces of the largest; all sizes but the batch must be fixed. Of a file that
+            says that its rows see each other, calls of these sizes alone are taken. The graphs are captured here: no
+            other thread may use CUDA meanwhile.
 
     Raises:
         ModelFileError: If the file is missing or damaged, or its external data lie outside its folder.
-        ModelInputError: If the file has open sizes without buckets, padding is given without any, or could change
-            what the file computes.
+        ModelInputError: If the file has open sizes beside the batch, and ``batch_buckets`` are given.
         ProviderError: If a provider does not exist here, has no such option, or did not take the whole file.
 
     Example:
@@ -99,55 +89,87 @@ class OnnxPredictor:
         provider_options: Sequence[Mapping[str, Any]] | None = None,
         tuning: bool | TuningChoice = True,
         batch_buckets: Sequence[int] = (),
-        buckets: Mapping[str, Sequence[int]] | None = None,
-        padding: Mapping[str, float] | None = None,
     ) -> None:
         self.path = Path(path)
-        self._absolute = self.path.absolute()  # for another process, which may be in another folder
-        self._request = Request(
-            self.path,
-            providers if providers is None or isinstance(providers, str) else list(providers),
-            sess_options,
-            None if provider_options is None else list(provider_options),
-            tuning,
-            tuple(batch_buckets),
-            buckets or {},
-            padding or {},
-        )
+        if wrong := [size for size in batch_buckets if not isinstance(size, int) or size < 1]:
+            raise ProviderError(f"batch_buckets={list(batch_buckets)!r}: {wrong} are no sizes. Give positive numbers.")
+        self._arguments: dict[str, Any] = {
+            "path": self.path.absolute(),  # for another process, which may be in another folder
+            "providers": providers if providers is None or isinstance(providers, str) else list(providers),
+            "sess_options": sess_options,
+            "provider_options": None if provider_options is None else list(provider_options),
+            "tuning": tuning,
+            "batch_buckets": sorted(set(batch_buckets)),
+        }
         self._opening = threading.Lock()
-        self._opened = self._open()
+        self._open(**{**self._arguments, "path": self.path})
 
-    def _open(self) -> Engine:
-        """Open the file."""
-        engine = open_engine(self._request)
-        if engine.tuning is not None:
-            _log.info("%s runs as tuned: %s", self.path, engine.tuning)
-        return engine
-
-    @property
-    def _engine(self) -> Engine:
-        """The opened file; opened anew in a process that was forked, where the threads of the old session are not."""
-        if self._opened.process != os.getpid():
-            with self._opening:
-                if self._opened.process != os.getpid():
-                    _of_parents.append(self._opened)
-                    self._opened = self._open()
-        return self._opened
+    def _open(
+        self,
+        path: Path,
+        providers: list[Provider] | None,
+        sess_options: onnxruntime.SessionOptions | None,
+        provider_options: list[Mapping[str, Any]] | None,
+        tuning: bool | TuningChoice,
+        batch_buckets: list[int],
+    ) -> None:
+        """Open the session, on a CUDA device with its stream and graphs."""
+        model = read_model_file(path)
+        checked = checked_providers(providers, provider_options, tf32=model.sixteen_bit)
+        first, options = next(iter(checked.items()))
+        device = _device(first, options)
+        explicit = sess_options is not None or (
+            (providers is not None or provider_options is not None) and set(options) - {"device_id"}
+        )
+        choice = tuning if isinstance(tuning, TuningChoice) else None
+        if tuning is True and not explicit and (key := this_key(first, device)) is not None:
+            try:
+                choice = read_choice(path, key)
+            except ModelFileError as error:  # the model itself is whole
+                warnings.warn(f"{path} runs untuned. {error}", TuningFileWarning, stacklevel=3)
+        settings = choice.settings if choice else {}
+        sizes = batch_buckets or list(settings.get("batch_buckets", ()))
+        if sizes and (first != CUDA or device == _HOST):
+            raise ProviderError(
+                f"batch_buckets={sizes} are CUDA graphs; here {first} comes first, and torch "
+                f"{'has' if has_cuda_device() else 'finds no'} CUDA device. Leave them out."
+            )
+        options.update(options_of_provider(settings))
+        self.tuning = choice
+        """What `tune` chose, if that is used."""
+        self._sizes, self._device, self._cuda = sizes, device, None
+        arguments: dict[str, Any] = {
+            "sess_options": session_options(settings) if choice else sess_options,
+            "disabled_optimizers": settings.get("disabled_optimizers", ()),
+            "model": model,
+        }
+        if device == _HOST:
+            self._session = open_session(path, list(checked.items()), **arguments)
+        else:
+            self._cuda = _on_cuda(path, checked, device, arguments, sizes, pad=bool(batch_buckets))
+            self._session = self._cuda.runner.session
+        self._process = os.getpid()
+        self._inputs, self._outputs = session_ports(self._session)
+        self._recurrent = model.recurrent and device == _HOST
+        if choice is not None:
+            _log.info("%s runs as tuned: %s", path, choice)
 
     @property
     def session(self) -> onnxruntime.InferenceSession:
-        """The session of onnxruntime."""
-        return self._engine.session
+        """The session of onnxruntime, opened anew in a process that was forked, where its threads are not."""
+        if self._process != os.getpid():
+            with self._opening:
+                if self._process != os.getpid():
+                    _of_parents.append((self._session, self._cuda))
+                    self._open(**self._arguments)
+        return self._session
 
     @property
     def device(self) -> "torch.device":
         """Where inputs are read and outputs written without copies."""
-        return self._engine.torch_device
+        import torch
 
-    @property
-    def tuning(self) -> TuningChoice | None:
-        """What `tune` chose, if that is used."""
-        return self._engine.tuning
+        return torch.device(self._device)
 
     @property
     def providers(self) -> list[str]:
@@ -162,22 +184,22 @@ class OnnxPredictor:
     @property
     def input_names(self) -> list[str]:
         """Names of the inputs, in order."""
-        return list(self._engine.inputs)
+        return list(self._inputs)
 
     @property
     def output_names(self) -> list[str]:
         """Names of the outputs, in order."""
-        return list(self._engine.outputs)
+        return list(self._outputs)
 
     @property
     def ports(self) -> dict[str, Port]:
         """Name, element type and shape of the inputs."""
-        return dict(self._engine.inputs)
+        return dict(self._inputs)
 
     @property
     def output_ports(self) -> dict[str, Port]:
         """Name, element type and shape of the outputs."""
-        return dict(self._engine.outputs)
+        return dict(self._outputs)
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -186,16 +208,9 @@ class OnnxPredictor:
 
     def __repr__(self) -> str:
         """Return the file, where it runs, and how it is tuned."""
-        engine = self._engine
-        how = f", tuned: {engine.tuning}" if engine.tuning else ""
-        buckets = f", buckets={engine.buckets}" if engine.buckets else ""
-        return f"OnnxPredictor({str(self.path)!r}, {', '.join(self.providers)}{buckets}{how})"
-
-    def _repr_html_(self) -> str:
-        """Return the table that Jupyter shows: inputs and outputs with their sizes."""
-        both = (("input", self.ports), ("output", self.output_ports))
-        rows = [(way, name, port.type_name, port.shape) for way, ports in both for name, port in ports.items()]
-        return HtmlTable(("", "name", "type", "sizes"), rows, repr(self)).render()
+        graphs = f", batch_buckets={self._sizes}" if self._sizes else ""
+        tuned = f", tuned: {self.tuning}" if self.tuning else ""
+        return f"OnnxPredictor({str(self.path)!r}, {', '.join(self.providers)}{graphs}{tuned})"
 
     def __call__(self, *inputs: Array | Mapping[str, Array], **named_inputs: Array) -> Any:
         """Run the file.
@@ -215,56 +230,54 @@ class OnnxPredictor:
             ModelFileError: If onnxruntime fails while it runs the file.
             ProviderError: If torch captures a CUDA graph, of which this cannot be a part.
         """
-        if len(inputs) == 1 and not named_inputs and (quick := self._opened.quick(inputs[0])) is not None:
-            return quick
-        return self._run(inputs, named_inputs)
-
-    def _run(self, inputs: tuple[Any, ...], named_inputs: Mapping[str, Array]) -> Any:
-        """Run the file on what may not fit, in any number, wherever it lies."""
-        engine = self._engine
+        session = self.session
+        values = bind_names(list(self._inputs), inputs, named_inputs)
+        for name, port in self._inputs.items():
+            if not port.fits(values[name]):
+                require_fit(port, values[name], raw="lit_gelu.preprocessing" in self.metadata)
+            if self._recurrent and 0 in values[name].shape:
+                raise ModelInputError(
+                    f"Input {name!r} has shape {tuple(values[name].shape)}, which holds no values, and onnxruntime's "
+                    "LSTM and GRU on the CPU end the whole process on such. Give one row at least."
+                )
+        named_sizes(self._inputs, {name: value.shape for name, value in values.items()})
+        tensor = next(filter(is_tensor, values.values()), None)
         try:
-            given = bind_inputs(engine.input_names, inputs, named_inputs)
-            wanted = None
-            for name, port in engine.inputs.items():
-                value = given[name]
-                if not port.fits(value):
-                    require_fit(port, value, raw="lit_gelu.preprocessing" in self.metadata)
-                if wanted is None and is_tensor(value):
-                    wanted = value.device
-            if engine.shared:
-                require_one_size(given, engine.shared)
-            if engine.never_empty:
-                require_not_empty(given, engine.never_empty)
-            if wanted is None:
-                return one_or_all(engine.run_arrays(cast("Any", given)))
-            outputs = engine.run_tensors(given)
-            return one_or_all(outputs if wanted == engine.torch_device else [output.to(wanted) for output in outputs])
+            if tensor is None:
+                arrays: dict[str, Any] = values
+                outputs: list[Any] = (
+                    self._cuda.run_arrays(arrays) if self._cuda else session.run(self.output_names, arrays)
+                )
+            else:
+                results = self._run_tensors(session, values)
+                outputs = [result if result.device == tensor.device else result.to(tensor.device) for result in results]
         except (ModelInputError, ProviderError):
             raise
         except Exception as error:
-            require_values(bind_inputs(engine.input_names, inputs, named_inputs))
             raise ModelFileError(f"onnxruntime failed while it ran {str(self.path)!r}: {error}") from error
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
-    def tune(
-        self,
-        *inputs: Array,
-        reference: "nn.Module | Array | Sequence[Array] | None" = None,
-        allow_tf32: bool = False,
-        batch_size: int = 32,
-        seconds: float = 30.0,
-        save: bool = True,
-        **named_inputs: Array,
-    ) -> "TuningReport":
+    def _run_tensors(self, session: onnxruntime.InferenceSession, values: Mapping[str, Array]) -> "list[torch.Tensor]":
+        """Run on tensors, moved to the device if need be; outputs lie there."""
+        if self._cuda is not None:
+            return self._cuda(values)
+        torch = sys.modules["torch"]
+        if all(port.array_dtype is not None for port in (*self._inputs.values(), *self._outputs.values())):
+            arrays = {  # of the tensors' own memory
+                name: value if isinstance(value, np.ndarray) else value.detach().cpu().resolve_neg().numpy()
+                for name, value in values.items()
+            }
+            return list(map(torch.from_numpy, session.run(self.output_names, arrays)))
+        from lit_gelu.export.runtime.cuda import TensorRunner, as_tensor_on
+
+        return TensorRunner(session, self.device)({n: as_tensor_on(self.device, v) for n, v in values.items()})
+
+    def tune(self, *inputs: Array, **options: Any) -> "TuningReport":
         """Measure options of the provider on this machine, keep the fastest beside the file, and run with it.
 
         Args:
             *inputs: What to measure with; by default rows are made up in the file's shapes.
-            reference: See `lit_gelu.export.tune`.
-            allow_tf32: See `lit_gelu.export.tune`.
-            batch_size: Rows to make up.
-            seconds: See `lit_gelu.export.tune`.
-            save: Whether to write the choice beside the file.
-            **named_inputs: Inputs by name.
+            **options: Inputs by name, and options of `lit_gelu.export.tune`.
 
         Returns:
             What was measured, and the choice.
@@ -274,28 +287,75 @@ class OnnxPredictor:
         """
         from lit_gelu.export.runtime.tuning import tune  # it opens predictors itself
 
-        given = bind_names(self.input_names, inputs, named_inputs) if inputs or named_inputs else None
-        providers = self._request.checked_providers(read_model_file(self.path))
-        report = tune(
-            self.path,
-            given,
-            providers=list(providers.items()),
-            reference=reference,
-            allow_tf32=allow_tf32,
-            batch_size=batch_size,
-            seconds=seconds,
-            save=save,
+        by_name = {name: options.pop(name) for name in self._inputs.keys() & options.keys()}
+        bound = bind_names(self.input_names, inputs, by_name) if inputs or by_name else None
+        model = read_model_file(self.path)
+        providers = checked_providers(
+            self._arguments["providers"], self._arguments["provider_options"], tf32=model.sixteen_bit
         )
+        report = tune(self.path, bound, providers=list(providers.items()), **options)
         with self._opening:
-            self._request = replace(self._request, tuning=report.choice, sess_options=None)
-            self._opened = self._open()
+            self._arguments |= {"tuning": report.choice, "sess_options": None}
+            self._open(**self._arguments)
         return report
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __reduce__(self) -> tuple[Any, ...]:
         """Return what opens the same file in another process."""
-        state = {**vars(self._request), "path": self._absolute}
-        return {**state, "sess_options": options_state(self._request.sess_options)}
+        return _reopened, (type(self), self._arguments)
 
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        """Open the file as it was opened before."""
-        self.__init__(**{**state, "sess_options": options_from(state["sess_options"])})  # type: ignore[misc]
+
+def _reopened(kind: type[OnnxPredictor], arguments: Mapping[str, Any]) -> OnnxPredictor:
+    return kind(**arguments)
+
+
+def _device(provider: str, options: Mapping[str, str]) -> str:
+    """Return the device of a provider's tensors; the host where there is no torch with CUDA, though onnxruntime may."""
+    if provider not in ON_CUDA_DEVICES or importlib.util.find_spec("torch") is None:
+        return _HOST
+    import torch
+
+    if not torch.cuda.is_available():
+        return _HOST
+    return f"cuda:{int(options.get('device_id', torch.cuda.current_device()))}"
+
+
+def _on_cuda(
+    path: Path,
+    checked: dict[str, dict[str, str]],
+    device: str,
+    arguments: Mapping[str, Any],
+    sizes: Sequence[int],
+    *,
+    pad: bool,
+) -> "CudaRunner":
+    """Open a session on the stream that is current, with CUDA graphs only if all of it runs on CUDA."""
+    import torch
+
+    from lit_gelu.export.runtime.cuda import ComputeStream, CudaRunner, require_no_capture
+
+    require_no_capture()
+    on = torch.device(device)
+    handle = next((o["user_compute_stream"] for o in checked.values() if "user_compute_stream" in o), "0")
+    stream = ComputeStream(on, int(handle))
+    for name in ON_CUDA_DEVICES & set(checked):
+        checked[name].setdefault("device_id", str(on.index))
+        checked[name]["user_compute_stream"] = str(stream.stream.cuda_stream)
+    if sizes:
+        checked[CUDA]["enable_cuda_graph"] = "1"
+    with torch.cuda.device(on):  # onnxruntime sets the thread's current device, and leaves it so
+        try:
+            session = open_session(path, list(checked.items()), **arguments)
+        except (ModelFileError, ProviderError) as error:
+            if not sizes:
+                raise
+            raise ProviderError(
+                f"{str(path)!r} cannot run as CUDA graphs, which need every node on CUDA. Leave batch_buckets out, or "
+                f"export the file for CUDA. {error}"
+            ) from error
+        nodes = without_shape_arithmetic(path, placement_of(session).outside(CUDA)) if sizes else ()
+        if nodes:
+            raise ProviderError(
+                f"{str(path)!r} cannot run as CUDA graphs: {len(nodes)} nodes are not on CUDA: {named(nodes)}. Leave "
+                "batch_buckets out, or export the file for CUDA."
+            )
+        return CudaRunner(session, on, stream, sizes, pad=pad)

@@ -1,17 +1,15 @@
-"""Execution providers: their names, the options that each takes, and what is wrong with a list of them."""
+"""Execution providers: their names, the default ones, and what is wrong with a list of them."""
 
 import ctypes
 import difflib
-import mmap
 import platform
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnxruntime
 
-from lit_gelu.export.errors import ProviderError
+from lit_gelu.errors import ProviderError
 
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
@@ -19,35 +17,6 @@ TENSORRT = "TensorrtExecutionProvider"
 ON_CUDA_DEVICES = frozenset({CUDA, TENSORRT})  # their tensors are torch's CUDA tensors
 
 Provider = str | tuple[str, Mapping[str, Any]]
-
-# The names that the provider libraries of onnxruntime 1.31.1 hold as text (a test compares them with the installed
-# library). A name that a library does not know makes onnxruntime drop the whole provider without an error.
-_CUDA_OPTIONS = """
-    arena_extend_strategy cudnn_conv1d_pad_to_nc1d cudnn_conv_algo_search cudnn_conv_use_max_workspace device_id
-    do_copy_in_default_stream enable_cuda_graph enable_cudnn enable_skip_layer_norm_strict_mode fuse_conv_bias
-    gpu_external_alloc gpu_external_empty_cache gpu_external_free gpu_mem_limit has_user_compute_stream prefer_nhwc
-    sdpa_kernel tunable_op_enable tunable_op_max_tuning_duration_ms tunable_op_tuning_enable use_ep_level_unified_stream
-    use_tf32 user_compute_stream
-"""
-_TENSORRT_OPTIONS = """
-    device_id has_user_compute_stream trt_auxiliary_streams trt_bf16_enable trt_build_heuristics_enable
-    trt_builder_optimization_level trt_context_memory_sharing_enable trt_cuda_graph_enable trt_detailed_build_log
-    trt_dla_core trt_dla_enable trt_dump_ep_context_model trt_dump_subgraphs trt_engine_cache_enable
-    trt_engine_cache_path trt_engine_cache_prefix trt_engine_decryption_enable trt_engine_decryption_lib_path
-    trt_engine_hw_compatible trt_ep_context_embed_mode trt_ep_context_file_path trt_extra_plugin_lib_paths
-    trt_force_sequential_engine_build trt_force_timing_cache trt_fp16_enable trt_int8_calibration_table_name
-    trt_int8_enable trt_int8_use_native_calibration_table trt_layer_norm_fp32_fallback trt_load_user_initializer
-    trt_max_partition_iterations trt_max_workspace_size trt_min_subgraph_size trt_onnx_model_folder_path
-    trt_op_types_to_exclude trt_preview_features trt_profile_max_shapes trt_profile_min_shapes trt_profile_opt_shapes
-    trt_sparsity_enable trt_tactic_sources trt_timing_cache_enable trt_timing_cache_path
-    trt_weight_stripped_engine_enable user_compute_stream
-"""
-OPTION_NAMES: Mapping[str, frozenset[str]] = {
-    CPU: frozenset(),
-    CUDA: frozenset(_CUDA_OPTIONS.split()),
-    TENSORRT: frozenset(_TENSORRT_OPTIONS.split()),
-}
-_LIBRARIES = {CUDA: "onnxruntime_providers_cuda", TENSORRT: "onnxruntime_providers_tensorrt"}
 
 
 def default_providers(*, tf32: bool = False) -> list[Provider]:
@@ -76,8 +45,7 @@ def has_cuda_device() -> bool:
     count = ctypes.c_int(0)
     try:
         driver = ctypes.CDLL("nvcuda.dll" if platform.system() == "Windows" else "libcuda.so.1")
-        found = driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0
-        return bool(found) and count.value > 0
+        return driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value > 0
     except (OSError, AttributeError):
         return False
 
@@ -99,9 +67,27 @@ def provider_name(provider: Provider) -> str:
 
 
 def checked_providers(
-    providers: Sequence[Provider], provider_options: Sequence[Mapping[str, Any]] | None = None
+    providers: Sequence[Provider] | None,
+    provider_options: Sequence[Mapping[str, Any]] | None = None,
+    *,
+    tf32: bool = False,
 ) -> dict[str, dict[str, str]]:
-    """Check a list of providers, given in either of onnxruntime's two ways, and return options as text by name."""
+    """Check a list of providers, given in either of onnxruntime's two ways, and return options as text by name.
+
+    Args:
+        providers: The list; ``None`` is CUDA alone where it works, else the CPU. Nobody asked for a part of the file to
+            run on the CPU behind CUDA.
+        provider_options: One mapping for each of them, where they are names alone.
+        tf32: As `default_providers`.
+
+    Returns:
+        Options by name.
+
+    Raises:
+        ProviderError: If one is not installed, or the list is not as onnxruntime takes it.
+    """
+    if providers is None:
+        providers = [provider_name(p) if provider_options else p for p in default_providers(tf32=tf32)[:1]]
     if isinstance(providers, str):
         raise ProviderError(f"providers={providers!r} is text. Give a list: providers=[{providers!r}].")
     if not providers:
@@ -113,60 +99,19 @@ def checked_providers(
                 "mapping for each, with providers as names alone, or options in providers: [(name, {option: value})]."
             )
         providers = [(provider_name(name), options) for name, options in zip(providers, provider_options, strict=True)]
+    available = onnxruntime.get_available_providers()
     checked: dict[str, dict[str, str]] = {}
     for provider in providers:
-        name = _existing(provider_name(provider))
-        if name in checked:
-            raise ProviderError(f"{name} is given twice. Give each provider once.")
-        options = {} if isinstance(provider, str) else provider[1] if len(provider) > 1 else {}
-        checked[name] = {str(key): str(value) for key, value in options.items()}
-        _require_options(name, checked[name])
-    return checked
-
-
-def _existing(name: str) -> str:
-    """Return a provider's name if this installation has it."""
-    available = onnxruntime.get_available_providers()
-    if name in available:
-        return name
-    raise ProviderError(
-        f"Unknown execution provider {name!r}.{_hint(name, available)} In this installation: "
-        f"{', '.join(map(repr, available))}."
-    )
-
-
-def _require_options(provider: str, given: Iterable[str]) -> None:
-    """Refuse an option that the provider does not have."""
-    known = OPTION_NAMES.get(provider)
-    if known is None:
-        return
-    for name in given:
-        if name in known or _library_holds(provider, name):
-            continue
-        if not known:
+        name = provider_name(provider)
+        if name not in available:
+            near = difflib.get_close_matches(name, available, n=1, cutoff=0.4)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
             raise ProviderError(
-                f"{provider} takes no options, and onnxruntime ignores {name!r}. What it can do is set in sess_options."
+                f"Unknown execution provider {name!r}.{hint} In this installation: {', '.join(map(repr, available))}."
             )
-        raise ProviderError(
-            f"{provider} has no option {name!r}.{_hint(name, known)} onnxruntime would drop the provider for it. "
-            f"Accepted: {', '.join(sorted(known))}."
-        )
-
-
-def _hint(given: str, known: Iterable[str]) -> str:
-    """Return the nearest known name as a question, or nothing."""
-    inside = [name for name in known if given and given.lower() in name.lower()]
-    near = inside or difflib.get_close_matches(given, sorted(known), n=1, cutoff=0.4)
-    return f" Did you mean {near[0]!r}?" if near else ""
-
-
-def _library_holds(provider: str, name: str) -> bool:
-    """Return whether the installed provider library, which may be newer than the list, holds a name as a whole text."""
-    if provider not in _LIBRARIES or not (name.isidentifier() and "_" in name):
-        return False
-    folder = Path(onnxruntime.__file__).parent / "capi"
-    for path in folder.glob(f"*{_LIBRARIES[provider]}.*"):
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            if content.find(b"\0" + name.encode() + b"\0") >= 0:
-                return True
-    return False
+        options = {} if isinstance(provider, str) or len(provider) < 2 else provider[1]
+        if name in checked or (name == CPU and options):
+            why = "is given twice. Give each provider once" if name in checked else "takes no options: use sess_options"
+            raise ProviderError(f"{name} {why}.")
+        checked[name] = {str(key): str(value) for key, value in options.items()}
+    return checked

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 
-Samples = Mapping[str, Sequence[float]]
 IN_A_ROW = 20  # calls without a wait between them: what a device takes for one, where Python takes longer to start it
 
 
@@ -20,10 +19,10 @@ class Latency:
     """The times of one call, in seconds."""
 
     calls: int  # how many were measured
-    mean: float  # their mean
-    p50: float  # their median
+    mean: float
+    p50: float  # the median
     p90: float  # nine of ten are at most this
-    p99: float  # ninety-nine of a hundred are at most this; with fewer calls it lies between the two longest
+    p99: float  # with fewer than a hundred calls it lies between the two longest
 
 
 def latency(samples: Sequence[float]) -> Latency:
@@ -32,7 +31,7 @@ def latency(samples: Sequence[float]) -> Latency:
     return Latency(len(samples), statistics.fmean(samples), p50, p90, p99)
 
 
-def ratio(samples: Samples, of: str, to: str) -> float:
+def ratio(samples: Mapping[str, Sequence[float]], of: str, to: str) -> float:
     """Return how long one way takes beside another: the median of the rounds' ratios."""
     # A slow spell of the machine, which meets both in the same rounds, shifts it less than a ratio of medians.
     return statistics.median(a / b for a, b in zip(samples[of], samples[to], strict=True))
@@ -46,7 +45,6 @@ def interleaved(
     rounds: tuple[int, int] = (5, 1000),
     warm_up: int = 3,
     in_a_row: int = 1,
-    seed: int = 0,
 ) -> dict[str, list[float]]:
     """Time calls in rounds, each of which runs all of them, in shuffled order; return seconds, one a round."""
     # On CUDA, times are between two events on the current stream; else of the wall clock. After `seconds` no round
@@ -55,7 +53,7 @@ def interleaved(
         for _ in range(warm_up):
             call()
     timed = _timed_cuda if device.type == "cuda" else _timed
-    order, names = random.Random(seed), list(calls)  # noqa: S311 - the order of measurements is no secret
+    order, names = random.Random(0), list(calls)  # noqa: S311 - the order of measurements is no secret
     samples: dict[str, list[float]] = {name: [] for name in names}
     end = time.perf_counter() + seconds
     with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
@@ -69,7 +67,6 @@ def interleaved(
 
 
 def _timed(call: Callable[[], Any], count: int) -> float:
-    """Return seconds of the wall clock."""
     start = time.perf_counter()
     for _ in range(count):
         call()

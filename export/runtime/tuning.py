@@ -9,26 +9,32 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from lit_gelu.display import Displayed, HtmlTable, count_of
-from lit_gelu.errors import message_of
-from lit_gelu.export.errors import ModelFileError, ModelInputError, ProviderError
+from lit_gelu.display import Displayed
+from lit_gelu.errors import ModelFileError, ModelInputError, ProviderError, message_of
 from lit_gelu.export.inputs import named_outputs
-from lit_gelu.export.runtime.knobs import Knob, knobs_for
-from lit_gelu.export.runtime.model_file import read_model_file
+from lit_gelu.export.runtime.model_file import ModelFile, read_model_file
 from lit_gelu.export.runtime.module_call import ends_with_softmax, float64_answer
 from lit_gelu.export.runtime.ports import Array, bind_names, made_inputs
 from lit_gelu.export.runtime.predictor import OnnxPredictor
-from lit_gelu.export.runtime.providers import CUDA, Provider
+from lit_gelu.export.runtime.providers import CPU, CUDA, Provider
 from lit_gelu.export.runtime.settings import Settings
 from lit_gelu.export.runtime.timing import IN_A_ROW, interleaved, ratio
-from lit_gelu.export.runtime.tuning_file import TuningChoice, TuningKey, require_readable, this_key, write_choice
+from lit_gelu.export.runtime.tuning_file import TuningChoice, cores, require_readable, this_key, write_choice
+
+# What rounding alone may change, as a share of the largest output: float32 as check_parity has it; 16 bit a few last
+# bits of a few layers.
+_TOLERANCE = {torch.float16: 4 * 2.0**-10, torch.bfloat16: 4 * 2.0**-7}
+_TOLERANCE_FP32 = 1e-5
+_WORTH = 0.98  # a choice that gains less than 2 % is noise
+_ANOTHER_MODULE = 0.25  # of the largest output: no rounding does that, not even to int8
+_BEST = "best so far"
 
 
 @dataclass(frozen=True)
 class TuningTrial:
-    """One choice of settings that was tried.
+    """Settings that were tried.
 
     Args:
         settings: Value by name.
@@ -67,22 +73,41 @@ class TuningReport(Displayed):
             lines.append(f"  {settings}:{time}{error} {trial.verdict}")
         return "\n".join(lines)
 
-    def _summary(self) -> str:
-        return f"{self.choice}; {count_of(len(self.trials), 'trial')}"
 
-    def _html_table(self) -> HtmlTable:
-        rows = [(trial.settings, trial.ratio, trial.error, trial.verdict) for trial in self.trials]
-        return HtmlTable(("settings", "time", "error", "verdict"), rows, str(self.choice))
+def candidates(provider: str, model: ModelFile, batch_size: int, *, allow_tf32: bool = False) -> list[list[Settings]]:
+    """Return what to try on a provider, group by group: those of one group are timed beside each other."""
+    if provider == CPU:
+        threads = cores()
+        counts = sorted({threads, *(2**i for i in range(threads.bit_length()) if 2**i < threads)})
+        on_cpu: list[list[Settings]] = [
+            [{"intra_op_num_threads": count} for count in counts],
+            [{"graph_optimization_level": level} for level in ("extended", "basic", "disabled")],
+            [{"enable_mem_pattern": False}],
+        ]
+        return [*on_cpu, [{"allow_spinning": False}]] if threads > 1 else on_cpu
+    if provider != CUDA:
+        return []
+    # TF32 of files in 16 bit is never varied: there the option decides about the tensor cores, and is on.
+    groups: list[list[Settings]] = [[{"use_tf32": 1}]] if allow_tf32 and not model.sixteen_bit else []
+    graph: Settings = {"batch_buckets": (batch_size,)}
+    if not {"Conv", "ConvTranspose"} & model.operators.keys():
+        return [*groups, [graph]]
+    nhwc: Settings = {"prefer_nhwc": 1}
+    fused: Settings = {"prefer_nhwc": 1, "fuse_conv_bias": 1}  # fails on some networks in the other layout
+    searches: list[Settings] = [{"cudnn_conv_algo_search": name} for name in ("HEURISTIC", "DEFAULT")]
+    return [*groups, [nhwc, graph, {**nhwc, **graph}], [fused], searches]  # onnxruntime refuses some pairs
 
 
 def relative_error(outputs: Sequence[np.ndarray], reference: Sequence[np.ndarray]) -> float:
     """Return the largest error, each output's as a share of its largest reference value; infinite for a lost value."""
+    if len(outputs) != len(reference):
+        return float("inf")
     largest = 0.0
     for y, exact in zip(outputs, reference, strict=True):
-        if y.shape != exact.shape:
-            return float("inf")
         finite = np.isfinite(exact)
-        if not np.array_equal(y[~finite], exact[~finite], equal_nan=True) or not np.isfinite(y[finite]).all():
+        if y.shape != exact.shape or not np.array_equal(y[~finite], exact[~finite], equal_nan=True):
+            return float("inf")
+        if not np.isfinite(y[finite]).all():
             return float("inf")
         if finite.any():
             scale = float(np.abs(exact[finite]).max()) or 1.0
@@ -90,46 +115,16 @@ def relative_error(outputs: Sequence[np.ndarray], reference: Sequence[np.ndarray
     return largest
 
 
-def arguments_of(inputs: Any) -> tuple[Sequence[Array], Mapping[str, Array]]:
-    """Return inputs in order and by name."""
-    if isinstance(inputs, Mapping):
-        return (), inputs
-    return (inputs if isinstance(inputs, (list, tuple)) else [inputs]), {}
+def arrays_of(outputs: Any) -> list[np.ndarray]:
+    """Return a tensor or array, or several in a sequence or mapping, as arrays in float64."""
+    if isinstance(outputs, np.ndarray):
+        return [outputs.astype(np.float64)]
+    if isinstance(outputs, list | tuple) and any(isinstance(each, np.ndarray) for each in outputs):
+        return [array for each in outputs for array in arrays_of(each)]
+    return [output.detach().double().cpu().numpy() for _, output in named_outputs(outputs)]
 
 
-def as_tensor(value: Array) -> Tensor:
-    """Return an array or tensor as a tensor without history."""
-    return value.detach() if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
-
-
-@torch.no_grad()
-def reference_outputs(reference: Any, inputs: Mapping[str, Tensor], *, softmax: bool = False) -> list[np.ndarray]:
-    """Return the outputs of a module, run on the CPU, or those that are given, in float64."""
-    if isinstance(reference, nn.Module):
-        try:
-            found = float64_answer(reference, {name: value.cpu() for name, value in inputs.items()}, softmax=softmax)
-            reference = [output for _, output in named_outputs(found)]
-        except Exception as error:
-            raise ModelInputError(
-                f"{type(reference).__name__}.forward fails on the file's inputs in float64: {message_of(error)} Give "
-                "its outputs as reference=, in an array."
-            ) from error
-    several = reference.values() if isinstance(reference, Mapping) else reference
-    outputs = list(several) if isinstance(reference, (Mapping, list, tuple)) else [reference]
-    return [np.asarray(as_tensor(output).double().cpu().numpy()) for output in outputs]
-
-
-# What rounding alone may change, as a share of the largest output: float32 as check_parity has it; 16 bit a few last
-# bits of a few layers; TF32 has float16's mantissa.
-_TOLERANCE = {torch.float16: 4 * 2.0**-10, torch.bfloat16: 4 * 2.0**-7}
-_TOLERANCE_FP32 = 1e-5
-_TOLERANCE_TF32 = 4 * 2.0**-10
-_WORTH = 0.98  # a choice that gains less than 2 % is noise
-_ANOTHER_MODULE = 0.25  # of the largest output: no rounding does that, not even to int8
-_UNTUNED = "untuned"
-
-
-def tune(
+def tune(  # noqa: C901 - one procedure, told in the order in which it happens
     path: str | os.PathLike[str],
     inputs: Mapping[str, Array] | Sequence[Array] | Array | None = None,
     *,
@@ -139,24 +134,17 @@ def tune(
     batch_size: int = 32,
     seconds: float = 30.0,
     save: bool = True,
-    knobs: Sequence[Knob] | None = None,
 ) -> TuningReport:
     r"""Measure settings of onnxruntime on this machine, and keep the fastest that is still right.
 
     One setting after the other is varied from the best so far, all its values beside each other in one run, in shuffled
-    order. On the CPU: threads, spinning, graph optimisation level, memory pattern, single fusions switched off.
-    On CUDA: TF32 if allowed, NHWC and a CUDA graph of this batch size, alone and together, the search for convolutions,
-    fused bias, fusions; there calls are timed in a row, without a wait between them.
-    At last the best is measured beside the untuned session; it is chosen if it takes at most 0.98 of its time. All
-    sessions of a step are open at once, so that waiting threads of one can slow another a little.
-
-    Settings are rejected if an output is not finite where the reference is, or if
-
-    .. math:: \max|y - y^*| / \max|y^*| > \max(\text{tolerance}, 2 e)
-
-    with :math:`e` the untuned session's own error. The reference :math:`y^*` is ``reference`` in float64 if that is
-    given; else the untuned session's output, and :math:`e` then the difference between it and the session without graph
-    optimisations. The tolerance is 1e-5 for float32, four units in the last place for 16 bit, and 4 * 2^-10 for TF32.
+    order. On the CPU: threads, graph optimisation level, memory pattern, spinning. On CUDA: TF32 if allowed, NHWC, a
+    CUDA graph of this batch size, fused bias, the search for convolutions. At last the best is measured beside the
+    untuned session; it is chosen if it takes at most 0.98 of its time. Settings are rejected if an output is not finite
+    where the reference is, or if :math:`\max|y - y^*| / \max|y^*| > \max(\text{tolerance}, 2 e)` with :math:`e` the
+    untuned session's own error. The reference :math:`y^*` is ``reference`` in float64 if that is given; else the
+    untuned session's output, and :math:`e` then the difference between it and the session without graph optimisations.
+    The tolerance is 1e-5 for float32, four units in the last place for 16 bit, and 4 * 2^-10 for TF32.
 
     Args:
         path: The file.
@@ -167,167 +155,123 @@ def tune(
         batch_size: Rows to make up.
         seconds: How long to measure, in all; opening sessions comes on top.
         save: Whether to write the choice beside the file, where `OnnxPredictor` finds it.
-        knobs: Which settings to vary; by default all that apply.
 
     Returns:
         The choice and the trials.
 
     Raises:
-        ModelFileError: See `OnnxPredictor`.
-        ModelInputError: If an input does not fit, or cannot be made up, or if the reference is another module.
-        ProviderError: See `OnnxPredictor`.
-        UnwritablePathError: If the choice cannot be written beside the file.
+        ModelFileError: See `OnnxPredictor`; also if choices beside the file are damaged, and ``save``.
+        ModelInputError: If inputs cannot be made up, or the reference is another module's.
+        ProviderError: See `OnnxPredictor`; also on CUDA where torch has none.
 
     Example:
-        >>> import tempfile, pathlib
+        >>> import tempfile
         >>> from lit_gelu.export import export_onnx
-        >>> path = pathlib.Path(tempfile.mkdtemp()) / "net.onnx"
+        >>> path = Path(tempfile.mkdtemp()) / "net.onnx"
         >>> _ = export_onnx(nn.Sequential(nn.Linear(4, 8), nn.GELU()), path, torch.zeros(2, 4))
-        >>> report = tune(path, seconds=0.1, knobs=[Knob("enable_mem_pattern", (False,))])
-        >>> [trial.settings for trial in report.trials], report.path.name
-        ([{'enable_mem_pattern': False}], 'net.onnx.tuning.json')
+        >>> report = tune(path, seconds=0.1, save=False)
+        >>> report.choice.error <= report.choice.limit
+        True
     """
     if save:
         require_readable(path)
-    search = _SettingsSearch(path, inputs, providers, reference, allow_tf32=allow_tf32, batch_size=batch_size)
-    wanted = search.knobs() if knobs is None else list(knobs)
-    budget = seconds / (len(wanted) + 1)
-    for knob in wanted:
-        search.vary(knob, budget)
-    choice = search.choose(budget)
-    return TuningReport(choice, tuple(search.trials), write_choice(path, choice) if save else None)
+    model, plain = read_model_file(path), OnnxPredictor(path, providers, tuning=False)
+    provider, key = plain.providers[0], this_key(plain.providers[0], plain.device)
+    if key is None:
+        raise ProviderError("torch finds no CUDA device to time calls on. Install torch with CUDA.")
+    values = _tensors(inputs, plain, batch_size)
+    rows = next(iter(values.values())).shape[0] if next(iter(plain.ports.values())).shape else 1
+    # onnxruntime's own default is TF32.
+    base: dict[str, Any] = {"use_tf32": 0} if provider == CUDA and not model.sixteen_bit else {}
+    # Sessions of one group are open at once, so none takes more memory of a GPU than it needs.
+    arena = {"arena_extend_strategy": "kSameAsRequested"} if provider == CUDA else {}
 
+    def opened(settings: Settings) -> OnnxPredictor:
+        choice = TuningChoice(key, {**arena, **settings}, 1.0, 0.0, 0.0, rows)
+        return OnnxPredictor(path, providers, tuning=choice)
 
-class _SettingsSearch:
-    """The state of one search: the best settings so far, and what was tried."""
-
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        inputs: Any,
-        providers: Sequence[Provider] | None,
-        reference: Any,
-        *,
-        allow_tf32: bool,
-        batch_size: int,
-    ) -> None:
-        self.path, self.providers, self.allow_tf32 = path, providers, allow_tf32
-        self.model = read_model_file(path)
-        plain = OnnxPredictor(path, providers, tuning=False)
-        on_cuda = plain.providers[0] == CUDA
-        # Sessions of one step are open at once, so none takes more memory than it needs.
-        self.always = {"arena_extend_strategy": "kSameAsRequested"} if on_cuda else {}
-        # onnxruntime's own default is TF32.
-        self.base: dict[str, Any] = {"use_tf32": 0} if on_cuda and not self.model.sixteen_bit else {}
-        if on_cuda and self.model.grants_nhwc:
-            self.base["prefer_nhwc"] = 1
-        self.in_a_row = IN_A_ROW if plain.device.type == "cuda" else 1
-        ports = plain.ports
-        given = made_inputs(ports, batch_size) if inputs is None else bind_names(list(ports), *arguments_of(inputs))
-        self.inputs = {name: as_tensor(value).to(plain.device) for name, value in given.items()}
-        self.rows = next(iter(self.inputs.values())).shape[0] if next(iter(ports.values())).shape else 1
-        self.key = this_key(plain.providers[0], plain.device)
-        if self.key is None:
-            raise ProviderError(
-                "torch finds no CUDA device, so calls on CUDA cannot be timed. Install torch with CUDA."
-            )
-        del plain
-        self.untuned = self.fastest = self._opened(self.base)
-        dtypes = [port.dtype for port in self.untuned.output_ports.values()]
-        self.tolerance = max(_TOLERANCE.get(dtype, _TOLERANCE_FP32) for dtype in dtypes if dtype is not None)
-        self._take_reference(reference)
-        self.best = self.base
-        self.best_error = self.own_error
-        self.trials: list[TuningTrial] = []
-
-    def _take_reference(self, reference: Any) -> None:
-        """Compute what outputs are compared with, and the untuned session's own error."""
-        first = self._outputs(self.untuned)
-        if reference is None:
-            self.exact = first
-            self.own_error = relative_error(
-                self._outputs(self._opened({**self.base, "graph_optimization_level": "disabled"})), first
-            )
-            return
-        self.exact = reference_outputs(reference, self.inputs, softmax=ends_with_softmax(self.untuned.metadata))
-        if [y.shape for y in self.exact] != [y.shape for y in first]:
+    untuned = opened(base)
+    first = arrays_of(untuned(**values))
+    if reference is None:
+        unoptimised = opened({**base, "graph_optimization_level": "disabled"})
+        exact, own_error = first, relative_error(arrays_of(unoptimised(**values)), first)
+    else:
+        exact = _reference_outputs(reference, values, softmax=ends_with_softmax(untuned.metadata))
+        own_error = relative_error(first, exact)
+        if own_error > _ANOTHER_MODULE:
             raise ModelInputError(
-                f"The reference's outputs have shapes {[y.shape for y in self.exact]}, the file's "
-                f"{[y.shape for y in first]}. Give the module that the file was exported from, or its outputs."
-            )
-        self.own_error = relative_error(first, self.exact)
-        if self.own_error > _ANOTHER_MODULE:
-            raise ModelInputError(
-                f"The reference's outputs differ from the file's by {self.own_error:.2g} of the largest one: it is not "
-                "what the file was exported from, or its inputs are others. Give that module, or its outputs on these "
-                "inputs."
+                f"The reference's outputs differ from the file's by {own_error:.2g} of the largest one, or in their "
+                "shapes. Give the module that the file was exported from, or its outputs on these inputs."
             )
 
-    def knobs(self) -> list[Knob]:
-        """Return the settings to vary."""
-        return knobs_for(self.untuned.providers[0], self.model, self.rows, allow_tf32=self.allow_tf32)
+    def limit(settings: Settings) -> float:
+        dtypes = [port.dtype for port in untuned.output_ports.values() if port.dtype in _TOLERANCE]
+        dtypes += [torch.float16] if settings.get("use_tf32") else []  # TF32 has its mantissa
+        return max(2 * own_error, _TOLERANCE_FP32, *(_TOLERANCE[dtype] for dtype in dtypes if dtype is not None))
 
-    def vary(self, knob: Knob, seconds: float) -> None:
-        """Try a knob's values beside the best settings, and keep the fastest right one."""
-        calls = {_UNTUNED: partial(self.fastest, **self.inputs)}
-        candidates: dict[str, tuple[dict[str, Any], float, OnnxPredictor]] = {}
-        for value in knob.values:
-            settings = {**self.best, **knob.settings(value)}
-            if knob.needs is not None and settings.get(knob.needs[0]) != knob.needs[1]:
+    trials: list[TuningTrial] = []
+    best, best_error, fastest = base, own_error, untuned
+    groups = candidates(provider, model, rows, allow_tf32=allow_tf32)
+    for group in groups:
+        right: dict[str, tuple[dict[str, Any], float, OnnxPredictor]] = {}
+        for settings in ({**best, **change} for change in group):
+            try:
+                predictor = opened(settings)
+                error = relative_error(arrays_of(predictor(**values)), exact)
+            except (ModelFileError, ModelInputError, ProviderError) as failure:
+                trials.append(TuningTrial(settings, None, None, f"rejected: {failure}"))
                 continue
-            if tried := self._tried(settings):
-                candidates[repr(value)] = (settings, *tried)
-                calls[repr(value)] = partial(tried[1], **self.inputs)
-        if not candidates:
-            return
-        samples = interleaved(calls, self.untuned.device, seconds=seconds, in_a_row=self.in_a_row)
-        ratios = {name: ratio(samples, name, _UNTUNED) for name in candidates}
-        fastest = min(ratios, key=lambda name: ratios[name])
-        for name, (settings, error, _) in candidates.items():
+            if error <= limit(settings):
+                right[repr(settings)] = settings, error, predictor
+            else:
+                verdict = f"rejected: error {error:.1e} is above {limit(settings):.1e}"
+                trials.append(TuningTrial(settings, error, None, verdict))
+        ratios = _times({name: each[2] for name, each in right.items()}, fastest, values, seconds / (len(groups) + 1))
+        for name, (settings, error, _) in right.items():
             verdict = "faster" if ratios[name] <= _WORTH else "not faster"
-            self.trials.append(TuningTrial(settings, error, ratios[name], verdict))
-        if ratios[fastest] <= _WORTH:
-            self.best, self.best_error, self.fastest = candidates[fastest]
+            trials.append(TuningTrial(settings, error, ratios[name], verdict))
+        winner = min(ratios, key=lambda name: ratios[name], default=None)
+        if winner is not None and ratios[winner] <= _WORTH:
+            best, best_error, fastest = right[winner]
+    final = _times({"": fastest}, untuned, values, seconds / (len(groups) + 1))[""] if best != base else 1.0
+    if final > _WORTH:
+        best, best_error, final = base, own_error, 1.0
+    choice = TuningChoice(key, best, final, best_error, limit(best), rows)
+    return TuningReport(choice, tuple(trials), write_choice(path, choice) if save else None)
 
-    def _tried(self, settings: dict[str, Any]) -> tuple[float, OnnxPredictor] | None:
-        """Return the error of settings and who runs with them; ``None``, and a trial that says why, for a rejection."""
-        try:
-            predictor = self._opened(settings)
-            error = relative_error(self._outputs(predictor), self.exact)
-        except (ModelFileError, ModelInputError, ProviderError) as failure:
-            self.trials.append(TuningTrial(settings, None, None, f"rejected: {failure}"))
-            return None
-        limit = self.limit(settings)
-        if error <= limit:
-            return error, predictor
-        self.trials.append(TuningTrial(settings, error, None, f"rejected: error {error:.1e} is above {limit:.1e}"))
-        return None
 
-    def limit(self, settings: Settings) -> float:
-        """Return the largest error that settings may have."""
-        tolerance = max(self.tolerance, _TOLERANCE_TF32) if settings.get("use_tf32") else self.tolerance
-        return max(tolerance, 2 * self.own_error)
+def _tensors(inputs: Any, predictor: OnnxPredictor, batch_size: int) -> dict[str, torch.Tensor]:
+    """Return inputs by name where the predictor computes; made-up ones if there are none."""
+    names = list(predictor.ports)
+    if inputs is None:
+        values: Mapping[str, Any] = made_inputs(predictor.ports, batch_size)
+    elif isinstance(inputs, Mapping):
+        values = bind_names(names, (), inputs)
+    else:
+        values = bind_names(names, inputs if isinstance(inputs, list | tuple) else [inputs], {})
+    return {name: torch.as_tensor(value).detach().to(predictor.device) for name, value in values.items()}
 
-    def choose(self, seconds: float) -> TuningChoice:
-        """Measure the best beside the untuned session, and return it if it is worth while."""
-        assert self.key is not None  # noqa: S101 - refused in the constructor
-        gained = 1.0
-        if self.best != self.base:
-            calls = {_UNTUNED: partial(self.untuned, **self.inputs), "best": partial(self.fastest, **self.inputs)}
-            samples = interleaved(calls, self.untuned.device, seconds=seconds, in_a_row=self.in_a_row)
-            gained = ratio(samples, "best", _UNTUNED)
-        if gained > _WORTH:
-            self.best, self.best_error, gained = self.base, self.own_error, 1.0
-        return TuningChoice(self.key, self.best, gained, self.best_error, self.limit(self.best), self.rows)
 
-    def _opened(self, settings: Settings) -> OnnxPredictor:
-        """Open the file with settings."""
-        key = self.key or TuningKey("", "", "")
-        choice = TuningChoice(key, {**self.always, **settings}, 1.0, 0.0, 0.0, self.rows)
-        return OnnxPredictor(self.path, self.providers, tuning=choice)
+def _reference_outputs(reference: Any, values: Mapping[str, torch.Tensor], *, softmax: bool) -> list[np.ndarray]:
+    """Return the outputs of a module in float64 on the CPU, or those that were given."""
+    if not isinstance(reference, nn.Module):
+        return arrays_of(reference)
+    try:
+        return arrays_of(float64_answer(reference, {n: x.cpu() for n, x in values.items()}, softmax=softmax))
+    except Exception as error:
+        raise ModelInputError(
+            f"{type(reference).__name__}.forward fails on the file's inputs in float64: {message_of(error)} Give its "
+            "outputs as reference=, in an array."
+        ) from error
 
-    def _outputs(self, predictor: OnnxPredictor) -> list[np.ndarray]:
-        """Return a predictor's outputs in float64."""
-        result = predictor(**self.inputs)
-        outputs = result if isinstance(result, tuple) else (result,)
-        return [output.double().cpu().numpy() for output in outputs]
+
+def _times(
+    others: Mapping[str, OnnxPredictor], beside: OnnxPredictor, values: Mapping[str, torch.Tensor], seconds: float
+) -> dict[str, float]:
+    """Return how long predictors take beside one, all in the same rounds."""
+    if not others:
+        return {}
+    calls = {name: partial(each, **values) for name, each in {_BEST: beside, **others}.items()}
+    in_a_row = IN_A_ROW if beside.device.type == "cuda" else 1
+    samples = interleaved(calls, beside.device, seconds=seconds, in_a_row=in_a_row)
+    return {name: ratio(samples, name, _BEST) for name in others}

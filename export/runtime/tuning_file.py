@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import platform
-import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,15 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import onnxruntime
 
-from lit_gelu.export.errors import ModelFileError
+from lit_gelu.errors import ModelFileError, shown
 from lit_gelu.export.runtime.providers import ON_CUDA_DEVICES
 from lit_gelu.export.runtime.settings import require_settings
 from lit_gelu.files import parse_json, write_atomically
 
 if TYPE_CHECKING:
     import torch
-
-FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -90,82 +87,58 @@ def digest(path: str | os.PathLike[str]) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def read_choice(path: str | os.PathLike[str], key: TuningKey) -> TuningChoice | None:
-    """Return what was chosen for this very file on a machine, if anything; refuse a file that is damaged or foreign."""
-    file = tuning_path(path)
-    if not os.path.lexists(file):
-        return None
-    content = _read(file)
-    if content["model_sha256"] != digest(path):
-        return None
-    for entry in content["choices"]:
-        choice = _choice(entry, file)
-        if choice.key == key:
-            require_settings(choice.settings, repr(str(file)))
-            return choice
-    return None
-
-
 def choices_beside(path: str | os.PathLike[str]) -> tuple[TuningChoice, ...]:
-    """Return what was chosen for this very file, on whatever machine."""
-    file = tuning_path(path)
-    content = _read(file) if os.path.lexists(file) else {"model_sha256": ""}
-    return (
-        tuple(_choice(entry, file) for entry in content["choices"]) if content["model_sha256"] == digest(path) else ()
-    )
+    """Return what was chosen for this very file, on whatever machine; refuse a file of choices that is damaged."""
+    model, choices = _read(tuning_path(path))
+    return choices if choices and model == digest(path) else ()
+
+
+def read_choice(path: str | os.PathLike[str], key: TuningKey) -> TuningChoice | None:
+    """Return what was chosen for this very file on one machine, if anything."""
+    return next((choice for choice in choices_beside(path) if choice.key == key), None)
 
 
 def require_readable(path: str | os.PathLike[str]) -> None:
     """Refuse a file of choices that `write_choice` cannot add to, before anything is measured."""
-    if os.path.lexists(tuning_path(path)):
-        _read(tuning_path(path))
+    _read(tuning_path(path))
 
 
 def write_choice(path: str | os.PathLike[str], choice: TuningChoice) -> Path:
     """Keep a choice beside a model, with those of other machines for the same file, and return where."""
-    file, model = tuning_path(path), digest(path)
-    entries = []
-    if os.path.lexists(file):
-        content = _read(file)
-        if content["model_sha256"] == model:
-            entries = [entry for entry in content["choices"] if _choice(entry, file).key != choice.key]
-    entries.append(asdict(choice))
-    _write(file, model, entries)
-    return file
+    others = [other for other in choices_beside(path) if other.key != choice.key]
+    _write(tuning_path(path), digest(path), [*others, choice])
+    return tuning_path(path)
 
 
 def keep_choices(path: str | os.PathLike[str], before: str) -> None:
     """Let choices for a file, by its `digest`, hold for what took its place: the same model with other notes in it."""
-    file = tuning_path(path)
-    if not os.path.lexists(file):
-        return
     try:
-        content = _read(file)
+        model, choices = _read(tuning_path(path))
     except ModelFileError:
         return  # who opens the model hears of it
-    if content["model_sha256"] == before:
-        _write(file, digest(path), content["choices"])
+    if choices and model == before:
+        _write(tuning_path(path), digest(path), choices)
 
 
-def _write(file: Path, model: str, choices: Sequence[Any]) -> None:
-    """Write a file of choices for a model of a digest."""
+def _write(file: Path, model: str, choices: Sequence[TuningChoice]) -> None:
+    content = {"format": 1, "model_sha256": model, "choices": [asdict(choice) for choice in choices]}
     with write_atomically(file) as temporary:
-        text = json.dumps({"format": FORMAT, "model_sha256": model, "choices": choices}, indent=2)
-        temporary.write_text(text + "\n", encoding="utf-8")
+        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def _read(file: Path) -> dict[str, Any]:
-    """Return the content of a file of choices."""
+def _read(file: Path) -> tuple[str, tuple[TuningChoice, ...]]:
+    """Return the digest of the model and the choices that a file holds; nothing where there is no file."""
+    if not os.path.lexists(file):
+        return "", ()
     try:
-        content = parse_json(file.read_bytes())
-        if (
-            content["format"] == FORMAT
-            and isinstance(content["model_sha256"], str)
-            and isinstance(content["choices"], list)
-        ):
-            return dict(content)
-        problem = f"format {content['format']!r}"
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        match parse_json(file.read_bytes()):
+            case {"format": 1, "model_sha256": str() as model, "choices": list() as entries}:
+                return model, tuple(_choice(entry, file) for entry in entries)
+            case content:
+                problem = shown(content)
+    except (OSError, ValueError, TypeError) as error:
+        if isinstance(error, ModelFileError):
+            raise
         problem = f"{type(error).__name__}: {error}"
     raise ModelFileError(
         f"{str(file)!r} does not hold what tune() writes ({problem}). Delete it, run tune() again, or open the model "
@@ -174,17 +147,22 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _choice(entry: Any, file: Path) -> TuningChoice:
-    """Return one entry as a choice."""
-    try:
-        choice = TuningChoice(**{**entry, "key": TuningKey(**entry["key"])})
-        numbers = (choice.ratio, choice.error, choice.limit, choice.batch_size)
-        wrong = [number for number in numbers if isinstance(number, bool) or not isinstance(number, (int, float))]
-        if isinstance(choice.settings, dict) and not wrong:
-            return choice
-        problem = f"{reprlib.repr(wrong[0])} is no number" if wrong else f"settings {reprlib.repr(choice.settings)}"
-    except (KeyError, TypeError) as error:
-        problem = f"{type(error).__name__}: {error}"
-    raise ModelFileError(
-        f"{str(file)!r} holds an entry that tune() does not write ({problem}). Delete it, run tune() again, or open "
-        "the model with tuning=False."
-    )
+    """Return one entry as a choice: a file from elsewhere must not set anything that `tune` does not."""
+    match entry:
+        case {
+            "key": {
+                "onnxruntime": str() as version,
+                "provider": str() as provider,
+                "device": str() as device,
+                **no_more,
+            },
+            "settings": dict() as settings,
+            "ratio": int() | float() as ratio,
+            "error": int() | float() as error,
+            "limit": int() | float() as limit,
+            "batch_size": int() as batch_size,
+            **nothing,
+        } if not (no_more or nothing or any(isinstance(each, bool) for each in (ratio, error, limit, batch_size))):
+            require_settings(settings, repr(str(file)))
+            return TuningChoice(TuningKey(version, provider, device), settings, ratio, error, limit, batch_size)
+    raise ValueError(f"the entry {shown(entry)}")

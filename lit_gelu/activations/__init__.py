@@ -1,10 +1,6 @@
 """Activation functions: pure functions, modules, and the registry that names them."""
 
-import sys
-
 from lit_gelu.activations import functional, modules
-from lit_gelu.activations.activation_dropout import ActivationDropout
-from lit_gelu.activations.analysis import depth, information
 from lit_gelu.activations.analysis.comparison import ActivationComparison, LargestDifference, compare
 from lit_gelu.activations.analysis.drawing import plot
 from lit_gelu.activations.analysis.gains import calculate_gain, gain
@@ -12,7 +8,6 @@ from lit_gelu.activations.analysis.initialisation import initialise_for_activati
 from lit_gelu.activations.errors import (
     ActivationArgumentError,
     ActivationSpecError,
-    DerivativeFromOutputError,
     DuplicateActivationError,
     OpaqueActivationError,
     StoredSpecError,
@@ -25,9 +20,6 @@ from lit_gelu.activations.naming.spec import ActivationSpec
 from lit_gelu.activations.naming.stored import StoredActivations, building_from_file
 from lit_gelu.activations.registry import ActivationRegistry, registry
 
-# Documented as modules of this package; their files are in analysis/.
-sys.modules |= {"lit_gelu.activations.depth": depth, "lit_gelu.activations.information": information}
-
 create = registry.create
 info = registry.info
 install = registry.install
@@ -39,7 +31,6 @@ spec_of = registry.spec_of
 __all__ = [
     "ActivationArgumentError",
     "ActivationComparison",
-    "ActivationDropout",
     "ActivationEntry",
     "ActivationFacts",
     "ActivationGains",
@@ -47,7 +38,6 @@ __all__ = [
     "ActivationRegistry",
     "ActivationSpec",
     "ActivationSpecError",
-    "DerivativeFromOutputError",
     "DuplicateActivationError",
     "GatedFFN",
     "LargestDifference",
@@ -59,11 +49,9 @@ __all__ = [
     "calculate_gain",
     "compare",
     "create",
-    "depth",
     "functional",
     "gain",
     "info",
-    "information",
     "initialise_for_activations_",
     "install",
     "list_activations",

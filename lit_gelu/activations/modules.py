@@ -1,6 +1,5 @@
 """The modules that torch does not have; where torch has the function, the registry builds torch's own module."""
 
-from lit_gelu.activations.activation_dropout import ActivationDropout
 from lit_gelu.activations.families.cdf_linear import CDFLinear
 from lit_gelu.activations.families.gated import GEGLU, ReGLU, SwiGLU
 from lit_gelu.activations.families.gaussian_gelu import GaussianGELU
@@ -15,7 +14,6 @@ from lit_gelu.activations.numerics.channels import ChannelModule
 
 __all__ = [
     "GEGLU",
-    "ActivationDropout",
     "CDFLinear",
     "ChannelModule",
     "FunctionActivation",

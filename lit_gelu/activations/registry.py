@@ -18,7 +18,7 @@ from lit_gelu.activations.errors import (
 )
 from lit_gelu.activations.families import ENTRIES
 from lit_gelu.activations.naming import importing
-from lit_gelu.activations.naming.entry import ActivationEntry, OwnKernel, Resolved, check_names, entry_for
+from lit_gelu.activations.naming.entry import ActivationEntry, Resolved, check_names, entry_for
 from lit_gelu.activations.naming.facts import ActivationFacts, ActivationInfo
 from lit_gelu.activations.naming.forms import (
     ConstructionArguments,
@@ -86,7 +86,6 @@ class ActivationRegistry:
         facts: ActivationFacts | Callable[..., ActivationFacts] | None = None,
         registered_by: str | None = None,
         onnx: Any = None,
-        kernel: OwnKernel = "auto",
     ) -> Callable[[Registered], Registered]:
         """Return a decorator that registers a module class or a plain function from tensor to tensor.
 
@@ -107,11 +106,6 @@ class ActivationRegistry:
             onnx: What it becomes in an ONNX file: an onnxscript function of one tensor whose attributes are arguments
                 of the activation, a recipe such as ``"Mul(x, Sigmoid(x))"``, or recipes for several lowerings
                 (`lit_gelu.activations.onnx_recipes`). Without it torch's exporter decomposes it.
-            kernel: What computes it in 16 bits on a GPU once a model is fused; see `lit_gelu.kernels.fuse`.
-                ``"generated"``: torch.compile makes a kernel of what it computes and one of the derivative, if every
-                operation is elementwise and it holds no buffers, modules and parameters of several numbers. ``"auto"``
-                is that for functions alone: a class may do more than compute, which a kernel would not repeat at each
-                call. ``"off"``: none. Or a `lit_gelu.kernels.Kernel`, for the usual arguments.
 
         Returns:
             The decorator; it returns its argument. From then on the constructor of a class notes on every instance what
@@ -120,7 +114,7 @@ class ActivationRegistry:
         Raises:
             DuplicateActivationError: If a name is taken and ``override`` is false.
             ActivationSpecError: If a name is no valid name.
-            ActivationArgumentError: If ``facts`` or ``kernel`` is none of these.
+            ActivationArgumentError: If ``facts`` is neither.
 
         Example:
             >>> registry = ActivationRegistry()
@@ -139,7 +133,7 @@ class ActivationRegistry:
             )
 
         def decorate(target: Registered) -> Registered:
-            entry = entry_for(name, target, tuple(aliases), registered_by or current_plugin(), kernel)
+            entry = entry_for(name, target, tuple(aliases), registered_by or current_plugin())
             row = replace(
                 entry, derivative=derivative, joint=joint, moments=moments, facts=facts or ActivationFacts(), onnx=onnx
             )
@@ -401,11 +395,9 @@ class ActivationRegistry:
 
         ``"transformers"``: ``hidden_act="gaussian_gelu"`` in a configuration, and what else is looked up in ``ACT2FN``.
         ``"timm"``: ``act_layer="gaussian_gelu"`` in ``timm.create_model``, for models that look their activation up.
-        ``"diffusers"``: ``act_fn="gaussian_gelu"`` of its models, and what else asks ``get_activation``.
-        ``"keras"``: ``activation="gaussian_gelu"`` of its layers, where Keras computes with PyTorch.
 
         Args:
-            library: ``"timm"``, ``"transformers"``, ``"diffusers"`` or ``"keras"``. It is imported now, and only now.
+            library: ``"timm"`` or ``"transformers"``. It is imported now, and only now.
             override: Whether names that the library has too (``"gelu"``) get this registry's meaning.
 
         Returns:
@@ -414,14 +406,14 @@ class ActivationRegistry:
 
         Raises:
             UnknownLibraryError: If there is no integration with it.
-            MissingLibraryError: If it is not installed, or if Keras computes with something other than PyTorch.
+            MissingLibraryError: If it is not installed.
             AlreadyInstalledError: If another registry's names are there, or the other ``override``.
 
         Example:
             >>> ActivationRegistry().install("flax")
             Traceback (most recent call last):
-            lit_gelu.activations.errors.UnknownLibraryError: There is no integration with 'flax'. Accepted: \
-'diffusers', 'keras', 'timm', 'transformers'.
+            lit_gelu.errors.ArgumentError: There is no integration with 'flax'. Accepted: \
+'timm', 'transformers'.
         """
         from lit_gelu.activations.integrations import install
 

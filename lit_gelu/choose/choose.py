@@ -1,40 +1,55 @@
 """`choose`: which activation for a model, by runs that differ in nothing else."""
 
+import inspect
 import logging
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from lightning.pytorch import LightningDataModule, LightningModule
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint, DeviceStatsMonitor, LearningRateMonitor, ModelSummary, ProgressBar
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.seed import isolate_rng
+from torch import nn
+from typing_extensions import override
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.registry import registry_or_default
-from lit_gelu.choose.candidates import ActivationCandidate, builder, candidates_of, notes_of_exchange
-from lit_gelu.choose.errors import AllRunsFailedError, ChoiceArgumentError, FolderInUseError
-from lit_gelu.choose.kept_settings import settings_before, settings_of_data
-from lit_gelu.choose.measuring import TrainedModules, measure_candidates, write_best
-from lit_gelu.choose.metric import Metric, metric_of
-from lit_gelu.choose.one_by_one import Setup
-from lit_gelu.choose.outcome import ActivationChoice, CandidateReport, label_notes
-from lit_gelu.choose.own_generators import OwnGenerators
-from lit_gelu.choose.plain_text import told
-from lit_gelu.choose.preconditions import check_equal_starts, check_seeds, logged_by
-from lit_gelu.choose.run_files import RunFolder, TrainedRun
-from lit_gelu.choose.run_maker import RunMaker
-from lit_gelu.choose.samples_text import samples_told
-from lit_gelu.choose.unused_callbacks import not_used, without_unused
-from lit_gelu.choose.verdict import listed
-from lit_gelu.errors import shown
-from lit_gelu.extras import MissingExtraError, need
+from lit_gelu.callbacks import ActivationCurvatureMonitor, LossCurvatureMonitor
+from lit_gelu.choose.costs import measure_costs, write_best
+from lit_gelu.choose.result import ActivationChoice, CandidateReport, Metric, TrainedRun
+from lit_gelu.choose.statistics import listed
+from lit_gelu.choose.training import (
+    Build,
+    Candidate,
+    RunFolder,
+    Say,
+    Setup,
+    first_line,
+    generators_of,
+    make_runs,
+    seeded,
+    settings_of,
+)
+from lit_gelu.errors import ArgumentError, MissingExtraError, SwapError, UnsupportedRunError, shown
+from lit_gelu.extras import need
 from lit_gelu.files import write_atomically
-from lit_gelu.folder_lock import lock_folder
+from lit_gelu.surgery import SwapPlan, plan_swap
 
-Say = Callable[[str], None]
+# Runs have no logger, progress bar or checkpoints of their own: what serves these is left out.
+_UNUSED = (
+    *(Checkpoint, DeviceStatsMonitor, LearningRateMonitor, ModelSummary, ProgressBar),
+    *(ActivationCurvatureMonitor, LossCurvatureMonitor),
+)
+_PREFERRED = ("val_error", "val_loss")
+_LOW = {"loss", "error", "err", "mse", "mae", "rmse", "nll", "perplexity", "ppl", "bpb", "wer", "cer"}
+_HIGH = {"acc", "accuracy", "auc", "auroc", "f1", "precision", "recall", "iou", "dice", "r2", "psnr", "ssim", "bleu"}
 
 
 def choose(
@@ -53,19 +68,18 @@ def choose(
     folder: str | os.PathLike[str] | None = None,
     settings: Mapping[str, Any] | None = None,
     measure: bool = True,
-    seconds: float = 2.0,
     registry: ActivationRegistry | None = None,
     say: Say | None = None,
 ) -> ActivationChoice:
     """Train a model with several activations, each with the same seeds and the same order of data, and compare them.
 
     Where it holds, all runs are trained side by side as a `ReplicaGroup`; else one after another, and the result says
-    why. Each run is ``seed_everything(seed)``, ``build(activation=...)``, ``Trainer(...).fit``: on a CPU its figures
-    are those of the same lines written by hand, to the bit. The metric is that of the last epoch.
+    why. A run is ``seed_everything(seed)``, ``build(activation=...)``, ``Trainer(...).fit``: one after another on a CPU
+    its figures are those of the same lines written by hand. The metric is that of the end.
 
-    A difference counts as decided if its interval (a paired bootstrap over the seeds, 95 %) leaves out 0, and
-    Student's test of the paired differences does too, corrected for all pairs by Holm's method. One that is not
-    may exist all the same. Learning rates are not tuned: what is decided is decided for those that were given.
+    A difference counts as decided if Student's 95 % interval of the differences at equal seeds leaves out 0, and
+    Student's test does too, corrected for all pairs by Holm's method. One that is not may exist all the same. Learning
+    rates are not tuned: what is decided is decided for those that were given.
 
     Args:
         build: The class of the module, or a function that returns one; called as ``build(activation=...)``, with
@@ -82,16 +96,12 @@ def choose(
             of `lit_gelu.surgery.swap`. Calls of functions are found where the module has an ``example_input_array``.
         together: Whether to train as a group where that holds.
         trainer: Further options of every run's ``Trainer``. Callbacks are copied for every run, and ask for runs of
-            their own. Those that serve what is switched off here are left out, such as `ModelCheckpoint` without
-            ``enable_checkpointing=True``, and a note says so.
+            their own; those that serve loggers and checkpoints are left out, and a note says so.
         folder: Where finished runs are kept as they end, and results are written: ``choice.json``, ``curves.png``,
             ``differences.png``, ``best.ckpt``, ``best.onnx`` and its proof. Called again with it, runs that are there
-            are not made again; activations and seeds may be added. Runs of another ``build``, other data or another
-            ``trainer`` are refused. ``None`` keeps nothing.
-        settings: What else the runs in the folder must have in common, by name: whatever ``build`` and ``data`` do not
-            show, such as the version of your code.
-        measure: Whether to measure time, memory, latency and curvature, and to export the best module.
-        seconds: How long to time steps, and how long latencies.
+            are not made again; activations and seeds may be added. ``None`` keeps nothing.
+        settings: What else the runs in the folder must have in common, by name, such as the version of your code.
+        measure: Whether to measure time, memory, latency and size, and to export the best module.
         registry: Where names are looked up; ``None`` means `lit_gelu.activations.registry`.
         say: Called with a line whenever something is finished.
 
@@ -99,11 +109,10 @@ def choose(
         The table, the sentences, all figures.
 
     Raises:
-        ChoiceArgumentError: Before anything is trained, if an argument is not accepted, the metric is not logged, or
-            the folder holds runs with other settings.
-        FolderInUseError: If another comparison is at work in the folder.
+        ArgumentError: Before anything is trained, if an argument is not accepted, the metric is not logged, or the
+            folder holds runs with other settings.
         UnknownActivationError: Before anything is trained, if a name is not registered.
-        AllRunsFailedError: If no run came to its end with a number.
+        UnsupportedRunError: If no run came to its end with a number.
 
     Example:
         >>> from functools import partial
@@ -115,111 +124,260 @@ def choose(
         >>> choice.verdict[0]
         'gelu and same gave the same numbers with every seed: there is no difference between them.'
     """
-    registry, report = registry_or_default(registry), say or _say_nothing
-    candidates, numbers = candidates_of(activations, registry), check_seeds(seeds)
-    _check_others(candidates, baseline, data, settings)
-    options, left_out = without_unused({"max_epochs": max_epochs, **(trainer or {})})
-    exchanged = _exchanged(swap)
-    with ExitStack() as stack:
-        stack.enter_context(_quiet())
-        stack.enter_context(isolate_rng())
-        home = Path(folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="lit_gelu-choose-")))
-        untold: list[str] = []
-        given = {} if folder is None else settings_before(build, exchanged, options, settings or {}, untold)
-        made = builder(build, exchanged, registry)
-        setup = Setup(made, data, options, OwnGenerators(data))
-        decides = metric_of(metric, mode, logged_by(setup, candidates, numbers[0], metric))
-        stack.callback(lock_folder(home / "runs", _in_use(home)).release)
-        tests, tested_on = decides.stage == "test", ""
-        if folder is not None:
-            given |= settings_of_data(data, untold)
-            tested_on = told(samples_told(data, "test", untold), untold) if tests else ""
-        setup, runs = replace(setup, tests=tests, tested_on=tested_on), RunFolder(home, given)
-        modules = TrainedModules(setup, runs, {candidate.label: candidate for candidate in candidates}, registry)
-        for line in not_used(left_out):
-            report(line)
-        work = RunMaker(modules, report, keeps=folder is not None)
-        trained = work.make([(candidate, seed) for candidate in candidates for seed in numbers], together)
-        choice = _compared(decides, numbers, candidates, trained, baseline)
-        choice.notes += not_used(left_out) + notes_of_exchange(build, exchanged, candidates[0], registry)
-        choice.notes += check_equal_starts(choice.candidates, data) + ([] if runs.is_new else _untold_notes(untold))
-        choice.trained = work.how
-        choice.module = modules.of(choice.best_run)
-        if measure:
-            measure_candidates(choice, modules, seconds, report)
-        if folder is not None:
-            write_best(choice, modules, home, exports=measure)
-            _write_down(choice, home)
-    return choice
-
-
-def _in_use(folder: Path) -> FolderInUseError:
-    return FolderInUseError(
-        f"Another comparison is at work in {str(folder)!r}. Wait for it, or give another folder (folder=, --output)."
-    )
-
-
-def _check_others(candidates: Sequence[ActivationCandidate], baseline: str | None, data: Any, settings: Any) -> None:
-    labels = [candidate.label for candidate in candidates]
-    if baseline is not None and baseline not in labels:
-        raise ChoiceArgumentError(f"baseline={baseline!r} is not compared. Give one of {', '.join(labels)}.")
+    registry, say = registry_or_default(registry), say or (lambda line: None)  # noqa: ARG005 - nothing is said
+    candidates, numbers = _candidates(activations, registry), _seeds(seeds)
+    if baseline is not None and baseline not in [candidate.label for candidate in candidates]:
+        raise ArgumentError(f"baseline={shown(baseline)} is not compared. Give one of {listed(_labels(candidates))}.")
     if not isinstance(data, LightningDataModule):
-        raise ChoiceArgumentError(f"data={type(data).__name__} is not accepted. Give a LightningDataModule.")
+        raise ArgumentError(f"data={type(data).__name__} is not accepted. Give a LightningDataModule.")
     if settings is not None and not isinstance(settings, Mapping):
-        raise ChoiceArgumentError(f'settings={shown(settings)} is not accepted. Give a mapping: {{"code": "2026-05"}}.')
+        raise ArgumentError(f'settings={shown(settings)} is not accepted. Give a mapping: {{"code": "2026-05"}}.')
+    options, notes = without_unused({"max_epochs": max_epochs, **(trainer or {})})
+    for note in notes:
+        say(note)
+    builder = _builder(build, swap, registry)
+    setup = Setup(builder, data, options, registry, generators=generators_of(data))
+    temporary = tempfile.TemporaryDirectory(prefix="lit_gelu-choose-") if folder is None else nullcontext(folder)
+    with temporary as place, _quiet(), isolate_rng():
+        logged = _logged(setup, candidates, numbers[0], metric)
+        decides = _metric(metric, mode, logged)
+        setup = replace(setup, tests=decides.stage == "test")
+        runs = RunFolder(Path(place), settings_of(build, swap, setup, settings or {}))
+        cells = [(candidate, seed) for candidate in candidates for seed in numbers]
+        tests_of = decides.name if setup.tests else ""
+        trained, how = make_runs(setup, runs, cells, together=together, tests_of=tests_of, say=say)
+        reports = [CandidateReport(c.label, c.spec, [trained[c.label, seed] for seed in numbers]) for c in candidates]
+        choice = ActivationChoice(decides, numbers, reports, baseline, how, notes)
+        if choice.best.middle(decides) is None:
+            raise UnsupportedRunError(f"No run came to its end with a number. {' '.join(choice.verdict)}")
+        choice.notes += _notes_on_sameness(choice.candidates) + _notes_on_swap(build, swap, candidates[0], registry)
+        activation = {candidate.label: candidate.given for candidate in candidates}
 
+        def module_of(run: TrainedRun) -> LightningModule:
+            return runs.module(setup, run, activation[run.label])
 
-def _untold_notes(untold: Sequence[str]) -> list[str]:
-    """Say of what it is not known whether the runs that were there before were made with the same."""
-    if not untold:
-        return []
-    return [
-        f"Of {listed(sorted(set(untold)))} nothing but the type can be compared with that of the runs that were in the "
-        "folder. Give settings= what they hold, or another folder."
-    ]
-
-
-def _compared(
-    metric: Metric,
-    seeds: list[int],
-    candidates: Sequence[ActivationCandidate],
-    trained: Mapping[tuple[str, int], TrainedRun],
-    baseline: str | None,
-) -> ActivationChoice:
-    """Return the comparison of runs, by label and seed."""
-    reports = [CandidateReport(c.label, c.spec, [trained[c.label, seed] for seed in seeds]) for c in candidates]
-    choice = ActivationChoice(metric, seeds, reports, baseline)
-    choice.notes += label_notes({c.label: c.spec for c in candidates})
-    if choice.best.middle(metric) is None:
-        raise AllRunsFailedError(f"No run came to its end with a number. {' '.join(choice.verdict)}")
+        choice.module = module_of(choice.best_run)
+        if measure:
+            measure_costs(choice, setup, module_of, say)
+        if folder is not None:
+            choice.folder = Path(folder)
+            best = runs.checkpoint(choice.best.label, choice.best.spec, choice.best_run.seed)
+            write_best(choice, setup, module_of(choice.best_run), best, exports=measure)
+            _write_results(choice, choice.folder)
     return choice
 
 
-def _say_nothing(line: str) -> None:
-    """Take the place of ``say``."""
+def _candidates(activations: Sequence[Any] | Mapping[str, Any], registry: ActivationRegistry) -> list[Candidate]:
+    """Return the activations that were given, each with a label of its own."""
+    if isinstance(activations, str) or not isinstance(activations, Mapping | Sequence):
+        raise ArgumentError(
+            f'activations={shown(activations)} is not accepted. Give several, such as ["gelu", "silu", "relu"].'
+        )
+    if isinstance(activations, Mapping):
+        pairs = [(str(label), given) for label, given in activations.items()]
+    else:
+        pairs = [(given if isinstance(given, str) else str(registry.resolve(given)), given) for given in activations]
+    labels = [label for label, _ in pairs]
+    if len(labels) < 2 or len(set(labels)) < len(labels):
+        raise ArgumentError(
+            f"activations={shown(labels)} is not accepted. Give at least two that are called differently; a mapping "
+            'gives them labels of your own: {"gelu": "gelu", "the same again": "gelu"}.'
+        )
+    return [Candidate(label, given, str(registry.resolve(given))) for label, given in pairs]
 
 
-def _exchanged(swap: bool | str | type | Sequence[Any]) -> list[Any]:
+def _labels(candidates: Sequence[Candidate]) -> list[str]:
+    return [candidate.label for candidate in candidates]
+
+
+def _seeds(seeds: int | Sequence[int]) -> list[int]:
+    """Return the seeds; one alone has no spread, by which a difference could be told from chance."""
+    numbers: Any = list(range(seeds)) if isinstance(seeds, int) and not isinstance(seeds, bool) else seeds
+    if (
+        not isinstance(numbers, list | tuple | range)
+        or not all(isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0 for seed in numbers)
+        or len(set(numbers)) < max(2, len(numbers))
+    ):
+        raise ArgumentError(
+            f"seeds={shown(seeds)} is not accepted. Give how many, or different whole numbers from 0 on: five or more."
+        )
+    return list(numbers)
+
+
+def without_unused(options: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return a Trainer's options without callbacks that serve what runs do not have, and a note on them."""
+    callbacks = options.get("callbacks") or []
+    callbacks = list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
+    unused = [callback for callback in callbacks if isinstance(callback, _UNUSED)]
+    kept = [callback for callback in callbacks if callback not in unused]
+    others = {name: value for name, value in options.items() if name != "callbacks"}
+    notes = [f"Not used here: {', '.join(type(callback).__name__ for callback in unused)}."] if unused else []
+    return others | ({"callbacks": kept} if kept else {}), notes
+
+
+def _builder(build: Build, swap: Any, registry: ActivationRegistry) -> Build:
+    """Return a function of ``activation`` alone that builds a module."""
+    if not callable(build):
+        raise ArgumentError(
+            f"build={shown(build)} is not accepted. Give the class of your module, or a function that returns one."
+        )
+    if _targets(swap):
+
+        def swapped(activation: Any) -> LightningModule:
+            module = build()
+            _plan(module, swap, activation, registry).apply()
+            return module
+
+        return swapped
+    parameters = inspect.signature(build).parameters.values()
+    if not any(p.name == "activation" or p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
+        raise ArgumentError(
+            f"build={shown(build)} takes no activation. Give a class or function with an argument activation=, or "
+            "swap=True: the activations of what it returns are then exchanged."
+        )
+
+    def built(activation: Any) -> LightningModule:
+        # A module that is given as a candidate is copied: no run goes on with what another has trained.
+        return build(activation=deepcopy(activation) if isinstance(activation, nn.Module) else activation)
+
+    return built
+
+
+def _targets(swap: Any) -> list[Any]:
     """Return the targets of a swap; none if the module takes the activation itself."""
     if isinstance(swap, bool):
         return ["*"] if swap else []
     targets = [swap] if isinstance(swap, str | type) else list(swap)
     if not targets:
-        raise ChoiceArgumentError(
+        raise ArgumentError(
             f'swap={shown(swap)} is not accepted. Give True, or which sites: "encoder.*", nn.ReLU, or several.'
         )
     return targets
 
 
-def _write_down(choice: ActivationChoice, folder: Path) -> None:
-    choice.folder = folder
+def _plan(module: LightningModule, swap: Any, activation: Any, registry: ActivationRegistry) -> SwapPlan:
+    sample = getattr(module, "example_input_array", None)
+    try:
+        return plan_swap(module, dict.fromkeys(_targets(swap), activation), sample, registry=registry)
+    except SwapError as error:
+        if sample is None:
+            error.args = (f"{error} Calls of functions are found where the module has an example_input_array.",)
+        raise
+
+
+class _OneBatch(Callback):
+    """Ends a fit behind its first batch; a validation follows, after which it knows what is logged."""
+
+    def __init__(self) -> None:
+        self.logged: list[str] = []
+
+    @override
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.logged = list(trainer.callback_metrics)
+
+    @override
+    def on_train_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
+        trainer.should_stop = True
+
+
+def _logged(setup: Setup, candidates: Sequence[Candidate], seed: int, metric: str | None) -> dict[str, list[str]]:
+    """Return the names of what a module logs in validation and in a test, by a fit of one batch that is thrown away."""
+    failures = []
+    for candidate in candidates:
+        try:
+            with seeded(seed):
+                return _logged_by(setup, candidate, metric)
+        except ArgumentError:
+            raise
+        except Exception as error:  # noqa: BLE001 - of a user's module; it is named if no candidate does better
+            failures.append(f"{candidate.label}: {first_line(error)}")
+    raise ArgumentError(
+        f"No candidate can be built and trained. {'; '.join(failures)}. Try build and one of them in a Trainer first."
+    )
+
+
+def _logged_by(setup: Setup, candidate: Candidate, metric: str | None) -> dict[str, list[str]]:
+    module, other = setup.build(activation=candidate.given), setup.build(activation=candidate.given)
+    if {id(p) for p in module.parameters()} & {id(p) for p in other.parameters()}:
+        raise ArgumentError(
+            "build returns modules that have parameters in common, so that every run would go on with what the one "
+            "before has trained. Build or copy within the function: lambda a: Net(copy.deepcopy(encoder), a)."
+        )
+    logged: dict[str, list[str]] = {"val": [], "test": []}
+    # All else is as in a run, so that schedules are made for the steps that it will have; callbacks may write files.
+    options = {"limit_val_batches": min(1, setup.options.get("limit_val_batches", 1)), "check_val_every_n_epoch": 1}
+    notes = _OneBatch()
+    trainer = setup.new_trainer(notes, callbacks=None, min_epochs=None, min_steps=None, **options)
+    trainer.fit(module, datamodule=setup.data)
+    logged["val"] = notes.logged
+    wanted = metric not in logged["val"] if metric is not None else not logged["val"]
+    if wanted and is_overridden("test_dataloader", setup.data, LightningDataModule):
+        trainer = setup.new_trainer(callbacks=None, limit_test_batches=1)
+        trainer.test(module, datamodule=setup.data, verbose=False)
+        logged["test"] = list(trainer.callback_metrics)
+    setup.put_back_generators()
+    return logged
+
+
+def _metric(name: str | None, mode: str | None, logged: Mapping[str, Sequence[str]]) -> Metric:
+    """Return the figure that decides, if it is logged and its direction is known."""
+    everything = [*logged["val"], *logged["test"]]
+    chosen = name if name is not None else next((one for one in _PREFERRED if one in everything), None)
+    if chosen is None or chosen not in everything:
+        missing = f"metric={shown(name)} is not logged" if name else f"neither {' nor '.join(_PREFERRED)} is logged"
+        names = ", ".join(everything) or "nothing: give the module a validation_step that calls self.log"
+        raise ArgumentError(f"{missing}. The module logs in validation and test {names}. Give one of them as metric.")
+    words = set(re.split(r"[^a-z0-9]+", chosen.lower()))
+    if mode is None and bool(words & _LOW) != bool(words & _HIGH):
+        mode = "min" if words & _LOW else "max"
+    if mode not in {"min", "max"}:
+        raise ArgumentError(
+            f'mode={shown(mode)}: give mode="min" if less of {chosen} is better, mode="max" if more is; its name '
+            "does not say it."
+        )
+    direction: Literal["min", "max"] = "min" if mode == "min" else "max"
+    return Metric(chosen, "val" if chosen in logged["val"] else "test", direction)
+
+
+def _notes_on_sameness(candidates: Sequence[CandidateReport]) -> list[str]:
+    """Say which labels are one activation, and which began with other weights than the others at equal seeds."""
+    by_spec: dict[str, list[str]] = {}
+    for candidate in candidates:
+        by_spec.setdefault(candidate.spec, []).append(candidate.label)
+    notes = [f"{listed(labels)} are one activation, {spec}." for spec, labels in by_spec.items() if len(labels) > 1]
+    first = candidates[0]
+    for candidate in candidates[1:]:
+        starts = [(a.initial, b.initial) for a, b in zip(first.runs, candidate.runs, strict=True)]
+        if any(one and other and one != other for one, other in starts):  # of runs that failed before, nothing is known
+            notes.append(
+                f"{first.label} and {candidate.label} began with other weights at equal seeds: the module draws them "
+                "depending on the activation, so that the pairs share less than they could."
+            )
+    return notes
+
+
+def _notes_on_swap(build: Build, swap: Any, candidate: Candidate, registry: ActivationRegistry) -> list[str]:
+    """Say which sites of a module are given the activation, and which calls of functions are not."""
+    if not _targets(swap):
+        return []
+    plan = _plan(build(), swap, candidate.given, registry)
+    sites = [row.name or "the module itself" for row in (*plan.rows, *plan.skipped)]
+    return [f"The activations at {listed(sites)} are exchanged.", *plan.notes]
+
+
+def _write_results(choice: ActivationChoice, folder: Path) -> None:
     try:
         need("matplotlib", extra="plots", what="Drawing the pictures of the comparison")
-        from lit_gelu.choose.pictures import write_pictures  # it takes a second to import
-
-        choice.files |= write_pictures(choice, folder)
     except MissingExtraError as error:  # hours of training may be behind this: the figures are written all the same
         choice.notes.append(f"There are no pictures. {error}")
+    else:
+        figures = {"differences": choice.draw_differences()}
+        if choice.metric.stage == "val":  # of a metric that is measured once there are no curves
+            figures["curves"] = choice.draw_curves()
+        for name, figure in figures.items():
+            choice.files[name] = f"{name}.png"
+            with write_atomically(folder / f"{name}.png") as temporary:
+                figure.savefig(temporary, dpi=130, metadata={"Software": None})
     choice.files["figures"] = "choice.json"
     with write_atomically(folder / "choice.json") as temporary:
         temporary.write_text(choice.to_json() + "\n", encoding="utf-8")

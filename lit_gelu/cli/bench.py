@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
-from rich.console import Console
 from rich.table import Table
 
 from lit_gelu.cli.options import (
@@ -19,7 +18,7 @@ from lit_gelu.cli.options import (
     command_parser,
 )
 from lit_gelu.cli.terminal import console_for_output, write_text
-from lit_gelu.errors import LitGeluError
+from lit_gelu.errors import ArgumentError
 from lit_gelu.files import without_nonfinite
 
 if TYPE_CHECKING:
@@ -39,10 +38,6 @@ examples:
 """
 ARGUMENTS = {"path": "FILE", "inputs": "--input-shape"}
 _ANOTHER_MODEL = 0.05  # more than 16 bit can explain
-
-
-class BenchArgumentError(LitGeluError, ValueError):
-    """Arguments that cannot be measured with."""
 
 
 def build_parser() -> ArgumentParser:
@@ -65,7 +60,6 @@ def build_parser() -> ArgumentParser:
     )
     parser.add_argument("--seconds", type=float, default=5.0, help="how long to measure each batch size")
     add_flag(parser, "--compile", "measure torch.compile too", default=True)
-    add_flag(parser, "--channels-last", "measure that memory format too")
     add_flag(parser, "--tune", "measure onnxruntime's options first, and keep the best")
     parser.add_argument(
         "--preprocessing",
@@ -81,7 +75,7 @@ def build_parser() -> ArgumentParser:
 def run(arguments: Namespace) -> int:
     """Measure; return 0."""
     if min(arguments.batch_sizes) < 1 or arguments.seconds < 0 or (arguments.threads or 1) < 1:
-        raise BenchArgumentError("--batch-sizes and --threads are whole numbers from 1 on, --seconds is not negative.")
+        raise ArgumentError("--batch-sizes and --threads are whole numbers from 1 on, --seconds is not negative.")
     from lit_gelu.cli.input_sample import named_inputs
     from lit_gelu.export import OnnxPredictor
     from lit_gelu.export.quantization import is_quantized
@@ -89,17 +83,16 @@ def run(arguments: Namespace) -> int:
     from lit_gelu.export.runtime.tuning_file import cores
 
     predictor = OnnxPredictor(arguments.file, arguments.providers, tuning=not arguments.tune)
-    raw = bool(predictor.metadata.get("lit_gelu.preprocessing"))
-    model, is_random = _model(arguments, raw=raw)
-    inputs = named_inputs(_sample(arguments, model, raw=raw), list(predictor.ports))
-    console = console_for_output()
+    model, sample, is_random = _model_and_sample(arguments, raw=bool(predictor.metadata.get("lit_gelu.preprocessing")))
+    inputs = named_inputs(sample, list(predictor.ports))
+    console = console_for_output(markup=False)
     quiet = arguments.json == "-"
     if arguments.tune:
         rows = max(arguments.batch_sizes)
         values = () if inputs is None else resized(inputs, predictor.ports, rows).values()
         tuning = predictor.tune(*values, batch_size=rows, reference=None if is_random else model)
         if not quiet:
-            console.print(str(tuning), markup=False)
+            console.print(str(tuning))
     report = bench(
         arguments.file,
         model,
@@ -109,99 +102,62 @@ def run(arguments: Namespace) -> int:
         threads=arguments.threads or cores(),
         seconds=arguments.seconds,
         compiled=arguments.compile,
-        channels_last=arguments.channels_last,
     )
-    if is_random:
-        report = _uncompared(report)
+    if is_random:  # then the file's outputs say nothing
+        rows_ = (row if row.variant.startswith("torch") else replace(row, error=math.nan) for row in report.rows)
+        report = replace(report, rows=tuple(rows_))
     if not quiet:
-        _print(report, console, int8=is_quantized(arguments.file))
+        console.print(_table(report))
+        # Files in int8 cut off the normal random numbers that are run here, and so differ on them.
+        worst = max(row.error for row in report.rows if not math.isnan(row.error))
+        if worst > _ANOTHER_MODEL and not is_quantized(arguments.file):
+            console.print(f"outputs differ by {worst:.1e}: the file is not of this model's weights, or wrong")
         if is_random:
-            console.print(
-                f"{arguments.ckpt} is a class, and its weights are random: its outputs are not compared with those of "
-                "the file. Give a checkpoint for that.",
-                markup=False,
-            )
+            console.print(f"{arguments.ckpt} is a class of random weights: its outputs are not compared.")
     if arguments.json is not None:
-        write_text(_as_json(report), arguments.json)
+        plain = without_nonfinite(json.loads(report.to_json()), as_text=False)
+        write_text(json.dumps(plain, indent=2), arguments.json)
     return 0
 
 
-def _uncompared(report: "BenchReport") -> "BenchReport":
-    """Return a report without the errors of the file, whose weights are other ones than the model's."""
-    rows = (row if row.variant.startswith("torch") else replace(row, error=math.nan) for row in report.rows)
-    return replace(report, rows=tuple(rows))
-
-
-def _as_json(report: "BenchReport") -> str:
-    """Return a report as JSON, with null for errors that are not known."""
-    return json.dumps(without_nonfinite(json.loads(report.to_json()), as_text=False), indent=2)
-
-
-def _model(arguments: Namespace, *, raw: bool) -> "tuple[nn.Module | None, bool]":
-    """Return the model that the file came from, behind the file's preprocessing, and whether its weights are random."""
+def _model_and_sample(arguments: Namespace, *, raw: bool) -> "tuple[nn.Module | None, Any, bool]":
+    """Return the model behind the file's preprocessing, what to measure on, and whether its weights are random."""
     from torch import nn
 
-    from lit_gelu.cli.input_sample import sample_for
+    from lit_gelu.cli.input_sample import inputs_of_data, made_sample, sample_for
     from lit_gelu.cli.loading import draws_weights, load_data, load_model, load_preprocessing
 
+    made = made_sample(arguments.input_shape) if arguments.input_shape else None
     if arguments.ckpt is None:
-        if arguments.preprocessing is not None or arguments.model is not None:
-            raise BenchArgumentError("--model and --preprocessing are of the PyTorch model: give --ckpt too.")
-        return None, False
-    if raw and arguments.preprocessing is None:
-        raise BenchArgumentError(
-            f"{arguments.file!r} takes raw pixels. Name the data module whose preprocessing is a part of it: "
-            "--preprocessing MNISTData, for example."
+        unused = [name for name in ("preprocessing", "model", "data") if arguments[name] is not None]
+        if unused:
+            raise ArgumentError(f"--{unused[0]} is of the PyTorch model: give --ckpt too.")
+        return None, made, False
+    if raw and (arguments.preprocessing is None or arguments.data is not None):
+        raise ArgumentError(
+            f"{arguments.file!r} takes raw pixels. Name the data module whose preprocessing is a part of it, and no "
+            "--data: --preprocessing MNISTData, for example."
         )
-    root = None if arguments.data is not None and arguments.preprocessing is None else arguments.data_root
+    data = None if arguments.data is None else load_data(arguments.data, arguments.data_root)
+    root = None if data is not None and arguments.preprocessing is None else arguments.data_root
     preprocessing = load_preprocessing(arguments.preprocessing, root)
-    is_of_model = arguments.data is not None and not raw
-    data = load_data(arguments.data, arguments.data_root) if is_of_model else None
     model = load_model(arguments.ckpt, arguments.model, sample_for([] if raw else arguments.input_shape, data))
     is_random = draws_weights(arguments.ckpt, model)
-    return (model if preprocessing is None or not raw else nn.Sequential(preprocessing, model)), is_random
+    sample = inputs_of_data(data, model) if data is not None and made is None else made
+    return (model if preprocessing is None or not raw else nn.Sequential(preprocessing, model)), sample, is_random
 
 
-def _sample(arguments: Namespace, model: "nn.Module | None", *, raw: bool) -> Any:
-    """Return what to measure on, if that is said."""
-    from lit_gelu.cli.input_sample import inputs_of_data, made_sample
-    from lit_gelu.cli.loading import load_data
-
-    if arguments.input_shape:
-        return made_sample(arguments.input_shape)
-    if arguments.data is None:
-        return None
-    if model is None or raw:
-        raise BenchArgumentError(
-            "--data gives what a model takes, so give --ckpt too, and a file without preprocessing; or --input-shape."
-        )
-    return inputs_of_data(load_data(arguments.data, arguments.data_root), model)
-
-
-def _print(report: "BenchReport", console: Console, *, int8: bool) -> None:
-    """Print a row for each variant and batch size, and a warning where the outputs are of another model."""
-    versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
-    tuned = f"; tuned: {report.tuning}" if report.tuning else ""
-    table = Table(
-        title=f"{report.path} on {report.device}, {report.provider}, {report.threads} threads; {versions}{tuned}",
-        title_justify="left",
-    )
-    times = ("p50 ms", "p90 ms", "p99 ms", "in a row")
-    for column in ("batch", "variant", *times, "rows/s", f"time / {report.baseline}", "error"):
+def _table(report: "BenchReport") -> Table:
+    """Return the measurements, times in milliseconds."""
+    tuned = f"; onnxruntime is tuned to {report.tuning}" if report.tuning else ""
+    title = f"{report.path} on {report.device}, {report.provider}, {report.threads} threads{tuned}"
+    table = Table(title=title, title_justify="left")
+    columns = ("p50 ms", "p90 ms", "p99 ms", "in a row ms", "rows/s", f"time / {report.baseline}", "error")
+    for column in ("batch", "variant", *columns):
         table.add_column(column, justify="left" if column == "variant" else "right")
     for row in report.rows:
-        found = (f"{1000 * value:.4g}" for value in (row.latency.p50, row.latency.p90, row.latency.p99, row.in_a_row))
-        table.add_row(
-            str(row.batch_size),
-            row.variant,
-            *found,
-            f"{row.throughput:.4g}",
-            f"{row.ratio:.3f}",
-            "-" if math.isnan(row.error) else f"{row.error:.1e}",
-        )
-    console.print(table)
-    # Files in int8 cut off the normal random numbers that are run here, and so differ on them.
-    if (worst := max(row.error for row in report.rows if not math.isnan(row.error))) > _ANOTHER_MODEL and not int8:
-        console.print(
-            f"outputs differ by {worst:.1e} of the largest: the file is not of this model's weights, or wrong"
-        )
+        seconds = (row.latency.p50, row.latency.p90, row.latency.p99, row.in_a_row)
+        error = "-" if math.isnan(row.error) else f"{row.error:.1e}"
+        times = (f"{1000 * value:.4g}" for value in seconds)
+        table.add_row(str(row.batch_size), row.variant, *times, f"{row.throughput:.4g}", f"{row.ratio:.3f}", error)
+    return table

@@ -2,19 +2,20 @@
 
 import inspect
 import json
-import sys
 from collections.abc import Mapping, Sequence
+from functools import cache, partial, update_wrapper
+from types import MethodType
 from typing import Any, Literal
 
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, instantiate_class
 from rich.table import Table
 
 from lit_gelu.choose import ActivationChoice
 from lit_gelu.choose import choose as compare
-from lit_gelu.choose.samples_text import is_told_whole
-from lit_gelu.choose.unused_callbacks import is_unused, not_used, without_unused
-from lit_gelu.cli.model_builder import ChooseCommandError, model_builder, unused_scheduler
+from lit_gelu.choose.choose import without_unused
 from lit_gelu.cli.terminal import console_for_output
+from lit_gelu.errors import ArgumentError
 
 EXAMPLES = """\
 Each activation is trained with the same seeds, and with the same weights and batches for each seed; all of them side by
@@ -28,7 +29,7 @@ examples:
   lit-gelu choose --config my.yaml --activations gelu "elu(alpha=0.5)" --metric val_acc --baseline gelu
   lit-gelu choose --import mymod --model MyNet --data MyData --activations gelu relu --swap true
 """
-OF_LISTS = ("--activations", "--seeds")
+_OF_LISTS = ("--activations", "--seeds")
 _OF_ONE_RUN = ("logger", "log_every_n_steps", "enable_checkpointing", "default_root_dir", "max_epochs", "callbacks")
 
 
@@ -67,33 +68,30 @@ class ChoosingTrainer(Trainer):
             swap: true to exchange all activations of a model that takes none, or which sites: "encoder.*"; calls of
                 functions only if the model has an example_input_array
             together: Whether to train all side by side where that holds
-            measure: Whether to measure time, memory, latency and curvature, and to export the best module
+            measure: Whether to measure time, memory, latency and size, and to export the best module
             output: The folder for results and finished runs
             ckpt_path: Of lit-gelu fit, so that its configurations are taken; null
             weights_only: The same
         """
 
 
-def gathered(arguments: Sequence[str]) -> list[str]:
+def with_lists(words: Sequence[str]) -> list[str]:
     """Return arguments with the words behind an option that takes several as one list, as LightningCLI reads it."""
-    words, found = list(arguments), list[str]()
-    while words:
-        word = words.pop(0)
+    waiting, gathered = list(words), list[str]()
+    while waiting:
+        word = waiting.pop(0)
         values = []
-        while word in OF_LISTS and words and not words[0].startswith("--"):
-            values.append(words.pop(0))
-        if len(values) > 1 or (values and word == OF_LISTS[0] and not values[0].startswith("[")):
-            listed = f"[{', '.join(values)}]" if word == "--seeds" else json.dumps(values)
-            found.append(f"{word}={listed}")
+        while word in _OF_LISTS and waiting and not waiting[0].startswith("--"):
+            values.append(waiting.pop(0))
+        if len(values) > 1 or (values and word == "--activations" and not values[0].startswith("[")):
+            gathered.append(f"{word}=[{', '.join(values)}]" if word == "--seeds" else f"{word}={json.dumps(values)}")
         else:
-            found += [word, *values]
-    return found
+            gathered += [word, *values]
+    return gathered
 
 
-def run_choice(
-    config: Any, made: Any, data: LightningDataModule | None, options: Mapping[str, Any]
-) -> ActivationChoice:
-    """Compare, and print what was found.
+def run_choice(config: Any, made: Any, data: LightningDataModule | None, options: Mapping[str, Any]) -> None:
+    """Compare, and print the result.
 
     Args:
         config: The configuration of the sub-command, parsed.
@@ -101,72 +99,104 @@ def run_choice(
         data: Its data module.
         options: Arguments of `ChoosingTrainer.choose`.
 
-    Returns:
-        What was found.
-
     Raises:
-        ChooseCommandError: If the configuration cannot be used.
+        ArgumentError: If the configuration cannot be used.
     """
-    given = dict(options)
-    output, swap = given.pop("output"), given.pop("swap")
-    del given["weights_only"]  # of how a checkpoint is read
-    if given.pop("ckpt_path") is not None:
-        raise ChooseCommandError("--ckpt_path is not accepted: every run begins anew. Leave it out.")
+    arguments = {name: value for name, value in options.items() if name not in {"output", "ckpt_path", "weights_only"}}
+    if options["ckpt_path"] is not None:
+        raise ArgumentError("--ckpt_path is not accepted: every run begins anew. Leave it out.")
     if data is None:
-        raise ChooseCommandError("There are no data. Give --data.")
-    trainer, left_out = trainer_options(config.trainer, made.trainer)
-    console = console_for_output()
-    for line in not_used(left_out + unused_scheduler(config)):
-        console.print(line, soft_wrap=True)
-    found = compare(
-        model_builder(config, swap=bool(swap)),
-        given.pop("activations"),
+        raise ArgumentError("There are no data. Give --data.")
+    trainer, notes = _trainer_options(config.trainer, made.trainer)
+    plain = {name: value for name, value in config.trainer.as_dict().items() if name not in _OF_ONE_RUN}
+    console = console_for_output(soft_wrap=True, markup=False)
+    for note in notes:
+        console.print(note)
+    choice = compare(
+        model_builder(config, swap=bool(options["swap"])),
+        arguments.pop("activations"),
         data,
-        swap=swap,
         max_epochs=config.trainer.max_epochs,
         trainer=trainer,
-        folder=output,
-        settings=given_settings(config, made.trainer, data),
-        say=lambda line: console.print(line, soft_wrap=True, markup=False),
-        **given,
+        folder=options["output"],
+        settings={"configuration": {"trainer": plain, "data": config.data.as_dict() if "data" in config else None}},
+        say=console.print,
+        **arguments,
     )
-    console.print(_table(found))
-    for line in (*found.verdict, *found.notes, found.trained):
-        console.print(line, soft_wrap=True, markup=False)
-    console.print(f"{output}: {', '.join(found.files.values())}", soft_wrap=True, markup=False)
-    sys.stdout.flush()
-    return found
+    console_for_output().print(_table(choice))
+    for line in (*choice.verdict, *choice.notes, choice.trained):
+        console.print(line)
+    console.print(f"{options['output']}: {', '.join(choice.files.values())}")
 
 
-def _table(found: ActivationChoice) -> Table:
-    table = Table(title=f"{found.metric.name}, medians of {len(found.seeds)} seeds", title_justify="left")
-    for number, head in enumerate(found.header):
+def _table(choice: ActivationChoice) -> Table:
+    table = Table(title=f"{choice.metric.name}, medians of {len(choice.seeds)} seeds", title_justify="left")
+    for number, head in enumerate(choice.header):
         table.add_column(head, justify="right" if number else "left")
-    for row in found.rows:
+    for row in choice.rows:
         table.add_row(*(cell.replace("[", r"\[") for cell in row))
     return table
 
 
-def trainer_options(config: Any, made: Any) -> tuple[dict[str, Any], list[str]]:
-    """Return the options of every run's Trainer, and what of the configuration is meant for one run alone."""
-    usual = {name: parameter.default for name, parameter in inspect.signature(Trainer).parameters.items()}
-    given = {name: value for name, value in made.items() if name in usual and value != usual[name]}
+def _trainer_options(config: Any, made: Any) -> tuple[dict[str, Any], list[str]]:
+    """Return the options of every run's Trainer, and a note on what of the configuration is meant for one run alone."""
+    defaults = {name: parameter.default for name, parameter in inspect.signature(Trainer).parameters.items()}
+    given = {name: value for name, value in made.items() if name in defaults and value != defaults[name]}
     # A Trainer adds its own callbacks to the list that it was given.
     callbacks = list(made.get("callbacks") or [])[: len(config.get("callbacks") or [])]
     options = {name: value for name, value in given.items() if name not in _OF_ONE_RUN}
-    options, left_out = without_unused(options | ({"callbacks": callbacks} if callbacks else {}))
-    return options, [*(["trainer.logger"] if config.get("logger") else []), *left_out]
+    options, notes = without_unused(options | ({"callbacks": callbacks} if callbacks else {}))
+    return options, [*(["Not used here: trainer.logger."] if config.get("logger") else []), *notes]
 
 
-def given_settings(config: Any, made: Any, data: LightningDataModule) -> dict[str, Any]:
-    """Return the configuration of data and Trainer, which kept runs must have in common; the builder has the model's.
+def model_builder(config: Any, *, swap: bool) -> partial[LightningModule]:
+    """Return what builds the model of a configuration with another activation, with the optimizer that it names.
 
-    That of data in memory is left out, of which all samples are compared: where their files are may change.
+    Args:
+        config: The configuration of the sub-command, parsed.
+        swap: Whether the activations of the model are exchanged, so that it takes none.
+
+    Raises:
+        ArgumentError: If the model takes no activation.
     """
-    plain = config.trainer.as_dict()
-    trainer = {name: value for name, value in plain.items() if name not in _OF_ONE_RUN}
-    callbacks = list(zip(plain.get("callbacks") or [], made.get("callbacks") or [], strict=False))
-    options = trainer | {"callbacks": [each for _, each in callbacks]}
-    trainer["callbacks"] = [given for given, each in callbacks if not is_unused(each, options)]
-    whole = is_told_whole(data) or "data" not in config
-    return {"trainer": trainer} | ({} if whole else {"data": config.data.as_dict()})
+    model = config.model
+    arguments = model.init_args.as_dict() if "init_args" in model else {}
+    if not swap and "activation" not in arguments:
+        raise ArgumentError(
+            f"{model.class_path} takes no argument activation=. Give --swap true: the activations that it has are "
+            "then exchanged. Or let its constructor take one."
+        )
+    fixed = {name: value for name, value in arguments.items() if swap or name != "activation"}
+    # Without an optimizer of the configuration LightningCLI leaves the module's own as they are.
+    named = ("optimizer", "lr_scheduler") if config.get("optimizer") else ()
+    optimizers = {name: config[name].as_dict() for name in named if config.get(name)}
+    return partial(_built, model.class_path, fixed, **optimizers)
+
+
+def _built(
+    class_path: str, arguments: Mapping[str, Any], activation: Any = None, **optimizers: Mapping[str, Any]
+) -> LightningModule:
+    given = dict(arguments) if activation is None else {**arguments, "activation": activation}
+    parser = _parser_of_models()
+    parsed = parser.parse_object({"model": {"class_path": class_path, "init_args": given}})
+    module: LightningModule = parser.instantiate_classes(parsed).model
+    if optimizers:
+        method = partial(_configured, given=optimizers)
+        update_wrapper(method, LightningCLI.configure_optimizers)  # by this Lightning takes it for an overridden one
+        module.configure_optimizers = MethodType(method, module)  # type: ignore[method-assign] # as LightningCLI does
+    return module
+
+
+def _configured(module: LightningModule, given: Mapping[str, Any]) -> Any:
+    """Make what LightningCLI makes."""
+    # It is made when the Trainer asks: a swap may have brought in other parameters by then.
+    optimizer = instantiate_class(module.parameters(), dict(given["optimizer"]))
+    scheduler = instantiate_class(optimizer, dict(given["lr_scheduler"])) if "lr_scheduler" in given else None
+    return LightningCLI.configure_optimizers(module, optimizer, scheduler)
+
+
+@cache
+def _parser_of_models() -> LightningArgumentParser:
+    parser = LightningArgumentParser()
+    parser.add_lightning_class_args(LightningModule, "model", subclass_mode=True)
+    return parser

@@ -1,11 +1,13 @@
 """``lit-gelu demo``: train, swap, measure curvature, export and check parity in one go."""
 
+import csv
 import json
 import logging
+from collections import defaultdict
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import jsonargparse
 import torch
 from lightning.pytorch import LightningModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import RichProgressBar
@@ -14,37 +16,37 @@ from rich.console import Console
 from rich.table import Table
 
 from lit_gelu.callbacks import ActivationCurvatureMonitor, ActivationSwap
-from lit_gelu.cli.demo_plots import plot_curvature, plot_training
-from lit_gelu.cli.options import command_parser
 from lit_gelu.cli.terminal import console_for_output, silence_known_warnings
 from lit_gelu.data import DigitsData
-from lit_gelu.errors import LitGeluError
-from lit_gelu.export import OnnxPredictor, ParityReport, check_parity, export_onnx, write_proof
+from lit_gelu.errors import ArgumentError
+from lit_gelu.export import OnnxPredictor, check_parity, export_onnx, write_proof
 from lit_gelu.extras import need
 from lit_gelu.files import write_atomically
-from lit_gelu.numbers_given import MOST_SEED, is_count
 from lit_gelu.tasks import MNISTClassifier
 
-EXAMPLES = """\
-examples:
-  lit-gelu demo                                 everything into runs/demo, about 20 seconds on two cores
-  lit-gelu demo --output /tmp/demo --epochs 6   shorter, elsewhere
-"""
-DESCRIPTION = (
-    "Train MNISTClassifier on the bundled digits with ReLU, swap to GELU midway while the curvature is logged, export "
-    "the exact, the tanh and the sigmoid form, and check that each file computes what PyTorch does."
-)
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 FORMS = {"exact": "none", "tanh": "tanh", "sigmoid": "sigmoid"}
 MONITOR_EVERY = 20
+_MOST_SEED = 2**32 - 1  # what seed_everything takes
+_OF_LINEAR_LAYERS = {"Gemm", "MatMul", "Reshape", "Flatten"}
+_PANELS = {
+    ("standard_deviation",): "standard deviation of the pre-activation",
+    # ReLU bends at 0 alone: there the mean of |f''| is 0, and all of its curvature is the kink's.
+    ("mean_abs_second_derivative", "kink_mass"): "curvature: mean of |f''|, kinks included",
+    ("share_decreasing",): "share of inputs where f' < 0",
+    ("mean_squared_derivative",): "mean of f'^2, the gain of squared gradients",
+}
 
-
-class DemoArgumentError(LitGeluError, ValueError):
-    """An argument of the demo that is not accepted."""
+Series = tuple[list[int], list[float]]
+"""Steps and values."""
 
 
 @dataclass(frozen=True)
 class ExportedForm:
-    """One exported file and what was found of it, on the test images."""
+    """One exported file, on the test images."""
 
     file: str
     form: str  # of GELU
@@ -59,34 +61,41 @@ class ExportedForm:
     passed: bool
 
 
-def build_parser() -> jsonargparse.ArgumentParser:
-    """Return the parser of ``lit-gelu demo``."""
-    parser = command_parser("demo", EXAMPLES, DESCRIPTION)
-    parser.add_argument("--output", metavar="FOLDER", default="runs/demo", help="where everything is written")
-    parser.add_argument("--epochs", type=int, default=24, help="of training; the swap comes after half of them")
-    parser.add_argument("--seed", type=int, default=0, help="of weights, batches and random inputs")
-    return parser
+def demo(*, output: str = "runs/demo", epochs: int = 24, seed: int = 0) -> int:
+    """Train on the bundled digits with ReLU, swap to GELU midway, export its three forms, and check each file.
 
+    The curvature is logged while MNISTClassifier is trained, and drawn at the end.
 
-def run(arguments: jsonargparse.Namespace) -> int:
-    """Run ``lit-gelu demo``."""
-    if arguments.epochs < 2:
-        raise DemoArgumentError(
-            f"--epochs {arguments.epochs} is not accepted: the swap comes midway, so give at least 2."
+    in a shell:
+      lit-gelu demo                                 everything into runs/demo, about 20 seconds on two cores
+      lit-gelu demo --output /tmp/demo --epochs 6   shorter, elsewhere
+
+    Args:
+        output: the folder into which everything is written
+        epochs: of training; the swap comes after half of them
+        seed: of weights, batches and random inputs
+    """
+    if epochs < 2 or not 0 <= seed <= _MOST_SEED:
+        raise ArgumentError(
+            f"--epochs {epochs} --seed {seed} is not accepted. The swap comes midway, so give at least 2 epochs, and a "
+            f"seed from 0 to {_MOST_SEED}."
         )
-    if not is_count(arguments.seed) or arguments.seed > MOST_SEED:
-        raise DemoArgumentError(f"--seed {arguments.seed} is not accepted. Give an integer from 0 to {MOST_SEED}.")
     for library in ("sklearn", "matplotlib"):  # the second is needed at the end only: it is missed before the training
         need(library, extra="demo", what="lit-gelu demo")
-    folder, console = _made_folder(arguments.output), console_for_output()
-    data = DigitsData()
+    folder, console, data = Path(output), console_for_output(), DigitsData()
+    folder.mkdir(parents=True, exist_ok=True)
     console.rule("1/3  train with ReLU, swap to GELU midway")
-    model, metrics, swap_step = train(data, folder, arguments.epochs, arguments.seed, console)
+    model, metrics, swap_step = _train(data, folder, epochs, seed, console)
     console.rule("2/3  export and check parity")
-    exported = [export_form(model, data, folder, name, arguments.seed, console) for name in FORMS]
+    exported = [_export_form(model, data, folder, name, seed, console) for name in FORMS]
     console.rule("3/3  plots and summary")
-    plot_training(metrics, folder / "training.png", swap_step)
-    plot_curvature(metrics, folder / "curvature.png", swap_step)
+    series = read_log(metrics)
+    for name, figure in (
+        ("training", _draw_training(series, swap_step)),
+        ("curvature", _draw_curvature(series, swap_step)),
+    ):
+        with write_atomically(folder / f"{name}.png") as temporary:
+            figure.savefig(temporary, dpi=130)
     with write_atomically(folder / "summary.json") as temporary:
         temporary.write_text(json.dumps([asdict(form) for form in exported], indent=2) + "\n")
     console.print(_summary(exported))
@@ -95,17 +104,7 @@ def run(arguments: jsonargparse.Namespace) -> int:
     return 0 if all(form.passed for form in exported) else 1
 
 
-def _made_folder(path: str) -> Path:
-    """Make the folder, before the training."""
-    folder = Path(path)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise DemoArgumentError(f"--output {path!r} is a file, or lies below one. Give a folder.") from error
-    return folder
-
-
-def train(
+def _train(
     data: DigitsData, folder: Path, epochs: int, seed: int, console: Console
 ) -> tuple[LightningModule, Path, int]:
     """Train with ReLU, and with GELU from half-way on."""
@@ -136,7 +135,7 @@ def train(
     return model, Path(logger.log_dir) / "metrics.csv", swap_step
 
 
-def export_form(
+def _export_form(
     model: LightningModule, data: DigitsData, folder: Path, name: str, seed: int, console: Console
 ) -> ExportedForm:
     """Export one form of GELU and check it on the test images."""
@@ -145,7 +144,8 @@ def export_form(
         export_onnx(model, path, approximate=FORMS[name])
         report = check_parity(model, path, data, strict=False, seed=seed)
         write_proof(report, path, [])  # into the file itself, as lit-gelu export does
-        wrong, count = _errors(OnnxPredictor(path), data)
+        predictor = OnnxPredictor(path)
+        wrong = [predictor(images).argmax(-1) != labels for images, labels in data.test_dataloader()]
     console.print(f"{path}: {'passed' if report.passed else 'FAILED'}", soft_wrap=True)
     for row in report.failures:
         console.print(f"  {row}", soft_wrap=True)
@@ -155,31 +155,15 @@ def export_form(
         file=path.name,
         form=name,
         bytes=path.stat().st_size,
-        activation_operators=_activation_operators(report),
+        activation_operators={o: n for o, n in report.census.items() if o not in _OF_LINEAR_LAYERS},
         error_float32=rows["file vs PyTorch float32"].max_abs_error,
         error_float64=rows["file vs PyTorch float64"].max_abs_error,
         approximation_gap=gap.max_abs_error if gap else None,
         same_class=(gap or rows["file vs PyTorch float32"]).top1_agreement,
-        test_error=wrong / count,
+        test_error=float(torch.cat(wrong).double().mean()),
         provider=report.provider,
         passed=report.passed,
     )
-
-
-def _errors(predictor: OnnxPredictor, data: DigitsData) -> tuple[int, int]:
-    """Count the test images that a file gets wrong, and all of them."""
-    wrong = count = 0
-    for images, labels in data.test_dataloader():
-        wrong += int((predictor(images).argmax(-1) != labels).sum())
-        count += len(labels)
-    return wrong, count
-
-
-def _activation_operators(report: ParityReport) -> dict[str, int]:
-    """Return the file's operators without those of linear layers."""
-    return {
-        name: count for name, count in report.census.items() if name not in {"Gemm", "MatMul", "Reshape", "Flatten"}
-    }
 
 
 def _summary(exported: list[ExportedForm]) -> Table:
@@ -203,3 +187,91 @@ def _summary(exported: list[ExportedForm]) -> Table:
             "passed" if form.passed else "FAILED",
         )
     return table
+
+
+def read_log(path: Path) -> dict[str, Series]:
+    """Read Lightning's CSV log."""
+    series: dict[str, Series] = defaultdict(lambda: ([], []))
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            for name, value in row.items():
+                if value and name not in {"step", "epoch"}:
+                    series[name][0].append(int(row["step"]))
+                    series[name][1].append(float(value))
+    return dict(series)
+
+
+def _draw_training(series: dict[str, Series], swap_step: int) -> "Figure":
+    """Draw losses and validation error over the steps, with the swap marked."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4), layout="constrained")
+    losses, errors = figure.subplots(1, 2)
+    losses.plot(*series["train_loss"], label="training", linewidth=1, alpha=0.8)
+    losses.plot(*series["val_loss"], label="validation", linewidth=2)
+    losses.set_yscale("log")
+    losses.set_title("cross-entropy", pad=18)
+    losses.legend(frameon=False)
+    steps, values = series["val_error"]
+    errors.plot(steps, [100 * value for value in values], linewidth=2, color="C1")
+    errors.set_title("validation error, %", pad=18)
+    errors.set_ylim(bottom=0)
+    for axes in (losses, errors):
+        mark_swap(axes, swap_step)
+    return figure
+
+
+def _draw_curvature(series: dict[str, Series], swap_step: int) -> "Figure":
+    """Draw what the monitor logged: one panel a statistic, one line a site, from light for the first to dark."""
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 7.5), layout="constrained")
+    sites = sorted({name.split("/")[1] for name in series if name.startswith("curvature/hidden.")})
+    for axes, (statistics, title) in zip(figure.subplots(2, 2).flat, _PANELS.items(), strict=True):
+        for number, site in enumerate(sites):
+            color = colormaps["viridis"](0.9 - 0.9 * number / max(1, len(sites) - 1))  # its yellow end is too pale
+            plot_around(axes, summed(series, site, statistics), swap_step, color=color, label=f"layer {number + 1}")
+        axes.set_title(title, loc="left", pad=18)
+        axes.set_ylim(bottom=0)
+        mark_swap(axes, swap_step)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(sites), frameon=False)
+    figure.suptitle("The activations' inputs in training, one line for each hidden layer")
+    return figure
+
+
+def summed(series: dict[str, Series], site: str, statistics: tuple[str, ...]) -> Series:
+    """Return the sum of a site's statistics, at the steps of the first."""
+    steps, _ = series[f"curvature/{site}/{statistics[0]}"]
+    by_step = [dict(zip(*series[f"curvature/{site}/{statistic}"], strict=True)) for statistic in statistics]
+    return steps, [sum(part[step] for part in by_step) for step in steps]
+
+
+def plot_around(
+    axes: "Axes", series: Series, swap_step: int, *, color: tuple[float, float, float, float], label: str
+) -> None:
+    """Draw a line that is broken at the swap: what lies between two activations was measured of neither."""
+    pairs = list(zip(*series, strict=True))
+    before, after = [p for p in pairs if p[0] < swap_step], [p for p in pairs if p[0] >= swap_step]
+    for points, name in ((before, label), (after, None)):
+        axes.plot([x for x, _ in points], [y for _, y in points], color=color, linewidth=1.5, label=name, clip_on=False)
+
+
+def mark_swap(axes: "Axes", swap_step: int) -> None:
+    """Draw the swap as a dashed line with the names of both activations above it; take the frame's upper half away."""
+    axes.axvline(swap_step, color="0.4", linewidth=1, linestyle="--")
+    for text, side, offset in (("ReLU", "right", -5), ("GELU", "left", 5)):
+        axes.annotate(  # above the frame, where no curve is
+            text,
+            (swap_step, 1),
+            xycoords=("data", "axes fraction"),
+            xytext=(offset, 4),
+            textcoords="offset points",
+            ha=side,
+            va="bottom",
+            color="0.3",
+            fontsize=9,
+        )
+    axes.set_xlabel("step")
+    axes.spines[["top", "right"]].set_visible(False)

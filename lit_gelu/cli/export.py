@@ -1,241 +1,150 @@
 """``lit-gelu export``: write a checkpoint's model to an ONNX file, checked against PyTorch."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
-from jsonargparse import ArgumentParser, Namespace
-
-from lit_gelu.cli.options import add_data, add_flag, add_input_shape, add_model, command_parser
 from lit_gelu.cli.terminal import console_for_output
-from lit_gelu.errors import LitGeluError
+from lit_gelu.errors import ArgumentError
 from lit_gelu.files import is_file, is_folder
 
-if TYPE_CHECKING:
-    from rich.console import Console
-    from torch import nn
-
-EXAMPLES = """\
-examples:
-  lit-gelu export runs/digits_gelu/version_0/checkpoints/last.ckpt
-  lit-gelu export last.ckpt -o model.onnx --approximate tanh --lowering contrib
-  lit-gelu export last.ckpt -o model.onnx --approximate none tanh sigmoid     model-none.onnx, model-tanh.onnx, ...
-  lit-gelu export last.ckpt --dtype fp16 --target ort-cuda --softmax --labels cat dog
-  lit-gelu export last.ckpt --dynamic sequence                                or input_ids:1=length: of any length
-  lit-gelu export last.ckpt --model my_module.MyNet --input-shape 3,32,32     your own, from the current folder
-  lit-gelu export last.ckpt --import my_module --model MyNet --data MyData    its input from the first batch of its data
-  lit-gelu export lit_gelu.tasks.MNISTClassifier -o untrained.onnx
-  lit-gelu export last.ckpt --preprocessing MNISTData                         a file that takes raw pixels, uint8
-  lit-gelu export last.ckpt --preprocessing CIFAR10Data --data-root data      whitening fitted to its training images
-  lit-gelu export last.ckpt -o net.onnx --int8 --data MNISTData               net-int8.onnx too, its accuracy measured
-  lit-gelu export last.ckpt --int8 --data MNISTData --calibration percentile --float-layers output
-"""
-ARGUMENTS = {  # options that export_onnx and quantize_onnx call otherwise
-    "input_sample": "--input-shape",
-    "path": "--output",
-    "dynamic_shapes": "--dynamic",
-    "method": "--calibration",
-    "samples": "--calibration-samples",
-}
-CALIBRATIONS = ("minmax", "entropy", "percentile")
-_INT8_DEFAULTS: dict[str, Any] = {
-    "calibration": "minmax",
-    "calibration_samples": 512,
-    "reduce_range": False,
-    "float_layers": [],
-    "max_difference": None,
-}
+Form = Literal["as_trained", "none", "exact", "tanh", "sigmoid"]
 
 
-class OutputNameError(LitGeluError, ValueError):
-    """An output path that does not fit what was asked for."""
+def export(
+    source: str,
+    *,
+    output: str | None = None,
+    model: str | None = None,
+    input_shape: Sequence[str] = (),
+    data: str | None = None,
+    data_root: str | None = None,
+    approximate: Sequence[Form] = ("as_trained",),
+    lowering: Literal["auto", "native", "primitives", "contrib"] = "auto",
+    target: Literal["portable", "ort-cpu", "ort-cuda", "tensorrt"] = "portable",
+    dtype: Literal["fp32", "fp16", "bf16", "float32", "float16", "bfloat16"] = "fp32",
+    policy: Literal["strict", "fast"] = "strict",
+    opset: int | None = None,
+    keep_fp32: Sequence[str] = (),
+    io_dtype: Literal["same", "fp32"] = "same",
+    softmax: bool = False,
+    labels: Sequence[str] = (),
+    dynamic_shapes: Sequence[str] = (),
+    preprocessing: str | None = None,
+    check: bool = True,
+    int8: bool = False,
+    calibration: Literal["minmax", "entropy", "percentile"] = "minmax",
+    calibration_samples: int = 512,
+    float_layers: Sequence[str] = (),
+    max_difference: float = 0.01,
+) -> int:
+    """Write a checkpoint's model to an ONNX file, checked against PyTorch.
 
+    in a shell:
+      lit-gelu export runs/digits_gelu/version_0/checkpoints/last.ckpt
+      lit-gelu export last.ckpt -o model.onnx --approximate tanh --lowering contrib
+      lit-gelu export last.ckpt -o model.onnx --approximate none tanh sigmoid     model-none.onnx, model-tanh.onnx, ...
+      lit-gelu export last.ckpt --dtype fp16 --target ort-cuda --softmax --labels cat dog
+      lit-gelu export last.ckpt --dynamic-shapes sequence                 or input_ids:1=length: of any length
+      lit-gelu export last.ckpt --model my_module.MyNet --input-shape 3,32,32     your own, from the current folder
+      lit-gelu export last.ckpt --import my_module --model MyNet --data MyData    its input from its data's first batch
+      lit-gelu export lit_gelu.tasks.MNISTClassifier -o untrained.onnx
+      lit-gelu export last.ckpt --preprocessing MNISTData                         a file that takes raw pixels, uint8
+      lit-gelu export last.ckpt -o net.onnx --int8 --data MNISTData       net-int8.onnx too, its accuracy measured
 
-class Int8OptionError(LitGeluError, ValueError):
-    """Options of a file in int8 that do not go together."""
-
-
-def build_parser() -> ArgumentParser:
-    """Return the command's parser."""
-    parser = command_parser("export", EXAMPLES)
-    parser.add_argument(
-        "source", type=str, help="a Lightning checkpoint, or the dotted path of a LightningModule class"
-    )
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=str | None,
-        default=None,
-        metavar="FILE",
-        help="the file to write; default: the checkpoint's name with .onnx",
-    )
-    add_model(parser)
-    add_input_shape(parser)
-    add_data(
-        parser,
-        "such as MNISTData: the check runs on its test data too, its first batch is the input of a model without "
-        "example_input_array, and --int8 is calibrated on it",
-        root_of="--preprocessing and --data",
-    )
-    _add_export_options(parser)
-    parser.add_argument(
-        "--preprocessing",
-        type=str | None,
-        default=None,
-        metavar="CLASS",
-        help="a data module, such as MNISTData, whose preprocessing becomes a part of the file: it takes raw pixels",
-    )
-    add_flag(parser, "--check", "compare each file with PyTorch", default=True)
-    _add_int8(parser)
-    return parser
-
-
-def _add_export_options(parser: ArgumentParser) -> None:
-    """Add the options that `lit_gelu.export.export_onnx` has, from their record."""
-    from lit_gelu.export.options import ExportOptions
-
-    for option in ExportOptions.all():
-        name, text, choices = f"--{option.name.replace('_', '-')}", option.metadata["about"], option.metadata["choices"]
-        if isinstance(option.default, bool):
-            add_flag(parser, name, text, default=option.default)
-            continue
-        many: dict[str, Any] = {}
-        if option.name == "approximate":
-            text, many = f"{text}; several write one file each", {"nargs": "+", "default": [option.default]}
-        elif isinstance(option.default, tuple):
-            many = {"nargs": "+", "default": []}
-        shown = {"metavar": f"{{{','.join(choices)}}}"} if choices else {}  # the library checks, and knows near names
-        kind = int | None if option.default is None else str
-        names = [name, "--dynamic"] if option.name == "dynamic_shapes" else [name]
-        parser.add_argument(*names, **{"type": kind, "default": option.default, "help": text, **many, **shown})
-
-
-def _add_int8(parser: ArgumentParser) -> None:
-    """Add the options of files in int8."""
-    add_flag(parser, "--int8", "write each file in int8 too: NAME-int8.onnx")
-    parser.add_argument(
-        "--calibration", choices=CALIBRATIONS, default="minmax", help="int8: how the ranges of values are found"
-    )
-    parser.add_argument(
-        "--calibration-samples", type=int, default=512, metavar="ROWS", help="int8: training data to calibrate on"
-    )
-    add_flag(parser, "--reduce-range", "int8: 7-bit weights, for runtimes that add in another order")
-    parser.add_argument(
-        "--float-layers",
-        type=str,
-        nargs="+",
-        default=[],
-        metavar="NAME",
-        help="int8: layers that stay in float32, such as output 'head.*'",
-    )
-    parser.add_argument(
-        "--max-difference",
-        type=float | None,
-        default=None,
-        help="int8: how much worse the error rate may be; given, costly layers stay in float32 for it; default: 0.01",
-    )
-
-
-def run(arguments: Namespace) -> int:
-    """Export; return 0, or 1 if a file does not compute what the model computes."""
+    Args:
+        source: a Lightning checkpoint, or the dotted path of a LightningModule class
+        output: the file to write; default: the checkpoint's name with .onnx
+        model: the model's class, if the checkpoint does not record it: my_module.MyNet, also from the current folder
+        input_shape: for a model without example_input_array: the sizes of one row of each input, without the batch;
+            1,28,28, or by name input_ids=16:int64 mask=16:int64
+        data: a data module, such as MNISTData: the check runs on its test data too, its first batch is the input of a
+            model without example_input_array, and --int8 is calibrated on it
+        data_root: the folder with the files of --preprocessing and --data
+        approximate: form of every GELU; several write one file each
+        lowering: operators of the activations
+        target: the runtime it is for
+        dtype: of weights and activations
+        policy: as accurate as PyTorch, or the fastest known
+        opset: version of the standard operators
+        keep_fp32: operators, or patterns over names of modules, that stay in float32
+        io_dtype: of inputs and outputs of an fp16 or bf16 file
+        softmax: whether the file ends with a softmax
+        labels: names of the classes, in their order
+        dynamic_shapes: open sizes: INPUT:AXIS=NAME, sequence, image-size
+        preprocessing: a data module, such as MNISTData, whose preprocessing becomes a part of the file: it takes raw
+            pixels
+        check: compare each file with PyTorch
+        int8: write each file in int8 too: NAME-int8.onnx
+        calibration: int8: how the ranges of values are found
+        calibration_samples: int8: rows of training data to calibrate on
+        float_layers: int8: layers that stay in float32, such as output 'head.*'
+        max_difference: int8: how much worse the error rate may be
+    """
     from lit_gelu.cli.input_sample import evaluation_data, input_sample, require_input, sample_for
     from lit_gelu.cli.loading import load_data, load_model, load_preprocessing
     from lit_gelu.export import check_parity, export_onnx, write_proof
-    from lit_gelu.export.options import ExportOptions
+    from lit_gelu.export.proof import record_parity
+    from lit_gelu.export.quantization import check_quantized, quantize_onnx
 
-    outputs = output_paths(arguments.source, arguments.output, arguments.approximate)
-    _require_int8_options(arguments)
-    root = None if arguments.data is not None and arguments.preprocessing is None else arguments.data_root
-    preprocessing = load_preprocessing(arguments.preprocessing, root)
-    data = None if arguments.data is None else load_data(arguments.data, arguments.data_root)
-    shapes = arguments.input_shape if preprocessing is None else []  # of raw pixels, which the model does not take
-    model = load_model(arguments.source, arguments.model, sample_for(shapes, data))
+    outputs = output_paths(source, output, approximate)
+    if int8 and data is None:
+        raise ArgumentError("--int8 is calibrated on data: name a data module, such as --data MNISTData.")
+    if int8 and dtype not in {"fp32", "float32"}:
+        raise ArgumentError(f"--int8 files are made of float32 ones: leave out --dtype {dtype}.")
+    raw = load_preprocessing(preprocessing, data_root if data is None or preprocessing is not None else None)
+    module = None if data is None else load_data(data, data_root)
+    shapes = input_shape if raw is None else []  # of raw pixels, which the model does not take
+    net = load_model(source, model, sample_for(shapes, module))
     # A data module's batches are behind its preprocessing, and then a sample is raw pixels.
-    sample = input_sample(arguments.input_shape, model, data if preprocessing is None else None)
-    if preprocessing is None:
-        require_input(sample, model)
-    rows = evaluation_data(data)
+    sample = input_sample(input_shape, net, module if raw is None else None)
+    if raw is None:
+        require_input(sample, net)
+    options: dict[str, Any] = {
+        "lowering": lowering,
+        "target": target,
+        "dtype": dtype,
+        "policy": policy,
+        "opset": opset,
+        "keep_fp32": keep_fp32,
+        "io_dtype": io_dtype,
+        "softmax": softmax,
+        "labels": labels,
+        "dynamic_shapes": dynamic_shapes,
+    }
     console = console_for_output(soft_wrap=True, highlight=False, markup=False)
-    options = {option.name: arguments[option.name] for option in ExportOptions.all()}
     passed = True
-    for approximate, path in outputs.items():
-        report = export_onnx(
-            model,
-            path,
-            sample,
-            preprocessing=preprocessing,
-            **options | {"approximate": approximate},
-        )
-        console.print(str(report))
-        if arguments.check:
-            parity = check_parity(model, path, rows, sample, strict=False, preprocessing=preprocessing)
+    for form, path in outputs.items():
+        console.print(str(export_onnx(net, path, sample, preprocessing=raw, approximate=form, **options)))
+        if check:
+            parity = check_parity(net, path, evaluation_data(module), sample, strict=False, preprocessing=raw)
             passed &= parity.passed
             write_proof(parity, path, [])
             console.print(f"  {parity.summary()}")
-        if arguments.int8:
-            passed &= _write_int8(arguments, model, path, data, sample, preprocessing, console)
+        if int8:
+            int8_path = path.with_name(f"{path.stem}-int8.onnx")
+            how: dict[str, Any] = {"method": calibration, "samples": calibration_samples, "float_layers": float_layers}
+            console.print(str(quantize_onnx(path, int8_path, module, **how)))
+        if int8 and check:
+            limit: dict[str, Any] = {"max_difference": max_difference, "strict": False, "preprocessing": raw}
+            report = check_quantized(net, int8_path, module, sample, **limit)
+            passed &= report.passed
+            record_parity(int8_path, report.proof())
+            console.print(f"  {report.summary()}")
     return 0 if passed else 1
 
 
-def output_paths(source: str, output: str | None, forms: list[str]) -> dict[str, Path]:
+def output_paths(source: str, output: str | None, forms: Sequence[str]) -> dict[str, Path]:
     """Return which file each form of GELU goes to: net.onnx, or of several net-none.onnx, net-tanh.onnx."""
     if len(set(forms)) < len(forms):
-        raise OutputNameError(f"--approximate {' '.join(forms)}: a form is given twice. Give each once.")
+        raise ArgumentError(f"--approximate {' '.join(forms)}: a form is given twice. Give each once.")
     if is_folder(source):
-        raise OutputNameError(f"{source!r} is a folder. Give a checkpoint in it, or the class of a model.")
+        raise ArgumentError(f"{source!r} is a folder. Give a checkpoint in it, or the class of a model.")
     is_path = source.endswith(".ckpt") or is_file(source)
     default = Path(source).with_suffix(".onnx") if is_path else Path(f"{source.rpartition('.')[2]}.onnx")
     path = default if output is None else Path(output)
     if path.suffix != ".onnx":
-        raise OutputNameError(f"--output {str(path)!r} must end in .onnx.")
+        raise ArgumentError(f"--output {str(path)!r} must end in .onnx.")
     if len(forms) == 1:
         return {forms[0]: path}
     return {form: path.with_name(f"{path.stem}-{form}.onnx") for form in forms}
-
-
-def _require_int8_options(arguments: Namespace) -> None:
-    """Refuse options that do not go together, before any work is done."""
-    if arguments.int8 and arguments.data is None:
-        raise Int8OptionError("--int8 is calibrated on data: name a data module, such as --data MNISTData.")
-    if arguments.int8 and arguments.dtype not in {"fp32", "float32"}:
-        raise Int8OptionError(f"--int8 files are made of float32 ones: leave out --dtype {arguments.dtype}.")
-    given = [name for name, default in _INT8_DEFAULTS.items() if arguments[name] != default]
-    if given and not arguments.int8:
-        raise Int8OptionError(f"--{given[0].replace('_', '-')} is of --int8. Give --int8 too, or leave it out.")
-
-
-def _write_int8(
-    arguments: Namespace,
-    model: "nn.Module",
-    path: Path,
-    data: Any,
-    sample: Any,
-    preprocessing: "nn.Module | None",
-    console: "Console",
-) -> bool:
-    """Write a float32 file in int8 too, and compare it with PyTorch if asked; whether it costs no more than it may."""
-    from lit_gelu.export.proof import record_parity
-    from lit_gelu.export.quantization import check_quantized, quantize_onnx
-    from lit_gelu.export.quantization.acceptance import MAX_DIFFERENCE
-
-    output = path.with_name(f"{path.stem}-int8.onnx")
-    limit = arguments.max_difference
-    result = quantize_onnx(
-        path,
-        output,
-        data,
-        method=arguments.calibration,
-        samples=arguments.calibration_samples,
-        reduce_range=arguments.reduce_range,
-        float_layers=arguments.float_layers,
-        max_difference=limit,
-    )
-    console.print(str(result))
-    if not arguments.check:
-        return True
-    limit = MAX_DIFFERENCE if limit is None else limit
-    report = check_quantized(
-        model, output, data, sample, max_difference=limit, strict=False, preprocessing=preprocessing
-    )
-    record_parity(output, report.proof())
-    console.print(f"  {report.summary()}")
-    return report.passed

@@ -1,17 +1,10 @@
-"""LightningCLI with this package's tasks, data and callbacks.
-
-``lit-gelu fit``: train a task: lit-gelu fit --model.activation gelu.
-``lit-gelu validate``: measure a checkpoint on the validation set.
-``lit-gelu test``: measure a checkpoint on the test set.
-``lit-gelu predict``: run a checkpoint on the prediction set.
-``lit-gelu choose``: which activation for a model: lit-gelu choose --activations gelu silu relu.
-"""
+"""LightningCLI with this package's tasks, data and callbacks: fit, validate, test, predict and choose."""
 
 import pickle
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -22,25 +15,15 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 # LightningCLI finds a class by its short name (`--trainer.callbacks ActivationSwap`) once it is imported.
 import lit_gelu.callbacks  # noqa: F401
-from lit_gelu.activations import UnknownActivationError, building_from_file
+from lit_gelu.activations import UnknownActivationError, building_from_file, registry
 from lit_gelu.callbacks.checkpoint_file import not_plain, texts_and_mappings
-from lit_gelu.cli import choose, own_modules
-from lit_gelu.cli.given_arguments import (
-    CLASS,
-    arguments_of,
-    readable_twice,
-    require_those_of_checkpoint,
-    written_options,
-)
+from lit_gelu.cli import choose
+from lit_gelu.cli.commands import IMPORT, IMPORT_HELP, CommandParser, ExamplesHelpFormatter, import_modules
 from lit_gelu.cli.loading import checked_arguments, unregistered
-from lit_gelu.cli.mistakes import PlainErrors
-from lit_gelu.cli.model_builder import unused_scheduler
-from lit_gelu.cli.options import ExamplesHelpFormatter
 from lit_gelu.cli.swapped_checkpoint import swaps_restored
 from lit_gelu.cli.terminal import silence_known_warnings
 from lit_gelu.data import DigitsData
-from lit_gelu.errors import LitGeluError
-from lit_gelu.extras import MissingExtraError, need
+from lit_gelu.errors import ArgumentError, CheckpointError, LitGeluError, UnsupportedRunError, shown
 from lit_gelu.files import is_file
 from lit_gelu.tasks import MNISTClassifier
 
@@ -61,7 +44,7 @@ examples:
   lit-gelu fit --import my_module --model MyNet --data MyData       your own, from the current folder
   lit-gelu fit --trainer.callbacks+ ExactResume     with checkpoints from which --ckpt_path goes on to the bit, also
                                                     after a swap: see examples/digits_relu_to_gelu.yaml
-  lit-gelu fit --trainer.callbacks+ FusedActivations --trainer.precision bf16-mixed          GELU by kernels on a GPU
+  lit-gelu fit --trainer.callbacks+ FusedActivations --trainer.precision bf16-mixed         activations by torch.compile
   lit-gelu fit --print_config > my.yaml             every option with its value, to edit and pass to --config
 """,
     "validate": """\
@@ -84,39 +67,31 @@ examples:
 }
 
 
-class RunError(LitGeluError):
-    """A configuration that Lightning refuses."""
-
-
 class NewFolderConfig(SaveConfigCallback):
     """Saves the configuration beside the logs, and says how to go on where a run's is there already."""
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Save ``config.yaml``; refuse a folder that holds another run's."""
-        try:
-            super().setup(trainer, pl_module, stage)
-        except RuntimeError as error:
-            if "to NOT exist" not in str(error):  # Lightning raises no class of its own for this one
-                raise
-            raise RunError(
-                f"{trainer.log_dir!r} holds a run already ({self.config_filename}), and nothing is overwritten. Give "
-                "another --trainer.default_root_dir, or a logger without a fixed version."
-            ) from error
+        folder = trainer.log_dir  # broadcast: every rank has to ask
+        saves = folder is not None and self.save_to_log_dir and not (self.overwrite or self.already_saved)
+        if saves and trainer.strategy.broadcast(is_file(Path(str(folder)) / self.config_filename)):
+            raise ArgumentError(
+                f"{folder!r} holds a run already ({self.config_filename}), and nothing is overwritten. Give another "
+                "--trainer.default_root_dir, or a logger without a fixed version."
+            )
+        super().setup(trainer, pl_module, stage)
 
 
-class FitParser(PlainErrors, LightningArgumentParser):
-    """LightningCLI's parser, which says mistakes in a sentence."""
+class FitParser(CommandParser, LightningArgumentParser):
+    """LightningCLI's parser, which says mistakes without its usage of sixty lines."""
 
 
 class LitGeluCLI(LightningCLI):
     """LightningCLI whose model and data have defaults; it takes the arguments, sub-command first."""
 
-    def __init__(self, args: list[str]) -> None:
-        self._given: list[object] | None = None  # with --ckpt_path: what the caller's own configuration holds
-        subcommand, *given = args
-        # Defaults are arguments before all others. As defaults of the parser they would have arguments of their own
-        # (keep, batch_size), and jsonargparse hands those on to another class that takes some of the same name.
-        self._words = [subcommand, *DEFAULTS, *readable_twice(given)]
+    def __init__(self, words: list[str]) -> None:
+        self._of_caller: list[object] | None = None  # with --ckpt_path: what the caller's own configuration holds
+        subcommand, *self._words = words
         super().__init__(
             parser_class=FitParser,
             trainer_class=choose.ChoosingTrainer,
@@ -128,7 +103,9 @@ class LitGeluCLI(LightningCLI):
                 "formatter_class": ExamplesHelpFormatter,  # the sub-commands' parsers take it over
                 **{name: {"epilog": text} for name, text in EXAMPLES.items()},
             },
-            args=self._words,
+            # Defaults are arguments before all others. As defaults of the parser they would have arguments of their own
+            # (keep, batch_size), and jsonargparse hands those on to another class that takes some of the same name.
+            args=[subcommand, *DEFAULTS, *self._words],
         )
 
     @staticmethod
@@ -142,7 +119,7 @@ class LitGeluCLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add the options that LightningCLI does not have."""
-        parser.add_argument(own_modules.OPTION, type=list[str], default=[], help=own_modules.HELP)
+        parser.add_argument(IMPORT, type=list[str], default=[], help=IMPORT_HELP)
         parser.add_argument(
             "--without_ckpt",
             type=bool,
@@ -155,17 +132,18 @@ class LitGeluCLI(LightningCLI):
         self.config = parser.parse_args(cast("list[str]", args))
 
     def _set_seed(self) -> None:
-        """Seed the generators; what they do not take is a mistake of the command line."""
+        # A private method of LightningCLI (2.6), which raises what numpy says of a number.
         try:
             super()._set_seed()
         except ValueError as error:
-            raise RunError(f"--seed_everything: {error}. Give an integer in that range.") from error
+            raise ArgumentError(f"--seed_everything: {error}") from error
 
     def before_instantiate_classes(self) -> None:
-        """Import what ``--import``, or ``import:`` in a configuration, asks for: it may register activations."""
-        own_modules.import_modules(self.config[self.config.subcommand]["import"])
-        if self.config.subcommand == "fit" and unused_scheduler(self.config.fit):
-            raise RunError(
+        """Import what ``import:`` in a configuration asks for: it may register activations."""
+        config = self.config[self.config.subcommand]
+        import_modules(config["import"])
+        if self.config.subcommand == "fit" and config.get("lr_scheduler") and not config.get("optimizer"):
+            raise ArgumentError(
                 "--lr_scheduler was given without --optimizer, and LightningCLI would leave it out: the module's own "
                 "optimizer has the scheduler that configure_optimizers gives it. Give --optimizer, too."
             )
@@ -173,81 +151,90 @@ class LitGeluCLI(LightningCLI):
     def instantiate_classes(self) -> None:
         """Make the data, the model and the Trainer; a mistake in their arguments is raised as it was written."""
         try:
-            with nullcontext() if self._given is None else building_from_file(self._given):
+            with nullcontext() if self._of_caller is None else building_from_file(self._of_caller):
                 super().instantiate_classes()
         except ValueError as error:
-            mistake = _mistake_behind(error)
-            if mistake is None:
+            cause: BaseException | None = error
+            while cause is not None and not isinstance(cause, LitGeluError | ModuleNotFoundError):
+                cause = cause.__cause__  # jsonargparse lists the types that it tried
+            if cause is None:
                 raise
-            raise self._of_checkpoint(mistake) from None
+            if isinstance(cause, ModuleNotFoundError):
+                text = " ".join(str(cause).split())
+                raise ArgumentError(f"a class of the configuration cannot be made: {text}") from error
+            raise self._of_checkpoint(cast("LitGeluError", cause)) from None
 
     def _of_checkpoint(self, mistake: LitGeluError) -> LitGeluError:
         """Return a mistake as one of the checkpoint, if that and not the configuration names an unknown activation."""
-        if self._given is None or not isinstance(mistake, UnknownActivationError):
+        if self._of_caller is None or not isinstance(mistake, UnknownActivationError):
             return mistake
-        name, path = mistake.name, self.config[self.config.subcommand].ckpt_path
-        return mistake if any(name in str(given) for given in self._given) else unregistered(mistake, repr(str(path)))
+        if any(mistake.name in str(given) for given in self._of_caller):
+            return mistake
+        return unregistered(mistake, repr(str(self.config[self.config.subcommand].ckpt_path)))
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Make the Trainer; it raises plain errors for values that it does not take."""
         try:
             return super().instantiate_trainer(**kwargs)
         except (ValueError, TypeError, ImportError) as error:
-            raise RunError(f"the Trainer does not accept its configuration: {error}") from error
+            raise ArgumentError(f"the Trainer does not accept its configuration: {error}") from error
 
     def _parse_ckpt_path(self) -> None:
         """Take the model's arguments from the checkpoint, as LightningCLI does, but nothing that would be imported."""
+        # It takes the place of a private method of LightningCLI (2.6), which has the parser import what the file names.
         subcommand = self.config.subcommand
         options = self.config[subcommand]
         path = options.get("ckpt_path")
-        if subcommand not in BEGIN_ANEW and not path and not options.without_ckpt:
-            raise RunError(
-                "no --ckpt_path was given, and the weights of an untrained model are random. Give the checkpoint that "
-                "lit-gelu fit named, or --without_ckpt true for a model that needs none."
+        if subcommand not in BEGIN_ANEW and (path in {"best", "last", "hpc"} or not (path or options.without_ckpt)):
+            raise ArgumentError(
+                f"--ckpt_path {path or 'was not given'}, and the weights of an untrained model are random. Give the "
+                "path of the checkpoint that lit-gelu fit named, or --without_ckpt true for a model that needs none."
             )
         if options.get("weights_only", True) is None:
             self.config[subcommand].weights_only = True  # Lightning's default lets a file from an address run programs
         if not path or not is_file(path):
             return
-        self._given = texts_and_mappings(self.config.as_dict())
-        found = checked_arguments(path, options.model.class_path, self._given)
-        if found:
-            asked = arguments_of(options.model)
-            self.config = self.parser.parse_object({subcommand: {"model": found}}, self.config)
-            self._compare_given(asked, str(path))
+        self._of_caller = texts_and_mappings(self.config.as_dict())
+        arguments = checked_arguments(path, options.model.class_path, self._of_caller)
+        if arguments:
+            asked = _arguments_of(options.model)
+            self.config = self.parser.parse_object({subcommand: {"model": arguments}}, self.config)
+            self._refuse_others(asked, _arguments_of(self.config[subcommand].model), str(path))
 
-    def _compare_given(self, asked: Mapping[str, Any], path: str) -> None:
-        """Refuse options of the model that differ from its checkpoint; warn of a configuration that does."""
-        subcommand = self.config.subcommand
-        # Without defaults, an argument that is a class of its own lacks those that were not given.
-        names = arguments_of(self.parser.parse_args(self._words, defaults=False)[subcommand].model)
-        given = {name: asked[name] for name in names if name in asked}
-        written = written_options(self._words[1 + len(DEFAULTS) :])
-        if given[CLASS] == DEFAULT_MODEL and CLASS not in written:
-            del given[CLASS]  # as far as one can see, only the default
-        require_those_of_checkpoint(given, arguments_of(self.config[subcommand].model), written, path)
+    def _refuse_others(self, asked: dict[str, Any], stored: dict[str, Any], path: str) -> None:
+        """Refuse options of the model on the command line that differ from what its checkpoint was trained with."""
+        # Weights belong to the arguments that they were trained with, and the optimizer's state brings its learning
+        # rate along. A configuration file may serve several runs, so that it may differ.
+        options = [word.partition("=")[0].rstrip("+") for word in self._words if word.startswith("--model")]
+        names = {
+            option.removeprefix("--model").removeprefix(".init_args").lstrip(".").partition(".")[0]
+            for option in options
+        }
+        for name in sorted(names & stored.keys()):
+            if not _is_same(asked.get(name), stored[name]):
+                option = f"--model.{name}" if name else "--model"
+                raise ArgumentError(
+                    f"{option} {shown(asked.get(name))} differs from {shown(stored[name])}, with which {path!r} "
+                    "was trained. Leave it out: a model is built as it was trained. In Python load_from_checkpoint "
+                    "takes other arguments; another activation comes with the callback ActivationSwap."
+                )
 
     def _run_subcommand(self, subcommand: str) -> None:
+        # A private method of LightningCLI (2.6): there is no other place around the Trainer's work.
         try:
-            with _checkpoint_required(subcommand), self._checkpoint_fits():
+            with swaps_restored(self.model) if self._get(self.config, "ckpt_path") else nullcontext():
                 super()._run_subcommand(subcommand)
         except SystemExit:  # of SIGTERM or Ctrl-C
             if subcommand == "fit":
                 self._say_checkpoint()
             raise
 
-    def _checkpoint_fits(self) -> AbstractContextManager[None]:
-        """Let the model take a checkpoint in which activations were swapped, and say where one does not fit."""
-        return swaps_restored(self.model) if self._get(self.config, "ckpt_path") else nullcontext()
-
     def after_fit(self) -> None:
         """Say where the checkpoint and the logs are."""
         log_dir = self.trainer.log_dir  # broadcast: every rank has to ask
-        if not self.trainer.is_global_zero:
-            return
-        self._say_checkpoint()
-        if log_dir:
-            sys.stdout.write(f"Logs: {log_dir}\n")
+        if self.trainer.is_global_zero:
+            self._say_checkpoint()
+            sys.stdout.write(f"Logs: {log_dir}\n" if log_dir else "")
 
     def _say_checkpoint(self) -> None:
         """Say where the last checkpoint is, or the best one where there is no last."""
@@ -257,61 +244,49 @@ class LitGeluCLI(LightningCLI):
             sys.stdout.write(f"Checkpoint: {checkpoint}\n")
 
 
-@contextmanager
-def _checkpoint_required(subcommand: str) -> Iterator[None]:
-    """Refuse ``--ckpt_path last`` that finds no checkpoint, where Lightning warns and goes on, and ``best``."""
-    if subcommand in BEGIN_ANEW:
-        yield
-        return
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message=r".*No checkpoint will be loaded")
-        try:
-            yield
-        except ValueError as error:
-            if 'ckpt_path="best")' not in str(error):
-                raise
-            raise RunError("--ckpt_path best has no fit before it in this command. Give the path of one.") from error
-        except UserWarning as warning:
-            if "No checkpoint will be loaded" not in str(warning):  # where all warnings are errors
-                raise
-            raise RunError("--ckpt_path last finds no checkpoint. Give the path of one.") from warning
+def _arguments_of(model: Any) -> dict[str, Any]:
+    """Return the class and the arguments of a model's part of a configuration, as one mapping."""
+    plain = model.as_dict()
+    return {"": plain.get("class_path"), **(plain.get("init_args") or {}), **(plain.get("dict_kwargs") or {})}
 
 
-def _mistake_behind(error: BaseException) -> LitGeluError | None:
-    """Return the error of this package that jsonargparse wrapped in the list of the types that it tried."""
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, LitGeluError):
-        if isinstance(cause, ModuleNotFoundError):
-            return _missing_library(cause)
-        cause = cause.__cause__
-    return cause
-
-
-def _missing_library(error: ModuleNotFoundError) -> LitGeluError:
-    """Return what to say of a library that a class of the configuration, such as a logger, does not find."""
-    text = " ".join(str(error).split())
+def _is_same(asked: Any, stored: Any) -> bool:
+    """Say whether two values are one, also where they are two spellings of one activation."""
+    resolve = registry.stored.resolve  # what a file holds is not imported, and what is given need not be for this
     try:
-        if "tensorboard" in text:
-            need("tensorboard", extra="tensorboard", what="TensorBoardLogger")
-    except MissingExtraError as missing:
-        return missing
-    return RunError(f"a class of the configuration cannot be made: {text}")
+        return repr(asked) == repr(stored) or str(resolve(asked)) == str(resolve(stored))
+    except LitGeluError:
+        return False
 
 
-def run(arguments: list[str]) -> int:
-    """Run a sub-command of LightningCLI; what Lightning or a checkpoint's reader refuses is a `RunError`."""
+def run(words: list[str]) -> int:
+    """Run a sub-command of LightningCLI; what Lightning or a checkpoint's reader refuses is a `LitGeluError`."""
     silence_known_warnings()
-    if arguments[0] != "fit":
+    if words[0] != "fit":
         # ModelCheckpoint's note that its folder is another one now; it saves nothing in these commands.
         warnings.filterwarnings("ignore", message="The dirpath has changed from", category=UserWarning)
     try:
-        LitGeluCLI(choose.gathered(arguments))
+        LitGeluCLI(_with_imports(choose.with_lists(words)))
     except MisconfigurationException as error:
-        raise RunError(str(error)) from error
+        raise UnsupportedRunError(str(error)) from error
     except pickle.UnpicklingError as error:
-        raise RunError(not_plain("The checkpoint", error)) from error
+        raise CheckpointError(not_plain("The checkpoint", error)) from error
     except SIGTERMException:  # a SystemExit without a code, which would be 0
         return EXIT_TERMINATED
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()  # else gloo's threads may abort a process that ends (PyTorch #190489)
     return 0
+
+
+def _with_imports(words: list[str]) -> list[str]:
+    """Import what ``--import`` names before LightningCLI parses: short names of classes are then known."""
+    # In the form that adds to a list, every one counts.
+    rest, rewritten = iter(words), list[str]()
+    for word in rest:
+        option, equals, name = word.partition("=")
+        if option in {IMPORT, f"{IMPORT}+"}:
+            name = name if equals else next(rest, "")
+            import_modules([name])
+            word = f"{IMPORT}+={name}"
+        rewritten.append(word)
+    return rewritten

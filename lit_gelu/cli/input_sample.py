@@ -11,7 +11,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor, nn
 
 from lit_gelu.curvature.probe.forward_inputs import ROWS, forward_inputs
-from lit_gelu.errors import LitGeluError
+from lit_gelu.errors import ModelInputError
 
 DTYPES = {
     name: getattr(torch, name)
@@ -19,14 +19,11 @@ DTYPES = {
 }
 _INPUT = re.compile(r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<shape>[1-9]\d{0,8}(?:,[1-9]\d{0,8})*)(?::(?P<dtype>\w+))?")
 _LARGEST = 1 << 28  # elements of a row: 1 GiB in float32
+_STAGES = {"test_dataloader": "test", "val_dataloader": "validate", "train_dataloader": "fit"}
 
 
-class InputSampleError(LitGeluError, ValueError):
-    """Options that do not say what the model is called with."""
-
-
-def input_sample(shapes: list[str], model: nn.Module, data: LightningDataModule | None) -> Any:
-    """Return what to call a model with."""
+def input_sample(shapes: Sequence[str], model: nn.Module, data: LightningDataModule | None) -> Any:
+    """Return what to call a model with; ``None`` where only its ``example_input_array`` says it."""
     if shapes:
         return made_sample(shapes)
     if data is None or getattr(model, "example_input_array", None) is not None:
@@ -34,7 +31,7 @@ def input_sample(shapes: list[str], model: nn.Module, data: LightningDataModule 
     return inputs_of_data(data, model)
 
 
-def sample_for(shapes: list[str], data: LightningDataModule | None) -> Callable[[nn.Module], Any]:
+def sample_for(shapes: Sequence[str], data: LightningDataModule | None) -> Callable[[nn.Module], Any]:
     """Return what gives a model's sample as soon as the model is there, or says what it would need for that."""
 
     def of(model: nn.Module) -> Any:
@@ -45,9 +42,59 @@ def sample_for(shapes: list[str], data: LightningDataModule | None) -> Callable[
     return of
 
 
+def require_input(sample: Any, model: nn.Module) -> None:
+    """Refuse a model of which it is not known what it takes."""
+    if sample is None and getattr(model, "example_input_array", None) is None:
+        raise ModelInputError(
+            f"{type(model).__name__} has no example_input_array, which would say what it takes. Give the shape of one "
+            "row, such as --input-shape 1,28,28, or a data module: --data my_package.MyData."
+        )
+
+
+def made_sample(shapes: Sequence[str]) -> Any:
+    """Make a sample of two rows: normal numbers, levels from 0 to 255 for ``uint8``, ones for other whole numbers."""
+    generator = torch.Generator().manual_seed(0)
+    tensors = [_made(word, generator) for word in shapes]
+    names = [name for name, _ in tensors]
+    if names == [None]:
+        return tensors[0][1]
+    if not any(names):
+        return tuple(tensor for _, tensor in tensors)
+    if None in names or len(set(names)) < len(names):
+        raise ModelInputError(f"--input-shape {' '.join(shapes)}: give each input a name of its own, or none any.")
+    return dict(tensors)
+
+
+def _made(word: str, generator: torch.Generator) -> tuple[str | None, Tensor]:
+    """Return the name and the tensor that one word stands for."""
+    match = _INPUT.fullmatch(word)
+    dtype = DTYPES.get(match["dtype"] or "float32") if match else None
+    if match is None or dtype is None:
+        raise ModelInputError(
+            f"--input-shape {word[:100]!r} is not accepted. Give the sizes of one row, without the batch, such as "
+            f"1,28,28; a name before it, NAME=16; a type after it, 16:int64. Types: {', '.join(DTYPES)}."
+        )
+    shape = torch.Size([ROWS, *(int(size) for size in match["shape"].split(","))])
+    if shape.numel() > ROWS * _LARGEST:
+        raise ModelInputError(f"--input-shape {word}: a row of {shape.numel() // ROWS:,} values is too large.")
+    if dtype == torch.uint8:
+        return match["name"], torch.randint(0, 256, shape, generator=generator, dtype=dtype)
+    if dtype.is_floating_point:
+        return match["name"], torch.randn(shape, generator=generator).to(dtype)
+    return match["name"], torch.ones(shape, dtype=dtype)  # as a mask it hides nothing; as an index it is small
+
+
 def inputs_of_data(data: LightningDataModule, model: nn.Module) -> Any:
-    """Return the first rows of the inputs of a data module's first batch; see `inputs_of`."""
-    return inputs_of(_first_batch(data), model)
+    """Return the first rows of the inputs of a data module's first batch, without the targets."""
+    batch = _first_batch(data)
+    inputs = forward_inputs(batch, model)
+    if inputs is None:
+        parameters = ", ".join(inspect.signature(model.forward).parameters)
+        raise ModelInputError(
+            f"A batch of type {type(batch).__name__} does not begin with the inputs of {type(model).__name__}.forward"
+            f"({parameters}), and has no entries of these names. Give --input-shape."
+        )
+    return inputs
 
 
 def named_inputs(sample: Any, names: Sequence[str]) -> dict[str, Tensor] | None:
@@ -56,82 +103,26 @@ def named_inputs(sample: Any, names: Sequence[str]) -> dict[str, Tensor] | None:
         return sample
     tensors = (sample,) if isinstance(sample, Tensor) else tuple(sample)
     if len(tensors) > len(names):
-        raise InputSampleError(f"{len(tensors)} inputs were given, the file takes {len(names)}: {', '.join(names)}.")
+        raise ModelInputError(f"{len(tensors)} inputs were given, the file takes {len(names)}: {', '.join(names)}.")
     return dict(zip(names, tensors, strict=False))
-
-
-def require_input(sample: Any, model: nn.Module) -> None:
-    """Refuse a model of which it is not known what it takes."""
-    if sample is None and getattr(model, "example_input_array", None) is None:
-        raise InputSampleError(
-            f"{type(model).__name__} has no example_input_array, which would say what it takes. Give the shape of one "
-            "row, such as --input-shape 1,28,28, or a data module: --data my_package.MyData."
-        )
-
-
-def made_sample(shapes: list[str]) -> Any:
-    """Make a sample of two rows: normal numbers, levels from 0 to 255 for ``uint8``, ones for other whole numbers."""
-    generator = torch.Generator().manual_seed(0)
-    named = [_made(word, generator) for word in shapes]
-    names = [name for name, _ in named]
-    if names == [None]:
-        return named[0][1]
-    if not any(names):
-        return tuple(tensor for _, tensor in named)
-    if None in names or len(set(names)) < len(names):
-        raise InputSampleError(f"--input-shape {' '.join(shapes)}: give each input a name of its own, or none any.")
-    return dict(named)
-
-
-def _made(word: str, generator: torch.Generator) -> tuple[str | None, Tensor]:
-    """Return the name and the tensor that one word stands for."""
-    found = _INPUT.fullmatch(word)
-    dtype = DTYPES.get(found["dtype"] or "float32") if found else None
-    if found is None or dtype is None:
-        raise InputSampleError(
-            f"--input-shape {word[:100]!r} is not accepted. Give the sizes of one row, without the batch, such as "
-            f"1,28,28; a name before it, NAME=16; a type after it, 16:int64. Types: {', '.join(DTYPES)}."
-        )
-    shape = torch.Size([ROWS, *(int(size) for size in found["shape"].split(","))])
-    if shape.numel() > ROWS * _LARGEST:
-        raise InputSampleError(f"--input-shape {word}: a row of {shape.numel() // ROWS:,} values is too large.")
-    if dtype == torch.uint8:
-        return found["name"], torch.randint(0, 256, shape, generator=generator, dtype=dtype)
-    if dtype.is_floating_point:
-        return found["name"], torch.randn(shape, generator=generator).to(dtype)
-    return found["name"], torch.ones(shape, dtype=dtype)  # as a mask it hides nothing; as an index it is small
-
-
-def inputs_of(batch: Any, model: nn.Module) -> Any:
-    """Return the first rows of a batch's inputs, without the targets."""
-    inputs = forward_inputs(batch, model)
-    if inputs is not None:
-        return inputs
-    parameters = inspect.signature(model.forward).parameters
-    raise InputSampleError(
-        f"A batch of type {type(batch).__name__} does not begin with the inputs of {type(model).__name__}.forward"
-        f"({', '.join(parameters)}), and has no entries of these names. Give --input-shape."
-    )
 
 
 def evaluation_data(data: LightningDataModule | None) -> LightningDataModule | None:
     """Return a data module that has data to measure on."""
-    return data if data is not None and {"test_dataloader", "val_dataloader"} & _loaders(data).keys() else None
+    return data if data is not None and {"test_dataloader", "val_dataloader"} & set(_loaders(data)) else None
 
 
-def _loaders(data: LightningDataModule) -> dict[str, str]:
-    """Return the names of a data module's methods that give loaders, each with the stage that it is set up for."""
-    stages = {"test_dataloader": "test", "val_dataloader": "validate", "train_dataloader": "fit"}
-    own = (name for name in stages if is_overridden(name, data, LightningDataModule))
-    return {name: stages[name] for name in own}
+def _loaders(data: LightningDataModule) -> list[str]:
+    """Return the names of a data module's methods that give loaders: of test, validation and training data."""
+    return [name for name in _STAGES if is_overridden(name, data, LightningDataModule)]
 
 
 def _first_batch(data: LightningDataModule) -> Any:
     """Return the first batch of a data module: of its test data if it has any, else validation, else training."""
-    for name, stage in _loaders(data).items():
+    for name in _loaders(data):
         data.prepare_data()
-        data.setup(stage)
+        data.setup(_STAGES[name])
         with torch.random.fork_rng(devices=[]):  # a shuffling loader draws from the global state
             for batch in getattr(data, name)():
                 return batch
-    raise InputSampleError(f"{type(data).__name__} has no batch. Give another --data, or --input-shape.")
+    raise ModelInputError(f"{type(data).__name__} has no batch. Give another --data, or --input-shape.")

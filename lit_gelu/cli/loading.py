@@ -1,11 +1,10 @@
 """Models and data that a command is given by name or by checkpoint; nothing that a file names is imported."""
 
-import difflib
 import functools
 import importlib
 import inspect
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +19,12 @@ from lit_gelu.callbacks.checkpoint_file import (
     hyper_parameters,
     loading,
     read_checkpoint,
-    refuse_group,
     require_no_imports,
 )
 from lit_gelu.callbacks.swap.checkpoint import ACTIVATIONS_KEY
-from lit_gelu.cli.input_sample import InputSampleError
-from lit_gelu.errors import LitGeluError, message_of, shown
+from lit_gelu.errors import ArgumentError, CheckpointError, ModelInputError, message_of, shown
 from lit_gelu.files import is_file
 from lit_gelu.tasks.activation_task import ActivationTask
-
-
-class LoadingError(LitGeluError, ValueError):
-    """A model, checkpoint or data set that cannot be loaded."""
 
 
 def load_model(
@@ -41,38 +34,33 @@ def load_model(
     # The class of a checkpoint is ``model`` if that is given; else the one of `lit_gelu.tasks` that ``lit-gelu fit``
     # recorded in it; else `lit_gelu.tasks.MNISTClassifier`. A class that only the checkpoint names is not imported, and
     # nothing else in it is either.
-    path = Path(source)
-    if not is_file(path):
+    if not is_file(source):
         if all(part.isidentifier() for part in source.split(".")) and not source.endswith(".ckpt"):
             return _untrained(source)
-        raise LoadingError(f"There is no checkpoint {shown(source)}. Give the path of a file that lit-gelu fit wrote.")
-    called = repr(source)
+        raise ArgumentError(f"There is no checkpoint {shown(source)}. Give the path of a file that lit-gelu fit wrote.")
+    path, called = Path(source), repr(source)
     checkpoint = read_checkpoint(path)
-    refuse_group(checkpoint, called)
-    found = hyper_parameters(checkpoint, called)
-    cls = own_class(found.get("_class_path"), called) if model is None else _module_class(model)
+    recorded = hyper_parameters(checkpoint, called).get("_class_path")
+    cls = own_class(recorded, called) if model is None else import_class(model, LightningModule, "lit_gelu.tasks")
     try:
         with warnings.catch_warnings(), loading(cls, path, {}):
             warnings.simplefilter("ignore")  # of Lightning, about the checkpoint's version: loading works or raises
             swapped = functools.partial(load_from_checkpoint, cls, input_sample=sample_for)
             load = swapped if ACTIVATIONS_KEY in checkpoint else cls.load_from_checkpoint
             loaded: LightningModule = load(path, map_location="cpu", weights_only=True)
-    except (InputSampleError, StoredSpecError):
+    except (ModelInputError, StoredSpecError):
         raise
     except Exception as error:
         if isinstance(error, UnknownActivationError):
             raise unregistered(error, called) from error
         remedy = " Name the class it was trained with: --model package.module.Class." if model is None else ""
-        if model is None and "_class_path" not in found and isinstance(error, RuntimeError):  # other parameters
-            said = f"{source!r} does not say of which class it is, and does not fit {cls.__name__}, the usual one."
-            raise LoadingError(said + remedy) from error
-        raise LoadingError(f"{source!r} does not fit {cls.__name__}: {message_of(error)}.{remedy}") from error
+        raise CheckpointError(f"{called} does not fit {cls.__name__}: {message_of(error)}.{remedy}") from error
     return loaded
 
 
-def unregistered(error: UnknownActivationError, called: str) -> LoadingError:
+def unregistered(error: UnknownActivationError, called: str) -> CheckpointError:
     """Return what to say of a checkpoint with an activation that is not registered: a module of one's own does that."""
-    return LoadingError(
+    return CheckpointError(
         f"{called} was trained with the activation {shown(error.name)}, which is not registered. If a module of "
         "your own registers it, name that module: --import MODULE, from the current folder or installed."
     )
@@ -80,16 +68,16 @@ def unregistered(error: UnknownActivationError, called: str) -> LoadingError:
 
 def own_class(recorded: object, called: str) -> type[LightningModule]:
     """Return the class of `lit_gelu.tasks` that a checkpoint records as its own."""
-    own = {name: value for name, value in vars(tasks).items() if _is_class(value, LightningModule)}
-    paths = {f"{tasks.__name__}.{name}": cls for name, cls in own.items()}
-    paths |= {f"{cls.__module__}.{cls.__qualname__}": cls for cls in own.values()}
-    found = tasks.MNISTClassifier if recorded is None else paths.get(recorded) if isinstance(recorded, str) else None
-    if found is None:
-        raise LoadingError(
+    classes = {name: value for name, value in vars(tasks).items() if _is_class(value, LightningModule)}
+    paths = {f"{tasks.__name__}.{name}": cls for name, cls in classes.items()}
+    paths |= {f"{cls.__module__}.{cls.__qualname__}": cls for cls in classes.values()}
+    cls = tasks.MNISTClassifier if recorded is None else paths.get(recorded) if isinstance(recorded, str) else None
+    if cls is None:
+        raise CheckpointError(
             f"{called} says that it is a checkpoint of {shown(recorded)}, which is none of lit_gelu.tasks. What a file "
             "names is not imported: if you trust that class, name it, --model package.module.Class."
         )
-    return found
+    return cls
 
 
 def checked_arguments(path: str, configured: str, given: Collection[object]) -> dict[str, Any]:
@@ -98,58 +86,46 @@ def checked_arguments(path: str, configured: str, given: Collection[object]) -> 
     # caller's own configuration holds it too (``--model my_package.MyModule``); and activations by registered names.
     called = repr(str(path))
     checkpoint = read_checkpoint(path)
-    refuse_group(checkpoint, called)
-    found = hyper_parameters(checkpoint, called)
-    found.pop("_instantiator", None)
-    if not found:
+    arguments = hyper_parameters(checkpoint, called)
+    arguments.pop("_instantiator", None)
+    if not arguments:
         return {}
-    if "_class_path" not in found:
-        _require_arguments_of(configured, found, called)
-    recorded = found.pop("_class_path", configured)
-    named = recorded == configured or recorded in given
-    cls = import_class(recorded, LightningModule, "lit_gelu.tasks") if named else own_class(recorded, called)
-    if issubclass(cls, ActivationTask) and "activation" in found:
+    is_named = "_class_path" in arguments
+    recorded = arguments.pop("_class_path", configured)
+    trusted = recorded == configured or recorded in given
+    cls = import_class(recorded, LightningModule, "lit_gelu.tasks") if trusted else own_class(recorded, called)
+    parameters = inspect.signature(cls).parameters
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    if not is_named and not takes_any and arguments.keys() - parameters.keys():  # of a plain Trainer
+        raise CheckpointError(
+            f"{called} was trained with {', '.join(sorted(arguments.keys() - parameters.keys()))}, which {configured} "
+            "does not take. Name the class of that checkpoint, which does not say it: --model package.module.Class."
+        )
+    if issubclass(cls, ActivationTask) and "activation" in arguments:
         try:
-            found["activation"] = str(registry.stored.resolve(found["activation"]))
+            arguments["activation"] = str(registry.stored.resolve(arguments["activation"]))
         except UnknownActivationError as error:
             raise unregistered(error, called) from error
-    require_no_imports(found, cls, given, called)
-    return {"class_path": recorded, "dict_kwargs": found}
-
-
-def _require_arguments_of(configured: str, found: Mapping[str, Any], called: str) -> None:
-    """Refuse arguments that the configured class does not take: a plain Trainer's checkpoint names no class."""
-    parameters = inspect.signature(import_class(configured, LightningModule, "lit_gelu.tasks")).parameters
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    unknown = [] if takes_any else sorted(found.keys() - parameters.keys())
-    if unknown:
-        raise LoadingError(
-            f"{called} was trained with {', '.join(unknown)}, which {configured} does not take. Name the class of that "
-            "checkpoint, which does not say it: --model package.module.Class."
-        )
-
-
-def _module_class(path: str) -> type[LightningModule]:
-    """Import the class that the caller names."""
-    cls: type[LightningModule] = import_class(path, LightningModule, "lit_gelu.tasks")
-    return cls
+    require_no_imports(arguments, cls, given, called)
+    return {"class_path": recorded, "dict_kwargs": arguments}
 
 
 def _untrained(path: str) -> LightningModule:
     """Build a model with its class's defaults."""
-    cls = _module_class(path)
+    cls = import_class(path, LightningModule, "lit_gelu.tasks")
     try:
-        return cls()
+        model: LightningModule = cls()
     except TypeError as error:
-        raise LoadingError(
+        raise ArgumentError(
             f"{path} cannot be built without arguments: {message_of(error)}. Give a checkpoint of it."
         ) from error
+    return model
 
 
 def draws_weights(source: str, model: LightningModule) -> bool:
     """Return whether a model was built from its class, and has other weights each time that it is built."""
     # A class that loads weights of its own, such as pretrained ones, has the same each time.
-    if is_file(Path(source)):
+    if is_file(source):
         return False
     once, again = model.state_dict(), _untrained(source).state_dict()
     tensors = [(value, again.get(name)) for name, value in once.items() if isinstance(value, Tensor)]
@@ -159,7 +135,7 @@ def draws_weights(source: str, model: LightningModule) -> bool:
 def require_same_weights(source: str, model: LightningModule, file: str) -> None:
     """Refuse a class in the place of the checkpoint of a file, if its weights are random."""
     if draws_weights(source, model):
-        raise LoadingError(
+        raise ArgumentError(
             f"--ckpt {source} is a class, whose weights are random: {file!r} has other ones. Give the checkpoint that "
             f"the file was exported from. For an untrained model, lit-gelu export {source} writes and compares a file."
         )
@@ -171,7 +147,7 @@ def load_data(name: str, root: str | None = None) -> LightningDataModule:
     try:
         data: LightningDataModule = cls() if root is None else cls(root=root)
     except TypeError as error:
-        raise LoadingError(f"{name} cannot be built: {message_of(error)}.") from error
+        raise ArgumentError(f"{name} cannot be built: {message_of(error)}. Give a subclass with defaults.") from error
     return data
 
 
@@ -179,65 +155,45 @@ def load_preprocessing(name: str | None, root: str | None = None) -> nn.Module |
     """Return the preprocessing of a data module, with what it learns of its training data."""
     if name is None:
         if root is not None:
-            raise LoadingError(f"--data-root {root!r} is the folder of --preprocessing's data; give that too.")
+            raise ArgumentError(f"--data-root {root!r} is the folder of --data or --preprocessing; give one of them.")
         return None
     data: Any = load_data(name, root)
     if not callable(getattr(data, "preprocessing", None)):
-        package = vars(importlib.import_module("lit_gelu.data")).items()
-        having = sorted(n for n, value in package if hasattr(value, "preprocessing") and not inspect.isabstract(value))
-        raise LoadingError(
-            f"{name} has no method preprocessing() that makes inputs of raw pixels. Those of lit_gelu.data that have "
-            f"one: {', '.join(having)}."
-        )
+        raise ArgumentError(f"{name} has no method preprocessing() that makes inputs of raw pixels. MNISTData has.")
     preprocessing: nn.Module = data.preprocessing()
     return preprocessing
 
 
 def import_class(path: str, base: type, package: str) -> Any:
-    """Import a class by its dotted path."""
+    """Import a class by its dotted path, or by its name out of a package or what is imported."""
     module_name, _, name = path.rpartition(".")
+    cls = None
     try:
-        owner = importlib.import_module(module_name or package)
-        found = getattr(owner, name, None) or (None if module_name else _imported(name, base)) or getattr(owner, name)
-    except (ImportError, AttributeError, ValueError) as error:
+        cls = getattr(importlib.import_module(module_name or package), name, None)
+    except (ImportError, ValueError) as error:
+        reason = f" ({error})"
+    else:
+        reason = ""
+    if cls is None and not module_name:  # the one of that name that is imported, as LightningCLI finds it
+        imported = [one for one in _derived(base) if one.__name__ == name]
+        cls = imported[0] if len(imported) == 1 else None
+    if not _is_class(cls, base):
         members = vars(importlib.import_module(package)).items()
-        classes = (n for n, value in members if _is_class(value, base) and not inspect.isabstract(value))
-        near = _own_classes_like(name, base)
-        hint = f" Did you mean {near}?" if near else ""
-        raise LoadingError(
-            f"There is no class {path!r} ({error}).{hint} Give package.module.Class, or one of {package}: "
-            f"{', '.join(sorted(classes))}."
-        ) from error
-    if not _is_class(found, base):
-        raise LoadingError(f"{path} is no {base.__name__} class.")
-    return found
+        names = sorted(n for n, value in members if _is_class(value, base) and not inspect.isabstract(value))
+        what = f"There is no class {path!r}{reason}" if cls is None else f"{path} is no {base.__name__} class"
+        raise ArgumentError(f"{what}. Give package.module.Class, or one of {package}: {', '.join(names)}.")
+    return cls
 
 
-def _imported(name: str, base: type) -> type | None:
-    """Return the one class of that name outside lit_gelu that is imported, as LightningCLI finds a bare name."""
-    found = [cls for cls in _own_classes(base) if cls.__name__ == name]
-    return found[0] if len(found) == 1 else None
-
-
-def _own_classes_like(name: str, base: type) -> str:
-    """Return the full names of imported classes that have nearly that name; empty if there are none."""
-    own = _own_classes(base)
-    near = difflib.get_close_matches(name, [cls.__name__ for cls in own], n=1)
-    return " or ".join(sorted({f"{cls.__module__}.{cls.__qualname__}" for cls in own if cls.__name__ in near}))
-
-
-def _own_classes(base: type) -> list[type]:
+def _derived(base: type) -> set[type]:
     """Return the classes derived from ``base`` that are imported, without those of lit_gelu and lightning."""
-    seen: set[type] = set()
-    waiting = [base]
+    found, waiting = set[type](), [base]
     while waiting:
-        derived: list[type] = waiting.pop().__subclasses__()
-        new = [cls for cls in derived if cls not in seen]
-        seen.update(new)
-        waiting += new
-    return [cls for cls in seen if not cls.__module__.startswith(("lit_gelu.", "lightning."))]
+        derived = set(waiting.pop().__subclasses__()) - found
+        found |= derived
+        waiting += derived
+    return {cls for cls in found if not cls.__module__.startswith(("lit_gelu.", "lightning."))}
 
 
 def _is_class(value: object, base: type) -> bool:
-    """Return whether a value is a class derived from ``base``."""
     return isinstance(value, type) and issubclass(value, base)

@@ -9,9 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from lit_gelu.cli.commands import COMMANDS, FIT, table
-from lit_gelu.cli.own_modules import current_folder_on_path, import_early, import_modules
-from lit_gelu.errors import LitGeluError
+from lit_gelu.errors import ArgumentError, LitGeluError
 from lit_gelu.garbage import collection_paused
 
 EXIT_FAILURE = 1
@@ -29,12 +27,10 @@ examples:
 """
 
 
-class UnknownCommandError(LitGeluError, ValueError):
-    """A sub-command that does not exist."""
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``lit-gelu`` and return its exit code: 1 for a failed check, 2 for a mistake that the user can mend."""
+    from lit_gelu.cli.commands import current_folder_on_path
+
     for stream in ("stdout", "stderr"):
         if getattr(sys, stream) is None:  # closed by the shell: >&-
             setattr(sys, stream, open(os.devnull, "w"))  # noqa: PTH123, SIM115 - it stays open until the end
@@ -53,14 +49,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except SystemExit as error:
-        return _exit_code(error)
+        # Lightning catches Ctrl-C itself to end a run in order, and then calls sys.exit(1) in its handler.
+        if isinstance(error.__context__, KeyboardInterrupt):
+            return EXIT_INTERRUPTED
+        if error.code is None or isinstance(error.code, int):
+            return error.code or 0
+        sys.stderr.write(f"{error.code}\n")
+        return EXIT_FAILURE
     return code
 
 
 def run(name: str, arguments: list[str]) -> int:
     """Run one command, or ``--help`` or ``--version``, and return its exit code."""
+    from lit_gelu.cli.commands import COMMANDS, FIT, run_command, table
+
     if name in {"-h", "--help", "help"}:
-        sys.stdout.write(help_text())
+        sys.stdout.write(
+            "usage: lit-gelu [--help] [--version] COMMAND ...\n\n"
+            "Activation functions for PyTorch Lightning: choose, swap, measure and export them to ONNX.\n\n"
+            f"commands:\n{table()}\n\n{EXAMPLES}"
+        )
         return 0
     if name in {"-V", "--version"}:
         from importlib.metadata import version
@@ -73,58 +81,9 @@ def run(name: str, arguments: list[str]) -> int:
         names = [known for known in COMMANDS if " " not in known]
         near = difflib.get_close_matches(name, names, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise UnknownCommandError(f"no such command.{hint} Commands: {', '.join(names)}. See lit-gelu --help.")
-    if COMMANDS[name] == FIT:
-        return _run_lightning(name, arguments)
-    from lit_gelu.cli.mistakes import of_sample, sub_command
-    from lit_gelu.cli.options import current_spelling, in_own_words
-    from lit_gelu.cli.output_files import check_outputs
-
+        raise ArgumentError(f"no such command.{hint} Commands: {', '.join(names)}. See lit-gelu --help.")
     with collection_paused():
-        module = importlib.import_module(COMMANDS[name])
-    parser = module.build_parser()
-    parsed = parser.parse_args(current_spelling(parser, arguments, getattr(module, "RENAMED", {})))
-    import_modules(parsed.get("import") or [])
-    check_outputs(parsed)
-    try:
-        return int(module.run(parsed))
-    except LitGeluError as error:
-        message = of_sample(str(error), parsed.get("input_shape") or [], parsed.get("data"))
-        message = in_own_words(message, parser, getattr(module, "ARGUMENTS", {}))
-        meant = sub_command(name, arguments[0]) if arguments else ""
-        message += f" Or did you mean {meant}?" if meant else ""
-        error.args = (message, *error.args[1:])
-        raise
-
-
-def _run_lightning(name: str, arguments: list[str]) -> int:
-    """Run a sub-command of LightningCLI; an error about an argument of a class names the option."""
-    from lit_gelu.cli.mistakes import as_options
-
-    try:
-        with collection_paused():
-            module = importlib.import_module(FIT)
-        return int(module.run(import_early([name, *arguments])))
-    except LitGeluError as error:
-        error.args = (as_options(str(error), arguments), *error.args[1:])
-        raise
-
-
-def help_text() -> str:
-    """Return what ``lit-gelu --help`` prints: usage, one line a command, examples."""
-    return (
-        "usage: lit-gelu [--help] [--version] COMMAND ...\n\n"
-        "Activation functions for PyTorch Lightning: choose, swap, measure and export them to ONNX.\n\n"
-        f"commands:\n{table()}\n\n{EXAMPLES}"
-    )
-
-
-def _exit_code(error: SystemExit) -> int:
-    """Return the exit code that a `SystemExit` stands for."""
-    # Lightning catches Ctrl-C itself to end a run in order, and then calls sys.exit(1) in its handler.
-    if isinstance(error.__context__, KeyboardInterrupt):
-        return EXIT_INTERRUPTED
-    if error.code is None or isinstance(error.code, int):
-        return error.code or 0
-    sys.stderr.write(f"{error.code}\n")
-    return EXIT_FAILURE
+        module = importlib.import_module(COMMANDS[name].partition(":")[0])
+    if COMMANDS[name] == FIT:
+        return int(module.run([name, *arguments]))
+    return run_command(name, arguments)

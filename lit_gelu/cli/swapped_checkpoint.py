@@ -1,6 +1,6 @@
 """``--ckpt_path`` of a model of one's own in which activations were swapped, without its ``ActivationSwap``."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,17 +11,13 @@ from lit_gelu.callbacks.swap.checkpoint import ACTIVATIONS_KEY, SWAPS_KEY, Check
 from lit_gelu.callbacks.swap.member import find_run, swaps_of
 from lit_gelu.callbacks.swap.run import registry_for
 from lit_gelu.callbacks.trainer_facts import as_batch
-from lit_gelu.cli.input_sample import InputSampleError, inputs_of_data
-from lit_gelu.errors import LitGeluError, message_of
+from lit_gelu.cli.input_sample import inputs_of_data
+from lit_gelu.errors import CheckpointError, ModelInputError, message_of
 from lit_gelu.surgery.activation_record import restore_activations
-from lit_gelu.surgery.marks import marks_in, without_marks
+from lit_gelu.surgery.marks import without_marks
 from lit_gelu.tasks.activation_task import ActivationTask
 
-_WITH_SWAP = "Give the ActivationSwap that it was trained with in --trainer.callbacks, or the configuration of that run"
-
-
-class SwappedCheckpointError(LitGeluError, ValueError):
-    """A checkpoint whose weights do not fit the model as it is built."""
+_WITH_SWAP = "give the ActivationSwap that it was trained with in --trainer.callbacks, or the configuration of that run"
 
 
 class SwapRestorer:
@@ -39,10 +35,10 @@ class SwapRestorer:
         if ACTIVATIONS_KEY not in checkpoint:
             return
         if module.trainer.state.fn == TrainerFn.FITTING and checkpoint.get(SWAPS_KEY):
-            # The callback also keeps optimizers right, and writes the swaps into the next checkpoint.
-            raise SwappedCheckpointError(
+            # The callback also keeps optimizers and annealing right, and writes the swaps into the next checkpoint.
+            raise CheckpointError(
                 f"Activations of {type(module).__name__} were swapped before this checkpoint was saved, and fit cannot "
-                f"go on without the callback. {_WITH_SWAP}."
+                f"go on without the callback: {_WITH_SWAP}."
             )
         restore_activations(module, checkpoint[ACTIVATIONS_KEY], registry_for(module, []), _sample)
         without_marks(checkpoint.get("state_dict", {}))
@@ -50,24 +46,26 @@ class SwapRestorer:
 
 @contextmanager
 def swaps_restored(module: LightningModule) -> Iterator[None]:
-    """Have a module take the checkpoint of a swapped one from its Trainer; say in words where weights do not fit."""
+    """Have a module take the checkpoint of a swapped one from its Trainer; say where weights do not fit."""
     if not isinstance(module, ActivationTask):  # tasks do so by themselves
         install_hooks(module, _restorer)
+    load = module.load_state_dict
+
+    def load_state_dict(state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        try:
+            return load(state_dict, *args, **kwargs)
+        except RuntimeError as error:
+            raise CheckpointError(
+                f"The checkpoint is of another model than {type(module).__name__} with these arguments: "
+                f"{' '.join(message_of(error).split())}. Give --model and its arguments as they were in training, and "
+                "make swaps that were made by hand in its constructor."
+            ) from error
+
+    module.load_state_dict = load_state_dict  # type: ignore[method-assign]
     try:
         yield
-    except RuntimeError as error:
-        if not str(error).startswith("Error(s) in loading state_dict for"):
-            raise
-        swapped = marks_in(str(error).partition("Unexpected key(s)")[2])
-        if swapped:
-            raise SwappedCheckpointError(
-                f"The checkpoint is of a model in which lit_gelu.surgery.swap was called ({', '.join(swapped)}), and "
-                f"has no record of it. Make the same swaps in {type(module).__name__}.__init__."
-            ) from error
-        raise SwappedCheckpointError(
-            f"The checkpoint is of another model than {type(module).__name__} with these arguments: "
-            f"{' '.join(message_of(error).split())}. Give --model and its arguments as they were in training."
-        ) from error
+    finally:
+        del module.load_state_dict
 
 
 def _restorer(module: LightningModule) -> Participant | None:
@@ -85,13 +83,11 @@ def _sample(module: LightningModule) -> Any:
     data = module.trainer.datamodule  # type: ignore[attr-defined]  # a connector sets it
     try:
         sample = None if data is None else inputs_of_data(data, module)
-    except InputSampleError:
+    except ModelInputError:
         sample = None
     if sample is None:
-        name = type(module).__name__
-        raise SwappedCheckpointError(
-            f"Calls of functions were swapped in the checkpoint's model. To find them in {name}, a sample of its input "
-            "is needed: it has no example_input_array, and there is no data module whose batches begin with one. Set "
-            f"example_input_array in {name}. {_WITH_SWAP.replace('Give', 'Or give')}."
+        raise CheckpointError(
+            f"Calls of functions were swapped in the checkpoint's model. To find them, {type(module).__name__} needs "
+            f"an example_input_array, or data whose batches begin with its input; or {_WITH_SWAP}."
         )
     return as_batch(sample, module)

@@ -10,7 +10,6 @@ examples:
   lit-gelu triton model.onnx repository --device gpu
   lit-gelu triton model.onnx repository --device gpu --name digits --version 2
   lit-gelu triton model.onnx repository --device cpu --max-batch-size 64 --max-queue-delay-us 500 --warmup 1 64
-  lit-gelu triton model.onnx repository --device gpu --version 2 --keep-config     a config.pbtxt edited by hand
   tritonserver --model-repository=repository                                       then serves it
 """
 
@@ -24,28 +23,13 @@ def build_parser() -> ArgumentParser:
     parser.add_argument("--name", type=str | None, default=None, help="the model's name; default: the file's")
     parser.add_argument("--version", type=int, default=1, help="the model's version, from 1 on")
     parser.add_argument(
-        "--max-batch-size",
-        type=int | None,
-        default=None,
-        metavar="ROWS",
-        help="default: 128 if the file has a batch, else 0, none",
-    )
-    parser.add_argument(
-        "--preferred-batch-sizes",
-        type=int,
-        nargs="+",
-        default=[],
-        metavar="ROWS",
-        help="what the dynamic batcher tries to reach",
+        "--max-batch-size", type=int | None, default=None, help="in rows; default: 128 if the file has a batch, else 0"
     )
     parser.add_argument("--max-queue-delay-us", type=int, default=0, help="how long it waits for more, microseconds")
     parser.add_argument("--instances", type=int, default=1, help="copies of the model that run at once")
-    parser.add_argument(
-        "--warmup", type=int, nargs="+", default=[], metavar="ROWS", help="batch sizes to run before the first request"
-    )
+    parser.add_argument("--warmup", type=int, nargs="+", default=[], metavar="ROWS", help="batch sizes to run first")
     add_flag(parser, "--tuning", "take over what was tuned for this machine", default=True)
-    add_flag(parser, "--keep-config", "leave a config.pbtxt that is there as it is")
-    add_flag(parser, "--overwrite", "replace what is there")
+    add_flag(parser, "--overwrite", "replace a version and a configuration that are there")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""The report of a run: what it holds, what its figures mean, and how it is written and read."""
+"""The report of a run: what it holds, what its figures mean, and its page."""
 
 from lit_gelu.report.content import (
     ExportedFile,
@@ -10,27 +10,18 @@ from lit_gelu.report.content import (
     SwapChange,
     SwapEvent,
 )
-from lit_gelu.report.errors import ReportFileError, ReportSourceError
-from lit_gelu.report.judgement import judged
+from lit_gelu.report.findings import judged
 from lit_gelu.report.page import page
-from lit_gelu.report.plain_data import SCHEMA, SCHEMA_VERSION, from_json, read_report, to_json
 
 __all__ = [
-    "SCHEMA",
-    "SCHEMA_VERSION",
     "ExportedFile",
     "LoggedCurve",
     "OptimizerSettings",
-    "ReportFileError",
-    "ReportSourceError",
     "ReportedRun",
     "RunFinding",
     "SiteActivations",
     "SwapChange",
     "SwapEvent",
-    "from_json",
     "judged",
     "page",
-    "read_report",
-    "to_json",
 ]

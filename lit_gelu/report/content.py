@@ -1,9 +1,12 @@
 """What a page says of a run, as plain data: `ReportedRun` and its parts."""
 
-import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Literal
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from lit_gelu.errors import shown
+from lit_gelu.files import without_nonfinite
 
 Level = Literal["alarm", "warning", "note", "good"]
 Status = Literal["finished", "failed", "interrupted", "unknown"]
@@ -11,59 +14,12 @@ Proof = Literal["passed", "failed", "none", "unreadable"]
 
 
 @dataclass(frozen=True)
-class CurveSummary:
-    """What all values of a curve are, those too that a page leaves out.
-
-    Args:
-        finite: How many are finite.
-        from_one: How many of these are 1 or more.
-        lowest: The smallest finite one.
-        lowest_step: Its first step.
-        first_not_finite: The first step with NaN or an infinity; ``None`` if there is none.
-    """
-
-    finite: int = 0
-    from_one: int = 0
-    lowest: float = math.inf
-    lowest_step: int = 0
-    first_not_finite: int | None = None
-
-    def with_value(self, step: int, value: float) -> "CurveSummary":
-        """Return the summary with one value more, of a later step."""
-        if not math.isfinite(value):
-            return self if self.first_not_finite is not None else replace(self, first_not_finite=step)
-        lowest, at = (value, step) if value < self.lowest else (self.lowest, self.lowest_step)
-        return CurveSummary(self.finite + 1, self.from_one + (value >= 1), lowest, at, self.first_not_finite)
-
-
-@dataclass(frozen=True)
 class LoggedCurve:
-    """The values of one logged name.
-
-    Args:
-        name: As it was logged, such as ``train_loss`` or ``curvature/net.1/share_dead``.
-        steps: As Lightning's loggers number them, rising.
-        values: One a step; NaN and infinities as they were logged.
-        whole: Of a curve that was thinned out, what all of its values were.
-    """
+    """The values of one logged name, one a step; steps rise, as Lightning's loggers number them."""
 
     name: str
     steps: tuple[int, ...]
     values: tuple[float, ...]
-    whole: CurveSummary | None = field(default=None, repr=False, compare=False)
-
-    @property
-    def summary(self) -> CurveSummary:
-        """What all values are, as far as they are known."""
-        return summary_of(self.steps, self.values) if self.whole is None else self.whole
-
-
-def summary_of(steps: Iterable[int], values: Iterable[float]) -> CurveSummary:
-    """Return the summary of values at rising steps."""
-    summary = CurveSummary()
-    for step, value in zip(steps, values, strict=True):
-        summary = summary.with_value(step, value)
-    return summary
 
 
 @dataclass(frozen=True)
@@ -77,20 +33,12 @@ class SwapChange:
 
 @dataclass(frozen=True)
 class SwapEvent:
-    """A swap that was made.
-
-    Args:
-        step: As loggers number it: so many batches came before it, but for those that only accumulate
-            (``accumulate_grad_batches``).
-        epoch: The epoch, from 0; ``None`` where that was not recorded.
-        changes: What was replaced.
-        annealing: Whether the old activation was still giving way to the new one.
-    """
+    """A swap that was made, at a step as loggers number it; the epoch is ``None`` where that was not recorded."""
 
     step: int
     epoch: int | None
     changes: tuple[SwapChange, ...]
-    annealing: bool = False
+    annealing: bool = False  # whether the old activation was still giving way to the new one
 
 
 @dataclass(frozen=True)
@@ -108,34 +56,26 @@ class OptimizerSettings:
 
     Args:
         name: Its class; empty where a file does not say it.
-        learning_rate: Of its first group, at the end; NaN where it is not known.
-        momentum: Of SGD; for adaptive optimizers their first beta.
+        momentum: Of SGD.
         nesterov: Whether SGD takes Nesterov's form of momentum.
-        weight_decay: The largest of its groups.
-        adaptive: Whether each parameter has a step size of its own, as with Adam.
-        plain: Whether it is SGD, whose limit is known, and the same in all groups but for their learning rates.
-        group_rates: Of several groups, the learning rate of each.
+        weight_decay: The largest of its parameter groups.
+        plain: Whether it is SGD without dampening and with one momentum, whose limit is known.
     """
 
     name: str
-    learning_rate: float
     momentum: float = 0.0
     nesterov: bool = False
     weight_decay: float = 0.0
-    adaptive: bool = False
     plain: bool = False
-    group_rates: tuple[float, ...] = ()
 
-    @property
-    def largest_rate(self) -> float:
-        """The largest learning rate of all groups; NaN if one is not known."""
-        rates = self.group_rates or (self.learning_rate,)
-        return math.nan if any(map(math.isnan, rates)) else max(rates)
-
-    @property
-    def groups_differ(self) -> bool:
-        """Whether its groups have several learning rates."""
-        return len(set(self.group_rates)) > 1
+    @classmethod
+    def of_groups(cls, name: str, groups: Sequence[Mapping[str, Any]]) -> "OptimizerSettings":
+        """Return the settings of an optimizer, from its parameter groups or those that a checkpoint holds."""
+        rows = [tuple(number(group.get(key)) for key in ("momentum", "dampening", "weight_decay")) for group in groups]
+        nesterov = [group.get("nesterov") is True for group in groups]
+        alike = len({momentum for momentum, _, _ in rows}) == 1 and len(set(nesterov)) == 1
+        plain = name == "SGD" and alike and not any(dampening for _, dampening, _ in rows)
+        return cls(name, rows[0][0], nesterov[0], max(decay for _, _, decay in rows), plain)
 
 
 @dataclass(frozen=True)
@@ -161,44 +101,24 @@ class RunFinding:
     source: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ExportedFile:
-    """An ONNX file and what is known of its proof.
-
-    Args:
-        name: The file's name.
-        size: Bytes, weights beside it included.
-        opset: Version of the standard operators; 0 where it could not be read.
-        dtype: Of its arithmetic, as `lit_gelu.export.export_onnx` recorded it; empty in files of others.
-        approximate: Which form of GELU, as recorded.
-        target: What it was written for, as recorded.
-        activations: How often each activation is computed, by spec.
-        proof: What the comparison with PyTorch said; ``none`` if there was none.
-        largest_error: Of the gating comparisons, in units of the largest output.
-        provider: Which execution provider ran it in the comparison.
-        report: The name of the whole report beside it; empty if it is not there.
-        report_fits: Whether that report is the one that the file's metadata names; ``None`` where it names none.
-        trouble: Why the file cannot be read; empty if it can.
-    """
+    """An ONNX file and what it says of its proof."""
 
     name: str
-    size: int
+    size: int  # bytes, weights beside it included
+    proof: Proof = "none"  # what the comparison with PyTorch said
     opset: int = 0
-    dtype: str = ""
-    approximate: str = ""
-    target: str = ""
-    activations: Mapping[str, int] = field(default_factory=dict)
-    proof: Proof = "none"
-    largest_error: float | None = None
-    provider: str = ""
-    report: str = ""
-    report_fits: bool | None = None
-    trouble: str = ""
+    written_as: str = ""  # dtype, form of GELU and target, as `lit_gelu.export.export_onnx` recorded them
+    activations: Mapping[str, int] = field(default_factory=dict)  # how often each is computed, by spec
+    largest_error: float | None = None  # of the comparison, in units of the largest output
+    provider: str = ""  # which execution provider ran it there
+    trouble: str = ""  # why the file cannot be read
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportedRun:
-    """All that a page says, and what its JSON holds.
+    """All that a page says.
 
     Args:
         title: Of the page.
@@ -209,15 +129,14 @@ class ReportedRun:
         steps: Optimizer steps that were made.
         epochs: Epochs that were made.
         seconds: Wall-clock time of the fit.
-        configuration: By group (``model``, ``trainer``, ...), values as text by name.
+        configuration: By group (``Module``, ``Trainer``, ...), values as text by name.
         optimizers: At the end of the run.
-        curves: All that was logged, thinned out where it was long.
+        curves: All that was logged.
         sites: The activations.
         swaps: In the order in which they were made.
         findings: The gravest first.
         files: Exported files.
-        environment: Versions, processor, GPU, commit, as text by name.
-        environment_of: Whether that is where the ``run`` was made, or only the ``page``.
+        environment: Versions, processor, GPU, commit, as text by name: of the run, or of the page if that is unknown.
         missing: What could not be shown, and how to have it the next time.
     """
 
@@ -237,9 +156,44 @@ class ReportedRun:
     findings: tuple[RunFinding, ...] = ()
     files: tuple[ExportedFile, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
-    environment_of: Literal["run", "page"] = "page"
     missing: tuple[str, ...] = ()
 
     def curve(self, name: str) -> LoggedCurve | None:
         """Return the curve of a name, ``None`` if nothing was logged under it."""
         return next((curve for curve in self.curves if curve.name == name), None)
+
+    def to_json(self) -> str:
+        """Return all of it as JSON; numbers that are not finite stand as text."""
+        return json.dumps(without_nonfinite(asdict(self), as_text=True), allow_nan=False)
+
+
+def number(value: Any) -> float:
+    """Return a number, also of a tensor with one; 0 for anything else."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return 0.0
+
+
+def flat(values: Any, prefix: str = "", depth: int = 6, most: int = 500) -> dict[str, str]:
+    """Return nested settings of any origin as text by dotted name, as `lit-gelu fit` takes them.
+
+    Example:
+        >>> flat({"model": {"activation": "gelu", "widths": [8, 8]}, "lr": 0.1})
+        {'model.activation': 'gelu', 'model.widths': '[8, 8]', 'lr': '0.1'}
+    """
+    if not (isinstance(values, Mapping) and values and depth):
+        return {prefix: (values if isinstance(values, str) else shown(values))[:400]}
+    texts: dict[str, str] = {}
+    for key, entry in values.items():
+        if len(texts) >= most:
+            texts["…"] = f"more than {most} values: the rest is left out"
+            break
+        part = str(key)[:400]
+        texts |= flat(entry, f"{prefix}.{part}" if prefix else part, depth - 1, most - len(texts))
+    return texts
+
+
+def is_loss(name: str) -> bool:
+    """Return whether a curve is a loss that the module logged, by its name: ``train_loss``, ``val/loss``, ``Loss``."""
+    return not name.startswith(("curvature/", "activation_swap/", "export/", "lr-")) and "loss" in name.lower()

@@ -1,31 +1,49 @@
-"""`page`: a run as one HTML file that a person reads and a machine, too."""
+"""`page`: a run as one HTML file. The template writes it; here is what is drawn, and where its points lie."""
 
 import math
+import re
+import sys
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-from lit_gelu.report.activation_findings import grouped
-from lit_gelu.report.chart_groups import chart_sections
-from lit_gelu.report.content import ExportedFile, ReportedRun, RunFinding
-from lit_gelu.report.page_style import STYLE
-from lit_gelu.report.plain_data import OPENING, to_json
-from lit_gelu.report.safe_text import attribute, text
+import jinja2
 
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"  # the page asks nobody for anything
-_WORDS = {"alarm": "Alarm", "warning": "Warning", "note": "Note", "good": "Good"}
-_STATUS = {
-    "finished": "finished",
-    "failed": "failed",
-    "interrupted": "interrupted",
-    "unknown": "not recorded",
+from lit_gelu.report.content import LoggedCurve, ReportedRun, RunFinding, is_loss
+from lit_gelu.report.findings import rates_at, site_curves, stability_limit
+
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 460, 240, 58, 448, 14, 206  # of a chart, and of what is drawn in it
+LABELS, ROW = 142, 15  # of a heat map
+_MOST_SERIES, _MOST_OTHERS, _MOST_POINTS = 6, 24, 1000
+_MOST_COLUMNS, _MOST_ROWS = 60, 48
+_LONGEST = 2000  # characters of one text
+# Control characters, what is no character, and what turns the line around.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\u202a-\u202e\u2066-\u2069]")
+_ERRORS = ("error", "acc", "f1", "auc", "precision", "recall", "rmse", "mae", "mse")
+_OF_LOSS = {
+    "top_eigenvalue": "Sharpness: the Hessian's largest eigenvalue",
+    "smallest_eigenvalue": "The Hessian's smallest eigenvalue",
+    "trace": "Trace of the Hessian",
+    "directional_stability": "u'Hu / (-2 g'u) along the steps; from 1 on they raise the quadratic model",
+    "gradient_norm": "Norm of the gradient on the probe",
+    "probe_loss": "Loss on the probe",
 }
-_PROOFS = {"passed": "passed", "failed": "FAILED", "none": "not compared", "unreadable": "unreadable"}
+_OF_SITES = {
+    "mean_abs_second_derivative": "E|f''|, without kinks: how far an activation is from a straight line there",
+    "mean_squared_derivative": "Backward gain E f'²: by how much an activation scales squared gradients",
+    "share_saturated": "Saturated share: inputs at which |f'| < 0.01, so that no gradient passes",
+    "share_dead": "Dead share: channels that passed no gradient for a whole window of measurements",
+    "share_linear": "Linear share: inputs at which |f' - 1| < 0.01, so that the activation does nothing",
+    "standard_deviation": "Standard deviation of the inputs",
+}
+_VIRIDIS = ("#440154", "#472d7b", "#3b528b", "#2c728e", "#21918c", "#28ae80", "#5ec962", "#addc30", "#fde725")
 
 
 def page(run: ReportedRun) -> str:
     """Return a run as a page of its own: nothing in it comes from elsewhere, and no script runs.
 
-    What comes from files (names, values, errors) is text in it. The same content is in it as JSON, for
-    `lit_gelu.report.read_report`.
+    What comes from files (names, values, errors) is text in it.
 
     Args:
         run: What to say; `lit_gelu.report.judged` adds the findings.
@@ -34,196 +52,203 @@ def page(run: ReportedRun) -> str:
         HTML in UTF-8.
 
     Example:
-        >>> made = page(ReportedRun(title="<b>", source="runs/0", made="2026-01-01T00:00:00Z"))
-        >>> "<h1>&lt;b&gt;</h1>" in made, "<script>" in made
-        (True, False)
+        >>> "<h1>&lt;b&gt;</h1>" in page(ReportedRun(title="<b>", source="runs/0", made="2026-01-01T00:00:00Z"))
+        True
     """
-    sections = [section for section in _sections(run) if section[2]]
-    links = "".join(f'<li><a href="#{name}">{title}</a></li>' for name, title, _ in sections)
-    body = "".join(
-        f'<section aria-labelledby="{name}"><h2 id="{name}">{title}</h2>{content}</section>'
-        for name, title, content in sections
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("lit_gelu.report", ""),
+        autoescape=True,
+        finalize=_printable,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    head = (
-        f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{attribute(_POLICY)}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{text(run.title)}: report of a run</title><style>{STYLE}</style>"
-    )
-    return (
-        f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body>\n<header><h1>{text(run.title)}</h1>'
-        f'<p class="soft">Report of a run, made {text(_when(run.made))} from {text(run.source)}.</p>{_facts(run)}'
-        f'<nav aria-label="Sections"><ul>{links}</ul></nav></header>\n<main>{body}</main>\n'
-        "<footer><p>Written by lit-gelu. The numbers of this page are in it as JSON: "
-        "<code>lit_gelu.report.read_report(path)</code>.</p></footer>\n"
-        f"{OPENING}{to_json(run)}</script>\n</body></html>\n"
+    groups: dict[tuple[str, str], list[RunFinding]] = {}  # a note that holds at forty sites is one note
+    for finding in run.findings:
+        groups.setdefault((finding.level, finding.topic), []).append(finding)
+    last = [run.curve(name) for name in ("val_loss", "val_error", "test_loss", "test_error")]
+    swaps = sorted({swap.step for swap in run.swaps})
+    sections = {"Curves": _curves(run, swaps), "Curvature of the loss": _loss_curves(run, swaps)}
+    return environment.get_template("page.html.jinja").render(
+        run=run,
+        groups=groups.values(),
+        facts={f"{curve.name}, last": number(curve.values[-1]) for curve in last if curve is not None},
+        sections={title: pictures for title, pictures in sections.items() if pictures},
+        maps=_heat_maps(run, swaps),
+        number=number,
     )
 
 
-def _sections(run: ReportedRun) -> list[tuple[str, str, str]]:
-    """Return the parts of a page: a name, a title and their HTML, empty where there is nothing to say."""
-    return [
-        ("findings", "Findings", _findings(run)),
-        *chart_sections(run),
-        ("activations", "Activations and swaps", _activations(run)),
-        ("files", "Exported files", _files(run.files)),
-        ("configuration", "Configuration", _configuration(run.configuration)),
-        ("environment", "Environment", _environment(run)),
-        ("missing", "What is missing", _list(run.missing)),
+def number(value: float) -> str:
+    """Return a number for a person: four digits."""
+    return f"{value:.4g}"
+
+
+def _printable(value: Any) -> Any:
+    """Return what a template writes: text of bounded length, without what an editor or a browser would obey."""
+    if not isinstance(value, str) or hasattr(value, "__html__"):
+        return value
+    cut = f"{value[:_LONGEST]} … ({len(value):,} characters)" if len(value) > _LONGEST else value
+    return _UNPRINTABLE.sub("\ufffd", cut)
+
+
+def _curves(run: ReportedRun, swaps: Sequence[int]) -> list[dict[str, Any]]:
+    """Return pictures of losses, errors and learning rates together, and of every other metric by itself."""
+    plain = [c for c in run.curves if not c.name.startswith(("curvature/", "activation_swap/", "export/", "epoch"))]
+    groups: dict[str, list[LoggedCurve]] = {"Losses": [], "Errors and scores": [], "Learning rate": []}
+    others = 0
+    for curve in plain:
+        if curve.name.startswith(("learning_rate/", "lr-")):
+            groups["Learning rate"].append(curve)
+        elif is_loss(curve.name):
+            groups["Losses"].append(curve)
+        elif any(word in curve.name.lower() for word in _ERRORS):
+            groups["Errors and scores"].append(curve)
+        elif others < _MOST_OTHERS:
+            groups[curve.name], others = [curve], others + 1
+    return _pictures(groups, swaps)
+
+
+def _loss_curves(run: ReportedRun, swaps: Sequence[int]) -> list[dict[str, Any]]:
+    """Return pictures of what `LossCurvatureMonitor` measured, the sharpness beside the optimizer's limit."""
+    groups: dict[str, list[LoggedCurve]] = {title: [] for title in _OF_LOSS.values()}
+    for curve in run.curves:
+        prefix, _, name = curve.name.rpartition("/")
+        if prefix.startswith("curvature/") and name in _OF_LOSS:
+            groups[_OF_LOSS[name]].append(curve)
+        if name == "top_eigenvalue" and len(run.optimizers) == 1:
+            rates = [max(rates_at(run, prefix, step), default=math.nan) for step in curve.steps]
+            limits = tuple(stability_limit(run.optimizers[0], rate) for rate in rates)
+            if any(map(math.isfinite, limits)):
+                groups[_OF_LOSS[name]].append(LoggedCurve("limit of the optimizer", curve.steps, limits))
+    return _pictures(groups, swaps)
+
+
+def _pictures(groups: Mapping[str, Sequence[LoggedCurve]], swaps: Sequence[int]) -> list[dict[str, Any]]:
+    """Return a picture of each title, or several of as many curves as one can hold."""
+    parts = [
+        (t, curves[i : i + _MOST_SERIES]) for t, curves in groups.items() for i in range(0, len(curves), _MOST_SERIES)
     ]
+    return [{"title": title, "curves": curves, **line_chart(curves, swaps)} for title, curves in parts]
 
 
-def _facts(run: ReportedRun) -> str:
-    """Return the few figures that everybody asks for first."""
-    facts = {"Status": _STATUS[run.status]}
-    if run.steps is not None:
-        facts["Optimizer steps"] = f"{run.steps:,}"
-    if run.epochs is not None:
-        facts["Epochs"] = f"{run.epochs:,}"
-    if run.seconds is not None:
-        facts["Time"] = _duration(run.seconds)
-    for name in ("val_loss", "val_error", "test_loss", "test_error"):
-        curve = run.curve(name)
-        if curve is not None and curve.values:
-            facts[f"{name}, last"] = f"{curve.values[-1]:.4g}"
-    rows = "".join(f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in facts.items())
-    failure = f'<div class="finding alarm"><span class="level">Error:</span> {text(run.failure)}</div>'
-    return f'<dl class="facts">{rows}</dl>{failure if run.failure else ""}'
+@dataclass(frozen=True)
+class Axis:
+    """One axis, from values to places: logarithmic if all values are positive and span a factor, 100 by default."""
+
+    low: float
+    high: float
+    start: float  # place of `low`
+    end: float  # place of `high`
+    logarithmic: bool = False
+
+    @classmethod
+    def of(
+        cls, values: Iterable[float], start: float, end: float, factor: float = 100.0, margin: float = 0.04
+    ) -> "Axis":
+        """Return an axis for the finite ones of some values."""
+        finite = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
+        low, high = min(finite), max(finite)
+        if low > 0 and high / low >= factor:
+            return cls(low, high, start, end, logarithmic=True)
+        span = high / 2 - low / 2  # halves: the whole may be infinite
+        span = 2 * span * margin if span > abs(high) * 1e-12 else abs(high) / 2 or 0.5
+        most = sys.float_info.max
+        return cls(max(low - span, -most), min(high + span, most), start, end)
+
+    def place(self, value: float) -> float:
+        """Return where a value is drawn."""
+        low, high, at = (math.log10(v) if self.logarithmic else v / 2 for v in (self.low, self.high, value))
+        share = (at - low) / (high - low) if high > low else 0.5
+        return round(self.start + share * (self.end - self.start), 1)
+
+    def ticks(self) -> list[tuple[float, str]]:
+        """Return places and texts of some round values."""
+        if self.logarithmic:
+            low, high = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
+            values = [10.0**power for power in range(low, high + 1, max(1, -(-(high - low + 1) // 5)))]
+        else:
+            span = (self.high / 5 - self.low / 5) or 1.0
+            power = 10.0 ** math.floor(math.log10(span))
+            step = next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= span * (1 - 1e-9))
+            first = math.ceil(self.low / step - 1e-9)
+            values = [k * step for k in range(first, math.floor(self.high / step + 1e-9) + 1)]
+        return [(self.place(value), number(value)) for value in values]
 
 
-def _when(made: str) -> str:
-    """Return ISO 8601 as a person reads it."""
-    return made.replace("T", " ", 1).replace("+00:00", " UTC")
-
-
-def _duration(seconds: float) -> str:
-    """Return a time in the units that a person would choose."""
-    if not math.isfinite(seconds) or seconds < 60:
-        return f"{seconds:.3g} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
-
-
-def _findings(run: ReportedRun) -> str:
-    """Return the findings, those of one kind together."""
-    if not run.findings:
-        return '<p class="soft">There is nothing to judge: no figures were found.</p>'
-    return "".join(_finding(each) for each in grouped(run.findings).values())
-
-
-def _finding(group: Sequence[RunFinding]) -> str:
-    """Return findings of one kind: each with its place, their advice and source once."""
-    first = group[0]
-    head = f'<h3><span class="level">{_WORDS[first.level]}:</span> {text(first.topic)}</h3>'
-    lines = [f"<strong>{text(f.where)}</strong>: {text(f.text)}" if f.where else text(f.text) for f in group]
-    body = f"<p>{lines[0]}</p>" if len(lines) == 1 else _items(lines)
-    advice = "".join(
-        f"<p>What to do: {text(words)}</p>" for words in dict.fromkeys(f.advice for f in group if f.advice)
-    )
-    sources = ", ".join(dict.fromkeys(f.source for f in group if f.source))
-    source = f'<p class="soft">Rule: {text(sources)}</p>' if sources else ""
-    return f'<div class="finding {first.level}">{head}{body}{advice}{source}</div>'
-
-
-def _items(lines: Sequence[str], most: int = 8) -> str:
-    """Return lines as a list, those beyond the first few folded away."""
-    shown = "".join(f"<li>{line}</li>" for line in lines[:most])
-    rest = "".join(f"<li>{line}</li>" for line in lines[most:])
-    more = f"<details><summary>{len(lines) - most} more</summary><ul>{rest}</ul></details>" if rest else ""
-    return f"<ul>{shown}</ul>{more}"
-
-
-def _activations(run: ReportedRun) -> str:
-    """Return the time line of swaps, and the table of sites."""
-    events = []
-    for swap in run.swaps:
-        epoch = "" if swap.epoch is None else f", epoch {swap.epoch}"
-        gradual = " (still giving way when the run ended)" if swap.annealing else ""
-        places: dict[tuple[str, str], list[str]] = {}
-        for change in swap.changes:
-            places.setdefault((change.old, change.new), []).append(_site(change.site))
-        changes = "".join(
-            f"<li>{text(old)} → {text(new)} at <code>{text(', '.join(sites))}</code></li>"
-            for (old, new), sites in places.items()
+def line_chart(curves: Sequence[LoggedCurve], swaps: Sequence[int]) -> dict[str, Any]:
+    """Return where ticks, swaps and curves over steps are drawn; a line breaks where a value is not finite."""
+    steps = [step for curve in curves for step in (curve.steps[0], curve.steps[-1])]
+    across = Axis(min(steps), max(max(steps), min(steps) + 1), LEFT, RIGHT)
+    down = Axis.of([value for curve in curves for value in curve.values], BOTTOM, TOP)
+    lines = []
+    for curve in curves:
+        count = len(curve.steps)
+        places = (
+            range(count)
+            if count <= _MOST_POINTS
+            else [round(i * (count - 1) / (_MOST_POINTS - 1)) for i in range(_MOST_POINTS)]
         )
-        events.append(f"<li><strong>Step {swap.step}{epoch}</strong>{gradual}<ul>{changes}</ul></li>")
-    line = f'<ol class="timeline">{"".join(events)}</ol>' if events else ""
-    rows = [
-        (site.name or "(the model)", site.at_start or "not recorded", site.at_end or "not recorded")
-        for site in run.sites
+        runs: list[list[tuple[float, float]]] = [[]]
+        for step, value in ((curve.steps[i], curve.values[i]) for i in places):
+            if math.isfinite(value) and (value > 0 or not down.logarithmic):
+                runs[-1].append((across.place(step), down.place(value)))
+            elif runs[-1]:
+                runs.append([])
+        lines.append({"name": curve.name, "runs": [each for each in runs if each], "marked": count <= 40})
+    inside = [(across.place(step), step) for step in swaps if across.low <= step <= across.high]
+    return {"across": across.ticks(), "down": down.ticks(), "swaps": inside, "lines": lines}
+
+
+def _heat_maps(run: ReportedRun, swaps: Sequence[int]) -> list[dict[str, Any]]:
+    """Return a heat map for each statistic of the activations that says something."""
+    sites = site_curves(run)
+    order = {site.name: place for place, site in enumerate(run.sites)}
+    names = sorted(sites, key=lambda name: order.get(name, len(order)))
+    maps = []
+    for statistic, title in _OF_SITES.items():
+        rows = [replace(sites[name][statistic], name=name) for name in names if statistic in sites[name]]
+        if any(math.isfinite(value) for row in rows for value in row.values):
+            maps.append({"title": title, "curves": rows, **heat_map(rows[:_MOST_ROWS], swaps)})
+    return maps
+
+
+def heat_map(rows: Sequence[LoggedCurve], swaps: Sequence[int]) -> dict[str, Any]:
+    """Return a row of cells a site, from left to right the steps.
+
+    A column is an interval of steps, up to the one that ends it, and a cell shows the latest value in it: rows may be
+    of other steps than their neighbours.
+    """
+    steps = sorted({step for row in rows for step in row.steps})
+    count = min(len(steps), _MOST_COLUMNS)
+    columns = [
+        steps[round(i * (len(steps) - 1) / max(1, count - 1))] for i in range(count)
+    ]  # the first and the last too
+    colours = Axis.of([value for row in rows for value in row.values], 0, len(_VIRIDIS) - 1, factor=20.0, margin=0.0)
+    width = (RIGHT - LABELS) / count
+    lines = []
+    for i, row in enumerate(rows):
+        latest = {bisect_left(columns, step): (step, value) for step, value in zip(row.steps, row.values, strict=True)}
+        cells = [
+            {
+                "x": round(LABELS + at * width, 1),
+                "step": step,
+                "value": value,
+                "colour": _VIRIDIS[round(colours.place(value))],
+            }
+            for at, (step, value) in latest.items()
+            if math.isfinite(value)
+        ]
+        lines.append({"y": TOP + ROW * i, "name": row.name or "(the model)", "cells": cells})
+    marks = [
+        round(LABELS + bisect_left(columns, step) * width, 1) for step in swaps if columns[0] < step <= columns[-1]
     ]
-    sites = _table(("Site", "At the start", "At the end"), rows, "Activations of the model")
-    none = '<p class="soft">No swap was made.</p>' if rows and not events else ""
-    return line + none + sites
-
-
-def _site(name: str) -> str:
-    """Return a site's name; that of a module which is one activation is empty."""
-    return name or "(the model)"
-
-
-def _files(files: Iterable[ExportedFile]) -> str:
-    """Return the table of exported files."""
-    rows = [
-        (
-            file.name,
-            f"{file.size:,}",
-            str(file.opset or ""),
-            ", ".join(part for part in (file.dtype, file.approximate, file.target) if part),
-            ", ".join(f"{count} {spec}" if count != 1 else spec for spec, count in file.activations.items()),
-            _PROOFS[file.proof] + (f": {file.trouble}" if file.trouble else ""),
-            "" if file.largest_error is None else f"{file.largest_error:.2e}",
-            file.provider,
-            file.report + (" (of another file)" if file.report_fits is False else ""),
-        )
-        for file in files
-    ]
-    heads = (
-        "File",
-        "Bytes",
-        "Opset",
-        "Written as",
-        "Activations",
-        "Proof",
-        "Largest error",
-        "Run by",
-        "Whole comparison",
-    )
-    return _table(heads, rows, "Exported files")
-
-
-def _configuration(groups: Mapping[str, Mapping[str, str]]) -> str:
-    """Return a table for each group, folded if it is long."""
-    parts = []
-    for name, values in groups.items():
-        if values:
-            table = _table(("Name", "Value"), list(values.items()), f"Configuration: {name}")
-            open_ = " open" if len(values) <= 20 else ""
-            parts.append(f"<details{open_}><summary>{text(name)}: {len(values)} values</summary>{table}</details>")
-    return "".join(parts)
-
-
-def _environment(run: ReportedRun) -> str:
-    """Return the table of versions and machine."""
-    if not run.environment:
-        return ""
-    said = "Where the run was made." if run.environment_of == "run" else (
-        "Where this page was made, which need not be where the run was."
-    )  # fmt: skip
-    return f"<p>{said}</p>" + _table(("What", "Which"), list(run.environment.items()), "Environment")
-
-
-def _list(lines: Sequence[str]) -> str:
-    return f"<ul>{''.join(f'<li>{text(line)}</li>' for line in lines)}</ul>" if lines else ""
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], label: str) -> str:
-    """Return a table that scrolls by itself where it is wider than the page; empty without rows."""
-    if not rows:
-        return ""
-    head = "".join(f'<th scope="col">{text(name)}</th>' for name in heads)
-    body = "".join(f"<tr>{''.join(f'<td class=value>{text(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{attribute(label)}"><table><thead><tr>{head}</tr>'
-        f"</thead><tbody>{body}</tbody></table></div>"
-    )
+    ends = (columns[0], columns[-1])
+    return {
+        "rows": lines,
+        "width": round(width + 0.3, 1),
+        "swaps": marks,
+        "ends": ends,
+        "colours": colours,
+        "palette": _VIRIDIS,
+    }

@@ -12,7 +12,7 @@ from lit_gelu import activations
 from lit_gelu.activations.errors import OpaqueActivationError
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.callbacks import ActivationSwap
-from lit_gelu.callbacks.checkpoint_file import loading, refuse_group
+from lit_gelu.callbacks.checkpoint_file import loading
 from lit_gelu.errors import shown
 from lit_gelu.sandbox import evaluation_mode
 from lit_gelu.surgery.activation_record import record_activations, restore_activations
@@ -166,7 +166,6 @@ class ActivationTask(LightningModule, ABC):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Put in the activations that the checkpoint was saved with, before their parameters are loaded."""
-        refuse_group(checkpoint, "The checkpoint")
         # Within a Trainer that callback makes its swap again, or takes it back; the two would get in each other's way.
         callbacks: list[Any] = getattr(self._trainer, "callbacks", [])  # set by a connector, so unknown to mypy
         if any(isinstance(callback, ActivationSwap) for callback in callbacks):

@@ -6,22 +6,16 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 from lit_gelu.activations.analysis.initialisation import init_unit_norm_rows_
-from lit_gelu.tasks.keyed_dropout import KeyedDropout
 
 
 class HiddenLayer(nn.Module):
-    """Linear, activation, dropout that keeps a unit with probability ``keep``, for inputs ``[..., in_features]``.
+    """Linear, activation, dropout that keeps a unit with probability ``keep``, for inputs ``[..., in_features]``."""
 
-    With a number as ``site`` the dropout is `KeyedDropout`.
-    """
-
-    def __init__(
-        self, in_features: int, out_features: int, activation: nn.Module, keep: float = 1.0, site: int | None = None
-    ) -> None:
+    def __init__(self, in_features: int, out_features: int, activation: nn.Module, keep: float = 1.0) -> None:
         super().__init__()
         self.linear = nn.Linear(in_features, out_features)
         self.activation = activation
-        self.dropout = nn.Dropout(1 - keep) if site is None else KeyedDropout(1 - keep, site)
+        self.dropout = nn.Dropout(1 - keep)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return ``dropout(activation(linear(inputs)))``."""
@@ -29,16 +23,9 @@ class HiddenLayer(nn.Module):
         return outputs
 
 
-def dense_layers(
-    sizes: Sequence[int], make_activation: Callable[[], nn.Module], keep: float = 1.0, noise: str = "global"
-) -> nn.Sequential:
+def dense_layers(sizes: Sequence[int], make_activation: Callable[[], nn.Module], keep: float = 1.0) -> nn.Sequential:
     """Return a `HiddenLayer` from each size to the next, each with an activation of its own."""
-    return nn.Sequential(
-        *(
-            HiddenLayer(fed, width, make_activation(), keep, site if noise == "keys" else None)
-            for site, (fed, width) in enumerate(pairwise(sizes))
-        )
-    )
+    return nn.Sequential(*(HiddenLayer(fed, width, make_activation(), keep) for fed, width in pairwise(sizes)))
 
 
 def init_unit_norm_(hidden: Iterable[nn.Module], output: nn.Linear) -> None:

@@ -9,14 +9,12 @@ from torch import Tensor, nn
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.surgery import infer_channels_
 from lit_gelu.tasks.classification import ClassificationTask
-from lit_gelu.tasks.keyed_dropout import NOISES
 from lit_gelu.tasks.layers import dense_layers, init_unit_norm_
 from lit_gelu.tasks.refusals import (
     PIXELS,
     check_digit_images,
     check_flags,
     check_numbers,
-    check_one_of,
     check_shape_kept,
 )
 from lit_gelu.tasks.torch_optimizers import adam
@@ -44,8 +42,6 @@ class MNISTClassifier(ClassificationTask):
         momentum: Adam's beta1. The paper advises momentum for GELU (section 4) and trains with 0.9; 0 turns it off.
         fused_optimizer: Whether Adam updates all parameters in one kernel (``torch.optim.Adam(fused=True)``); the
             numbers are the same but for rounding. It goes before what a resumed checkpoint says.
-        noise: Where dropout has its random numbers from: ``"global"``, torch's generator, or ``"keys"``, functions of
-            seed, layer and step, which are the same on every device (`lit_gelu.tasks.keyed_noise`).
         registry: Where the activation's name is looked up; ``None`` means `lit_gelu.activations.registry`.
 
     Raises:
@@ -69,19 +65,17 @@ class MNISTClassifier(ClassificationTask):
         hidden_layers: int = 8,
         momentum: float = 0.9,
         fused_optimizer: bool = False,
-        noise: str = "global",
         registry: ActivationRegistry | None = None,
     ) -> None:
         super().__init__(activation, registry)
         check_numbers(learning_rate=learning_rate, keep=keep, hidden_layers=hidden_layers, momentum=momentum)
         check_flags(fused_optimizer=fused_optimizer)
-        check_one_of(NOISES, noise=noise)
         check_shape_kept(self.registry.create(activation), self.activation_spec, WIDTH)
         self.fused_optimizer = fused_optimizer
         self.learning_rate = learning_rate  # an attribute, because Lightning's learning rate finder sets it
         self.momentum = momentum
         sizes = (PIXELS, *[WIDTH] * hidden_layers)
-        self.hidden = dense_layers(sizes, partial(self.registry.create, activation), keep, noise)
+        self.hidden = dense_layers(sizes, partial(self.registry.create, activation), keep)
         self.output = nn.Linear(sizes[-1], CLASSES)
         infer_channels_(self)
         init_unit_norm_(self.hidden, self.output)

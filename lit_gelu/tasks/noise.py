@@ -14,6 +14,11 @@ class GaussianNoise(nn.Module):
         super().__init__()
         self.deviation = deviation
 
+    @property
+    def adds_noise(self) -> bool:
+        """Whether it draws random numbers in training mode."""
+        return self.deviation > 0
+
     def forward(self, inputs: Tensor) -> Tensor:
         """Return ``inputs + deviation * noise``, the noise of variance 1 and drawn anew for each element."""
         if not self.training or self.deviation == 0:
@@ -26,10 +31,10 @@ class GaussianNoise(nn.Module):
 
 
 def adds_noise(module: nn.Module, registry: ActivationRegistry) -> bool:
-    """Tell whether a module draws random numbers in training mode."""
+    """Tell whether a module draws random numbers in training mode; one may say so by an attribute ``adds_noise``."""
     if isinstance(module, _DropoutNd):
         return module.p > 0
-    if isinstance(module, GaussianNoise):
-        return module.deviation > 0
+    if isinstance(says := getattr(module, "adds_noise", None), bool):
+        return says
     entry = registry.entry_of(module)
     return entry is not None and entry.facts_for(registry.spec_of(module).arguments).stochastic

@@ -1,9 +1,8 @@
 """`noise_robustness`: error and log loss of a trained classifier under uniform noise on its inputs (section 3.1)."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Any, Literal, get_args
@@ -12,11 +11,11 @@ import numpy as np
 import torch
 from lightning.pytorch import LightningDataModule
 from torch import Tensor, nn
+from torch.nn import functional
 
 from lit_gelu.display import Displayed, HtmlTable
-from lit_gelu.sandbox import evaluation_sandbox
+from lit_gelu.sandbox import evaluation_sandbox, isolated_random_state
 from lit_gelu.tasks.errors import TaskArgumentError, TaskInputError
-from lit_gelu.tasks.robustness_sums import SumsOfEach, SumsTogether, device_of
 
 Per = Literal["pixel", "image"]
 Batch = tuple[Tensor, Tensor]
@@ -111,72 +110,50 @@ def noise_robustness(
         >>> curves.error[0], 0.4 < curves.error[1] < 0.6
         (0.0, True)
     """
-    return noise_robustness_of_each([module], data, levels, per, clip, draws, seed)[0]
-
-
-def noise_robustness_of_each(
-    modules: Sequence[nn.Module],
-    data: Any,
-    levels: Sequence[float],
-    per: Per = "pixel",
-    clip: bool = False,
-    draws: int = 1,
-    seed: int = 0,
-    together: Callable[[Tensor], Tensor] | None = None,
-) -> list[RobustnessCurves]:
-    """Measure several classifiers as `noise_robustness` measures each, with the noise drawn once for all of them.
-
-    Args:
-        modules: They, at least one; each is run on the device that it is on.
-        data: As there, and so are the options.
-        levels: The levels ``a``.
-        per: What a number is drawn for.
-        clip: Whether noisy inputs are clipped to [0, 1].
-        draws: Draws at each level.
-        seed: Seed of the draws.
-        together: Gives the logits of all of them, ``[modules, batch, classes]``; ``None`` means to call each.
-
-    Returns:
-        The curves of each.
-
-    Raises:
-        TaskArgumentError: As `noise_robustness`.
-        TaskInputError: As there.
-    """
     levels = _checked_levels(levels)
     _check_options(per, clip, draws, seed)
     places = list(np.ndindex(len(levels), draws))
     generators = {(level, draw): _generator(seed, levels[level], draw) for level, draw in places}
-    shape = len(modules), len(levels), draws
-    sums = SumsOfEach(modules, shape) if together is None else SumsTogether(together, device_of(modules[0]), shape)
+    device = next((tensor.device for tensor in chain(module.parameters(), module.buffers())), torch.device("cpu"))
+    sums = torch.zeros(len(levels), draws, 2, dtype=torch.float64, device=device)  # wrong classes, and losses
     samples = 0
     # Iterating over a DataLoader draws a number from the global state; some modules draw in evaluation, too.
-    with ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(devices=[device for device in sums.devices if device.type == "cuda"]))
-        for module in modules:
-            stack.enter_context(evaluation_sandbox(module))
-        pool = stack.enter_context(ThreadPoolExecutor(torch.get_num_threads()))  # torch draws in one thread
+    with isolated_random_state(module), evaluation_sandbox(module), ThreadPoolExecutor(torch.get_num_threads()) as pool:
         for batch in _batches(data):
             inputs, labels = _checked_batch(batch)
             samples += len(labels)
-            drawn = (
+            drawn = [
                 pool.submit(add_uniform_noise, inputs, levels[place[0]], generators[place], per, clip)
-                for place in places
-            )
-            for place, noisy in zip(places, list(drawn), strict=True):
-                sums.add(place, noisy.result(), labels)
+                for place in places  # torch draws in one thread
+            ]
+            for place, noisy in zip(places, drawn, strict=True):
+                sums[place] += _wrong_and_loss(module, noisy.result().to(device), labels)
     if not samples:
         raise TaskInputError("The data hold no sample. Give a test set, a DataLoader or a pair (inputs, labels).")
-    options = {"per": per, "clip": clip, "draws": draws, "seed": seed}
-    return [_robustness(found / samples, levels, samples, options) for found in sums.found()]
-
-
-def _robustness(
-    means: np.ndarray, levels: tuple[float, ...], samples: int, options: Mapping[str, Any]
-) -> RobustnessCurves:
-    """Return the curves of shares of wrong classes and losses, ``[levels, draws, 2]``."""
+    means = sums.cpu().numpy() / samples
     (error, error_spread), (loss, loss_spread) = (_curves(means[..., part]) for part in range(2))
-    return RobustnessCurves(levels, error, loss, error_spread, loss_spread, samples, **options)
+    return RobustnessCurves(levels, error, loss, error_spread, loss_spread, samples, per, clip, draws, seed)
+
+
+def _wrong_and_loss(module: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
+    """Return how many classes of a batch are wrong, and the sum of the cross-entropies: float64, ``[2]``."""
+    dtypes = (parameter.dtype for parameter in module.parameters() if parameter.is_floating_point())
+    logits = module(inputs.to(next(dtypes, inputs.dtype)))  # the net's own, which is bfloat16 after bf16-true
+    if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(labels):
+        shape = f"shape {list(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
+        raise TaskInputError(
+            f"{type(module).__name__} gives {shape} for {len(labels)} samples; accepted: logits, [batch, classes]. "
+            "Give a classifier."
+        )
+    lowest, highest = int(labels.min()), int(labels.max())
+    if lowest < 0 or highest >= logits.shape[1]:
+        raise TaskInputError(
+            f"Labels from {lowest} to {highest} given for {logits.shape[1]} logits; accepted: 0 to "
+            f"{logits.shape[1] - 1}. Give data of the classes that the module was trained on."
+        )
+    labels = labels.to(logits.device)
+    wrong = (logits.argmax(dim=1) != labels).sum().double()
+    return torch.stack([wrong, functional.cross_entropy(logits.double(), labels, reduction="sum")])
 
 
 def add_uniform_noise(

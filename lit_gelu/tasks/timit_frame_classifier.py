@@ -10,9 +10,8 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.surgery import infer_channels_
 from lit_gelu.tasks.classification import ClassificationTask
 from lit_gelu.tasks.errors import TaskArgumentError, TaskInputError
-from lit_gelu.tasks.keyed_dropout import NOISES
 from lit_gelu.tasks.layers import dense_layers, init_unit_norm_
-from lit_gelu.tasks.refusals import check_flags, check_numbers, check_one_of, check_shape_kept
+from lit_gelu.tasks.refusals import check_flags, check_numbers, check_shape_kept
 from lit_gelu.tasks.torch_optimizers import adam
 
 FEATURES = 11 * 26
@@ -47,8 +46,6 @@ class TIMITFrameClassifier(ClassificationTask):
         batch_means: Whether validation and test figures are means of the batches' means.
         fused_optimizer: Whether Adam updates all parameters in one kernel (``torch.optim.Adam(fused=True)``); the
             numbers are the same but for rounding. It goes before what a resumed checkpoint says.
-        noise: Where dropout has its random numbers from: ``"global"``, torch's generator, or ``"keys"``, functions of
-            seed, layer and step, which are the same on every device (`lit_gelu.tasks.keyed_noise`).
         registry: Where the activation's name is looked up; ``None`` means `lit_gelu.activations.registry`.
 
     Raises:
@@ -71,20 +68,18 @@ class TIMITFrameClassifier(ClassificationTask):
         outputs: int = CLASSES,
         batch_means: bool = False,
         fused_optimizer: bool = False,
-        noise: str = "global",
         registry: ActivationRegistry | None = None,
     ) -> None:
         super().__init__(activation, registry)
         check_numbers(learning_rate=learning_rate, keep=keep, width=width, outputs=outputs)
         check_flags(fused_optimizer=fused_optimizer)
-        check_one_of(NOISES, noise=noise)
         if outputs < CLASSES:
             raise TaskArgumentError(f"outputs={outputs} is not accepted. Give {CLASSES} (the phones) or more.")
         check_shape_kept(self.registry.create(activation), self.activation_spec, width)
         self.batch_means = batch_means
         self.fused_optimizer = fused_optimizer
         self.learning_rate = learning_rate  # an attribute, because Lightning's learning rate finder sets it
-        self.hidden = dense_layers((FEATURES, *[width] * 5), partial(self.registry.create, activation), keep, noise)
+        self.hidden = dense_layers((FEATURES, *[width] * 5), partial(self.registry.create, activation), keep)
         self.output = nn.Linear(width, outputs)
         infer_channels_(self)
         init_unit_norm_(self.hidden, self.output)

@@ -10,9 +10,8 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.surgery import infer_channels_
 from lit_gelu.tasks.classification import ClassificationTask
 from lit_gelu.tasks.errors import TaskInputError
-from lit_gelu.tasks.keyed_dropout import NOISES
 from lit_gelu.tasks.layers import dense_layers, init_unit_norm_
-from lit_gelu.tasks.refusals import check_flags, check_numbers, check_one_of, check_shape_kept
+from lit_gelu.tasks.refusals import check_flags, check_numbers, check_shape_kept
 from lit_gelu.tasks.torch_optimizers import adam
 
 WINDOW = 3
@@ -41,8 +40,6 @@ class TweetTagger(ClassificationTask):
         vector_size: Size of a word's vector; the paper's have 50.
         fused_optimizer: Whether Adam updates all parameters in one kernel (``torch.optim.Adam(fused=True)``); the
             numbers are the same but for rounding. It goes before what a resumed checkpoint says.
-        noise: Where dropout has its random numbers from: ``"global"``, torch's generator, or ``"keys"``, functions of
-            seed, layer and step, which are the same on every device (`lit_gelu.tasks.keyed_noise`).
         registry: Where the activation's name is looked up; ``None`` means `lit_gelu.activations.registry`.
 
     Raises:
@@ -63,19 +60,17 @@ class TweetTagger(ClassificationTask):
         keep: float = 0.8,
         vector_size: int = 50,
         fused_optimizer: bool = False,
-        noise: str = "global",
         registry: ActivationRegistry | None = None,
     ) -> None:
         super().__init__(activation, registry)
         check_numbers(learning_rate=learning_rate, keep=keep, vector_size=vector_size)
         check_flags(fused_optimizer=fused_optimizer)
-        check_one_of(NOISES, noise=noise)
         check_shape_kept(self.registry.create(activation), self.activation_spec, WIDTH)
         self.vector_size = vector_size
         self.fused_optimizer = fused_optimizer
         self.learning_rate = learning_rate  # an attribute, because Lightning's learning rate finder sets it
         fed = WINDOW * vector_size
-        self.hidden = dense_layers((fed, WIDTH, WIDTH), partial(self.registry.create, activation), keep, noise)
+        self.hidden = dense_layers((fed, WIDTH, WIDTH), partial(self.registry.create, activation), keep)
         self.output = nn.Linear(WIDTH, CLASSES)
         infer_channels_(self)
         init_unit_norm_(self.hidden, self.output)

@@ -12,7 +12,7 @@ from child_processes import run_command
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 FACTS = {"machine": {"device": "a GPU"}, "versions": {"torch": "2.11.0"}, "commit": "abc", "sources": "0123"}
-STAGES = ["doctor", "tests", "parity", "export", "activations", "kernels", "replicas", "cifar10", "wrn"]
+STAGES = ["doctor", "tests", "parity", "export", "activations", "cifar10", "wrn"]
 
 
 @pytest.fixture
@@ -187,8 +187,6 @@ def test_every_stage_runs_to_its_end_on_a_cpu(tmp_path):
         "onnxruntime fast",
         "onnxruntime fast, untuned",
     ]
-    assert records["kernels"]["figures"]["speed, gelu, bfloat16"]["route"][0] == "torch"
-    assert {"sweep, 4096 elements", "memory, vit, fused", "memory, mlp, eager"} <= records["kernels"]["figures"].keys()
     for stage in ("cifar10", "wrn"):
         assert "random images" in records[stage]["data"]
         assert set(records[stage]["figures"]["milliseconds a step"]["milliseconds"]) >= {

@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 import torch
-from choice_nets import CPU, ConvNet, Stripes, by_hand, check_by_hand
+from choice_nets import CPU, ConvNet, Stripes, check_by_hand
 from lightning.pytorch import LightningDataModule, seed_everything
 from lightning.pytorch.utilities.seed import isolate_rng
 from small_task import quiet_trainer
@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset, random_split
 
 from lit_gelu import activations
-from lit_gelu.choose import ChoiceArgumentError, choose
+from lit_gelu.choose import choose
 
 QUICK = {"seeds": 2, "max_epochs": 2, "trainer": CPU, "measure": False}
 
@@ -137,7 +137,6 @@ class WarmedUp(ConvNet):
         return [optimizer], [{"scheduler": schedule, "interval": "step"}]
 
 
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("build", "data", "metric", "test"),
     [
@@ -150,49 +149,8 @@ class WarmedUp(ConvNet):
     ],
 )
 def test_runs_are_those_made_by_hand(build, data, metric, test):
-    choice = choose(build, ["gelu", "relu"], data(), metric=metric, **QUICK)
+    choice = choose(build, ["gelu", "relu"], data(), metric=metric, together=False, **QUICK)
     check_by_hand(choice, build, data(), metric, 2, test=test)
-
-
-class DrawnInSetup(InFitAlone):
-    """Has a generator of its own, made by the first setup, of which splits and orders come."""
-
-    def __init__(self):
-        super().__init__()
-        self.drawing, self.later = torch.Generator().manual_seed(7), None
-
-    def setup(self, stage):
-        super().setup(stage)
-        self.later = torch.Generator().manual_seed(8) if self.later is None else self.later
-        if stage == "fit":
-            self.train_set, self.val_set = random_split(self.train_set, [48, 16], self.drawing)
-
-    def train_dataloader(self):
-        return DataLoader(self.train_set, 16, shuffle=True, generator=self.later)
-
-
-@pytest.mark.parametrize("kept", [False, True])
-def test_generators_of_the_data_are_as_by_hand(tmp_path, kept):
-    folder = tmp_path if kept else None
-    choice = choose(ConvNet, ["gelu", "relu"], DrawnInSetup(), metric="val_loss", folder=folder, **QUICK)
-    for candidate in choice.candidates:
-        for run in candidate.runs:
-            alone = by_hand(ConvNet, run.label, run.seed, DrawnInSetup(), 2, **CPU)
-            assert run.value(choice.metric) == alone.logged["val_loss"]
-
-
-def test_what_modules_share_is_refused_before_a_step_changes_it():
-    encoder = nn.Conv2d(1, 4, 3)
-    before = encoder.weight.clone()
-
-    def build(activation):
-        module = ConvNet(activation)
-        module.net[0] = encoder
-        return module
-
-    with pytest.raises(ChoiceArgumentError, match="in common"):
-        choose(build, ["gelu", "relu"], InFitAlone(), **QUICK)
-    assert torch.equal(encoder.weight, before)
 
 
 def from_datasets():

@@ -45,32 +45,19 @@ def test_the_plot_shows_what_was_asked_for(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    "words",
     [
-        (["swihs"], "Did you mean 'swish'"),
-        (["zz*"], "Registered:"),
-        (["gelu(x=1)"], "It accepts: approximate"),
-        (["gelu", "--plot", "x.nope"], "Use .png, .svg or .pdf"),
-        (["gelu", "--plot", "x.png", "--interval", "3", "1"], "from left to right"),
-        (["*", "--plot", "x.png"], "one to 10"),
-        (["compare", "gelu", "swihs"], "Did you mean 'swish'"),
-        (["compare", "gelu", "swiglu"], "not elementwise"),
-        (["compare", "gelu", "silu", "--interval", "3", "1"], "from left to right"),
-        (["compare", "gelu", "silu", "--plot", "x.nope"], "Use .png, .svg or .pdf"),
-        (["compare", "gelu"], "required"),
-        (["plot", "gelu"], "required"),
-        (["plot", "gelu", "-o", "x.png", "--derivatives", "3"], "Give some of 0 (f itself), 1 and 2"),
-        (["plot", "gelu", "geglu", "-o", "x.png"], "geglu is not elementwise"),
-        (["show"], "required"),
-        (["show", "zz*"], "Registered:"),
+        "swihs", "zz*", "gelu(x=1)", "gelu --plot x.nope", "gelu --plot x.png --interval 3 1", "* --plot x.png",
+        "compare gelu swihs", "compare gelu swiglu", "compare gelu silu --interval 3 1",
+        "compare gelu silu --interval 3",
+        "compare gelu silu --plot x.nope", "compare gelu", "plot gelu", "plot gelu -o x.png --derivatives 3",
+        "plot gelu geglu -o x.png", "show", "show zz*", "show gelu --import nowhere_at_all",
     ],
-)
-def test_a_mistake_gives_exit_code_two_and_no_stack_trace(arguments, message, capsys, tmp_path, monkeypatch):
+)  # fmt: skip
+def test_a_mistake_is_exit_code_two_and_leaves_nothing(words, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert main(["activations", *arguments]) == 2
-    captured = capsys.readouterr()
-    assert message in captured.err
-    assert "Traceback" not in captured.err
+    assert main(["activations", *words.split()]) == 2
+    assert capsys.readouterr().err.startswith("lit-gelu activations")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -141,11 +128,3 @@ def test_plot_draws_what_was_asked_for(derivatives, panels, tmp_path):
     assert main(["activations", "plot", *names, "-o", str(path), "--interval", "-2", "5", *derivatives]) == 0
     groups = [element.get("id", "") for element in ET.parse(path).getroot().iter()]
     assert sum(name.startswith("axes_") for name in groups) == panels
-
-
-@pytest.mark.parametrize("subcommand", ["list", "show", "compare", "plot"])
-def test_every_sub_command_has_help_with_examples(subcommand, capsys):
-    assert main(["activations", subcommand, "--help"]) == 0
-    assert f"lit-gelu activations {subcommand}" in capsys.readouterr().out
-    assert main(["activations", "--help"]) == 0
-    assert f"  {subcommand} " in capsys.readouterr().out

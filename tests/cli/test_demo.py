@@ -6,8 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from lit_gelu.cli import demo_plots
-from lit_gelu.cli.demo_plots import read_log
+from lit_gelu.cli.demo import _draw_curvature, read_log
 from lit_gelu.cli.main import main
 from lit_gelu.data import DigitsData
 from lit_gelu.export import OnnxPredictor
@@ -53,14 +52,11 @@ def test_each_file_carries_its_proof(demo):
         assert 0 < proof["max_relative_error"] < 1e-5
 
 
-def test_the_curvature_plot_has_a_legend_a_gap_and_the_kinks(demo, tmp_path, monkeypatch):
+def test_the_curvature_plot_has_a_legend_a_gap_and_the_kinks(demo):
     folder, _ = demo
-    figures = []
-    monkeypatch.setattr(demo_plots, "_save", lambda figure, path: figures.append(figure))
     (log,) = folder.glob("logs/*/metrics.csv")
     swap_step = 2 * 39
-    demo_plots.plot_curvature(log, tmp_path / "unused.png", swap_step)
-    (figure,) = figures
+    figure = _draw_curvature(read_log(log), swap_step)
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == [f"layer {number}" for number in range(1, 9)]
     for axes in figure.axes:
@@ -107,9 +103,9 @@ def test_the_log_shows_the_swap_in_the_curvature(demo):
     assert series["activation_swap/replaced"][1] == [8.0]
 
 
-def test_too_few_epochs_are_refused(capsys, tmp_path):
-    assert main(["demo", "--epochs", "1", "--output", str(tmp_path / "demo")]) == 2
-    assert "give at least 2" in capsys.readouterr().err
+@pytest.mark.parametrize("words", ["--epochs 1", "--seed -1", "--seed 4294967296"])
+def test_what_is_refused_leaves_nothing(words, capsys, tmp_path):
+    assert main(["demo", *words.split(), "--output", str(tmp_path / "demo")]) == 2
     assert not (tmp_path / "demo").exists()
 
 
@@ -117,6 +113,4 @@ def test_a_file_is_no_folder(capsys, tmp_path):
     (tmp_path / "notes.txt").touch()
     for path in (tmp_path / "notes.txt", tmp_path / "notes.txt" / "demo"):
         assert main(["demo", "--output", str(path)]) == 2
-        assert capsys.readouterr().err.startswith(
-            f"lit-gelu demo: --output {str(path)!r} is a file, or lies below one."
-        )
+        assert capsys.readouterr().err.startswith("lit-gelu demo: ")

@@ -132,39 +132,53 @@ def test_a_class_is_exported_untrained(tmp_path):
 def test_dynamic_sizes_by_preset_or_by_name(words, tmp_path, monkeypatch):
     path = tmp_path / "net.onnx"
     monkeypatch.setattr("lit_gelu.tasks.Pooled", Pooled, raising=False)
-    assert main(["export", "lit_gelu.tasks.Pooled", "-o", str(path), "--dynamic", *words]) == 0
+    assert main(["export", "lit_gelu.tasks.Pooled", "-o", str(path), "--dynamic-shapes", *words]) == 0
     sizes = json.loads(OnnxPredictor(path).metadata["lit_gelu.dynamic_shapes"])
     assert sizes == {"x": {"2": "height", "3": "width"}}
     assert OnnxPredictor(path)(torch.zeros(2, 1, 5, 3)).shape == (2, 4)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    "words",
     [
-        (["CHECKPOINT", "--dynamic", "sizes"], "--dynamic sizes is not accepted. Accepted: "),
-        (["CHECKPOINT", "--dynamic", "image:2=h"], "--dynamic names 'image', which is no input. The inputs are"),
-        (["CHECKPOINT", "--dynamic", "sequence"], "--dynamic sequence opens the length of tokens"),
-        (["nosuch.ckpt"], "There is no checkpoint 'nosuch.ckpt'"),
-        (["lit_gelu.tasks.Nope"], "MNISTAutoencoder, MNISTClassifier, TIMITFrameClassifier, TweetTagger"),
-        (["no/such/file"], "There is no checkpoint"),
-        (["lit_gelu.data.DigitsData"], "is no LightningModule class"),
-        (["CHECKPOINT", "--model", "no.such.Module"], "no class 'no.such.Module'"),
-        (["CHECKPOINT", "--approximate", "tahn"], "Did you mean 'tanh'"),
-        (["CHECKPOINT", "--approximate", "tanh", "tanh"], "a form is given twice"),
-        (["CHECKPOINT", "--lowering", "fused"], "Accepted: 'auto', 'native', 'primitives', 'contrib'"),
-        (["CHECKPOINT", "--target", "tensorrt", "--lowering", "contrib"], "does not go with --target tensorrt"),
-        (["CHECKPOINT", "-o", "net.pt"], "must end in .onnx"),
-        (["CHECKPOINT", "--preprocessing", "TweetData"], "TweetData has no method preprocessing()"),
-        (["CHECKPOINT", "--preprocessing", "NoData"], "no class 'NoData'"),
-        (["CHECKPOINT", "--data-root", "data"], "is the folder of --preprocessing's data"),
+        "CHECKPOINT --dynamic-shapes sizes",
+        "CHECKPOINT --dynamic-shapes image:2=h",
+        "CHECKPOINT --dynamic-shapes sequence",
+        "nosuch.ckpt",
+        "lit_gelu.tasks.Nope",
+        "no/such/file",
+        "lit_gelu.data.DigitsData",
+        "CHECKPOINT --model no.such.Module",
+        "CHECKPOINT --approximate tahn",
+        "CHECKPOINT --approximate tanh tanh",
+        "CHECKPOINT --lowering fused",
+        "CHECKPOINT --target tensorrt --lowering contrib",
+        "CHECKPOINT -o net.pt",
+        "CHECKPOINT --preprocessing TweetData",
+        "CHECKPOINT --preprocessing NoData",
+        "CHECKPOINT --data-root data",
+        "CHECKPOINT --int8",
+        "CHECKPOINT --int8 --data DigitsData --dtype fp16",
     ],
 )
-def test_mistakes_are_one_line_and_exit_code_2(checkpoint, arguments, message, capsys):
-    assert main(["export", *[str(checkpoint) if word == "CHECKPOINT" else word for word in arguments]]) == 2
-    captured = capsys.readouterr()
-    assert captured.err.startswith("lit-gelu export: ")
-    assert message in captured.err
-    assert captured.err.count("\n") == 1
+def test_mistakes_are_exit_code_2_and_leave_nothing(checkpoint, words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["export", *words.replace("CHECKPOINT", str(checkpoint)).split()]) == 2
+    assert capsys.readouterr().err.startswith("lit-gelu export: ")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_in_int8_beside_it(checkpoint, tmp_path, capsys):
+    path = tmp_path / "net.onnx"
+    words = ["-o", str(path), "--int8", "--data", "DigitsData", "--max-difference", "1"]
+    assert main(["export", str(checkpoint), *words]) == 0
+    int8 = tmp_path / "net-int8.onnx"
+    assert int8.stat().st_size < 0.5 * path.stat().st_size
+    assert OnnxPredictor(int8)(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
+    assert json.loads(OnnxPredictor(int8).metadata["lit_gelu.parity"])["passed"]
+    compared = ["--ckpt", str(checkpoint), "--data", "DigitsData", "--max-difference", "1"]
+    assert main(["parity", str(int8), *compared]) == 0
+    assert main(["parity", str(int8), *compared, "--html", str(tmp_path / "page.html")]) == 2
 
 
 @pytest.mark.parametrize("content", [b"", b"no checkpoint", "list"])
@@ -176,9 +190,3 @@ def test_files_that_are_no_checkpoints(tmp_path, content, capsys):
         path.write_bytes(content)
     assert main(["export", str(path)]) == 2
     assert "bad.ckpt" in capsys.readouterr().err
-
-
-def test_help_has_examples(capsys):
-    assert main(["export", "--help"]) == 0
-    output = capsys.readouterr().out
-    assert "\n  lit-gelu export last.ckpt -o model.onnx --approximate tanh --lowering contrib\n" in output

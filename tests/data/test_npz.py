@@ -1,6 +1,5 @@
 """Reading `.npz` files: what numpy wrote comes back; what a file merely claims is neither allocated nor unpickled."""
 
-import io
 import pickle
 import struct
 import tracemalloc
@@ -13,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lit_gelu.data.errors import CorruptDataError
-from lit_gelu.data.npz import default_folder, kept_arrays, load_arrays
+from lit_gelu.data.npz import kept_arrays, load_arrays
 from lit_gelu.files import UnwritablePathError
 
 
@@ -58,56 +57,36 @@ def test_arrays_come_back_as_numpy_wrote_them(tmp_path, save):
         np.testing.assert_array_equal(read[name], array)
 
 
-def test_only_what_is_asked_for_is_read(tmp_path):
-    np.savez(tmp_path / "arrays.npz", numbers=np.arange(3), objects=np.array([{}]), words=np.array(["lol"]))
-    assert list(load_arrays(tmp_path / "arrays.npz", {"numbers", "others"})) == ["numbers"]
-    with pytest.raises(CorruptDataError, match="holds object, no numbers"):
-        load_arrays(tmp_path / "arrays.npz")
-
-
 @pytest.mark.parametrize(
-    ("header", "reason"),
+    "header",
     [
-        ("{'descr': '|u1', 'fortran_order': False, 'shape': (6755399441055744,)}", r"says shape .* holds 10 bytes"),
-        ("{'descr': '|u1', 'fortran_order': False, 'shape': (10000000000000000000000000000000,)}", "holds 10 bytes"),
-        ("{'descr': '|u1', 'fortran_order': False, 'shape': (0, 10000000000000000000000000000000)}", "holds 10 bytes"),
-        ("{'descr': '|u1', 'fortran_order': False, 'shape': (-1, -10)}", "holds 10 bytes"),
-        ("{'descr': '|u1', 'fortran_order': False, 'shape': (9,)}", "holds 10 bytes"),
-        ("{'descr': '<U0', 'fortran_order': False, 'shape': (1000000000000,)}", "no numbers"),
-        ("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}", "no numbers"),
-        ("{'descr': (), 'fortran_order': False, 'shape': (1,)}", ""),
-        ("{'descr': 5, 'fortran_order': False, 'shape': (1,)}", ""),
-        ("{[]: 1}", ""),
-        ("(" * 5000, ""),
-        ("{'descr': '|u1'", ""),
+        "{'descr': '|u1', 'fortran_order': False, 'shape': (6755399441055744,)}",
+        "{'descr': '|u1', 'fortran_order': False, 'shape': (10000000000000000000000000000000,)}",
+        "{'descr': '|u1', 'fortran_order': False, 'shape': (0, 10000000000000000000000000000000)}",
+        "{'descr': '|u1', 'fortran_order': False, 'shape': (-1, -10)}",
+        "{'descr': '|u1', 'fortran_order': False, 'shape': (9,)}",
+        "{'descr': '<U0', 'fortran_order': False, 'shape': (1000000000000,)}",
+        "{'descr': '|O', 'fortran_order': False, 'shape': (1,)}",
+        "{'descr': (), 'fortran_order': False, 'shape': (1,)}",
+        "{'descr': 5, 'fortran_order': False, 'shape': (1,)}",
+        "{[]: 1}",
+        "(" * 5000,
+        "{'descr': '|u1'",
     ],
 )
-def test_a_header_that_says_what_the_file_does_not_hold(tmp_path, header, reason):
+def test_a_header_that_says_what_the_file_does_not_hold(tmp_path, header):
     path = packed(tmp_path, numbers=npy(header, bytes(10)))
     tracemalloc.start()
     try:
-        with pytest.raises(CorruptDataError, match=f"{reason}.*truncated, damaged, of another kind"):
+        with pytest.raises(CorruptDataError):
             load_arrays(path)
         assert tracemalloc.get_traced_memory()[1] < 10 << 20
     finally:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("version", [(2, 0), (3, 0)])
-def test_headers_of_other_versions(tmp_path, version):
-    path = packed(tmp_path, numbers=npy("{'descr': '|u1', 'fortran_order': False, 'shape': (2,)}", b"\1\2", version))
-    if version == (2, 0):
-        np.testing.assert_array_equal(load_arrays(path)["numbers"], [1, 2])
-    else:
-        with pytest.raises(CorruptDataError, match="header of version"):
-            load_arrays(path)
-
-
-@pytest.mark.parametrize(
-    ("compressed", "whole", "reason"),
-    [(None, 1 << 31, "claims 2147483648 bytes and can hold"), (1 << 22, 1 << 31, "claim more than the whole file")],
-)
-def test_sizes_that_the_archive_claims(tmp_path, compressed, whole, reason):
+@pytest.mark.parametrize(("compressed", "whole"), [(None, 1 << 31), (1 << 22, 1 << 31)])
+def test_sizes_that_the_archive_claims(tmp_path, compressed, whole):
     """The sizes in the archive's directory (APPNOTE 4.3.12), which is what zipfile believes."""
     path = packed(tmp_path, numbers=npy("{'descr': '|u1', 'fortran_order': False, 'shape': (2147483520,)}"))
     content = bytearray(path.read_bytes())
@@ -116,38 +95,23 @@ def test_sizes_that_the_archive_claims(tmp_path, compressed, whole, reason):
     if compressed:
         content[directory + 20 : directory + 24] = struct.pack("<I", compressed)
     path.write_bytes(content)
-    with pytest.raises(CorruptDataError, match=reason):
+    with pytest.raises(CorruptDataError):
         load_arrays(path)
-
-
-def test_the_most_that_deflate_packs_is_read(tmp_path):
-    """A million zeros, packed 1,000 to one, are no false claim."""
-    np.savez_compressed(tmp_path / "arrays.npz", zeros=np.zeros(1 << 22, np.uint8))
-    assert (tmp_path / "arrays.npz").stat().st_size < (1 << 22) / 1000 + 500
-    assert load_arrays(tmp_path / "arrays.npz")["zeros"].shape == (1 << 22,)
 
 
 def test_nothing_is_unpickled(tmp_path):
     objects = np.empty(1, object)
     objects[0] = Touches(tmp_path / "touched")
     np.savez(tmp_path / "arrays.npz", objects=objects)
-    with pytest.raises(CorruptDataError, match="holds Python objects"):
+    with pytest.raises(CorruptDataError):
         load_arrays(tmp_path / "arrays.npz")
     (tmp_path / "arrays.npz").write_bytes(pickle.dumps(objects[0]))
-    with pytest.raises(CorruptDataError, match="not a zip file"):
+    with pytest.raises(CorruptDataError):
         load_arrays(tmp_path / "arrays.npz")
     packed(tmp_path, objects=pickle.dumps(objects[0]))
-    with pytest.raises(CorruptDataError, match="magic string"):
+    with pytest.raises(CorruptDataError):
         load_arrays(tmp_path / "arrays.npz")
     assert not (tmp_path / "touched").exists()
-
-
-def test_other_ways_of_packing_are_refused(tmp_path):
-    stream = io.BytesIO()
-    np.save(stream, np.arange(3))
-    path = packed(tmp_path, zipfile.ZIP_LZMA, numbers=stream.getvalue())
-    with pytest.raises(CorruptDataError, match="can hold 0"):
-        load_arrays(path)
 
 
 @settings(max_examples=100, deadline=None)
@@ -184,15 +148,6 @@ def kept(folder):
     return len(computed)
 
 
-def test_the_default_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    assert [kept(None), kept(None)] == [1, 0]
-    assert [path.name for path in (tmp_path / "home" / "lit_gelu").iterdir()] == ["five.npz"]
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert default_folder() == tmp_path / ".cache" / "lit_gelu"
-
-
 def test_a_folder_that_cannot_be_written_to(tmp_path, monkeypatch, caplog):
     """By default nothing is kept, and a message says so; a folder that was asked for is an error."""
     (tmp_path / "file").touch()
@@ -200,7 +155,7 @@ def test_a_folder_that_cannot_be_written_to(tmp_path, monkeypatch, caplog):
     with caplog.at_level("INFO"):
         assert [kept(None), kept(None)] == [1, 1]
     assert "five.npz is not kept for the next run: Cannot write" in caplog.text
-    with pytest.raises(UnwritablePathError, match="Cannot write"):
+    with pytest.raises(UnwritablePathError):
         kept(tmp_path / "file" / "kept")
 
 
@@ -208,10 +163,3 @@ def test_a_folder_that_cannot_be_written_to(tmp_path, monkeypatch, caplog):
 def test_a_damaged_file_is_replaced(tmp_path, content):
     (tmp_path / "five.npz").write_bytes(content)
     assert [kept(tmp_path), kept(tmp_path)] == [1, 0]
-
-
-def test_a_file_that_can_be_read_but_is_not_whole_is_replaced(tmp_path, caplog):
-    np.savez(tmp_path / "five.npz", others=np.arange(5))
-    with caplog.at_level("INFO"):
-        assert [kept(tmp_path), kept(tmp_path)] == [1, 0]
-    assert caplog.text.count("is damaged; what it held is computed anew") == 1

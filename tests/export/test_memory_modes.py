@@ -1,17 +1,13 @@
 """A file says what is computed, and not how a model that was trained to save memory computed it."""
 
 import onnx
-import pytest
 import torch
 from torch import nn
 
 from lit_gelu import activations
 from lit_gelu.export import export_onnx
 
-SPECS = {
-    "output": ("gelu", "gelu_tanh", "gelu_sigmoid", "silu", "mish", "hard_swish", "elu", "zero_identity_map"),
-    "recompute": ("gelu_sigmoid", "swish(beta=1.5)", "gaussian_gelu(mu=0.5)", "cauchy_linear"),
-}
+SPECS = ("gelu_sigmoid", "swish(beta=1.5)", "gaussian_gelu(mu=0.5)", "cauchy_linear")
 
 
 def net(specs, **options):
@@ -23,13 +19,12 @@ def net(specs, **options):
     return nn.Sequential(*layers).eval()
 
 
-@pytest.mark.parametrize("mode", SPECS)
-def test_the_file_is_that_of_the_plain_model(mode, tmp_path):
+def test_the_file_is_that_of_the_plain_model(tmp_path):
     files = []
-    for options in ({}, {"memory": mode}):
+    for options in ({}, {"memory": "recompute"}):
         path = tmp_path / "net.onnx"
-        export_onnx(net(SPECS[mode], **options), path, torch.zeros(2, 8))
+        export_onnx(net(SPECS, **options), path, torch.zeros(2, 8))
         files.append(path.read_bytes())
     assert files[0] == files[1]
     assert b"memory" not in files[1]
-    assert len(onnx.load_from_string(files[0]).graph.node) > 2 * len(SPECS[mode]) - 1
+    assert len(onnx.load_from_string(files[0]).graph.node) > 2 * len(SPECS) - 1

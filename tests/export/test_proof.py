@@ -8,8 +8,8 @@ import pytest
 import torch
 from export_cases import gelu_net
 
+from lit_gelu.errors import ArgumentError
 from lit_gelu.export import (
-    ExportOptionError,
     ModelFileError,
     OnnxPredictor,
     check_parity,
@@ -54,10 +54,10 @@ def test_a_file_of_others_is_not_changed(tmp_path):
     model.ClearField("metadata_props")
     onnx.save(model, path)
     before = path.read_bytes()
-    with pytest.raises(ModelFileError, match="does not carry lit-gelu's metadata"):
+    with pytest.raises(ModelFileError):
         write_proof(report, path, [])
     assert path.read_bytes() == before
-    with pytest.raises(ExportOptionError, match="Unknown format 'pdf'"):
+    with pytest.raises(ArgumentError):
         write_proof(report, own, ["pdf"])
 
 
@@ -65,7 +65,7 @@ def test_what_was_tuned_stays_in_use(tmp_path):
     path = tmp_path / "net.onnx"
     export_onnx(gelu_net(), path, SAMPLE)
     report = check_parity(gelu_net(), path, input_sample=SAMPLE)
-    tune(path, seconds=0.0, knobs=[])
+    tune(path, seconds=0.0)
     write_proof(report, path, [])
     assert OnnxPredictor(path).tuning is not None
     beside = path.with_name("net.onnx.tuning.json")

@@ -2,20 +2,24 @@
 
 import json
 from contextlib import nullcontext
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from export_cases import gelu_net
 
-from lit_gelu.export import ModelInputError, OnnxPredictor, export_onnx
+from lit_gelu.errors import ModelInputError
+from lit_gelu.export import OnnxPredictor, export_onnx
 from lit_gelu.export.runtime import CPU, timing
 from lit_gelu.export.runtime.bench import bench, resized
 from lit_gelu.export.runtime.ports import Port
 from lit_gelu.export.runtime.timing import interleaved, latency, ratio
 from lit_gelu.export.runtime.tuning import tune
+from lit_gelu.export.runtime.tuning_file import TuningChoice, this_key, write_choice
 
 DEVICE = torch.device("cpu")
+QUICK = {"seconds": 0.0, "compiled": False}
 
 
 @pytest.fixture(scope="module")
@@ -25,14 +29,14 @@ def path(tmp_path_factory):
     return path
 
 
-def test_every_call_has_its_turn_in_every_round():
+def test_every_call_has_its_turn_in_every_round_in_shuffled_order():
     order = []
     calls = {name: lambda name=name: order.append(name) for name in "abc"}
     samples = interleaved(calls, DEVICE, seconds=0.0, rounds=(20, 20), warm_up=2)
     assert {name: len(times) for name, times in samples.items()} == {"a": 20, "b": 20, "c": 20}
     rounds = [order[i : i + 3] for i in range(6, len(order), 3)]  # after the warm-up
     assert all(sorted(names) == ["a", "b", "c"] for names in rounds)
-    assert len({tuple(names) for names in rounds}) > 3  # shuffled
+    assert len({tuple(names) for names in rounds}) > 3
 
 
 class Clock:
@@ -55,118 +59,16 @@ def test_it_ends_by_time_but_not_before_the_least_number_of_rounds_nor_after_the
     assert samples == {"works": [2.0] * rounds}
 
 
-def test_percentiles_are_numpys():
+def test_percentiles_are_numpys_and_a_slow_spell_does_not_change_a_ratio():
     samples = list(np.random.default_rng(0).exponential(size=501))
     found = latency(samples)
     assert (found.p50, found.p90, found.p99) == tuple(np.quantile(samples, [0.5, 0.9, 0.99]))
     assert (found.calls, found.mean) == (501, pytest.approx(np.mean(samples)))
-
-
-def test_a_slow_spell_does_not_change_the_ratio():
-    """The machine is ten times slower in a third of the rounds."""
     slow = np.where(np.arange(30) % 3 == 0, 10.0, 1.0)
     assert ratio({"a": list(2 * slow), "b": list(slow)}, "a", "b") == 2.0
 
 
-def test_beside_pytorch(path):
-    report = bench(path, gelu_net(), batch_sizes=[1, 5], seconds=0.0, backend="aot_eager", channels_last=True)
-    variants = ["torch eager", "torch channels_last", "torch.compile", "onnxruntime"]
-    assert [(row.batch_size, row.variant) for row in report.rows] == [(n, v) for n in (1, 5) for v in variants]
-    assert all(0 < row.error < 1e-6 for row in report.rows)  # against float64, PyTorch's own too
-    assert [row.ratio for row in report.rows if row.variant == "torch eager"] == [1.0, 1.0]
-    for row in report.rows:
-        assert row.latency.calls >= 5
-        assert row.in_a_row == row.latency.mean  # on the CPU a call ends with its work
-        assert row.throughput == pytest.approx(row.batch_size / row.in_a_row)
-    content = json.loads(report.to_json())
-    assert (content["threads"], content["provider"], len(content["rows"])) == (torch.get_num_threads(), CPU, 8)
-
-
-def test_a_file_of_other_weights_shows_in_the_error(path):
-    report = bench(path, gelu_net(seed=1), batch_sizes=[4], seconds=0.0, compiled=False)
-    assert {row.variant: row.error > 0.1 for row in report.rows} == {"torch eager": False, "onnxruntime": True}
-
-
-def test_alone_and_tuned(path):
-    assert [row.variant for row in bench(path, batch_sizes=[2], seconds=0.0).rows] == ["onnxruntime"]
-    report = tune(path, knobs=[], save=True, seconds=0.0)
-    file = json.loads(report.path.read_text())
-    file["choices"][0]["settings"] = {"enable_mem_pattern": False}
-    report.path.write_text(json.dumps(file))
-    found = bench(path, batch_sizes=[2], seconds=0.0)
-    assert [row.variant for row in found.rows] == ["onnxruntime", "onnxruntime, untuned"]
-    assert found.tuning.startswith("enable_mem_pattern=False")
-    report.path.unlink()
-
-
-def test_threads_are_set_and_put_back(path):
-    before = torch.get_num_threads()
-    assert bench(path, batch_sizes=[2], seconds=0.0, threads=before + 1).threads == before + 1
-    assert torch.get_num_threads() == before
-
-
-def test_given_inputs_are_repeated(path):
-    ports = OnnxPredictor(path).ports
-    rows = torch.arange(12.0).reshape(2, 6)
-    assert torch.equal(resized({"input": rows}, ports, 5)["input"], rows[[0, 1, 0, 1, 0]])
-    assert bench(path, gelu_net(), inputs={"input": rows}, batch_sizes=[3], seconds=0.0, compiled=False).rows
-    with pytest.raises(ModelInputError, match="missing: input"):
-        bench(path, inputs={}, batch_sizes=[3])
-
-
-def test_the_rows_of_a_state_are_repeated_where_its_batch_is():
-    shapes = {"x": ("batch", 4), "h": (2, "batch", 3), "table": (5, 2)}
-    ports = {name: Port(name, "tensor(float)", shape) for name, shape in shapes.items()}
-    given = {"x": torch.randn(2, 4), "h": torch.randn(2, 2, 3), "table": torch.randn(5, 2)}
-    found = resized(given, ports, 3)
-    assert torch.equal(found["x"], given["x"][[0, 1, 0]])
-    assert torch.equal(found["h"], given["h"][:, [0, 1, 0]])
-    assert torch.equal(found["table"], given["table"])
-
-
-@pytest.mark.parametrize(
-    ("net", "sample", "sizes", "message"),
-    [
-        (gelu_net(), torch.zeros(2, 5, 6), {"input": {1: "tokens"}}, r"takes \(batch, tokens, 6\): its axis 1 is open"),
-        (torch.nn.Conv2d(3, 4, 3), torch.zeros(2, 3, 8, 8), "image-size", "its axis 2 is open"),
-    ],
-)
-def test_sizes_beside_the_batch_are_not_made_up(tmp_path, net, sample, sizes, message):
-    export_onnx(net, tmp_path / "net.onnx", sample, dynamic_shapes=sizes)
-    for measure in (bench, tune):
-        with pytest.raises(ModelInputError, match=message + r"(.|\n)*Give inputs= of the sizes that you will use"):
-            measure(tmp_path / "net.onnx")
-    inputs = {"input": sample}
-    assert bench(tmp_path / "net.onnx", net, inputs=inputs, batch_sizes=[3], seconds=0.0, compiled=False).rows
-
-
-class InFloat32(torch.nn.Module):
-    """Makes float32 of its input, whatever that is."""
-
-    def __init__(self):
-        super().__init__()
-        self.net = gelu_net()
-
-    def forward(self, x):
-        return self.net(x.float())
-
-
-def test_a_forward_that_asks_for_float32_has_a_reference_all_the_same(tmp_path):
-    path = tmp_path / "net.onnx"
-    export_onnx(InFloat32(), path, torch.zeros(2, 6))
-    report = bench(path, InFloat32(), batch_sizes=[2], seconds=0.0, compiled=False)
-    assert all(0 < row.error < 1e-6 for row in report.rows)
-    assert tune(path, torch.ones(2, 6), reference=InFloat32(), knobs=[], save=False).choice.error < 1e-6
-
-
-def test_the_callers_autocast_is_not_measured(path):
-    with torch.autocast("cpu", torch.bfloat16):
-        report = bench(path, gelu_net(), batch_sizes=[2], seconds=0.0, compiled=False)
-    assert all(row.error < 1e-6 for row in report.rows)
-
-
-def test_calls_in_a_row_are_timed_as_one(monkeypatch):
-    """Between two events: where Python takes longer to start a call than the device to run it, that is hidden."""
+def test_calls_in_a_row_are_timed_as_one_between_two_events(monkeypatch):
     notes = []
 
     class Event:
@@ -185,13 +87,84 @@ def test_calls_in_a_row_are_timed_as_one(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: notes.append("idle"))
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
-    options = {"seconds": 0.0, "rounds": (2, 2), "warm_up": 0}
-    found = interleaved({"a": lambda: notes.append("call")}, torch.device("cuda", 0), in_a_row=3, **options)
+    options = {"seconds": 0.0, "rounds": (2, 2), "warm_up": 0, "in_a_row": 3}
+    found = interleaved({"a": lambda: notes.append("call")}, torch.device("cuda", 0), **options)
     assert found["a"] == pytest.approx([0.02, 0.02])
     assert notes == ["idle", "event", *["call"] * 3, "event", "wait"] * 2
-    notes.clear()
-    interleaved({"a": lambda: notes.append("call")}, torch.device("cpu"), in_a_row=3, **options)
-    assert notes == ["call"] * 6
+
+
+def test_a_file_beside_pytorch_with_errors_against_float64(path):
+    before = torch.get_num_threads()
+    with torch.autocast("cpu", torch.bfloat16):  # the caller's own, and not measured
+        report = bench(path, gelu_net(), batch_sizes=[1, 5], seconds=0.0, backend="aot_eager", threads=before + 1)
+    variants = ["torch eager", "torch.compile", "onnxruntime"]
+    assert [(row.batch_size, row.variant) for row in report.rows] == [(n, v) for n in (1, 5) for v in variants]
+    assert all(0 < row.error < 1e-6 for row in report.rows)
+    assert [row.ratio for row in report.rows if row.variant == "torch eager"] == [1.0, 1.0]
+    for row in report.rows:
+        assert row.latency.calls >= 5
+        assert row.in_a_row == row.latency.mean  # on the CPU a call ends with its work
+        assert row.throughput == pytest.approx(row.batch_size / row.in_a_row)
+    content = json.loads(report.to_json())
+    assert (content["threads"], content["provider"], len(content["rows"])) == (before + 1, CPU, 6)
+    assert torch.get_num_threads() == before
+
+
+def test_a_file_of_other_weights_shows_in_the_error(path):
+    report = bench(path, gelu_net(seed=1), batch_sizes=[4], **QUICK)
+    assert {row.variant: row.error > 0.1 for row in report.rows} == {"torch eager": False, "onnxruntime": True}
+
+
+def test_a_tuned_file_is_timed_untuned_too(path, tmp_path):
+    copy = Path(tmp_path / "net.onnx")
+    copy.write_bytes(path.read_bytes())
+    assert [row.variant for row in bench(copy, batch_sizes=[2], seconds=0.0).rows] == ["onnxruntime"]
+    write_choice(copy, TuningChoice(this_key(CPU, "cpu"), {"enable_mem_pattern": False}, 0.9, 0.0, 1e-5, 2))
+    report = bench(copy, batch_sizes=[2], seconds=0.0)
+    assert [row.variant for row in report.rows] == ["onnxruntime", "onnxruntime, untuned"]
+    assert report.tuning.startswith("enable_mem_pattern=False")
+
+
+def test_given_rows_are_repeated_along_the_batch_wherever_that_is(path):
+    rows = torch.arange(12.0).reshape(2, 6)
+    assert torch.equal(resized({"input": rows}, OnnxPredictor(path).ports, 5)["input"], rows[[0, 1, 0, 1, 0]])
+    assert bench(path, gelu_net(), inputs={"input": rows}, batch_sizes=[3], **QUICK).rows
+    with pytest.raises(ModelInputError):
+        bench(path, inputs={}, batch_sizes=[3])
+    shapes = {"x": ("batch", 4), "h": (2, "batch", 3), "table": (5, 2)}
+    ports = {name: Port(name, "tensor(float)", shape) for name, shape in shapes.items()}
+    given = {"x": torch.randn(2, 4), "h": torch.randn(2, 2, 3), "table": torch.randn(5, 2)}
+    found = resized(given, ports, 3)
+    assert torch.equal(found["x"], given["x"][[0, 1, 0]])
+    assert torch.equal(found["h"], given["h"][:, [0, 1, 0]])
+    assert torch.equal(found["table"], given["table"])
+
+
+def test_sizes_beside_the_batch_are_not_made_up(tmp_path):
+    net, sample = gelu_net(), torch.zeros(2, 5, 6)
+    export_onnx(net, tmp_path / "net.onnx", sample, dynamic_shapes={"input": {1: "tokens"}})
+    for measure in (bench, tune):
+        with pytest.raises(ModelInputError):
+            measure(tmp_path / "net.onnx")
+    assert bench(tmp_path / "net.onnx", net, inputs={"input": sample}, batch_sizes=[3], **QUICK).rows
+
+
+class InFloat32(torch.nn.Module):
+    """Makes float32 of its input, whatever that is."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = gelu_net()
+
+    def forward(self, x):
+        return self.net(x.float())
+
+
+def test_a_forward_that_asks_for_float32_has_a_reference_all_the_same(tmp_path):
+    path = tmp_path / "net.onnx"
+    export_onnx(InFloat32(), path, torch.zeros(2, 6))
+    assert all(0 < row.error < 1e-6 for row in bench(path, InFloat32(), batch_sizes=[2], **QUICK).rows)
+    assert tune(path, torch.ones(2, 6), reference=InFloat32(), seconds=0.0, save=False).choice.error < 1e-6
 
 
 @pytest.mark.gpu

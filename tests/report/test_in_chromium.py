@@ -16,7 +16,7 @@ from lit_gelu.callbacks import (
     OnnxExport,
     RunReport,
 )
-from lit_gelu.report import LoggedCurve, ReportedRun, RunFinding, page, read_report
+from lit_gelu.report import LoggedCurve, ReportedRun, RunFinding, page
 from lit_gelu.tasks import MNISTClassifier
 
 pytestmark = pytest.mark.full
@@ -24,7 +24,6 @@ pytestmark = pytest.mark.full
 BAD = "</script><img src=x onerror=\"document.title='run'\"><script>document.title='run'</script>"
 WIDER = "return document.documentElement.scrollWidth > document.documentElement.clientWidth"
 ASKED = "return performance.getEntriesByType('resource').map((entry) => entry.name)"
-JSON = "return JSON.parse(document.getElementById('lit-gelu-report').textContent).schema"
 CONTRAST = """
 const luminance = (colour) => colour.match(/[0-9.]+/g).slice(0, 3).map((c) => c / 255)
   .map((c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
@@ -96,29 +95,17 @@ def test_wide_and_on_a_phone(name, scheme, browser, request):
         browser.get_log("browser")
         browser.get(path.as_uri())
         assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
-        assert browser.execute_script(JSON) == "lit_gelu.run_report"
         assert browser.title != "run"
         assert browser.execute_script(ASKED) == []
         assert not browser.execute_script(WIDER)
         assert browser.execute_script(CONTRAST) >= 4.5  # WCAG 2.2, 1.4.3
 
 
-def test_every_picture_has_words_and_every_link_a_place(browser, real):
+def test_every_picture_has_words_and_headings_follow_each_other(browser, real):
     browser.get(real.as_uri())
     pictures = browser.find_elements("css selector", "svg[role=img]")
     assert len(pictures) > 10
     assert all(picture.get_attribute("aria-label") for picture in pictures)
-    links = [link.get_attribute("href").partition("#")[2] for link in browser.find_elements("css selector", "nav a")]
-    assert all(browser.find_elements("id", link) for link in links)
     levels = [int(heading.tag_name[1]) for heading in browser.find_elements("css selector", "h1, h2, h3")]
     assert levels[0] == 1
     assert all(after - before <= 1 for before, after in pairwise(levels))
-
-
-def test_the_page_says_what_the_run_was(real):
-    found = read_report(real)
-    assert (found.title, found.status, found.epochs) == (BAD, "finished", 4)
-    assert [file.proof for file in found.files] == ["passed"]
-    assert {"val_loss", "test_error", "curvature/loss/top_eigenvalue"} <= {curve.name for curve in found.curves}
-    assert found.swaps[0].epoch == 2
-    assert {finding.topic for finding in found.findings} >= {"sharpness", "swap", "exported file"}

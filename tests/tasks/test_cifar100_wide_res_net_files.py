@@ -7,11 +7,9 @@ import onnx
 import pytest
 import torch
 from child_processes import run_warm
-from cifar_arrays import write_arrays
 from colour_images import ColourData
 from small_task import quiet_trainer
 
-from lit_gelu.data import CIFAR100Data
 from lit_gelu.export import check_parity, export_onnx
 from lit_gelu.tasks import CIFAR100WideResNet
 
@@ -52,31 +50,6 @@ def test_checkpoint_and_export(tmp_path, options):
     assert not {"Dropout", "RandomUniform", "RandomUniformLike", "Bernoulli"} & kinds
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("block", ["paper", "original"])
-def test_the_full_net_exports_with_parity_from_its_checkpoint(tmp_path, block):
-    _, checkpoint = trained(tmp_path, blocks_per_stage=6, width_factor=4, block=block)
-    loaded = CIFAR100WideResNet.load_from_checkpoint(checkpoint, weights_only=True)
-    path = tmp_path / "net.onnx"
-    export_onnx(loaded, path)
-    assert check_parity(loaded, path, ColourData(classes=100)).passed
-
-
-def test_exports_with_the_preprocessing_in_front(tmp_path):
-    arrays = write_arrays(tmp_path / "cifar100.npz", 50, 8, 100)
-    data = CIFAR100Data(tmp_path)
-    model = CIFAR100WideResNet(**SMALL).eval()
-    path = tmp_path / "raw.onnx"
-    export_onnx(model, path, preprocessing=data.preprocessing())
-    import onnxruntime
-
-    pixels = torch.from_numpy(arrays["x_test"].transpose(0, 3, 1, 2).copy())
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    (logits,) = session.run(None, {session.get_inputs()[0].name: pixels.numpy()})
-    data.setup("test")
-    torch.testing.assert_close(torch.from_numpy(logits), model(data.test_set.images).detach(), rtol=1e-4, atol=1e-4)
-
-
 def test_bfloat16_autocast_and_channels_last(tmp_path):
     """One step of the small net: weights and velocities keep both their dtype and their order in memory."""
     torch.manual_seed(0)
@@ -93,16 +66,6 @@ def test_bfloat16_autocast_and_channels_last(tmp_path):
     assert weight.is_contiguous(memory_format=torch.channels_last)
     state = trainer.optimizers[0].state[weight]
     assert state["velocity"].is_contiguous(memory_format=torch.channels_last)
-
-
-def test_channels_last_computes_the_same():
-    torch.manual_seed(0)
-    plain = CIFAR100WideResNet(**SMALL).eval()
-    ordered = CIFAR100WideResNet(channels_last=True, **SMALL).eval()
-    ordered.load_state_dict(plain.state_dict())
-    assert ordered.stages[1][0].conv2.weight.is_contiguous(memory_format=torch.channels_last)
-    images = torch.randn(2, 3, 32, 32)
-    torch.testing.assert_close(ordered(images), plain(images), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.full

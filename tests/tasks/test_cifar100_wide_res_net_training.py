@@ -1,7 +1,6 @@
 """CIFAR100WideResNet: its penalty, optimizers, schedule and logged loss."""
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,7 +16,6 @@ from lit_gelu.tasks import CIFAR100WideResNet
 from lit_gelu.tasks.lasagne_batch_norm import LasagneBatchNorm
 from lit_gelu.tasks.optimizers import LasagneNesterovSGD
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL = {"blocks_per_stage": 1, "width_factor": 1}
 
 
@@ -95,16 +93,6 @@ def test_optimizers_and_their_groups(name, momentum):
     if name == "torch":
         assert first["nesterov"] is (momentum > 0)
     assert len(first["params"]) + len(second["params"]) == len(list(model.parameters()))
-
-
-def test_the_papers_schedule_without_a_trainer(paper):
-    schedule = paper.configure_optimizers()["lr_scheduler"]
-    assert schedule["interval"] == "step"
-    factor = schedule["scheduler"].lr_lambdas[0]
-    for step in (0, 1, 19_531, 39_049):
-        expected = 0.05 * (1 + math.cos(math.pi * step / 39_062.5))
-        assert 0.1 * factor(step) == pytest.approx(expected, rel=1e-6, abs=0)
-    assert 0.1 * factor(39_049) == pytest.approx(3e-8, rel=0.05)
 
 
 def learning_rates(folder):

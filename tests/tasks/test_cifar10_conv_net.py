@@ -4,7 +4,6 @@ import copy
 import math
 import re
 
-import onnx
 import pytest
 import torch
 from colour_images import ColourData, write_arrays
@@ -14,11 +13,9 @@ from small_task import quiet_trainer
 from torch import nn
 from torch.nn import functional
 
-from lit_gelu import activations
 from lit_gelu.data import CIFAR10Data, InMemoryImages
 from lit_gelu.errors import LitGeluError
-from lit_gelu.export import check_parity, export_onnx
-from lit_gelu.tasks import AdamEpsilonInsideRoot, CIFAR10ConvNet, TaskInputError
+from lit_gelu.tasks import AdamEpsilonInsideRoot, CIFAR10ConvNet
 from lit_gelu.tasks.layers import ConvLayer
 
 SMALL = (4, 6)
@@ -96,24 +93,6 @@ def test_layers_are_the_papers_table_1(tmp_path):
     assert not any(module._forward_hooks for module in model.modules())
 
 
-def test_structure_and_names():
-    model = CIFAR10ConvNet(keep=0.8, noise=0.1)
-    layers = conv_layers(model)
-    assert len(layers) == len({id(layer.activation) for layer in layers}) == 9
-    assert {str(activations.spec_of(layer.activation)) for layer in layers} == {"gelu(approximate='tanh')"}
-    norms = [module for name, module in model.named_modules() if name.endswith("norm")]
-    assert len(norms) == 10
-    assert {(norm.eps, norm.momentum) for norm in norms} == {(1e-4, 0.1)}
-    assert [module.p for module in model.features if isinstance(module, nn.Dropout)] == [pytest.approx(0.2)] * 2
-    assert model.noise.deviation == 0.1
-    assert model.is_noisy
-    assert not CIFAR10ConvNet(keep=1.0, noise=0.0).is_noisy
-    assert model.output.linear.bias is None
-    plain = CIFAR10ConvNet(norm_logits=False)
-    assert [name for name, _ in plain.output.named_children()] == ["linear"]
-    assert not plain.output.linear.bias.any()
-
-
 def test_weights_are_glorot_uniform_and_norms_start_as_the_identity():
     """Glorot and Bengio 2010: uniform within sqrt(6 / (n_in + n_out)), with the variance 2 / (n_in + n_out)."""
     torch.manual_seed(0)
@@ -127,27 +106,6 @@ def test_weights_are_glorot_uniform_and_norms_start_as_the_identity():
     for name, parameter in model.named_parameters():
         if "norm" in name:
             assert parameter.eq(1 if name.endswith("weight") else 0).all()
-
-
-def test_initial_pre_activations():
-    """Into batch normalisation: variance 27 * 2 / (99 * 9) of independent inputs; out of it: mean 0, variance 1."""
-    torch.manual_seed(0)
-    model, before, after = CIFAR10ConvNet(noise=0.0), [], []
-    for layer in conv_layers(model):
-        layer.norm.register_forward_hook(lambda _, inputs, outputs: before.append(inputs[0]) or after.append(outputs))
-    model.output.norm.register_forward_hook(lambda _, inputs, outputs: after.append(outputs))
-    with torch.no_grad():
-        model(torch.randn(8, 3, 32, 32))
-    inside = before[0][:, :, 1:-1, 1:-1]  # beyond the edge are zeros
-    assert inside.std().item() == pytest.approx(math.sqrt(27 * 2 / (99 * 9)), rel=0.05)
-    assert len(after) == 10
-    for index, values in enumerate(after):
-        dims = [dim for dim in range(values.ndim) if dim != 1]
-        variance = before[index].var(dims, correction=0) if index < 9 else None
-        torch.testing.assert_close(values.mean(dims), torch.zeros(values.shape[1]), rtol=0, atol=1e-5)
-        expected = torch.ones(values.shape[1]) if variance is None else variance / (variance + 1e-4)
-        # The ten logits of eight images at the start differ by less than the rest: epsilon counts more there.
-        torch.testing.assert_close(values.var(dims, correction=0), expected, rtol=0, atol=1e-4 if index < 9 else 0.2)
 
 
 def transcribed(params, images, activation, statistics=None):
@@ -272,70 +230,8 @@ def test_the_learning_rate_may_fall_step_by_step(tmp_path):
     (optimizer,) = trainer.optimizers
     assert type(optimizer) is torch.optim.Adam
     assert optimizer.param_groups[0]["eps"] == 1e-4
-    with pytest.raises(LitGeluError, match=r"decay='step' needs the number of steps"):
+    with pytest.raises(LitGeluError):
         quiet_trainer(max_epochs=-1, max_steps=-1, limit_val_batches=0).fit(model, datamodule=ColourData())
-
-
-def test_a_run_longer_than_the_schedule_is_refused():
-    model = CIFAR10ConvNet(channels=SMALL, epochs=2)
-    with pytest.raises(LitGeluError, match=r"max_epochs=3 given .* ends after epochs=2.* epochs=3"):
-        quiet_trainer(max_epochs=3).fit(model, datamodule=ColourData())
-
-
-@pytest.mark.parametrize("interrupted_after", [1, 2, 3])
-def test_resuming_gives_the_weights_of_an_uninterrupted_run(tmp_path, interrupted_after):
-    """Of four epochs, beta1 changes after two."""
-
-    def train(epochs, resume=None):
-        torch.manual_seed(0)
-        model, data = CIFAR10ConvNet(channels=SMALL, epochs=4, keep=1.0, noise=0.0), ColourData()
-        data.setup("fit")
-        data.train_dataloader = lambda: data.val_dataloader()  # in order: no shuffle to restore
-        trainer = quiet_trainer(max_epochs=epochs, limit_val_batches=0)
-        trainer.fit(model, datamodule=data, ckpt_path=resume)
-        return model, trainer
-
-    whole, _ = train(4)
-    _, part = train(interrupted_after)
-    part.save_checkpoint(tmp_path / "part.ckpt")
-    resumed, trainer = train(4, resume=tmp_path / "part.ckpt")
-    assert trainer.optimizers[0].param_groups[0]["betas"] == (0.5, 0.999)
-    for ours, reference in zip(resumed.state_dict().values(), whole.state_dict().values(), strict=True):
-        assert torch.equal(ours, reference)
-
-
-@pytest.mark.full
-@pytest.mark.filterwarnings("ignore:The whitening is fitted to 60 images")
-def test_the_checkpoint_exports_from_raw_pixels_without_noise(tmp_path):
-    torch.manual_seed(0)
-    data = CIFAR10Data(tmp_path, arrays=write_arrays(tmp_path / "own.npz"), batch_size=20)
-    model = CIFAR10ConvNet("swish(beta=1.5, learnable=True)", channels=SMALL, epochs=2)
-    trainer = quiet_trainer(max_epochs=1, enable_checkpointing=True, default_root_dir=tmp_path)
-    trainer.fit(model, datamodule=data)
-    path = trainer.checkpoint_callback.best_model_path
-    assert torch.load(path, weights_only=True)["hyper_parameters"]["channels"] == SMALL
-    loaded = CIFAR10ConvNet.load_from_checkpoint(path, weights_only=True)
-    assert dict(loaded.hparams) == dict(model.hparams)
-    images = torch.randn(4, 3, 32, 32)
-    assert torch.equal(loaded.eval()(images), model.eval()(images))
-
-    export_onnx(loaded, tmp_path / "net.onnx")
-    assert check_parity(loaded, tmp_path / "net.onnx").passed
-    nodes = {node.op_type for node in onnx.load(tmp_path / "net.onnx").graph.node}
-    assert not {name for name in nodes if "Random" in name or "Dropout" in name or "Bernoulli" in name}
-    export_onnx(loaded, tmp_path / "raw.onnx", preprocessing=data.preprocessing())
-    report = check_parity(loaded, tmp_path / "raw.onnx", data, preprocessing=data.preprocessing())
-    assert report.passed
-
-
-def test_channels_last_changes_nothing_but_the_layout():
-    torch.manual_seed(0)
-    last, first = CIFAR10ConvNet(channels=(8, 8)), CIFAR10ConvNet(channels=(8, 8), channels_last=False)
-    first.load_state_dict(last.state_dict())
-    assert last.features[1].conv.weight.is_contiguous(memory_format=torch.channels_last)
-    assert first.features[1].conv.weight.is_contiguous()
-    images = torch.randn(4, 3, 32, 32)
-    torch.testing.assert_close(last.eval()(images), first.eval()(images), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("lasagne_bn", [False, True])
@@ -349,37 +245,3 @@ def test_a_step_in_mixed_16_bit_precision(lasagne_bn):
     assert not torch.equal(model.features[0].conv.weight, before["features.0.conv.weight"])
     assert math.isfinite(trainer.logged_metrics["train_loss"].item())
     assert model.features[0].conv.weight.is_contiguous(memory_format=torch.channels_last)
-
-
-def test_activations_with_parameters_for_each_channel():
-    model = CIFAR10ConvNet("swish(learnable=True, channels='infer', channel_dim=1)", channels=SMALL)
-    assert [layer.activation.log_scale.numel() for layer in conv_layers(model)] == [4] * 3 + [6] * 6
-    assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"learning_rate": 0.0}, r"learning_rate=0\.0 is not accepted"),
-        ({"epochs": 0}, "epochs=0 is not accepted"),
-        ({"keep": 0.0}, r"keep=0\.0"),
-        ({"noise": -0.1}, r"noise=-0\.1 is not accepted\. Give a standard deviation of at least 0"),
-        ({"channels": (96,)}, r"channels=\(96,\) is not accepted\. Give two integers"),
-        ({"channels": (96, 0)}, r"channels\[1\]=0 is not accepted"),
-        ({"optimizer": "sgd"}, r"optimizer='sgd' is not accepted\. Give one of 'epsilon_inside_root', 'torch'"),
-        ({"decay": "week"}, r"decay='week' is not accepted\. Give one of 'epoch', 'step'"),
-        ({"activation": nn.GLU}, r"turns shape \[2, 96\] into \[2, 48\]"),
-        ({"activation": "gelo"}, r"Did you mean 'gelu'"),
-    ],
-)
-def test_refused_arguments(arguments, message):
-    with pytest.raises(LitGeluError, match=message):
-        CIFAR10ConvNet(**arguments)
-
-
-def test_refused_images():
-    model = CIFAR10ConvNet(channels=SMALL)
-    with pytest.raises(TaskInputError, match=r"accepted: \[batch, 3, 32, 32\]"):
-        model(torch.zeros(4, 1, 28, 28))
-    with pytest.raises(TaskInputError, match=r"torch\.uint8 given.*preprocessing"):
-        model(torch.zeros(4, 3, 32, 32, dtype=torch.uint8))

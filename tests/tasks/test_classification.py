@@ -14,7 +14,6 @@ from torch import nn
 from torch.nn import functional
 
 from lit_gelu import activations
-from lit_gelu.sandbox import evaluation_mode
 from lit_gelu.tasks import MNISTClassifier
 
 
@@ -39,14 +38,6 @@ def test_a_loss_that_is_no_number_is_reported_as_such():
     model.output.weight.data[0, 0] = math.nan
     (result,) = quiet_trainer().test(model, datamodule=SmallData(), verbose=False)
     assert math.isnan(result["test_loss"])
-
-
-def test_predictions_are_the_logits_of_the_test_set():
-    model, data = MNISTClassifier("relu", hidden_layers=1), SmallData()
-    batches = quiet_trainer().predict(model, datamodule=data)
-    with torch.no_grad():
-        torch.testing.assert_close(torch.cat(batches), model(data.test_set.images))
-    assert torch.equal(model.predict_step(data.test_set.images, 0), model(data.test_set.images))
 
 
 def test_logged_names(tmp_path):
@@ -116,27 +107,6 @@ def test_noise_is_noticed_when_a_module_is_replaced():
     assert model.is_noisy
     model.hidden[1].activation = nn.ReLU()
     assert not model.is_noisy
-
-
-def test_evaluation_mode_restores_what_was_frozen_even_after_an_error():
-    model = nn.Sequential(nn.Dropout(), nn.Sequential(nn.BatchNorm1d(3)).eval(), nn.Linear(3, 3))
-    before = [module.training for module in model.modules()]
-    within = []
-
-    def fail():
-        with evaluation_mode(model):
-            within.extend(module.training for module in model.modules())
-            raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        fail()
-    assert not any(within)
-    assert [module.training for module in model.modules()] == before == [True, True, False, False, True]
-
-
-def test_noise_free_loss_carries_no_gradient():
-    model = MNISTClassifier(keep=0.5, hidden_layers=1)
-    assert not model.noise_free_loss(torch.rand(2, 1, 28, 28), torch.tensor([1, 2])).requires_grad
 
 
 def test_samples_without_a_class_count_nowhere():

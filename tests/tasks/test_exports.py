@@ -9,7 +9,7 @@ import torch
 from small_task import quiet_trainer
 
 from lit_gelu import tasks
-from lit_gelu.data import CIFAR10Data, CIFAR100Data, DigitsData, InMemoryDataModule, InMemorySamples, MNISTData
+from lit_gelu.data import CIFAR10Data, CIFAR100Data, InMemoryDataModule, InMemorySamples
 from lit_gelu.export import OnnxPredictor, check_parity, export_onnx
 
 # Sizes that are quick, and all noise that a task has in training.
@@ -123,28 +123,6 @@ def test_cifars_preprocessing_is_in_the_file(tmp_path):
         with torch.no_grad():
             expected = model.eval()(data.test_set.inputs)
         torch.testing.assert_close(OnnxPredictor(path)(data.raw_test_inputs()), expected, rtol=1e-3, atol=1e-4)
-
-
-def test_a_net_for_mnist_behind_the_digits_preprocessing(tmp_path):
-    data, model = DigitsData(), tasks.MNISTClassifier(hidden_layers=2)
-    export_onnx(model, tmp_path / "digits.onnx", preprocessing=data.preprocessing())
-    report = check_parity(model, tmp_path / "digits.onnx", data)
-    assert {row.count for row in report.rows if row.inputs == "data"} == {360}
-    assert not report.notes
-    data.setup("test")
-    with torch.no_grad():
-        expected = model.eval()(data.test_set.images)
-    actual = OnnxPredictor(tmp_path / "digits.onnx")(data.raw_test_inputs())
-    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
-
-
-@pytest.mark.full
-@pytest.mark.realdata
-def test_raw_mnist(tmp_path):
-    data, model = MNISTData(), tasks.MNISTClassifier()
-    export_onnx(model, tmp_path / "mnist.onnx", preprocessing=data.preprocessing())
-    report = check_parity(model, tmp_path / "mnist.onnx", data)
-    assert {row.count for row in report.rows if row.inputs == "data"} == {10_000}
 
 
 @pytest.mark.full

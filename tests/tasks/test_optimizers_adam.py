@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from lit_gelu.errors import LitGeluError
 from lit_gelu.tasks import AdamEpsilonInsideRoot
 
 
@@ -91,43 +90,3 @@ def test_parameters_without_a_gradient_stay_and_count_their_own_steps():
         assert (late.item() == 1) == (step < 2)
     # The first step of any parameter is lr * g / sqrt(g^2 + eps), whenever it comes.
     assert late.item() == pytest.approx(1 - 0.1 / math.sqrt(1 + 1e-8))
-
-
-def test_a_closure_is_called_with_gradients_on():
-    param = nn.Parameter(torch.tensor([2.0]))
-    optimizer = AdamEpsilonInsideRoot([param], lr=0.5)
-
-    def closure():
-        optimizer.zero_grad()
-        loss = param.square().sum()
-        loss.backward()
-        return loss
-
-    assert optimizer.step(closure).item() == 4
-    assert param.item() == pytest.approx(1.5)
-
-
-def test_no_value_is_read_back_from_the_device():
-    """Tensors on the meta device have no values: reading one (`.item()`, a comparison) would raise."""
-    param = nn.Parameter(torch.empty(3, 4, device="meta"))
-    optimizer = AdamEpsilonInsideRoot([param])
-    for _ in range(2):
-        param.grad = torch.empty(3, 4, device="meta")
-        optimizer.step()
-    assert optimizer.state[param]["step"] == 2
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"lr": -1e-3}, r"lr=-0\.001 is not accepted"),
-        ({"lr": math.nan}, "lr=nan"),
-        ({"lr": "1e-3"}, r"lr='1e-3' is not accepted"),
-        ({"betas": (1.0, 0.999)}, r"betas\[0\]=1\.0 is not accepted\. Give a number from 0 to below 1"),
-        ({"betas": (0.9, -0.1)}, r"betas\[1\]=-0\.1"),
-        ({"eps": 0.0}, r"eps=0\.0 is not accepted\. Give a finite number above 0"),
-    ],
-)
-def test_refused_arguments(arguments, message):
-    with pytest.raises(LitGeluError, match=message):
-        AdamEpsilonInsideRoot([nn.Parameter(torch.zeros(1))], **arguments)

@@ -1,1 +1,1 @@
-"""What is computed of an activation as a function of one number: shape, gains, differences, information, depth."""
+"""What is computed of an activation as a function of one number: shape, gains, differences, initial weights."""

@@ -4,11 +4,11 @@ from typing import Any
 
 from lit_gelu.activations.analysis.gains import gains
 from lit_gelu.activations.analysis.shape import shape_of
-from lit_gelu.activations.errors import DifferentChannelsError, NoGaussianMomentsError
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.names import Names
 from lit_gelu.activations.naming.spec import ActivationSpec
 from lit_gelu.activations.numerics.channels import INFER
+from lit_gelu.errors import ArgumentError
 
 
 def computed_facts(spec: ActivationSpec, facts: ActivationFacts, registry: Names) -> dict[str, Any]:
@@ -19,8 +19,9 @@ def computed_facts(spec: ActivationSpec, facts: ActivationFacts, registry: Names
         spec = ActivationSpec.of(spec.name, **{**spec.arguments, "channels": 1})
     try:
         shape = shape_of(registry.create(spec), facts.kinks, registry=registry)
-        return {**vars(shape), "gains": gains(spec, registry=registry)}
-    except DifferentChannelsError:
+    except ArgumentError:  # it differs between channels
         return {}
-    except NoGaussianMomentsError:
-        return vars(shape)  # that there are none is what is known of it
+    try:
+        return {**vars(shape), "gains": gains(spec, registry=registry)}
+    except ArgumentError:  # an expectation that is 0 or does not exist
+        return vars(shape)

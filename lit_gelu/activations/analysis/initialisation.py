@@ -13,14 +13,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from lit_gelu.activations.analysis.depth import CriticalVariances, edge_of_chaos
 from lit_gelu.activations.analysis.gains import KINDS, gain
-from lit_gelu.activations.errors import ActivationArgumentError
+from lit_gelu.activations.errors import ActivationArgumentError, NoGaussianMomentsError
+from lit_gelu.activations.gaussian import gaussian_moments
 from lit_gelu.activations.naming.names import Names, default_names
 from lit_gelu.activations.naming.spec import ActivationSpec
 from lit_gelu.display import Displayed
 
 SCHEMES = ("gain", "edge_of_chaos")
+ROUNDING = 1e-12  # a bias variance this small is 0: ReLU's, the identity's
 
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 WEIGHT_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, *TRANSPOSED)
@@ -112,7 +113,7 @@ def initialise_for_activations_(
     an unstable fixed point: with GELU a deviation grows by 1.144 a layer, so that 0.8 becomes 6e-7 and 1.2 becomes 101
     over 39 layers, and gradients grow by 1.072 a layer. On the edge of chaos it is 1.067 and 1, in wide layers: hard
     Swish (1.132) leaves it within 20 layers of width 512 all the same. Normalisation layers or scaled residual branches
-    are the remedy; `lit_gelu.activations.depth` computes what to expect of wide layers.
+    are the remedy.
 
     Args:
         model: Any module; transposed convolutions count with their mean fan-in. Other layers are left as they are.
@@ -180,20 +181,38 @@ def _layers(model: nn.Module, activation: Any, registry: Names) -> list[FedLayer
 
 def _row(layer: FedLayer, kind: str, scheme: str, registry: Names) -> InitialisedLayer:
     """Work out how a layer is to be initialised; nothing is changed yet."""
-    if layer.activation is None:
-        chosen = CriticalVariances(1.0, 0.0)
-    elif scheme == "edge_of_chaos":
-        chosen = edge_of_chaos(layer.activation, registry=registry)
-    else:
-        chosen = CriticalVariances(gain(layer.activation, kind, registry=registry) ** 2, 0.0)
-    factor, text = math.sqrt(chosen.weight_variance), _text(layer.activation, registry)
-    if chosen.bias_variance > 0.0 and layer.layer.bias is None:
+    factor, bias_variance, text = 1.0, 0.0, _text(layer.activation, registry)
+    if layer.activation is not None and scheme == "edge_of_chaos":
+        factor, bias_variance = _edge_of_chaos(layer.activation, text, registry)
+    elif layer.activation is not None:
+        factor = gain(layer.activation, kind, registry=registry)
+    if bias_variance > 0.0 and layer.layer.bias is None:
         raise ActivationArgumentError(
-            f"{layer.name!r} has no bias, and the edge of chaos of {text} needs one of variance "
-            f"{chosen.bias_variance:.6g}. Build it with bias=True, or use scheme='gain', kind='backward'."
+            f"{layer.name!r} has no bias, and the edge of chaos of {text} needs one of variance {bias_variance:.6g}. "
+            "Build it with bias=True, or use scheme='gain', kind='backward'."
         )
-    weight_std, bias_std = factor / math.sqrt(fan_in(layer.layer)), math.sqrt(chosen.bias_variance)
+    weight_std, bias_std = factor / math.sqrt(fan_in(layer.layer)), math.sqrt(bias_variance)
     return InitialisedLayer(layer.name, text, factor, weight_std, bias_std)
+
+
+def _edge_of_chaos(activation: ActivationSpec | nn.Module, text: str, registry: Names) -> tuple[float, float]:
+    """Return the gain, and the variance of biases, that keep variance 1 and the size of gradients.
+
+    Raises:
+        NoGaussianMomentsError: If no gradient comes through the activation.
+        ActivationArgumentError: If the variance of the biases would be negative.
+    """
+    moments = gaussian_moments(activation, registry=registry)
+    value, slope = moments.value_squared.item(), moments.derivative_squared.item()
+    if not slope > 0.0:
+        raise NoGaussianMomentsError(f"{text} has no edge of chaos: E f'^2 is {slope:g}. Use another activation.")
+    bias_variance = 1.0 - value / slope
+    if bias_variance < -ROUNDING:
+        raise ActivationArgumentError(
+            f"{text} has no edge of chaos: E f^2 = {value:.6g} exceeds E f'^2 = {slope:.6g}, so the variance of the "
+            "biases would be negative. Use scheme='gain'."
+        )
+    return 1.0 / math.sqrt(slope), bias_variance if bias_variance > ROUNDING else 0.0
 
 
 def _text(activation: ActivationSpec | nn.Module | None, registry: Names) -> str:

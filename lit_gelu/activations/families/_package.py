@@ -11,7 +11,6 @@ HENDRYCKS_2016 = "Hendrycks and Gimpel 2016, Gaussian Error Linear Units (arXiv 
 
 NO_ARGUMENTS = ReadAttributes(())
 INPLACE = ReadAttributes(("inplace",))
-MEMORY = ReadAttributes(("memory",))
 
 
 class Composed(NamedTuple):
@@ -25,7 +24,7 @@ class Composed(NamedTuple):
 
 def channel_arguments(module: nn.Module) -> dict[str, Any]:
     """Return the arguments that every activation with scalar or per-channel parameters has."""
-    names = ("learnable", "channel_dim", "memory", "kernels")
+    names = ("learnable", "channel_dim", "memory")
     return {"channels": module.spec_channels, **{name: getattr(module, name) for name in names}}
 
 

@@ -20,8 +20,8 @@ from lit_gelu.activations.naming.spec import ActivationSpec
 from lit_gelu.activations.numerics.arguments import elementwise, elementwise_derivative, largest
 from lit_gelu.activations.numerics.distribution import cumulative, density, density_slope
 from lit_gelu.activations.numerics.gates import LOGISTIC_LIMIT, decay
-from lit_gelu.activations.numerics.memory import checked_memory, compute, memory_text
 from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxRecipes
+from lit_gelu.memory import checked_memory, compute, memory_text
 
 DISTRIBUTIONS = ("normal", "logistic", "cauchy", "laplace")
 INVERSE_PI = 1.0 / math.pi
@@ -200,7 +200,7 @@ KERNELS: dict[str, Callable[[Tensor], Tensor]] = {"normal": F.gelu, "logistic": 
 class CDFLinear(nn.Module):
     """``f(x) = x F(x)`` with a distribution function ``F``, elementwise, any shape and floating dtype.
 
-    The normal and the logistic case call torch's kernels of GELU and SiLU. An object may be a ``torch.nn.Module`` with
+    The normal and the logistic case call torch's GELU and SiLU. An object may be a ``torch.nn.Module`` with
     learned parameters; tensors of anything else stay on their device and in their dtype. To give an object's function a
     name that a checkpoint can hold, register one::
 
@@ -208,7 +208,7 @@ class CDFLinear(nn.Module):
         def gumbel_linear(x):
             return lit_gelu.activations.functional.cdf_linear(x, torch.distributions.Gumbel(0.0, 1.0))
 
-    Bytes kept for the backward pass, for each float32 element: 4 in the normal and the logistic case (torch's kernels),
+    Bytes kept for the backward pass, for each float32 element: 4 in the normal and the logistic case,
     21 in the Cauchy and 32 in the Laplace case, in 16 bit too, because they are computed in float32; 4 with
     ``memory="recompute"``, 2 in 16 bit.
 
@@ -217,7 +217,7 @@ class CDFLinear(nn.Module):
     Args:
         distribution: ``"normal"``, ``"logistic"``, ``"cauchy"`` or ``"laplace"``, or an object with ``cdf(x)``, and
             ``pdf(x)`` or ``log_prob(x)`` if it has one; see `lit_gelu.activations.functional.cdf_linear`.
-        memory: ``"recompute"`` keeps ``x`` alone for the backward pass; ``"autograd"`` what the kernels need.
+        memory: ``"recompute"`` keeps ``x`` alone for the backward pass; ``"autograd"`` what torch's functions need.
 
     Raises:
         ActivationArgumentError: If ``distribution`` is neither, ``memory`` no mode, or ``"recompute"`` with an object.

@@ -3,24 +3,18 @@
 At 0 the derivatives are those of the left piece; for the first that is torch's choice too.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
-from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.families._package import INPLACE
-from lit_gelu.activations.gpu.autograd import Kernel, TritonKernel
-from lit_gelu.activations.gpu.modules import KernelModule
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
 from lit_gelu.activations.numerics.arguments import check_positive, elementwise, elementwise_derivative
 from lit_gelu.activations.numerics.joint import Derivatives, quotient
-from lit_gelu.activations.numerics.memory import keeps_output
-from lit_gelu.activations.numerics.output_memory import OutputModule, OutputRule
 from lit_gelu.activations.numerics.piecewise import Piece, PiecewiseMoments, exponential
 from lit_gelu.activations.onnx_recipes import OnnxOperator, OnnxRecipes
 
@@ -185,9 +179,8 @@ def elu_joint(x: Tensor, alpha: float = 1.0, rate: float = 1.0, scale: float = 1
     """ELU and its kin: ``scale x`` for x > 0, else ``scale alpha (exp(rate x) - 1)``; at 0 the left derivatives."""
     right = x > 0
     inner = (rate * x).clamp(max=0.0)
-    grown = torch.expm1(inner)
-    value = torch.where(right, scale * x, (scale * alpha) * grown)
-    slope = (scale * alpha * rate) * (grown + 1)
+    value = torch.where(right, scale * x, (scale * alpha) * torch.expm1(inner))
+    slope = (scale * alpha * rate) * torch.exp(inner)  # not 1 more than the other, which is 0 from -17 on
     first = torch.where(right, scale, slope)
     second = torch.where(right, 0.0, rate * slope)
     return Derivatives(value, first, second, quotient(value, x, first))
@@ -227,63 +220,16 @@ def _celu_facts(alpha: float = 1.0, **_: Any) -> ActivationFacts:
     )
 
 
-@dataclass(frozen=True)
-class ELUOutput(OutputRule):
-    """ELU, whose output tells its derivative as it is: ``f' = f + alpha`` below 0."""
-
-    alpha: float
-
-    def forward(self, x: Tensor) -> tuple[Tensor]:
-        """Return ELU."""
-        return (F.elu(x, self.alpha),)
-
-    def backward(self, gradient: Tensor, y: Tensor, *_: Tensor) -> Tensor:
-        """Return the gradient by torch's own kernel."""
-        by_x: Tensor = torch.ops.aten.elu_backward(gradient, self.alpha, 1.0, 1.0, True, y)
-        return by_x
-
-
-class OutputELU(OutputModule, nn.ELU):
-    """`torch.nn.ELU` that keeps its output alone: ``elu(memory='output')``."""
-
-    def rule(self) -> OutputRule:
-        """Return that of ELU with its alpha."""
-        return ELUOutput(float(self.alpha))
-
-
-def build_elu(alpha: float = 1.0, inplace: bool = False, memory: str = "autograd") -> nn.Module:
-    """Build ELU in a memory mode."""
-    if not keeps_output("elu", memory, inplace):
-        return nn.ELU(alpha, inplace)
-    if not alpha > 0:
-        raise ActivationArgumentError(
-            f"'elu': memory='output' is not accepted with alpha={alpha!r}: two inputs have the same output. Give a "
-            "positive alpha, or leave memory out."
-        )
-    return OutputELU(alpha)
-
-
-class KernelELU(KernelModule, nn.ELU):
-    """`torch.nn.ELU` by a kernel; `lit_gelu.kernels.fuse` makes it."""
-
-    def kernel(self) -> Kernel:
-        """Return that of ELU with its alpha."""
-        return TritonKernel("elu", float(self.alpha))
-
-
 ENTRIES = (
     ActivationEntry(
         "elu",
-        build_elu,
+        nn.ELU,
         function=elu,
         derivative=elu_derivative,
         joint=elu_joint,
         moments=PiecewiseMoments(exponential),
         facts=_elu_facts,
-        modules=(
-            ModuleForm(nn.ELU, ReadAttributes(("alpha", "inplace")), keeps_input=True, fused=KernelELU),
-            ModuleForm(OutputELU, ReadAttributes(("alpha", "memory"))),
-        ),
+        modules=(ModuleForm(nn.ELU, ReadAttributes(("alpha", "inplace")), keeps_input=True),),
         functions=((F.elu, ()), (F.elu_, ())),
         # ELU, SELU and CELU's primitives subtract 1 from an exponential, so their relative error grows near 0 (the
         # absolute error stays below one unit in the last place of 1); so does that of onnxruntime's own kernels.

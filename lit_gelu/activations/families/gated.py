@@ -14,19 +14,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
 from lit_gelu.activations.errors import ActivationArgumentError
-from lit_gelu.activations.families.gelu import SIGMOID_SLOPE, gelu, sigmoid_gelu_by_kernels
+from lit_gelu.activations.families.gelu import FORMS, gelu, sigmoid_gelu_by_torch
 from lit_gelu.activations.families.piecewise_linear import relu
 from lit_gelu.activations.families.sigmoid import sigmoid
-from lit_gelu.activations.families.swish import swish, swish_by_kernels
-from lit_gelu.activations.gpu.autograd import Kernel
-from lit_gelu.activations.gpu.gated import GatedKernel
-from lit_gelu.activations.gpu.modules import KernelModule, OwnKernelModule, checked_kernels, kernels_text
+from lit_gelu.activations.families.swish import swish, swish_by_torch
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
 from lit_gelu.activations.numerics.arguments import elementwise, one_node
 from lit_gelu.activations.numerics.channels import positive_number
-from lit_gelu.activations.numerics.memory import checked_memory, compute, memory_text
+from lit_gelu.memory import checked_memory, compute, memory_text
 
 
 @elementwise
@@ -144,11 +141,6 @@ def halves(name: str, x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     return first, second
 
 
-#: The kernels of GELU's forms, and their parameters.
-_GATES = {"none": ("gelu", 0.0), "tanh": ("gelu_tanh", 0.0), "sigmoid": ("swish", SIGMOID_SLOPE)}
-GELU_FORMS = tuple(_GATES)
-
-
 def _reglu(x: Tensor, dim: int) -> Tensor:
     gate, value = halves("reglu", x, dim)
     return F.relu(gate) * value
@@ -156,16 +148,16 @@ def _reglu(x: Tensor, dim: int) -> Tensor:
 
 def _geglu(x: Tensor, dim: int, approximate: str) -> Tensor:
     gate, value = halves("geglu", x, dim)
-    gelu = sigmoid_gelu_by_kernels(gate) if approximate == "sigmoid" else F.gelu(gate, approximate=approximate)
+    gelu = sigmoid_gelu_by_torch(gate) if approximate == "sigmoid" else F.gelu(gate, approximate=approximate)
     return gelu * value
 
 
 def _swiglu(x: Tensor, dim: int, beta: float) -> Tensor:
     gate, value = halves("swiglu", x, dim)
-    return (F.silu(gate) if beta == 1.0 else swish_by_kernels(gate, beta)) * value
+    return (F.silu(gate) if beta == 1.0 else swish_by_torch(gate, beta)) * value
 
 
-class ReGLU(OwnKernelModule):
+class ReGLU(nn.Module):
     """``max(first half, 0) * second half`` of a dimension, which is halved.
 
     Bytes kept for the backward pass, for each float32 element of ``x``: 6, as torch's multiplication keeps the gate and
@@ -175,9 +167,7 @@ class ReGLU(OwnKernelModule):
 
     Args:
         dim: Which dimension is halved.
-        memory: ``"recompute"`` keeps ``x`` alone for the backward pass; ``"autograd"`` what the kernels need.
-        kernels: ``"auto"`` computes large 16-bit tensors on NVIDIA GPUs by a kernel (docs/kernels.md); ``"off"``
-            leaves all to torch.
+        memory: ``"recompute"`` keeps ``x`` alone for the backward pass; ``"autograd"`` what torch's functions need.
 
     Raises:
         ActivationArgumentError: If ``memory`` is no mode.
@@ -188,26 +178,21 @@ class ReGLU(OwnKernelModule):
         tensor([10.,  0.])
     """
 
-    def __init__(self, dim: int = -1, memory: str = "autograd", kernels: str = "auto") -> None:
+    def __init__(self, dim: int = -1, memory: str = "autograd") -> None:
         super().__init__()
         self.dim = dim
         self.memory = checked_memory(memory)
-        self.kernels = checked_kernels(kernels)
 
-    def kernel(self) -> Kernel:
-        """Return the kernel with the present arguments."""
-        return GatedKernel("relu", 0.0, self.dim)
-
-    def by_torch(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """Gate one half of ``dim``, of even size, by the other; the result is half as long there."""
         return compute(self.memory, functools.partial(_reglu, dim=self.dim), x)
 
     def extra_repr(self) -> str:
         """Return ``dim=...`` for ``repr``."""
-        return f"dim={self.dim}{memory_text(self.memory)}{kernels_text(self.kernels)}"
+        return f"dim={self.dim}{memory_text(self.memory)}"
 
 
-class GEGLU(OwnKernelModule):
+class GEGLU(nn.Module):
     """``gelu(first half) * second half`` of a dimension, which is halved.
 
     Bytes kept for the backward pass, for each float32 element of ``x``: 6 (8 with ``approximate="sigmoid"``); 4 with
@@ -218,12 +203,10 @@ class GEGLU(OwnKernelModule):
     Args:
         dim: Which dimension is halved.
         approximate: Which form of GELU: ``"none"``, ``"tanh"`` or ``"sigmoid"``.
-        memory: ``"recompute"`` keeps ``x`` alone for the backward pass; ``"autograd"`` what the kernels need.
-        kernels: ``"auto"`` computes large 16-bit tensors on NVIDIA GPUs by a kernel (docs/kernels.md); ``"off"``
-            leaves all to torch.
+        memory: ``"recompute"`` keeps ``x`` alone for the backward pass; ``"autograd"`` what torch's functions need.
 
     Raises:
-        ActivationArgumentError: If ``approximate`` is no form of GELU, or ``memory`` or ``kernels`` no mode.
+        ActivationArgumentError: If ``approximate`` is no form of GELU, or ``memory`` no mode.
 
     Example:
         >>> import torch
@@ -231,33 +214,26 @@ class GEGLU(OwnKernelModule):
         tensor([1.6827])
     """
 
-    def __init__(
-        self, dim: int = -1, approximate: str = "none", memory: str = "autograd", kernels: str = "auto"
-    ) -> None:
+    def __init__(self, dim: int = -1, approximate: str = "none", memory: str = "autograd") -> None:
         super().__init__()
-        if approximate not in GELU_FORMS:
+        if approximate not in FORMS:
             raise ActivationArgumentError(
-                f"approximate={approximate!r} is not a form of GELU. Use one of {', '.join(map(repr, GELU_FORMS))}."
+                f"approximate={approximate!r} is not a form of GELU. Use one of {', '.join(map(repr, FORMS))}."
             )
         self.dim = dim
         self.approximate = approximate
         self.memory = checked_memory(memory)
-        self.kernels = checked_kernels(kernels)
 
-    def kernel(self) -> Kernel:
-        """Return the kernel with the present arguments."""
-        return GatedKernel(*_GATES[self.approximate], self.dim)
-
-    def by_torch(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """Gate one half of ``dim``, of even size, by the other; the result is half as long there."""
         return compute(self.memory, functools.partial(_geglu, dim=self.dim, approximate=self.approximate), x)
 
     def extra_repr(self) -> str:
         """Return ``dim=..., approximate=...`` for ``repr``."""
-        return f"dim={self.dim}, approximate={self.approximate!r}{memory_text(self.memory)}{kernels_text(self.kernels)}"
+        return f"dim={self.dim}, approximate={self.approximate!r}{memory_text(self.memory)}"
 
 
-class SwiGLU(OwnKernelModule):
+class SwiGLU(nn.Module):
     """``swish(first half) * second half`` of a dimension, which is halved.
 
     Bytes kept for the backward pass, for each float32 element of ``x``: 6 (8 with ``beta`` not 1); 4 with
@@ -268,12 +244,10 @@ class SwiGLU(OwnKernelModule):
     Args:
         dim: Which dimension is halved.
         beta: The slope of Swish; positive.
-        memory: ``"recompute"`` keeps ``x`` alone for the backward pass; ``"autograd"`` what the kernels need.
-        kernels: ``"auto"`` computes large 16-bit tensors on NVIDIA GPUs by a kernel (docs/kernels.md); ``"off"``
-            leaves all to torch.
+        memory: ``"recompute"`` keeps ``x`` alone for the backward pass; ``"autograd"`` what torch's functions need.
 
     Raises:
-        ActivationArgumentError: If ``beta`` is not a positive number, or ``memory`` or ``kernels`` no mode.
+        ActivationArgumentError: If ``beta`` is not a positive number, or ``memory`` no mode.
 
     Example:
         >>> import torch
@@ -281,32 +255,19 @@ class SwiGLU(OwnKernelModule):
         tensor([1.4621])
     """
 
-    def __init__(self, dim: int = -1, beta: float = 1.0, memory: str = "autograd", kernels: str = "auto") -> None:
+    def __init__(self, dim: int = -1, beta: float = 1.0, memory: str = "autograd") -> None:
         super().__init__()
         self.dim = dim
         self.beta = positive_number("beta", beta)
         self.memory = checked_memory(memory)
-        self.kernels = checked_kernels(kernels)
 
-    def kernel(self) -> Kernel:
-        """Return the kernel with the present arguments."""
-        return GatedKernel("swish", self.beta, self.dim)
-
-    def by_torch(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """Gate one half of ``dim``, of even size, by the other; the result is half as long there."""
         return compute(self.memory, functools.partial(_swiglu, dim=self.dim, beta=self.beta), x)
 
     def extra_repr(self) -> str:
         """Return ``dim=..., beta=...`` for ``repr``."""
-        return f"dim={self.dim}, beta={self.beta}{memory_text(self.memory)}{kernels_text(self.kernels)}"
-
-
-class KernelGLU(KernelModule, nn.GLU):
-    """`torch.nn.GLU` by a kernel; `lit_gelu.kernels.fuse` makes it."""
-
-    def kernel(self) -> Kernel:
-        """Return its kernel: the second half is the gate."""
-        return GatedKernel("sigmoid", 0.0, self.dim, gate=1)
+        return f"dim={self.dim}, beta={self.beta}{memory_text(self.memory)}"
 
 
 SHAZEER_2020 = "Shazeer 2020, GLU Variants Improve Transformer (arXiv 2002.05202)"
@@ -325,7 +286,7 @@ ENTRIES = (
             "a sigmoid(b), with a the first half and b the second",
             "Dauphin et al. 2017, Language Modeling with Gated Convolutional Networks (arXiv 1612.08083)",
         ),
-        modules=(ModuleForm(nn.GLU, ReadAttributes(("dim",)), fused=KernelGLU),),
+        modules=(ModuleForm(nn.GLU, ReadAttributes(("dim",))),),
         functions=((F.glu, ()),),
     ),
     ActivationEntry(
@@ -333,20 +294,20 @@ ENTRIES = (
         ReGLU,
         function=reglu,
         facts=_facts("max(a, 0) b, with a the first half and b the second", smoothness=0),
-        modules=(ModuleForm(ReGLU, ReadAttributes(("dim", "memory", "kernels"))),),
+        modules=(ModuleForm(ReGLU, ReadAttributes(("dim", "memory"))),),
     ),
     ActivationEntry(
         "geglu",
         GEGLU,
         function=geglu,
         facts=functools.partial(_facts, "gelu(a) b, with a the first half and b the second"),
-        modules=(ModuleForm(GEGLU, ReadAttributes(("dim", "approximate", "memory", "kernels"))),),
+        modules=(ModuleForm(GEGLU, ReadAttributes(("dim", "approximate", "memory"))),),
     ),
     ActivationEntry(
         "swiglu",
         SwiGLU,
         function=swiglu,
         facts=functools.partial(_facts, "a sigmoid(beta a) b, with a the first half and b the second"),
-        modules=(ModuleForm(SwiGLU, ReadAttributes(("dim", "beta", "memory", "kernels"))),),
+        modules=(ModuleForm(SwiGLU, ReadAttributes(("dim", "beta", "memory"))),),
     ),
 )

@@ -10,9 +10,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
 from lit_gelu.activations.families._package import HENDRYCKS_2016, channel_arguments, live_channels
-from lit_gelu.activations.gpu.autograd import Kernel, TritonKernel, fused
-from lit_gelu.activations.gpu.learned import fused_with, kernel_with
-from lit_gelu.activations.gpu.modules import OwnKernelModule, checked_kernels, kernels_text
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
@@ -34,10 +31,10 @@ from lit_gelu.activations.numerics.gates import (
     opened_normal_gate,
     times_normal_density,
 )
-from lit_gelu.activations.numerics.joint import NORMAL_END, Derivatives
-from lit_gelu.activations.numerics.memory import checked_memory, compute_with, memory_text
+from lit_gelu.activations.numerics.joint import NORMAL_END, Derivatives, gated
 from lit_gelu.activations.numerics.normal import GaussianMoments, density, distribution, interval_moments, owens_t
 from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxRecipes, OnnxScaled, numbers
+from lit_gelu.memory import checked_memory, compute_with, memory_text
 
 _STEEP = 1e4
 
@@ -130,14 +127,14 @@ def _quotient(numerator: Tensor, sigma: float | Tensor) -> Tensor:
 
 @one_node
 def zero_mean_gelu(x: Tensor, sigma: float) -> Tensor:
-    """Return ``sigma GELU(x / sigma)`` by torch's kernel, and in pieces where ``x / sigma`` may overflow."""
+    """Return ``sigma GELU(x / sigma)`` by torch's function, and in pieces where ``x / sigma`` may overflow."""
     check_floating("gaussian_gelu", x)
     return normal_gated(x, 0.0, sigma) if _may_overflow(x.dtype, sigma) else sigma * F.gelu(x / sigma)
 
 
 @elementwise
 def normal_gated(x: Tensor, mu: float | Tensor, sigma: float | Tensor, channel_dim: int = 1) -> Tensor:
-    """Return ``x erfc((mu - x) / (sigma sqrt 2)) / 2``: what `functional.gaussian_gelu` does, in fewer kernels."""
+    """Return ``x erfc((mu - x) / (sigma sqrt 2)) / 2``: what `functional.gaussian_gelu` does, in fewer functions."""
     # A tensor sigma counts as at least the square root of the smallest normal number: the gradient has 1 / sigma^2.
     # The tail is as accurate, since ``erfc`` has it; at ``x = -inf`` it is NaN, as torch's own GELU is.
     mu = per_channel("gaussian_gelu", "mu", mu, x, channel_dim)
@@ -155,19 +152,20 @@ def gaussian_gelu_joint(x: Tensor, mu: float = 0.0, sigma: float = 1.0) -> Deriv
     square = u * u
     density = torch.exp(square * -0.5).mul_(INVERSE_SQRT_TWO_PI / sigma)
     weighted = (u if standard else mu + sigma * u) * density
+    value = gated(x, gate, u <= -NORMAL_END)
     if standard:
-        return Derivatives(x * gate, gate + weighted, density.mul_(2 - square), gate)
-    return Derivatives(x * gate, gate + weighted, 2 * density - weighted * (u / sigma), gate)
+        return Derivatives(value, gate + weighted, density.mul_(2 - square), gate)
+    return Derivatives(value, gate + weighted, 2 * density - weighted * (u / sigma), gate)
 
 
-class GaussianGELU(OwnKernelModule, ChannelModule):
+class GaussianGELU(ChannelModule):
     """``f(x) = x Phi((x - mu) / sigma)``, elementwise, any shape and floating dtype.
 
     ``mu = 0, sigma = 1`` is GELU; ``sigma -> 0`` with ``mu = 0`` is ReLU. With one fixed ``mu = 0`` it is
-    ``sigma GELU(x / sigma)``, so torch's kernel is called. Learned parameters: ``mu_0 + mu_offset`` and
+    ``sigma GELU(x / sigma)``, so torch's function is called. Learned parameters: ``mu_0 + mu_offset`` and
     ``sigma_0 exp(log_scale)``, both parameters starting at 0: sigma stays positive and starts at exactly ``sigma_0``.
 
-    Bytes kept for the backward pass, for each float32 element: 4 where torch's kernel is called, else 12 (16 if
+    Bytes kept for the backward pass, for each float32 element: 4 where torch's function is called, else 12 (16 if
     learned), in 16 bit too, because it is computed in float32; 4 with ``memory="recompute"``, 2 in 16 bit.
 
     Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units (GELUs)" (arXiv 1606.08415), section 2.
@@ -180,13 +178,11 @@ class GaussianGELU(OwnKernelModule, ChannelModule):
             the layer before has outputs; see `lit_gelu.surgery.infer_channels_`.
             FSDP needs a number: 1 is one value for all, with a dimension.
         channel_dim: Which dimension of ``x`` the channels are: 1 as in ``torch.nn.PReLU``, -1 in transformers.
-        memory: ``"recompute"`` keeps ``x`` alone for the backward pass; ``"autograd"`` what the kernels need.
-        kernels: ``"auto"`` computes large 16-bit tensors on NVIDIA GPUs by a kernel (docs/kernels.md); ``"off"``
-            leaves all to torch.
+        memory: ``"recompute"`` keeps ``x`` alone for the backward pass; ``"autograd"`` what torch's functions need.
 
     Raises:
-        ActivationArgumentError: If ``mu`` is not finite or ``sigma`` not positive and finite, ``memory`` or
-            ``kernels`` no mode, or the channels are no number or contradict the values.
+        ActivationArgumentError: If ``mu`` is not finite or ``sigma`` not positive and finite, ``memory`` no mode, or
+            the channels are no number or contradict the values.
 
     Example:
         >>> GaussianGELU(mu=0.5, sigma=2.0)(torch.tensor([-1.0, 0.0, 1.0]))
@@ -206,14 +202,12 @@ class GaussianGELU(OwnKernelModule, ChannelModule):
         channels: int | str | None = None,
         channel_dim: int = 1,
         memory: str = "autograd",
-        kernels: str = "auto",
     ) -> None:
         initial = {"mu": finite_numbers("mu", mu), "sigma": finite_numbers("sigma", sigma, positive=True)}
         super().__init__(initial, ("mu_offset", "log_scale") if learnable else (), channels, channel_dim)
         self.initial_mu, self.initial_sigma = initial.values()
         self.learnable = bool(learnable)
         self.memory = checked_memory(memory)
-        self.kernels = checked_kernels(kernels)
         if not learnable:
             self.register_parameter("mu_offset", None)
             self.register_parameter("log_scale", None)
@@ -232,26 +226,9 @@ class GaussianGELU(OwnKernelModule, ChannelModule):
         initial = self.initial("sigma", self.initial_sigma)
         return initial if self.log_scale is None else initial * positive_scale(self.log_scale)
 
-    def by_torch(self, x: Tensor) -> Tensor:
-        """Compute the function by torch's kernels."""
-        return self._with(x, self.mu, self.sigma)
-
-    def by_kernel(self, x: Tensor) -> Tensor:
-        """Compute the function by the code that its route names."""
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the function to a floating tensor."""
         mu, sigma = self.mu, self.sigma
-        if _is_standard(mu, sigma):
-            return fused(TritonKernel("gelu"), F.gelu, x)
-        return fused_with("gaussian_gelu", self._with, x, mu, sigma, self.channel_dim)
-
-    def kernel(self) -> Kernel:
-        """Return the kernel with the present parameters."""
-        mu, sigma = self.mu, self.sigma
-        if _is_standard(mu, sigma):
-            return TritonKernel("gelu")
-        return kernel_with("gaussian_gelu", mu, sigma, self.channel_dim)
-
-    def _with(self, x: Tensor, mu: float | Tensor, sigma: float | Tensor) -> Tensor:
-        """Compute the function with these parameters by torch's kernels."""
         if _is_standard(mu, sigma):
             return F.gelu(x)
         if isinstance(mu, float) and isinstance(sigma, float) and mu == 0.0:
@@ -262,7 +239,7 @@ class GaussianGELU(OwnKernelModule, ChannelModule):
     def extra_repr(self) -> str:
         """Return ``mu=..., sigma=..., learnable=...`` for ``repr``."""
         values = f"mu={self.initial_mu}, sigma={self.initial_sigma}, learnable={self.learnable}"
-        return f"{values}{self.channel_text()}{memory_text(self.memory)}{kernels_text(self.kernels)}"
+        return f"{values}{self.channel_text()}{memory_text(self.memory)}"
 
 
 def _may_overflow(dtype: torch.dtype, sigma: float) -> bool:

@@ -13,8 +13,6 @@ from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.families._package import HENDRYCKS_2016
 from lit_gelu.activations.families.gaussian_gelu import gaussian_gelu_joint, gelu_moments
 from lit_gelu.activations.families.swish import swish, swish_derivative, swish_joint
-from lit_gelu.activations.gpu.autograd import Kernel, TritonKernel
-from lit_gelu.activations.gpu.modules import KernelModule, OwnKernelModule, checked_kernels, kernels_text
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
@@ -32,11 +30,9 @@ from lit_gelu.activations.numerics.gates import (
     sum_error,
     times_normal_density,
 )
-from lit_gelu.activations.numerics.joint import NORMAL_END, Derivatives
-from lit_gelu.activations.numerics.memory import checked_memory, compute, keeps_output, memory_text
-from lit_gelu.activations.numerics.output_memory import OutputModule, OutputRule, from_output
-from lit_gelu.activations.numerics.valley import Valley, ValleyOutput
+from lit_gelu.activations.numerics.joint import NORMAL_END, Derivatives, gated
 from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxOperator, OnnxRecipes, OnnxSpelling
+from lit_gelu.memory import checked_memory, compute, memory_text
 
 FORMS = ("none", "tanh", "sigmoid")
 SIGMOID_SLOPE = 1.702  # Hendrycks and Gimpel 2016, section 2
@@ -167,31 +163,9 @@ def _check_form(name: str, approximate: str) -> None:
         )
 
 
-def sigmoid_gelu_by_kernels(x: Tensor) -> Tensor:
-    """Return ``x sigmoid(1.702 x)`` by torch's kernels."""
+def sigmoid_gelu_by_torch(x: Tensor) -> Tensor:
+    """Return ``x sigmoid(1.702 x)`` by torch's functions."""
     return x * torch.sigmoid(SIGMOID_SLOPE * x)
-
-
-# Where each form is lowest.
-LOWEST = {"none": -0.7517915246935644, "tanh": -0.7524614220710163, "sigmoid": -0.751154255441289}
-
-
-_DEVICE = {
-    "none": TritonKernel("gelu"),
-    "tanh": TritonKernel("gelu_tanh"),
-    "sigmoid": TritonKernel("swish", SIGMOID_SLOPE),
-}
-
-
-def _valley(approximate: str) -> Valley:
-    """Return a form of GELU as its output tells it."""
-    kernel = sigmoid_gelu_by_kernels if approximate == "sigmoid" else functools.partial(F.gelu, approximate=approximate)
-    value = functools.partial(gelu, approximate=approximate)
-    slope = functools.partial(gelu_derivative, approximate=approximate)
-    return Valley(value, slope, kernel, LOWEST[approximate], device=_DEVICE[approximate])
-
-
-GELU_VALLEYS = {form: _valley(form) for form in FORMS}
 
 
 def gelu_joint(x: Tensor, approximate: str = "none") -> Derivatives:
@@ -213,26 +187,22 @@ def _tanh_form_joint(x: Tensor) -> Derivatives:
     slanted = bounded * slope
     first = gate * (1 + slanted * closed)
     bend = 2 * slope + (6 * TANH_CUBIC) * square + slanted * slope * (closed - gate)
-    return Derivatives(x * gate, first, gate * closed * bend, gate)
+    return Derivatives(gated(x, gate, bounded <= -NORMAL_END), first, gate * closed * bend, gate)
 
 
-class SigmoidGELU(OwnKernelModule):
+class SigmoidGELU(nn.Module):
     """``f(x) = x sigmoid(1.702 x)``, elementwise, any shape and floating dtype.
 
     The gate differs from Phi by at most 0.00949, the function from GELU by at most 0.02033 (at ``|x| = 2.270``).
     It is no subclass of ``torch.nn.GELU``: ``torch.nn.TransformerEncoderLayer`` would take it for the exact function in
     its fused path.
 
-    Bytes kept for the backward pass, for each float32 element: 8; 4 with ``memory="recompute"``; with
-    ``memory="output"`` the output, which the next layer often keeps anyway, and 1/8.
+    Bytes kept for the backward pass, for each float32 element: 8; 4 with ``memory="recompute"``.
 
     Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units (GELUs)" (arXiv 1606.08415), section 2.
 
     Args:
-        memory: ``"recompute"`` keeps ``x`` alone for the backward pass, ``"output"`` the output and a bit for each
-            element; ``"autograd"`` what the kernels need.
-        kernels: ``"auto"`` computes large 16-bit tensors on NVIDIA GPUs by a kernel (docs/kernels.md); ``"off"``
-            leaves all to torch.
+        memory: ``"recompute"`` keeps ``x`` alone for the backward pass; ``"autograd"`` what torch's functions need.
 
     Raises:
         ActivationArgumentError: If ``memory`` is no mode.
@@ -242,44 +212,17 @@ class SigmoidGELU(OwnKernelModule):
         tensor([-0.1542,  0.0000,  0.8458])
     """
 
-    def __init__(self, memory: str = "autograd", kernels: str = "auto") -> None:
+    def __init__(self, memory: str = "autograd") -> None:
         super().__init__()
-        self.memory = checked_memory(memory, "output")
-        self.kernels = checked_kernels(kernels)
+        self.memory = checked_memory(memory)
 
-    def kernel(self) -> Kernel | None:
-        """Return the kernel that keeps the input."""
-        return None if self.memory == "output" else TritonKernel("swish", SIGMOID_SLOPE)
-
-    def rule(self) -> OutputRule:
-        """Return how it is computed if the output alone is kept."""
-        return ValleyOutput(GELU_VALLEYS["sigmoid"], kernels=self.kernels != "off")
-
-    def by_torch(self, x: Tensor) -> Tensor:
-        """Compute the function by torch's kernels."""
-        if self.memory == "output":
-            return from_output(self.rule(), sigmoid_gelu_by_kernels, x)
-        return compute(self.memory, sigmoid_gelu_by_kernels, x)
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the function to a floating tensor."""
+        return compute(self.memory, sigmoid_gelu_by_torch, x)
 
     def extra_repr(self) -> str:
         """Return for ``repr`` how it is computed, unless in the usual way."""
-        return f"{memory_text(self.memory)}{kernels_text(self.kernels)}".removeprefix(", ")
-
-
-class OutputGELU(OutputModule, nn.GELU):
-    """`torch.nn.GELU` that keeps its output alone: ``gelu(memory='output')``."""
-
-    def rule(self) -> OutputRule:
-        """Return that of its form."""
-        return ValleyOutput(GELU_VALLEYS[self.approximate])
-
-
-class KernelGELU(KernelModule, nn.GELU):
-    """`torch.nn.GELU` by a kernel; `lit_gelu.kernels.fuse` makes it."""
-
-    def kernel(self) -> Kernel:
-        """Return the kernel of its form."""
-        return TritonKernel("gelu" if self.approximate == "none" else "gelu_tanh")
+        return memory_text(self.memory).removeprefix(", ")
 
 
 FORMULAS = {
@@ -289,21 +232,20 @@ FORMULAS = {
 }
 
 
-def build_gelu(approximate: str = "none", memory: str = "autograd", kernels: str = "auto") -> nn.Module:
+def build_gelu(approximate: str = "none", memory: str = "autograd") -> nn.Module:
     """Build the module of one of GELU's three forms."""
     if approximate not in FORMULAS:
         raise ActivationArgumentError(
             f"'gelu': approximate={approximate!r} is not accepted. Accepted: {', '.join(map(repr, FORMULAS))}."
         )
     if approximate == "sigmoid":
-        return SigmoidGELU(memory, kernels)
-    if kernels != "auto":
+        return SigmoidGELU(memory)
+    if checked_memory(memory) != "autograd":
         raise ActivationArgumentError(
-            f"'gelu': kernels={kernels!r} is not accepted with approximate={approximate!r}: this form is torch's "
-            "module, which has a kernel where lit_gelu.kernels.fuse gives it one. Leave kernels out."
+            f"'gelu': memory={memory!r} is not accepted with approximate={approximate!r}: torch's function keeps its "
+            "input alone already. Leave memory out."
         )
-    kept = memory != "autograd" and keeps_output("gelu", memory)
-    return (OutputGELU if kept else nn.GELU)(approximate=approximate)
+    return nn.GELU(approximate=approximate)
 
 
 def _facts(approximate: str = "none", **_: Any) -> ActivationFacts:
@@ -311,7 +253,7 @@ def _facts(approximate: str = "none", **_: Any) -> ActivationFacts:
 
 
 def _sigmoid_form(module: nn.Module) -> dict[str, Any]:
-    return {"approximate": "sigmoid", "memory": module.memory, "kernels": module.kernels}
+    return {"approximate": "sigmoid", "memory": module.memory}
 
 
 def _preset(name: str, approximate: str, aliases: tuple[str, ...]) -> ActivationEntry:
@@ -387,8 +329,7 @@ ENTRIES = (
         facts=_facts,
         aliases=("gelu_exact", "gelu_python"),
         modules=(
-            ModuleForm(nn.GELU, ReadAttributes(("approximate",)), keeps_input=True, fused=KernelGELU),
-            ModuleForm(OutputGELU, ReadAttributes(("approximate", "memory"))),
+            ModuleForm(nn.GELU, ReadAttributes(("approximate",)), keeps_input=True),
             ModuleForm(SigmoidGELU, _sigmoid_form),
         ),
         functions=((F.gelu, ()),),

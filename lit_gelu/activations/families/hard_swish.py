@@ -7,18 +7,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
-from lit_gelu.activations.families._package import INPLACE, MEMORY
-from lit_gelu.activations.gpu.autograd import Kernel, TritonKernel
-from lit_gelu.activations.gpu.modules import KernelModule
+from lit_gelu.activations.families._package import INPLACE
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
 from lit_gelu.activations.numerics.arguments import elementwise, elementwise_derivative, keep_nan
 from lit_gelu.activations.numerics.joint import Derivatives
-from lit_gelu.activations.numerics.memory import keeps_output
-from lit_gelu.activations.numerics.output_memory import OutputModule, OutputRule
 from lit_gelu.activations.numerics.piecewise import INF, LINE, Piece, PiecewiseMoments, Term
-from lit_gelu.activations.numerics.valley import Valley, ValleyOutput
 from lit_gelu.activations.onnx_recipes import OnnxOperator, OnnxRecipes, OnnxSpelling
 
 BOUND = 3.0  # the gate (x + 3) / 6 is 0 at -3 and 1 at 3
@@ -80,46 +75,17 @@ def hard_swish_joint(x: Tensor) -> Derivatives:
     gate = (x / 6 + 0.5).clamp(0.0, 1.0)
     inside = ((x > -3) & (x < 3)).to(x.dtype)
     bounded = x.clamp(-3.0, 3.0)
-    return Derivatives(x * gate, gate + inside * bounded / 6, inside / 3, gate)
+    return Derivatives(x.clamp(min=-3.0) * gate, gate + inside * bounded / 6, inside / 3, gate)
 
 
 _PIECES = Piece(-INF, -3.0), Piece(-3.0, 3.0, (Term(1 / 6, 2), Term(0.5, 1))), Piece(3.0, INF, LINE)
 _FORMULA = "Mul(x, Clip(Add(Mul(x, ONE_SIXTH), 0.5), 0.0, 1.0))"
 
 
-def _slope_size(y: Tensor) -> Tensor:
-    """Return the size of ``f'`` where ``f`` is y: of ``(2 x + 3) / 6``, with ``x (x + 3) = 6 y``."""
-    return torch.where(y >= BOUND, 1.0, (9.0 + 24.0 * y).clamp(min=0.0).sqrt() / 6.0)
-
-
-VALLEY = Valley(hard_swish, hard_swish_derivative, F.hardswish, lowest=-0.5 * BOUND, closed=_slope_size)
-
-
-class OutputHardswish(OutputModule, nn.Hardswish):
-    """`torch.nn.Hardswish` that keeps its output alone: ``hard_swish(memory='output')``."""
-
-    def rule(self) -> OutputRule:
-        """Return that of HardSwish."""
-        return ValleyOutput(VALLEY)
-
-
-def build_hard_swish(inplace: bool = False, memory: str = "autograd") -> nn.Module:
-    """Build HardSwish in a memory mode."""
-    return OutputHardswish() if keeps_output("hard_swish", memory, inplace) else nn.Hardswish(inplace)
-
-
-class KernelHardswish(KernelModule, nn.Hardswish):
-    """`torch.nn.Hardswish` by a kernel; `lit_gelu.kernels.fuse` makes it."""
-
-    def kernel(self) -> Kernel:
-        """Return that of HardSwish."""
-        return TritonKernel("hard_swish")
-
-
 ENTRIES = (
     ActivationEntry(
         "hard_swish",
-        build_hard_swish,
+        nn.Hardswish,
         function=hard_swish,
         derivative=hard_swish_derivative,
         joint=hard_swish_joint,
@@ -132,10 +98,7 @@ ENTRIES = (
             kinks=((-3.0, -0.5), (3.0, -0.5)),
         ),
         aliases=("hardswish", "hard_silu"),
-        modules=(
-            ModuleForm(nn.Hardswish, INPLACE, keeps_input=True, fused=KernelHardswish),
-            ModuleForm(OutputHardswish, MEMORY),
-        ),
+        modules=(ModuleForm(nn.Hardswish, INPLACE, keeps_input=True),),
         functions=((F.hardswish, ()),),
         onnx=OnnxRecipes(
             native="HardSwish(x)",

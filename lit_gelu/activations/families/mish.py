@@ -6,18 +6,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
-from lit_gelu.activations.families._package import INPLACE, MEMORY, Composed
-from lit_gelu.activations.gpu.autograd import Kernel, TritonKernel
-from lit_gelu.activations.gpu.modules import KernelModule
+from lit_gelu.activations.families._package import INPLACE, Composed
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
 from lit_gelu.activations.numerics.arguments import elementwise, elementwise_derivative, largest
 from lit_gelu.activations.numerics.gates import LOGISTIC_LIMIT, decay, sum_error
-from lit_gelu.activations.numerics.joint import LOGISTIC_END, Derivatives
-from lit_gelu.activations.numerics.memory import keeps_output
-from lit_gelu.activations.numerics.output_memory import OutputModule, OutputRule
-from lit_gelu.activations.numerics.valley import Valley, ValleyOutput
+from lit_gelu.activations.numerics.joint import LOGISTIC_END, Derivatives, gated
 from lit_gelu.activations.onnx_recipes import OnnxOperator, OnnxRecipes, OnnxSpelling
 
 
@@ -129,7 +124,8 @@ def mish_joint(x: Tensor) -> Derivatives:
     larger = 1 / (1 + e)
     logistic, complement = torch.where(right, larger, e * larger), torch.where(right, e * larger, larger)
     first = gate + bounded * logistic * rest
-    return Derivatives(x * gate, first, rest * logistic * (2 + bounded * (complement - 2 * gate * logistic)), gate)
+    value = gated(x, gate, bounded <= -LOGISTIC_END)
+    return Derivatives(value, first, rest * logistic * (2 + bounded * (complement - 2 * gate * logistic)), gate)
 
 
 def _composed(input: Tensor, inplace: bool = False) -> Tensor:  # noqa: A002  # torch's name: it may come as keyword
@@ -149,34 +145,10 @@ COMPOSED = Composed(
 )
 
 
-VALLEY = Valley(mish, mish_derivative, F.mish, lowest=-1.1924312145154952, device=TritonKernel("mish"))
-
-
-class OutputMish(OutputModule, nn.Mish):
-    """`torch.nn.Mish` that keeps its output alone: ``mish(memory='output')``."""
-
-    def rule(self) -> OutputRule:
-        """Return that of Mish."""
-        return ValleyOutput(VALLEY)
-
-
-def build_mish(inplace: bool = False, memory: str = "autograd") -> nn.Module:
-    """Build Mish in a memory mode."""
-    return OutputMish() if keeps_output("mish", memory, inplace) else nn.Mish(inplace)
-
-
-class KernelMish(KernelModule, nn.Mish):
-    """`torch.nn.Mish` by a kernel; `lit_gelu.kernels.fuse` makes it."""
-
-    def kernel(self) -> Kernel:
-        """Return that of Mish."""
-        return TritonKernel("mish")
-
-
 ENTRIES = (
     ActivationEntry(
         "mish",
-        build_mish,
+        nn.Mish,
         function=mish,
         derivative=mish_derivative,
         joint=mish_joint,
@@ -186,7 +158,7 @@ ENTRIES = (
             smoothness=float("inf"),
             asymptotes=("0", "x"),
         ),
-        modules=(ModuleForm(nn.Mish, INPLACE, keeps_input=True, fused=KernelMish), ModuleForm(OutputMish, MEMORY)),
+        modules=(ModuleForm(nn.Mish, INPLACE, keeps_input=True),),
         functions=((F.mish, ()),),
         # Mish's primitives are x n / (n + 2) with n = e (e + 2), e = exp(min(x, 20)): the same function, tanh(log(1 +
         # e^x)) written as a quotient, without a cancelling logarithm. Above 20 the quotient is 1 to float32's last

@@ -353,7 +353,6 @@ ENTRIES = (
         facts=ActivationFacts("x", "", smoothness=float("inf"), asymptotes=("x", "x")),
         aliases=("linear",),
         modules=(ModuleForm(Identity, NO_ARGUMENTS), ModuleForm(nn.Identity, NO_ARGUMENTS)),
-        kernel="off",  # there is nothing to compute
     ),
     ActivationEntry(
         "relu",
@@ -372,8 +371,6 @@ ENTRIES = (
         modules=(ModuleForm(nn.ReLU, INPLACE),),
         functions=((torch.relu, ()), (torch.relu_, ()), (F.relu, ()), (F.relu_, ())),
         onnx=OnnxRecipes(native="Relu(x)", operator=OnnxOperator("Relu")),
-        # torch's is as fast as a copy and keeps the output alone, as the next layer does; a kernel would keep x beside.
-        kernel="off",
     ),
     ActivationEntry(
         "relu6",

@@ -184,7 +184,6 @@ ENTRIES = (
         onnx=OnnxRecipes(
             native="Sigmoid(x)", accurate="Div(1.0, Add(Exp(Neg(x)), 1.0))", operator=OnnxOperator("Sigmoid")
         ),
-        kernel="off",  # torch keeps the output alone, as the next layer does; a kernel would keep x beside
     ),
     ActivationEntry(
         "tanh",
@@ -196,7 +195,6 @@ ENTRIES = (
         modules=(ModuleForm(nn.Tanh, NO_ARGUMENTS),),
         functions=((torch.tanh, ()), (torch.tanh_, ()), (F.tanh, ())),
         onnx=OnnxRecipes(native="Tanh(x)", operator=OnnxOperator("Tanh")),
-        kernel="off",  # as sigmoid
     ),
     ActivationEntry(
         "hard_sigmoid",

@@ -7,10 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
-from lit_gelu.activations.families._package import INPLACE, MEMORY, channel_arguments, live_channels
-from lit_gelu.activations.gpu.autograd import Kernel, TritonKernel
-from lit_gelu.activations.gpu.learned import fused_with, kernel_with
-from lit_gelu.activations.gpu.modules import KernelModule, OwnKernelModule, checked_kernels, kernels_text
+from lit_gelu.activations.families._package import INPLACE, channel_arguments, live_channels
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
@@ -22,11 +19,9 @@ from lit_gelu.activations.numerics.gates import (
     logistic_plus_density,
     opened_logistic_gate,
 )
-from lit_gelu.activations.numerics.joint import LOGISTIC_END, Derivatives
-from lit_gelu.activations.numerics.memory import checked_memory, compute_with, keeps_output, memory_text
-from lit_gelu.activations.numerics.output_memory import OutputModule, OutputRule
-from lit_gelu.activations.numerics.valley import Valley, ValleyOutput
+from lit_gelu.activations.numerics.joint import LOGISTIC_END, Derivatives, gated
 from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxRecipes, OnnxScaled, OnnxSpelling, numbers
+from lit_gelu.memory import checked_memory, compute_with, memory_text
 
 
 @elementwise
@@ -134,8 +129,8 @@ def _derivative(x: Tensor, order: int, beta: float | Tensor) -> Tensor:
     return logistic_curvature(2.0, u.abs(), u, factor=beta)
 
 
-def swish_by_kernels(x: Tensor, beta: float | Tensor) -> Tensor:
-    """Return ``x sigmoid(beta x)`` by torch's kernels."""
+def swish_by_torch(x: Tensor, beta: float | Tensor) -> Tensor:
+    """Return ``x sigmoid(beta x)`` by torch's functions."""
     return x * torch.sigmoid((beta * x).to(x.dtype))
 
 
@@ -143,13 +138,14 @@ def swish_joint(x: Tensor, beta: float = 1.0) -> Derivatives:
     """``x s(u)``, ``u = beta x``: f' = s(u) (1 + u s(-u)), f'' = beta s(u) s(-u) (2 + u (s(-u) - s(u)))."""
     u = (beta * x).clamp(-LOGISTIC_END, LOGISTIC_END)
     gate, closed = torch.sigmoid(u), torch.sigmoid(-u)
-    return Derivatives(x * gate, gate * (1 + u * closed), (beta * gate * closed) * (2 + u * (closed - gate)), gate)
+    value, bend = gated(x, gate, u <= -LOGISTIC_END), (beta * gate * closed) * (2 + u * (closed - gate))
+    return Derivatives(value, gate * (1 + u * closed), bend, gate)
 
 
-class Swish(OwnKernelModule, ChannelModule):
+class Swish(ChannelModule):
     """``f(x) = x sigmoid(beta x)``, elementwise, any shape and floating dtype.
 
-    ``beta = 1`` is SiLU (torch's kernel is called); ``beta -> 0`` is ``x / 2``, ``beta -> inf`` is ReLU. A learned
+    ``beta = 1`` is SiLU (torch's function is called); ``beta -> 0`` is ``x / 2``, ``beta -> inf`` is ReLU. A learned
     slope is kept positive: ``beta = beta_0 exp(log_scale)`` with the parameter ``log_scale`` starting at 0, so that it
     starts at exactly ``beta_0`` and weight decay pulls it back there.
 
@@ -164,13 +160,11 @@ class Swish(OwnKernelModule, ChannelModule):
             the layer before has outputs; see `lit_gelu.surgery.infer_channels_`.
             FSDP needs a number: 1 is one value for all, with a dimension.
         channel_dim: Which dimension of ``x`` the channels are: 1 as in ``torch.nn.PReLU``, -1 in transformers.
-        memory: ``"recompute"`` keeps ``x`` alone for the backward pass; ``"autograd"`` what the kernels need.
-        kernels: ``"auto"`` computes large 16-bit tensors on NVIDIA GPUs by a kernel (docs/kernels.md); ``"off"``
-            leaves all to torch.
+        memory: ``"recompute"`` keeps ``x`` alone for the backward pass; ``"autograd"`` what torch's functions need.
 
     Raises:
-        ActivationArgumentError: If ``beta`` is not positive and finite, ``memory`` or ``kernels`` no mode, or the
-            channels are no number or contradict ``beta``.
+        ActivationArgumentError: If ``beta`` is not positive and finite, ``memory`` no mode, or the channels are no
+            number or contradict ``beta``.
 
     Example:
         >>> Swish(beta=2.0)(torch.tensor([-1.0, 0.0, 1.0]))
@@ -188,14 +182,12 @@ class Swish(OwnKernelModule, ChannelModule):
         channels: int | str | None = None,
         channel_dim: int = 1,
         memory: str = "autograd",
-        kernels: str = "auto",
     ) -> None:
         initial = finite_numbers("beta", beta, positive=True)
         super().__init__({"beta": initial}, ("log_scale",) if learnable else (), channels, channel_dim)
         self.initial_beta = initial
         self.learnable = bool(learnable)
         self.memory = checked_memory(memory)
-        self.kernels = checked_kernels(kernels)
         if not learnable:
             self.register_parameter("log_scale", None)
 
@@ -206,53 +198,17 @@ class Swish(OwnKernelModule, ChannelModule):
         initial = self.initial("beta", self.initial_beta)
         return initial if self.log_scale is None else initial * positive_scale(self.log_scale)
 
-    def by_torch(self, x: Tensor) -> Tensor:
-        """Compute the function by torch's kernels."""
-        return self._with(x, self.beta)
-
-    def by_kernel(self, x: Tensor) -> Tensor:
-        """Compute the function by the code that its route names."""
-        return fused_with("swish", self._with, x, self.beta, 0.0, self.channel_dim)
-
-    def kernel(self) -> Kernel:
-        """Return the kernel with the present slope."""
-        return kernel_with("swish", self.beta, 0.0, self.channel_dim)
-
-    def _with(self, x: Tensor, beta: float | Tensor, _: float | Tensor = 0.0) -> Tensor:
-        """Compute the function with this slope by torch's kernels."""
-        beta = per_channel("swish", "beta", beta, x, self.channel_dim)
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the function to a floating tensor."""
+        beta = per_channel("swish", "beta", self.beta, x, self.channel_dim)
         if isinstance(beta, float) and beta == 1.0:
             return F.silu(x)
-        return compute_with(self.memory, swish_by_kernels, x, beta=beta)
+        return compute_with(self.memory, swish_by_torch, x, beta=beta)
 
     def extra_repr(self) -> str:
         """Return ``beta=..., learnable=...`` for ``repr``."""
         fixed = f"beta={self.initial_beta}, learnable={self.learnable}"
-        return f"{fixed}{self.channel_text()}{memory_text(self.memory)}{kernels_text(self.kernels)}"
-
-
-SILU_VALLEY = Valley(silu, silu_derivative, F.silu, lowest=-1.278464542761074, device=TritonKernel("swish", 1.0))
-
-
-class OutputSiLU(OutputModule, nn.SiLU):
-    """`torch.nn.SiLU` that keeps its output alone: ``silu(memory='output')``."""
-
-    def rule(self) -> OutputRule:
-        """Return that of SiLU."""
-        return ValleyOutput(SILU_VALLEY)
-
-
-def build_silu(inplace: bool = False, memory: str = "autograd") -> nn.Module:
-    """Build SiLU in a memory mode."""
-    return OutputSiLU() if keeps_output("silu", memory, inplace) else nn.SiLU(inplace)
-
-
-class KernelSiLU(KernelModule, nn.SiLU):
-    """`torch.nn.SiLU` by a kernel; `lit_gelu.kernels.fuse` makes it."""
-
-    def kernel(self) -> Kernel:
-        """Return that of Swish with slope 1."""
-        return TritonKernel("swish", 1.0)
+        return f"{fixed}{self.channel_text()}{memory_text(self.memory)}"
 
 
 def _read(module: nn.Module) -> dict[str, Any]:
@@ -315,7 +271,7 @@ _ONNX = OnnxCases(
 ENTRIES = (
     ActivationEntry(
         "silu",
-        build_silu,
+        nn.SiLU,
         function=silu,
         derivative=silu_derivative,
         joint=swish_joint,
@@ -325,7 +281,7 @@ ENTRIES = (
             smoothness=float("inf"),
             asymptotes=("0", "x"),
         ),
-        modules=(ModuleForm(nn.SiLU, INPLACE, keeps_input=True, fused=KernelSiLU), ModuleForm(OutputSiLU, MEMORY)),
+        modules=(ModuleForm(nn.SiLU, INPLACE, keeps_input=True),),
         functions=((F.silu, ()),),
         onnx=replace(
             SILU_ONNX,

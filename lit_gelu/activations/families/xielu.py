@@ -22,7 +22,7 @@ _LEARNED = ("log_p", "log_n")
 # From here to 0, exp(x) - 1 - x is summed as a series; of that many terms the first one left out is below rounding.
 SERIES_FROM = -1.0
 SERIES_TERMS = {torch.float32: 12, torch.float64: 20}
-_ALIKE = 4  # times beta: up to there the kernels lose no more than three bits of what lies below 0
+_ALIKE = 4  # times beta: up to there that form loses no more than three bits of what lies below 0
 
 
 @elementwise
@@ -69,8 +69,8 @@ def _exponential_rest(x: Tensor) -> Tensor:
 
 
 @elementwise
-def xielu_by_kernels(x: Tensor, alpha_p: Parameter, alpha_n: Parameter, beta: Parameter) -> Tensor:
-    """Return the same in fewer kernels; near 0 it has fewer digits where beta is small beside alpha_n."""
+def xielu_by_torch(x: Tensor, alpha_p: Parameter, alpha_n: Parameter, beta: Parameter) -> Tensor:
+    """Return the same in fewer functions; near 0 it has fewer digits where beta is small beside alpha_n."""
     right, left = torch.relu(x), torch.where(x > 0, 0.0, x)
     return (alpha_p * right + beta) * right + (alpha_n * torch.expm1(left) + (beta - alpha_n) * left)
 
@@ -179,7 +179,7 @@ class XIELU(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the function elementwise."""
-        function = xielu_by_kernels if self.initial_alpha_n <= _ALIKE * self.beta else xielu
+        function = xielu_by_torch if self.initial_alpha_n <= _ALIKE * self.beta else xielu
         return function(x, self.alpha_p, self.alpha_n, self.beta)
 
     def extra_repr(self) -> str:

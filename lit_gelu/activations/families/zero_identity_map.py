@@ -1,6 +1,5 @@
 """The stochastic zero-identity map, of which GELU is the expectation (SiLU with a logistic gate)."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,19 +9,13 @@ from torch.nn import functional as F  # noqa: N812 - the name that torch's own d
 from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.families._package import HENDRYCKS_2016
 from lit_gelu.activations.families.gaussian_gelu import gelu_moments
-from lit_gelu.activations.families.gelu import EXACT_ONNX, GELU_VALLEYS, gelu, gelu_derivative
-from lit_gelu.activations.families.swish import SILU_ONNX, SILU_VALLEY, silu, silu_derivative
-from lit_gelu.activations.gpu.autograd import Kernel, TritonKernel
-from lit_gelu.activations.gpu.modules import OwnKernelModule, checked_kernels
-from lit_gelu.activations.gpu.zero_identity import ZERO_IDENTITY, fused_draw
+from lit_gelu.activations.families.gelu import EXACT_ONNX, gelu, gelu_derivative
+from lit_gelu.activations.families.swish import SILU_ONNX, silu, silu_derivative
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
-from lit_gelu.activations.numerics.arguments import OPERATION_DTYPES, elementwise, elementwise_derivative
+from lit_gelu.activations.numerics.arguments import elementwise, elementwise_derivative
 from lit_gelu.activations.numerics.gates import LOGISTIC_LIMIT, normal_cdf, times_logistic
-from lit_gelu.activations.numerics.memory import checked_memory
-from lit_gelu.activations.numerics.output_memory import OutputRule, from_output
-from lit_gelu.activations.numerics.valley import ValleyOutput
 from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases
 
 GATES = ("normal", "logistic")
@@ -134,34 +127,17 @@ def _draw(probability: Tensor, generator: torch.Generator | None) -> Tensor:
     return uniform < probability
 
 
-@dataclass(frozen=True)
-class MapOutput(OutputRule):
-    """The map with one mask, which its output tells: what is dropped is ``-0.0``, and a kept 0 is ``+0.0``."""
-
-    gate: str
-
-    def forward(self, x: Tensor) -> tuple[Tensor]:
-        """Draw a mask and return the output."""
-        kept = _draw(_probability(x.to(OPERATION_DTYPES[x.dtype]), self.gate), None)
-        return (torch.where(kept | torch.isnan(x), x + 0.0, -0.0),)
-
-    def backward(self, gradient: Tensor, y: Tensor, *_: Tensor) -> Tensor:
-        """Return the gradient where the input was kept."""
-        return torch.where((y == 0) & y.signbit(), 0.0, gradient)
-
-
 EVALUATIONS = ("expectation", "stochastic", "mean")
 
 
-class ZeroIdentityMap(OwnKernelModule):
+class ZeroIdentityMap(nn.Module):
     """In training ``m x`` with ``m ~ Bernoulli(G(x))`` drawn for each element; in evaluation its expectation.
 
     There is no rescaling, and the gradient is the mask alone: no term for the mask's dependence on ``x``. It needs
     neither dropout nor another nonlinearity beside it. With the normal gate the expectation is GELU, with the logistic
     one SiLU.
 
-    Bytes kept for the backward pass, for each element in training: 1, the mask; with a kernel or ``memory="output"``
-    only the output, which the next layer often keeps anyway.
+    Bytes kept for the backward pass, for each element in training: 1, the mask.
 
     Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units (GELUs)" (arXiv 1606.08415), section 2; the
     experiments are in section 4 of its first submission ("stochastic 0-I map"). The logistic gate: Ba and Frey 2013,
@@ -173,13 +149,9 @@ class ZeroIdentityMap(OwnKernelModule):
             ``"mean"``, the mean of ``passes`` masks at each map. The mean over passes of a whole net is another
             thing: run the net several times with ``"stochastic"``.
         passes: How many masks ``"mean"`` averages.
-        kernels: ``"auto"`` computes large 16-bit tensors on NVIDIA GPUs by a kernel (docs/kernels.md), which draws
-            other random numbers than torch; ``"off"`` leaves all to torch.
-        memory: ``"output"`` keeps the output alone for the backward pass, ``"autograd"`` what the kernels need.
 
     Raises:
-        ActivationArgumentError: If an argument is none of these, ``passes`` is given without ``"mean"``, or
-            ``memory="output"`` with it.
+        ActivationArgumentError: If an argument is none of these, or ``passes`` is given without ``"mean"``.
 
     Example:
         >>> torch.allclose(ZeroIdentityMap().eval()(torch.tensor([1.0])), torch.tensor([0.8413447]))
@@ -189,16 +161,7 @@ class ZeroIdentityMap(OwnKernelModule):
         tensor([0.0000, 0.5000])
     """
 
-    memory: str = "autograd"  # pickles of earlier versions hold no choice
-
-    def __init__(
-        self,
-        gate: str = "normal",
-        evaluation: str = "expectation",
-        passes: int = 1,
-        kernels: str = "auto",
-        memory: str = "autograd",
-    ) -> None:
+    def __init__(self, gate: str = "normal", evaluation: str = "expectation", passes: int = 1) -> None:
         super().__init__()
         check_gate("zero_identity_map", gate)
         check_passes("zero_identity_map", passes)
@@ -211,43 +174,12 @@ class ZeroIdentityMap(OwnKernelModule):
             raise ActivationArgumentError(
                 f"zero_identity_map: passes={passes} needs evaluation='mean'; {evaluation!r} draws no or one mask."
             )
-        if memory == "recompute" or (checked_memory(memory, "output") == "output" and evaluation == "mean"):
-            raise ActivationArgumentError(
-                f"zero_identity_map: memory={memory!r} is not accepted with evaluation={evaluation!r}: a mask is drawn "
-                "once, and a mean of masks is not told by its output. Use memory='output' without evaluation='mean', "
-                "or leave memory out."
-            )
         self.gate = gate
         self.evaluation = evaluation
         self.passes = passes
-        self.kernels = checked_kernels(kernels)
-        self.memory = memory
 
-    def by_kernel(self, x: Tensor) -> Tensor:
-        """Compute the map by the code that its route names."""
-        return fused_draw(self.by_torch, x) if self.kernel() is ZERO_IDENTITY else super().by_kernel(x)
-
-    def kernel(self) -> Kernel | None:
-        """Return the kernel of what it does now; the logistic gate and means of draws have none."""
-        if self.training or self.evaluation == "stochastic":
-            return ZERO_IDENTITY if self.gate == "normal" else None
-        if self.evaluation == "mean" or self.memory == "output":  # the other kernels keep the input
-            return None
-        return TritonKernel("gelu") if self.gate == "normal" else TritonKernel("swish", 1.0)
-
-    def rule(self) -> OutputRule:
-        """Return how what it does now is computed if the output alone is kept."""
-        if self.training or self.evaluation == "stochastic":
-            return MapOutput(self.gate)
-        valley = GELU_VALLEYS["none"] if self.gate == "normal" else SILU_VALLEY
-        return ValleyOutput(valley, kernels=self.kernels != "off")
-
-    def by_torch(self, x: Tensor) -> Tensor:
-        """Compute the map by torch's kernels."""
-        return from_output(self.rule(), self._computed, x) if self.memory == "output" else self._computed(x)
-
-    def _computed(self, x: Tensor) -> Tensor:
-        """Compute the map, of which autograd keeps what it needs."""
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the map to a floating tensor."""
         if self.training or self.evaluation == "stochastic":
             return zero_identity_map(x, training=True, gate=self.gate)
         if self.evaluation == "mean":
@@ -256,13 +188,7 @@ class ZeroIdentityMap(OwnKernelModule):
 
     def extra_repr(self) -> str:
         """Return the arguments for ``repr`` that differ from their defaults."""
-        defaults = {
-            "gate": "normal",
-            "evaluation": "expectation",
-            "passes": 1,
-            "kernels": "auto",
-            "memory": "autograd",
-        }
+        defaults = {"gate": "normal", "evaluation": "expectation", "passes": 1}
         given = {name: getattr(self, name) for name in defaults}
         return ", ".join(f"{name}={value!r}" for name, value in given.items() if value != defaults[name])
 
@@ -308,11 +234,7 @@ ENTRIES = (
         moments=gelu_moments,
         facts=_facts,
         aliases=("soi",),
-        modules=(
-            ModuleForm(
-                ZeroIdentityMap, ReadAttributes(("gate", "evaluation", "passes", "kernels", "memory")), live=_live
-            ),
-        ),
+        modules=(ModuleForm(ZeroIdentityMap, ReadAttributes(("gate", "evaluation", "passes")), live=_live),),
         onnx=_ONNX,
     ),
 )

@@ -27,7 +27,6 @@ Kinks = tuple[tuple[float, float], ...]
 _HOW_IT_IS_COMPUTED = frozenset({
     "inplace",
     "memory",
-    "kernels",
     "learnable",
     "channels",
     "channel_dim",

@@ -6,13 +6,11 @@ A library is imported when it is asked for, never before. One file a library.
 from collections.abc import Callable, Mapping
 
 from lit_gelu.activations.errors import UnknownLibraryError
-from lit_gelu.activations.integrations import diffusers, keras, timm, transformers
+from lit_gelu.activations.integrations import timm, transformers
 from lit_gelu.activations.integrations.installation import Installation
 from lit_gelu.activations.naming.names import Names, default_names
 
 LIBRARIES: Mapping[str, Callable[[Names, bool], Installation]] = {
-    "diffusers": diffusers.install,
-    "keras": keras.install,
     "timm": timm.install,
     "transformers": transformers.install,
 }
@@ -38,8 +36,8 @@ def install(registry: Names, library: str, *, override: bool = False) -> Install
         >>> from lit_gelu.activations.registry import registry
         >>> install(registry, "flax")
         Traceback (most recent call last):
-        lit_gelu.activations.errors.UnknownLibraryError: There is no integration with 'flax'. Accepted: \
-'diffusers', 'keras', 'timm', 'transformers'.
+        lit_gelu.errors.ArgumentError: There is no integration with 'flax'. Accepted: \
+'timm', 'transformers'.
     """
     if library not in LIBRARIES:
         accepted = ", ".join(map(repr, LIBRARIES))

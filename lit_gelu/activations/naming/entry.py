@@ -4,7 +4,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, get_args, get_origin
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +14,6 @@ from lit_gelu.activations.errors import (
     ActivationSpecError,
     UnknownArgumentsError,
 )
-from lit_gelu.activations.gpu.autograd import Kernel
-from lit_gelu.activations.gpu.modules import plain_class
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import (
     NOT_IN_SPECS,
@@ -30,11 +28,6 @@ from lit_gelu.activations.naming.forms import (
 from lit_gelu.activations.naming.spec import ActivationSpec, dotted_path, opaque
 from lit_gelu.activations.numerics.normal import GaussianMoments
 from lit_gelu.errors import LitGeluError, message_of, shown
-
-# A kernel of its own; ``"generated"``: torch.compile makes one of what a module does; ``"off"``: none. ``"auto"`` is
-# ``"generated"`` where a pure function says what the modules do: a class may do more. A form's ``fused`` comes before
-# all but ``"off"``.
-OwnKernel = Kernel | Literal["auto", "generated", "off"]
 
 _PLAIN = (str, int, float, tuple, list, type(None))
 
@@ -88,7 +81,6 @@ class ActivationEntry:
         onnx: What it becomes in an ONNX file: a recipe as text, `OnnxRecipes` for several lowerings, `OnnxCases` where
             its arguments decide, or an onnxscript function; ``None`` leaves it to the exporter. Only
             `lit_gelu.export` reads it.
-        kernel: What computes it on a GPU in 16 bits, once `lit_gelu.kernels.fuse` is asked; see `OwnKernel`.
     """
 
     name: str
@@ -108,7 +100,6 @@ class ActivationEntry:
     tried: bool = False
     registered_by: str = ""
     onnx: Any = None
-    kernel: OwnKernel = "auto"
 
     @functools.cached_property
     def parameters(self) -> dict[str, inspect.Parameter]:
@@ -128,7 +119,7 @@ class ActivationEntry:
 
     @functools.cached_property
     def _forms(self) -> dict[type[nn.Module], ModuleForm]:
-        return {cls: form for form in reversed(self.modules) for cls in form.types}
+        return {form.type: form for form in reversed(self.modules)}
 
     @functools.cached_property
     def _usual_facts(self) -> ActivationFacts:
@@ -164,7 +155,7 @@ class ActivationEntry:
 
     def remember(self, module: nn.Module, arguments: dict[str, Any]) -> nn.Module:
         """Note what a module of this activation was built from, if its constructor does not; return the module."""
-        form = self._forms.get(type(module))  # without a kernel: it has just been built
+        form = self._forms.get(type(module))
         return noted(module, arguments) if form and isinstance(form.read, ConstructionArguments) else module
 
     def holds_object(self, arguments: dict[str, Any]) -> bool:
@@ -179,13 +170,13 @@ class ActivationEntry:
 
     def form_of(self, module: nn.Module) -> ModuleForm | None:
         """Return the form whose class is exactly the module's, ``None`` if it is not this activation."""
-        return self._forms.get(plain_class(type(module)))
+        return self._forms.get(type(module))
 
     def live_arguments(self, module: nn.Module) -> dict[str, Any] | None:
         """Return the present arguments of the pure function; ``None`` if the module alone says what it computes."""
         if isinstance(module, FunctionActivation):
             return dict(module.kwargs)
-        form = self._forms.get(plain_class(type(module)))
+        form = self._forms.get(type(module))
         try:
             return None if form is None else form.live_arguments(module)
         except UnknownArgumentsError:
@@ -222,9 +213,7 @@ def check_names(name: object, aliases: object) -> None:
         raise ActivationSpecError(f"{name!r}: {aliases=} is one text. Give several names, such as ({aliases!r},).")
 
 
-def entry_for(
-    name: str, target: Any, aliases: tuple[str, ...], registered_by: str | None, kernel: OwnKernel = "auto"
-) -> ActivationEntry:
+def entry_for(name: str, target: Any, aliases: tuple[str, ...], registered_by: str | None) -> ActivationEntry:
     """Make the row of a module class or of a plain function; anything else raises `ActivationSpecError`."""
     is_class = isinstance(target, type)
     if isinstance(target, nn.Module) or not callable(target) or (is_class and not issubclass(target, nn.Module)):
@@ -236,12 +225,11 @@ def entry_for(
             f"{name!r}: cannot register a functools.partial of the class {called.__qualname__}. Register the class and "
             "give its arguments in specs, or register a subclass with other defaults."
         )
-    _check_kernel(name, kernel)
     if registered_by is None:
         named = target if hasattr(target, "__qualname__") else type(target)  # such as that of a functools.partial
         registered_by = f"{named.__module__}.{named.__qualname__}"
     if is_class:
-        entry = ActivationEntry(name, target, aliases=aliases, registered_by=registered_by, kernel=kernel)
+        entry = ActivationEntry(name, target, aliases=aliases, registered_by=registered_by)
         names = tuple(entry.parameters)
         form = ModuleForm(target, ConstructionArguments(names), live=PresentArguments(names))
         return replace(entry, modules=(form,))
@@ -253,7 +241,6 @@ def entry_for(
         functions=((target, ()),),
         aliases=aliases,
         registered_by=registered_by,
-        kernel=kernel,
     )
 
 
@@ -266,16 +253,6 @@ def without_memory(name: str, build: Callable[..., nn.Module], arguments: dict[s
         raise
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:  # of torch's own modules
         raise ActivationArgumentError(f"{name}({shown(arguments)}) cannot be built: {message_of(error)}.") from error
-
-
-def _check_kernel(name: str, kernel: object) -> None:
-    """Refuse what a row cannot say of kernels."""
-    words = get_args(get_args(OwnKernel)[1])
-    if not isinstance(kernel, Kernel) and not (isinstance(kernel, str) and kernel in words):
-        raise ActivationArgumentError(
-            f"{name!r}: kernel={shown(kernel)} is not accepted. Use one of {', '.join(map(repr, words))}, or a "
-            "lit_gelu.kernels.Kernel."
-        )
 
 
 def _parameters_of(target: Callable[..., Any]) -> list[inspect.Parameter]:

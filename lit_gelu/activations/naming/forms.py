@@ -8,10 +8,9 @@ of a registered class notes what it is given in the instance's ``__dict__``, whi
 import copy
 import functools
 import inspect
-import pkgutil
 import types
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
@@ -24,9 +23,7 @@ NOTE = "_lit_gelu_construction"
 NOT_IN_SPECS = frozenset({"device", "dtype", "generator"})  # where and how parameters are made, not what is computed
 
 ReadArguments = Callable[[nn.Module], dict[str, Any]]
-ModuleClass = type[nn.Module]
-
-NOT_OF_THE_FUNCTION = frozenset({"inplace", "memory", "kernels"})  # they change how a module computes, not what
+NOT_OF_THE_FUNCTION = frozenset({"inplace", "memory"})  # they change how a module computes, not what
 
 _NOTING = "_lit_gelu_notes_arguments"
 _MISSING = object()
@@ -107,30 +104,11 @@ class ModuleForm:
     # Whether its backward pass needs the input (that of ReLU, sigmoid and tanh the output): until then nobody
     # overwrites it.
     keeps_input: bool = False
-    # The same module by a kernel: a subclass without state of its own, which an instance's class is exchanged for.
-    fused: ModuleClass | None = None
-
-    types: tuple[ModuleClass, ...] = field(init=False)  # the classes whose instances are this activation
-
-    def __post_init__(self) -> None:
-        """Put the classes together."""
-        object.__setattr__(self, "types", (self.type,) if self.fused is None else (self.type, self.fused))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Return how a pickle is read: a class with a kernel has torch's name, so that says where it was defined."""
-        where = getattr(self.fused, "definition", None)
-        return _read_form, (self.type, self.read, self.live, self.keeps_input, where)
 
     def live_arguments(self, module: nn.Module) -> dict[str, Any]:
         """Return the arguments of the pure function for this instance."""
         arguments = (self.live or self.read)(module)
         return {key: value for key, value in arguments.items() if key not in NOT_OF_THE_FUNCTION}
-
-
-def _read_form(
-    cls: ModuleClass, read: ReadArguments, live: ReadArguments | None, keeps_input: bool, where: str | None
-) -> ModuleForm:
-    return ModuleForm(cls, read, live, keeps_input, None if where is None else pkgutil.resolve_name(where))
 
 
 @dataclass(frozen=True)

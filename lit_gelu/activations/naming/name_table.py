@@ -3,14 +3,11 @@
 import threading
 from collections.abc import Mapping
 from contextvars import ContextVar
-from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
 from lit_gelu.activations.errors import DuplicateActivationError, UnknownArgumentsError
-from lit_gelu.activations.gpu.modules import plain_class
-from lit_gelu.activations.naming import entry as entry_module
 from lit_gelu.activations.naming.entry import ActivationEntry, Resolved
 from lit_gelu.activations.naming.plugins import PluginLoader
 from lit_gelu.activations.naming.standalone import standalone
@@ -44,7 +41,7 @@ class Seen:
         # By the class of its modules; a subclass may compute something else and is not there. Several presets may share
         # a class, which says nothing of its arguments.
         whole = [entry for entry in rows.values() if id(entry) not in self._alone]
-        self.by_type = {cls: entry for entry in whole for form in entry.modules for cls in form.types}
+        self.by_type = {form.type: entry for entry in whole for form in entry.modules}
         # By the identity of a function, with the arguments that it stands for; the row registered first.
         self.by_function = {
             id(function): (entry, dict(arguments))
@@ -53,8 +50,8 @@ class Seen:
         }
 
     def of_class(self, cls: type) -> ActivationEntry | None:
-        """Return the row of a module class, with its kernel or without."""
-        return self.by_type.get(plain_class(cls))
+        """Return the row of a module class."""
+        return self.by_type.get(cls)
 
     def of_module(self, module: nn.Module) -> ActivationEntry | None:
         """Return the row of a module: that of its class, or a preset without its base that has its arguments."""
@@ -134,7 +131,6 @@ class NameTable:
         self.__init__(plugins=state["plugins"])  # type: ignore[misc]  # a lock cannot be pickled, so start anew
         for rows in state["layers"]:  # a copy has no scope to end
             self._base.update(rows)
-        self._base = _with_bases(self._base)
 
 
 def _open_scopes() -> tuple[ScopeEntries, ...]:
@@ -155,16 +151,6 @@ def _merged(layers: list[Rows]) -> Rows:
     return rows
 
 
-def _with_bases(rows: Rows) -> Rows:
-    """Return rows of which each preset has its base; in a pickle of an earlier version none has."""
-    filled: dict[int, ActivationEntry] = {}
-    for entry in rows.values():
-        if entry.preset is not None and entry.base is None and id(entry) not in filled:
-            base = rows.get(entry.preset.name)
-            filled[id(entry)] = replace(entry, base=filled.get(id(base), base))
-    return {name: filled.get(id(entry), entry) for name, entry in rows.items()}
-
-
 def _has_lost_its_base(entry: ActivationEntry, rows: Rows) -> bool:
     """Say whether an entry is a preset of a row whose name stands for another row, or for none."""
     # By equality: a pickle of one row alone holds a copy of its base.
@@ -178,7 +164,3 @@ def _is_of(entry: ActivationEntry, module: nn.Module) -> bool:
         return form is not None and form.read(module) is not None
     except UnknownArgumentsError:
         return False
-
-
-# Pickles of registries that earlier versions wrote look for it there. That module imports nothing of this one.
-setattr(entry_module, "NameTable", NameTable)  # noqa: B010 - for type checkers the module has no such name

@@ -69,7 +69,7 @@ class StoredActivations:
             >>> from lit_gelu.activations import registry
             >>> registry.stored.create("os.system(command='date')")
             Traceback (most recent call last):
-            lit_gelu.activations.errors.StoredSpecError: 'os.system' stands in a file, and is no registered \
+            lit_gelu.errors.SpecError: 'os.system' stands in a file, and is no registered \
 activation. Names in files are looked up, never imported: register it and let the file name that, or give the \
 class itself in code, or its path on the command line or in YAML.
         """

@@ -95,13 +95,11 @@ def test_info_has_the_gains_and_none_where_there_are_none():
 
 
 def test_refuses_a_kind_that_does_not_exist_and_a_gain_that_does_not():
-    with pytest.raises(
-        ActivationArgumentError, match=r"kind='fan_in' is not accepted\. Accepted: 'forward', 'variance'"
-    ):
+    with pytest.raises(ActivationArgumentError):
         gain("gelu", "fan_in")
-    with pytest.raises(NoGaussianMomentsError, match=r"no forward gain: E f\^2 is 0"):
+    with pytest.raises(NoGaussianMomentsError):
         gain(torch.zeros_like)
-    with pytest.raises(NoGaussianMomentsError, match="no variance gain: the variance of f is 0"):
+    with pytest.raises(NoGaussianMomentsError):
         gain(torch.ones_like, "variance")
 
 
@@ -125,10 +123,10 @@ def test_calculate_gain_knows_the_rest():
 
 
 def test_calculate_gain_refuses_what_it_does_not_know():
-    with pytest.raises(UnknownActivationError, match="'no_such_function'"):
+    with pytest.raises(UnknownActivationError):
         calculate_gain("no_such_function")
-    with pytest.raises(ActivationArgumentError, match=r"takes no param=0\.5"):
+    with pytest.raises(ActivationArgumentError):
         calculate_gain("elu", 0.5)
     for param in (True, "a"):
-        with pytest.raises(ActivationArgumentError, match="the slope of leaky_relu is a number"):
+        with pytest.raises(ActivationArgumentError):
             calculate_gain("leaky_relu", param)

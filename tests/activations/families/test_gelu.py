@@ -76,9 +76,7 @@ def test_by_default_the_exact_form_and_its_first_derivative():
 
 def test_refuses_another_form():
     for function in (gelu, gelu_derivative):
-        with pytest.raises(
-            ActivationArgumentError, match=r"approximate='erf' is not a form.*'none', 'tanh', 'sigmoid'"
-        ):
+        with pytest.raises(ActivationArgumentError):
             function(torch.zeros(2), approximate="erf")
 
 

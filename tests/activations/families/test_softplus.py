@@ -30,7 +30,7 @@ def test_torchs_linear_part_is_too_small_by_what_the_docstring_says(beta):
 
 def test_refuses_a_beta_that_is_not_positive():
     for function in (softplus, softplus_derivative):
-        with pytest.raises(ActivationArgumentError, match=r"beta=-1\.0 is not accepted"):
+        with pytest.raises(ActivationArgumentError):
             function(torch.zeros(1), beta=-1.0)
 
 

@@ -79,5 +79,5 @@ def test_parameters_with_a_dimension_compute_the_same():
 
 @pytest.mark.parametrize("arguments", [{"channels": 2}, {"channels": "infer"}, {"channels": 1, "learnable": False}])
 def test_other_numbers_of_channels_are_refused(arguments):
-    with pytest.raises(ActivationArgumentError, match=r"leave channels out, or give 1"):
+    with pytest.raises(ActivationArgumentError):
         activations.create("xielu", **arguments)

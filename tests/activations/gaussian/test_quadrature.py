@@ -52,10 +52,10 @@ def test_noise_is_put_up_with_and_randomness_is_not():
 
     found = _expectation(lambda x: SingleSiLU()(x) ** 2)
     assert found == pytest.approx(gaussian_moments("silu").value_squared.item(), rel=1e-6)
-    with pytest.raises(NoGaussianMomentsError, match="does not settle"):
+    with pytest.raises(NoGaussianMomentsError):
         _expectation(lambda x: torch.rand_like(x))
 
 
 def test_refuses_what_is_not_finite():
-    with pytest.raises(NoGaussianMomentsError, match="not finite at x"):
+    with pytest.raises(NoGaussianMomentsError):
         _expectation(lambda x: torch.sqrt(x))

@@ -130,7 +130,7 @@ def test_a_registered_class_of_a_user_is_read_by_name_and_by_path(monkeypatch):
 
     monkeypatch.setattr(sys.modules[__name__], "Bend", Bend, raising=False)
     registry = ActivationRegistry()
-    with pytest.raises(StoredSpecError, match="is no registered activation"):
+    with pytest.raises(StoredSpecError):
         registry.stored.resolve(f"{__name__}.Bend")
     registry.register("bend")(Bend)
     assert str(registry.stored.resolve("bend(amount=2.0)")) == "bend(amount=2.0)"

@@ -1,14 +1,13 @@
 """Crops and mirrored copies: against loops over samples and pixels, and against their distributions."""
 
 import math
-from itertools import islice
 
 import pytest
 import torch
 from scipy import stats
 from torch import nn
 
-from lit_gelu.data.cifar.augmentation import AugmentedImages, cropped, mirrored
+from lit_gelu.data.cifar.augmentation import AugmentedImages, cropped
 
 
 def slow_crop(image, row, column, padding):
@@ -32,14 +31,6 @@ def test_crops_at_all_offsets_against_a_loop_over_pixels(padding):
     offsets = torch.cartesian_prod(torch.arange(9), torch.arange(9)).T
     expected = [slow_crop(image, row, column, padding) for image, (row, column) in zip(images, offsets.T, strict=True)]
     assert torch.equal(cropped(images, offsets, padding), torch.stack(expected))
-
-
-def test_mirrors_those_that_are_named():
-    images = torch.randn(3, 2, 4, 5)
-    result = mirrored(images, torch.tensor([True, False, True]))
-    for row, expected in enumerate([True, False, True]):
-        for column in range(5):
-            assert torch.equal(result[row, :, :, column], images[row, :, :, 4 - column if expected else column])
 
 
 def places(samples):
@@ -86,12 +77,6 @@ def test_random_mirroring_mirrors_half():
     assert abs(straight - 8000 * 7 / 18) < 4 * math.sqrt(8000 * 7 / 18 * 11 / 18)
 
 
-def test_without_mirroring_no_sample_is_mirrored():
-    data = AugmentedImages(places(500), torch.zeros(500, dtype=torch.int64), AsFloat(), mirrored_copies=False)
-    assert len(data) == 500
-    assert cuts(data.__getitems__(list(range(500)))[0])[1].max() <= 16
-
-
 class Centre(nn.Module):
     def __init__(self):
         super().__init__()
@@ -116,46 +101,3 @@ def test_a_batch_against_a_loop_over_samples():
         assert torch.equal(images[row], slow_crop(image, *offsets[:, row].tolist(), "zeros"))
     assert labels.tolist() == [1, 0, 5, 5, 1]
     assert images.dtype == torch.float32
-
-
-def test_one_sample_and_the_images_as_they_are():
-    pixels = torch.randint(0, 256, (6, 3, 32, 32), dtype=torch.uint8)
-    data = AugmentedImages(pixels, torch.arange(6), Centre())
-    torch.manual_seed(1)
-    image, label = data[8]
-    torch.manual_seed(1)
-    images, labels = data.__getitems__([8])
-    assert torch.equal(image, images[0])
-    assert label == labels[0] == 2
-    assert torch.equal(data.inputs, pixels / 255 - Centre().mean)
-
-
-def test_batches_are_made_where_the_images_were_moved_to():
-    """The meta device stands in for a GPU; the preprocessing that was given stays where it was."""
-    preprocessing = Centre()
-    data = AugmentedImages(torch.zeros(6, 3, 32, 32, dtype=torch.uint8), torch.arange(6), preprocessing)
-    assert data.nbytes == 6 * (3072 + 8)
-    data.move_to(torch.device("meta"))
-    images, labels = data.__getitems__([0, 7])
-    assert (images.device.type, labels.device.type) == ("meta", "meta")
-    assert preprocessing.mean.device.type == "cpu"
-
-
-@pytest.mark.parametrize("mirrored_copies", [True, False])
-def test_a_set_has_as_many_samples_as_it_says_and_negative_indices_count_from_its_end(mirrored_copies):
-    """As a list of the same length has: the label is the image's number, a mark shows whether it is mirrored."""
-    pixels = torch.zeros(3, 1, 32, 32, dtype=torch.uint8)
-    pixels[:, :, :, :8] = 255
-    samples = AugmentedImages(pixels, torch.arange(3), nn.Identity(), mirrored_copies=mirrored_copies)
-
-    def described(sample):
-        image, label = sample
-        return int(label), bool(image[..., 16:].float().sum() > image[..., :16].float().sum())
-
-    expected = [(label, is_mirrored) for is_mirrored in (False, True)[: 1 + mirrored_copies] for label in range(3)]
-    assert [described(sample) for sample in islice(samples, 100)] == expected
-    size = len(expected)
-    assert [described(samples[index]) for index in range(-size, size)] == [expected[i] for i in range(-size, size)]
-    for index in (size, -size - 1, 10**6):
-        with pytest.raises(IndexError, match=rf"Index {index} given, of {size} samples"):
-            samples[index]

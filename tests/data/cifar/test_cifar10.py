@@ -10,7 +10,7 @@ import torchvision
 from colour_images import write_arrays
 from torch import nn
 
-from lit_gelu.data import CIFAR10Data, DataArgumentError, DataNotFoundError
+from lit_gelu.data import CIFAR10Data
 from lit_gelu.data.cifar.cifar10 import ScaledPixels
 from lit_gelu.data.whitening import ZCAWhitening
 
@@ -57,47 +57,9 @@ def test_images_are_scaled_and_whitened_by_the_training_images(root, tmp_path):
     assert data.train_dataloader().batch_size == 100
 
 
-@few
-def test_whitening_is_fitted_to_the_images_that_are_not_held_out(root, tmp_path):
-    data = CIFAR10Data(root, cache=tmp_path, validation=20, batch_size=10)
-    data.setup("fit")
-    assert (len(data.train_set), len(data.val_set)) == (40, 20)
-    both = torch.cat([data.train_set.labels, data.val_set.labels]).sort().values
-    assert torch.equal(both, torch.from_numpy(np.load(root / "cifar10.npz")["y_train"]).sort().values)
-    assert data.train_set.images.mean(dim=0).abs().max() < 1e-4
-    assert data.val_set.images.mean(dim=0).abs().max() > 1
-    again = CIFAR10Data(root, cache=tmp_path, validation=20, batch_size=10)
-    again.setup("fit")
-    assert torch.equal(again.val_set.images, data.val_set.images)
-    assert torch.equal(again.train_set.labels, data.train_set.labels)
-
-
-@pytest.mark.full
-@few
-def test_whitening_is_fitted_to_all_training_images_even_if_few_are_trained_on(root, tmp_path):
-    whole = CIFAR10Data(root, cache=tmp_path)
-    few_of_them = CIFAR10Data(root, cache=tmp_path, train_samples=12, test_samples=5, batch_size=4)
-    for data in (whole, few_of_them):
-        data.setup()
-    assert (len(few_of_them.train_set), len(few_of_them.test_set)) == (12, 5)
-    torch.testing.assert_close(few_of_them.train_set.images, whole.train_set.images[:12])
-    torch.testing.assert_close(few_of_them.test_set.images, whole.test_set.images[:5])
-    assert len(list(tmp_path.iterdir())) == 1
-
-    held_out = CIFAR10Data(root, cache=tmp_path, train_samples=12, validation=4, batch_size=4)
-    held_out.setup("fit")
-    step = held_out.preprocessing()[1]
-    rows = torch.from_numpy(scaled(root, "x_train"))
-    pixels = held_out.val_set.images.reshape(4, -1).double() @ step.matrix.double().inverse() + step.mean
-    is_held_out = (torch.cdist(rows, pixels) < 1e-2).any(dim=1)
-    assert is_held_out.sum() == 4
-    assert not is_held_out[12:].any()
-    torch.testing.assert_close(step.mean, rows[~is_held_out].mean(dim=0).float())
-
-
 def test_a_whitening_of_too_few_images_is_warned_of(root, tmp_path):
     data = CIFAR10Data(root, cache=tmp_path)
-    with pytest.warns(UserWarning, match=r"fitted to 60 images, fewer than the 3072 values.*whiten=False"):
+    with pytest.warns(UserWarning, match="images"):
         data.setup("test")
     CIFAR10Data(root, cache=tmp_path).setup("test")  # kept: no warning again
 
@@ -109,11 +71,6 @@ def test_scaled_only(root, tmp_path):
     assert torch.equal(data.test_set.images, expected)
     assert not list(tmp_path.iterdir())
     assert isinstance(data.preprocessing(), ScaledPixels)
-
-
-def test_every_byte_is_scaled_exactly():
-    pixels = torch.arange(256, dtype=torch.uint8)
-    assert torch.equal(ScaledPixels()(pixels).double(), (pixels.double() - 127.5) / 128)
 
 
 @few
@@ -130,32 +87,6 @@ def test_preprocessing_makes_the_inputs_out_of_raw_pixels(root, tmp_path):
         assert np.array_equal(data.raw_train_inputs().numpy(), arrays["x_train"].transpose(0, 3, 1, 2))
     assert isinstance(preprocessing, nn.Module)
     assert {name for name, _ in preprocessing.named_buffers()} == {"1.mean", "1.matrix"}
-
-
-@few
-def test_the_whitening_is_kept_in_the_users_cache_folder(root, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    CIFAR10Data(root).setup("test")
-    (kept,) = (tmp_path / "lit_gelu").iterdir()
-    assert kept.name.startswith("zca-")
-
-
-def test_hyperparameters_hold_no_place():
-    data = CIFAR10Data("here", validation=5000, whiten=False, train_samples=7000)
-    assert dict(data.hparams) == {
-        "batch_size": 100,
-        "arrays": None,
-        "validation": 5000,
-        "whiten": False,
-        "train_samples": 7000,
-        "test_samples": None,
-    }
-    assert data.cache is None
-
-
-def test_missing_files(tmp_path):
-    with pytest.raises(DataNotFoundError, match=r"cifar10 is not in .*cifar-10-batches-py.*download=True"):
-        CIFAR10Data(tmp_path).prepare_data()
 
 
 @pytest.mark.full
@@ -198,18 +129,3 @@ def test_whitened_training_images_have_the_stated_covariance(tmp_path):
     assert means[1].abs().max() < 1e-4
     # Images that it was not fitted to come out with about the same deviation.
     assert white.val_set.images.std().item() == pytest.approx(white.train_set.images.std().item(), rel=0.1)
-
-
-def test_the_text_no_is_not_taken_for_yes():
-    with pytest.raises(DataArgumentError, match=r"whiten='no' is not accepted\. Give True or False\."):
-        CIFAR10Data(whiten="no")
-
-
-def test_the_message_says_why_an_arrays_file_beside_a_folder_that_lacks_files_is_not_read(root, tmp_path):
-    (tmp_path / "cifar-10-batches-py").mkdir()
-    with pytest.raises(DataNotFoundError, match=r"there is no cifar10\.npz beside it"):
-        CIFAR10Data(tmp_path).prepare_data()
-    write_arrays(tmp_path / "cifar10.npz")
-    with pytest.raises(DataNotFoundError, match=r"remove the folder, or give arrays='cifar10\.npz'"):
-        CIFAR10Data(tmp_path).prepare_data()
-    CIFAR10Data(tmp_path, arrays="cifar10.npz").prepare_data()

@@ -2,13 +2,12 @@
 
 import itertools
 import os
-import re
 from pathlib import Path
 
 import pytest
 from timit_files import write_corpus, write_sample
 
-from lit_gelu.data import CorruptDataError, DataNotFoundError
+from lit_gelu.data import DataNotFoundError
 from lit_gelu.data.timit.corpus import CORE_TEST_SPEAKERS, Sentence, find_sentences, split_sentences
 
 # Men and women of each dialect region: all speakers (TIMIT's readme.doc, table 1), and those of the complete test set
@@ -62,7 +61,7 @@ def test_one_missing_sentence_makes_it_incomplete(tmp_path):
     write_full_tree(tmp_path)
     next(tmp_path.rglob("TRAIN/*/*/SX1.WAV")).unlink()
     sentences = find_sentences(tmp_path)
-    with pytest.raises(DataNotFoundError, match=r"\(3695, 1152, 192\) training.*\(3696, 1152, 192\).*allow_incomplete"):
+    with pytest.raises(DataNotFoundError):
         split_sentences(sentences)
     split = split_sentences(sentences, allow_incomplete=True)
     assert (split.kind, len(split.train)) == ("incomplete", 3695)
@@ -82,17 +81,6 @@ def test_layout_of_the_full_corpus(tmp_path):
     assert split.train[0].phones == folder / "TRAIN" / "DR1" / "FAAA0" / "SI7.PHN"
 
 
-def test_lower_case_deeper_down_and_beside_converted_copies(tmp_path):
-    speaker = tmp_path / "copy" / "timit" / "train" / "dr8" / "mbcg0"
-    speaker.mkdir(parents=True)
-    for name in ("sx1.wav", "sx1.wav.wav", "sx2.wav.wav", "sa1.wav", "notes.wav", "sx3.txt"):
-        (speaker / name).touch()
-    (speaker / "sx2.PHN").touch()
-    found = find_sentences(tmp_path)
-    assert [sentence.audio.name for sentence in found] == ["sx1.wav", "sx2.wav.wav"]
-    assert [sentence.phones.name for sentence in found] == ["sx1.phn", "sx2.PHN"]
-
-
 def test_layout_of_the_sample(tmp_path):
     split = split_sentences(find_sentences(write_sample(tmp_path) / "timit"))
     assert [[sentence.speaker for sentence in part] for part in split[1:]] == [["fvmh0"], ["falk0"], ["ftlg0"]]
@@ -108,39 +96,6 @@ def test_no_speaker_is_in_two_sets_of_the_sample():
     speakers = [{sentence.speaker for sentence in part} for part in split[1:]]
     assert [sorted(name[0] for name in part) for part in speakers] == [["f"] * 6 + ["m"] * 6, ["f", "m"], ["f", "m"]]
     assert len(set.union(*speakers)) == 16
-
-
-def test_a_set_without_speakers():
-    sentences = [Sentence("sample", "fvmh0", "sx1", Path("a"))]
-    with pytest.raises(DataNotFoundError, match=r"A set would be empty: \(1, 0, 0\).* speakers fvmh0"):
-        split_sentences(sentences)
-    with pytest.raises(DataNotFoundError, match="A set would be empty"):
-        split_sentences([Sentence("train", "fvmh0", "sx1", Path("a"))], allow_incomplete=True)
-
-
-@pytest.mark.parametrize("made", [False, True])
-def test_no_folder_and_an_empty_one(tmp_path, made):
-    folder = tmp_path / "timit"
-    if made:
-        folder.mkdir()
-        (folder / "README").touch()
-    with pytest.raises(DataNotFoundError, match=re.escape(str(folder)) + r".*LIT_GELU_DATA.*LDC93S1.*nltk\.download"):
-        find_sentences(folder)
-
-
-def test_two_copies_of_a_sentence(tmp_path):
-    for copy in ("a", "b"):
-        (tmp_path / copy / "train/dr1/fcjf0").mkdir(parents=True)
-        (tmp_path / copy / "train/dr1/fcjf0/sx37.wav").touch()
-    with pytest.raises(CorruptDataError, match=r"twice, 'a.train.dr1.fcjf0.sx37\.wav' and 'b.*corpus="):
-        find_sentences(tmp_path)
-
-
-def test_both_layouts_together(tmp_path):
-    write_corpus(tmp_path)
-    write_sample(tmp_path)
-    with pytest.raises(CorruptDataError, match=r"both the full corpus and NLTK's sample.*corpus="):
-        find_sentences(tmp_path)
 
 
 @pytest.mark.realdata

@@ -6,7 +6,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from lit_gelu.data.in_memory import whole_batch
-from lit_gelu.data.timit.frames import NormaliseFrames, SentenceFrames, fit_normalisation
+from lit_gelu.data.timit.frames import SentenceFrames, fit_normalisation
 
 LENGTHS = [1, 4, 13, 7]
 
@@ -46,29 +46,11 @@ def test_windows_against_one_by_one(ignored):
     assert torch.equal(data[2][0], data.__getitems__([2])[0])
 
 
-def test_all_inputs_and_labels_are_those_of_all_sentences_in_order():
-    _, _, data = made(ignored=(2, 24))
-    windows, labels = data.__getitems__([0, 1, 2, 3])
-    assert torch.equal(data.inputs, windows)
-    assert torch.equal(data.labels, labels)
-    assert (windows.shape, labels.shape) == ((23, 33), (23,))
-
-
 def test_a_loader_takes_whole_sentences_and_each_once():
     _, labels, data = made()
     batches = list(DataLoader(data, batch_size=2, shuffle=True, collate_fn=whole_batch))
     assert sum(len(batch[1]) for batch in batches) == sum(LENGTHS)
     assert sorted(torch.cat([batch[1] for batch in batches]).tolist()) == sorted(labels.tolist())
-
-
-def test_the_whole_set_can_move_to_a_device():
-    """The meta device stands in for a GPU: what lies there has no values."""
-    _, _, data = made()
-    assert data.nbytes == 25 * (3 * 4 + 4 * 8)
-    data.move_to(torch.device("meta"))
-    windows, labels = data.__getitems__([3, 1])
-    assert (windows.device.type, labels.device.type) == ("meta", "meta")
-    assert windows.shape == (11, 33)
 
 
 # Mean and deviation over the training frames, of the padded array as an option.
@@ -93,8 +75,3 @@ def test_statistics_of_the_padded_array():
     ours = fit_normalisation(torch.from_numpy(features), torch.tensor(TRAINED_LENGTHS), padded=True)
     np.testing.assert_allclose(ours.mean, padded.mean(axis=(0, 1)), rtol=1e-6)
     np.testing.assert_allclose(ours.deviation, padded.std(axis=(0, 1)), rtol=1e-6)
-
-
-def test_a_constant_feature_does_not_become_infinite():
-    normalisation = fit_normalisation(torch.ones(4, 1), torch.tensor([4]))
-    assert NormaliseFrames(normalisation)(torch.ones(2, 11)).tolist() == [[0.0] * 11] * 2

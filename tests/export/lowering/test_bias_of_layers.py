@@ -12,11 +12,10 @@ from torch import nn
 from traced_graph import TracedGraph
 
 from lit_gelu import activations
-from lit_gelu.export import ExportOptionError, check_parity, export_onnx
+from lit_gelu.export import check_parity, export_onnx
 from lit_gelu.export.lowering import policy
 from lit_gelu.export.lowering.kernels import Target
 from lit_gelu.export.lowering.lowering_table import TABLE
-from lit_gelu.export.options import ExportOptions
 
 
 class Several(nn.Module):
@@ -57,7 +56,6 @@ class Several(nn.Module):
 
 
 TAKES = {"matrix.1": 1, "sequence.1": 1, "folded.1": 1, "shared": 2}
-IN_NHWC = {"image.2": 1, "image.4": 1}
 BIASED = ("com.microsoft::BiasGelu",)
 
 
@@ -85,7 +83,6 @@ def test_the_gelu_adds_the_bias_of_the_layer_in_front(several, dtype, policy):
     """Every call of its site must have such a layer; nothing else may read layer or weight."""
     _, lowered = several.lowered("ort-cuda", dtype, policy)
     assert taking(lowered) == TAKES
-    assert taking(several.lowered("ort-cuda", dtype, policy, layout="nhwc")[1]) == TAKES | IN_NHWC
     assert {site.recipe for site in lowered.sites if site.site in TAKES} == {"microsoft.BiasGelu(x, bias)"}
 
 
@@ -107,13 +104,12 @@ def test_elsewhere_it_does_not(several, target, others):
     assert "com.microsoft" not in graph.graph.opset_imports
 
 
-@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 @pytest.mark.parametrize(("dtype", "places"), [("fp32", 2), ("fp16", 4)])
-def test_values_are_those_of_the_plain_form(several, dtype, places, layout):
+def test_values_are_those_of_the_plain_form(several, dtype, places):
     """Units in the last place of the largest output, by float32's arithmetic of sums in another order."""
     kind = {"fp32": np.float32, "fp16": np.float16}[dtype]
     plain = outputs(several.lowered("portable", dtype, "fast")[0], kind)
-    biased = outputs(several.lowered("ort-cuda", dtype, "fast", layout=layout)[0], kind)
+    biased = outputs(several.lowered("ort-cuda", dtype, "fast")[0], kind)
     assert plain.keys() == biased.keys()
     for name, values in plain.items():
         step = np.spacing(np.abs(values).max().astype(kind))
@@ -160,18 +156,12 @@ def test_nor_can_onnxruntime_make_one(several, target):
     np.testing.assert_allclose(plain["sequence"], fast["sequence"], rtol=0, atol=4e-3)
 
 
-@pytest.mark.parametrize("given", [{}, {"target": "tensorrt"}, {"target": "ort-cuda", "dtype": "bf16"}])
-def test_a_layout_that_no_session_can_have_is_refused(given):
-    with pytest.raises(ExportOptionError, match="only onnxruntime's CUDA provider knows it"):
-        ExportOptions.checked(layout="nhwc", **given)
-
-
 def test_the_proof_knows_the_activation_by_its_record(tmp_path):
     """Also alone, where the layer is not there: its bias is then 0."""
     first = [nn.Conv2d(3, 4, 3), nn.GELU(), nn.Flatten()]
     net, sample = nn.Sequential(*first, nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 3)), torch.zeros(2, 3, 4, 4)
-    report = export_onnx(net, tmp_path / "net.onnx", sample, target="ort-cuda", layout="nhwc")
-    assert report.activation_census == {"com.microsoft::BiasGelu": 2}
+    report = export_onnx(net, tmp_path / "net.onnx", sample, target="ort-cuda")
+    assert report.activation_census == {"com.microsoft::BiasGelu": 1, "Gelu": 1}
     found = check_parity(net, tmp_path / "net.onnx", input_sample=sample, providers=["CPUExecutionProvider"])
     assert found.passed
     assert [row.inputs for row in found.rows if "BiasGelu" in row.detail] == ["gelu"]

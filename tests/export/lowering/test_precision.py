@@ -14,7 +14,8 @@ from onnx import TensorProto
 from torch import nn
 from traced_graph import TracedGraph
 
-from lit_gelu.export import ExportOptionError, OnnxPredictor, check_parity, export_onnx
+from lit_gelu.errors import ArgumentError
+from lit_gelu.export import OnnxPredictor, check_parity, export_onnx
 from lit_gelu.export.lowering.precision import convert
 from lit_gelu.export.options import ExportOptions
 
@@ -122,11 +123,11 @@ def test_what_is_named_stays_in_float32(net, entry):
 
 
 def test_what_fits_nothing_is_refused(net):
-    with pytest.raises(ExportOptionError, match=r"'decoder\.\*' fits no operator, node or module"):
+    with pytest.raises(ArgumentError):
         net.lowered("portable", "fp16", "fast", keep_fp32=["decoder.*"])
-    with pytest.raises(ExportOptionError, match="is one text"):
+    with pytest.raises(ArgumentError):
         ExportOptions.checked(dtype="fp16", keep_fp32="head")
-    with pytest.raises(ExportOptionError, match="everything is float32"):
+    with pytest.raises(ArgumentError):
         ExportOptions.checked(io_dtype="fp32")
 
 

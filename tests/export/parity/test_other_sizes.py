@@ -7,9 +7,8 @@ from torch.export import Dim
 
 from lit_gelu.errors import LitGeluError
 from lit_gelu.export import ExportError, OnnxPredictor, export_onnx
-from lit_gelu.export.inputs import FlatModule, take_apart
+from lit_gelu.export.inputs import FlatModule, open_sizes, take_apart
 from lit_gelu.export.parity.other_sizes import require_another_size, runs_at_other_sizes
-from lit_gelu.export.sizes import open_sizes
 
 
 class Pooled(nn.Module):

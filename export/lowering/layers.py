@@ -1,0 +1,261 @@
+"""What an activation hands to the linear layers and convolutions around it: scale factors, and the bias in front.
+
+**Scales.** ``sigma Gelu(x / sigma)`` between two layers is a plain Gelu: the first layer's weights and bias are divided
+by sigma, the second's weights multiplied by it, for one sigma a channel too. Likewise ``Swish(x) = SiLU(beta x) /
+beta``. A factor that is a power of two changes no digit of a weight. Any other rounds each weight once more, an error
+as large as that of the product it takes the place of; only the policy ``fast`` does that.
+
+**Biases.** onnxruntime's CUDA provider's Gelu loads and stores one value at a time, its BiasGelu four: 86 and 37
+instructions an element in float16 (read in onnxruntime 1.31.1's code for compute capability 9.0). Its Gemm writes the
+bias over the whole output first, and adds the product to it. So a Gemm becomes a MatMul with a transposed weight. In
+float16 BiasGelu rounds erf to float16 before it adds 1, Gelu does not. So under ``strict`` no float16 file has one, nor
+may onnxruntime make one of an Add and a Gelu.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from lit_gelu.export.lowering.kernels import DTYPES, Target
+from lit_gelu.export.lowering.lowering_table import MARKER_DOMAIN, BoundActivation, bound
+from lit_gelu.export.lowering.policy import Choice, with_bias
+from lit_gelu.export.lowering.spellings import in_place_of
+
+_MATRIX = 2
+
+
+@dataclass(frozen=True)
+class ChannelParameters:
+    """The parameters of a layer that carry one entry, or one slice, a channel, each with the axis of its channels."""
+
+    parameters: tuple[tuple[ir.Value, int], ...]
+    node: ir.Node  # makes its output
+
+    @property
+    def names(self) -> str:
+        """The parameters' names."""
+        return " and ".join(str(value.name) for value, _ in self.parameters)
+
+    @property
+    def dim(self) -> int:
+        """Which dimension of its inputs and outputs the channels are."""
+        return 1 if self.node.op_type == "Conv" else -1
+
+    @property
+    def channels(self) -> int:
+        """How many channels it has."""
+        value, axis = self.parameters[0]
+        return int(array_of(value).shape[axis])
+
+    def multiply(self, scale: np.ndarray) -> None:
+        """Multiply the parameters by one number a channel, or by one number."""
+        for value, axis in self.parameters:
+            array = array_of(value)
+            shape = [1] * array.ndim
+            if scale.size > 1:
+                shape[axis] = -1
+            product = (array.astype(np.float64) * scale.reshape(shape if scale.size > 1 else ())).astype(array.dtype)
+            value.const_value = ir.tensor(product, name=value.name)
+
+
+def fold(model: ir.Model, marked: dict[str, BoundActivation], *, exact: bool) -> dict[str, str]:
+    """Fold the scales that can be folded, in ``model`` and ``marked``; say by site which factors went where."""
+    # Only where the marker's input has no other reader, both neighbours are a Gemm, a MatMul (with the Add of its bias)
+    # or a Conv, and their weights are initializers that nothing else reads. If exact, only powers of two.
+    folded: dict[str, str] = {}
+    for site, markers in _markers(model).items():
+        plain, scale, dim = _plain(marked[site])
+        if plain is None or scale is None or len(markers) != 1 or markers[0].graph is not model.graph:
+            continue
+        if exact and not np.all(np.frexp(scale)[0] == 0.5):
+            continue
+        before, after = layer_before(markers[0]), _layer_after(markers[0])
+        if before is None or after is None or not _fits(before, after, scale, dim, markers[0]):
+            continue
+        before.multiply(1.0 / scale)
+        after.multiply(scale)
+        marked[site] = plain
+        text = f"{float(scale):.6g}" if scale.size == 1 else f"{scale.size} scales"
+        folded[site] = f"1/{text} in {before.names}, {text} in {after.names}"
+    return folded
+
+
+def hand_over_biases(
+    model: ir.Model, activations: Mapping[str, BoundActivation], taken: Mapping[str, Choice], target: Target
+) -> dict[str, Choice]:
+    """Give markers the bias of the layer in front as a second input, in place; return these sites' choices."""
+    changed = {}
+    for site, markers in _markers(model).items():
+        choice = with_bias(activations[site].recipes, taken[site], target)
+        layers = [layer for marker in markers if (layer := _linear_with_bias(marker)) is not None]
+        if choice is not None and len(layers) == len(markers):  # a site has one recipe for all its calls
+            changed[site] = choice
+            for marker, layer in zip(markers, layers, strict=True):
+                _give_bias(marker, layer)
+    return changed
+
+
+def keep_biases_apart(model: ir.Model, taken: Mapping[str, Choice], target: Target) -> None:
+    """Write biases in front of a Gelu so that onnxruntime fuses no two, in a float16 file that is to be as accurate."""
+    # It does where the Add has an operand of one dimension. One of two, with a single row, gives the same sum.
+    if target.runtime not in {"ort-cuda", "portable"}:
+        return
+    for node in list(ir.traversal.RecursiveGraphIterator(model.graph)):
+        site = node.attributes["site"].as_string() if node.domain == MARKER_DOMAIN else ""
+        x = node.inputs[0] if site and "Gelu(" in taken[site].recipe and not taken[site].in_fp32 else None
+        layer = None if x is None else x.producer()
+        if layer is None or layer.op_type != "Add" or any(v is None or v.shape is None for v in layer.inputs):
+            continue
+        for i, bias in enumerate(layer.inputs):
+            other = layer.inputs[1 - i]
+            if bias is None or other is None or bias.const_value is None or bias.producer() is not None:
+                continue
+            if len(bias.shape or ()) == 1 < len(other.shape or ()):
+                layer.replace_input_with(i, _as_row(bias, model.graph))
+
+
+def _as_row(bias: ir.Value, graph: ir.Graph) -> ir.Value:
+    """Return an initializer as one of a single row; all its readers in front of a Gelu share that."""
+    name = f"lit_gelu.row.{bias.name}"
+    if name not in graph.initializers:
+        row = ir.Value(name=name, const_value=ir.tensor(array_of(bias)[None], name=name))
+        row.dtype, row.shape = DTYPES["fp16"], ir.Shape([1, *(bias.shape or ())])
+        graph.initializers[name] = row
+    return graph.initializers[name]
+
+
+def _linear_with_bias(marker: ir.Node) -> ChannelParameters | None:
+    """Return the linear layer that alone makes a marker's input, with a bias for each channel."""
+    layer = layer_before(marker)
+    if layer is None or layer.node.graph is not marker.graph or len(layer.parameters) == 1:
+        return None
+    factors = [layer.node.attributes[key].as_float() for key in ("alpha", "beta") if key in layer.node.attributes]
+    _, bias = (array_of(value) for value, _ in layer.parameters)
+    fits = layer.node.op_type in {"Add", "Gemm"} and bias.shape == (layer.channels,)
+    return layer if fits and all(factor == 1.0 for factor in factors) else None
+
+
+def _give_bias(marker: ir.Node, layer: ChannelParameters) -> None:
+    """Put the bias behind the product."""
+    node, ((weight, axis), (bias, _)) = layer.node, layer.parameters
+    if node.op_type == "Add":
+        product = next(value for value in node.inputs if value is not bias)
+    else:
+        if axis == 0:
+            array = np.ascontiguousarray(array_of(weight).T)
+            weight.const_value, weight.shape = ir.tensor(array, name=weight.name), ir.Shape(array.shape)
+        product = in_place_of(node, ir.node("MatMul", [node.inputs[0], weight], name=node.name))
+    in_place_of(marker, ir.node(marker.op_type, [product, bias], marker.attributes, domain=marker.domain))
+
+
+def _markers(model: ir.Model) -> dict[str, list[ir.Node]]:
+    """Return the markers of each site, those in branches too."""
+    markers: dict[str, list[ir.Node]] = defaultdict(list)
+    for node in ir.traversal.RecursiveGraphIterator(model.graph):
+        if node.domain == MARKER_DOMAIN:
+            markers[node.attributes["site"].as_string()].append(node)
+    return markers
+
+
+def _plain(activation: BoundActivation) -> tuple[BoundActivation | None, np.ndarray | None, int]:
+    """Return f and s of ``s f(x / s)``: s is one positive number, or one a channel, of which dimension is said too."""
+    if (scaled := activation.recipes.scaled) is None:
+        return None, None, 0
+    exact = {  # learned ones are float32 arrays
+        name: value.astype(np.float64) if isinstance(value, np.ndarray) else value
+        for name, value in activation.arguments.items()
+    }
+    scale = scaled.scale(exact)
+    if scale is None:
+        return None, None, 0
+    scale = np.asarray(scale, dtype=np.float64)
+    if scale.ndim > 1 and max(scale.shape) != scale.size:
+        return None, None, 0
+    dim = int(activation.arguments.get("channel_dim", 1))
+    if scale.ndim > 1:
+        dim = int(np.argmax(scale.shape)) - scale.ndim
+    plain = bound(scaled.name, scaled.arguments)  # type: ignore[arg-type]  # a row's own are plain
+    return plain, scale.reshape(-1) if scale.size > 1 else scale.reshape(()), dim
+
+
+def _fits(before: ChannelParameters, after: ChannelParameters, scale: np.ndarray, dim: int, marker: ir.Node) -> bool:
+    """Return whether a scale has one entry a channel of both layers, whose channels are the same dimension."""
+    if scale.size == 1:
+        return True
+    x = marker.inputs[0]
+    if x is None or x.shape is None or not before.channels == after.channels == scale.size:
+        return False
+    rank = len(x.shape)
+    return before.dim % rank == after.dim % rank == dim % rank
+
+
+def layer_before(marker: ir.Node) -> ChannelParameters | None:
+    """Return the layer that makes a marker's input and nothing else."""
+    x = marker.inputs[0]
+    node = None if x is None else x.producer()
+    if x is None or node is None or len(list(x.uses())) != 1 or x.is_graph_output():
+        return None
+    if node.op_type == "Add":
+        bias = next((value for value in node.inputs if value is not None and _is_own(value)), None)
+        product = next((value for value in node.inputs if value is not None and value is not bias), None)
+        matrix = None if product is None else product.producer()
+        if bias is None or product is None or matrix is None or matrix.op_type != "MatMul":
+            return None
+        if len(list(product.uses())) != 1 or product.is_graph_output() or array_of(bias).ndim != 1:
+            return None
+        weight = matrix.inputs[1]
+        if weight is None or not _is_own(weight) or array_of(weight).ndim != _MATRIX:
+            return None
+        return ChannelParameters(((weight, 1), (bias, 0)), node)
+    return _parameters(node, outputs=True)
+
+
+def _layer_after(marker: ir.Node) -> ChannelParameters | None:
+    """Return the layer that is the only reader of a marker's output."""
+    y = marker.outputs[0]
+    uses = list(y.uses())
+    if len(uses) != 1 or y.is_graph_output() or uses[0].idx != 0:
+        return None
+    return _parameters(uses[0].node, outputs=False)
+
+
+def _parameters(node: ir.Node, *, outputs: bool) -> ChannelParameters | None:
+    """Return a Gemm's, MatMul's or Conv's parameters along its outputs, or its weight along its inputs."""
+    if node.op_type not in {"Gemm", "MatMul", "Conv"} or node.domain not in {"", "ai.onnx"}:
+        return None
+    weight = node.inputs[1]
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    if weight is None or not _is_own(weight) or (bias is not None and not _is_own(bias)):
+        return None
+    if node.op_type == "Conv":
+        group = node.attributes["group"].as_int() if "group" in node.attributes else 1
+        if group != 1 and not outputs:
+            return None
+        axis = 0 if outputs else 1
+    elif array_of(weight).ndim != _MATRIX:
+        return None
+    else:
+        transposed = "transB" in node.attributes and node.attributes["transB"].as_int() == 1
+        axis = int(outputs) ^ int(transposed)
+        if "transA" in node.attributes and node.attributes["transA"].as_int() == 1:
+            return None
+    parameters = [(weight, axis)]
+    if outputs and bias is not None:
+        parameters.append((bias, array_of(bias).ndim - 1))
+    return ChannelParameters(tuple(parameters), node)
+
+
+def _is_own(value: ir.Value) -> bool:
+    """Return whether a value is an initializer with one reader."""
+    return value.const_value is not None and value.producer() is None and len(list(value.uses())) == 1
+
+
+def array_of(value: ir.Value) -> np.ndarray:
+    """Return an initializer's values."""
+    if value.const_value is None:
+        raise ValueError(f"{value.name} is no initializer")
+    array: np.ndarray = value.const_value.numpy()
+    return array

@@ -1,0 +1,277 @@
+"""A session on torch tensors where they lie: bound without copies, in order with torch's streams, as CUDA graphs."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import torch
+import torch.utils.dlpack
+from torch import Tensor
+
+from lit_gelu.errors import ModelInputError, ProviderError
+from lit_gelu.export.runtime.ports import Array, Port, named_sizes, session_ports
+
+ROWS_DEPEND = "lit_gelu.rows_depend"  # an entry of a file's metadata
+
+
+def run_options(device: torch.device, graph_id: int = -1) -> onnxruntime.RunOptions | None:
+    """Return the options of a run, -1 for no CUDA graph; on CUDA it is queued, and returns before it is done."""
+    # onnxruntime looks the CUDA graph's number up in every bound run with options, and throws and catches an exception
+    # where it is missing (30 microseconds, more than a small net takes), so it is always there.
+    if device.type != "cuda":
+        return None
+    options = onnxruntime.RunOptions()
+    options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+    options.add_run_config_entry("gpu_graph_id", str(graph_id))
+    return options
+
+
+class TensorRunner:
+    """Runs a session on torch tensors that lie on its device, without copies.
+
+    Inputs are read where they are. Outputs are written into memory of torch's own allocator where the file tells their
+    shape by the inputs' (as every file of `export_onnx` does); others are allocated by onnxruntime, and on CUDA
+    copied, since its memory does not outlive the session. Each call has its own binding, so that threads do not meet.
+    """
+
+    def __init__(self, session: onnxruntime.InferenceSession, device: torch.device) -> None:
+        self.session, self.device = session, device
+        self.inputs, self.outputs = session_ports(session)
+        self._options = run_options(device)
+        self._nothing = torch.zeros(1, device=device)  # an address for tensors without elements: theirs is 0
+
+    def __call__(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
+        """Run the session on contiguous tensors of the file's dtypes, by name, on its device."""
+        sizes = named_sizes(self.inputs, {name: tensor.shape for name, tensor in tensors.items()})
+        shapes = {name: port.sized(sizes) for name, port in self.outputs.items()}
+        ours = {
+            name: torch.empty(shape, dtype=self.outputs[name].dtype, device=self.device)
+            for name, shape in shapes.items()
+            if shape is not None and 0 not in shape
+        }
+        binding = self.binding(tensors, ours)
+        for name in shapes.keys() - ours.keys():
+            binding.bind_output(name, self.device.type, self.device.index or 0)
+        self.session.run_with_iobinding(binding, self._options)
+        if len(ours) == len(shapes):
+            return list(ours.values())
+        values = dict(zip(self.outputs, binding.get_outputs(), strict=True))
+        return [ours[name] if name in ours else self._taken(port, values[name]) for name, port in self.outputs.items()]
+
+    def binding(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> onnxruntime.IOBinding:
+        """Bind the memory of contiguous tensors, which the caller keeps alive until the run is over."""
+        binding, place = self.session.io_binding(), (self.device.type, self.device.index or 0)
+        for ports, tensors, bind in (
+            (self.inputs, inputs, binding.bind_input),
+            (self.outputs, outputs, binding.bind_output),
+        ):
+            for name, tensor in tensors.items():
+                address = tensor.data_ptr() or self._nothing.data_ptr()
+                bind(name, *place, ports[name].onnx_number, tuple(tensor.shape), address)
+        return binding
+
+    def _taken(self, port: Port, value: onnxruntime.OrtValue) -> Tensor:
+        """Return an output that onnxruntime allocated as a tensor."""
+        tensor: Tensor = torch.utils.dlpack.from_dlpack(value)
+        if port.dtype == torch.bool:
+            tensor = tensor.view(torch.bool)  # onnxruntime hands Booleans over as bytes
+        return tensor.clone() if self.device.type == "cuda" else tensor
+
+
+def as_tensor_on(device: torch.device, value: Array) -> Tensor:
+    """Return a contiguous tensor on a device, without gradients; the value's own memory where that can be."""
+    if isinstance(value, np.ndarray):
+        in_place = value.flags.writeable and all(stride >= 0 for stride in value.strides)
+        value = torch.from_numpy(value if in_place else value.copy())
+    return value.detach().to(device).resolve_neg().contiguous()
+
+
+class ComputeStream:
+    """The stream of a session's kernels.
+
+    onnxruntime takes its stream when a session is made and knows no other. Here it takes the stream that is current
+    then; calls on that stream are queued there and cost no synchronisation. A call on another stream makes each of the
+    two wait for the other by an event: the host never waits. torch's default stream cannot be handed over, because its
+    handle is 0, which onnxruntime reads as "none" (it then makes a stream that is in no order with torch's), and
+    because CUDA graphs cannot be captured on it: with it current, the session gets a stream of its own, one of the 32
+    that torch hands out in turns; so CUDA graphs are captured when the file is opened, not later beside other work.
+    """
+
+    def __init__(self, device: torch.device, handle: int = 0) -> None:  # one of the caller's choice
+        self.device = device
+        current = torch.cuda.current_stream(device)
+        if handle:
+            self.stream: torch.cuda.Stream = torch.cuda.ExternalStream(handle, device=device)  # type: ignore[no-untyped-call]
+        else:
+            self.stream = current if current.cuda_stream else torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    @contextmanager
+    def in_order(self) -> Iterator[torch.cuda.Stream]:
+        """Put the session's work in order with the current stream: after what is queued, before what follows."""
+        current = torch.cuda.current_stream(self.device)
+        if current.cuda_stream == self.stream.cuda_stream:  # by handle: one stream may have several objects
+            yield current
+            return
+        self.stream.wait_stream(current)
+        try:
+            yield current
+        finally:
+            current.wait_stream(self.stream)
+
+
+class BatchGraphs:
+    """One CUDA graph for each of a few batch sizes, with buffers of its own.
+
+    Inputs are copied into a graph's buffers, and the rows of the call out of its outputs. Without ``pad`` only calls of
+    exactly these sizes are taken. Every graph runs once here, which is when onnxruntime captures it.
+    """
+
+    def __init__(self, runner: TensorRunner, sizes: Sequence[int], *, pad: bool) -> None:
+        self._runner, self.sizes, self._pad = runner, sizes, pad
+        ports = [*runner.inputs.values(), *runner.outputs.values()]
+        self._batch = next(iter(runner.inputs.values())).shape[:1]
+        named = {(axis, size) for port in ports for axis, size in enumerate(port.shape) if not isinstance(size, int)}
+        everywhere = all(port.shape[:1] == self._batch for port in runner.outputs.values())
+        if not everywhere or named != {(0, size) for size in self._batch if isinstance(size, str)}:
+            shapes = ", ".join(f"{port.name} {port.shape}" for port in ports)
+            raise ModelInputError(
+                "batch_buckets= is for files with one open size, the first of the first input and of every output; "
+                f"here: {shapes}. Export the file with its other sizes fixed, or leave batch_buckets out."
+            )
+        self._depends = runner.session.get_modelmeta().custom_metadata_map.get(ROWS_DEPEND) == "true"
+        with torch.inference_mode(mode=False):  # its tensors could not be written outside of it
+            self._graphs = {size: self._graph(size, number) for number, size in enumerate(sizes, 1)}
+        self.capture()
+
+    def _graph(self, rows: int, number: int) -> tuple[dict[str, Tensor], dict[str, Tensor], Any, Any]:
+        """Return a graph's inputs and outputs, their binding, and the options of its runs."""
+
+        def buffers(ports: Mapping[str, Port]) -> dict[str, Tensor]:
+            return {
+                name: torch.zeros(
+                    [size if isinstance(size, int) else rows for size in port.shape],
+                    dtype=port.dtype,
+                    device=self._runner.device,
+                )
+                for name, port in ports.items()
+            }
+
+        inputs, outputs = buffers(self._runner.inputs), buffers(self._runner.outputs)
+        options = run_options(self._runner.device, number)
+        return inputs, outputs, self._runner.binding(inputs, outputs), options
+
+    def capture(self) -> None:
+        """Run every graph once: onnxruntime captures the graphs of the calling thread."""
+        for _, _, binding, options in self._graphs.values():
+            self._runner.session.run_with_iobinding(binding, options)
+
+    def __call__(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
+        """Run the session: on more rows than the largest graph has in several runs, on fewer with rows of 0 behind."""
+        rows, largest = next(iter(tensors.values())).shape[0], self.sizes[-1]
+        if self._depends and rows not in self._graphs:
+            raise ModelInputError(
+                f"The call has {rows} rows, and batch_buckets are {list(self.sizes)}. Rows of this file see each "
+                "other, so that it can be neither padded nor divided. Give a bucket of that size, or leave them out."
+            )
+        pieces = [range(start, min(start + largest, rows)) for start in range(0, max(rows, 1), largest)]
+        parts = [self._run(tensors, piece) for piece in pieces]
+        return parts[0] if len(parts) == 1 else [torch.cat(outputs) for outputs in zip(*parts, strict=True)]
+
+    def takes(self, tensors: Mapping[str, Tensor]) -> bool:
+        """Return whether a call is one for a graph."""
+        return self._pad or next(iter(tensors.values())).shape[0] in self._graphs
+
+    def _run(self, tensors: Mapping[str, Tensor], rows: range) -> list[Tensor]:
+        """Run some rows in the smallest graph that holds them."""
+        inputs, outputs, binding, options = self._graphs[next(size for size in self.sizes if size >= len(rows))]
+        for name, tensor in tensors.items():
+            if self._runner.inputs[name].shape[:1] == self._batch:
+                inputs[name][: len(rows)].copy_(tensor[rows.start : rows.stop])
+                inputs[name][len(rows) :].zero_()
+            else:
+                inputs[name].copy_(tensor)
+        self._runner.session.run_with_iobinding(binding, options)
+        return [output[: len(rows)].clone() for output in outputs.values()]
+
+
+class CudaRunner:
+    """Runs a session on a CUDA device, in order with torch's streams, a call of a graph's size as that graph."""
+
+    # Copies into the memory of a CUDA graph, and out of onnxruntime's, belong on the session's stream; so outputs are
+    # allocated there, and torch is told that the caller's stream uses them too.
+    # onnxruntime keeps the CUDA graphs of each thread apart, and captures in the mode in which no other thread may
+    # touch CUDA meanwhile. So all graphs are captured here, once for the thread that opens the file and once for a
+    # worker that runs the calls of all others, and one lock is around the whole of a run.
+
+    def __init__(
+        self,
+        session: onnxruntime.InferenceSession,
+        device: torch.device,
+        stream: ComputeStream,
+        sizes: Sequence[int] = (),
+        *,
+        pad: bool = True,
+    ) -> None:
+        self.device, self.stream = device, stream
+        self.runner = TensorRunner(session, device)
+        self.graphs: BatchGraphs | None = None
+        if sizes:
+            self._lock, self._opener = threading.Lock(), threading.local()
+            self._opener.here = True
+            self._worker = ThreadPoolExecutor(1, thread_name_prefix="lit_gelu_cuda_graphs")
+            with stream.in_order(), torch.cuda.stream(stream.stream):
+                self.graphs = BatchGraphs(self.runner, sizes, pad=pad)
+            torch.cuda.synchronize(device)  # the worker captures on the same stream
+            self._worker.submit(_on_stream, stream.stream, self.graphs.capture).result()
+
+    def run_arrays(self, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """Run on arrays; the thread's current device, which onnxruntime sets, stays as it was."""
+        if self.graphs is not None:  # a session for CUDA graphs takes bound memory alone
+            return [output.cpu().numpy() for output in self(arrays)]
+        require_no_capture()
+        with torch.cuda.device(self.device):
+            outputs: list[np.ndarray] = self.runner.session.run(list(self.runner.outputs), arrays)
+        return outputs
+
+    def __call__(self, values: Mapping[str, Array]) -> list[Tensor]:
+        """Run on tensors, moved to the device if need be; outputs lie there, in the order of the current stream."""
+        require_no_capture()
+        tensors = {name: as_tensor_on(self.device, value) for name, value in values.items()}
+        if self.graphs is None:
+            return self._ordered(self.runner, tensors)
+        run = self.graphs if self.graphs.takes(tensors) else self.runner
+        with self._lock:
+            if hasattr(self._opener, "here"):
+                return self._ordered(run, tensors)
+            current = torch.cuda.current_stream(self.device)
+            outputs: list[Tensor] = self._worker.submit(_on_stream, current, self._ordered, run, tensors).result()
+            return outputs
+
+    def _ordered(
+        self, run: Callable[[Mapping[str, Tensor]], list[Tensor]], tensors: Mapping[str, Tensor]
+    ) -> list[Tensor]:
+        """Run in the order of this thread's current stream, on the session's."""
+        with self.stream.in_order() as current, torch.cuda.stream(self.stream.stream):
+            outputs = run(tensors)
+            for tensor in outputs:
+                tensor.record_stream(current)
+            return outputs
+
+
+def _on_stream(stream: torch.cuda.Stream, call: Callable[..., Any], *arguments: Any) -> Any:
+    """Call with a stream, and so its device, as the current one."""
+    with torch.cuda.stream(stream):
+        return call(*arguments)
+
+
+def require_no_capture() -> None:
+    """Refuse a run while torch captures a CUDA graph, which onnxruntime's would end with the whole process."""
+    if torch.cuda.is_current_stream_capturing():
+        raise ProviderError(
+            "An OnnxPredictor was called under torch.cuda.graph: onnxruntime's work cannot be a part of torch's CUDA "
+            "graph. Call it outside; OnnxPredictor(..., batch_buckets=[N]) makes CUDA graphs of its own."
+        )

@@ -1,0 +1,345 @@
+"""An exported file as a model of Triton Inference Server: its folder, and a ``config.pbtxt`` made of what it says."""
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+import torch
+from google.protobuf import text_encoding  # type: ignore[import-untyped]
+
+from lit_gelu.display import Displayed
+from lit_gelu.errors import ArgumentError, ModelFileError
+from lit_gelu.export.metadata import PREFIX, FileMetadata, read_metadata
+from lit_gelu.export.runtime import OnnxPredictor
+from lit_gelu.export.runtime.model_file import ModelFile, read_model_file
+from lit_gelu.export.runtime.providers import CPU, CUDA
+from lit_gelu.export.runtime.settings import Settings, provider_options
+from lit_gelu.export.runtime.tuning_file import TuningChoice, read_choice, this_key
+from lit_gelu.files import UnwritablePathError
+
+_MODEL, _CONFIG, _LABELS = "model.onnx", "config.pbtxt", "labels.txt"
+_LARGEST_BATCH = 128  # where none is given: the largest that `lit-gelu bench` times by default
+_ANY_SIZE = -1
+_PROVIDERS = {"cpu": CPU, "gpu": CUDA}
+# ONNX's element types that Triton's onnxruntime backend takes (``ConvertFromOnnxDataType`` in onnxruntime_utils.cc), by
+# Triton's names; bfloat16, which Triton itself has, is not among them.
+_TYPES = {
+    name: name for name in ("BOOL", "STRING", *(f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)))
+}
+_TYPES |= {"FLOAT16": "FP16", "FLOAT": "FP32", "DOUBLE": "FP64"}
+# The backend's numbers. It reads cuDNN's search from ``parameters``, and searches exhaustively where these hold no
+# number, whatever the accelerator's options say (``LoadModel`` in its onnxruntime.cc).
+_LEVELS = {"basic": -1, "extended": 1, "disabled": 2}
+_SEARCH, _SEARCHES = "cudnn_conv_algo_search", {"EXHAUSTIVE": "0", "HEURISTIC": "1", "DEFAULT": "2"}
+_PARAMETERS = {"intra_op_num_threads": "intra_op_thread_count", "enable_mem_pattern": "enable_mem_pattern"}
+
+
+class Word(str):
+    """The name of an enumeration's value, which stands without quotation marks in protobuf's text."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, repr=False)
+class TritonModel(Displayed):
+    """What `write_triton_repository` wrote.
+
+    Args:
+        model: The ONNX file in the repository.
+        config: The text of the model's ``config.pbtxt``.
+        notes: What its user should know.
+    """
+
+    model: Path
+    config: str
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Return the files, and one line a note."""
+        files = f"{self.model}, {self.model.parents[1] / _CONFIG}"
+        return "\n".join([files, *(f"  {note}" for note in self.notes)])
+
+
+def write_triton_repository(
+    path: str | os.PathLike[str],
+    repository: str | os.PathLike[str],
+    *,
+    device: str,
+    name: str | None = None,
+    version: int = 1,
+    max_batch_size: int | None = None,
+    max_queue_delay_us: int = 0,
+    instances: int = 1,
+    warmup: Sequence[int] = (),
+    tuning: bool | TuningChoice = True,
+    overwrite: bool = False,
+) -> TritonModel:
+    """Write an ONNX file into a model repository of Triton Inference Server, for its onnxruntime backend.
+
+    ``<repository>/<name>/config.pbtxt``, ``labels.txt`` if the file carries labels, and
+    ``<repository>/<name>/<version>/model.onnx`` with its external data. A new model or version appears in one rename. A
+    configuration that is there stays as it is. On a GPU float32 files run without TF32, as in their proof.
+
+    Args:
+        path: The file; any ONNX file, not only one of `lit_gelu.export.export_onnx`.
+        repository: The repository's folder; it is made if it is not there.
+        device: ``"cpu"`` or ``"gpu"``: where the server runs it.
+        name: The model's name; by default the file's, without ``.onnx``.
+        version: Its number, from 1 on.
+        max_batch_size: Rows of the largest batch that Triton may put together; 0 passes requests on as they are. By
+            default 128 if every input and output begins with the same dynamic size, no other size contains that one,
+            and rows do not see each other; else 0.
+        max_queue_delay_us: How long the batcher waits for more requests, in microseconds.
+        instances: How many copies of the model run at once, on a GPU for each GPU.
+        warmup: Batch sizes that run once, on zeros, before the model takes requests.
+        tuning: Whether to take over what `lit_gelu.export.tune` kept beside the file for this machine; or such a
+            choice, of the machine that will serve it.
+        overwrite: Replace a version and a configuration that are there.
+
+    Returns:
+        What was written.
+
+    Raises:
+        ArgumentError: If an option does not exist or does not fit the file, or the version is there already.
+        ModelFileError: If the file is missing or damaged, onnxruntime cannot open it, or a type is none of Triton's.
+        UnwritablePathError: If the repository cannot be written to.
+
+    Example:
+        >>> from lit_gelu.export import export_onnx
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> _ = export_onnx(torch.nn.GELU(), folder / "gelu.onnx", torch.zeros(2, 3))
+        >>> written = write_triton_repository(folder / "gelu.onnx", folder / "repository", device="cpu")
+        >>> sorted(p.relative_to(folder).as_posix() for p in (folder / "repository").rglob("*") if p.is_file())
+        ['repository/gelu/1/model.onnx', 'repository/gelu/config.pbtxt']
+        >>> written.config.splitlines()[:3]
+        ['name: "gelu"', 'backend: "onnxruntime"', 'max_batch_size: 128']
+    """
+    model = read_model_file(path)
+    name = Path(path).stem if name is None else name
+    if device not in _PROVIDERS:
+        raise ArgumentError(f"device={device!r} is not accepted. Give 'cpu' or 'gpu'.")
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
+        raise ArgumentError(f"name={name!r} is no name of a model. Give name= letters, digits, '_', '-', '.'.")
+    limits = {"version": (version, 1), "instances": (instances, 1), "max_queue_delay_us": (max_queue_delay_us, 0)}
+    for option, (value, least) in limits.items():
+        if not least <= value < 2**63:
+            raise ArgumentError(f"{option}={value!r} is not accepted. Give a whole number from {least} on.")
+    if _MODEL in model.external:
+        raise ArgumentError(f"{str(path)!r} keeps its weights in {_MODEL!r}, the model's own name here: save it anew.")
+    if device == "cpu":
+        OnnxPredictor(path, [CPU], tuning=False)  # refuses what the server could not open
+
+    config, labels, notes = _configuration(model, device, max_batch_size, warmup, tuning)
+    if "dynamic_batching" in config and max_queue_delay_us:
+        config["dynamic_batching"]["max_queue_delay_microseconds"] = max_queue_delay_us
+    config["instance_group"] = [{"kind": Word(f"KIND_{device.upper()}"), "count": instances}]
+    files = {_CONFIG: to_text({"name": name, **config}), **({_LABELS: labels} if labels else {})}
+    folder = Path(repository) / name
+    _write(model, folder, version, files, overwrite=overwrite)
+    text = (folder / _CONFIG).read_text(encoding="utf-8", errors="replace")
+    if text != files[_CONFIG]:
+        notes.append(f"{_CONFIG} was there already, and stays; this file asks for another: overwrite=True.")
+    return TritonModel(folder / str(version) / _MODEL, text, tuple(notes))
+
+
+def _configuration(
+    model: ModelFile, device: str, max_batch_size: int | None, warmup: Sequence[int], tuning: bool | TuningChoice
+) -> tuple[dict[str, Any], str, list[str]]:
+    """Return a model's configuration, the text of its file of labels, and notes."""
+    proto = onnx.load(model.path, load_external_data=False)
+    properties = {entry.key: entry.value for entry in proto.metadata_props}
+    is_own = any(key.startswith(PREFIX) for key in properties)
+    about = read_metadata(properties, repr(str(model.path))) if is_own else None
+    weights = {tensor.name for tensor in proto.graph.initializer}
+    inputs = [value for value in proto.graph.input if value.name not in weights]
+    reason = _why_no_batches([*inputs, *proto.graph.output], about)
+    largest = (0 if reason else _LARGEST_BATCH) if max_batch_size is None else max_batch_size
+    if largest < 0 or (largest and reason):
+        raise ArgumentError(
+            f"max_batch_size={max_batch_size} is not accepted: {reason or 'it is below 0'}. Leave it out."
+        )
+    if any(not 1 <= rows <= max(largest, 1) for rows in warmup):
+        raise ArgumentError(f"warmup={list(warmup)} is not accepted. Give sizes from 1 to max_batch_size={largest}.")
+
+    ports = [_port(value, largest) for value in inputs]
+    config: dict[str, Any] = {"backend": "onnxruntime", "max_batch_size": largest, "input": ports}
+    config["output"] = [_port(value, largest) for value in proto.graph.output]
+    labels = () if about is None else about.labels
+    if labels:
+        config["output"][0]["label_filename"] = _LABELS
+    if largest > 1:
+        config["dynamic_batching"] = {}
+    if warmup:
+        config["model_warmup"] = [_zeros(ports, rows) for rows in warmup]
+    choice = tuning if isinstance(tuning, TuningChoice) else _kept_choice(model.path, device) if tuning else None
+    if choice is not None and choice.key.provider != _PROVIDERS[device]:
+        raise ArgumentError(f"tuning= is a choice for {choice.key.provider}, and device={device!r} is another.")
+    settings = {} if choice is None else choice.settings
+    entries, nameless = backend_entries(device, settings, sixteen_bit=model.sixteen_bit)
+    failed = about is not None and about.parity.get("passed") is False
+    notes = {
+        f"Triton passes requests on one by one: {reason}.": reason,
+        f"{model.path.name} is configured as tuned: {choice}.": choice,
+        f"Triton's onnxruntime backend has no name for {', '.join(nameless)}: it runs without.": nameless,
+        f"{model.path.name} failed its comparison with PyTorch: see the report beside it.": failed,
+    }
+    text = "".join(f"{' '.join(label.splitlines())}\n" for label in labels)
+    return config | entries, text, [note for note, holds in notes.items() if holds]
+
+
+def _why_no_batches(values: Sequence[onnx.ValueInfoProto], about: FileMetadata | None) -> str:
+    """Return why Triton must not join requests; empty if every value begins with one batch whose rows are apart."""
+    sizes = {value.name: _sizes(value) for value in values}
+    batch = next((each[0] for each in sizes.values() if each), 0)
+    if not isinstance(batch, str) or not batch or any(each[:1] != [batch] for each in sizes.values()):
+        first = ", ".join(f"{name}: {each[0] if each else 'no sizes'}" for name, each in sizes.items())
+        return f"not all tensors begin with one dynamic size, the batch ({first})"
+    for name, each in sizes.items():  # as the similarities of all with all: a request would get those of others too
+        for axis, size in enumerate(each[1:], 1):
+            if isinstance(size, str) and (size == batch or batch in re.findall(r"[^\W\d]\w*", size)):
+                return f"rows of a batch see each other, for {batch!r} is in axis {axis} of {name!r} too"
+    return f"rows of {batch!r} see each other, as the export found" if about is not None and about.rows_depend else ""
+
+
+def _sizes(value: onnx.ValueInfoProto) -> list[int | str]:
+    """Return the sizes of an input or output; of open ones the name, empty where they have none."""
+    kind = value.type.tensor_type
+    if not value.type.HasField("tensor_type") or not kind.HasField("shape"):
+        raise ModelFileError(f"{value.name!r} is no tensor whose sizes are written down. Try onnx.shape_inference.")
+    sizes = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in kind.shape.dim]
+    if any(isinstance(size, int) and size < _ANY_SIZE for size in sizes):
+        raise ModelFileError(f"{value.name!r} has the sizes {sizes}, of which none can be below 0: export it again.")
+    return sizes
+
+
+def _port(value: onnx.ValueInfoProto, largest: int) -> dict[str, Any]:
+    """Return an input or output; Triton adds the batch in front, and takes no tensor without sizes."""
+    element = onnx.TensorProto.DataType.Name(value.type.tensor_type.elem_type)
+    if element not in _TYPES:
+        raise ModelFileError(
+            f"{value.name!r} is {element}, which Triton's onnxruntime backend does not take: convert it inside the "
+            "model, as export_onnx(dtype='bf16', io_dtype='fp32') does."
+        )
+    entry = {"name": value.name, "data_type": Word(f"TYPE_{_TYPES[element]}")}
+    dims = [size if isinstance(size, int) else _ANY_SIZE for size in _sizes(value)[1 if largest else 0 :]]
+    return {**entry, "dims": dims} if dims else {**entry, "dims": [1], "reshape": {"shape": []}}
+
+
+def _zeros(ports: Sequence[Mapping[str, Any]], rows: int) -> dict[str, Any]:
+    """Return one request of zeros, which every type has."""
+    for port in ports:
+        if _ANY_SIZE in port["dims"]:
+            raise ArgumentError(f"warmup= needs fixed sizes; input {port['name']!r} has {port['dims']}. Leave it out.")
+    entries = [
+        {"key": port["name"], "value": {"data_type": port["data_type"], "dims": port["dims"], "zero_data": True}}
+        for port in ports
+    ]
+    return {"name": f"{rows} rows of zeros", "batch_size": rows, "inputs": entries}
+
+
+def _kept_choice(path: Path, device: str) -> TuningChoice | None:
+    """Return what was tuned on this machine, if anything."""
+    key = this_key(_PROVIDERS[device], "cuda" if device == "gpu" and torch.cuda.is_available() else "cpu")
+    return None if key is None else read_choice(path, key)
+
+
+def backend_entries(device: str, settings: Settings, *, sixteen_bit: bool) -> tuple[dict[str, Any], list[str]]:
+    """Return settings of `lit_gelu.export.tune` as entries of a configuration, and those that it has no name for."""
+    # On a GPU use_tf32 is always written: onnxruntime's default rounds the factors of float32 products to three decimal
+    # digits less, which neither `OnnxPredictor` nor a file's proof does. 16 bit needs it for the tensor cores.
+    cuda = {"use_tf32": str(int(sixteen_bit)), **provider_options(settings)} if device == "gpu" else {}
+    parameters = {word: str(int(settings[name])) for name, word in _PARAMETERS.items() if name in settings}
+    if _SEARCH in cuda:
+        parameters[_SEARCH] = _SEARCHES[cuda[_SEARCH]]
+    optimization: dict[str, Any] = {}
+    level = _LEVELS.get(settings.get("graph_optimization_level", "all"))
+    if level is not None:
+        optimization["graph"] = {"level": level}
+    if cuda:
+        options = [{"key": key, "value": value} for key, value in cuda.items()]
+        optimization["execution_accelerators"] = {
+            "gpu_execution_accelerator": [{"name": "cuda", "parameters": options}]
+        }
+    entries: dict[str, Any] = {"optimization": optimization} if optimization else {}
+    if parameters:
+        entries["parameters"] = [{"key": k, "value": {"string_value": v}} for k, v in parameters.items()]
+    known = {*cuda, *_PARAMETERS, "graph_optimization_level"}
+    return entries, [f"{name}={value}" for name, value in settings.items() if name not in known]
+
+
+def _write(model: ModelFile, folder: Path, version: int, files: Mapping[str, str], *, overwrite: bool) -> None:
+    """Put a new model, or a new version of one that is there, in its place by one rename."""
+    place = folder / str(version)
+    if folder.is_symlink() or place.is_symlink():
+        raise ArgumentError(f"{str(place)!r} is a link: what is written there would change another folder. Remove it.")
+    if place.exists() and not overwrite:
+        raise ArgumentError(f"{str(place)!r} is there already. Give another version=, or overwrite=True.")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        # A server that polls the repository takes every folder in it for a model, also a half made one. Above the
+        # repository it sees nothing, and in a model's own folder it passes over what is no number.
+        aside = folder if folder.is_dir() else folder.parent.resolve().parent
+        if aside.stat().st_dev != folder.parent.stat().st_dev or not os.access(aside, os.W_OK):
+            aside = folder.parent
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=aside) as temporary:
+            made = Path(temporary) / folder.name
+            for location in (_MODEL, *model.external):
+                target = made / str(version) / location
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(model.path if location == _MODEL else model.path.parent / location, target)
+            for name, text in files.items():
+                (made / name).write_text(text, encoding="utf-8", newline="\n")
+            if folder.exists():
+                _replace(made / str(version), place, Path(temporary) / "before")
+                for name in files if overwrite else files.keys() - {entry.name for entry in folder.iterdir()}:
+                    (made / name).replace(folder / name)
+            else:
+                made.rename(folder)
+    except OSError as error:
+        raise UnwritablePathError(
+            f"Cannot write {str(folder)!r}: {error.strerror or error}. Give a repository that you may write to, on a "
+            "disk with room. What was there before is unchanged."
+        ) from error
+
+
+def _replace(made: Path, place: Path, before: Path) -> None:
+    """Put a version in its place, or what was there back if that fails."""
+    if place.exists():
+        place.rename(before)
+    try:
+        made.rename(place)
+    except OSError:
+        if before.exists():
+            before.rename(place)
+        raise
+
+
+def to_text(message: Mapping[str, Any]) -> str:
+    """Write a message, values by field name, in protobuf's text format."""
+    return "".join(f"{line}\n" for line in _lines(message))
+
+
+def _lines(message: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in message.items():
+        if isinstance(value, list) and not any(isinstance(item, Mapping) for item in value):
+            yield f"{name}: [ {', '.join(map(_scalar, value))} ]" if value else f"{name}: [ ]"
+            continue
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, Mapping):
+                yield from (f"{name} {{", *(f"  {line}" for line in _lines(item)), "}")
+            else:
+                yield f"{name}: {_scalar(item)}"
+
+
+def _scalar(value: bool | int | str) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | Word):
+        return str(value)
+    return f'"{text_encoding.CEscape(value, as_utf8=True)}"'

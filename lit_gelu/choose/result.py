@@ -1,0 +1,369 @@
+"""`ActivationChoice`: what a comparison of activations gave, as an object that prints, draws and writes itself."""
+
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from lightning.pytorch import LightningModule
+
+from lit_gelu.choose.statistics import PairedDifference, Verdict, all_differences, listed
+from lit_gelu.display import Displayed, HtmlTable, count_of
+from lit_gelu.files import without_nonfinite
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SCHEMA = 2
+_COSTS = {  # head and factor of a column
+    "step_seconds": ("ms/step", 1e3),
+    "kept_bytes": ("MB/step", 1e-6),
+    "latency_seconds": ("ms/row", 1e3),
+    "file_bytes": ("MB", 1e-6),
+}
+# Okabe and Ito's palette, with a wine red in the place of its purple, as the paper's figures have it.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#882255", "#E69F00", "#56B4E9", "#000000", "#777777")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """The figure that decides.
+
+    Args:
+        name: As the module logs it.
+        stage: In validation, at the end of every epoch, or in a test behind the last one.
+        mode: ``"min"`` if less is better, ``"max"`` if more is.
+    """
+
+    name: str
+    stage: Literal["val", "test"]
+    mode: Literal["min", "max"]
+
+    def badness(self, value: float) -> float:
+        """Return a value of which less is better."""
+        return -value if self.mode == "max" else value
+
+
+@dataclass(repr=False)
+class TrainedRun(Displayed):
+    """One run: a candidate with a seed.
+
+    Args:
+        label: The candidate's.
+        spec: Its activation.
+        seed: What ``seed_everything`` was given before the module was built.
+        curves: What was logged in validation, by name, at the end of every epoch that had one.
+        epochs: Those epochs, counted from 1.
+        test: What was logged in a test behind the last epoch.
+        initial: A digest of the weights that it began with, those of activations left out.
+        together: Whether it was trained in a group.
+        seconds: Its training, or its share of the group's.
+        failure: Why it ended early; empty if it did not.
+        diverged: Whether its parameters were not all finite at the end, whatever it logged.
+    """
+
+    label: str
+    spec: str
+    seed: int
+    curves: dict[str, list[float]] = field(default_factory=dict)
+    epochs: list[int] = field(default_factory=list)
+    test: dict[str, float] = field(default_factory=dict)
+    initial: str = ""
+    together: bool = False
+    seconds: float = 0.0
+    failure: str = ""
+    diverged: bool = False
+
+    def add_epoch(self, epoch: int, values: Mapping[str, float]) -> None:
+        """Take over what was logged at the end of an epoch; a second validation of one takes the first one's place."""
+        if self.epochs and self.epochs[-1] == epoch:
+            for curve in self.curves.values():
+                del curve[len(self.epochs) - 1 :]
+            self.epochs.pop()
+        self.epochs.append(epoch)
+        for name, value in values.items():
+            self.curves.setdefault(name, []).append(value)
+
+    def value(self, metric: Metric) -> float | None:
+        """Return the metric at the end of the run, ``None`` if there is none, NaN if the run diverged."""
+        if self.failure:
+            return None
+        if self.diverged:  # an error rate is a number all the same
+            return math.nan
+        if metric.stage == "test":
+            return self.test.get(metric.name)
+        return self.curves[metric.name][-1] if self.curves.get(metric.name) else None
+
+    def _summary(self) -> str:
+        end = f"failed: {self.failure}" if self.failure else f"{len(self.epochs)} epochs, {self.seconds:.3g} s"
+        return f"{self.label}, seed {self.seed}, {end}"
+
+
+def is_finite(value: float | None) -> bool:
+    """Return whether there is a value, and it is a number."""
+    return value is not None and math.isfinite(value)
+
+
+@dataclass(repr=False)
+class CandidateReport(Displayed):
+    """What is known of one candidate; a cost that was not measured is ``None``.
+
+    Args:
+        label: What it is called.
+        spec: Its activation.
+        runs: One a seed, in the order of the seeds.
+        step_seconds: The median time of a training step.
+        kept_bytes: What a training step keeps for its backward pass, without parameters.
+        latency_seconds: The median time of one row in the exported file.
+        file_bytes: The size of that file.
+    """
+
+    label: str
+    spec: str
+    runs: list[TrainedRun]
+    step_seconds: float | None = None
+    kept_bytes: int | None = None
+    latency_seconds: float | None = None
+    file_bytes: int | None = None
+
+    def values(self, metric: Metric) -> list[float]:
+        """Return the metric at the end of each run; a run that diverged or failed is worse than any other."""
+        worst = math.inf if metric.mode == "min" else -math.inf
+        values = [run.value(metric) for run in self.runs]
+        return [worst if value is None or not math.isfinite(value) else value for value in values]
+
+    def is_whole(self, metric: Metric) -> bool:
+        """Return whether every run came to its end with a number."""
+        return all(is_finite(run.value(metric)) for run in self.runs)
+
+    def middle(self, metric: Metric) -> TrainedRun | None:
+        """Return the run nearest to the median: it stands for the candidate where one run is measured."""
+        finite = [pair for pair in zip(self.values(metric), self.runs, strict=True) if math.isfinite(pair[0])]
+        if not finite:
+            return None
+        median = statistics.median(value for value, _ in finite)
+        return min(finite, key=lambda pair: abs(pair[0] - median))[1]
+
+    def _summary(self) -> str:
+        return f"{self.label}: {self.spec}, {count_of(len(self.runs), 'run')}"
+
+
+@dataclass(repr=False)
+class ActivationChoice(Displayed):
+    """What `lit_gelu.choose.choose` gave.
+
+    ``print(choice)`` gives the table and the sentences, `to_json` all figures, `module` the best run's module.
+
+    Args:
+        metric: What decides.
+        seeds: Of the runs of every candidate.
+        candidates: What is known of each, the best median first; those with runs that failed come last.
+        baseline: The label of the candidate that others are compared with too, if there is one.
+        trained: How: in a group, or one after another and why.
+        notes: What else should be known, in sentences.
+        files: What was written, by what it is, as names within `folder`.
+        folder: Where finished runs and files are, if they are kept.
+        module: The best run's module, trained.
+        differences: Of all pairs of candidates whose runs all came to their end.
+    """
+
+    metric: Metric
+    seeds: list[int]
+    candidates: list[CandidateReport]
+    baseline: str | None = None
+    trained: str = ""
+    notes: list[str] = field(default_factory=list)
+    files: dict[str, str] = field(default_factory=dict)
+    folder: Path | None = None
+    module: LightningModule | None = None
+    differences: list[PairedDifference] = field(init=False)
+
+    def __post_init__(self) -> None:
+        def rank(candidate: CandidateReport) -> tuple[bool, float]:
+            return not candidate.is_whole(self.metric), self.metric.badness(self.median(candidate))
+
+        self.candidates = sorted(self.candidates, key=rank)
+        whole = [candidate for candidate in self.candidates if candidate.is_whole(self.metric)]
+        self.differences = all_differences({one.label: one.values(self.metric) for one in whole})
+
+    def median(self, candidate: CandidateReport) -> float:
+        """Return the median over the seeds; a run that diverged or failed is worse than any other."""
+        return statistics.median(candidate.values(self.metric))
+
+    @property
+    def best(self) -> CandidateReport:
+        """The candidate with the best median."""
+        return self.candidates[0]
+
+    @property
+    def best_run(self) -> TrainedRun:
+        """Its best run."""
+        pairs = zip(self.best.values(self.metric), self.best.runs, strict=True)
+        return min(pairs, key=lambda pair: self.metric.badness(pair[0]))[1]
+
+    def difference(self, of: str, to: str) -> PairedDifference | None:
+        """Return the difference of two candidates; ``None`` if one of them is not compared."""
+        both = (d for one in self.differences for d in (one, one.reversed()))
+        return next((d for d in both if (d.of, d.to) == (of, to)), None)
+
+    @property
+    def verdict(self) -> list[str]:
+        """What is decided and what is not, and which runs did not come to their end."""
+        medians = {c.label: self.median(c) for c in self.candidates if c.is_whole(self.metric)}
+        verdict = Verdict(self.metric.name, self.metric.mode, medians, self.differences, len(self.seeds))
+        failures = [self._failures(c) for c in self.candidates if not c.is_whole(self.metric)]
+        return verdict.sentences(self.baseline) + failures
+
+    def _failures(self, candidate: CandidateReport) -> str:
+        def seeds(runs: Sequence[TrainedRun]) -> str:
+            if len(runs) == len(self.seeds):
+                return "every seed"
+            return f"{'seed' if len(runs) == 1 else 'seeds'} {listed([str(run.seed) for run in runs])}"
+
+        failed = [run for run in candidate.runs if run.failure]
+        silent = [run for run in candidate.runs if not run.failure and run.value(self.metric) is None]
+        ended = [run for run in candidate.runs if not run.failure and run not in silent]
+        diverged = [run for run in ended if not is_finite(run.value(self.metric))]
+        parts = [f"logged no {self.metric.name} with {seeds(silent)}"] if silent else []
+        parts += [f"diverged with {seeds(diverged)}"] if diverged else []
+        parts += [f"failed with {seeds(failed)} ({failed[0].failure})"] if failed else []
+        return f"{candidate.label} {listed(parts)}, and is not compared."
+
+    @property
+    def _references(self) -> list[str]:
+        """What the differences in the table are to: the best, and the baseline."""
+        return list(dict.fromkeys(filter(None, [self.best.label, self.baseline])))
+
+    @property
+    def _costs(self) -> dict[str, tuple[str, float]]:
+        """Those that were measured."""
+        return {n: unit for n, unit in _COSTS.items() if any(getattr(c, n) is not None for c in self.candidates)}
+
+    @property
+    def header(self) -> list[str]:
+        """The heads of the table's columns."""
+        against = [f"to {label}" for label in self._references]
+        units = [unit for unit, _ in self._costs.values()]
+        return ["activation", f"median {self.metric.name}", "lowest", "highest", *against, *units]
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """The table: a row a candidate."""
+        return [self._row(candidate) for candidate in self.candidates]
+
+    def _row(self, candidate: CandidateReport) -> list[str]:
+        values = candidate.values(self.metric)
+        cells = [candidate.label, *(f"{value:.4g}" for value in (self.median(candidate), min(values), max(values)))]
+        cells += [_interval(self.difference(candidate.label, label)) for label in self._references]
+        for name, (_, factor) in self._costs.items():
+            cost = getattr(candidate, name)
+            cells.append("-" if cost is None else f"{factor * cost:.3g}")
+        return cells
+
+    def __str__(self) -> str:
+        """Return the table, and below it what is decided."""
+        lines = [self.header, *self.rows]
+        first, *others = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        table = []
+        for label, *cells in lines:
+            numbers = (cell.rjust(width) for cell, width in zip(cells, others, strict=True))
+            table.append("  ".join([label.ljust(first), *numbers]).rstrip())
+        return "\n".join([*table, "", *self.verdict, *self.notes, self.trained])
+
+    def to_json(self) -> str:
+        """Return all figures as JSON; what is no number is text.
+
+        Returns:
+            The text.
+        """
+        plain = {
+            "schema": SCHEMA,
+            "metric": asdict(self.metric),
+            "seeds": self.seeds,
+            "baseline": self.baseline,
+            "best": {"label": self.best.label, "spec": self.best.spec, "seed": self.best_run.seed},
+            "verdict": self.verdict,
+            "notes": self.notes,
+            "trained": self.trained,
+            "files": self.files,
+            "candidates": [
+                asdict(c) | {"median": self.median(c), "values": c.values(self.metric)} for c in self.candidates
+            ],
+            "differences": [asdict(each) | {"decided": each.is_decided} for each in self.differences],
+        }
+        return json.dumps(without_nonfinite(plain, as_text=True), indent=1)
+
+    def _summary(self) -> str:
+        medians = ", ".join(f"{one.label} {self.median(one):.4g}" for one in self.candidates)
+        return f"{self.metric.name} over {count_of(len(self.seeds), 'seed')}: {medians}"
+
+    def _html_table(self) -> HtmlTable:
+        below = [*self.verdict, *self.notes, self.trained]
+        return HtmlTable(tuple(self.header), self.rows, f"{self.metric.name}, medians over the seeds", below)
+
+    def draw_curves(self) -> "Figure":
+        """Draw the metric over the epochs: medians as lines, and from the lowest to the highest run as a band."""
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
+
+        figure = Figure(figsize=(6.4, 4.0), layout="constrained")
+        axes = figure.add_subplot()
+        for number, candidate in enumerate(self.candidates):
+            curves = [run.curves[self.metric.name] for run in candidate.runs if run.curves.get(self.metric.name)]
+            columns = list(zip(*curves, strict=False))  # up to where the shortest ends
+            if not columns:
+                continue
+            # NaN is not drawn: a median of runs that diverged has no place on the axis.
+            drawn = [column if all(map(math.isfinite, column)) else (math.nan,) for column in columns]
+            epochs = min((run.epochs for run in candidate.runs if run.epochs), key=len)[: len(drawn)]
+            colour, marker = _COLOURS[number % len(_COLOURS)], "o" if len(drawn) == 1 else None
+            medians = [statistics.median(column) for column in drawn]
+            axes.plot(epochs, medians, color=colour, linewidth=1.6, marker=marker, label=candidate.label)
+            lows, highs = [min(column) for column in drawn], [max(column) for column in drawn]
+            axes.fill_between(epochs, lows, highs, color=colour, alpha=0.18, linewidth=0)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_xlabel("epoch")
+        axes.set_ylabel(self.metric.name)
+        axes.set_title(f"medians and range of {len(self.seeds)} seeds", fontsize=10)
+        axes.legend(frameon=False, fontsize=9)
+        _plain(axes)
+        return figure
+
+    def draw_differences(self) -> "Figure":
+        """Draw how far each candidate is from the best one, and from the baseline, with 95 % intervals."""
+        from matplotlib.figure import Figure
+
+        references = self._references
+        figure = Figure(figsize=(6.4, 1.2 + 0.42 * len(self.candidates) * len(references)), layout="constrained")
+        for axes, label in zip(figure.subplots(len(references), 1, squeeze=False)[:, 0], references, strict=True):
+            rows = [d for c in self.candidates if (d := self.difference(c.label, label)) is not None]
+            axes.axvline(0, color="0.5", linewidth=1)
+            for place, row in enumerate(rows):
+                colour = _COLOURS[1] if row.is_decided else "0.45"
+                if row.low is not None and row.high is not None:
+                    axes.plot([row.low, row.high], [place, place], color=colour, linewidth=2)
+                axes.plot([row.mean], [place], "o", color=colour)
+            axes.set_yticks(range(len(rows)), [row.of for row in rows])
+            axes.set_ylim(len(rows) - 0.5, -0.5)
+            axes.set_xlabel(f"{self.metric.name} beside that of {label}, mean over {len(self.seeds)} seeds, 95 %")
+            _plain(axes)
+        return figure
+
+
+def _interval(difference: PairedDifference | None) -> str:
+    if difference is None:
+        return "-"
+    if difference.equal:
+        return "0"
+    ends = "" if difference.low is None else f" [{difference.low:+.3g}, {difference.high:+.3g}]"
+    return f"{difference.mean:+.3g}{ends}{' *' if difference.is_decided else ''}"
+
+
+def _plain(axes: "Axes") -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(color="#E6E6E6", linewidth=0.6)
+    axes.set_axisbelow(True)

@@ -1,0 +1,399 @@
+"""The runs of a comparison: each an ordinary fit, or several as one group; finished ones are kept in a folder."""
+
+import hashlib
+import json
+import os
+import random
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from copy import copy, deepcopy
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer, seed_everything
+from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities.seed import isolate_rng
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from typing_extensions import override
+
+from lit_gelu.activations import ActivationRegistry
+from lit_gelu.callbacks.checkpoint_file import read_checkpoint
+from lit_gelu.choose.result import SCHEMA, TrainedRun
+from lit_gelu.data.in_memory import description_of
+from lit_gelu.errors import ArgumentError, LitGeluError, shown
+from lit_gelu.files import is_file, parse_json, without_nonfinite, write_atomically
+from lit_gelu.replicas import ReplicaDataModule, ReplicaGroup
+
+Build = Callable[..., LightningModule]
+Say = Callable[[str], None]
+
+QUIET = {
+    "devices": 1,  # a run that is shared by several is another one
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+}
+MOST_TOGETHER = 24  # members of a group: more gain little on a CPU, and an interruption costs more
+# What the Trainer of a group takes as it is; the others ask for something that is meant for one run.
+_OF_GROUPS = frozenset({
+    "max_epochs", "accelerator", "devices", "precision", "logger", "log_every_n_steps", "default_root_dir",
+    "num_sanity_val_steps", "deterministic", "limit_val_batches", "limit_test_batches",
+    "enable_checkpointing", "enable_progress_bar", "enable_model_summary",
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One of the activations that are compared.
+
+    Args:
+        label: What it is called in tables: what was given, where that is text.
+        given: What the module is built with.
+        spec: The same in canonical form, as text; equal for two names of one activation.
+    """
+
+    label: str
+    given: Any
+    spec: str
+
+
+Cell = tuple[Candidate, int]  # with a seed
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What all runs have in common.
+
+    Args:
+        build: A function of ``activation``.
+        data: What they are trained on; its generators are put back before each run.
+        options: Of their Trainers.
+        registry: Which names activations.
+        tests: Whether a test follows the last epoch.
+    """
+
+    build: Build
+    data: LightningDataModule
+    options: Mapping[str, Any]
+    registry: ActivationRegistry
+    tests: bool = False
+    generators: Sequence[tuple[Callable[[Any], object], Any]] = field(default_factory=list)
+
+    def new_trainer(self, *callbacks: Callback, **options: Any) -> Trainer:
+        """Return a Trainer with copies of the callbacks that were given, and these."""
+        both = {**QUIET, **self.options, **options}
+        of_user = both.pop("callbacks", None) or []
+        copies = deepcopy(of_user if isinstance(of_user, list) else [of_user])
+        return Trainer(**both, callbacks=[*copies, *callbacks])
+
+    def put_back_generators(self) -> None:
+        """Let the data's own generators be as the first run finds them."""
+        for put, state in self.generators:
+            put(deepcopy(state))
+
+
+def generators_of(data: LightningDataModule) -> list[tuple[Callable[[Any], object], Any]]:
+    """Return what sets the state of each generator that a data module holds, and its state."""
+    found: list[tuple[Callable[[Any], object], Any]] = []
+    for value in vars(data).values():
+        match value:
+            case torch.Generator():
+                found.append((value.set_state, value.get_state()))
+            case random.Random():  # noqa: S311 - a user's, as it is
+                found.append((value.setstate, value.getstate()))
+            case np.random.Generator():
+                found.append((partial(setattr, value.bit_generator, "state"), value.bit_generator.state))
+            case np.random.RandomState():
+                found.append((value.set_state, value.get_state()))
+    return found
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Run as a process does that begins with ``seed_everything``; generators and variables are put back afterwards."""
+    names = ("PL_GLOBAL_SEED", "PL_SEED_WORKERS")
+    before = {name: os.environ.get(name) for name in names}
+    try:
+        with isolate_rng():
+            seed_everything(seed, verbose=False)
+            yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+class EpochNotes(Callback):
+    """Notes what a run has logged at the end of each validation."""
+
+    def __init__(self, run: TrainedRun) -> None:
+        self.run, self.step = run, -1
+
+    @override
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.sanity_checking:
+            return
+        values = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        self.run.add_epoch(trainer.current_epoch + (trainer.state.fn == TrainerFn.FITTING), values)
+        self.step = trainer.global_step
+
+
+class GroupNotes(Callback):
+    """Notes what each member of a group logs in validation."""
+
+    def __init__(self, runs: Sequence[TrainedRun]) -> None:
+        self.runs = runs
+
+    @override
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        measured: Mapping[str, Tensor] = pl_module.measured  # type: ignore[assignment] # it is a ReplicaGroup
+        for member, run in enumerate(self.runs if not trainer.sanity_checking else ()):
+            run.add_epoch(trainer.current_epoch + 1, {name: float(row[member]) for name, row in measured.items()})
+
+
+def train_alone(setup: Setup, candidate: Candidate, seed: int, checkpoint: Path) -> TrainedRun:
+    """Make a run; whatever goes wrong in it is noted, and does not go further."""
+    run, start = TrainedRun(candidate.label, candidate.spec, seed), time.perf_counter()
+    try:
+        with seeded(seed):
+            module = setup.build(activation=candidate.given)
+            run.initial = digest_of_weights(module, setup.registry)
+            setup.put_back_generators()
+            notes = EpochNotes(run)
+            trainer = setup.new_trainer(notes)
+            trainer.fit(module, datamodule=setup.data)
+            # Not every epoch is validated, and a callback may put averages in behind the last one.
+            if trainer.val_dataloaders and (notes.step != trainer.global_step or setup.options.get("callbacks")):
+                trainer.validate(module, datamodule=_as_fitted(setup.data, trainer.val_dataloaders), verbose=False)
+            _finish(setup, run, module, checkpoint)
+    except Exception as error:  # noqa: BLE001 - of a user's module; the others are to be compared all the same
+        run.failure = first_line(error)
+    run.seconds = time.perf_counter() - start
+    return run
+
+
+def _as_fitted(data: LightningDataModule, loaders: Any) -> LightningDataModule:
+    """Return data with the loaders of a fit: `Trainer.validate` calls ``setup``, which may split in another way."""
+    fitted: Any = copy(data)
+    for hook in ("prepare_data", "setup", "teardown"):
+        setattr(fitted, hook, lambda *_, **__: None)
+    fitted.val_dataloader = lambda: loaders
+    return cast("LightningDataModule", fitted)
+
+
+def train_together(setup: Setup, cells: Sequence[Cell], checkpoints: Sequence[Path]) -> list[TrainedRun]:
+    """Make runs as one group; what goes wrong in it is raised."""
+    start = time.perf_counter()
+    activations = [{"activation": candidate.given} for candidate, _ in cells]
+    group = ReplicaGroup.of(setup.build, activations, seeds=[seed for _, seed in cells])
+    runs = [TrainedRun(candidate.label, candidate.spec, seed, together=True) for candidate, seed in cells]
+    for run, member in zip(runs, group.members, strict=True):
+        run.initial = digest_of_weights(member, setup.registry)
+    setup.put_back_generators()
+    data: Any = setup.data
+    setup.new_trainer(GroupNotes(runs)).fit(group, datamodule=ReplicaDataModule(data))
+    for run, member, checkpoint in zip(runs, group.members, checkpoints, strict=True):
+        _finish(setup, run, member, checkpoint)
+        run.seconds = (time.perf_counter() - start) / len(runs)
+    return runs
+
+
+def _finish(setup: Setup, run: TrainedRun, module: LightningModule, checkpoint: Path) -> None:
+    """Save a trained module, and test it if a figure of the test decides."""
+    run.diverged = not all(bool(parameter.isfinite().all()) for parameter in _initialised(module))
+    trainer = setup.new_trainer(callbacks=None)
+    if setup.tests:
+        (values,) = trainer.test(module, datamodule=setup.data, verbose=False)
+        run.test = {name: float(value) for name, value in values.items()}
+    trainer.strategy.connect(module)
+    try:
+        with write_atomically(checkpoint) as temporary:
+            trainer.save_checkpoint(temporary, weights_only=True)
+    except LitGeluError:  # of an activation that cannot be named in a checkpoint
+        with write_atomically(checkpoint) as temporary:
+            torch.save({"state_dict": module.state_dict()}, temporary)
+
+
+def _initialised(module: nn.Module) -> Iterator[Tensor]:
+    """Yield the parameters that have values: a `LazyLinear` is given them by its first batch."""
+    return (parameter for parameter in module.parameters() if not is_lazy(parameter))
+
+
+def digest_of_weights(module: nn.Module, registry: ActivationRegistry) -> str:
+    """Return a digest of a module's parameters, those of activations left out."""
+    of_activations = {
+        id(parameter)
+        for part in module.modules()
+        if registry.entry_of(part) is not None
+        for parameter in part.parameters()
+    }
+    digest = hashlib.sha256()
+    for parameter in _initialised(module):
+        if id(parameter) not in of_activations:
+            digest.update(parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def first_line(error: BaseException) -> str:
+    """Return an error in one line, without the stop at its end."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}".rstrip(".") if lines else type(error).__name__
+
+
+class RunFolder:
+    """Finished runs on disk: a JSON line each in ``runs.jsonl``, and the weights as ordinary checkpoints.
+
+    The first line says what all runs have in common. Beyond that the folder is trusted.
+
+    Args:
+        folder: Where they are; made if it is not there.
+        settings: What all runs in it have in common.
+
+    Raises:
+        ArgumentError: If it holds runs with other settings.
+    """
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
+        self.folder, self.path = folder, folder / "runs.jsonl"
+        header = {"schema": SCHEMA, "settings": settings}
+        self.lines = self.path.read_text(encoding="utf-8").splitlines() if is_file(self.path) else [json.dumps(header)]
+        kept: Any = None
+        with suppress(ValueError):
+            kept = parse_json(self.lines[0] if self.lines else "")
+        if kept != parse_json(json.dumps(header)):
+            there = kept.get("settings") if isinstance(kept, dict) else None
+            there = there if isinstance(there, dict) else {}
+            differing = [name for name in {**there, **settings} if there.get(name) != settings.get(name)]
+            pairs = "; ".join(f"{n}: {shown(there.get(n))}, now {shown(settings.get(n))}" for n in differing[:3])
+            raise ArgumentError(
+                f"folder={str(folder)!r} holds runs with other settings ({pairs or 'of another lit-gelu'}). Runs that "
+                "differ in more than activation and seed are not compared. Give another folder, or remove this one."
+            )
+        self.runs = {(run.label, run.spec, run.seed): run for run in filter(None, map(_run_of, self.lines[1:]))}
+
+    def find(self, candidate: Candidate, seed: int) -> TrainedRun | None:
+        """Return a run that is kept, if its weights are there too."""
+        run = self.runs.get((candidate.label, candidate.spec, seed))
+        return run if run is not None and is_file(self.checkpoint(run.label, run.spec, seed)) else None
+
+    def keep(self, run: TrainedRun) -> None:
+        """Write a run down; its checkpoint is there already."""
+        self.lines.append(json.dumps(without_nonfinite(asdict(run), as_text=True)))
+        self.runs[run.label, run.spec, run.seed] = run
+        with write_atomically(self.path) as temporary:
+            temporary.write_text("\n".join(self.lines) + "\n", encoding="utf-8")
+
+    def checkpoint(self, label: str, spec: str, seed: int) -> Path:
+        """Return where the weights of a run are."""
+        # Labels are any text: what cannot be in a file's name is told apart by the digest.
+        plain = re.sub(r"[^A-Za-z0-9]+", "_", label).strip("_")[:40]
+        name = f"{plain}-{hashlib.sha256(f'{label} {spec}'.encode()).hexdigest()[:8]}-{seed}.ckpt"
+        return self.folder / "runs" / name
+
+    def module(self, setup: Setup, run: TrainedRun, given: Any) -> LightningModule:
+        """Return a run's module with the weights that it ended with, in evaluation mode."""
+        with seeded(run.seed):
+            module = setup.build(activation=given)
+        module.load_state_dict(read_checkpoint(self.checkpoint(run.label, run.spec, run.seed))["state_dict"])
+        return module.eval()
+
+
+def _run_of(line: str) -> TrainedRun | None:
+    """Return the run that a line holds; ``None`` of a damaged one, whose run is then made again."""
+    try:
+        run = TrainedRun(**parse_json(line))
+        run.curves = {name: [float(value) for value in values] for name, values in run.curves.items()}
+        run.test = {name: float(value) for name, value in run.test.items()}
+        run.epochs = [int(epoch) for epoch in run.epochs]
+        hash((run.label, run.spec, run.seed))
+    except (AttributeError, TypeError, ValueError):
+        return None
+    return run
+
+
+def settings_text(value: Any) -> Any:
+    """Return what was given as plain data for the folder's first line: objects by their type, functions by name."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(name): settings_text(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [settings_text(entry) for entry in value]
+    if isinstance(value, partial):
+        return [settings_text(value.func), settings_text(value.args), settings_text(value.keywords)]
+    kind = value if hasattr(value, "__qualname__") else type(value)
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def settings_of(build: Build, swap: Any, setup: Setup, further: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what all runs of a comparison have in common."""
+    return {
+        "build": settings_text(build),
+        "swap": settings_text(swap),
+        "data": settings_text(type(setup.data)),
+        "data_arguments": settings_text(description_of(setup.data)),
+        "trainer": settings_text(setup.options),
+        **settings_text(further),
+    }
+
+
+def make_runs(
+    setup: Setup, folder: RunFolder, cells: Sequence[Cell], *, together: bool, tests_of: str, say: Say
+) -> tuple[dict[tuple[str, int], TrainedRun], str]:
+    """Make the runs that are not there yet, in groups where that holds.
+
+    Args:
+        setup: What they have in common.
+        folder: Where finished ones are.
+        cells: Candidates with seeds.
+        together: Whether to try a group.
+        tests_of: The figure of a test that a finished run must have; empty where none decides.
+        say: Called with a line whenever something is finished.
+
+    Returns:
+        All runs by label and seed, and a sentence on how they were trained.
+    """
+    kept = {(c.label, seed): folder.find(c, seed) for c, seed in cells}
+    runs = {key: run for key, run in kept.items() if run is not None and (not tests_of or tests_of in run.test)}
+    missing = [(c, seed) for c, seed in cells if (c.label, seed) not in runs]
+    if not missing:
+        return runs, "Nothing was trained: all runs were there."
+    alone = _why_alone(setup) if together else "together=False was given"
+    while missing and not alone:
+        part = missing[:MOST_TOGETHER]
+        try:
+            trained = train_together(setup, part, [folder.checkpoint(c.label, c.spec, seed) for c, seed in part])
+        except Exception as error:  # noqa: BLE001 - whatever a group cannot do, single runs may
+            alone = f"as a group they cannot be trained ({first_line(error)})"
+            say(f"one after another: {alone}")
+            break
+        for run in trained:
+            folder.keep(run)
+            runs[run.label, run.seed] = run
+        say(f"trained {len(trained)} runs side by side in {sum(run.seconds for run in trained):.1f} s")
+        del missing[: len(part)]
+    for candidate, seed in missing:
+        run = train_alone(setup, candidate, seed, folder.checkpoint(candidate.label, candidate.spec, seed))
+        say(f"{candidate.label}, seed {seed}: {run.failure or f'trained in {run.seconds:.1f} s'}")
+        if not run.failure:
+            folder.keep(run)
+        runs[run.label, run.seed] = run
+    return runs, f"Trained one after another: {alone}." if alone else "Trained side by side, as a group."
+
+
+def _why_alone(setup: Setup) -> str:
+    """Return why runs cannot be a group, as far as it is known before; empty if nothing speaks against it."""
+    for name, value in setup.options.items():
+        is_default = name == "check_val_every_n_epoch" and value == 1
+        if name not in _OF_GROUPS and not is_default and value not in (None, [], ()):
+            return f"Trainer({name}=...) is meant for a run of its own"
+    return ""

@@ -1,0 +1,216 @@
+"""``lit-gelu doctor``: say what is wrong with this installation, and how to mend it."""
+
+import importlib
+import importlib.metadata
+import importlib.util
+import json as json_format
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.text import Text
+
+from lit_gelu.cli.terminal import console_for_output, write_text
+from lit_gelu.cuda_versions import mismatch
+
+_STYLES = {"ok": "green", "note": "yellow", "broken": "bold red"}
+_SHOWN = ("lit-gelu", "torch", "lightning", "onnx", "onnxscript", "numpy")
+_TRIAL_SECONDS = 120
+# In a process of its own: a library that crashes while it is loaded does not take the doctor along.
+_TRIAL = """
+import sys
+import numpy, onnx, onnxruntime
+from onnx import TensorProto, helper
+provider = sys.argv[1]
+options = onnxruntime.SessionOptions()
+if provider != "CPUExecutionProvider":
+    import torch
+    onnxruntime.preload_dlls()
+    options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+value = lambda name: helper.make_tensor_value_info(name, TensorProto.FLOAT, [4])
+graph = helper.make_graph([helper.make_node("Gelu", ["x"], ["y"])], "trial", [value("x")], [value("y")])
+model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=[provider], enable_fallback=0)
+y = session.run(None, {"x": numpy.ones(4, numpy.float32)})[0]
+assert abs(float(y[0]) - 0.8413447) < 1e-4, f"GELU(1) = {y[0]}"
+assert session.get_providers()[0] == provider, session.get_providers()
+"""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check gave: what is broken must be mended, a note explains what will not be used."""
+
+    level: Literal["ok", "note", "broken"]
+    check: str
+    text: str
+    remedy: str = ""  # empty if there is nothing to mend
+
+
+def doctor(*, json: str | None = None) -> int:
+    """Say what is wrong with this installation, and how to mend it.
+
+    exit code: 0 if nothing is broken, 1 if something is, 2 for a mistake in the arguments
+
+    in a shell:
+      lit-gelu doctor
+      lit-gelu doctor --json                findings as JSON, for a report of a fault
+
+    Args:
+        json: print JSON, and nothing else on standard output; or write it into a file
+    """
+    versions, findings = _versions(), list(examine())
+    if json is not None:
+        content = {"versions": versions, "findings": [asdict(finding) for finding in findings]}
+        write_text(json_format.dumps(content, indent=2), json)
+    broken = sum(finding.level == "broken" for finding in findings)
+    if json != "-":
+        console = console_for_output(highlight=False, soft_wrap=True)
+        console.print(Text(", ".join(f"{name} {version}" for name, version in versions.items())))
+        for finding in findings:
+            level = (f"{finding.level:<7}", _STYLES[finding.level])
+            console.print(Text.assemble(level, f"{finding.check}: {finding.text}"))
+            if finding.remedy:
+                console.print(Text(f"       to mend it: {finding.remedy}"))
+        console.print(Text(f"{broken} broken" if broken else "nothing is broken"))
+    return 1 if broken else 0
+
+
+def _versions() -> dict[str, str]:
+    """Return the platform, and the versions of the distributions that are installed."""
+    versions = {"platform": f"{platform.system()} {platform.machine()}", "Python": platform.python_version()}
+    for name in (*_SHOWN, *_onnxruntime_wheels()):
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def examine() -> Iterator[Finding]:
+    """Examine this installation. Nothing here fails because the installation is broken."""
+    unmet = list(unmet_requirements("lit-gelu"))
+    names = " ".join(f"'{re.split(r'[ (<>=!~]', text)[0]}'" for text in unmet)
+    if unmet:
+        yield Finding("broken", "requirements", f"not met: {'; '.join(unmet)}", f"pip install {names}")
+    else:
+        yield Finding("ok", "requirements", "every distribution that lit-gelu needs is there, in a version that fits")
+    torch: Any = None
+    try:
+        torch = importlib.import_module("torch")
+    except (ImportError, OSError) as error:
+        yield Finding("broken", "torch", f"cannot be imported: {error}", "pip uninstall -y torch && pip install torch")
+    else:
+        yield Finding("ok", "torch", f"built {_built_for(torch.version.cuda)}")
+    yield from _onnxruntime()
+    yield from _gpu(torch)
+
+
+def unmet_requirements(distribution: str) -> Iterator[str]:
+    """Yield the requirements of a distribution that are not met, each with what is installed instead."""
+    from packaging.requirements import Requirement  # comes with lightning, which may be what is missing
+
+    for text in importlib.metadata.requires(distribution) or ():
+        requirement = Requirement(text)
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        try:
+            installed = importlib.metadata.version(requirement.name)
+        except importlib.metadata.PackageNotFoundError:
+            yield f"{requirement.name}{requirement.specifier} (not installed)"
+            continue
+        if not requirement.specifier.contains(installed, prereleases=True):
+            yield f"{requirement.name}{requirement.specifier} ({installed} is installed)"
+
+
+def _onnxruntime_wheels() -> list[str]:
+    return sorted(set(importlib.metadata.packages_distributions().get("onnxruntime", ())))
+
+
+def _onnxruntime() -> Iterator[Finding]:
+    """Examine whether one distribution is behind the name, and whether it runs a model on the CPU."""
+    # Two overwrite each other's files, the last one wins, and removing one leaves an empty package.
+    wheels = _onnxruntime_wheels()
+    has_gpu_wheels = platform.system() in {"Linux", "Windows"} and platform.machine() in {"x86_64", "AMD64"}
+    install = f"pip install {'onnxruntime-gpu' if has_gpu_wheels else 'onnxruntime'}"
+    if len(wheels) > 1:
+        text = f"{' and '.join(wheels)} are installed together; they have the same files, and the last one wins"
+        install = f"pip uninstall -y {' '.join(wheels)} && {install}"
+        yield Finding("broken", "onnxruntime wheels", text, install)
+    elif not wheels:
+        yield Finding("broken", "onnxruntime wheels", "none is installed", install)
+    else:
+        yield Finding("ok", "onnxruntime wheels", f"one: {wheels[0]}")
+        install = f"pip install --force-reinstall --no-deps {wheels[0]}"
+    if failure := _trial("CPUExecutionProvider"):
+        yield Finding("broken", "onnxruntime", f"does not work: {failure}", install)
+    else:
+        yield Finding("ok", "onnxruntime", f"runs a model on the CPU; built {_built_for(onnxruntime_cuda())}")
+
+
+def onnxruntime_cuda() -> str:
+    """Return the CUDA version that onnxruntime says it was built for; empty for a build without, or none."""
+    # It is not imported, for it may be broken.
+    spec = importlib.util.find_spec("onnxruntime")
+    for folder in (spec and spec.submodule_search_locations) or ():
+        file = Path(folder) / "capi" / "build_and_package_info.py"
+        match = re.search(r"cuda_version\s*=\s*['\"]([\d.]+)", file.read_text("utf-8")) if file.is_file() else None
+        if match:
+            return match[1]
+    return ""
+
+
+def _gpu(torch: Any) -> Iterator[Finding]:
+    """Examine whether there is a GPU, and whether torch and onnxruntime use it."""
+    places = (Path("/dev").glob("nvidia[0-9]*"), Path("/proc/driver/nvidia/gpus").glob("*"), Path("/dev").glob("dxg"))
+    is_there = any(True for place in places for _ in place)
+    sees = torch is not None and torch.cuda.is_available()
+    cuda, built = onnxruntime_cuda(), getattr(getattr(torch, "version", None), "cuda", None) or ""
+    if not sees:
+        if is_there:
+            remedy = (
+                "install NVIDIA's driver and torch for its CUDA: torch.zeros(1, device='cuda') says what is missing"
+            )
+            yield Finding(
+                "broken", "GPU", f"there is an NVIDIA GPU, but torch, built {_built_for(built)}, cannot use it", remedy
+            )
+        else:
+            yield Finding("note", "GPU", "no NVIDIA GPU here: exported files run on the CPU")
+        return
+    yield Finding("ok", "GPU", ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())))
+    if not cuda:
+        wheels = " ".join(_onnxruntime_wheels())
+        remedy = f"pip uninstall -y {wheels} && pip install onnxruntime-gpu"
+        yield Finding("broken", "CUDA versions", "there is a GPU, but onnxruntime is built without CUDA", remedy)
+        return
+    if different := mismatch(built, cuda):
+        yield Finding("broken", "CUDA versions", *different)
+    else:
+        yield Finding("ok", "CUDA versions", f"torch and onnxruntime are both built {_built_for(cuda)}")
+    if failure := _trial("CUDAExecutionProvider"):
+        remedy = (
+            "mend what is said above; else `python -c 'import onnxruntime; onnxruntime.print_debug_info()'` says more"
+        )
+        yield Finding("broken", "a model on CUDA", f"does not run: {failure}", remedy)
+    else:
+        yield Finding("ok", "a model on CUDA", "runs there, and nowhere else")
+
+
+def _built_for(cuda: str | None) -> str:
+    return f"for CUDA {cuda}" if cuda else "without CUDA"
+
+
+def _trial(provider: str) -> str:
+    """Return why onnxruntime cannot run a model on a provider; empty if it can."""
+    command = [sys.executable, "-P", "-c", _TRIAL, provider]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TRIAL_SECONDS, check=False)  # noqa: S603
+    except subprocess.TimeoutExpired:
+        return f"no answer within {_TRIAL_SECONDS} s"
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    return (lines or [f"exit code {done.returncode}"])[-1] if done.returncode else ""

@@ -1,1 +1,0 @@
-"""The GELU paper's protocol: grids of runs, seeds, selection, tables and figures."""

@@ -1,1 +1,0 @@
-"""The paper's figures 1 to 7, drawn from records."""

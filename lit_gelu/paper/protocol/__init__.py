@@ -1,1 +1,0 @@
-"""The paper's protocol as data: experiments, presets, single runs, and what its authors published."""

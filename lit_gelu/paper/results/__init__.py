@@ -1,1 +1,0 @@
-"""From records to numbers and tables: selection, medians, rows beside the paper's."""

@@ -1,1 +1,0 @@
-"""Training one run, or several as a group, with its curves measured."""

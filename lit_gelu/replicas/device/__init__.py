@@ -1,1 +1,0 @@
-"""Steps on a device: counted there, by kernels of all replicas, as CUDA graphs."""

@@ -1,1 +1,0 @@
-"""The forward pass of all members at once: rules for known layers, `torch.vmap` for other code."""

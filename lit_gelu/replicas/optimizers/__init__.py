@@ -1,1 +1,0 @@
-"""The optimizers of all members, to the bit as each alone."""

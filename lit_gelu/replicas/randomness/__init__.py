@@ -1,1 +1,0 @@
-"""The random numbers of every replica: a stream of its own, and what dropout makes of it."""

@@ -1,1 +1,0 @@
-"""Steps on a CPU: member by member, forward and backward written out, into memory that is kept."""

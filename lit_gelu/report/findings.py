@@ -1,0 +1,311 @@
+"""What the figures of a run mean, in plain sentences: pure functions from a run to its findings.
+
+The thresholds are this package's choice where no source is named: no paper says how many dead units a net can spare.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from lit_gelu.activations import registry
+from lit_gelu.activations.gaussian import gaussian_moments
+from lit_gelu.errors import LitGeluError
+from lit_gelu.report.content import Level, LoggedCurve, OptimizerSettings, ReportedRun, RunFinding, is_loss
+
+_ORDER: tuple[Level, ...] = ("alarm", "warning", "note", "good")
+_GAIN_OFF, _DEPTH_OFF = 2.0, 10.0  # factors beyond what initialisers plan, at one site and over all
+_NEAR_EDGE, _BEYOND_EDGE = 0.8, 1.5  # shares of the optimizer's limit
+_STEEP_STEPS = 0.25  # share of measured steps that raise the quadratic model
+_WORSE = 0.1  # share of its minimum by which a loss on validation data has risen again
+
+_LU = "Lu et al. 2019, arXiv 1903.06733"
+_GLOROT = "Glorot and Bengio 2010, PMLR 9"
+_SCHOENHOLZ = "Schoenholz et al. 2017, arXiv 1611.01232"
+_COHEN = "Cohen et al. 2021, arXiv 2103.00065"
+
+
+@dataclass(frozen=True)
+class _SiteRule:
+    """A finding about one site whose last figure reaches a threshold."""
+
+    statistic: str
+    threshold: float
+    level: Level
+    topic: str
+    text: str
+    advice: str
+    source: str = ""
+
+
+_DEAD = "{:.3g} % of the channels passed no gradient in any of the last measurements: these units are dead."
+_REVIVE = (
+    "Lower the learning rate or warm it up, check the bias in front, or swap it for an activation with a slope on both "
+    "sides, such as leaky_relu."
+)
+_SITE_RULES = (  # of one topic the first that holds
+    _SiteRule(
+        "share_non_finite",
+        math.ulp(0.0),
+        "alarm",
+        "non-finite inputs",
+        "{:.3g} % of the inputs were NaN or infinite at the last measurement.",
+        "The run has diverged before this layer. Lower the learning rate, or clip gradients.",
+    ),
+    _SiteRule("share_dead", 0.5, "alarm", "dead units", _DEAD, _REVIVE, _LU),
+    _SiteRule("share_dead", 0.1, "warning", "dead units", _DEAD, _REVIVE, _LU),
+    _SiteRule(  # ReLU has a half for a symmetric input, which is no fault
+        "share_saturated",
+        0.9,
+        "warning",
+        "saturation",
+        "At {:.3g} % of its inputs |f'| < 0.01: almost no gradient passes.",
+        "Inputs lie in the flat part. Normalise in front of it, or scale the weights by lit_gelu.activations.gain.",
+        _GLOROT,
+    ),
+    _SiteRule(
+        "share_linear",
+        0.95,
+        "note",
+        "idle activation",
+        "At {:.3g} % of its inputs f' is 1 within 0.01: the activation does next to nothing there.",
+        "Inputs are large and positive. Look at the bias or the normalisation in front.",
+    ),
+)
+
+
+def judged(run: ReportedRun) -> ReportedRun:
+    """Return a run with its findings, the gravest first."""
+    findings = [*_of_end(run), *_of_sites(run), *_of_curves(run), *_of_files(run)]
+    return replace(run, findings=tuple(sorted(findings, key=lambda finding: _ORDER.index(finding.level))))
+
+
+def _of_end(run: ReportedRun) -> Iterator[RunFinding]:
+    if run.status == "failed":
+        yield RunFinding("alarm", "failed run", "", f"The run ended with an error: {run.failure or 'not recorded'}")
+    elif run.status == "interrupted":
+        yield RunFinding("warning", "interrupted run", "", "The run was interrupted before its end.")
+
+
+def site_curves(run: ReportedRun) -> dict[str, dict[str, LoggedCurve]]:
+    """Return the curves that `ActivationCurvatureMonitor` logged, by site and statistic.
+
+    Example:
+        >>> curve = LoggedCurve("curvature/net.1/share_dead", (49,), (0.25,))
+        >>> site_curves(ReportedRun(title="", source="", made="", curves=(curve,)))["net.1"]["share_dead"].values
+        (0.25,)
+    """
+    from lit_gelu.curvature import STATISTICS
+
+    sites: dict[str, dict[str, LoggedCurve]] = {}
+    for curve in run.curves:
+        site, _, statistic = curve.name.removeprefix("curvature/").rpartition("/")
+        is_known = statistic in STATISTICS or statistic in {"share_dead", "curvature"}
+        if curve.name.startswith("curvature/") and site and is_known and not site.endswith("/gaussian") and curve.steps:
+            sites.setdefault(site, {})[statistic] = curve
+    return sites
+
+
+def spec_at(run: ReportedRun, site: str, step: int) -> str:
+    """Return the spec that a site of the model had when a step was measured; empty if it is not known."""
+    changes = [(swap.step, change) for swap in run.swaps for change in swap.changes if change.site == site]
+    later = next((change.old for at, change in changes if at > step), None)
+    if later is not None:
+        return later
+    ends = [each.at_end or each.at_start for each in run.sites if each.name == site]
+    return ends[0] if ends and ends[0] else changes[-1][1].new if changes else ""
+
+
+def _of_sites(run: ReportedRun) -> Iterator[RunFinding]:
+    """Yield what the last figures of every site say, and those of all sites together."""
+    known = {each.name for each in run.sites} | {change.site for swap in run.swaps for change in swap.changes}
+    gains: dict[str, float] = {}
+    dead: list[float] = []
+    for site, curves in site_curves(run).items():
+        step = max(curve.steps[-1] for curve in curves.values())
+        # After a swap, figures of the old activation may have none of the new one that would replace them.
+        figures = {name: curve.values[-1] for name, curve in curves.items() if curve.steps[-1] == step}
+        topics = set[str]()
+        for rule in _SITE_RULES:
+            share = figures.get(rule.statistic, math.nan)
+            if share >= rule.threshold and rule.topic not in topics:
+                topics.add(rule.topic)
+                used = {rule.statistic: share}
+                yield RunFinding(
+                    rule.level, rule.topic, site, rule.text.format(100 * share), rule.advice, used, rule.source
+                )
+        dead += [figures["share_dead"]] if math.isfinite(figures.get("share_dead", math.nan)) else []
+        alone = site.rpartition("/")[2]  # a monitor with a name of its own writes that in front
+        name = alone if site not in known and alone in known else site
+        spec, measured = spec_at(run, name, step), figures.get("mean_squared_derivative", math.nan)
+        ratio = measured / _expected_gain(spec)
+        if math.isfinite(ratio):
+            gains[name] = ratio
+            if not 1 / _GAIN_OFF < ratio < _GAIN_OFF:
+                yield _off_gain(site, spec, measured, ratio)
+    yield from _gain_over_depth([ratio for ratio in gains.values() if ratio > 0])
+    if dead and max(dead) < 0.1:
+        text = f"No site has lost a tenth of its units: at most {100 * max(dead):.3g} % of the channels are dead."
+        yield RunFinding("good", "dead units", "", text, figures={"share_dead": max(dead)})
+
+
+def _expected_gain(spec: str) -> float:
+    """Return E f'^2 for x ~ N(0, 1), which initialisers assume; NaN if it is not known."""
+    try:
+        expected = gaussian_moments(registry.stored.resolve(spec)).derivative_squared.item() if spec else math.nan
+    except LitGeluError:  # not registered here, not elementwise, or without moments
+        return math.nan
+    return expected if expected > 0 else math.nan
+
+
+def _off_gain(site: str, spec: str, measured: float, ratio: float) -> RunFinding:
+    text = (
+        f"E f'^2 of {spec} is {measured:.3g}, {ratio:.2g} times what an input of mean 0 and deviation 1 gives: squared "
+        "gradients are multiplied by that factor beyond what initialisers plan."
+    )
+    advice = "Scale the weights in front of it, or normalise, if gradients vanish or explode."
+    figures = {"mean_squared_derivative": measured, "ratio": ratio}
+    return RunFinding("note", "backward gain", site, text, advice, figures, _SCHOENHOLZ)
+
+
+def _gain_over_depth(ratios: list[float]) -> Iterator[RunFinding]:
+    """Yield a warning if the backward gains of all sites together are far from those for N(0, 1)."""
+    # With weights that are scaled for N(0, 1), the product is by how much squared gradients grow or shrink beyond what
+    # was planned: chi_1 of Schoenholz et al., layer by layer.
+    exponent = math.fsum(map(math.log10, ratios))
+    if len(ratios) > 1 and abs(exponent) >= math.log10(_DEPTH_OFF):
+        text = (
+            f"Through the {len(ratios)} measured activations together, squared gradients come out 10^{exponent:.1f} "
+            "times as large as for the inputs of mean 0 and deviation 1 that initialisers assume."
+        )
+        advice = "Look at the heat map of the backward gain for where it begins. Normalisation brings inputs back."
+        yield RunFinding("warning", "gain over depth", "", text, advice, {"log10_ratio": exponent}, _SCHOENHOLZ)
+
+
+def _of_curves(run: ReportedRun) -> Iterator[RunFinding]:
+    """Yield what losses, the sharpness, steps and swaps say."""
+    for curve in run.curves:
+        prefix, _, name = curve.name.rpartition("/")
+        finite = [value for value in curve.values if math.isfinite(value)]
+        if is_loss(curve.name):
+            yield from _of_loss(curve, finite)
+        elif not finite:
+            continue
+        elif name == "top_eigenvalue":
+            yield _sharpness(run, curve, prefix)
+        elif name == "directional_stability":
+            steep = sum(value >= 1 for value in finite)
+            text = f"{steep} of {len(finite)} measured steps raise the quadratic model of the loss (u'Hu >= -2 g'u)."
+            level: Level = "warning" if steep / len(finite) >= _STEEP_STEPS else "good"
+            advice = "The steps are too long for the curvature along them: lower the learning rate, or larger batches."
+            figures = {"share": steep / len(finite)}
+            yield RunFinding(
+                level, "long steps", curve.name, text, advice if level == "warning" else "", figures, _COHEN
+            )
+        elif prefix.startswith("activation_swap") and name == "relative":
+            text = f"The swap at step {curve.steps[-1]} changed the output at once by {100 * finite[-1]:.3g} % of it."
+            yield RunFinding("note", "swap", "", text, figures={"relative_jump": finite[-1]})
+
+
+def _of_loss(curve: LoggedCurve, finite: list[float]) -> Iterator[RunFinding]:
+    """Yield an alarm for a loss that is no finite number, and a note for one that rose again on validation data."""
+    points = list(zip(curve.steps, curve.values, strict=True))
+    first = next((step for step, value in points if not math.isfinite(value)), None)
+    if first is not None:
+        ends = "" if math.isfinite(curve.values[-1]) else " and at the end"
+        text = f"{curve.name} was NaN or infinite first at step {first}{ends}."
+        advice = "Lower the learning rate, clip gradients, or look for a logarithm or a division of 0."
+        yield RunFinding("alarm", "loss not finite", curve.name, text, advice, {"step": float(first)})
+    if curve.name.lower().startswith("val") and len(finite) > 2:
+        best, last = min(finite), finite[-1]
+        if best > 0 and last > (1 + _WORSE) * best:
+            step = next(step for step, value in points if value == best)
+            text = f"{curve.name} was lowest at step {step}, with {best:.4g}, and {last:.4g} at the end."
+            advice = "Take the checkpoint of that step (ModelCheckpoint(monitor=...)), stop early, or regularise."
+            yield RunFinding("note", "overfitting", curve.name, text, advice, {"lowest": best, "last": last})
+
+
+def stability_limit(optimizer: OptimizerSettings, rate: float) -> float:
+    """Return the largest sharpness at which an optimizer is stable on a quadratic loss; NaN if it is not known.
+
+    For gradient descent with learning rate eta, momentum beta and weight decay w, on the eigenvalue lambda of the
+    Hessian: ``2 (1 + beta) / eta - w``, and with Nesterov's momentum ``(2 + 2 beta) / (eta (1 + 2 beta)) - w``. Weight
+    decay adds w to every eigenvalue. Adam has a limit for another matrix, its preconditioned Hessian, which the monitor
+    does not measure. Of several parameter groups the largest rate eta and decay w give a lower bound of the limit: with
+    the rates in a diagonal matrix D, the eigenvalues of ``D^1/2 (H + W) D^1/2`` are at most ``eta (lambda + w)``.
+
+    Source: Cohen et al. 2021, arXiv 2103.00065, equation 1 and appendix B.
+
+    Example:
+        >>> round(stability_limit(OptimizerSettings("SGD", momentum=0.9, plain=True), 0.1), 9)
+        38.0
+    """
+    beta = optimizer.momentum
+    if not optimizer.plain or not rate > 0 or not 0 <= beta < 1:
+        return math.nan
+    scale = 1 + 2 * beta if optimizer.nesterov else 1.0
+    return 2 * (1 + beta) / (rate * scale) - optimizer.weight_decay
+
+
+def rates_at(run: ReportedRun, monitor: str, step: int) -> list[float]:
+    """Return the first and, of several groups, the largest learning rate that a monitor logged with its figures."""
+    logged = (run.curve(f"{monitor}/{name}") for name in ("learning_rate", "largest_learning_rate"))
+    return [value for c in logged if c is not None for at, value in zip(c.steps, c.values, strict=True) if at == step]
+
+
+def _sharpness(run: ReportedRun, curve: LoggedCurve, monitor: str) -> RunFinding:
+    """Return what the Hessian's largest eigenvalue says of the learning rate of its step."""
+    step, top = [(s, v) for s, v in zip(curve.steps, curve.values, strict=True) if math.isfinite(v)][-1]
+    rates = rates_at(run, monitor, step)
+    optimizer = run.optimizers[0] if len(run.optimizers) == 1 else None
+    limit = stability_limit(optimizer, max(rates)) if optimizer is not None and rates else math.nan
+    where, text = curve.name, f"The sharpness was {top:.3g} at step {step}"
+    if not limit > 0:
+        if optimizer is None:
+            reason = "its limit depends on the optimizer, and the run had several or does not say which it had"
+        elif not optimizer.plain:
+            reason = f"the limit 2 / learning rate does not hold for {optimizer.name or 'this optimizer'}"
+        else:
+            reason = "the learning rate of that step was 0 or is not known, so it is compared with no limit"
+        advice = "LossCurvatureMonitor(['directional']) measures along the steps that it really takes."
+        return RunFinding("note", "sharpness", where, f"{text}; {reason}.", advice, {"top_eigenvalue": top}, _COHEN)
+    ratio = top / limit
+    figures = {"top_eigenvalue": top, "limit": limit, "ratio": ratio}
+    text += f", {ratio:.2g} of the limit {limit:.3g} at learning rate {max(rates):.3g}"
+    if ratio < _NEAR_EDGE:
+        return RunFinding("good", "edge of stability", where, f"{text}: there is room.", "", figures, _COHEN)
+    if len(set(rates)) > 1:
+        text += ". The limit is higher where the sharp directions belong to parameter groups with lower rates."
+        return RunFinding("note", "edge of stability", where, text, "", figures, _COHEN)
+    if ratio < _BEYOND_EDGE:
+        text += ": training is at the edge of stability, where the learning rate itself holds the sharpness down."
+        advice = "This is common and no fault. A higher learning rate will flatten further or diverge."
+        return RunFinding("note", "edge of stability", where, text, advice, figures, _COHEN)
+    text += ". On a quadratic loss, full-batch steps would grow along the top eigenvector."
+    advice = "Lower the learning rate or warm it up, unless the loss still falls. Batch noise blurs this limit."
+    return RunFinding("warning", "edge of stability", where, text, advice, figures, _COHEN)
+
+
+def _of_files(run: ReportedRun) -> Iterator[RunFinding]:
+    """Yield what the proofs of exported files say."""
+    for file in run.files:
+        error = {} if file.largest_error is None else {"largest_error": file.largest_error}
+        level, text, advice = _PROOFS[file.proof]
+        text = text.format(trouble=file.trouble, provider=file.provider or "an unnamed provider")
+        text += f" Largest error: {file.largest_error:.2e} of the largest output." if error else ""
+        yield RunFinding(level, "exported file", file.name, text, advice, error)
+
+
+_PROOFS: Mapping[str, tuple[Level, str, str]] = {
+    "unreadable": ("warning", "The file cannot be read: {trouble}", ""),
+    "failed": (
+        "alarm",
+        "The file does not compute what the model computes: the comparison with PyTorch failed.",
+        "Read the comparison before the file is used.",
+    ),
+    "none": (
+        "note",
+        "Nothing says that this file computes what the model computes.",
+        "lit-gelu parity FILE --ckpt CKPT, or OnnxExport(check=True), compares it with PyTorch.",
+    ),
+    "passed": ("good", "Compared with PyTorch on {provider} and passed.", ""),
+}

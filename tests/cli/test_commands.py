@@ -1,0 +1,173 @@
+"""Parsers from signatures, outputs that replace nothing, modules of one's own."""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Literal
+
+import pytest
+from lightning.pytorch import LightningDataModule
+from torch import nn, randn, zeros
+from torch.utils.data import TensorDataset
+
+from lit_gelu.cli import commands
+from lit_gelu.cli.commands import check_outputs, import_modules, parser_of_function, run_command
+from lit_gelu.cli.input_sample import evaluation_data, inputs_of_data
+from lit_gelu.cli.terminal import write_text
+from lit_gelu.errors import ArgumentError
+
+CALLS = []
+
+
+def command(
+    source: str,
+    *,
+    count: int = 3,
+    rate: float | None = None,
+    kind: Literal["one", "two"] = "one",
+    names: Sequence[str] = (),
+    check: bool = True,
+    data_root: str | None = None,
+    overwrite: bool = False,
+    json: str | None = None,
+) -> int:
+    """Do something.
+
+    in a shell:
+      lit-gelu command a.ckpt
+
+    Args:
+        source: where it comes from
+        count: how many
+        rate: how fast
+        kind: which
+        names: of what
+        check: whether to look
+        data_root: a folder
+        overwrite: whether to replace
+        json: where to write
+    """
+    CALLS.append(locals())
+    return 4
+
+
+def several(*names: str, derivatives: Sequence[int] = (0, 1)) -> int:
+    """Do it with several.
+
+    Args:
+        *names: which
+        derivatives: which of them
+    """
+    CALLS.append((names, derivatives))
+    return 0
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch):
+    monkeypatch.setattr(commands, "COMMANDS", {"command": f"{__name__}:command", "several": f"{__name__}:several"})
+    monkeypatch.setitem(sys.modules, __name__, sys.modules.get(__name__) or sys.modules[command.__module__])
+    CALLS.clear()
+
+
+DEFAULTS = {
+    "source": "a", "count": 3, "rate": None, "kind": "one", "names": [], "check": True, "data_root": None,
+    "overwrite": False, "json": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "given"),
+    [
+        ("a", {}),
+        ("a --count 5 --rate 1e-3 --kind two", {"count": 5, "rate": 0.001, "kind": "two"}),
+        ("a --names x y --no-check --overwrite", {"names": ["x", "y"], "check": False, "overwrite": True}),
+        ("a --data-root here", {"data_root": "here"}),
+        ("a --data_root=here", {"data_root": "here"}),
+        ("a --json", {"json": "-"}),
+        ("a --json out.json", {"json": "out.json"}),
+    ],
+)
+def test_words_become_arguments(words, given):
+    assert run_command("command", words.split()) == 4
+    (call,) = CALLS
+    assert call == DEFAULTS | given
+
+
+def test_names_before_options():
+    assert run_command("several", ["gelu", "relu", "--derivatives", "2"]) == 0
+    assert run_command("several", []) == 0
+    assert CALLS == [(("gelu", "relu"), [2]), ((), [0, 1])]
+
+
+@pytest.mark.parametrize("words", ["", "a --count ten", "a --kind three", "a --cuont 3", "a b", "a --names"])
+def test_a_mistake_is_said_in_the_commands_name_without_usage(words, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        run_command("command", words.split())
+    error = capsys.readouterr().err
+    assert error.startswith("lit-gelu command: ")
+    assert error.endswith("See lit-gelu command --help.\n")
+    assert not CALLS
+
+
+def test_help_is_the_docstring():
+    text = parser_of_function(command, "lit-gelu command").format_help()
+    for part in ("Do something.", "  lit-gelu command a.ckpt\n", "how many", "default: 3", "--no-check", "{one,two}"):
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"file": "net.onnx", "json": "net.onnx"},
+        {"file": "net.onnx", "html": "link.txt"},
+        {"json": "new", "markdown": "new"},
+        {"files": ["net.onnx"], "output": "./net.onnx"},
+    ],
+)
+def test_no_output_takes_the_place_of_a_file_that_is_read_or_written(arguments, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.onnx").touch()
+    (tmp_path / "link.txt").symlink_to("net.onnx")
+    with pytest.raises(ArgumentError):
+        check_outputs(arguments)
+    check_outputs({"file": "net.onnx", "json": "-", "markdown": "/dev/null", "html": "/dev/null", "plot": "new"})
+
+
+def test_a_report_goes_into_a_file_or_to_standard_output(tmp_path, capsys):
+    for target in (str(tmp_path / "report.md"), "-"):
+        write_text("a\nb\n\n", target)
+    assert (tmp_path / "report.md").read_text() == capsys.readouterr().out == "a\nb\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_takes_the_text_and_stays(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_text("a", str(tmp_path / "pipe"))
+        assert os.read(reader, 9) == b"a\n"
+    finally:
+        os.close(reader)
+    assert (tmp_path / "pipe").is_fifo()
+
+
+@pytest.mark.parametrize("name", ["nowhere_at_all", "a.py", "json.deeper_down"])
+def test_a_module_that_is_not_there(name):
+    with pytest.raises(ArgumentError):
+        import_modules([name])
+
+
+def test_what_a_module_lacks_is_its_authors_to_see(tmp_path, monkeypatch):
+    (tmp_path / "own_commands_broken.py").write_text("import not_there_at_all\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="not_there_at_all"):
+        import_modules(["own_commands_broken"])
+
+
+@pytest.mark.filterwarnings("ignore:.*pin_memory")
+def test_a_data_module_of_from_datasets_gives_its_inputs():
+    x = randn(5, 4)
+    data = LightningDataModule.from_datasets(TensorDataset(zeros(5, 4)), TensorDataset(x, x[:, 0]))
+    assert inputs_of_data(data, nn.Linear(4, 2)).equal(x[:1])  # of its validation, in batches of 1
+    assert evaluation_data(data) is data
+    assert evaluation_data(LightningDataModule.from_datasets(TensorDataset(x))) is None

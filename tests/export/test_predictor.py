@@ -1,0 +1,378 @@
+"""`OnnxPredictor`: arrays and tensors in and out, in threads and other processes, and what is refused."""
+
+import copy
+import gc
+import json
+import multiprocessing
+import os
+import pickle
+import threading
+import tracemalloc
+from collections import UserDict
+from itertools import pairwise
+
+import export_zoo
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from child_processes import PATIENCE, run_python
+from export_zoo import net
+from lightning.pytorch import LightningModule, Trainer
+from onnx import TensorProto, helper
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from lit_gelu.export import ModelFileError, ModelInputError, OnnxPredictor, ProviderError, export_onnx
+from lit_gelu.export.runtime import CPU, CUDA, default_providers
+from lit_gelu.export.runtime.cuda import TensorRunner, as_tensor_on, run_options
+
+SAMPLE = torch.zeros(2, 6)
+NUMBERS = {
+    torch.float32: TensorProto.FLOAT,
+    torch.float64: TensorProto.DOUBLE,
+    torch.float16: TensorProto.FLOAT16,
+    torch.bfloat16: TensorProto.BFLOAT16,
+    torch.int64: TensorProto.INT64,
+    torch.int32: TensorProto.INT32,
+    torch.int8: TensorProto.INT8,
+    torch.uint8: TensorProto.UINT8,
+    torch.bool: TensorProto.BOOL,
+}
+
+
+@pytest.fixture(scope="module")
+def path():
+    return export_zoo.exported("gelu")[1]
+
+
+@pytest.fixture
+def predictor(path):
+    return OnnxPredictor(path, [CPU])
+
+
+def one_node(folder, operator, dtype=torch.float32, shape=("batch", 2), out_shape=("batch", 2), out=None):
+    x = helper.make_tensor_value_info("x", NUMBERS[dtype], shape)
+    y = helper.make_tensor_value_info("y", NUMBERS[out or dtype], out_shape)
+    graph = helper.make_graph([helper.make_node(operator, ["x"], ["y"])], "g", [x], [y])
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), folder / "node.onnx"
+    )
+    return OnnxPredictor(folder / "node.onnx", [CPU])
+
+
+def test_the_answer_is_of_the_inputs_kind(predictor):
+    x = torch.linspace(-1, 1, 18).reshape(3, 6).requires_grad_()
+    expected = net("gelu")(x)
+    y, array = predictor(x), predictor(x.detach().numpy())
+    assert isinstance(array, np.ndarray)
+    assert not y.requires_grad
+    torch.testing.assert_close(y, expected.detach(), rtol=0, atol=1e-6)
+    np.testing.assert_array_equal(array, y)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda x: x[::2],
+        lambda x: x.T.contiguous().T,
+        lambda x: x.clone().requires_grad_(),
+        lambda x: torch.complex(x, -x).conj().imag,  # a negation that is still to be done
+    ],
+)
+def test_views_are_read_as_they_are(predictor, view):
+    x = view(torch.randn(4, 6))
+    torch.testing.assert_close(predictor(x), net("gelu")(x).detach(), rtol=0, atol=1e-6)
+    assert torch.equal(as_tensor_on(torch.device("cpu"), x), x)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "named"),
+    [
+        ((np.zeros((2, 6)),), {}),
+        ((np.zeros((2, 5), np.float32),), {}),
+        ((np.zeros(6, np.float32),), {}),
+        ((np.ones((2, 6), np.dtype(np.float32).newbyteorder()),), {}),
+        ((torch.ones(2, 6).to_sparse(),), {}),
+        ((torch.ones(2, 6, device="meta"),), {}),
+        (([[0.0] * 6],), {}),
+        ((), {}),
+        ((), {"x": np.zeros((2, 6), np.float32)}),
+        (({"inputs": SAMPLE},), {}),
+        (({},), {}),
+        ((np.zeros((2, 6), np.float32),) * 2, {}),
+        ((SAMPLE,), {"input": SAMPLE}),
+    ],
+)
+def test_inputs_that_do_not_fit_are_refused(predictor, inputs, named):
+    with pytest.raises(ModelInputError):
+        predictor(*inputs, **named)
+
+
+def test_inputs_by_name_or_as_a_tokenizer_gives_them(tmp_path):
+    class Masked(nn.Module):
+        def forward(self, x, mask):
+            return nn.functional.gelu(x) * mask
+
+    x, mask = torch.randn(3, 2), torch.ones(3, 2)
+    export_onnx(Masked(), tmp_path / "net.onnx", (x, mask))
+    predictor = OnnxPredictor(tmp_path / "net.onnx", [CPU])
+    expected = predictor(x, mask)
+    calls = (((x,), {"mask": mask}), (({"x": x, "mask": mask},), {}), ((UserDict(mask=mask, x=x),), {}))
+    for inputs, named in (*calls, (({"x": x},), {"mask": mask})):
+        assert torch.equal(predictor(*inputs, **named), expected)
+    frozen = mask.numpy().copy()
+    frozen.flags.writeable = False
+    for array in (frozen, mask.numpy()[::-1], np.asfortranarray(mask.numpy())):
+        assert torch.equal(predictor(x, array), expected)
+
+
+@pytest.mark.parametrize("dtype", NUMBERS)
+@pytest.mark.parametrize("rows", [3, 0])
+def test_every_element_type(tmp_path, dtype, rows):
+    x = torch.tensor([[0, 1], [2, 3], [4, 5]])[:rows].to(dtype)
+    y = one_node(tmp_path, "Identity", dtype)(x)
+    assert y.dtype == dtype
+    assert torch.equal(y, x)
+
+
+def test_an_output_outlives_its_predictor(tmp_path):
+    """Of a shape that the inputs do not tell, so that onnxruntime allocates it."""
+    predictor = one_node(tmp_path, "NonZero", out_shape=(2, "found"), out=torch.int64)
+    x = torch.tensor([[0.0, 1.0], [2.0, 0.0]])
+    (bound,) = TensorRunner(predictor.session, torch.device("cpu"))({"x": x})
+    found = predictor(x)
+    del predictor
+    assert torch.equal(found, x.nonzero().T)
+    assert torch.equal(bound, found)
+
+
+def test_scalars(tmp_path):
+    assert one_node(tmp_path, "Identity", shape=(), out_shape=())(torch.tensor(2.5)).item() == 2.5
+
+
+def test_bound_memory_is_passed_not_copied(predictor, monkeypatch):
+    """As on CUDA, and for element types that numpy has not."""
+    bound = {"in": [], "out": []}
+    into, out_of = onnxruntime.IOBinding.bind_input, onnxruntime.IOBinding.bind_output
+    monkeypatch.setattr(onnxruntime.IOBinding, "bind_input", lambda b, *a: (bound["in"].append(a[-1]), into(b, *a)))
+    monkeypatch.setattr(onnxruntime.IOBinding, "bind_output", lambda b, *a: (bound["out"].append(a[-1]), out_of(b, *a)))
+    runner, x = TensorRunner(predictor.session, torch.device("cpu")), torch.randn(4, 6)
+    (y,), (z,) = runner({"input": x}), runner({"input": x})
+    assert bound == {"in": [x.data_ptr()] * 2, "out": [y.data_ptr(), z.data_ptr()]}
+    assert z.data_ptr() != y.data_ptr()  # each call has memory of its own
+    assert torch.equal(y, z)
+
+
+def test_only_cuda_needs_options_of_a_run():
+    """And then the number of a graph, without which onnxruntime throws and catches an exception at every bound run."""
+    assert run_options(torch.device("cpu")) is None
+    for number, given in (("-1", ()), ("3", (3,))):
+        options = run_options(torch.device("cuda", 0), *given)
+        assert options.get_run_config_entry("gpu_graph_id") == number
+        assert options.get_run_config_entry("disable_synchronize_execution_providers") == "1"
+
+
+def test_one_name_is_one_size(tmp_path):
+    class Weighted(nn.Module):
+        def forward(self, x, weight):
+            return nn.functional.gelu(x) * weight
+
+    x, weight = torch.ones(5, 4), torch.full((1, 1), 2.0)
+    export_onnx(Weighted(), tmp_path / "net.onnx", (torch.zeros(3, 4), torch.zeros(3, 1)))
+    predictor = OnnxPredictor(tmp_path / "net.onnx")
+    for inputs in ((x, weight), (x.numpy(), weight.numpy())):
+        with pytest.raises(ModelInputError):
+            predictor(*inputs)
+    torch.testing.assert_close(predictor(x, weight.repeat(5, 1)), Weighted()(x, weight))
+
+
+def test_no_rows_that_would_end_the_process_are_refused():
+    predictor, x = OnnxPredictor(export_zoo.exported("recurrent")[1], [CPU]), torch.randn(2, 3, 4)
+    torch.testing.assert_close(predictor(x), net("recurrent")(x).detach(), rtol=0, atol=1e-6)
+    for empty in (x[:0], x[:0].numpy()):
+        with pytest.raises(ModelInputError):
+            predictor(empty)
+
+
+def test_a_failure_while_running_is_the_files(tmp_path, predictor, monkeypatch):
+    """And onnxruntime's own `run` does not open the session anew on the CPU, and print that."""
+
+    class Gathers(nn.Module):
+        def forward(self, x, index):
+            return nn.functional.gelu(x)[index]
+
+    export_onnx(Gathers(), tmp_path / "gather.onnx", (torch.zeros(3, 2), torch.tensor([0, 1, 2])))
+    with pytest.raises(ModelFileError):
+        OnnxPredictor(tmp_path / "gather.onnx")(torch.zeros(3, 2), torch.tensor([0, 1, 9]))
+
+    def fail(*arguments):
+        raise RuntimeError("the device is gone")
+
+    monkeypatch.setattr(onnxruntime.InferenceSession, "run", fail)
+    with pytest.raises(ModelFileError):
+        predictor(torch.zeros(1, 6))
+
+
+def test_options_reach_onnxruntime_and_nothing_is_printed(path, capfd):
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    predictor = OnnxPredictor(path, providers=[CPU], sess_options=options)
+    assert predictor.session.get_session_options().intra_op_num_threads == 1
+    OnnxPredictor(path)(SAMPLE)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_default_is_cuda_without_tf32_where_torch_has_it(monkeypatch):
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, CPU])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert default_providers() == [(CUDA, {"use_tf32": 0}), CPU]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert default_providers() == [CPU]
+
+
+@pytest.mark.parametrize("sizes", [[0], [-1, 4], [2.5], [4]])
+def test_the_cpu_has_no_cuda_graphs(path, sizes):
+    with pytest.raises(ProviderError):
+        OnnxPredictor(path, [CPU], batch_buckets=sizes)
+
+
+@pytest.mark.parametrize("kind", ["arrays", "tensors"])
+def test_ten_threads_get_the_same(predictor, kind):
+    inputs = [torch.full((rows, 6), float(rows)) for rows in (1, 2, 3, 8, 9)]
+    inputs = [x.numpy() for x in inputs] if kind == "arrays" else inputs
+    alone, results, start = [predictor(x) for x in inputs], {}, threading.Barrier(10, timeout=PATIENCE)
+
+    def work(number):
+        start.wait()
+        results[number] = [predictor(x) for x in inputs * 5]
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    for found in (results[number] for number in range(10)):
+        for result, expected in zip(found, alone * 5, strict=True):
+            np.testing.assert_array_equal(result, expected)
+
+
+def test_calls_leave_no_memory_behind(predictor):
+    """Of spells of some thousands the best counts: Python itself takes or gives back some hundred bytes."""
+    x, taken = torch.randn(4, 6), []
+    tracemalloc.start()  # numpy's arrays, of whose memory the tensors are, are traced too
+    try:
+        for _ in range(4):
+            for _ in range(2_000):
+                predictor(x)
+            gc.collect()
+            taken.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert min(after - before for before, after in pairwise(taken)) < 8_000  # one object a call were 32,000
+
+
+def test_it_is_pickled_in_one_folder_and_opened_in_another(path, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "net.onnx").write_bytes(path.read_bytes())
+    monkeypatch.chdir(tmp_path / "here")
+    predictor = OnnxPredictor("net.onnx", [CPU])
+    monkeypatch.chdir(tmp_path)
+    for again in (pickle.loads(pickle.dumps(predictor)), copy.deepcopy(predictor)):
+        assert again.path == tmp_path / "here" / "net.onnx"
+        assert torch.equal(again(SAMPLE), predictor(SAMPLE))
+
+
+class Predicted(Dataset):
+    """Rows through a predictor, which a worker process got by fork."""
+
+    def __init__(self, predictor):
+        self.predictor = predictor
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        return self.predictor(torch.full((1, 6), float(index)))[0], os.getpid()
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="this system cannot fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_in_the_workers_of_a_dataloader(path):
+    """A session with several threads hangs in a forked process, where they are missing."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 2
+    predictor = OnnxPredictor(path, [CPU], options)
+    expected = torch.stack([Predicted(predictor)[index][0] for index in range(6)])
+    loader = DataLoader(Predicted(predictor), 3, num_workers=2, multiprocessing_context="fork", timeout=PATIENCE)
+    rows, processes = zip(*loader, strict=True)
+    assert os.getpid() not in torch.cat(processes).tolist()
+    torch.testing.assert_close(torch.cat(rows), expected, rtol=0, atol=1e-6)
+
+
+def test_in_predict_step(path):
+    class Predicts(LightningModule):
+        predictor = OnnxPredictor(path)
+
+        def predict_step(self, batch, batch_idx):
+            return self.predictor(batch)
+
+    x = torch.randn(5, 6)
+    trainer = Trainer(accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False)
+    outputs = trainer.predict(Predicts(), DataLoader(x, batch_size=2))
+    torch.testing.assert_close(torch.cat(outputs), net("gelu")(x).detach(), rtol=0, atol=1e-6)
+
+
+_RUN = """
+import sys
+import numpy as np
+from lit_gelu.export.runtime import OnnxPredictor
+
+for path in sys.argv[1:]:
+    predict = OnnxPredictor(path, ["CPUExecutionProvider"])
+    (port,) = predict.ports.values()
+    print(np.isfinite(predict(np.zeros([2 if isinstance(n, str) else n for n in port.shape], np.float16))).all())
+"""
+
+
+def test_a_float16_transformer_does_not_end_the_process():
+    """onnxruntime 1.31 follows a null pointer in one of its optimisations on x86-64: another process tries it."""
+    paths = [str(export_zoo.exported(name, "fp16")[1]) for name in ("encoder", "vision transformer")]
+    assert run_python(_RUN, *paths).stdout.split() == ["True", "True"]
+
+
+_WITHOUT_TORCH = """
+import json, sys
+for name in ("torch", "lightning", "onnx_ir", "onnxscript", "torchmetrics", "jsonargparse", "rich", "matplotlib",
+             "scipy", "sklearn", "torchvision", "timm", "transformers", "yaml"):
+    sys.modules[name] = None
+import numpy as np
+from lit_gelu.export import ModelFileError, ModelInputError, ProviderError
+from lit_gelu.export.runtime import OnnxPredictor
+
+path, inputs = sys.argv[1:]
+predictor = OnnxPredictor(path)
+calls = {
+    ModelInputError: lambda: predictor(np.zeros((2, 6))),
+    ModelFileError: lambda: OnnxPredictor("missing.onnx"),
+    ProviderError: lambda: OnnxPredictor(path, batch_buckets=[4]),
+}
+for kind, call in calls.items():
+    try:
+        call()
+        sys.exit(f"no {kind}")
+    except kind:
+        pass
+print(json.dumps({"y": predictor(np.load(inputs)).tolist(), "metadata": predictor.metadata,
+                  "placement": str(predictor.placement)}))
+"""
+
+
+def test_onnxruntime_onnx_and_numpy_are_enough_to_run_a_file(path, tmp_path):
+    x = torch.randn(5, 6)
+    np.save(tmp_path / "x.npy", x.numpy())
+    found = json.loads(run_python(_WITHOUT_TORCH, str(path), str(tmp_path / "x.npy")).stdout)
+    np.testing.assert_allclose(found["y"], net("gelu")(x).detach(), atol=1e-6)
+    assert found["metadata"] == {entry.key: entry.value for entry in onnx.load(path).metadata_props}
+    assert found["placement"].startswith(CPU)

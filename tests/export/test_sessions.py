@@ -1,0 +1,332 @@
+"""Where a file runs, fallbacks that are errors, the table of who runs what, and files that are no whole model."""
+
+import sys
+from collections import Counter
+
+import export_zoo
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
+
+from lit_gelu.cuda_versions import tensorrt_library, tensorrt_wheel
+from lit_gelu.export import ModelFileError, OnnxPredictor, ProviderError, check_parity
+from lit_gelu.export.runtime import CPU, CUDA, TENSORRT, CpuFallbackWarning, open_session, session
+from lit_gelu.export.runtime.model_file import read_model_file
+from lit_gelu.export.runtime.placement import PlacedNode, Placement, placement_of, without_shape_arithmetic
+from lit_gelu.export.runtime.providers import checked_providers
+
+
+@pytest.fixture(scope="module")
+def path():
+    return export_zoo.exported("gelu")[1]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [[(CPU, {"use_arena": 1})], [CPU, CPU], [], CPU, ["CUDA"], ["CUDAProvider"]],
+)
+def test_lists_of_providers_that_are_refused(path, given):
+    with pytest.raises(ProviderError):
+        OnnxPredictor(path, providers=given)
+
+
+def test_options_beside_the_names(path):
+    assert checked_providers([CPU], [{}]) == {CPU: {}}
+    with pytest.raises(ProviderError):
+        OnnxPredictor(path, providers=[CPU], provider_options=[{}, {}])
+    with pytest.raises(ProviderError):
+        OnnxPredictor(path, providers=[(CPU, {})], provider_options=[{}])
+
+
+def test_the_table_counts_the_files_nodes(path):
+    placement = OnnxPredictor(path, providers=[CPU]).placement
+    expected = Counter(node.op_type for node in onnx.load(path).graph.node)
+    assert placement.counts == {CPU: sum(expected.values())}
+    assert placement.operators == {CPU: dict(expected)}
+    assert not placement.outside(CPU)
+    assert str(placement).startswith(f"{CPU}  5 nodes  3 Gemm")
+    assert str(Placement(())) == ""
+    with pytest.raises(ProviderError):
+        placement_of(onnxruntime.InferenceSession(path, providers=[CPU]))  # which did not record it
+
+
+class FakeCuda:
+    """onnxruntime's session on CUDA, without kernels for ELU: nodes without one go to the CPU."""
+
+    works, error = True, None
+    nodes = (("Gemm", CUDA), ("Elu", CPU))
+
+    def __init__(self, path, options, providers, **kwargs):
+        assert kwargs["enable_fallback"] == 0
+        assert options.get_session_config_entry("session.record_ep_graph_assignment_info") == "1"
+        self.names = [name for name, _ in providers]
+        if self.error:
+            raise self.error
+
+    def get_providers(self):
+        return self.names if self.works else [CPU]
+
+    def get_provider_graph_assignment_info(self):
+        class Node:
+            def __init__(self, operator):
+                self.op_type, self.name, self.domain = operator, f"node_{operator}", ""
+
+        class Part:
+            def __init__(self, operator, provider):
+                self.ep_name, self.get_nodes = provider, lambda: [Node(operator)]
+
+        return [Part(*node) for node in self.nodes]
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    monkeypatch.setattr(onnxruntime, "InferenceSession", FakeCuda)
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [TENSORRT, CUDA, CPU])
+    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: None)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(FakeCuda, "works", True)
+    return FakeCuda
+
+
+def test_nodes_on_the_cpu_are_an_error_or_a_warning_where_it_was_named(path, cuda, monkeypatch):
+    with pytest.raises(ProviderError):
+        open_session(path, [CUDA])
+    with pytest.warns(CpuFallbackWarning):
+        open_session(path, [CUDA, CPU])
+    monkeypatch.setattr(cuda, "nodes", (("Gemm", CUDA),))
+    assert open_session(path, [CUDA]).get_providers() == [CUDA]
+    assert open_session(path, [CUDA, CPU]).get_providers() == [CUDA, CPU]
+
+
+@pytest.mark.parametrize("given", [[CUDA], [CUDA, CPU], [(CUDA, {"perfer_nhwc": 1})]])
+def test_a_provider_that_onnxruntime_dropped_is_an_error(path, cuda, monkeypatch, given):
+    monkeypatch.setattr(cuda, "works", False)
+    with pytest.raises(ProviderError):
+        open_session(path, given)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"), [(ort_errors.Fail("no"), ProviderError), (ort_errors.InvalidGraph("no"), ModelFileError)]
+)
+def test_what_onnxruntime_raises_is_the_files_fault_or_the_providers(path, cuda, monkeypatch, error, kind):
+    monkeypatch.setattr(cuda, "error", error)
+    with pytest.raises(kind):
+        open_session(path, [CUDA])
+    with pytest.raises(ModelFileError):
+        open_session(path, [CPU])
+
+
+def test_what_onnxruntime_prints_of_libraries_is_logged(path, cuda, monkeypatch, capfd, caplog):
+    """On standard output it would be in the midst of a command's JSON."""
+    monkeypatch.setattr(cuda, "nodes", (("Gemm", CUDA),))
+    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: sys.stdout.write("Failed to load libcudnn.so.9\n"))
+    open_session(path, [CUDA])
+    assert capfd.readouterr().out == ""
+    assert "Failed to load libcudnn.so.9" in caplog.text
+
+
+def test_a_torch_for_another_cuda_is_refused(path, cuda, monkeypatch):
+    monkeypatch.setattr(cuda, "nodes", (("Gemm", CUDA),))
+    monkeypatch.setattr(onnxruntime, "cuda_version", "13.0")
+    for version in ("13.1", None):
+        monkeypatch.setattr(torch.version, "cuda", version)
+        open_session(path, [CUDA])
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    with pytest.raises(ProviderError):
+        open_session(path, [CUDA])
+
+
+def test_without_tensorrts_libraries_the_remedy_is_their_wheel(path, cuda, monkeypatch, tmp_path):
+    def missing(name):
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(session.ctypes, "CDLL", missing)
+    with pytest.raises(ProviderError):
+        open_session(path, [TENSORRT])
+    (tmp_path / "onnxruntime_providers_tensorrt.dll").write_bytes(b"MZ\0nvinfer_10.dll\0")
+    assert tensorrt_library(tmp_path) == "nvinfer_10.dll"
+    assert tensorrt_wheel("nvinfer_10.dll", "13.0") == "pip install 'tensorrt-cu13<11'"  # its newest wheels are 11
+
+
+@pytest.mark.gpu
+def test_on_cuda_every_node_runs_there(path):
+    assert set(OnnxPredictor(path, [CUDA]).placement.counts) == {CUDA}
+    with pytest.raises((ProviderError, ModelFileError)):
+        OnnxPredictor(path, [(CUDA, {"cudnn_conv_algo_search": "NO_SUCH_SEARCH"})])
+
+
+# Which nodes on the CPU compute nothing but sizes, on graphs written by hand.
+
+
+def saved(folder, *nodes):
+    """``(operator, inputs, outputs)``, each node named by its first output."""
+    made = [helper.make_node(operator, inputs, outputs, name=outputs[0]) for operator, inputs, outputs in nodes]
+    graph = helper.make_graph(made, "g", [], [], [numpy_helper.from_array(np.array([2]), "two")])
+    onnx.save(helper.make_model(graph), folder / "net.onnx")
+    return folder / "net.onnx"
+
+
+def strays(path, *names, operator="Any"):
+    """Of the named nodes, those that count as a fallback."""
+    placed = [PlacedNode(CPU, operator, name) for name in names]
+    return [node.name for node in without_shape_arithmetic(path, placed)]
+
+
+SIZES = ("Shape", ["x"], ["s"]), ("Slice", ["s", "two", "two"], ["part"]), ("Concat", ["part", "two"], ["whole"])
+
+
+@pytest.mark.parametrize("reader", [("Reshape", 1), ("Expand", 1), ("Slice", 2), ("Range", 1), ("Resize", 3)])
+def test_sizes_that_end_in_host_memory_are_no_fallback(tmp_path, reader):
+    operator, position = reader
+    inputs = ["y"] * 4
+    inputs[position] = "whole"
+    assert strays(saved(tmp_path, *SIZES, (operator, inputs, ["z"])), "part", "whole") == []
+
+
+def test_sizes_that_become_data_are_and_data_that_become_sizes(tmp_path):
+    path = saved(tmp_path, *SIZES, ("Mul", ["y", "whole"], ["z"]), ("Reshape", ["y", "part"], ["w"]))
+    assert strays(path, "part", "whole") == ["part", "whole"]  # the one feeds the other
+    summed = ("ReduceSum", ["x"], ["sum"]), ("Concat", ["sum", "two"], ["whole"])
+    path = saved(tmp_path, *summed, ("Reshape", ["y", "whole"], ["z"]))
+    assert strays(path, "sum", "whole") == ["sum", "whole"]
+
+
+def test_nodes_that_the_file_has_not(tmp_path):
+    """onnxruntime makes a Gather where it moves a Transpose past a Shape; one of the file is judged like any node."""
+    path = saved(tmp_path, *SIZES, ("Gather", ["y", "two"], ["rows"]), ("Mul", ["rows", "y"], ["z"]))
+    assert strays(path, "fused", "") == ["fused", ""]
+    assert strays(path, "Gather_token_7", "rows", operator="Gather") == ["rows"]
+
+
+# Files that are no whole model, or that want data from outside their folder.
+
+READERS = {
+    "predict": lambda path: OnnxPredictor(path, [CPU]),
+    "parity": lambda path: check_parity(export_zoo.net("gelu"), path, input_sample=torch.zeros(1, 6)),
+}
+
+
+@pytest.fixture(params=READERS)
+def read(request):
+    """Each way in which a file is read."""
+    return READERS[request.param]
+
+
+@pytest.mark.parametrize(
+    "name", ["long" * 75, "nul\0nul", "half\ud800", "a/" * 3000 + "n", "."], ids=["long", "NUL", "half", "deep", "dir"]
+)
+def test_a_path_that_no_file_can_have(tmp_path, read, name):
+    with pytest.raises(ModelFileError):
+        read(f"{tmp_path}/{name}")
+
+
+@pytest.mark.parametrize("content", [b"GIF89a" + bytes(500), b"PK\x03\x04" + bytes(500), b'{"a": 1}', b"\x00" * 64])
+def test_a_foreign_file(tmp_path, read, content):
+    (tmp_path / "net.onnx").write_bytes(content)
+    with pytest.raises(ModelFileError):
+        read(tmp_path / "net.onnx")
+
+
+def test_a_file_that_is_truncated_anywhere_inside_its_graph(path, tmp_path):
+    content = path.read_bytes()
+    graph = onnx.ModelProto.FromString(content).graph.ByteSize()  # what follows is a few entries
+    for length in np.linspace(0, graph, 40, dtype=int):
+        (tmp_path / "net.onnx").write_bytes(content[:length])
+        with pytest.raises(ModelFileError):
+            OnnxPredictor(tmp_path / "net.onnx")
+
+
+def test_an_onnx_file_of_others_runs_and_has_no_record_to_compare_with(path, tmp_path):
+    model = onnx.load(path)
+    del model.metadata_props[:]
+    onnx.save(model, tmp_path / "net.onnx")
+    assert OnnxPredictor(tmp_path / "net.onnx")(torch.zeros(1, 6)).shape == (1, 3)
+    with pytest.raises(ModelFileError):
+        READERS["parity"](tmp_path / "net.onnx")
+
+
+def with_external_weights(folder, location, offset="0", opset=20):
+    weights = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[2], data_location=TensorProto.EXTERNAL)
+    for key, value in {"location": location, "offset": offset, "length": "8"}.items():
+        weights.external_data.add(key=key, value=value)
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Add", ["x", "w"], ["y"])], "g", [x], [y], [weights])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    (folder / "net.onnx").write_bytes(model.SerializeToString())
+    return folder / "net.onnx"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A model's folder with data, and a file outside of it."""
+    (tmp_path / "model").mkdir()
+    np.array([5, 6], np.float32).tofile(tmp_path / "outside.bin")
+    np.array([1, 2], np.float32).tofile(tmp_path / "model" / "inside.bin")
+    (tmp_path / "model" / "link.bin").symlink_to(tmp_path / "outside.bin")
+    return tmp_path / "model"
+
+
+def test_data_inside_the_folder_are_read_also_through_a_link_to_the_model(folder, tmp_path):
+    path = with_external_weights(folder, "inside.bin")
+    assert read_model_file(path).external == ("inside.bin",)
+    (tmp_path / "link.onnx").symlink_to(path)
+    for file in (path, tmp_path / "link.onnx"):
+        np.testing.assert_array_equal(OnnxPredictor(file, [CPU])(np.zeros(2, np.float32)), [1, 2])
+
+
+@pytest.mark.parametrize(
+    "location", ["../outside.bin", "/etc/hostname", "link.bin", "a/../../outside.bin", "", "missing", "\0", "a" * 5000]
+)
+def test_data_outside_the_folder_or_missing_are_refused(folder, location, monkeypatch):
+    monkeypatch.setattr(onnxruntime, "InferenceSession", None)  # refused before anything is read
+    with pytest.raises(ModelFileError):
+        OnnxPredictor(with_external_weights(folder, location))
+
+
+@pytest.mark.parametrize("offset", ["abc", "-4", "", "1e3", "9" * 5000, "\u0663", "4"])
+def test_an_offset_that_is_no_number_or_beyond_the_end(folder, offset):
+    with pytest.raises(ModelFileError):
+        read_model_file(with_external_weights(folder, "inside.bin", offset))
+
+
+def test_data_outside_the_folder_of_a_constant_in_a_branch_are_refused(folder):
+    inner = onnx.load(with_external_weights(folder, "../outside.bin"), load_external_data=False).graph.initializer[0]
+    constant = helper.make_node("Constant", [], ["c"])
+    constant.attribute.append(helper.make_attribute("value", inner))
+    branch = helper.make_graph([constant], "b", [], [helper.make_tensor_value_info("c", TensorProto.FLOAT, [2])])
+    node = helper.make_node("If", ["x"], ["y"], then_branch=branch, else_branch=branch)
+    x = helper.make_tensor_value_info("x", TensorProto.BOOL, [])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])
+    model = helper.make_model(helper.make_graph([node], "g", [x], [y]), ir_version=10)
+    (folder / "net.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(ModelFileError):
+        OnnxPredictor(folder / "net.onnx")
+
+
+@pytest.mark.parametrize("opset", [30, 99])
+def test_an_operator_set_that_onnxruntime_does_not_know(folder, opset):
+    with pytest.raises(ModelFileError):
+        OnnxPredictor(with_external_weights(folder, "inside.bin", opset=opset), [CPU])
+
+
+def test_operators_that_onnxruntime_does_not_know(path, tmp_path):
+    model = onnx.load(path)
+    model.opset_import.add(domain="foreign", version=1)
+    model.graph.node[1].domain = "foreign"
+    onnx.save(model, tmp_path / "net.onnx")
+    with pytest.raises(ModelFileError):
+        OnnxPredictor(tmp_path / "net.onnx", [CPU])
+    with pytest.raises(ModelFileError):
+        OnnxPredictor(export_zoo.exported("gelu", "cuda bf16")[1], [CPU])  # no kernels in bfloat16
+
+
+def test_what_a_file_says(path):
+    model = read_model_file(path)
+    assert (dict(model.opsets), dict(model.operators)) == ({"": 20}, {"Gemm": 3, "Gelu": 2})
+    assert not model.sixteen_bit
+    assert read_model_file(export_zoo.exported("gelu", "fp16")[1]).sixteen_bit
+    assert read_model_file(export_zoo.exported("recurrent")[1]).recurrent

@@ -1,0 +1,209 @@
+"""What a group refuses: it would be another run than each alone, in silence."""
+
+import pytest
+import torch
+from lightning.pytorch import callbacks
+from replica_nets import Net, Samples, train_group, trainer
+from torch.utils.data import DataLoader
+from torchmetrics import MeanMetric
+
+from lit_gelu.callbacks import ActivationCurvatureMonitor, ActivationSwap, ExactResume, LossCurvatureMonitor, OnnxExport
+from lit_gelu.data import InMemoryDataModule
+from lit_gelu.data.in_memory import InMemorySamples
+from lit_gelu.errors import ArgumentError, UnsupportedRunError
+from lit_gelu.replicas import ReplicaDataModule, ReplicaGroup
+from lit_gelu.tasks import MNISTClassifier
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ReplicaGroup.of(Net, []),
+        lambda: ReplicaGroup.of(Net, [{}, {}], [0]),
+        lambda: ReplicaGroup([Net()] * 2),
+        lambda: ReplicaGroup([Net()], []),
+        lambda: ReplicaDataModule(DataLoader(range(3))),
+        lambda: ReplicaDataModule(LoaderOfItsOwn()),
+        lambda: ReplicaDataModule(BatchesChanged()),
+    ],
+)
+def test_arguments_that_are_not_accepted(make):
+    with pytest.raises(ArgumentError):
+        make()
+
+
+class LoaderOfItsOwn(Samples):
+    def train_dataloader(self):
+        return super().train_dataloader()
+
+
+class BatchesChanged(Samples):
+    def on_after_batch_transfer(self, batch, dataloader_idx):
+        return batch
+
+
+class Manual(Net):
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+
+
+class BatchHook(Net):
+    def on_train_batch_start(self, batch, batch_idx):
+        pass
+
+
+class StepHook(Net):
+    def optimizer_step(self, *arguments, **named):
+        super().optimizer_step(*arguments, **named)
+
+
+class Transferring(Net):
+    def transfer_batch_to_device(self, batch, device, dataloader_idx):
+        return batch
+
+
+@pytest.mark.parametrize("build", [Manual, BatchHook, StepHook, Transferring])
+def test_modules_with_hooks_that_a_group_does_not_call(build):
+    with pytest.raises(UnsupportedRunError):
+        ReplicaGroup.of(build, [{}])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"strategy": "ddp"},
+        {"precision": "bf16-mixed"},
+        {"overfit_batches": 2},
+        *(
+            {"callbacks": [callback]}
+            for callback in (
+                ActivationSwap({"relu": "gelu"}, at_epoch=0),
+                ActivationCurvatureMonitor(),
+                LossCurvatureMonitor(),
+                OnnxExport("net.onnx"),
+                ExactResume(),
+                callbacks.StochasticWeightAveraging(0.1),
+                callbacks.LearningRateFinder(),
+                callbacks.BatchSizeFinder(),
+                callbacks.ModelPruning("l1_unstructured"),
+                callbacks.BackboneFinetuning(),
+            )
+        ),
+    ],
+    ids=str,
+)
+def test_trainers_that_would_mix_members(options):
+    with pytest.raises(UnsupportedRunError):
+        train_group(Net, [{}, {}], [0, 1], **options)
+
+
+class OwnBatches(InMemorySamples):
+    def __getitems__(self, indices):
+        return super().__getitems__(indices)
+
+
+class Augmenting(Samples):
+    def load_train_and_val(self):
+        return OwnBatches(*self.all), InMemorySamples(*self.all)
+
+
+class Splitting(Samples):
+    def load_train_and_val(self):
+        kept = torch.randperm(len(self.all[0]))[:40]
+        return InMemorySamples(*(tensor[kept] for tensor in self.all)), InMemorySamples(*self.all)
+
+
+class Shuffling(Samples):
+    def val_dataloader(self):
+        return DataLoader(self.val_set, shuffle=True, batch_size=4)
+
+
+@pytest.mark.parametrize("data", [Augmenting, Splitting, Shuffling])
+def test_data_of_which_each_run_alone_has_others(data):
+    with pytest.raises((UnsupportedRunError, ArgumentError)):
+        train_group(Net, [{}, {}], [0, 1], data)
+
+
+def test_data_that_are_no_replica_data():
+    assert issubclass(Samples, InMemoryDataModule)
+    with pytest.raises(UnsupportedRunError):
+        trainer().fit(ReplicaGroup.of(Net, [{}]), datamodule=Samples())
+    with pytest.raises(UnsupportedRunError):
+        trainer().fit(Net(), datamodule=ReplicaDataModule(Samples()))
+
+
+def no_optimizer(module):
+    return None
+
+
+def two_optimizers(module):
+    return [torch.optim.SGD(part.parameters(), lr=0.1) for part in (module.first, module.last)]
+
+
+def one_that_computes_losses(module):
+    return torch.optim.LBFGS(module.parameters())
+
+
+@pytest.mark.parametrize("configure", [no_optimizer, two_optimizers, one_that_computes_losses])
+def test_optimizers_of_which_a_group_cannot_take_one_for_each_member(configure):
+    with pytest.raises(UnsupportedRunError):
+        train_group(Net, [{"configure": configure}] * 2, [0, 1])
+
+
+class LoggingAMetric(Net):
+    def __init__(self):
+        super().__init__()
+        self.mean = MeanMetric()
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        self.mean.update(loss.detach())
+        self.log("mean", self.mean)
+        return loss
+
+
+class Skipping(Net):
+    def training_step(self, batch, batch_idx):
+        return None
+
+
+@pytest.mark.parametrize("build", [LoggingAMetric, Skipping])
+def test_training_steps_without_a_value_for_each_member(build):
+    with pytest.raises(UnsupportedRunError):
+        train_group(build, [{}, {}], [0, 1])
+
+
+def test_a_schedule_by_what_no_member_logs():
+    def configure(module):
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": "elsewhere"}}
+
+    class Elsewhere(callbacks.Callback):
+        def on_validation_epoch_end(self, trainer, pl_module):
+            pl_module.log("elsewhere", 1.0)
+
+    with pytest.raises(UnsupportedRunError):
+        train_group(Net, [{"configure": configure}] * 2, [0, 1], callbacks=[Elsewhere()])
+
+
+def test_a_group_is_not_resumed(tmp_path):
+    _, its = train_group(Net, [{}, {}], [0, 1], max_epochs=1)
+    its.save_checkpoint(tmp_path / "group.ckpt")
+    group = ReplicaGroup.of(Net, [{}, {}], [0, 1])
+    with pytest.raises(UnsupportedRunError):
+        trainer().fit(group, datamodule=ReplicaDataModule(Samples()), ckpt_path=tmp_path / "group.ckpt")
+
+
+def test_a_group_has_no_forward_pass():
+    with pytest.raises(UnsupportedRunError):
+        ReplicaGroup.of(Net, [{}])(torch.zeros(2, 6))
+
+
+def test_an_activation_that_no_checkpoint_holds_is_refused_as_alone(tmp_path):
+    group = ReplicaGroup.of(MNISTClassifier, [{"activation": torch.sin}, {"activation": torch.cos}])
+    with pytest.raises(Exception, match="enable_checkpointing=False"):
+        trainer(enable_checkpointing=True, default_root_dir=tmp_path).fit(
+            group, datamodule=ReplicaDataModule(Samples(784, 10))
+        )

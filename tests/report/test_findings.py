@@ -1,0 +1,202 @@
+"""Findings against figures made by hand, the optimizer's limit against optimizers that are run, gains against scipy."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from scipy import integrate, stats
+
+from lit_gelu.report import (
+    ExportedFile,
+    LoggedCurve,
+    OptimizerSettings,
+    ReportedRun,
+    SiteActivations,
+    SwapChange,
+    SwapEvent,
+    judged,
+)
+from lit_gelu.report.findings import spec_at, stability_limit
+
+RUN = ReportedRun(title="", source="", made="")
+RATE = "curvature/loss/learning_rate"
+SGD = OptimizerSettings("SGD", plain=True)
+
+
+def curve(name, *values, first=1):
+    return LoggedCurve(name, tuple(range(first, first + len(values))), values)
+
+
+def levels(run):
+    return {(finding.level, finding.topic) for finding in judged(run).findings}
+
+
+@pytest.mark.parametrize(
+    ("statistic", "value", "expected"),
+    [
+        ("share_dead", 0.05, {("good", "dead units")}),
+        ("share_dead", 0.1, {("warning", "dead units")}),
+        ("share_dead", 0.5, {("alarm", "dead units")}),
+        ("share_dead", math.nan, set()),
+        ("share_saturated", 0.5, set()),  # ReLU's own
+        ("share_saturated", 0.97, {("warning", "saturation")}),
+        ("share_linear", 0.99, {("note", "idle activation")}),
+        ("share_non_finite", 0.0, set()),
+        ("share_non_finite", 1e-9, {("alarm", "non-finite inputs")}),
+    ],
+)
+def test_a_site_is_judged_by_its_last_figures(statistic, value, expected):
+    logged = curve(f"curvature/net.1/{statistic}", 1.0, value)
+    assert levels(replace(RUN, curves=(logged,))) == expected
+
+
+def test_figures_from_before_the_last_measurement_are_not_judged():
+    old, new = curve("curvature/net.1/share_dead", 1.0), curve("curvature/net.1/mean", 0.0, 0.0)
+    assert levels(replace(RUN, curves=(old, new))) == set()
+
+
+def normal_gain():
+    """E f'^2 of GELU for x ~ N(0, 1), by quadrature."""
+    slope = lambda x: stats.norm.cdf(x) + x * stats.norm.pdf(x)  # noqa: E731
+    return integrate.quad(lambda x: slope(x) ** 2 * stats.norm.pdf(x), -12, 12)[0]
+
+
+@pytest.mark.parametrize(("factor", "noted"), [(1 / 2.1, True), (1 / 1.9, False), (1.9, False), (2.1, True)])
+def test_a_gain_is_compared_with_that_of_a_normal_input(factor, noted):
+    logged = curve("curvature/net.1/mean_squared_derivative", factor * normal_gain())
+    run = replace(RUN, curves=(logged,), sites=(SiteActivations("net.1", "gelu", "gelu"),))
+    gains = [finding for finding in judged(run).findings if finding.topic == "backward gain"]
+    assert [finding.figures["ratio"] for finding in gains] == pytest.approx([factor] * noted)
+
+
+@pytest.mark.parametrize("spec", ["", "os.system('true')", "nothing_registered", "glu", "\0", "relu -> gelu"])
+def test_specs_that_are_none_give_no_gain(spec):
+    logged = curve("curvature/net.1/mean_squared_derivative", 1e9)
+    assert levels(replace(RUN, curves=(logged,), sites=(SiteActivations("net.1", spec, spec),))) == set()
+
+
+def test_gains_multiply_over_the_depth():
+    names = [f"net.{i}" for i in range(6)]
+    logged = [curve(f"curvature/{name}/mean_squared_derivative", 0.3) for name in names]  # ReLU's is a half
+    run = replace(RUN, curves=tuple(logged), sites=tuple(SiteActivations(name, "relu", "relu") for name in names))
+    assert levels(run) == {("warning", "gain over depth")}
+    (depth,) = judged(run).findings
+    assert depth.figures["log10_ratio"] == pytest.approx(6 * math.log10(0.6))
+    assert levels(replace(run, curves=run.curves[:3])) == set()
+
+
+def test_a_spec_is_that_of_the_measured_step():
+    swaps = (SwapEvent(10, 0, (SwapChange("a", "relu", "silu"),)), SwapEvent(20, 1, (SwapChange("a", "silu", "gelu"),)))
+    run = replace(RUN, swaps=swaps, sites=(SiteActivations("a", "relu", "gelu"), SiteActivations("b", "tanh", "tanh")))
+    assert [spec_at(run, "a", step) for step in (0, 9, 10, 19, 20)] == ["relu", "relu", "silu", "silu", "gelu"]
+    assert (spec_at(run, "b", 5), spec_at(run, "c", 5)) == ("tanh", "")
+    assert spec_at(replace(run, sites=()), "a", 30) == "gelu"
+
+
+OPTIMIZERS = {
+    "plain": {"lr": 0.1},
+    "momentum": {"lr": 0.1, "momentum": 0.9},
+    "nesterov": {"lr": 0.3, "momentum": 0.5, "nesterov": True},
+    "decay": {"lr": 0.1, "momentum": 0.9, "weight_decay": 2.0},
+}
+
+
+def reached(options, sharpness):
+    """Where torch's SGD comes to on the loss sharpness / 2 x^2, from 1 in 3000 steps."""
+    x = torch.ones((), dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.SGD([x], foreach=False, **options)
+    for _ in range(3000):
+        x.grad = sharpness * x.detach()
+        optimizer.step()
+    return abs(x.item())
+
+
+@pytest.mark.parametrize("options", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_the_limit_is_where_the_optimizer_begins_to_grow(options):
+    settings = OptimizerSettings.of_groups("SGD", torch.optim.SGD([torch.zeros(1)], **options).param_groups)
+    limit = stability_limit(settings, options["lr"])
+    assert reached(options, 0.99 * limit) < 1e-3
+    assert not reached(options, 1.01 * limit) < 1e3
+
+
+@pytest.mark.parametrize(
+    ("name", "groups", "rate"),
+    [
+        ("Adam", [{"betas": (0.9, 0.999)}], 0.1),
+        ("SGD", [{"momentum": 0.0}], 0.0),
+        ("SGD", [{"momentum": 0.0}], math.nan),
+        ("SGD", [{"momentum": 1.0}], 0.1),
+        ("SGD", [{"momentum": 0.9, "dampening": 0.5}], 0.1),
+        ("SGD", [{"momentum": 0.9}, {"momentum": 0.0}], 0.1),
+    ],
+)
+def test_no_limit_where_none_is_known(name, groups, rate):
+    assert math.isnan(stability_limit(OptimizerSettings.of_groups(name, groups), rate))
+
+
+def measured(top, *rates, optimizers=(SGD,)):
+    """A run whose sharpness was measured at step 1, with the learning rates that the monitor logged there."""
+    names = (RATE, "curvature/loss/largest_learning_rate")
+    logged = [curve(name, rate) for name, rate in zip(names, rates, strict=False)]
+    top = curve("curvature/loss/top_eigenvalue", top)
+    return replace(RUN, curves=(top, *logged), optimizers=optimizers)
+
+
+@pytest.mark.parametrize(("top", "level"), [(10.0, "good"), (17.0, "note"), (29.0, "note"), (31.0, "warning")])
+def test_sharpness_beside_2_over_the_learning_rate_of_its_step(top, level):
+    (finding,) = judged(measured(top, 0.1)).findings
+    assert (finding.level, finding.topic) == (level, "edge of stability")
+    assert finding.figures == pytest.approx({"top_eigenvalue": top, "limit": 20.0, "ratio": top / 20})
+
+
+def test_of_several_groups_the_largest_rate_gives_a_lower_bound_and_no_warning():
+    (finding,) = judged(measured(1000.0, 1e-3, 0.1)).findings
+    assert (finding.level, finding.figures["limit"]) == ("note", pytest.approx(20.0))
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        measured(1e4, 0.1, optimizers=(OptimizerSettings("Adam"),)),
+        measured(1e4, 0.1, optimizers=()),
+        measured(1e4, 0.1, optimizers=(SGD, SGD)),
+        measured(1e4),
+        measured(1e4, 0.0),
+    ],
+    ids=["adam", "unknown", "several", "no rate", "rate 0"],
+)
+def test_a_sharpness_without_a_known_limit_is_noted_and_not_judged(run):
+    assert levels(run) == {("note", "sharpness")}
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "expected"),
+    [
+        ("train_loss", (1.0, math.nan, 0.5), {("alarm", "loss not finite")}),
+        ("train_loss", (1.0, 0.5, 9.0), set()),
+        ("val_loss", (1.0, 0.5, 0.56), {("note", "overfitting")}),
+        ("val_loss", (1.0, 0.5, 0.54), set()),
+        ("val_loss", (-1.0, -2.0, -1.0), set()),
+        ("curvature/loss/probe_loss", (math.inf,), set()),
+        ("curvature/loss/directional_stability", (0.5, 0.5, 0.5, 1.0), {("warning", "long steps")}),
+        ("curvature/loss/directional_stability", (0.5,) * 4 + (1.0,), {("good", "long steps")}),
+        ("activation_swap/jump/relative", (0.2,), {("note", "swap")}),
+    ],
+)
+def test_curves_are_judged(name, values, expected):
+    assert levels(replace(RUN, curves=(curve(name, *values),))) == expected
+
+
+def test_how_a_run_ended_and_what_its_files_prove():
+    proofs = ("passed", "failed", "none", "unreadable")
+    files = tuple(ExportedFile(f"{proof}.onnx", 1, proof) for proof in proofs)
+    findings = judged(replace(RUN, status="failed", failure="boom", files=files)).findings
+    assert [(finding.level, finding.where) for finding in findings] == [
+        ("alarm", ""),
+        ("alarm", "failed.onnx"),
+        ("warning", "unreadable.onnx"),
+        ("note", "none.onnx"),
+        ("good", "passed.onnx"),
+    ]
+    assert levels(replace(RUN, status="interrupted")) == {("warning", "interrupted run")}
