@@ -191,7 +191,7 @@ def check_parity(
         parts = [family for family in inputs if family.rows_of == gaussian.name and family.name != SAMPLE]
         taken = [family for family in (gaussian, *parts) if family.name not in comparison.refused]
         chosen = [batch for family in taken for batch in family.batches] if gaussian in taken else [call.tensors]
-        plain = partial(run_file, replace(setup, level="DISABLE_ALL").open(path))
+        plain = partial(run_file, replace(setup, level="DISABLE_ALL").open(Path(path)))
         fed = [file_inputs(predictor, batch) for batch in chosen]
         repeated = repeatability(comparison.run, plain, fed, comparison.outputs, graph)
 
@@ -226,7 +226,9 @@ def check_parity(
         if worst is not None and worst.excess > 1:
             if references.exact is not None:
                 excess = comparison.excess_on(worst)
-                culprit = find_culprit(Path(path), setup, lambda other: excess(run_file(other.open(path), worst.batch)))
+                culprit = find_culprit(
+                    Path(path), setup, lambda other: excess(run_file(other.open(Path(path)), worst.batch))
+                )
                 report = replace(report, culprit=culprit)
             # The values of a folded site, whose scale factors are in neighbouring weights, are not the module's.
             kept = {record.site: record.calls for record in metadata.sites if not record.folded}
