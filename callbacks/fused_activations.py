@@ -1,19 +1,18 @@
 """`FusedActivations`: a model's activations by torch.compile, while a Trainer runs it."""
 
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
 from torch import nn  # noqa: TC002 - the example's too
 from typing_extensions import override
 
 from lit_gelu import kernels
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.callbacks.errors import ExplainedOnce
 from lit_gelu.callbacks.swap.run import registry_for
 from lit_gelu.callbacks.trainer_facts import refuse_mixed_packages
 from lit_gelu.surgery import SwapReport
 
 
-class FusedActivations(ExplainedOnce):
+class FusedActivations(Callback):
     """Fuses a model's activations, as `lit_gelu.kernels.fuse` does, while a Trainer runs it.
 
     In code ``Trainer(callbacks=[FusedActivations()], precision="bf16-true")``; on the command line
@@ -83,7 +82,6 @@ class FusedActivations(ExplainedOnce):
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Leave the activations as they were found: Lightning calls no teardown after an error."""
-        super().on_exception(trainer, pl_module, exception)
         self._unfuse()
 
     def _fuse(self, pl_module: LightningModule) -> None:

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from lightning.fabric.utilities.data import sized_len
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import nn
 from typing_extensions import override
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.callbacks.errors import ExplainedOnce
 from lit_gelu.callbacks.loading import best_checkpoint, module_of_checkpoint
 from lit_gelu.callbacks.trainer_facts import is_trial_run, refuse_mixed_packages, shards_parameters
 from lit_gelu.callbacks.trainer_loggers import log_figures
@@ -27,7 +26,7 @@ OnBreach = Literal["raise", "warn"]
 FILE_NAME = "model.onnx"
 
 
-class OnnxExport(ExplainedOnce):
+class OnnxExport(Callback):
     """Writes the best checkpoint of a fit as an ONNX file when the fit is over, and proves it.
 
     The file is the ``best_model_path`` of the first checkpoint callback that has one, with the activations that the

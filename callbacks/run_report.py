@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
@@ -14,7 +14,6 @@ from torch.optim import Optimizer
 from typing_extensions import override
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.callbacks.errors import ExplainedOnce
 from lit_gelu.callbacks.figure_keeper import FigureKeeper
 from lit_gelu.callbacks.onnx_export import OnnxExport
 from lit_gelu.callbacks.swap.member import swaps_of
@@ -45,7 +44,7 @@ _OF_TRAINER = (
 )
 
 
-class RunReport(ExplainedOnce):
+class RunReport(Callback):
     """Writes one HTML page about a fit when it is over, also if it fails.
 
     In code::
@@ -163,7 +162,6 @@ class RunReport(ExplainedOnce):
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Write the page of a run that did not come to its end; the error itself is raised as it is."""
-        super().on_exception(trainer, pl_module, exception)
         trainer.loggers = [logger for logger in trainer.loggers if logger is not self._keeper]
         if self._keeper is None or self._started == 0.0:
             return

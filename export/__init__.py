@@ -1,14 +1,14 @@
 """ONNX files: lowering, writing, running, and the proof that they compute what the module computes.
 
-Its names are imported when they are first used: to run a file, onnxruntime and numpy are enough.
+Its names are imported when they are first used: to run a file, onnxruntime, onnx and numpy are enough.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from lit_gelu.errors import ArgumentError, ExportError, ModelFileError, ModelInputError, ParityError, ProviderError
+
 if TYPE_CHECKING:
-    from lit_gelu.errors import ArgumentError as ExportOptionError
-    from lit_gelu.errors import ExportError, ModelFileError, ModelInputError, ParityError, ProviderError
     from lit_gelu.export.exporter import ExportReport, export_onnx
     from lit_gelu.export.inspection import FileInspection, inspect_onnx
     from lit_gelu.export.lowering.spellings import recognise
@@ -19,14 +19,6 @@ if TYPE_CHECKING:
     from lit_gelu.export.runtime.tuning import TuningReport, tune
 
 _ROOMS = {
-    "errors": (
-        "ExportError",
-        "ExportOptionError",
-        "ModelFileError",
-        "ModelInputError",
-        "ParityError",
-        "ProviderError",
-    ),
     "exporter": ("ExportReport", "export_onnx"),
     "inspection": ("FileInspection", "inspect_onnx"),
     "lowering.spellings": ("recognise",),
@@ -36,6 +28,7 @@ _ROOMS = {
     "runtime.bench": ("BenchReport", "bench"),
     "runtime.tuning": ("TuningReport", "tune"),
 }
+ExportOptionError = ArgumentError
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 
 __all__ = [

@@ -135,7 +135,7 @@ def explain(module: nn.Module, x: Tensor, registry: ActivationRegistry | None = 
         ``forward``) or ``"torch"``; ``why`` says it in words.
 
     Example:
-        >>> explain(fuse(nn.GELU()), torch.zeros(3)).why
+        >>> explain(fuse(nn.GELU()), torch.zeros(3, dtype=torch.bfloat16)).why
         '3 elements are less than 262,144: torch starts its functions faster'
         >>> explain(nn.GELU(), torch.zeros(3)).why
         'GELU is not fused; lit_gelu.kernels.fuse does it'

@@ -70,7 +70,7 @@ def test_a_library_that_is_there_is_returned():
 
 def test_every_call_names_an_extra_that_brings_the_library(trees):
     calls = [(path, *call) for path, tree in trees.items() for call in calls_of_need(tree)]
-    assert {library for _, library, _ in calls} >= {"matplotlib", "shtab", "sklearn", "soundfile"}
+    assert {library for _, library, _ in calls} >= {"matplotlib", "sklearn", "soundfile"}
     wrong = [call for call in calls if call[1] and DISTRIBUTIONS[call[1]] not in brought_by(call[2])]
     assert wrong == []
 
@@ -106,7 +106,6 @@ def test_all_brings_every_extra_for_users_and_dev_all_that_tests_need():
         ("matplotlib", "plots", "curvature last.ckpt --data DigitsData --figure all.png"),
         ("matplotlib", "demo", "demo"),
         ("sklearn", "demo", "demo"),
-        ("shtab", "completion", "completion bash"),
     ],
     ids=lambda value: value.split(" -")[0],
 )

@@ -50,7 +50,7 @@ class SessionSetup:
             options.graph_optimization_level = LEVELS[self.level]
         return options
 
-    def open(self, path: Path | str) -> OnnxPredictor:
+    def open(self, path: str | os.PathLike[str]) -> OnnxPredictor:
         """Open a file."""
         return OnnxPredictor(path, list(self.providers), self.options())
 

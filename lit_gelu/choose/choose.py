@@ -361,7 +361,8 @@ def _notes_on_swap(build: Build, swap: Any, candidate: Candidate, registry: Acti
     if not _targets(swap):
         return []
     plan = _plan(build(), swap, candidate.given, registry)
-    sites = [row.name or "the module itself" for row in (*plan.rows, *plan.skipped)]
+    names = [*(row.name for row in plan.rows), *(row.name for row in plan.skipped)]
+    sites = [name or "the module itself" for name in names]
     return [f"The activations at {listed(sites)} are exchanged.", *plan.notes]
 
 

@@ -285,8 +285,6 @@ def to_dict(report: CurvatureReport) -> dict[str, Any]:
             "probe_loss": loss.figures.get(("probe_loss",)),
             "gradient_norm": loss.figures.get(("gradient_norm",)),
             "parameters": loss.parameters,
-            "method": loss.method,
-            "method_reason": loss.reason,
             "eigenvalues": {
                 name: {"value": pair.estimate, "residual": pair.residual, "converged": pair.converged}
                 for name, pair in loss.eigenpairs.items()
@@ -308,7 +306,7 @@ def _tables(report: CurvatureReport) -> list[Table]:
     loss, settings = report.loss, report.settings
     title = f"loss of {report.model} on {report.samples} examples, {settings.mode} mode"
     if loss is not None:
-        title += f"; {report.matrix} of {loss.parameters:,} parameters, products by {loss.method or 'nothing'}"
+        title += f"; {report.matrix} of {loss.parameters:,} parameters"
     table = Table(title=title, title_justify="left", caption=" ".join(report.notes) or None, caption_justify="left")
     for column in ("quantity", "value", "error", "remark"):
         table.add_column(column, justify="right" if column in {"value", "error"} else "left")

@@ -162,7 +162,7 @@ class LitGeluCLI(LightningCLI):
             if isinstance(cause, ModuleNotFoundError):
                 text = " ".join(str(cause).split())
                 raise ArgumentError(f"a class of the configuration cannot be made: {text}") from error
-            raise self._of_checkpoint(cast("LitGeluError", cause)) from None
+            raise self._of_checkpoint(cause) from None
 
     def _of_checkpoint(self, mistake: LitGeluError) -> LitGeluError:
         """Return a mistake as one of the checkpoint, if that and not the configuration names an unknown activation."""

@@ -189,7 +189,7 @@ def _derived(base: type) -> set[type]:
     """Return the classes derived from ``base`` that are imported, without those of lit_gelu and lightning."""
     found, waiting = set[type](), [base]
     while waiting:
-        derived = set(waiting.pop().__subclasses__()) - found
+        derived: set[type] = set(waiting.pop().__subclasses__()) - found
         found |= derived
         waiting += derived
     return {cls for cls in found if not cls.__module__.startswith(("lit_gelu.", "lightning."))}

@@ -74,7 +74,7 @@ def parity(
     # Raw pixels are what the batches of a data module are not.
     sample = input_sample(input_shape, net, None if takes_raw else module)
     if int8:
-        limits = {} if max_difference is None else {"max_difference": max_difference}
+        limits: dict[str, Any] = {} if max_difference is None else {"max_difference": max_difference}
         report: Any = check_quantized(
             net, file, module, sample, min_top1=min_top1, providers=runtimes, strict=False, **limits
         )
