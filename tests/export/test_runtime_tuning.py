@@ -64,7 +64,9 @@ def level_of(predictor):
 def test_a_real_search_on_this_machine(path):
     """Whatever it chooses, the tuned file computes what float64 numpy computes, and every value was tried."""
     report = tune(path, reference=gelu_net(), batch_size=8, seconds=0.3)
-    groups = candidates(CPU, ModelFile(path, {}, {}, sixteen_bit=False, bfloat16=False, saturates=False, external=()), 8)
+    groups = candidates(
+        CPU, ModelFile(path, {}, {}, sixteen_bit=False, bfloat16=False, saturates=False, external=()), 8
+    )
     assert len(report.trials) == sum(map(len, groups))
     assert all(trial.ratio is not None and trial.error < 1e-6 for trial in report.trials)
     assert (report.choice.ratio <= 0.98) == bool(report.choice.settings)
