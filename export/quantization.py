@@ -152,18 +152,13 @@ class QuantizationReport(Displayed):
 
     def proof(self) -> dict[str, Any]:
         """Return what the file says of this comparison, in its ``lit_gelu.parity``: verdict and main figures."""
-        plain = self.to_dict()
+        plain = json.loads(self.to_json())
         return {key: plain[key] for key in ("passed", "criteria", "outputs", "metrics", "provider")}
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain data; numbers that are not finite as text."""
-        verdicts = {"passed": self.passed, "criteria": [{**asdict(one), "passed": one.passed} for one in self.criteria]}
-        plain: dict[str, Any] = without_nonfinite({**asdict(self), **verdicts}, as_text=True)
-        return plain
-
     def to_json(self) -> str:
-        """Return the report as JSON."""
-        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
+        """Return the report as JSON; numbers that are not finite stand as text."""
+        verdicts = {"passed": self.passed, "criteria": [{**asdict(one), "passed": one.passed} for one in self.criteria]}
+        return json.dumps(without_nonfinite({**asdict(self), **verdicts}, as_text=True), indent=2, allow_nan=False)
 
     def to_markdown(self) -> str:
         """Return the report as a list in Markdown."""

@@ -21,7 +21,7 @@ from lit_gelu.export.runtime.predictor import OnnxPredictor
 from lit_gelu.export.runtime.providers import CPU, CUDA, Provider
 from lit_gelu.export.runtime.settings import Settings
 from lit_gelu.export.runtime.timing import IN_A_ROW, interleaved, ratio
-from lit_gelu.export.runtime.tuning_file import TuningChoice, cores, require_readable, this_key, write_choice
+from lit_gelu.export.runtime.tuning_file import TuningChoice, choices_beside, cores, this_key, write_choice
 
 # What rounding alone may change, as a share of the largest output: float32 as check_parity has it; 16 bit a few last
 # bits of a few layers.
@@ -155,7 +155,7 @@ def tune(  # noqa: C901 - one procedure, told in the order in which it happens
         True
     """
     if save:
-        require_readable(path)
+        choices_beside(path)  # refuses a damaged file of choices before anything is measured
     model, plain = read_model_file(path), OnnxPredictor(path, providers, tuning=False)
     provider, key = plain.providers[0], this_key(plain.providers[0], plain.device)
     if key is None:
