@@ -512,8 +512,9 @@ def _training_batches(data: Any, samples: int, *, raw: bool) -> Iterable[Any]:
         return loader
     if not callable(getattr(data, "raw_train_inputs", None)):
         raise ModelInputError(f"The file takes raw pixels, and {type(data).__name__} has no raw_train_inputs().")
-    pixels: Tensor = data.raw_train_inputs()
-    return pixels[torch.randperm(len(pixels))[:samples]].split(_ROWS)
+    pixels: Any = data.raw_train_inputs()
+    drawn: Iterable[Any] = pixels[torch.randperm(len(pixels))[:samples]].split(_ROWS)
+    return drawn
 
 
 class _Reader(CalibrationDataReader):  # type: ignore[misc]

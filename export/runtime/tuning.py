@@ -185,7 +185,7 @@ def tune(  # noqa: C901 - one procedure, told in the order in which it happens
                 "shapes. Give the module that the file was exported from."
             )
     dtypes = [port.dtype for port in untuned.output_ports.values()]
-    limit = max(2 * own_error, _TOLERANCE_FP32, *(_TOLERANCE.get(dtype, 0.0) for dtype in dtypes))
+    limit = max(2 * own_error, _TOLERANCE_FP32, *(_TOLERANCE[dtype] for dtype in dtypes if dtype in _TOLERANCE))
 
     trials: list[TuningTrial] = []
     best, best_error, fastest = base, own_error, untuned
