@@ -102,9 +102,8 @@ SMOKES = {
     "plots": _command("activations plot gelu --output gelu.png", "gelu.png"),
     "digits": Smoke(("-c", "from lit_gelu.data import DigitsData; DigitsData().setup()")),
     "demo": _command("demo --epochs 2 --output demo", "demo/curvature.png"),
-    "completion": _command("completion bash"),
     "tensorboard": _command(_LOGGED, "logs/v/hparams.yaml"),
     "speech": Smoke(("-c", _WAVE)),
     "notebook": Smoke(("-c", "import ipykernel, ipywidgets, matplotlib, nbclient, sklearn"), is_asked_for=False),
-    "all": Smoke(("-c", "import matplotlib, nbclient, shtab, sklearn, soundfile, tensorboard"), is_asked_for=False),
+    "all": Smoke(("-c", "import matplotlib, nbclient, sklearn, soundfile, tensorboard"), is_asked_for=False),
 }

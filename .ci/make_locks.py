@@ -22,7 +22,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docker"
 PROJECT = "lit-gelu"
-EXTRAS = ("completion", "demo", "speech", "tensorboard")  # what the images have
+EXTRAS = ("demo", "speech", "tensorboard")  # what the images have
 _OF_CUDA = re.compile(r"nvidia-|cuda-|triton$")  # what torch's build for CUDA asks for, and its build for CPUs does not
 HEAD = """\
 # Made by `make locks` from pyproject.toml with the extras {extras}; do not edit.

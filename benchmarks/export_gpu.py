@@ -143,7 +143,7 @@ def measure(name: str, form: str, size: int, plan: Plan, folder: Path) -> dict[s
         path = folder / f"{name}-{form}-{size}-{policy}.onnx"
         dtype, target = ("fp16", "ort-cuda") if plan.cuda else (None, "portable")
         report = export_onnx(model, path, torch.zeros(2, *net.shape), dtype=dtype, target=target, policy=policy)
-        tuned = tune(path, providers=plan.providers, batch_size=size, seconds=plan.seconds, allow_tf32=False)
+        tuned = tune(path, providers=plan.providers, batch_size=size, seconds=plan.seconds)
         found["tuning"][policy] = {"settings": dict(tuned.choice.settings), "trials": str(tuned).splitlines()[1:]}
         found["operators"][policy] = dict(report.census)
         sessions[f"onnxruntime {policy}"] = OnnxPredictor(path, plan.providers)

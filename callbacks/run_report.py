@@ -60,7 +60,6 @@ class RunReport(Callback):
     Args:
         path: The page; by default ``report.html`` in the logger's folder.
         title: By default the module's class.
-        onnx_files: Files to be described beside those of `OnnxExport`.
         registry: Which registry names the activations; ``None`` is the module's own or the default one.
 
     Attributes:
@@ -78,21 +77,11 @@ class RunReport(Callback):
 
     keeps_figures = True  # what monitors ask where there is no logger
 
-    def __init__(
-        self,
-        path: str | None = None,
-        *,
-        title: str = "",
-        onnx_files: Sequence[str] = (),
-        registry: ActivationRegistry | None = None,
-    ) -> None:
+    def __init__(self, path: str | None = None, *, title: str = "", registry: ActivationRegistry | None = None) -> None:
         if path is not None and Path(path).suffix not in {".html", ".htm"}:
             raise ArgumentError(f"RunReport(path={str(path)!r}) must end in .html.")
-        if isinstance(onnx_files, str):
-            raise ArgumentError(f"RunReport(onnx_files={onnx_files!r}): accepted is a list of paths.")
         self.path = path
         self.title = title
-        self.onnx_files = tuple(onnx_files)
         self.registry = registry
         self.report: ReportedRun | None = None
         self.written: Path | None = None
@@ -200,7 +189,6 @@ class RunReport(Callback):
         if seconds is None and before is not None:  # a test, perhaps of a checkpoint from before a swap
             swaps, sites, seconds = before.swaps, before.sites, before.seconds
         exports = [each.exported for each in callbacks_of(trainer) if isinstance(each, OnnxExport)]
-        files = [*(each.path for each in exports if each is not None), *map(Path, self.onnx_files)]
         optimizers = [each for each in trainer.optimizers if each.param_groups]  # Lightning has a stand-in for none
         settings = tuple(OptimizerSettings.of_groups(type(each).__name__, each.param_groups) for each in optimizers)
         run = ReportedRun(
@@ -212,12 +200,12 @@ class RunReport(Callback):
             steps=trainer.global_step,
             epochs=trainer.current_epoch,
             seconds=seconds,
-            configuration=_configuration(trainer, pl_module, optimizers, self._keeper.hyper_parameters),
+            configuration=_configuration(trainer, pl_module, self._keeper.hyper_parameters),
             optimizers=settings or (before.optimizers if before else ()),
             curves=curves,
             sites=sites,
             swaps=swaps,
-            files=tuple(exported_file(path) for path in dict.fromkeys(files)),
+            files=tuple(exported_file(each.path) for each in exports if each is not None),
             environment=self._environment,
             missing=_missing({curve.name for curve in curves}),
         )
@@ -235,12 +223,7 @@ def sites_of(
     replaced = {change.site: change.old for swap in reversed(swaps) for change in swap.changes}
     starts = {**replaced, **at_start}
     names = dict.fromkeys([*at_start, *at_end])
-    return tuple(SiteActivations(name, _spec(starts.get(name, "")), _spec(at_end.get(name, ""))) for name in names)
-
-
-def _spec(entry: str | Mapping[str, str]) -> str:
-    """Return a site's spec; of one that gives way to another, both."""
-    return entry if isinstance(entry, str) else f"{entry.get('old', '')}, giving way to {entry.get('new', '')}"
+    return tuple(SiteActivations(name, starts.get(name, ""), at_end.get(name, "")) for name in names)
 
 
 def _rates(optimizers: Sequence[Optimizer]) -> dict[str, Any]:
@@ -254,45 +237,38 @@ def _rates(optimizers: Sequence[Optimizer]) -> dict[str, Any]:
 
 
 def _configuration(
-    trainer: Trainer, pl_module: LightningModule, optimizers: Sequence[Optimizer], logged: Mapping[str, Any]
+    trainer: Trainer, pl_module: LightningModule, logged: Mapping[str, Any]
 ) -> dict[str, dict[str, str]]:
-    """Return the settings of a run as text, by group."""
-    data = getattr(trainer, "datamodule", None)
-    module, of_data = (flat(dict(getattr(each, "hparams", {}) or {})) for each in (pl_module, data))
+    """Return the settings of a run as text, by group; hyper-parameters of module and data are logged by Lightning."""
+    hyper_parameters = {name: value for name, value in logged.items() if not name.startswith("activation_swap/")}
     of_trainer = {name: getattr(trainer, name, None) for name in _OF_TRAINER}
-    others = {k: v for k, v in logged.items() if k not in {*module, *of_data} and not k.startswith("activation_swap/")}
-    groups: dict[str, dict[str, str]] = {
+    of_optimizers = {
+        f"{i}.{type(optimizer).__name__}.{j}": {**group, "params": len(group["params"])}
+        for i, optimizer in enumerate(trainer.optimizers)
+        for j, group in enumerate(optimizer.param_groups[:8])
+    }
+    groups = {
         "Module": {
             "class": f"{type(pl_module).__module__}.{type(pl_module).__qualname__}",
             "trained parameters": f"{sum(p.numel() for p in pl_module.parameters() if p.requires_grad):,}",
-            **module,
         },
-        "Data": {} if data is None else {"class": type(data).__name__, **of_data},
-        "Optimizers": {
-            name: text
-            for i, optimizer in enumerate(optimizers)
-            for j, group in enumerate(optimizer.param_groups[:8])
-            for name, text in flat(
-                {**group, "params": len(group["params"])}, f"{type(optimizer).__name__}.{i}.{j}"
-            ).items()
-        },
+        "Hyper-parameters": flat(hyper_parameters) if hyper_parameters else {},
+        "Optimizers": flat(of_optimizers) if of_optimizers else {},
         "Trainer": {
             "accelerator": type(trainer.accelerator).__name__,
             "strategy": type(trainer.strategy).__name__,
+            "callbacks": ", ".join(type(callback).__name__ for callback in callbacks_of(trainer)),
             **flat({name: value for name, value in of_trainer.items() if value is not None}),
         },
-        "Callbacks": {str(i): str(callback.state_key)[:400] for i, callback in enumerate(callbacks_of(trainer))},
-        "Logged as hyper-parameters": flat(others),
     }
     return {name: group for name, group in groups.items() if group}
 
 
 def _missing(names: set[str]) -> tuple[str, ...]:
     """Return what other callbacks and the module would have added."""
-    sentences = {
-        "Curvature: nothing measured it. ActivationCurvatureMonitor() shows what every activation is given, "
-        "LossCurvatureMonitor() how sharp the loss is.": any(name.startswith("curvature/") for name in names),
-        "Losses: loggers were given none. self.log('train_loss', loss) in training_step shows it, at every step of the "
-        "Trainer's log_every_n_steps.": any(map(is_loss, names)),
-    }
-    return tuple(sentence for sentence, is_there in sentences.items() if not is_there)
+    missing = []
+    if not any(name.startswith("curvature/") for name in names):
+        missing.append("Curvature: nothing measured it. Add ActivationCurvatureMonitor() and LossCurvatureMonitor().")
+    if not any(map(is_loss, names)):
+        missing.append("Losses: none was logged. Call self.log('train_loss', loss) in training_step.")
+    return tuple(missing)

@@ -15,7 +15,7 @@ from lit_gelu.display import Displayed, HtmlTable
 from lit_gelu.errors import LitGeluError, ModelFileError, message_of
 from lit_gelu.export.lowering.spellings import recognise
 from lit_gelu.export.metadata import PREFIX, FileMetadata, read_metadata, strip_origin
-from lit_gelu.export.quantization.quantize import QuantizationRecord, read_record
+from lit_gelu.export.quantization import QuantizationRecord, read_record
 from lit_gelu.export.runtime.model_file import INT8_RECORD, ModelFile, read_model_file
 from lit_gelu.export.runtime.tuning_file import TuningChoice, choices_beside
 

@@ -20,7 +20,7 @@ from lit_gelu.export.runtime import OnnxPredictor
 from lit_gelu.export.runtime.model_file import ModelFile, read_model_file
 from lit_gelu.export.runtime.providers import CPU, CUDA
 from lit_gelu.export.runtime.settings import Settings, provider_options
-from lit_gelu.export.runtime.tuning_file import TuningChoice, read_choice, this_key
+from lit_gelu.export.runtime.tuning_file import read_choice, this_key
 from lit_gelu.files import UnwritablePathError
 
 _MODEL, _CONFIG, _LABELS = "model.onnx", "config.pbtxt", "labels.txt"
@@ -48,17 +48,11 @@ class Word(str):
 
 @dataclass(frozen=True, repr=False)
 class TritonModel(Displayed):
-    """What `write_triton_repository` wrote.
+    """What `write_triton_repository` wrote."""
 
-    Args:
-        model: The ONNX file in the repository.
-        config: The text of the model's ``config.pbtxt``.
-        notes: What its user should know.
-    """
-
-    model: Path
-    config: str
-    notes: tuple[str, ...] = ()
+    model: Path  # in the repository
+    config: str  # the text of the model's ``config.pbtxt``
+    notes: tuple[str, ...] = ()  # what its user should know
 
     def __str__(self) -> str:
         """Return the files, and one line a note."""
@@ -77,7 +71,7 @@ def write_triton_repository(
     max_queue_delay_us: int = 0,
     instances: int = 1,
     warmup: Sequence[int] = (),
-    tuning: bool | TuningChoice = True,
+    tuning: bool = True,
     overwrite: bool = False,
 ) -> TritonModel:
     """Write an ONNX file into a model repository of Triton Inference Server, for its onnxruntime backend.
@@ -98,8 +92,7 @@ def write_triton_repository(
         max_queue_delay_us: How long the batcher waits for more requests, in microseconds.
         instances: How many copies of the model run at once, on a GPU for each GPU.
         warmup: Batch sizes that run once, on zeros, before the model takes requests.
-        tuning: Whether to take over what `lit_gelu.export.tune` kept beside the file for this machine; or such a
-            choice, of the machine that will serve it.
+        tuning: Whether to take over what `lit_gelu.export.tune` kept beside the file for this machine.
         overwrite: Replace a version and a configuration that are there.
 
     Returns:
@@ -149,7 +142,7 @@ def write_triton_repository(
 
 
 def _configuration(
-    model: ModelFile, device: str, max_batch_size: int | None, warmup: Sequence[int], tuning: bool | TuningChoice
+    model: ModelFile, device: str, max_batch_size: int | None, warmup: Sequence[int], tuning: bool
 ) -> tuple[dict[str, Any], str, list[str]]:
     """Return a model's configuration, the text of its file of labels, and notes."""
     proto = onnx.load(model.path, load_external_data=False)
@@ -177,9 +170,8 @@ def _configuration(
         config["dynamic_batching"] = {}
     if warmup:
         config["model_warmup"] = [_zeros(ports, rows) for rows in warmup]
-    choice = tuning if isinstance(tuning, TuningChoice) else _kept_choice(model.path, device) if tuning else None
-    if choice is not None and choice.key.provider != _PROVIDERS[device]:
-        raise ArgumentError(f"tuning= is a choice for {choice.key.provider}, and device={device!r} is another.")
+    key = this_key(_PROVIDERS[device], "cuda" if device == "gpu" and torch.cuda.is_available() else "cpu")
+    choice = read_choice(model.path, key) if tuning and key is not None else None
     settings = {} if choice is None else choice.settings
     entries, nameless = backend_entries(device, settings, sixteen_bit=model.sixteen_bit)
     failed = about is not None and about.parity.get("passed") is False
@@ -241,12 +233,6 @@ def _zeros(ports: Sequence[Mapping[str, Any]], rows: int) -> dict[str, Any]:
         for port in ports
     ]
     return {"name": f"{rows} rows of zeros", "batch_size": rows, "inputs": entries}
-
-
-def _kept_choice(path: Path, device: str) -> TuningChoice | None:
-    """Return what was tuned on this machine, if anything."""
-    key = this_key(_PROVIDERS[device], "cuda" if device == "gpu" and torch.cuda.is_available() else "cpu")
-    return None if key is None else read_choice(path, key)
 
 
 def backend_entries(device: str, settings: Settings, *, sixteen_bit: bool) -> tuple[dict[str, Any], list[str]]:

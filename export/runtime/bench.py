@@ -50,34 +50,19 @@ class BenchRow:
 
 @dataclass(frozen=True, repr=False)
 class BenchReport(Displayed):
-    """What `bench` measured.
-
-    Args:
-        path: The file.
-        baseline: The variant that ratios are to.
-        device: What it ran on.
-        provider: onnxruntime's execution provider.
-        threads: Threads of PyTorch, and of onnxruntime where it is not tuned.
-        tuning: What onnxruntime was tuned to, in words; empty if it is not tuned.
-        versions: Of torch, onnxruntime and Python.
-        rows: The measurements.
-    """
+    """What `bench` measured."""
 
     path: str
-    baseline: str
+    baseline: str  # the variant that ratios are to
     device: str
     provider: str
-    threads: int
-    tuning: str
-    versions: Mapping[str, str]
+    threads: int  # of PyTorch, and of onnxruntime where it is not tuned
+    tuning: str  # what onnxruntime was tuned to, in words
+    versions: Mapping[str, str]  # of torch, onnxruntime and Python
     rows: tuple[BenchRow, ...]
 
     def to_json(self) -> str:
-        """Return the report as JSON; times in seconds.
-
-        Returns:
-            The text.
-        """
+        """Return the report as JSON; times in seconds."""
         return json.dumps(asdict(self), indent=2)
 
     def _summary(self) -> str:

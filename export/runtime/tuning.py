@@ -21,7 +21,7 @@ from lit_gelu.export.runtime.predictor import OnnxPredictor
 from lit_gelu.export.runtime.providers import CPU, CUDA, Provider
 from lit_gelu.export.runtime.settings import Settings
 from lit_gelu.export.runtime.timing import IN_A_ROW, interleaved, ratio
-from lit_gelu.export.runtime.tuning_file import TuningChoice, cores, require_readable, this_key, write_choice
+from lit_gelu.export.runtime.tuning_file import TuningChoice, choices_beside, cores, this_key, write_choice
 
 # What rounding alone may change, as a share of the largest output: float32 as check_parity has it; 16 bit a few last
 # bits of a few layers.
@@ -34,34 +34,21 @@ _BEST = "best so far"
 
 @dataclass(frozen=True)
 class TuningTrial:
-    """Settings that were tried.
-
-    Args:
-        settings: Value by name.
-        error: Largest error of an output, as a share of the largest output; ``None`` if it did not run.
-        ratio: Time beside the best settings of that moment; ``None`` if it was not timed.
-        verdict: ``faster``, ``not faster``, or why it was rejected.
-    """
+    """Settings that were tried."""
 
     settings: Settings
-    error: float | None
-    ratio: float | None
-    verdict: str
+    error: float | None  # see `relative_error`; None if it did not run
+    ratio: float | None  # time beside the best settings of that moment; None if it was not timed
+    verdict: str  # "faster", "not faster", or why it was rejected
 
 
 @dataclass(frozen=True, repr=False)
 class TuningReport(Displayed):
-    """What `tune` did.
-
-    Args:
-        choice: What it chose.
-        trials: All that it tried.
-        path: Where the choice is kept; ``None`` if it is not.
-    """
+    """What `tune` did."""
 
     choice: TuningChoice
     trials: tuple[TuningTrial, ...]
-    path: Path | None
+    path: Path | None  # where the choice is kept
 
     def __str__(self) -> str:
         """Return the choice and one line for each trial."""
@@ -74,7 +61,7 @@ class TuningReport(Displayed):
         return "\n".join(lines)
 
 
-def candidates(provider: str, model: ModelFile, batch_size: int, *, allow_tf32: bool = False) -> list[list[Settings]]:
+def candidates(provider: str, model: ModelFile, batch_size: int) -> list[list[Settings]]:
     """Return what to try on a provider, group by group: those of one group are timed beside each other."""
     if provider == CPU:
         threads = cores()
@@ -85,17 +72,13 @@ def candidates(provider: str, model: ModelFile, batch_size: int, *, allow_tf32: 
             [{"enable_mem_pattern": False}],
         ]
         return [*on_cpu, [{"allow_spinning": False}]] if threads > 1 else on_cpu
-    if provider != CUDA:
-        return []
-    # TF32 of files in 16 bit is never varied: there the option decides about the tensor cores, and is on.
-    groups: list[list[Settings]] = [[{"use_tf32": 1}]] if allow_tf32 and not model.sixteen_bit else []
     graph: Settings = {"batch_buckets": (batch_size,)}
-    if not {"Conv", "ConvTranspose"} & model.operators.keys():
-        return [*groups, [graph]]
+    if provider != CUDA or not {"Conv", "ConvTranspose"} & model.operators.keys():
+        return [[graph]] if provider == CUDA else []
     nhwc: Settings = {"prefer_nhwc": 1}
-    fused: Settings = {"prefer_nhwc": 1, "fuse_conv_bias": 1}  # fails on some networks in the other layout
     searches: list[Settings] = [{"cudnn_conv_algo_search": name} for name in ("HEURISTIC", "DEFAULT")]
-    return [*groups, [nhwc, graph, {**nhwc, **graph}], [fused], searches]  # onnxruntime refuses some pairs
+    # onnxruntime refuses some pairs, and a fused bias fails on some networks in the other layout.
+    return [[nhwc, graph, {**nhwc, **graph}], [{**nhwc, "fuse_conv_bias": 1}], searches]
 
 
 def relative_error(outputs: Sequence[np.ndarray], reference: Sequence[np.ndarray]) -> float:
@@ -129,8 +112,7 @@ def tune(  # noqa: C901 - one procedure, told in the order in which it happens
     inputs: Mapping[str, Array] | Sequence[Array] | Array | None = None,
     *,
     providers: Sequence[Provider] | None = None,
-    reference: nn.Module | Array | Sequence[Array] | None = None,
-    allow_tf32: bool = False,
+    reference: nn.Module | None = None,
     batch_size: int = 32,
     seconds: float = 30.0,
     save: bool = True,
@@ -138,20 +120,19 @@ def tune(  # noqa: C901 - one procedure, told in the order in which it happens
     r"""Measure settings of onnxruntime on this machine, and keep the fastest that is still right.
 
     One setting after the other is varied from the best so far, all its values beside each other in one run, in shuffled
-    order. On the CPU: threads, graph optimisation level, memory pattern, spinning. On CUDA: TF32 if allowed, NHWC, a
-    CUDA graph of this batch size, fused bias, the search for convolutions. At last the best is measured beside the
-    untuned session; it is chosen if it takes at most 0.98 of its time. Settings are rejected if an output is not finite
-    where the reference is, or if :math:`\max|y - y^*| / \max|y^*| > \max(\text{tolerance}, 2 e)` with :math:`e` the
-    untuned session's own error. The reference :math:`y^*` is ``reference`` in float64 if that is given; else the
-    untuned session's output, and :math:`e` then the difference between it and the session without graph optimisations.
-    The tolerance is 1e-5 for float32, four units in the last place for 16 bit, and 4 * 2^-10 for TF32.
+    order. On the CPU: threads, graph optimisation level, memory pattern, spinning. On CUDA: NHWC, a CUDA graph of this
+    batch size, fused bias, the search for convolutions. At last the best is measured beside the untuned session; it is
+    chosen if it takes at most 0.98 of its time. Settings are rejected if an output is not finite where the reference
+    is, or if :math:`\max|y - y^*| / \max|y^*| > \max(\text{tolerance}, 2 e)` with :math:`e` the untuned session's own
+    error. :math:`y^*` is ``reference`` in float64; without one the untuned session's output, and :math:`e` then its
+    difference from the session without graph optimisations. The tolerance is 1e-5 for float32, and four units in the
+    last place for 16 bit.
 
     Args:
         path: The file.
         inputs: What to measure with, as `OnnxPredictor` takes it; by default rows are made up in the file's shapes.
         providers: As `OnnxPredictor` takes them.
-        reference: The module that the file was exported from, run in float64 on these inputs; or its outputs.
-        allow_tf32: Whether CUDA may compute float32 products in TF32.
+        reference: The module that the file was exported from.
         batch_size: Rows to make up.
         seconds: How long to measure, in all; opening sessions comes on top.
         save: Whether to write the choice beside the file, where `OnnxPredictor` finds it.
@@ -161,7 +142,7 @@ def tune(  # noqa: C901 - one procedure, told in the order in which it happens
 
     Raises:
         ModelFileError: See `OnnxPredictor`; also if choices beside the file are damaged, and ``save``.
-        ModelInputError: If inputs cannot be made up, or the reference is another module's.
+        ModelInputError: If inputs cannot be made up, or the reference is another module.
         ProviderError: See `OnnxPredictor`; also on CUDA where torch has none.
 
     Example:
@@ -174,7 +155,7 @@ def tune(  # noqa: C901 - one procedure, told in the order in which it happens
         True
     """
     if save:
-        require_readable(path)
+        choices_beside(path)  # refuses a damaged file of choices before anything is measured
     model, plain = read_model_file(path), OnnxPredictor(path, providers, tuning=False)
     provider, key = plain.providers[0], this_key(plain.providers[0], plain.device)
     if key is None:
@@ -196,22 +177,19 @@ def tune(  # noqa: C901 - one procedure, told in the order in which it happens
         unoptimised = opened({**base, "graph_optimization_level": "disabled"})
         exact, own_error = first, relative_error(arrays_of(unoptimised(**values)), first)
     else:
-        exact = _reference_outputs(reference, values, softmax=ends_with_softmax(untuned.metadata))
+        exact = _in_float64(reference, values, softmax=ends_with_softmax(untuned.metadata))
         own_error = relative_error(first, exact)
         if own_error > _ANOTHER_MODULE:
             raise ModelInputError(
                 f"The reference's outputs differ from the file's by {own_error:.2g} of the largest one, or in their "
-                "shapes. Give the module that the file was exported from, or its outputs on these inputs."
+                "shapes. Give the module that the file was exported from."
             )
-
-    def limit(settings: Settings) -> float:
-        dtypes = [port.dtype for port in untuned.output_ports.values() if port.dtype in _TOLERANCE]
-        dtypes += [torch.float16] if settings.get("use_tf32") else []  # TF32 has its mantissa
-        return max(2 * own_error, _TOLERANCE_FP32, *(_TOLERANCE[dtype] for dtype in dtypes if dtype is not None))
+    dtypes = [port.dtype for port in untuned.output_ports.values()]
+    limit = max(2 * own_error, _TOLERANCE_FP32, *(_TOLERANCE[dtype] for dtype in dtypes if dtype in _TOLERANCE))
 
     trials: list[TuningTrial] = []
     best, best_error, fastest = base, own_error, untuned
-    groups = candidates(provider, model, rows, allow_tf32=allow_tf32)
+    groups = candidates(provider, model, rows)
     for group in groups:
         right: dict[str, tuple[dict[str, Any], float, OnnxPredictor]] = {}
         for settings in ({**best, **change} for change in group):
@@ -221,11 +199,10 @@ def tune(  # noqa: C901 - one procedure, told in the order in which it happens
             except (ModelFileError, ModelInputError, ProviderError) as failure:
                 trials.append(TuningTrial(settings, None, None, f"rejected: {failure}"))
                 continue
-            if error <= limit(settings):
+            if error <= limit:
                 right[repr(settings)] = settings, error, predictor
             else:
-                verdict = f"rejected: error {error:.1e} is above {limit(settings):.1e}"
-                trials.append(TuningTrial(settings, error, None, verdict))
+                trials.append(TuningTrial(settings, error, None, f"rejected: its error is above {limit:.1e}"))
         ratios = _times({name: each[2] for name, each in right.items()}, fastest, values, seconds / (len(groups) + 1))
         for name, (settings, error, _) in right.items():
             verdict = "faster" if ratios[name] <= _WORTH else "not faster"
@@ -236,7 +213,7 @@ def tune(  # noqa: C901 - one procedure, told in the order in which it happens
     final = _times({"": fastest}, untuned, values, seconds / (len(groups) + 1))[""] if best != base else 1.0
     if final > _WORTH:
         best, best_error, final = base, own_error, 1.0
-    choice = TuningChoice(key, best, final, best_error, limit(best), rows)
+    choice = TuningChoice(key, best, final, best_error, limit, rows)
     return TuningReport(choice, tuple(trials), write_choice(path, choice) if save else None)
 
 
@@ -252,16 +229,14 @@ def _tensors(inputs: Any, predictor: OnnxPredictor, batch_size: int) -> dict[str
     return {name: torch.as_tensor(value).detach().to(predictor.device) for name, value in values.items()}
 
 
-def _reference_outputs(reference: Any, values: Mapping[str, torch.Tensor], *, softmax: bool) -> list[np.ndarray]:
-    """Return the outputs of a module in float64 on the CPU, or those that were given."""
-    if not isinstance(reference, nn.Module):
-        return arrays_of(reference)
+def _in_float64(module: nn.Module, values: Mapping[str, torch.Tensor], *, softmax: bool) -> list[np.ndarray]:
+    """Return the outputs of a module in float64 on the CPU."""
     try:
-        return arrays_of(float64_answer(reference, {n: x.cpu() for n, x in values.items()}, softmax=softmax))
+        return arrays_of(float64_answer(module, {n: x.cpu() for n, x in values.items()}, softmax=softmax))
     except Exception as error:
         raise ModelInputError(
-            f"{type(reference).__name__}.forward fails on the file's inputs in float64: {message_of(error)} Give its "
-            "outputs as reference=, in an array."
+            f"{type(module).__name__}.forward fails on the file's inputs in float64: {message_of(error)} Give the "
+            "module that the file was exported from, or no reference."
         ) from error
 
 

@@ -98,11 +98,6 @@ def read_choice(path: str | os.PathLike[str], key: TuningKey) -> TuningChoice | 
     return next((choice for choice in choices_beside(path) if choice.key == key), None)
 
 
-def require_readable(path: str | os.PathLike[str]) -> None:
-    """Refuse a file of choices that `write_choice` cannot add to, before anything is measured."""
-    _read(tuning_path(path))
-
-
 def write_choice(path: str | os.PathLike[str], choice: TuningChoice) -> Path:
     """Keep a choice beside a model, with those of other machines for the same file, and return where."""
     others = [other for other in choices_beside(path) if other.key != choice.key]

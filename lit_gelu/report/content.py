@@ -38,7 +38,6 @@ class SwapEvent:
     step: int
     epoch: int | None
     changes: tuple[SwapChange, ...]
-    annealing: bool = False  # whether the old activation was still giving way to the new one
 
 
 @dataclass(frozen=True)
@@ -52,21 +51,13 @@ class SiteActivations:
 
 @dataclass(frozen=True)
 class OptimizerSettings:
-    """What of an optimizer decides which sharpness it bears.
+    """What of an optimizer decides which sharpness it bears."""
 
-    Args:
-        name: Its class; empty where a file does not say it.
-        momentum: Of SGD.
-        nesterov: Whether SGD takes Nesterov's form of momentum.
-        weight_decay: The largest of its parameter groups.
-        plain: Whether it is SGD without dampening and with one momentum, whose limit is known.
-    """
-
-    name: str
+    name: str  # its class; empty where a file does not say it
     momentum: float = 0.0
     nesterov: bool = False
-    weight_decay: float = 0.0
-    plain: bool = False
+    weight_decay: float = 0.0  # the largest of its parameter groups
+    plain: bool = False  # SGD without dampening and with one momentum, whose limit is known
 
     @classmethod
     def of_groups(cls, name: str, groups: Sequence[Mapping[str, Any]]) -> "OptimizerSettings":
@@ -80,25 +71,15 @@ class OptimizerSettings:
 
 @dataclass(frozen=True)
 class RunFinding:
-    """One thing that a reader should know.
+    """One thing that a reader should know."""
 
-    Args:
-        level: ``alarm``: the run is wrong; ``warning``: look at it; ``note``: worth knowing; ``good``: checked, well.
-        topic: A word or two, the same for all findings of a kind.
-        where: The site, file or metric; empty for the whole run.
-        text: What was found, with its numbers.
-        advice: What can be done; empty if there is nothing to do.
-        figures: The numbers that it rests on, by name.
-        source: Where the rule comes from.
-    """
-
-    level: Level
-    topic: str
-    where: str
+    level: Level  # alarm: the run is wrong; warning: look at it; note: worth knowing; good: checked, well
+    topic: str  # the same for all findings of a kind
+    where: str  # the site, file or metric; empty for the whole run
     text: str
     advice: str = ""
-    figures: Mapping[str, float] = field(default_factory=dict)
-    source: str = ""
+    figures: Mapping[str, float] = field(default_factory=dict)  # that it rests on, by name
+    source: str = ""  # of the rule
 
 
 @dataclass(frozen=True)
@@ -118,45 +99,25 @@ class ExportedFile:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportedRun:
-    """All that a page says.
-
-    Args:
-        title: Of the page.
-        source: What it was made from: ``RunReport``, or the name of a folder or a checkpoint.
-        made: When, as ISO 8601 in UTC.
-        status: How the run ended.
-        failure: The error that ended it; empty if none did.
-        steps: Optimizer steps that were made.
-        epochs: Epochs that were made.
-        seconds: Wall-clock time of the fit.
-        configuration: By group (``Module``, ``Trainer``, ...), values as text by name.
-        optimizers: At the end of the run.
-        curves: All that was logged.
-        sites: The activations.
-        swaps: In the order in which they were made.
-        findings: The gravest first.
-        files: Exported files.
-        environment: Versions, processor, GPU, commit, as text by name: of the run, or of the page if that is unknown.
-        missing: What could not be shown, and how to have it the next time.
-    """
+    """All that a page says."""
 
     title: str
-    source: str
-    made: str
+    source: str  # RunReport, or the name of a folder or a checkpoint
+    made: str  # ISO 8601 in UTC
     status: Status = "unknown"
-    failure: str = ""
-    steps: int | None = None
+    failure: str = ""  # the error that ended it
+    steps: int | None = None  # of the optimizer
     epochs: int | None = None
-    seconds: float | None = None
-    configuration: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    optimizers: tuple[OptimizerSettings, ...] = ()
+    seconds: float | None = None  # wall-clock time of the fit
+    configuration: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by group, values as text by name
+    optimizers: tuple[OptimizerSettings, ...] = ()  # at the end of the run
     curves: tuple[LoggedCurve, ...] = ()
     sites: tuple[SiteActivations, ...] = ()
     swaps: tuple[SwapEvent, ...] = ()
-    findings: tuple[RunFinding, ...] = ()
+    findings: tuple[RunFinding, ...] = ()  # the gravest first
     files: tuple[ExportedFile, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
-    missing: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)  # of the run, or of the page if that is unknown
+    missing: tuple[str, ...] = ()  # what could not be shown, and how to have it the next time
 
     def curve(self, name: str) -> LoggedCurve | None:
         """Return the curve of a name, ``None`` if nothing was logged under it."""

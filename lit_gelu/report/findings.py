@@ -7,20 +7,13 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from lit_gelu.activations import registry
-from lit_gelu.activations.gaussian import gaussian_moments
-from lit_gelu.errors import LitGeluError
 from lit_gelu.report.content import Level, LoggedCurve, OptimizerSettings, ReportedRun, RunFinding, is_loss
 
 _ORDER: tuple[Level, ...] = ("alarm", "warning", "note", "good")
-_GAIN_OFF, _DEPTH_OFF = 2.0, 10.0  # factors beyond what initialisers plan, at one site and over all
 _NEAR_EDGE, _BEYOND_EDGE = 0.8, 1.5  # shares of the optimizer's limit
-_STEEP_STEPS = 0.25  # share of measured steps that raise the quadratic model
-_WORSE = 0.1  # share of its minimum by which a loss on validation data has risen again
 
 _LU = "Lu et al. 2019, arXiv 1903.06733"
 _GLOROT = "Glorot and Bengio 2010, PMLR 9"
-_SCHOENHOLZ = "Schoenholz et al. 2017, arXiv 1611.01232"
 _COHEN = "Cohen et al. 2021, arXiv 2103.00065"
 
 
@@ -62,14 +55,6 @@ _SITE_RULES = (  # of one topic the first that holds
         "Inputs lie in the flat part. Normalise in front of it, or scale the weights by lit_gelu.activations.gain.",
         _GLOROT,
     ),
-    _SiteRule(
-        "share_linear",
-        0.95,
-        "note",
-        "idle activation",
-        "At {:.3g} % of its inputs f' is 1 within 0.01: the activation does next to nothing there.",
-        "Inputs are large and positive. Look at the bias or the normalisation in front.",
-    ),
 )
 
 
@@ -105,20 +90,8 @@ def site_curves(run: ReportedRun) -> dict[str, dict[str, LoggedCurve]]:
     return sites
 
 
-def spec_at(run: ReportedRun, site: str, step: int) -> str:
-    """Return the spec that a site of the model had when a step was measured; empty if it is not known."""
-    changes = [(swap.step, change) for swap in run.swaps for change in swap.changes if change.site == site]
-    later = next((change.old for at, change in changes if at > step), None)
-    if later is not None:
-        return later
-    ends = [each.at_end or each.at_start for each in run.sites if each.name == site]
-    return ends[0] if ends and ends[0] else changes[-1][1].new if changes else ""
-
-
 def _of_sites(run: ReportedRun) -> Iterator[RunFinding]:
     """Yield what the last figures of every site say, and those of all sites together."""
-    known = {each.name for each in run.sites} | {change.site for swap in run.swaps for change in swap.changes}
-    gains: dict[str, float] = {}
     dead: list[float] = []
     for site, curves in site_curves(run).items():
         step = max(curve.steps[-1] for curve in curves.values())
@@ -129,99 +102,30 @@ def _of_sites(run: ReportedRun) -> Iterator[RunFinding]:
             share = figures.get(rule.statistic, math.nan)
             if share >= rule.threshold and rule.topic not in topics:
                 topics.add(rule.topic)
-                used = {rule.statistic: share}
-                yield RunFinding(
-                    rule.level, rule.topic, site, rule.text.format(100 * share), rule.advice, used, rule.source
-                )
+                text, used = rule.text.format(100 * share), {rule.statistic: share}
+                yield RunFinding(rule.level, rule.topic, site, text, rule.advice, used, rule.source)
         dead += [figures["share_dead"]] if math.isfinite(figures.get("share_dead", math.nan)) else []
-        alone = site.rpartition("/")[2]  # a monitor with a name of its own writes that in front
-        name = alone if site not in known and alone in known else site
-        spec, measured = spec_at(run, name, step), figures.get("mean_squared_derivative", math.nan)
-        ratio = measured / _expected_gain(spec)
-        if math.isfinite(ratio):
-            gains[name] = ratio
-            if not 1 / _GAIN_OFF < ratio < _GAIN_OFF:
-                yield _off_gain(site, spec, measured, ratio)
-    yield from _gain_over_depth([ratio for ratio in gains.values() if ratio > 0])
     if dead and max(dead) < 0.1:
         text = f"No site has lost a tenth of its units: at most {100 * max(dead):.3g} % of the channels are dead."
         yield RunFinding("good", "dead units", "", text, figures={"share_dead": max(dead)})
 
 
-def _expected_gain(spec: str) -> float:
-    """Return E f'^2 for x ~ N(0, 1), which initialisers assume; NaN if it is not known."""
-    try:
-        expected = gaussian_moments(registry.stored.resolve(spec)).derivative_squared.item() if spec else math.nan
-    except LitGeluError:  # not registered here, not elementwise, or without moments
-        return math.nan
-    return expected if expected > 0 else math.nan
-
-
-def _off_gain(site: str, spec: str, measured: float, ratio: float) -> RunFinding:
-    text = (
-        f"E f'^2 of {spec} is {measured:.3g}, {ratio:.2g} times what an input of mean 0 and deviation 1 gives: squared "
-        "gradients are multiplied by that factor beyond what initialisers plan."
-    )
-    advice = "Scale the weights in front of it, or normalise, if gradients vanish or explode."
-    figures = {"mean_squared_derivative": measured, "ratio": ratio}
-    return RunFinding("note", "backward gain", site, text, advice, figures, _SCHOENHOLZ)
-
-
-def _gain_over_depth(ratios: list[float]) -> Iterator[RunFinding]:
-    """Yield a warning if the backward gains of all sites together are far from those for N(0, 1)."""
-    # With weights that are scaled for N(0, 1), the product is by how much squared gradients grow or shrink beyond what
-    # was planned: chi_1 of Schoenholz et al., layer by layer.
-    exponent = math.fsum(map(math.log10, ratios))
-    if len(ratios) > 1 and abs(exponent) >= math.log10(_DEPTH_OFF):
-        text = (
-            f"Through the {len(ratios)} measured activations together, squared gradients come out 10^{exponent:.1f} "
-            "times as large as for the inputs of mean 0 and deviation 1 that initialisers assume."
-        )
-        advice = "Look at the heat map of the backward gain for where it begins. Normalisation brings inputs back."
-        yield RunFinding("warning", "gain over depth", "", text, advice, {"log10_ratio": exponent}, _SCHOENHOLZ)
-
-
 def _of_curves(run: ReportedRun) -> Iterator[RunFinding]:
-    """Yield what losses, the sharpness, steps and swaps say."""
+    """Yield what losses, the sharpness and swaps say."""
     for curve in run.curves:
         prefix, _, name = curve.name.rpartition("/")
         finite = [value for value in curve.values if math.isfinite(value)]
-        if is_loss(curve.name):
-            yield from _of_loss(curve, finite)
-        elif not finite:
-            continue
-        elif name == "top_eigenvalue":
+        if is_loss(curve.name) and len(finite) < len(curve.values):
+            step = next(s for s, value in zip(curve.steps, curve.values, strict=True) if not math.isfinite(value))
+            ends = "" if math.isfinite(curve.values[-1]) else " and at the end"
+            text = f"{curve.name} was NaN or infinite first at step {step}{ends}."
+            advice = "Lower the learning rate, clip gradients, or look for a logarithm or a division of 0."
+            yield RunFinding("alarm", "loss not finite", curve.name, text, advice, {"step": float(step)})
+        elif finite and name == "top_eigenvalue":
             yield _sharpness(run, curve, prefix)
-        elif name == "directional_stability":
-            steep = sum(value >= 1 for value in finite)
-            text = f"{steep} of {len(finite)} measured steps raise the quadratic model of the loss (u'Hu >= -2 g'u)."
-            level: Level = "warning" if steep / len(finite) >= _STEEP_STEPS else "good"
-            advice = "The steps are too long for the curvature along them: lower the learning rate, or larger batches."
-            figures = {"share": steep / len(finite)}
-            yield RunFinding(
-                level, "long steps", curve.name, text, advice if level == "warning" else "", figures, _COHEN
-            )
-        elif prefix.startswith("activation_swap") and name == "relative":
+        elif finite and prefix.startswith("activation_swap") and name == "relative":
             text = f"The swap at step {curve.steps[-1]} changed the output at once by {100 * finite[-1]:.3g} % of it."
             yield RunFinding("note", "swap", "", text, figures={"relative_jump": finite[-1]})
-
-
-def _of_loss(curve: LoggedCurve, finite: list[float]) -> Iterator[RunFinding]:
-    """Yield an alarm for a loss that is no finite number, and a note for one that rose again on validation data."""
-    points = list(zip(curve.steps, curve.values, strict=True))
-    first = next((step for step, value in points if not math.isfinite(value)), None)
-    if first is not None:
-        ends = "" if math.isfinite(curve.values[-1]) else " and at the end"
-        text = f"{curve.name} was NaN or infinite first at step {first}{ends}."
-        advice = "Lower the learning rate, clip gradients, or look for a logarithm or a division of 0."
-        yield RunFinding("alarm", "loss not finite", curve.name, text, advice, {"step": float(first)})
-    if curve.name.lower().startswith("val") and len(finite) > 2:
-        best, last = min(finite), finite[-1]
-        if best > 0 and last > (1 + _WORSE) * best:
-            step = next(step for step, value in points if value == best)
-            text = f"{curve.name} was lowest at step {step}, with {best:.4g}, and {last:.4g} at the end."
-            advice = "Take the checkpoint of that step (ModelCheckpoint(monitor=...)), stop early, or regularise."
-            yield RunFinding("note", "overfitting", curve.name, text, advice, {"lowest": best, "last": last})
 
 
 def stability_limit(optimizer: OptimizerSettings, rate: float) -> float:

@@ -16,7 +16,7 @@ from lit_gelu.report.findings import rates_at, site_curves, stability_limit
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 460, 240, 58, 448, 14, 206  # of a chart, and of what is drawn in it
 LABELS, ROW = 142, 15  # of a heat map
 _MOST_SERIES, _MOST_OTHERS, _MOST_POINTS = 6, 24, 1000
-_MOST_COLUMNS, _MOST_ROWS = 60, 48
+_MOST_COLUMNS = 60
 _LONGEST = 2000  # characters of one text
 # Control characters, what is no character, and what turns the line around.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\u202a-\u202e\u2066-\u2069]")
@@ -26,7 +26,6 @@ _OF_LOSS = {
     "smallest_eigenvalue": "The Hessian's smallest eigenvalue",
     "trace": "Trace of the Hessian",
     "directional_stability": "u'Hu / (-2 g'u) along the steps; from 1 on they raise the quadratic model",
-    "gradient_norm": "Norm of the gradient on the probe",
     "probe_loss": "Loss on the probe",
 }
 _OF_SITES = {
@@ -34,8 +33,6 @@ _OF_SITES = {
     "mean_squared_derivative": "Backward gain E f'²: by how much an activation scales squared gradients",
     "share_saturated": "Saturated share: inputs at which |f'| < 0.01, so that no gradient passes",
     "share_dead": "Dead share: channels that passed no gradient for a whole window of measurements",
-    "share_linear": "Linear share: inputs at which |f' - 1| < 0.01, so that the activation does nothing",
-    "standard_deviation": "Standard deviation of the inputs",
 }
 _VIRIDIS = ("#440154", "#472d7b", "#3b528b", "#2c728e", "#21918c", "#28ae80", "#5ec962", "#addc30", "#fde725")
 
@@ -74,7 +71,7 @@ def page(run: ReportedRun) -> str:
         groups=groups.values(),
         facts={f"{curve.name}, last": number(curve.values[-1]) for curve in last if curve is not None},
         sections={title: pictures for title, pictures in sections.items() if pictures},
-        maps=_heat_maps(run, swaps),
+        maps=_heat_maps(run),
         number=number,
     )
 
@@ -134,7 +131,7 @@ def _pictures(groups: Mapping[str, Sequence[LoggedCurve]], swaps: Sequence[int])
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis, from values to places: logarithmic if all values are positive and span a factor, 100 by default."""
+    """One axis, from values to places."""
 
     low: float
     high: float
@@ -143,18 +140,16 @@ class Axis:
     logarithmic: bool = False
 
     @classmethod
-    def of(
-        cls, values: Iterable[float], start: float, end: float, factor: float = 100.0, margin: float = 0.04
-    ) -> "Axis":
-        """Return an axis for the finite ones of some values."""
+    def of(cls, values: Iterable[float], start: float, end: float, margin: float = 0.04) -> "Axis":
+        """Return an axis for the finite ones of some values, logarithmic if all are positive and span a factor 100."""
         finite = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
         low, high = min(finite), max(finite)
-        if low > 0 and high / low >= factor:
+        if low > 0 and high / low >= 100:
             return cls(low, high, start, end, logarithmic=True)
-        span = high / 2 - low / 2  # halves: the whole may be infinite
-        span = 2 * span * margin if span > abs(high) * 1e-12 else abs(high) / 2 or 0.5
-        most = sys.float_info.max
-        return cls(max(low - span, -most), min(high + span, most), start, end)
+        half = high / 2 - low / 2  # the whole may be infinite
+        span = 2 * half * margin if half > abs(high) * 1e-12 else abs(high) / 2 or 0.5
+        largest = sys.float_info.max
+        return cls(max(low - span, -largest), min(high + span, largest), start, end)
 
     def place(self, value: float) -> float:
         """Return where a value is drawn."""
@@ -184,11 +179,8 @@ def line_chart(curves: Sequence[LoggedCurve], swaps: Sequence[int]) -> dict[str,
     lines = []
     for curve in curves:
         count = len(curve.steps)
-        places = (
-            range(count)
-            if count <= _MOST_POINTS
-            else [round(i * (count - 1) / (_MOST_POINTS - 1)) for i in range(_MOST_POINTS)]
-        )
+        last = max(1, min(count, _MOST_POINTS) - 1)
+        places = [round(i * (count - 1) / last) for i in range(min(count, _MOST_POINTS))]  # first and last too
         runs: list[list[tuple[float, float]]] = [[]]
         for step, value in ((curve.steps[i], curve.values[i]) for i in places):
             if math.isfinite(value) and (value > 0 or not down.logarithmic):
@@ -200,8 +192,8 @@ def line_chart(curves: Sequence[LoggedCurve], swaps: Sequence[int]) -> dict[str,
     return {"across": across.ticks(), "down": down.ticks(), "swaps": inside, "lines": lines}
 
 
-def _heat_maps(run: ReportedRun, swaps: Sequence[int]) -> list[dict[str, Any]]:
-    """Return a heat map for each statistic of the activations that says something."""
+def _heat_maps(run: ReportedRun) -> list[dict[str, Any]]:
+    """Return a heat map for each statistic of the activations, its rows in the model's order."""
     sites = site_curves(run)
     order = {site.name: place for place, site in enumerate(run.sites)}
     names = sorted(sites, key=lambda name: order.get(name, len(order)))
@@ -209,46 +201,25 @@ def _heat_maps(run: ReportedRun, swaps: Sequence[int]) -> list[dict[str, Any]]:
     for statistic, title in _OF_SITES.items():
         rows = [replace(sites[name][statistic], name=name) for name in names if statistic in sites[name]]
         if any(math.isfinite(value) for row in rows for value in row.values):
-            maps.append({"title": title, "curves": rows, **heat_map(rows[:_MOST_ROWS], swaps)})
+            maps.append({"title": title, "curves": rows, **heat_map(rows)})
     return maps
 
 
-def heat_map(rows: Sequence[LoggedCurve], swaps: Sequence[int]) -> dict[str, Any]:
-    """Return a row of cells a site, from left to right the steps.
-
-    A column is an interval of steps, up to the one that ends it, and a cell shows the latest value in it: rows may be
-    of other steps than their neighbours.
-    """
+def heat_map(rows: Sequence[LoggedCurve]) -> dict[str, Any]:
+    """Return a row of cells a site; a column is an interval of steps, and a cell shows the latest value in it."""
     steps = sorted({step for row in rows for step in row.steps})
     count = min(len(steps), _MOST_COLUMNS)
-    columns = [
-        steps[round(i * (len(steps) - 1) / max(1, count - 1))] for i in range(count)
-    ]  # the first and the last too
-    colours = Axis.of([value for row in rows for value in row.values], 0, len(_VIRIDIS) - 1, factor=20.0, margin=0.0)
+    columns = [steps[round(i * (len(steps) - 1) / max(1, count - 1))] for i in range(count)]  # that end the intervals
+    colours = Axis.of([value for row in rows for value in row.values], 0, len(_VIRIDIS) - 1, margin=0.0)
     width = (RIGHT - LABELS) / count
     lines = []
     for i, row in enumerate(rows):
         latest = {bisect_left(columns, step): (step, value) for step, value in zip(row.steps, row.values, strict=True)}
         cells = [
-            {
-                "x": round(LABELS + at * width, 1),
-                "step": step,
-                "value": value,
-                "colour": _VIRIDIS[round(colours.place(value))],
-            }
+            (round(LABELS + at * width, 1), step, value, _VIRIDIS[round(colours.place(value))])
             for at, (step, value) in latest.items()
             if math.isfinite(value)
         ]
         lines.append({"y": TOP + ROW * i, "name": row.name or "(the model)", "cells": cells})
-    marks = [
-        round(LABELS + bisect_left(columns, step) * width, 1) for step in swaps if columns[0] < step <= columns[-1]
-    ]
     ends = (columns[0], columns[-1])
-    return {
-        "rows": lines,
-        "width": round(width + 0.3, 1),
-        "swaps": marks,
-        "ends": ends,
-        "colours": colours,
-        "palette": _VIRIDIS,
-    }
+    return {"rows": lines, "width": round(width + 0.3, 1), "ends": ends, "colours": colours, "palette": _VIRIDIS}

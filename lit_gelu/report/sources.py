@@ -4,7 +4,6 @@ import csv
 import importlib.metadata
 import os
 import platform
-import subprocess
 from array import array
 from bisect import bisect_left
 from collections.abc import Mapping
@@ -21,8 +20,6 @@ from lit_gelu.report.content import ExportedFile, LoggedCurve, ReportedRun, Swap
 
 METRICS, EVENTS = "metrics.csv", "events.out.tfevents.*"
 _CONFIGURATIONS = {"hparams.yaml": "Hyper-parameters", "config.yaml": "Configuration of lit-gelu fit"}
-_DEPTH, _MOST_FILES = 4, 5000  # of folders below the given one, and of files in them
-_LARGEST_YAML = 4 * 2**20
 _DISTRIBUTIONS = (
     "lit-gelu",
     "torch",
@@ -174,19 +171,13 @@ def read_log_folder(folder: str | os.PathLike[str]) -> tuple[ReportedRun, tuple[
 
 
 def _files_in(top: Path) -> list[Path]:
-    """Return the files in a folder and some levels below, hidden folders and links aside."""
+    """Return the files in a folder and three levels below, what is hidden aside."""
     if not top.is_dir() or not os.access(top, os.R_OK | os.X_OK):
         raise ArgumentError(
             f"{str(top)!r} is no folder that can be read. Give the folder of a logger, or a checkpoint."
         )
-    files: list[Path] = []
-    for place, folders, names in os.walk(top):
-        depth = len(Path(place).relative_to(top).parts)
-        folders[:] = sorted(name for name in folders if not name.startswith(".") and depth < _DEPTH)
-        files += [Path(place) / name for name in sorted(names)]
-        if len(files) > _MOST_FILES:
-            raise ArgumentError(f"{str(top)!r} holds more than {_MOST_FILES:,} files: it is no folder of one run.")
-    return files
+    paths = [path for depth in range(4) for path in sorted(top.glob("/".join(["[!.]*"] * (depth + 1))))]
+    return [path for path in paths if path.is_file()]
 
 
 def swaps_in(texts: Mapping[str, str]) -> tuple[SwapEvent, ...]:
@@ -224,9 +215,6 @@ def _plain_yaml(file: Path, missing: list[str]) -> dict[str, str]:
     """Return the values of a YAML file that holds plain data alone, as text; what cannot be read is missing."""
     if not file.is_file():
         return {}
-    if file.stat().st_size > _LARGEST_YAML:
-        missing.append(f"{file.name} is larger than {_LARGEST_YAML:,} bytes and was not read.")
-        return {}
     try:
         values = yaml.safe_load(file.read_text(encoding="utf-8", errors="replace"))
     except (OSError, ValueError, yaml.YAMLError, RecursionError, TypeError, AttributeError) as error:
@@ -260,7 +248,7 @@ def exported_file(path: str | os.PathLike[str]) -> ExportedFile:
 
 
 def environment() -> dict[str, str]:
-    """Return what of this machine and installation a reader of results needs; no name or path of the machine.
+    """Return what of this machine and installation a reader of results needs.
 
     Example:
         >>> sorted({"Python", "Processor", "torch"} & environment().keys())
@@ -279,21 +267,7 @@ def environment() -> dict[str, str]:
     }
     installed = {each.metadata["Name"]: each.version for each in importlib.metadata.distributions()}
     facts |= {name: installed[name] for name in _DISTRIBUTIONS if name in installed}
-    commit = _git("rev-parse", "HEAD")
-    if commit:
-        changed = _git("status", "--porcelain", "--untracked-files=no")
-        facts["Commit"] = f"{commit}{' with changes that are not committed' if changed else ''}"
     return facts
-
-
-def _git(*arguments: str) -> str:
-    """Return what git says of the current folder; empty where there is no git or no repository."""
-    command = ["git", *arguments]
-    try:
-        result = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)  # noqa: S603 - of this file
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return result.stdout.strip() if result.returncode == 0 else ""
 
 
 def now() -> str:

@@ -13,7 +13,6 @@ from torch import nn
 from lit_gelu.callbacks import ActivationCurvatureMonitor, ActivationSwap, LossCurvatureMonitor, RunReport
 from lit_gelu.errors import ArgumentError
 from lit_gelu.files import UnwritablePathError
-from lit_gelu.report.findings import spec_at
 from lit_gelu.surgery import NoMatchError
 
 
@@ -94,7 +93,6 @@ def test_with_two_optimizer_steps_a_batch_the_swap_is_where_the_curves_have_it(t
     (swap,) = report.report.swaps
     kinks = report.report.curve("curvature/net.1/kink_mass")  # of ReLU alone
     assert swap.step == next(step for step, value in zip(kinks.steps, kinks.values, strict=True) if value == 0) == 4
-    assert [spec_at(report.report, "net.1", step) for step in (3, 4, 7)] == ["relu", "gelu", "gelu"]
 
 
 def test_a_test_of_a_checkpoint_from_before_a_swap_leaves_the_fits_swaps(tmp_path):
@@ -174,9 +172,8 @@ def test_nothing_is_written_after_a_trial_run(tmp_path):
 
 
 def test_arguments_and_places_that_are_refused(tmp_path):
-    for options in ({"path": "page.pdf"}, {"onnx_files": "net.onnx"}):
-        with pytest.raises(ArgumentError):
-            RunReport(**options)
+    with pytest.raises(ArgumentError):
+        RunReport("page.pdf")
     (tmp_path / "file").touch()
     with pytest.raises(UnwritablePathError):
         quiet_trainer(tmp_path, RunReport(str(tmp_path / "file" / "page.html"))).fit(SmallNet(), loader())
@@ -235,7 +232,6 @@ def test_a_validation_behind_the_fit_is_not_the_end_of_its_curve(tmp_path):
     trainer.fit(net, loader(), loader())
     before = report.report
     assert values(before, "val_loss") == (1.0, 2.0, 3.0, 4.0)
-    assert "overfitting" in {finding.topic for finding in before.findings}
     net.passes = -1  # as the best of all checkpoints would have it
     for expected in (0.0, 1.0):
         trainer.validate(net, loader(), verbose=False)

@@ -19,9 +19,15 @@ from lit_gelu.export import OnnxPredictor, check_parity, export_onnx, write_proo
 from lit_gelu.export.metadata import read_metadata
 from lit_gelu.export.parity.task_metrics import TaskMetric
 from lit_gelu.export.proof import record_parity
-from lit_gelu.export.quantization import check_quantized, is_quantized, quantize_onnx
-from lit_gelu.export.quantization.check import OutputNoise, criteria
-from lit_gelu.export.quantization.quantize import METHODS, read_record
+from lit_gelu.export.quantization import (
+    METHODS,
+    OutputNoise,
+    check_quantized,
+    criteria,
+    is_quantized,
+    quantize_onnx,
+    read_record,
+)
 from lit_gelu.files import UnwritablePathError
 from lit_gelu.tasks import MNISTClassifier
 
@@ -69,7 +75,6 @@ def test_the_figures_are_those_counted_by_hand(digits):
     assert output.rows == len(labels) == 360
     assert output.sqnr == pytest.approx(10 * np.log10((y**2).sum() / ((y - int8) ** 2).sum()), abs=0.01)
     assert output.sqnr > 30
-    assert output.max_abs_error == pytest.approx(np.abs(y - int8).max(), rel=1e-4)
     assert output.changed == pytest.approx(1 - accuracy_score(y.argmax(1), int8.argmax(1)))
     metric = {metric.name: metric for metric in report.metrics}["test_error"]
     assert metric.file == pytest.approx(1 - accuracy_score(labels, int8.argmax(1)), abs=1e-6)
@@ -111,11 +116,12 @@ def exported(tmp_path_factory):
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("target", ["portable", "ort-cuda", "tensorrt"])
 def test_each_method_and_target_stays_near_the_module(exported, tmp_path, method, target):
-    int8 = tmp_path / "int8.onnx"
-    record = quantize_onnx(exported.path, int8, exported.rows[:200], method=method, target=target).record
+    path, int8 = tmp_path / "net.onnx", tmp_path / "int8.onnx"
+    export_onnx(exported.net, path, exported.rows[:2], target=target)
+    record = quantize_onnx(path, int8, exported.rows[:200], method=method).record
     assert (record.target, record.method, record.rows, len(record.layers)) == (target, method, 200, 5)
     assert record.activations == ("uint8" if target == "portable" else "int8")
-    report = check_quantized(exported.net, int8, exported.rows[200:], max_difference=0.1, min_sqnr=20.0)
+    report = check_quantized(exported.net, int8, exported.rows[200:], max_difference=0.1)
     assert not report.faults
     with torch.no_grad():
         y = exported.net(exported.rows[200:]).double().numpy()
@@ -123,12 +129,13 @@ def test_each_method_and_target_stays_near_the_module(exported, tmp_path, method
     assert report.outputs[0].sqnr == pytest.approx(10 * np.log10((y**2).sum() / (error**2).sum()), abs=0.05)
 
 
-def test_sums_of_products_hold_in_16_bits_unless_the_whole_range_is_asked_for(exported, tmp_path):
+def test_sums_of_products_hold_in_16_bits_but_for_tensorrt_which_adds_in_32(exported, tmp_path):
     """Whatever the inputs, the arithmetic of a processor without VNNI gives what 32 bits give."""
     wrong = {}
-    for reduce_range in (None, False):
-        int8 = tmp_path / f"{reduce_range}.onnx"
-        record = quantize_onnx(exported.path, int8, exported.rows[:64], reduce_range=reduce_range).record
+    for target in ("portable", "tensorrt"):
+        path, int8 = tmp_path / "net.onnx", tmp_path / "int8.onnx"
+        export_onnx(exported.net, path, exported.rows[:2], target=target)
+        record = quantize_onnx(path, int8, exported.rows[:64]).record
         model = onnx.load(int8)
         stored = {
             t.name: numpy_helper.to_array(t) for t in model.graph.initializer if t.data_type == onnx.TensorProto.INT8
@@ -198,9 +205,9 @@ def test_every_output_is_judged(tmp_path):
     assert [criterion.passed for criterion in spoilt.criteria] == [True, False, True]
 
 
-LOGITS = OutputNoise("output", 100, 35.0, 0.1, 0, 0.03, is_logits=True)
-IMAGE = OutputNoise("image", 100, 18.0, 0.1, 0, None, is_logits=False)
-NAN = OutputNoise("y", 1, float("nan"), 0.0, 0, None, is_logits=False)
+LOGITS = OutputNoise("output", 100, 35.0, 0, 0.03, is_logits=True)
+IMAGE = OutputNoise("image", 100, 18.0, 0, None, is_logits=False)
+NAN = OutputNoise("y", 1, float("nan"), 0, None, is_logits=False)
 
 
 @pytest.mark.parametrize(
@@ -208,28 +215,24 @@ NAN = OutputNoise("y", 1, float("nan"), 0.0, 0, None, is_logits=False)
     [
         ([TaskMetric("test_loss", 1.0, 2.0), TaskMetric("test_error", 0.10, 0.08)], [LOGITS], {}, [True]),
         ([TaskMetric("test_error", 0.10, 0.111)], [LOGITS], {}, [False]),
-        ([TaskMetric("test_acc", 0.90, 0.88)], [LOGITS], {"metric": "test_acc"}, [False]),
-        ([TaskMetric("test_acc", 0.90, 0.95)], [LOGITS], {"metric": "test_acc"}, [True]),
         ([TaskMetric("test_loss", 0.004, 0.0041)], [IMAGE], {}, [False]),
         ([TaskMetric("test_loss", -2.0, -1.0)], [IMAGE], {}, [False]),
         ([TaskMetric("test_loss", -2.0, -2.5)], [IMAGE], {}, [True]),
         ([TaskMetric("test_loss", 0.0, 1.0)], [], {}, [False]),
         ([], [LOGITS, IMAGE], {}, [False, False]),
-        ([], [LOGITS, IMAGE], {"max_difference": 0.03, "min_sqnr": 15.0}, [True, True, True]),
-        ([TaskMetric("test_error", 0.1, 0.1)], [LOGITS], {"min_top1": 0.99, "min_sqnr": 30.0}, [True, False, True]),
+        ([], [LOGITS, IMAGE], {"max_difference": 0.03}, [True, False]),
+        ([TaskMetric("test_error", 0.1, 0.1)], [LOGITS], {"min_top1": 0.99}, [True, False]),
         ([], [NAN], {}, [False]),
     ],
 )
 def test_what_decides(metrics, outputs, options, verdicts):
-    options = {"metric": None, "max_difference": 0.01, "min_top1": None, "min_sqnr": None, **options}
+    options = {"max_difference": 0.01, "min_top1": None, **options}
     assert [criterion.passed for criterion in criteria(metrics, outputs, **options)] == verdicts
 
 
-@pytest.mark.parametrize("options", [{"metric": "test_f1"}, {"min_top1": 0.9}])
-def test_what_cannot_decide_is_refused(options):
-    options = {"metric": None, "max_difference": 0.01, "min_top1": None, "min_sqnr": None, **options}
+def test_an_agreement_of_classes_needs_logits():
     with pytest.raises(ArgumentError):
-        criteria([], [IMAGE], **options)
+        criteria([], [IMAGE], max_difference=0.01, min_top1=0.9)
 
 
 def test_what_cannot_be_quantised_is_refused_and_nothing_is_written(tmp_path, digits):
@@ -260,7 +263,6 @@ def test_what_cannot_be_quantised_is_refused_and_nothing_is_written(tmp_path, di
         (ArgumentError, rows, {"float_layers": ["head"]}),
         (ArgumentError, rows, {"float_layers": ["*"]}),
         (ArgumentError, rows, {"float_layers": "0"}),
-        (ArgumentError, rows, {"target": "cuda"}),
         (ArgumentError, rows, {"method": "minmix"}),
         (ArgumentError, rows, {"samples": 0}),
     ]
@@ -273,9 +275,9 @@ def test_what_cannot_be_quantised_is_refused_and_nothing_is_written(tmp_path, di
 
 
 def test_a_quantizer_that_changes_activations_is_not_trusted(exported, tmp_path, monkeypatch):
-    from lit_gelu.export.quantization import quantize
+    from lit_gelu.export import quantization
 
-    real = quantize.quantize_static
+    real = quantization.quantize_static
 
     def changed(source, target, *arguments, **options):
         real(source, target, *arguments, **options)
@@ -284,7 +286,7 @@ def test_a_quantizer_that_changes_activations_is_not_trusted(exported, tmp_path,
         gelu.ClearField("attribute")
         onnx.save(model, target)
 
-    monkeypatch.setattr(quantize, "quantize_static", changed)
+    monkeypatch.setattr(quantization, "quantize_static", changed)
     with pytest.raises(ExportError):
         quantize_onnx(exported.path, tmp_path / "int8.onnx", exported.rows)
     assert list(tmp_path.iterdir()) == []

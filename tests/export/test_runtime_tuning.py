@@ -64,7 +64,9 @@ def level_of(predictor):
 def test_a_real_search_on_this_machine(path):
     """Whatever it chooses, the tuned file computes what float64 numpy computes, and every value was tried."""
     report = tune(path, reference=gelu_net(), batch_size=8, seconds=0.3)
-    groups = candidates(CPU, ModelFile(path, {}, {}, sixteen_bit=False, external=()), 8)
+    groups = candidates(
+        CPU, ModelFile(path, {}, {}, sixteen_bit=False, bfloat16=False, saturates=False, external=()), 8
+    )
     assert len(report.trials) == sum(map(len, groups))
     assert all(trial.ratio is not None and trial.error < 1e-6 for trial in report.trials)
     assert (report.choice.ratio <= 0.98) == bool(report.choice.settings)
@@ -114,10 +116,8 @@ def test_settings_that_break_parity_are_rejected_however_fast(path, exported, ma
         return OnnxPredictor(exported / "tanh.onnx" if wrong else given, *arguments, tuning=tuning, **options)
 
     monkeypatch.setattr(tuning, "OnnxPredictor", opened)
-    rows = torch.randn(32, 6)
-    for reference in (None, gelu_net(), gelu_net().eval()(rows).detach(), gelu_net().eval()(rows).detach().numpy()):
-        given = None if reference is None or isinstance(reference, torch.nn.Module) else rows
-        report = tune(path, given, reference=reference, save=False)
+    for reference in (None, gelu_net()):
+        report = tune(path, reference=reference, save=False)
         (rejected,) = [trial for trial in report.trials if trial.settings == BASIC]
         assert (rejected.ratio, rejected.error > 1e-4) == (None, True)
         assert dict(report.choice.settings) in ({"graph_optimization_level": "extended"}, {})
@@ -188,7 +188,7 @@ def test_inputs_and_references_that_do_not_fit(path, tmp_path, made_up):
     with pytest.raises(ModelInputError):
         tune(tmp_path / "tokens.onnx")
     assert tune(tmp_path / "tokens.onnx", torch.ones(2, 3, dtype=torch.int64), save=False).choice.batch_size == 2
-    for reference in (np.zeros((32, 7)), [np.zeros((32, 3))] * 2, gelu_net(seed=1), net):
+    for reference in (gelu_net(seed=1), net):
         with pytest.raises(ModelInputError):
             tune(path, reference=reference)
 
@@ -211,14 +211,12 @@ def test_the_error_is_a_share_of_the_largest_output(y, exact, error):
 
 
 def test_what_is_tried_on_cuda(path):
-    conv = ModelFile(path, {"": 20}, {"Conv": 1}, sixteen_bit=False, external=())
-    dense, half = replace(conv, operators={"Gemm": 2}), replace(conv, sixteen_bit=True)
+    conv = ModelFile(path, {"": 20}, {"Conv": 1}, sixteen_bit=False, bfloat16=False, saturates=False, external=())
+    dense = replace(conv, operators={"Gemm": 2})
     nhwc, graph = {"prefer_nhwc": 1}, {"batch_buckets": (8,)}
     assert candidates(CUDA, conv, 8)[0] == [nhwc, graph, nhwc | graph]
-    assert candidates(CUDA, conv, 8, allow_tf32=True)[0] == [{"use_tf32": 1}]
-    assert candidates(CUDA, half, 8, allow_tf32=True) == candidates(CUDA, half, 8)  # TF32 is on, for the tensor cores
     assert candidates(CUDA, dense, 8) == [[graph]]
-    every = [*candidates(CUDA, conv, 8, allow_tf32=True), *candidates(CPU, conv, 8)]
+    every = [*candidates(CUDA, conv, 8), *candidates(CPU, conv, 8)]
     assert {name for group in every for settings in group for name in settings} <= set(ACCEPTED)
 
 

@@ -1,23 +1,19 @@
-"""Findings against figures made by hand, the optimizer's limit against optimizers that are run, gains against scipy."""
+"""Findings against figures made by hand, the optimizer's limit against optimizers that are run."""
 
 import math
 from dataclasses import replace
 
 import pytest
 import torch
-from scipy import integrate, stats
 
 from lit_gelu.report import (
     ExportedFile,
     LoggedCurve,
     OptimizerSettings,
     ReportedRun,
-    SiteActivations,
-    SwapChange,
-    SwapEvent,
     judged,
 )
-from lit_gelu.report.findings import spec_at, stability_limit
+from lit_gelu.report.findings import stability_limit
 
 RUN = ReportedRun(title="", source="", made="")
 RATE = "curvature/loss/learning_rate"
@@ -41,7 +37,7 @@ def levels(run):
         ("share_dead", math.nan, set()),
         ("share_saturated", 0.5, set()),  # ReLU's own
         ("share_saturated", 0.97, {("warning", "saturation")}),
-        ("share_linear", 0.99, {("note", "idle activation")}),
+        ("share_linear", 0.99, set()),
         ("share_non_finite", 0.0, set()),
         ("share_non_finite", 1e-9, {("alarm", "non-finite inputs")}),
     ],
@@ -54,44 +50,6 @@ def test_a_site_is_judged_by_its_last_figures(statistic, value, expected):
 def test_figures_from_before_the_last_measurement_are_not_judged():
     old, new = curve("curvature/net.1/share_dead", 1.0), curve("curvature/net.1/mean", 0.0, 0.0)
     assert levels(replace(RUN, curves=(old, new))) == set()
-
-
-def normal_gain():
-    """E f'^2 of GELU for x ~ N(0, 1), by quadrature."""
-    slope = lambda x: stats.norm.cdf(x) + x * stats.norm.pdf(x)  # noqa: E731
-    return integrate.quad(lambda x: slope(x) ** 2 * stats.norm.pdf(x), -12, 12)[0]
-
-
-@pytest.mark.parametrize(("factor", "noted"), [(1 / 2.1, True), (1 / 1.9, False), (1.9, False), (2.1, True)])
-def test_a_gain_is_compared_with_that_of_a_normal_input(factor, noted):
-    logged = curve("curvature/net.1/mean_squared_derivative", factor * normal_gain())
-    run = replace(RUN, curves=(logged,), sites=(SiteActivations("net.1", "gelu", "gelu"),))
-    gains = [finding for finding in judged(run).findings if finding.topic == "backward gain"]
-    assert [finding.figures["ratio"] for finding in gains] == pytest.approx([factor] * noted)
-
-
-@pytest.mark.parametrize("spec", ["", "os.system('true')", "nothing_registered", "glu", "\0", "relu -> gelu"])
-def test_specs_that_are_none_give_no_gain(spec):
-    logged = curve("curvature/net.1/mean_squared_derivative", 1e9)
-    assert levels(replace(RUN, curves=(logged,), sites=(SiteActivations("net.1", spec, spec),))) == set()
-
-
-def test_gains_multiply_over_the_depth():
-    names = [f"net.{i}" for i in range(6)]
-    logged = [curve(f"curvature/{name}/mean_squared_derivative", 0.3) for name in names]  # ReLU's is a half
-    run = replace(RUN, curves=tuple(logged), sites=tuple(SiteActivations(name, "relu", "relu") for name in names))
-    assert levels(run) == {("warning", "gain over depth")}
-    (depth,) = judged(run).findings
-    assert depth.figures["log10_ratio"] == pytest.approx(6 * math.log10(0.6))
-    assert levels(replace(run, curves=run.curves[:3])) == set()
-
-
-def test_a_spec_is_that_of_the_measured_step():
-    swaps = (SwapEvent(10, 0, (SwapChange("a", "relu", "silu"),)), SwapEvent(20, 1, (SwapChange("a", "silu", "gelu"),)))
-    run = replace(RUN, swaps=swaps, sites=(SiteActivations("a", "relu", "gelu"), SiteActivations("b", "tanh", "tanh")))
-    assert [spec_at(run, "a", step) for step in (0, 9, 10, 19, 20)] == ["relu", "relu", "silu", "silu", "gelu"]
-    assert (spec_at(run, "b", 5), spec_at(run, "c", 5)) == ("tanh", "")
-    assert spec_at(replace(run, sites=()), "a", 30) == "gelu"
 
 
 OPTIMIZERS = {
@@ -175,12 +133,7 @@ def test_a_sharpness_without_a_known_limit_is_noted_and_not_judged(run):
     [
         ("train_loss", (1.0, math.nan, 0.5), {("alarm", "loss not finite")}),
         ("train_loss", (1.0, 0.5, 9.0), set()),
-        ("val_loss", (1.0, 0.5, 0.56), {("note", "overfitting")}),
-        ("val_loss", (1.0, 0.5, 0.54), set()),
-        ("val_loss", (-1.0, -2.0, -1.0), set()),
         ("curvature/loss/probe_loss", (math.inf,), set()),
-        ("curvature/loss/directional_stability", (0.5, 0.5, 0.5, 1.0), {("warning", "long steps")}),
-        ("curvature/loss/directional_stability", (0.5,) * 4 + (1.0,), {("good", "long steps")}),
         ("activation_swap/jump/relative", (0.2,), {("note", "swap")}),
     ],
 )

@@ -45,7 +45,7 @@ def hostile():
         optimizers=(OptimizerSettings(BAD),),
         curves=curves,
         sites=(SiteActivations(BAD, BAD, BAD),),
-        swaps=(SwapEvent(2, None, (SwapChange(BAD, BAD, BAD),), annealing=True),),
+        swaps=(SwapEvent(2, None, (SwapChange(BAD, BAD, BAD),)),),
         findings=(RunFinding("alarm", BAD, BAD, BAD, BAD, {BAD: 1.0}, BAD),) * 2,
         files=(ExportedFile(BAD, 1, "failed", 20, BAD, {BAD: 1}, 1.0, BAD, BAD),),
         environment={BAD: BAD},
@@ -127,13 +127,13 @@ def test_an_axis_holds_its_values(values, logarithmic):
 
 def test_a_cell_shows_the_latest_value_of_its_interval():
     rows = [LoggedCurve("a", (1, 2, 4), (0.0, 0.5, 1.0)), LoggedCurve("", (3,), (math.nan,))]
-    drawn = heat_map(rows, [3])
+    drawn = heat_map(rows)
     first, second = drawn["rows"]
-    assert [(cell["step"], cell["value"]) for cell in first["cells"]] == [(1, 0.0), (2, 0.5), (4, 1.0)]
-    assert first["cells"][0]["colour"] != first["cells"][2]["colour"]
+    assert [(step, value) for _, step, value, _ in first["cells"]] == [(1, 0.0), (2, 0.5), (4, 1.0)]
+    assert first["cells"][0][3] != first["cells"][2][3]
     assert (second["name"], second["cells"]) == ("(the model)", [])
     many = LoggedCurve("a", tuple(range(500)), (0.5,) * 500)
-    assert len(heat_map([many], [])["rows"][0]["cells"]) == 60
+    assert len(heat_map([many])["rows"][0]["cells"]) == 60
 
 
 def test_numbers_that_are_not_finite_stand_as_text_in_json():

@@ -1,0 +1,609 @@
+"""int8 files: onnxruntime's static quantisation, calibrated on data, and a check of what it costs on other data."""
+
+import json
+import logging
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import torch
+from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, QuantFormat, QuantType, quantize_static
+from torch import Tensor, nn
+
+from lit_gelu.activations import ActivationRegistry
+from lit_gelu.activations.registry import registry_or_default
+from lit_gelu.display import Displayed
+from lit_gelu.errors import ArgumentError, ExportError, ModelFileError, ModelInputError, ParityError, message_of
+from lit_gelu.export.copying import without_callers_autocast
+from lit_gelu.export.metadata import PREFIX, read_metadata, save_model
+from lit_gelu.export.parity.execution import as_array, file_inputs, open_wanted, run_file
+from lit_gelu.export.parity.input_families import data_batches, list_or_loader, sample_call
+from lit_gelu.export.parity.references import References
+from lit_gelu.export.parity.structure import activation_faults, output_faults
+from lit_gelu.export.parity.subgraph import node_label, site_of
+from lit_gelu.export.parity.task_metrics import TaskMetric, task_metrics
+from lit_gelu.export.preprocessing import is_data_module, other_preprocessing, preprocessing_of_file, raw_data_of
+from lit_gelu.export.runtime import CPU, OnnxPredictor, Provider
+from lit_gelu.export.runtime.model_file import INT8_RECORD, read_model_file
+from lit_gelu.export.runtime.ports import bind_names, require_fit
+from lit_gelu.export.runtime.session import captured_stdout
+from lit_gelu.files import is_file, parse_json, require_writable, without_nonfinite
+from lit_gelu.surgery.sites import without_wrappers
+
+METHODS = {
+    "minmax": CalibrationMethod.MinMax,
+    "entropy": CalibrationMethod.Entropy,
+    "percentile": CalibrationMethod.Percentile,
+}
+MAX_DIFFERENCE = 0.01  # one row in a hundred
+MIN_SQNR = 20.0  # decibels: an error of a tenth of the output, root of the mean square
+_WEIGHTED = ("Conv", "Gemm", "MatMul")  # what onnxruntime has int8 kernels for
+_PASSING = ("MaxPool", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze")  # work on int8 without further error
+_PREPROCESSING = "preprocessing."  # what names of its constants begin with: 8 bits do not hold a whitening matrix
+_ROWS = 64  # at once, of raw training inputs
+
+Feed = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class QuantizationRecord:
+    """How a file was quantised, as its metadata say it."""
+
+    target: str
+    method: str  # how ranges were found
+    rows: int  # that it was calibrated on
+    activations: str  # of layers: uint8, or int8 with zero point 0
+    layers: tuple[str, ...]  # in int8
+    float_layers: tuple[str, ...]
+    float_bytes: int  # size of the float file
+    onnxruntime: str  # the version that quantised
+    bounded: bool  # weights have 7 bits, so that processors without VNNI compute what others do
+
+    def __str__(self) -> str:
+        """Return one line for a person."""
+        kept = f", {', '.join(self.float_layers)} in float32" if self.float_layers else ""
+        return (
+            f"{', '.join(self.layers)} in int8{kept}; {self.activations} activations, weights of "
+            f"{7 if self.bounded else 8} bits; {self.method} over {self.rows} rows; target {self.target}"
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class QuantizationResult(Displayed):
+    """What `quantize_onnx` wrote."""
+
+    path: Path
+    record: QuantizationRecord
+    nbytes: int
+
+    def __str__(self) -> str:
+        """Return one line for the file and one for what was done."""
+        share = f"{100 * self.nbytes / self.record.float_bytes:.0f} % of the float file"
+        return f"{self.path} (int8, {self.nbytes:,} bytes, {share})\n  {self.record}"
+
+
+@dataclass(frozen=True)
+class OutputNoise:
+    """What one output of the file is off by on the data."""
+
+    output: str
+    rows: int
+    sqnr: float  # signal-to-quantisation-noise ratio, decibels; infinite for an output that is the same
+    nonfinite: int  # entries that are NaN or infinite where PyTorch's are not
+    changed: float | None  # share of rows with another largest logit, or of whole numbers that differ; else None
+    is_logits: bool  # of shape [batch, classes]
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """A figure that decides."""
+
+    name: str
+    value: float
+    limit: float
+    kind: Literal["at most", "at least"]
+
+    @property
+    def passed(self) -> bool:
+        """Whether the figure is within its limit; NaN is not."""
+        return self.value <= self.limit if self.kind == "at most" else self.value >= self.limit
+
+    def __str__(self) -> str:
+        """Return one line."""
+        return f"{self.name}: {self.value:.4g}, {self.kind} {self.limit:g}: {'ok' if self.passed else 'FAILED'}"
+
+
+@dataclass(frozen=True, repr=False)
+class QuantizationReport(Displayed):
+    """What `check_quantized` measured."""
+
+    path: str
+    provider: str  # the execution provider that really ran the file
+    record: QuantizationRecord
+    nbytes: int
+    outputs: tuple[OutputNoise, ...]  # each against PyTorch in float32
+    criteria: tuple[Criterion, ...]  # what decides
+    metrics: tuple[TaskMetric, ...] = ()  # the module's own, on a LightningDataModule
+    faults: tuple[str, ...] = ()  # where file, record and module do not agree; one is enough to fail
+    notes: tuple[str, ...] = ()  # what could not be compared, and why
+
+    @property
+    def passed(self) -> bool:
+        """Whether every criterion passed, there is one, no output is NaN or infinite, and there is no fault."""
+        finite = not any(output.nonfinite for output in self.outputs)
+        return finite and not self.faults and bool(self.criteria) and all(one.passed for one in self.criteria)
+
+    def summary(self) -> str:
+        """Return one line: the verdict and what decides."""
+        reasons = [*self.faults, *(f"NaN or infinity in {o.output}" for o in self.outputs if o.nonfinite)]
+        verdict = "passed" if self.passed else " ".join(["FAILED", *reasons])
+        sqnr = ", ".join(f"{output.output} {output.sqnr:.1f} dB" for output in self.outputs)
+        return f"int8 {verdict} on {self.provider}: {'; '.join(map(str, self.criteria))}; SQNR {sqnr}"
+
+    def proof(self) -> dict[str, Any]:
+        """Return what the file says of this comparison, in its ``lit_gelu.parity``: verdict and main figures."""
+        plain = json.loads(self.to_json())
+        return {key: plain[key] for key in ("passed", "criteria", "outputs", "metrics", "provider")}
+
+    def to_json(self) -> str:
+        """Return the report as JSON; numbers that are not finite stand as text."""
+        verdicts = {"passed": self.passed, "criteria": [{**asdict(one), "passed": one.passed} for one in self.criteria]}
+        return json.dumps(without_nonfinite({**asdict(self), **verdicts}, as_text=True), indent=2, allow_nan=False)
+
+    def to_markdown(self) -> str:
+        """Return the report as a list in Markdown."""
+        return "".join(f"- {line}\n" for line in str(self).split("\n"))
+
+    def __str__(self) -> str:
+        """Return the whole report; the last line is the verdict."""
+        metrics = (f"{m.name}: {m.pytorch:.4g} in float32, {m.file:.4g} in int8" for m in self.metrics)
+        size = f"{self.nbytes:,} bytes, the float file has {self.record.float_bytes:,}"
+        return "\n".join([self.path, str(self.record), size, *metrics, *self.notes, self.summary()])
+
+
+def quantize_onnx(
+    path: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    data: Any,
+    *,
+    method: str = "minmax",
+    samples: int = 512,
+    float_layers: Sequence[str] = (),
+) -> QuantizationResult:
+    """Write an int8 copy of a float32 file of `export_onnx`: static quantisation in the QDQ format.
+
+    Layers with weights (Conv, Gemm, MatMul) get int8 weights, with a scale for each channel, and int8 inputs. All else
+    stays in float32: activations, normalisation, sums, products of two computed values, the file's preprocessing.
+    Inputs, outputs, dynamic batch, labels and activations are those of the float file. Weights have 7 bits, so that
+    sums of two products hold in the 16 bits of processors without VNNI; 8 for TensorRT, which adds in 32. Inputs are
+    uint8, and in files for ``"ort-cuda"`` and ``"tensorrt"`` int8 about 0.
+
+    Args:
+        path: The float file.
+        output: The file to write; never ``path``, which stays as it is.
+        data: What to calibrate on: a LightningDataModule (its training data), a tensor, or batches that begin with the
+            file's inputs. For a file that takes raw pixels, raw pixels.
+        method: How onnxruntime finds ranges: ``"minmax"``, ``"entropy"`` or ``"percentile"`` (99.999 %).
+        samples: Rows to calibrate on; whole batches are taken until there are so many.
+        float_layers: Layers that stay in float32: patterns over names of modules (``"head.*"``) or nodes.
+
+    Returns:
+        What was written.
+
+    Raises:
+        ArgumentError: If an option is not accepted, ``output`` is ``path``, or the file is in 16 bit, quantised
+            already, or has no layer to quantise.
+        ModelFileError: If the file is missing, damaged, not of `export_onnx`, or keeps its weights beside it.
+        ModelInputError: If there are no data, or they do not fit or are not finite.
+        ExportError: If onnxruntime's quantizer fails, or changes an activation, or its file does not run.
+        UnwritablePathError: If the file cannot be written.
+
+    Example:
+        >>> from lit_gelu.export import export_onnx
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.Linear(64, 2))
+        >>> _ = export_onnx(net, folder / "net.onnx", torch.zeros(2, 64))
+        >>> result = quantize_onnx(folder / "net.onnx", folder / "net-int8.onnx", torch.randn(100, 64))
+        >>> result.record.layers, result.record.activations, result.record.rows
+        (('0', '2'), 'uint8', 100)
+    """
+    path = Path(path)
+    source, target = _float_model(path)
+    if method not in METHODS:
+        raise ArgumentError(f"method={method!r} is not accepted. Give one of {', '.join(map(repr, METHODS))}.")
+    if samples < 1:
+        raise ArgumentError(f"samples={samples!r} is not accepted. Give a number of rows, such as 512.")
+    if is_file(output) and path.samefile(output):
+        raise ArgumentError(f"output={os.fspath(output)!r} is the float32 file itself, which would be lost.")
+    layers = _layers_of(source)
+    chosen = _chosen(layers, float_layers)
+    require_writable(output)
+    feeds = list(_calibration_feeds(data, OnnxPredictor(path, [CPU], tuning=False), samples))
+    if not feeds:
+        raise ModelInputError("The data hold no row to calibrate on. Give data with at least one batch.")
+    symmetric = target in {"ort-cuda", "tensorrt"}  # whose int8 is about 0, of activations too
+    record = QuantizationRecord(
+        target=target,
+        method=method,
+        rows=sum(len(next(iter(feed.values()))) for feed in feeds),
+        activations="int8" if symmetric else "uint8",
+        layers=tuple(layers[node] for node in chosen),
+        float_layers=tuple(name for node, name in layers.items() if node not in chosen),
+        float_bytes=path.stat().st_size,
+        onnxruntime=onnxruntime.__version__,
+        bounded=target != "tensorrt",
+    )
+    int8 = _quantized(path, feeds, chosen, record)
+    _describe(int8, source, record)
+    save_model(ir.from_proto(int8), output)
+    return QuantizationResult(Path(output), record, Path(output).stat().st_size)
+
+
+@without_callers_autocast()
+def check_quantized(
+    model: nn.Module,
+    path: str | os.PathLike[str],
+    data: Any,
+    input_sample: Any = None,
+    *,
+    max_difference: float = MAX_DIFFERENCE,
+    min_top1: float | None = None,
+    providers: Sequence[Provider] | None = None,
+    strict: bool = True,
+    registry: ActivationRegistry | None = None,
+    preprocessing: nn.Module | None = None,
+) -> QuantizationReport:
+    """Compare a file of `quantize_onnx` with the module in float32, as trained, on data that it was not calibrated on.
+
+    int8 has no tolerance that rounding would give: what counts is what becomes of the task. Its error rate
+    (``test_error``, else ``test_loss`` in units of PyTorch's) may rise by ``max_difference``. Where the module logs
+    neither, at most that share of rows may change its largest logit, which bounds what an accuracy can lose, and of
+    whole numbers that share of entries; every other output needs ``10 log10(sum y^2 / sum (y - y')^2)`` of 20 dB.
+    NaN and infinities fail.
+
+    Args:
+        model: The module that was exported; it stays as it is.
+        path: The int8 file.
+        data: A LightningDataModule (its test data), a DataLoader or a tensor; for a file that takes raw pixels, raw
+            pixels, or a data module with ``preprocessing()`` and ``raw_test_inputs()``.
+        input_sample: As `lit_gelu.export.export_onnx` takes it; by default ``example_input_array``, else made from the
+            file's input shapes.
+        max_difference: How much worse it may be.
+        min_top1: The least share of rows with the same largest logit; it decides beside the metric.
+        providers: As ``onnxruntime.InferenceSession`` takes them.
+        strict: Whether a failure raises; else read ``report.passed``.
+        registry: Which registry names the module's activations; ``None`` is the default one.
+        preprocessing: The module that a file with preprocessing was exported with; ``None`` takes the data module's.
+
+    Returns:
+        Every figure.
+
+    Raises:
+        ParityError: If the file costs more than it may and ``strict`` is true.
+        ArgumentError: If ``min_top1`` is given and no output has a largest logit.
+        ModelFileError: If the file is missing, damaged, or `quantize_onnx` did not write it.
+        ModelInputError: If sample or data do not fit module and file, or there are none.
+        ProviderError: If a provider does not exist or did not take the file.
+
+    Example:
+        >>> from lit_gelu.export import export_onnx
+        >>> folder, generator = Path(tempfile.mkdtemp()), torch.Generator().manual_seed(0)
+        >>> _ = torch.manual_seed(0)
+        >>> net = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 8))
+        >>> _ = export_onnx(net, folder / "net.onnx", torch.zeros(2, 64))
+        >>> rows = torch.randn(400, 64, generator=generator)
+        >>> _ = quantize_onnx(folder / "net.onnx", folder / "net-int8.onnx", rows[:200])
+        >>> report = check_quantized(net, folder / "net-int8.onnx", rows[200:], rows[:2], max_difference=0.05)
+        >>> report.passed, report.outputs[0].sqnr > 30
+        (True, True)
+    """
+    if data is None:
+        raise ModelInputError("int8 is compared on data only. Give a data module (lit-gelu parity: --data DigitsData).")
+    name = repr(os.fspath(path))
+    predictor, _, notes = open_wanted(Path(path), providers, {}, torch.float32)
+    record, metadata = read_record(predictor.metadata, name), read_metadata(predictor.metadata, name)
+    model, registry = without_wrappers(model), registry_or_default(registry)
+    preprocessing = preprocessing_of_file(metadata.preprocessing, name, preprocessing, data)
+    call, batches = sample_call(model, preprocessing, input_sample, predictor), data
+    if preprocessing is not None:
+        batches, unread = raw_data_of(data)
+        notes += unread + other_preprocessing(metadata.preprocessing, preprocessing)
+    references = References(model, call, "as_trained", registry, preprocessing, softmax=metadata.softmax)
+    pairs = []
+    for batch in data_batches(batches, model, call):
+        fed = file_inputs(predictor, batch)
+        pairs.append((run_file(predictor, fed), references.run(references.float32, fed, torch.float32)))
+    if len(pairs[0][0]) != len(pairs[0][1]):
+        raise ModelInputError(
+            f"{name} has {len(pairs[0][0])} outputs, the module {len(pairs[0][1])}: it is another one."
+        )
+    outputs = tuple(
+        _noise(output, [y[i] for y, _ in pairs], [exact[i] for _, exact in pairs])
+        for i, output in enumerate(predictor.output_names)
+    )
+    measurable = preprocessing is None and not metadata.softmax
+    metrics, unmeasured = task_metrics(model, data, predictor) if measurable else ([], [])
+    types = [(value.name, value.type) for value in predictor.session.get_outputs()]
+    report = QuantizationReport(
+        path=os.fspath(path),
+        provider=predictor.providers[0],
+        record=record,
+        nbytes=Path(path).stat().st_size,
+        outputs=outputs,
+        criteria=tuple(criteria(metrics, outputs, max_difference, min_top1)),
+        metrics=tuple(metrics),
+        faults=(
+            *output_faults(references.signatures, types, metadata),
+            *activation_faults(onnx.load(path), references.float32, metadata, registry, rewritable=False),
+        ),
+        notes=(*notes, *references.notes, *unmeasured),
+    )
+    if strict and not report.passed:
+        raise ParityError(
+            f"{name} is not accepted. {report.summary()}. Leave layers in float32 (quantize_onnx: float_layers=), or "
+            "calibrate on more rows or by another method; export again if the module was changed since.",
+            report,
+        )
+    return report
+
+
+def criteria(
+    metrics: Sequence[TaskMetric], outputs: Sequence[OutputNoise], max_difference: float, min_top1: float | None
+) -> list[Criterion]:
+    """Return what decides: the error rate, else the loss, else for each output what it can be judged by."""
+    if min_top1 is not None and not any(output.is_logits for output in outputs):
+        raise ArgumentError("min_top1= needs an output of logits, [batch, classes]. Leave it out.")
+    by_name = {metric.name: metric for metric in metrics}
+    name = next((name for name in ("test_error", "test_loss") if name in by_name), None)
+    decisive = []
+    if name is not None:
+        worse = by_name[name].difference
+        if name == "test_loss":  # in its own units: a loss has no scale that all share
+            worse = worse / abs(by_name[name].pytorch) if by_name[name].pytorch else np.inf * worse
+        decisive.append(Criterion(f"{name}, how much worse", worse, max_difference, "at most"))
+    for output in outputs:
+        if name is None and output.changed is not None:
+            what = "rows of {} whose largest logit is another" if output.is_logits else "entries of {} that differ"
+            decisive.append(Criterion(what.format(output.output), output.changed, max_difference, "at most"))
+        elif name is None:
+            decisive.append(Criterion(f"SQNR of {output.output}, dB", output.sqnr, MIN_SQNR, "at least"))
+        if min_top1 is not None and output.is_logits:
+            agreement = 1 - (output.changed or 0)
+            decisive.append(Criterion(f"top-1 agreement of {output.output}", agreement, min_top1, "at least"))
+    return decisive
+
+
+def _noise(output: str, y: Sequence[np.ndarray], exact: Sequence[np.ndarray]) -> OutputNoise:
+    """Compare one output with PyTorch's, batch by batch; what is not finite in PyTorch is left out."""
+    rows = sum(len(batch) if batch.ndim else 1 for batch in exact)
+    if any(ours.shape != theirs.shape for ours, theirs in zip(y, exact, strict=True)):
+        return OutputNoise(output, rows, -np.inf, 0, None, is_logits=False)
+    is_logits = exact[0].ndim == 2 and exact[0].shape[1] > 1 and exact[0].dtype.kind == "f"
+    changed, nonfinite, signal, noise = [], 0, 0.0, 0.0
+    for ours, theirs in zip(y, exact, strict=True):
+        finite = np.isfinite(theirs)
+        right = theirs[finite].astype(np.float64)
+        error = np.abs(ours[finite].astype(np.float64) - right)
+        is_number = np.isfinite(error)
+        nonfinite += int(np.count_nonzero(~is_number))
+        signal += float(np.sum(right[is_number] ** 2))
+        noise += float(np.sum(error[is_number] ** 2))
+        if theirs.dtype.kind in "iub":
+            changed.append((ours != theirs).ravel())
+        elif is_logits:
+            changed.append(ours.argmax(1) != theirs.argmax(1))
+    sqnr = np.inf if noise == 0 else float(10 * np.log10(signal / noise)) if signal else -np.inf
+    share = float(np.concatenate(changed).mean()) if changed else None
+    return OutputNoise(output, rows, sqnr, nonfinite, share, is_logits)
+
+
+def read_record(properties: Mapping[str, str], file: str) -> QuantizationRecord:
+    """Return what a file says of its quantisation."""
+    try:
+        plain = parse_json(properties[INT8_RECORD])
+        lists = {name: tuple(plain[name]) for name in ("layers", "float_layers")}
+        return QuantizationRecord(**{**plain, **lists})
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelFileError(
+            f"{file} does not say how it was quantised. Write it with lit_gelu.export.quantization.quantize_onnx; a "
+            "float file is compared by lit_gelu.export.check_parity."
+        ) from error
+
+
+def is_quantized(path: str | os.PathLike[str]) -> bool:
+    """Return whether the metadata of a file say that `quantize_onnx` wrote it.
+
+    Example:
+        >>> is_quantized("there is no such file.onnx")
+        False
+    """
+    try:
+        properties = onnx.load(path, load_external_data=False).metadata_props
+    except Exception:  # noqa: BLE001 - missing, unreadable, damaged, foreign: opening it says which
+        return False
+    return any((entry.key, entry.value) == (f"{PREFIX}dtype", "int8") for entry in properties)
+
+
+def _float_model(path: Path) -> tuple[onnx.ModelProto, str]:
+    """Return the model and the target that it was exported for; refuse what is no float32 file of `export_onnx`."""
+    file, name = read_model_file(path), repr(str(path))
+    model = onnx.load(path, load_external_data=False)
+    metadata = read_metadata({entry.key: entry.value for entry in model.metadata_props}, name)
+    if file.sixteen_bit or metadata.dtype != "fp32" or any("QuantizeLinear" in operator for operator in file.operators):
+        raise ArgumentError(f"{name} is in {metadata.dtype}. int8 files are made of float32 ones: export dtype='fp32'.")
+    if file.external:
+        raise ModelFileError(
+            f"{name} keeps its weights in {', '.join(file.external)}. Save it with its weights inside."
+        )
+    return model, metadata.target
+
+
+def _layers_of(model: onnx.ModelProto) -> dict[str, str]:
+    """Return the layers with constant weights: by the node's name the module's, or again the node's."""
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    layers = {}
+    for node in model.graph.node:
+        if node.op_type not in _WEIGHTED or node.domain or node.input[1] not in constants:
+            continue
+        # onnxruntime's product of integers refuses stacks of matrices with a scale for each channel.
+        is_stack = node.op_type == "MatMul" and len(constants[node.input[1]].dims) != 2
+        if is_stack or node.input[1].startswith(_PREPROCESSING):
+            continue
+        biases = (
+            v for user in model.graph.node if user.op_type == "Add" and node.output[0] in user.input for v in user.input
+        )
+        owners = (value.rpartition(".") for value in [node.input[1], *biases])  # a transposed weight has lost its name
+        layers[node.name] = next((o for o, _, kind in owners if o and kind in {"weight", "bias"}), node.name)
+    return layers
+
+
+def _chosen(layers: Mapping[str, str], float_layers: Sequence[str]) -> list[str]:
+    """Return the nodes of the layers that are quantised."""
+    if isinstance(float_layers, str):
+        raise ArgumentError(f"float_layers={float_layers!r}: give a list of patterns, such as ['head'].")
+    for pattern in float_layers:
+        if not any(fnmatchcase(name, pattern) for both in layers.items() for name in both):
+            raise ArgumentError(f"float_layers: {pattern!r} fits no layer. The file has: {', '.join(layers.values())}.")
+    kept = {node for node, name in layers.items() for p in float_layers if fnmatchcase(name, p) or fnmatchcase(node, p)}
+    if len(kept) == len(layers):
+        raise ArgumentError(f"There is no {', '.join(_WEIGHTED)} with constant weights left to quantise.")
+    return [node for node in layers if node not in kept]
+
+
+def _calibration_feeds(data: Any, predictor: OnnxPredictor, samples: int) -> Iterator[Feed]:
+    """Yield batches: a data module's training rows in an order of their own, else the data as they are."""
+    raw, names, rows = bool(predictor.metadata.get("lit_gelu.preprocessing")), predictor.input_names, 0
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        for batch in _training_batches(data, samples, raw=raw) if is_data_module(data) else list_or_loader(data):
+            if isinstance(batch, Mapping):
+                bound = bind_names(names, (), {name: batch[name] for name in names if name in batch})
+            else:
+                parts = [batch] if isinstance(batch, Tensor | np.ndarray) else list(batch)[: len(names)]
+                bound = bind_names(names, parts, {})
+            feed = {}
+            for name, value in bound.items():
+                require_fit(predictor.ports[name], value, raw=raw)
+                feed[name] = as_array(value) if isinstance(value, Tensor) else value
+                if feed[name].dtype.kind == "f" and not np.isfinite(feed[name]).all():
+                    raise ModelInputError(f"The data have NaN or infinite values in {name!r}: no range holds them.")
+            rows += len(next(iter(feed.values())))
+            yield feed
+            if rows >= samples:
+                return
+
+
+def _training_batches(data: Any, samples: int, *, raw: bool) -> Iterable[Any]:
+    """Return the training data of a data module, as raw pixels if the file takes them."""
+    data.prepare_data()
+    data.setup("fit")
+    if not raw:
+        loader: Iterable[Any] = data.train_dataloader()
+        return loader
+    if not callable(getattr(data, "raw_train_inputs", None)):
+        raise ModelInputError(f"The file takes raw pixels, and {type(data).__name__} has no raw_train_inputs().")
+    pixels: Any = data.raw_train_inputs()
+    drawn: Iterable[Any] = pixels[torch.randperm(len(pixels))[:samples]].split(_ROWS)
+    return drawn
+
+
+class _Reader(CalibrationDataReader):  # type: ignore[misc]
+    """Hands batches to onnxruntime's calibration."""
+
+    def __init__(self, feeds: Iterable[Feed]) -> None:
+        self._left = iter(feeds)
+
+    def get_next(self) -> dict[str, np.ndarray] | None:
+        """Return the next batch; ``None`` after the last one."""
+        feed = next(self._left, None)
+        return None if feed is None else dict(feed)
+
+
+def _quantized(path: Path, feeds: Sequence[Feed], layers: Sequence[str], record: QuantizationRecord) -> onnx.ModelProto:
+    """Have onnxruntime quantise a file; of its activations nothing is, for it would round inside of them."""
+    source, symmetric = onnx.load(path), record.activations == "int8"
+    activations = _activations_of(source)
+    passing = [node.name for node in source.graph.node if node.op_type in _PASSING and site_of(node) is None]
+    _separate_weights(source, layers)
+    # Results of matrix products stay in float32: onnxruntime's int8 kernels give that at no cost, and neither an
+    # activation's input nor logits, whose ties would change classes, lose bits. Its int8 convolution on the CPU gives
+    # int8 only. TensorRT wants no int8 results and no int32 biases.
+    in_float = ["Gemm", "MatMul", *(["Conv"] if symmetric else [])]
+    with tempfile.TemporaryDirectory() as folder, captured_stdout(), _quiet():  # it prints what it does
+        onnx.save(source, Path(folder) / "float.onnx")
+        try:
+            quantize_static(
+                Path(folder) / "float.onnx",
+                Path(folder) / "int8.onnx",
+                _Reader(feeds),
+                quant_format=QuantFormat.QDQ,
+                op_types_to_quantize=[*_WEIGHTED, *_PASSING],
+                nodes_to_quantize=[*layers, *passing],
+                per_channel=True,
+                reduce_range=record.bounded,
+                activation_type=QuantType.QInt8 if symmetric else QuantType.QUInt8,
+                weight_type=QuantType.QInt8,
+                calibrate_method=METHODS[record.method],
+                extra_options={
+                    "ActivationSymmetric": symmetric,
+                    "CalibTensorRangeSymmetric": symmetric,
+                    "QuantizeBias": record.target != "tensorrt",
+                    "OpTypesToExcludeOutputQuantization": in_float,
+                },
+            )
+            int8 = onnx.load(Path(folder) / "int8.onnx")
+        except Exception as error:
+            raise ExportError(f"onnxruntime cannot quantise {str(path)!r}: {message_of(error)}") from error
+    if _activations_of(int8) != activations:
+        raise ExportError(f"onnxruntime's quantizer changed the activations of {str(path)!r}, and nothing is written.")
+    return int8
+
+
+def _activations_of(model: onnx.ModelProto) -> Counter[str]:
+    """Return how often each operator of an activation, by variant, is in a graph."""
+    return Counter(node_label(n) for n in model.graph.node if site_of(n) is not None or "Gelu" in n.op_type)
+
+
+def _separate_weights(model: onnx.ModelProto, layers: Sequence[str]) -> None:
+    """Let no two layers share a weight or a bias, as the calls of one module do."""
+    # onnxruntime, 1.31 at least, opens no such file for TensorRT: its optimiser makes the same constant twice.
+    tensors, taken = {tensor.name: tensor for tensor in model.graph.initializer}, set[str]()
+    for node in model.graph.node:
+        for place, name in list(enumerate(node.input))[1:] if node.name in layers else []:
+            if name in taken and name in tensors:
+                twin = model.graph.initializer.add()
+                twin.CopyFrom(tensors[name])
+                twin.name = node.input[place] = f"{name}_of_{node.name}"
+            taken.add(name)
+
+
+def _describe(model: onnx.ModelProto, source: onnx.ModelProto, record: QuantizationRecord) -> None:
+    """Give a model the float file's metadata, but for dtypes and proof: that was of other numbers."""
+    changed = {"dtype": "int8", "io_dtype": "fp32", "target": record.target, "parity": "{}"}
+    properties = {entry.key: entry.value for entry in source.metadata_props}
+    properties |= {PREFIX + key: value for key, value in changed.items()}
+    onnx.helper.set_model_props(model, {**properties, INT8_RECORD: json.dumps(asdict(record), sort_keys=True)})
+    model.producer_name, model.producer_version = source.producer_name, source.producer_version
+    del model.graph.value_info[:]  # shapes of values that are gone; the checker infers its own
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep onnxruntime's Python tools from logging to the root logger."""
+    logger = logging.getLogger()
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
