@@ -10,6 +10,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import nn
 from typing_extensions import override
 
+from lit_gelu.arguments import name_of, names_of
 from lit_gelu.callbacks.loss_curvature.batches import Fraction, ProbeBatches
 from lit_gelu.callbacks.loss_curvature.run import (
     PendingEvent,
@@ -23,7 +24,6 @@ from lit_gelu.callbacks.loss_curvature.run import (
     warn_of_half_precision,
 )
 from lit_gelu.callbacks.measurement_schedule import MeasurementSchedule
-from lit_gelu.callbacks.names_given import name_given, names_given
 from lit_gelu.callbacks.trainer_facts import logged_step, refuse_mixed_packages
 from lit_gelu.callbacks.trainer_loggers import log_figure, log_figures, log_texts, publish_figures, require_logger
 from lit_gelu.curvature.loss import (
@@ -165,7 +165,7 @@ class LossCurvatureMonitor(Callback):
         name: str = "loss",
     ) -> None:
         self.settings = LossSettings(
-            quantities=names_given("quantities", quantities),
+            quantities=names_of("quantities", quantities),
             operator=operator,
             lanczos_steps=lanczos_steps,
             warm_steps=warm_steps,
@@ -182,7 +182,7 @@ class LossCurvatureMonitor(Callback):
         self.batches = ProbeBatches(probe, fraction, samples, seed)
         self.autocast = autocast
         self.save_vectors_up_to = save_vectors_up_to
-        self.name = name_given("name", name)
+        self.name = name_of("name", name)
         self.latest: dict[str, float] = ShownFigures()
         self.spectrum: SpectralDensity | None = None
         self._vectors: Eigenvectors = {}
