@@ -91,8 +91,8 @@ class LossCurvatureMonitor(Callback):
         at_steps: The steps to measure, numbered from 0.
         max_overhead: The greatest share of training time for the events, such as 0.01: steps are left out until it is
             kept. ``None`` measures them all, and is the same in every run.
-        probe: "fresh": the batch at hand, as it was before ``training_step``; "fixed": the first one measured, kept in
-            checkpoints; or a list of batches as the training loader gives them: they go once through the module's
+        probe: "fresh": the batch at hand, as it was before ``training_step``; "fixed": the first one that this
+            fit measures; or a list of batches as the training loader gives them: they go once through the module's
             ``on_before_batch_transfer`` and ``on_after_batch_transfer``.
         fraction: Which share of each batch to use: its first examples, at least two. "auto" is an eighth, and at least
             32 examples, or the whole batch with a warning if it has fewer. ``None`` means all, and is needed for
@@ -279,7 +279,7 @@ class LossCurvatureMonitor(Callback):
         """Return what a resumed run needs for the same figures at the same steps; called on all ranks."""
         return {
             "schedule": self.schedule.state_dict(),
-            "batches": self.batches.state_dict(),
+            "limit": self.batches.limit,
             "vectors": {
                 name: vector.cpu()
                 for name, vector in self._vectors.items()
@@ -291,7 +291,7 @@ class LossCurvatureMonitor(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
         self.schedule.load_state_dict(state_dict["schedule"])
-        self.batches.load_state_dict(state_dict["batches"])
+        self.batches.limit = state_dict["limit"]
         self._vectors = dict(state_dict["vectors"])
 
     def _start_anew(self, trainer: Trainer) -> None:
