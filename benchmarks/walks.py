@@ -25,6 +25,7 @@ from lightning.pytorch.loggers import CSVLogger
 
 import lit_gelu
 from lit_gelu import activations, callbacks, export, tasks
+from lit_gelu.export import check_parity, export_onnx
 
 ROOTS = {Path(module.__file__ or "").parent: name for module, name in
          ((lit_gelu, "lit_gelu"), (callbacks, "callbacks"), (export, "export"))}  # fmt: skip
@@ -61,16 +62,16 @@ def export_tanh(folder: Path) -> Counter[str]:
     """``export_onnx(approximate="tanh")`` of the MNIST net."""
     model = tasks.MNISTClassifier("gelu")
     with counted() as walk:
-        export.export_onnx(model, folder / "net.onnx", approximate="tanh")
+        export_onnx(model, folder / "net.onnx", approximate="tanh")
     return walk
 
 
 def prove(folder: Path) -> Counter[str]:
     """`check_parity` of the MNIST net's file."""
     model = tasks.MNISTClassifier("gelu")
-    export.export_onnx(model, folder / "net.onnx")
+    export_onnx(model, folder / "net.onnx")
     with counted() as walk:
-        export.check_parity(model, folder / "net.onnx")
+        check_parity(model, folder / "net.onnx")
     return walk
 
 

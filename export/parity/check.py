@@ -138,8 +138,8 @@ def check_parity(
     require_copyable(model)
     require_tolerance(tolerance)
     registry = registry_or_default(registry)
-    name, dtype = repr(os.fspath(path)), _recorded_dtype(path)
-    predictor, setup, notes = open_wanted(Path(path), providers, dict(session_config or {}), dtype)
+    file, name, dtype = Path(path), repr(os.fspath(path)), _recorded_dtype(path)
+    predictor, setup, notes = open_wanted(file, providers, dict(session_config or {}), dtype)
     metadata = read_metadata(predictor.metadata, name)
     if metadata.dtype == "int8":
         raise ModelFileError(
@@ -178,7 +178,7 @@ def check_parity(
     runs = not any(gaussian.name in (f.name, f.rows_of) for f in inputs if f.name in comparison.unrun)
 
     # Its activations, alone and in the graph.
-    graph = load_structure(path)
+    graph = load_structure(file)
     entries = site_nodes(graph, {record.site: record.calls for record in metadata.sites})
     alone, unrun = activation_rows(graph, entries, references.float32, metadata, setup, tolerance, registry)
     outputs = [(value.name, value.type) for value in predictor.session.get_outputs()]
@@ -191,7 +191,7 @@ def check_parity(
         parts = [family for family in inputs if family.rows_of == gaussian.name and family.name != SAMPLE]
         taken = [family for family in (gaussian, *parts) if family.name not in comparison.refused]
         chosen = [batch for family in taken for batch in family.batches] if gaussian in taken else [call.tensors]
-        plain = partial(run_file, replace(setup, level="DISABLE_ALL").open(Path(path)))
+        plain = partial(run_file, replace(setup, level="DISABLE_ALL").open(file))
         fed = [file_inputs(predictor, batch) for batch in chosen]
         repeated = repeatability(comparison.run, plain, fed, comparison.outputs, graph)
 
@@ -216,19 +216,17 @@ def check_parity(
             *(*comparison.untried, *unrun, *rewritten(graph, metadata), *unmeasured),
         ),
     )
-    if runs and (has_weights_beside(graph) or Path(path).stat().st_size > _LOOKED_INTO_BELOW):
+    if runs and (has_weights_beside(graph) or file.stat().st_size > _LOOKED_INTO_BELOW):
         report = replace(report, notes=(*report.notes, "the file is too large to look into layer by layer."))
     elif runs:
-        optimized = optimized_graph(Path(path), setup)
+        optimized = optimized_graph(file, setup)
         became = tuple(fates(entries, optimized))
         report = replace(report, optimized_census=dict(census(optimized)), activations=became)
         worst = comparison.worst
         if worst is not None and worst.excess > 1:
             if references.exact is not None:
                 excess = comparison.excess_on(worst)
-                culprit = find_culprit(
-                    Path(path), setup, lambda other: excess(run_file(other.open(Path(path)), worst.batch))
-                )
+                culprit = find_culprit(file, setup, lambda other: excess(run_file(other.open(file), worst.batch)))
                 report = replace(report, culprit=culprit)
             # The values of a folded site, whose scale factors are in neighbouring weights, are not the module's.
             kept = {record.site: record.calls for record in metadata.sites if not record.folded}
