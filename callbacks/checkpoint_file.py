@@ -20,7 +20,7 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.core.saving import CHECKPOINT_PAST_HPARAMS_KEYS
 
 from lit_gelu.activations import StoredSpecError, building_from_file, registry
-from lit_gelu.callbacks.swap.checkpoint import Checkpoint
+from lit_gelu.callbacks.swap.history import Checkpoint
 from lit_gelu.errors import CheckpointError, LitGeluError, shown
 
 _SCALARS = (str, bytes, int, float, complex, bool, type(None))

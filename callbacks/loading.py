@@ -13,7 +13,7 @@ from lit_gelu.callbacks.checkpoint_file import (
     loading,
     not_plain,
 )
-from lit_gelu.callbacks.swap.checkpoint import ACTIVATIONS_KEY, Checkpoint
+from lit_gelu.callbacks.swap.history import ACTIVATIONS_KEY, Checkpoint
 from lit_gelu.callbacks.swap.run import registry_for
 from lit_gelu.callbacks.trainer_facts import as_batch, callbacks_of
 from lit_gelu.errors import CheckpointError, message_of

@@ -10,10 +10,10 @@ import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
+from lit_gelu.arguments import is_count, is_number
 from lit_gelu.callbacks.trainer_facts import is_trial_run, logged_step, steps_of_epoch, steps_of_run
 from lit_gelu.curvature.ranks import maximum_over_ranks
 from lit_gelu.errors import ArgumentError
-from lit_gelu.numbers_given import is_count, is_number
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,21 @@ class MeasurementSchedule:
         given = sum(way is not None for way in (every_n_steps, every_n_epochs, at_steps))
         if given > 1:
             raise ArgumentError(f"{every_n_steps=}, {every_n_epochs=}, {at_steps=}: give one.")
-        self.every_n_steps = _positive("every_n_steps", default if given == 0 else every_n_steps)
-        self.every_n_epochs = _positive("every_n_epochs", every_n_epochs)
-        self.at_steps = _step_numbers(at_steps)
-        self.max_overhead = _overhead(max_overhead, self.at_steps)
+        for name, number in (("every_n_steps", every_n_steps), ("every_n_epochs", every_n_epochs)):
+            if number is not None and not is_count(number, 1):
+                raise ArgumentError(f"{name}={number!r} is not accepted. Give a positive integer.")
+        steps = None
+        if at_steps is not None:
+            steps = frozenset(at_steps) if isinstance(at_steps, Iterable) else frozenset()
+            if not steps or not all(map(is_count, steps)):
+                raise ArgumentError(f"{at_steps=} is not accepted. Give step numbers, a list of integers from 0.")
+        if max_overhead is not None:
+            if not (is_number(max_overhead) and max_overhead > 0):
+                raise ArgumentError(f"{max_overhead=} is not accepted. Give a positive share such as 0.01, or None.")
+            if steps is not None:
+                raise ArgumentError(f"{max_overhead=} stretches an interval, and at_steps has none. Leave out one.")
+        self.every_n_steps = default if given == 0 else every_n_steps
+        self.every_n_epochs, self.at_steps, self.max_overhead = every_n_epochs, steps, max_overhead
         self.reset()
 
     def reset(self) -> None:
@@ -105,28 +116,17 @@ class MeasurementSchedule:
         """Warn if the run is too short for a single measurement."""
         if is_trial_run(trainer):
             return
-        steps, epochs = steps_of_run(trainer), trainer.max_epochs
-        of_epoch = steps_of_epoch(trainer)
-        is_known = trainer.lightning_module.automatic_optimization  # else a batch may be any number of steps
-        if self.every_n_steps is not None and steps < self.every_n_steps:
-            rank_zero_warn(
-                f"{name}(every_n_steps={self.every_n_steps}) will measure nothing: this run has {steps} steps. Set "
-                f"every_n_steps to {steps} or less."
-            )
-        if self.every_n_epochs is not None and epochs is not None and 0 <= epochs < self.every_n_epochs:
-            rank_zero_warn(
-                f"{name}(every_n_epochs={self.every_n_epochs}) will measure nothing: this run has {epochs} epochs. Set "
-                f"every_n_epochs to {epochs} or less."
-            )
-        elif self.every_n_epochs is not None and is_known and steps < self.every_n_epochs * of_epoch < math.inf:
-            rank_zero_warn(
-                f"{name}(every_n_epochs={self.every_n_epochs}) will measure nothing: this run has {steps} steps, an "
-                f"epoch {of_epoch}. Set every_n_steps to {steps} or less."
-            )
-        if self.at_steps is not None and steps <= min(self.at_steps):
-            rank_zero_warn(
-                f"{name}(at_steps={self.at_steps}) will measure nothing: this run has the steps 0 to {steps - 1}."
-            )
+        steps, epochs, every = steps_of_run(trainer), trainer.max_epochs, self.every_n_epochs
+        if every is not None:
+            first = every * steps_of_epoch(trainer) if trainer.lightning_module.automatic_optimization else math.inf
+            never = (epochs is not None and 0 <= epochs < every) or steps < first < math.inf
+        else:
+            never = steps < (self.every_n_steps or 0) or (self.at_steps is not None and steps <= min(self.at_steps))
+        if never:
+            options = {"every_n_steps": self.every_n_steps, "every_n_epochs": every, "at_steps": self.at_steps}
+            given = ", ".join(f"{option}={value}" for option, value in options.items() if value is not None)
+            length = f"{steps} steps" if math.isfinite(steps) else f"{epochs} epochs"
+            rank_zero_warn(f"{name}({given}) will measure nothing: this run has {length}. Measure earlier.")
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs to measure at the same steps."""
@@ -196,31 +196,3 @@ def _is_last_step_of_epoch(trainer: Trainer) -> bool:
     if math.isinf(batches):
         return epoch_loop._num_ready_batches_reached()
     return epoch_loop.batch_idx // accumulated == (int(batches) - 1) // accumulated
-
-
-def _positive(name: str, number: int | None) -> int | None:
-    """Return a positive integer or ``None``; refuse the rest."""
-    if number is not None and not is_count(number, 1):
-        raise ArgumentError(f"{name}={number!r} is not accepted. Give a positive integer.")
-    return number
-
-
-def _step_numbers(at_steps: Iterable[int] | None) -> frozenset[int] | None:
-    """Return step numbers as a set; refuse none at all and what is no step number."""
-    if at_steps is None:
-        return None
-    steps = tuple(at_steps) if isinstance(at_steps, Iterable) else ()
-    if not steps or not all(map(is_count, steps)):
-        raise ArgumentError(f"{at_steps=} is not accepted. Give step numbers, a list of integers from 0.")
-    return frozenset(steps)
-
-
-def _overhead(max_overhead: float | None, at_steps: frozenset[int] | None) -> float | None:
-    """Return a share of training time; refuse what is none, and one that could stretch nothing."""
-    if max_overhead is None:
-        return None
-    if not (is_number(max_overhead) and max_overhead > 0):
-        raise ArgumentError(f"{max_overhead=} is not accepted. Give a positive share such as 0.01, or None.")
-    if at_steps is not None:
-        raise ArgumentError(f"{max_overhead=} stretches an interval, and at_steps has none. Leave one of the two out.")
-    return max_overhead

@@ -19,8 +19,7 @@ from lit_gelu.activations import ActivationSpec
 from lit_gelu.display import Displayed
 from lit_gelu.errors import ExportError, ModelFileError, SpecError, shown
 from lit_gelu.export.options import ExportOptions
-from lit_gelu.files import is_file, parse_json, synchronise, write_atomically
-from lit_gelu.leftovers import forget, make_temporary_folder
+from lit_gelu.files import is_file, parse_json, synchronise, temporary_folder, write_atomically
 from lit_gelu.surgery.sites import without_wrappers
 
 PREFIX = "lit_gelu."
@@ -237,17 +236,14 @@ def save_model(model: ir.Model, path: str | os.PathLike[str]) -> None:
 
 
 def _save_with_data(model: ir.Model, target: Path, temporary: Path, data: Path) -> None:
-    """Write a model's file and the weights beside it: in a folder that goes with the next write if this is killed."""
-    folder = make_temporary_folder(target)
-    try:
+    """Write a model's file and the weights beside it: both whole, or none."""
+    with temporary_folder(target) as folder:
         written = folder / target.name
         ir.save(model, written, external_data=data.name)
         _check(written, str(target))
         synchronise(folder / data.name)
         (folder / data.name).rename(data)
         written.replace(temporary)
-    finally:
-        forget(folder)
 
 
 def _data_files(path: Path) -> list[Path]:

@@ -4,13 +4,14 @@ import errno
 import json
 import math
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from lit_gelu.errors import LitGeluError
-from lit_gelu.leftovers import forget, make_temporary
 
 _FULL = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}  # the disk, the largest file allowed, the user's share
 
@@ -38,9 +39,9 @@ def is_special(path: str | os.PathLike[str]) -> bool:
 def write_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path in the folder of ``path``; on success it takes the place of ``path`` in one rename."""
     # Missing folders are made. If the body raises, the temporary file is removed and what was at the path stays as it
-    # was. What was written is on the disk before it takes that place, so that a power cut leaves one of the two. If the
-    # process is killed, the temporary file stays until the next write to the path. Its name keeps the path's suffix,
-    # because writers such as matplotlib choose a format by it. A link stays, and the file that it names is replaced.
+    # was. What was written is on the disk before it takes that place, so that a power cut leaves one of the two. The
+    # temporary name keeps the path's suffix, because writers such as matplotlib choose a format by it. A link stays,
+    # and the file that it names is replaced.
     target = _linked(path)
     temporary = _reserve(target)
     try:
@@ -56,12 +57,23 @@ def write_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
             "size of files, or give a path on another disk. What was there before is unchanged."
         ) from error
     finally:
-        forget(temporary)
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def temporary_folder(target: Path) -> Iterator[Path]:
+    """Yield a new folder beside ``target``, which goes at the end if it was not moved away."""
+    folder = Path(tempfile.mkdtemp(dir=target.parent, prefix=_prefix(target), suffix=target.suffix))
+    folder.chmod(0o777 & ~_umask())
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def require_writable(path: str | os.PathLike[str]) -> None:
     """Find out early whether `write_atomically` could begin: before the work whose result is to be written."""
-    forget(_reserve(_linked(path)))
+    _reserve(_linked(path)).unlink()
 
 
 def synchronise(path: Path) -> None:
@@ -94,6 +106,18 @@ def without_nonfinite(value: Any, *, as_text: bool) -> Any:
     return value
 
 
+def _prefix(target: Path) -> str:
+    """Return how the temporary names for a target begin, which must not become too long."""
+    return f".{target.stem[:80]}-"
+
+
+def _umask() -> int:
+    """Return the process's umask (readable only by setting it)."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
 def _linked(path: str | os.PathLike[str]) -> Path:
     """Return the path, or the one that it is a link to."""
     return Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)  # noqa: PTH114 - see `is_file`
@@ -111,7 +135,11 @@ def _reserve(target: Path) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):
             target.lstat()  # a name that is too long: the temporary one is shorter, and the rename comes after the work
-        return make_temporary(target)
+        descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=_prefix(target), suffix=target.suffix)
+        if hasattr(os, "fchmod"):
+            os.fchmod(descriptor, 0o666 & ~_umask())
+        os.close(descriptor)
+        return Path(name)
     except (OSError, ValueError) as error:  # ValueError: a path with NUL
         reason = getattr(error, "strerror", None) or error
         raise UnwritablePathError(

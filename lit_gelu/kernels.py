@@ -25,6 +25,7 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.families.gaussian_gelu import gaussian_gelu_joint
 from lit_gelu.activations.families.gelu import gelu_joint
 from lit_gelu.activations.registry import registry_or_default
+from lit_gelu.sandbox import in_side_pass
 
 __all__ = ["LitGeluKernelWarning", "Route", "explain", "fuse", "is_fused", "unfuse"]
 
@@ -218,6 +219,8 @@ def _route(module: nn.Module, plan: _Plan, x: Tensor) -> Route:
 def _watched() -> str:
     """Return who differentiates or records torch's own functions; nothing if nobody does."""
     # Private names of torch 2.11 to 2.15, which has no public ones to ask by.
+    if in_side_pass():
+        return "a measurement beside the training differentiates torch's own functions twice"
     if torch._C._are_functorch_transforms_active():
         return "torch.func transforms what torch differentiates itself"
     if forward_ad._current_level >= 0:
@@ -272,7 +275,7 @@ class _ByFormula(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (x,) = ctx.saved_tensors
-        if torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
+        if _differentiated(gradient):
             return *_by_autograd(ctx.module, x, (), gradient), None, None
         by_x = torch.empty_like(x)
         if by_x.stride() != x.stride():
@@ -300,7 +303,7 @@ class _ByCompiler(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, *parameters = ctx.saved_tensors
         graph, ctx.graph = ctx.graph, None  # for one backward pass: the compiler's own graph cannot be kept for more
-        if graph is None or torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
+        if graph is None or _differentiated(gradient):
             return None, *_by_autograd(ctx.module, x, tuple(parameters), gradient)
         inner, edge = graph
         leaves = [leaf for leaf in (inner, *parameters) if leaf.requires_grad]
@@ -327,15 +330,24 @@ class _InGraph(torch.autograd.Function):
         return (gradient.float() * slope).to(x.dtype), None, None
 
 
+def _differentiated(gradient: Tensor) -> bool:
+    """Say whether a pass back is differentiated itself, or is one of many at once."""
+    if torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
+        return True
+    return torch._C._functorch.is_legacy_batchedtensor(gradient)  # of is_grads_batched, no functorch transform
+
+
 def _by_autograd(
     module: nn.Module, x: Tensor, parameters: tuple[Tensor, ...], gradient: Tensor
 ) -> tuple[Tensor | None, ...]:
     """Return torch's gradients by x and the parameters, which may be differentiated themselves."""
-    again, tensors = torch.is_grad_enabled(), (x, *parameters)
-    needed = [tensor for tensor in tensors if tensor.requires_grad]
+    again = torch.is_grad_enabled()
     names = (f"module.{name}" for name, _ in module.named_parameters())
     with torch.enable_grad():
-        y = torch.func.functional_call(_Plain(module), dict(zip(names, parameters, strict=True)), (x,))
+        # Views end here: x itself may depend on the parameters, where a module is called twice.
+        tensors = (x.view_as(x), *(each.view_as(each) for each in parameters)) if parameters else (x,)
+        y = torch.func.functional_call(_Plain(module), dict(zip(names, tensors[1:], strict=True)), tensors[:1])
+    needed = [tensor for tensor in tensors if tensor.requires_grad]
     gradients = iter(torch.autograd.grad(y, needed, gradient, create_graph=again, allow_unused=True))
     return tuple(next(gradients) if tensor.requires_grad else None for tensor in tensors)
 

@@ -6,12 +6,15 @@ import pickle
 import pytest
 import torch
 from compiled_activations import compiled  # noqa: F401 - a fixture
+from lightning.pytorch import LightningModule
 from torch import nn
 from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 from lit_gelu import activations, kernels, surgery
 from lit_gelu.activations import ActivationRegistry, registry
+from lit_gelu.curvature.loss import hessian_operator
+from lit_gelu.curvature.probe.loss_probe import LossProbe
 
 ACTIVATIONS = [nn.GELU(), nn.GELU("tanh"), nn.SiLU(), nn.Mish(), nn.ELU(0.5), nn.Hardswish(), nn.SiLU(inplace=True)]
 # Each with its parameters changed from where they start, so that gradients by them are told apart.
@@ -182,6 +185,47 @@ def test_parameters_that_functional_call_puts_in_get_their_second_derivatives():
 
     torch.testing.assert_close(first, torch.func.grad(beta)(value.detach()))
     torch.testing.assert_close(second, torch.func.grad(torch.func.grad(beta))(value.detach()))
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("spec", ["swish(learnable=True)", "xielu", "relu2", "mish"])
+def test_a_module_that_is_called_twice_has_torchs_first_and_second_derivatives(spec):
+    plain = activations.create(spec)
+    fused = kernels.fuse(copy.deepcopy(plain))
+    x = torch.randn(3, 8, requires_grad=True)
+
+    def results(module):
+        leaves = (x, *module.parameters())
+        y = module(1.5 * module(x)).square().sum()
+        first = torch.autograd.grad(y, leaves, create_graph=True)
+        return first, torch.autograd.grad(sum(each.square().sum() for each in first), leaves)
+
+    assert kernels.explain(fused, x).code == ("torch" if spec == "mish" else "compiled")
+    torch.testing.assert_close(results(fused), results(plain))
+
+
+@pytest.mark.usefixtures("compiled")
+def test_a_loss_on_the_side_of_training_is_differentiated_twice_by_torch_alone():
+    class Net(LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2), activations.create("swish"))
+
+        def training_step(self, batch):
+            return self.net(batch).square().mean()
+
+    plain = Net().bfloat16()
+    fused = kernels.fuse(copy.deepcopy(plain))
+    x = torch.randn(16, 4).bfloat16()
+    assert kernels.explain(fused.net[1], x).code == "formula"
+    products = []
+    for model in (plain, fused):
+        with (
+            LossProbe(model, [x]) as probe,
+            hessian_operator(probe.closures, probe.parameters, samples=probe.samples) as hessian,
+        ):
+            products.append(hessian(torch.ones(hessian.size, dtype=hessian.dtype)))
+    torch.testing.assert_close(*products, rtol=0, atol=0)
 
 
 @pytest.mark.usefixtures("compiled")

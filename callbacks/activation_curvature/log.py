@@ -11,7 +11,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import MLFlowLogger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 
-from lit_gelu.callbacks.names_given import names_given
+from lit_gelu.arguments import names_of
 from lit_gelu.callbacks.trainer_facts import callbacks_of
 from lit_gelu.callbacks.trainer_loggers import Path, folder_of, log_figure, log_figures
 from lit_gelu.curvature import STATISTICS, HistogramBins
@@ -28,7 +28,7 @@ PREFIX = "curvature"
 def heat_maps_given(statistics: object) -> tuple[str, ...]:
     """Return the statistics that heat maps are to show; refuse what is none."""
     accepted = (*STATISTICS, "share_dead", "curvature")
-    for name in (names := names_given("heat_maps", statistics)):
+    for name in (names := names_of("heat_maps", statistics)):
         if name not in accepted:
             raise ArgumentError(f"heat_maps={name!r} is no statistic. Accepted are {', '.join(accepted)}.")
     return names

@@ -12,9 +12,9 @@ from typing_extensions import override
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.registry import registry_or_default
+from lit_gelu.arguments import name_of, names_of
 from lit_gelu.callbacks.activation_curvature.log import ActivationLog, heat_maps_given, refuse_namesake
 from lit_gelu.callbacks.measurement_schedule import MeasurementSchedule
-from lit_gelu.callbacks.names_given import name_given, names_given
 from lit_gelu.callbacks.trainer_facts import as_batch, logged_step, logs_at_this_step, refuse_mixed_packages
 from lit_gelu.callbacks.trainer_loggers import require_logger
 from lit_gelu.curvature import HistogramBins
@@ -131,7 +131,7 @@ class ActivationCurvatureMonitor(Callback):
         name: str = "",
     ) -> None:
         self.settings = ActivationSettings(
-            include=names_given("include", include),
+            include=names_of("include", include),
             sample_rows=sample_rows,
             seed=seed,
             dead_unit_window=dead_unit_window,
@@ -141,7 +141,7 @@ class ActivationCurvatureMonitor(Callback):
         self.schedule = MeasurementSchedule(every_n_steps, every_n_epochs, at_steps, max_overhead)
         self.registry = registry
         self.input_sample = input_sample
-        self.name = name_given("name", name)
+        self.name = name_of("name", name)
         self._log = ActivationLog(heat_maps_given(heat_maps), gaussian=gaussian, name=name)
         self._measurement: ActivationMeasurement | None = None  # while hooks are on
         self._recording = False

@@ -6,22 +6,17 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from lightning.fabric.utilities import move_data_to_device
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
 from lit_gelu.curvature.probe.examples import (
     check_part,
     clone_batch,
-    copy_containers,
-    from_plain,
     part_of,
     part_size,
     take_examples,
-    to_plain,
 )
 from lit_gelu.curvature.probe.state import ModuleState, seed_random_state
-from lit_gelu.curvature.ranks import gathered
 from lit_gelu.errors import ArgumentError
 from lit_gelu.sandbox import isolated_generators
 
@@ -71,22 +66,16 @@ class ProbeBatches:
         self.limit: int | None = None  # the most examples that fit in memory, once that was found out
         self._fixed: ProbePart | None = None
         self._given: list[ProbePart] | None = None
-        self._restored: list[Any] | None = None  # of all ranks, as they are saved
 
     def keep(self, batch: Any) -> ProbePart | None:
         """Return what is needed of a batch as its step ends, in tensors of its own; ``None`` if another is probed."""
-        if self._restored is not None:
-            return ProbePart(copy_containers(batch), 0)  # only its types are asked for
         if self.source == "fresh" or (self.source == "fixed" and self._fixed is None):
             return self._part(batch)
         return None
 
     def take(self, trainer: Trainer, kept: ProbePart | None) -> list[ProbePart]:
         """Return the batches for one event, on the device, given what `keep` returned."""
-        if self._restored is not None:
-            self._fixed = self._restore(trainer, self._restored, kept)
-            self._restored = None
-        elif self.source == "fixed" and self._fixed is None:
+        if self.source == "fixed" and self._fixed is None:
             self._fixed = kept
         part = self._fixed or kept
         if part is None and self._given is None:
@@ -126,31 +115,11 @@ class ProbeBatches:
             "(as where each example holds many targets)."
         )
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the limit, and the fixed batches of all ranks in plain containers on the host; called on all ranks."""
-        if self._restored is not None:
-            return {"limit": self.limit, "fixed": self._restored}
-        fixed = self._saved()
-        return {"limit": self.limit, "fixed": gathered(fixed) if self.source == "fixed" else [fixed]}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on with the same batches."""
-        self.limit = state_dict["limit"]
-        saved = self.source == "fixed" and None not in state_dict["fixed"]
-        self._restored = state_dict["fixed"] if saved else None
-
     def _part(self, batch: Any) -> ProbePart:
         """Return the part to be probed, with tensors of its own: it does not hold the whole in memory."""
         least = LEAST_EXAMPLES if self.is_default else 2
         part = clone_batch(part_of(batch, self.fraction, self.samples, least))
         return ProbePart(part, part_size(batch, self.fraction, self.samples, least) or 1)
-
-    def _restore(self, trainer: Trainer, restored: list[Any], kept: ProbePart | None) -> ProbePart:
-        """Return this rank's fixed batch of a checkpoint, in the types of the one at hand."""
-        saved = restored[trainer.global_rank % len(restored)]
-        batch = from_plain(saved["batch"], None if kept is None else kept.batch)
-        # It went through the module's hooks before it was saved: it is moved, and nothing else.
-        return ProbePart(move_data_to_device(batch, trainer.strategy.root_device), saved["examples"])
 
     def _as_training_gets_them(self, trainer: Trainer) -> list[ProbePart]:
         """Return parts of the given batches after all hooks that a training batch goes through; those run once."""
@@ -166,16 +135,3 @@ class ProbeBatches:
                 batch = trainer.strategy.batch_to_device(module._on_before_batch_transfer(batch))
                 parts.append(self._part(batch))
         return parts
-
-    def _saved(self) -> dict[str, Any] | None:
-        """Return the fixed batch as a checkpoint can hold it; ``None`` if there is none, or none that it can."""
-        if self._fixed is None:
-            return None
-        try:
-            return {"batch": to_plain(self._fixed.batch), "examples": self._fixed.examples}
-        except TypeError as error:
-            rank_zero_warn(
-                f"LossCurvatureMonitor(probe='fixed'): the batch holds an object of type {error}, which no checkpoint "
-                "can hold. A resumed run goes on with another batch; give probe=[batch] for the same one in each run."
-            )
-            return None

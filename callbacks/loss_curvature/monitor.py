@@ -10,6 +10,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import nn
 from typing_extensions import override
 
+from lit_gelu.arguments import name_of, names_of
 from lit_gelu.callbacks.loss_curvature.batches import Fraction, ProbeBatches
 from lit_gelu.callbacks.loss_curvature.run import (
     PendingEvent,
@@ -23,7 +24,6 @@ from lit_gelu.callbacks.loss_curvature.run import (
     warn_of_half_precision,
 )
 from lit_gelu.callbacks.measurement_schedule import MeasurementSchedule
-from lit_gelu.callbacks.names_given import name_given, names_given
 from lit_gelu.callbacks.trainer_facts import logged_step, refuse_mixed_packages
 from lit_gelu.callbacks.trainer_loggers import log_figure, log_figures, log_texts, publish_figures, require_logger
 from lit_gelu.curvature.loss import (
@@ -91,8 +91,8 @@ class LossCurvatureMonitor(Callback):
         at_steps: The steps to measure, numbered from 0.
         max_overhead: The greatest share of training time for the events, such as 0.01: steps are left out until it is
             kept. ``None`` measures them all, and is the same in every run.
-        probe: "fresh": the batch at hand, as it was before ``training_step``; "fixed": the first one measured, kept in
-            checkpoints; or a list of batches as the training loader gives them: they go once through the module's
+        probe: "fresh": the batch at hand, as it was before ``training_step``; "fixed": the first one that this
+            fit measures; or a list of batches as the training loader gives them: they go once through the module's
             ``on_before_batch_transfer`` and ``on_after_batch_transfer``.
         fraction: Which share of each batch to use: its first examples, at least two. "auto" is an eighth, and at least
             32 examples, or the whole batch with a warning if it has fewer. ``None`` means all, and is needed for
@@ -165,7 +165,7 @@ class LossCurvatureMonitor(Callback):
         name: str = "loss",
     ) -> None:
         self.settings = LossSettings(
-            quantities=names_given("quantities", quantities),
+            quantities=names_of("quantities", quantities),
             operator=operator,
             lanczos_steps=lanczos_steps,
             warm_steps=warm_steps,
@@ -182,7 +182,7 @@ class LossCurvatureMonitor(Callback):
         self.batches = ProbeBatches(probe, fraction, samples, seed)
         self.autocast = autocast
         self.save_vectors_up_to = save_vectors_up_to
-        self.name = name_given("name", name)
+        self.name = name_of("name", name)
         self.latest: dict[str, float] = ShownFigures()
         self.spectrum: SpectralDensity | None = None
         self._vectors: Eigenvectors = {}
@@ -279,7 +279,7 @@ class LossCurvatureMonitor(Callback):
         """Return what a resumed run needs for the same figures at the same steps; called on all ranks."""
         return {
             "schedule": self.schedule.state_dict(),
-            "batches": self.batches.state_dict(),
+            "limit": self.batches.limit,
             "vectors": {
                 name: vector.cpu()
                 for name, vector in self._vectors.items()
@@ -291,7 +291,7 @@ class LossCurvatureMonitor(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
         self.schedule.load_state_dict(state_dict["schedule"])
-        self.batches.load_state_dict(state_dict["batches"])
+        self.batches.limit = state_dict["limit"]
         self._vectors = dict(state_dict["vectors"])
 
     def _start_anew(self, trainer: Trainer) -> None:

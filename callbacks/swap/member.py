@@ -11,8 +11,7 @@ from typing_extensions import override
 from lit_gelu import surgery
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.registry import registry_or_default
-from lit_gelu.callbacks.swap.checkpoint import SWAPS_KEY, install_hooks
-from lit_gelu.callbacks.swap.history import LiveSwap, SwapRecord, describe_target
+from lit_gelu.callbacks.swap.history import SWAPS_KEY, LiveSwap, SwapRecord, describe_target, install_hooks
 from lit_gelu.callbacks.swap.run import SwapRun
 from lit_gelu.callbacks.swap.schedule import SwapSchedule
 from lit_gelu.callbacks.trainer_facts import as_batch, callbacks_of

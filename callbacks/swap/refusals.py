@@ -14,9 +14,9 @@ from torch.nn.parallel import DistributedDataParallel
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.numerics.channels import ChannelModule
 from lit_gelu.activations.registry import registry_or_default
+from lit_gelu.arguments import is_number
 from lit_gelu.callbacks.trainer_facts import callbacks_of, shards_parameters
 from lit_gelu.errors import ArgumentError, UnsupportedRunError
-from lit_gelu.numbers_given import is_number
 from lit_gelu.surgery import (
     SwapPlan,
 )

@@ -9,8 +9,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_warn
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.callbacks.swap.checkpoint import ACTIVATIONS_KEY, GROUPS_KEY, SWAPS_KEY, Checkpoint
-from lit_gelu.callbacks.swap.history import SwapRecord
+from lit_gelu.callbacks.swap.history import ACTIVATIONS_KEY, GROUPS_KEY, SWAPS_KEY, Checkpoint, SwapRecord
 from lit_gelu.callbacks.swap.parameter_groups import ParameterGroups
 from lit_gelu.errors import CheckpointError, shown
 from lit_gelu.surgery.activation_record import (

@@ -21,7 +21,7 @@ from lit_gelu.callbacks.checkpoint_file import (
     read_checkpoint,
     require_no_imports,
 )
-from lit_gelu.callbacks.swap.checkpoint import ACTIVATIONS_KEY
+from lit_gelu.callbacks.swap.history import ACTIVATIONS_KEY
 from lit_gelu.errors import ArgumentError, CheckpointError, ModelInputError, message_of, shown
 from lit_gelu.files import is_file
 from lit_gelu.tasks.activation_task import ActivationTask

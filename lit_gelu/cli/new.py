@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from lit_gelu.errors import ArgumentError
-from lit_gelu.leftovers import forget, make_temporary_folder
+from lit_gelu.files import temporary_folder
 
 _TEMPLATES = Path(__file__).parent / "new_project"
 _SUFFIX = ".template"
@@ -67,9 +67,8 @@ def write_project(folder: Path) -> list[str]:
         raise ArgumentError(f"{str(folder)!r} is there already, and nothing is overwritten. Give another name.")
     values = {"name": folder.name, "package": package, "version": version("lit-gelu")}
     folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = make_temporary_folder(folder)
     names = []
-    try:
+    with temporary_folder(folder) as temporary:
         for template in sorted(_TEMPLATES.rglob(f"*{_SUFFIX}")):
             *folders, name = template.relative_to(_TEMPLATES).parts
             stem = name.removesuffix(_SUFFIX)
@@ -83,6 +82,4 @@ def write_project(folder: Path) -> list[str]:
         if folder.is_dir():
             folder.rmdir()  # it is empty; not every system renames onto a folder
         temporary.rename(folder)
-    finally:
-        forget(temporary)
     return names

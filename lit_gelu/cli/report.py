@@ -92,8 +92,7 @@ def _with_checkpoint(report: "ReportedRun", checkpoint: dict[str, Any], name: st
     """Return a run with what a checkpoint adds, which may come from anybody: steps, settings, activations, swaps."""
     from lit_gelu.callbacks.checkpoint_file import hyper_parameters
     from lit_gelu.callbacks.run_report import sites_of
-    from lit_gelu.callbacks.swap.checkpoint import ACTIVATIONS_KEY, SWAPS_KEY
-    from lit_gelu.callbacks.swap.history import SwapRecord
+    from lit_gelu.callbacks.swap.history import ACTIVATIONS_KEY, SWAPS_KEY, SwapRecord
     from lit_gelu.report import OptimizerSettings
     from lit_gelu.report.content import flat
     from lit_gelu.surgery.activation_record import read_activations

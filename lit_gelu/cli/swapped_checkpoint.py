@@ -7,7 +7,7 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
-from lit_gelu.callbacks.swap.checkpoint import ACTIVATIONS_KEY, SWAPS_KEY, Checkpoint, Participant, install_hooks
+from lit_gelu.callbacks.swap.history import ACTIVATIONS_KEY, SWAPS_KEY, Checkpoint, Participant, install_hooks
 from lit_gelu.callbacks.swap.member import find_run, swaps_of
 from lit_gelu.callbacks.swap.run import registry_for
 from lit_gelu.callbacks.trainer_facts import as_batch

@@ -6,13 +6,13 @@ from lit_gelu.curvature import loss
 from lit_gelu.curvature.activation.call_sites import WatchableSites, watchable_sites
 from lit_gelu.curvature.activation.dead_units import DeadUnitWindow
 from lit_gelu.curvature.activation.gaussian_prediction import PREDICTED, GaussianPrediction
-from lit_gelu.curvature.activation.histograms import HistogramBins
 from lit_gelu.curvature.activation.recorder import ActivationRecorder, WatchedCall
 from lit_gelu.curvature.activation.rows import count_rows, draw_rows, take_rows
 from lit_gelu.curvature.activation.statistics import (
     EPSILON,
     STATISTICS,
     SUMS,
+    HistogramBins,
     accumulation_dtype,
     activation_statistics,
     activation_sums,

@@ -110,7 +110,6 @@ class ResumableDataLoader(DataLoader[T_co]):
     _start: RandomStates | None = None
     _again: bool = False  # whether the pass began with workers of an earlier one
     _resume: dict[str, Any] | None = None
-    _skip: bool = False
 
     def __init__(self, *args: Any, limit: float = 1.0, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -141,11 +140,7 @@ class ResumableDataLoader(DataLoader[T_co]):
 
     def start_anew(self) -> None:
         """Let the next pass be a new one, whatever state was loaded."""
-        self._resume, self._skip = None, False
-
-    def skip_pass(self) -> None:
-        """Let the next pass have no batches: all of them were taken before the checkpoint."""
-        self._resume, self._skip = None, True
+        self._resume = None
 
     def _is_unfinished(self, taken: int) -> bool:
         """Return whether a pass of which so many batches were taken has more."""
@@ -157,10 +152,8 @@ class ResumableDataLoader(DataLoader[T_co]):
 
     def _batches(self) -> Iterator[T_co]:
         """Yield the batches of a pass, or what is left of it."""
-        resume, skip = self._resume, self._skip
+        resume = self._resume
         self.start_anew()
-        if skip:
-            return
         if resume is None:
             self._start, self._taken, self._again = self._states(), 0, self._workers_are_there()
             batches = super().__iter__()

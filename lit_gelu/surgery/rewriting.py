@@ -19,8 +19,17 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from lit_gelu.surgery import source
-from lit_gelu.surgery.changes import EDITS, Edit, InterceptedCall, KeptChild, ProbedCall, RewrittenCall
-from lit_gelu.surgery.parametrized import is_parametrized_class, parametrized_over, without_parametrizations
+from lit_gelu.surgery.changes import (
+    EDITS,
+    Edit,
+    InterceptedCall,
+    KeptChild,
+    ProbedCall,
+    RewrittenCall,
+    is_parametrized_class,
+    parametrized_over,
+    without_parametrizations,
+)
 from lit_gelu.surgery.places import ObstacleError, wrapped_functions
 from lit_gelu.surgery.source import Replacement
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.numbers_given import is_number
+from lit_gelu.arguments import is_number
 from lit_gelu.surgery import infer_channels_
 from lit_gelu.tasks import wide_res_net
 from lit_gelu.tasks.activation_task import Batch
@@ -19,7 +19,6 @@ from lit_gelu.tasks.lasagne_batch_norm import LasagneBatchNorm
 from lit_gelu.tasks.learning_rates import check_schedule_lasts, cosine_schedule, steps_per_epoch
 from lit_gelu.tasks.optimizers import LasagneNesterovSGD
 from lit_gelu.tasks.refusals import check_colour_images, check_numbers, check_one_of, check_shape_kept
-from lit_gelu.tasks.torch_optimizers import check_fused_version, sgd
 
 OptimizerName = Literal["lasagne", "torch"]
 CLASSES = 100
@@ -72,8 +71,6 @@ class CIFAR100WideResNet(ClassificationTask):
         batches_per_epoch: Optimizer steps in an epoch, need not be whole. ``None`` asks the Trainer's training loader:
             its samples divided by the batch size where the last, smaller batch is dropped (781.25), else its batches.
         channels_last: Whether weights are kept in torch's channels-last order, which GPUs compute faster with.
-        fused_optimizer: Whether `torch.optim.SGD` updates all parameters in one kernel (``fused=True``); only with
-            ``optimizer="torch"``. It goes before what a resumed checkpoint says.
         registry: Where the activation's name is looked up; ``None`` means `lit_gelu.activations.registry`.
 
     Raises:
@@ -106,7 +103,6 @@ class CIFAR100WideResNet(ClassificationTask):
         epochs: int = 50,
         batches_per_epoch: float | None = None,
         channels_last: bool = False,
-        fused_optimizer: bool = False,
         registry: ActivationRegistry | None = None,
     ) -> None:
         super().__init__(activation, registry)
@@ -121,7 +117,6 @@ class CIFAR100WideResNet(ClassificationTask):
         )
         check_one_of(wide_res_net.BLOCKS, block=block)
         check_one_of(get_args(OptimizerName), optimizer=optimizer)
-        check_fused_version(optimizer, fused_optimizer)
         _check_batches(batches_per_epoch)
         if block == "original" and not closing_norm:
             raise TaskArgumentError(
@@ -187,7 +182,7 @@ class CIFAR100WideResNet(ClassificationTask):
         if self.hparams["optimizer"] == "lasagne":
             optimizer = LasagneNesterovSGD(groups, lr=self.learning_rate, momentum=momentum)
         else:
-            optimizer = sgd(groups, self.learning_rate, momentum, fused=self.hparams["fused_optimizer"])
+            optimizer = torch.optim.SGD(groups, lr=self.learning_rate, momentum=momentum, nesterov=momentum > 0)
         check_schedule_lasts(self._trainer, self.hparams["epochs"])
         schedule = cosine_schedule(optimizer, self.hparams["epochs"] * self._steps_per_epoch())
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

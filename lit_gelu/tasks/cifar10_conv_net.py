@@ -21,7 +21,6 @@ from lit_gelu.tasks.learning_rates import HalvesSchedule, check_schedule_lasts
 from lit_gelu.tasks.noise import GaussianNoise
 from lit_gelu.tasks.optimizers import AdamEpsilonInsideRoot
 from lit_gelu.tasks.refusals import check_colour_images, check_numbers, check_one_of, check_shape_kept
-from lit_gelu.tasks.torch_optimizers import adam, check_fused_version
 
 CLASSES = 10
 EPS, MOMENTUM = 1e-4, 0.1  # of Lasagne's batch normalisation; torch's epsilon is 1e-5
@@ -90,8 +89,6 @@ class CIFAR10ConvNet(ClassificationTask):
             of the Trainer's run.
         channels_last: Whether the weights lie in memory with the channels last, which convolutions in 16 bit on a GPU,
             and those on most CPUs, are faster with. The numbers are the same but for rounding.
-        fused_optimizer: Whether `torch.optim.Adam` updates all parameters in one kernel (``fused=True``); only with
-            ``optimizer="torch"``. It goes before what a resumed checkpoint says.
         registry: Where the activation's name is looked up; ``None`` means `lit_gelu.activations.registry`.
 
     Raises:
@@ -120,7 +117,6 @@ class CIFAR10ConvNet(ClassificationTask):
         optimizer: Adam = "epsilon_inside_root",
         decay: Decay = "epoch",
         channels_last: bool = True,
-        fused_optimizer: bool = False,
         registry: ActivationRegistry | None = None,
     ) -> None:
         super().__init__(activation, registry)
@@ -128,11 +124,9 @@ class CIFAR10ConvNet(ClassificationTask):
         check_numbers(learning_rate=learning_rate, epochs=epochs, keep=keep, noise=noise)
         check_one_of(get_args(Adam), optimizer=optimizer)
         check_one_of(get_args(Decay), decay=decay)
-        check_fused_version(optimizer, fused_optimizer)
         check_shape_kept(self.registry.create(activation), self.activation_spec, first)
         self.learning_rate = learning_rate  # an attribute, because Lightning's learning rate finder sets it
         self.epochs, self.optimizer, self.decay = epochs, optimizer, decay
-        self.fused_optimizer = fused_optimizer
         self.noise = GaussianNoise(noise)
         norm = LasagneBatchNorm if lasagne_bn else nn.BatchNorm2d
 
@@ -208,7 +202,7 @@ class CIFAR10ConvNet(ClassificationTask):
         optimizer: torch.optim.Optimizer = (
             AdamEpsilonInsideRoot(self.parameters(), lr=self.learning_rate, betas=(0.9, 0.999), eps=1e-8)
             if inside
-            else adam(self.parameters(), self.learning_rate, eps=1e-4, fused=self.fused_optimizer)
+            else torch.optim.Adam(self.parameters(), lr=self.learning_rate, eps=1e-4)
         )
         schedule = HalvesSchedule(optimizer, self._periods())
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": self.decay}}

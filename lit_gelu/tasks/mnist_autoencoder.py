@@ -11,8 +11,7 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.surgery import infer_channels_
 from lit_gelu.tasks.activation_task import ActivationTask
 from lit_gelu.tasks.layers import dense_layers, init_unit_norm_
-from lit_gelu.tasks.refusals import PIXELS, check_digit_images, check_flags, check_numbers, check_shape_kept
-from lit_gelu.tasks.torch_optimizers import adam
+from lit_gelu.tasks.refusals import PIXELS, check_digit_images, check_numbers, check_shape_kept
 
 ENCODER = (PIXELS, 1000, 500, 250, 30)
 DECODER = (30, 250, 500, 1000)
@@ -40,8 +39,6 @@ class MNISTAutoencoder(ActivationTask):
         activation: Any form of activation that `lit_gelu.activations.create` takes. Each layer has an instance of its
             own.
         learning_rate: Adam's learning rate; the paper shows 1e-3 and 1e-4.
-        fused_optimizer: Whether Adam updates all parameters in one kernel (``torch.optim.Adam(fused=True)``); the
-            numbers are the same but for rounding. It goes before what a resumed checkpoint says.
         registry: Where the activation's name is looked up; ``None`` means `lit_gelu.activations.registry`.
 
     Raises:
@@ -60,14 +57,11 @@ class MNISTAutoencoder(ActivationTask):
         self,
         activation: str | dict[str, Any] = "gelu_tanh",
         learning_rate: float = 1e-3,
-        fused_optimizer: bool = False,
         registry: ActivationRegistry | None = None,
     ) -> None:
         super().__init__(activation, registry)
         check_numbers(learning_rate=learning_rate)
-        check_flags(fused_optimizer=fused_optimizer)
         check_shape_kept(self.registry.create(activation), self.activation_spec, ENCODER[1])
-        self.fused_optimizer = fused_optimizer
         self.learning_rate = learning_rate  # an attribute, because Lightning's learning rate finder sets it
         make_activation = partial(self.registry.create, activation)
         self.encoder = dense_layers(ENCODER, make_activation)
@@ -98,4 +92,4 @@ class MNISTAutoencoder(ActivationTask):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return Adam with a constant learning rate."""
-        return adam(self.parameters(), self.learning_rate, fused=self.fused_optimizer)
+        return torch.optim.Adam(self.parameters(), lr=self.learning_rate)

@@ -13,11 +13,9 @@ from lit_gelu.tasks.layers import dense_layers, init_unit_norm_
 from lit_gelu.tasks.refusals import (
     PIXELS,
     check_digit_images,
-    check_flags,
     check_numbers,
     check_shape_kept,
 )
-from lit_gelu.tasks.torch_optimizers import adam
 
 WIDTH = 128
 CLASSES = 10
@@ -40,8 +38,6 @@ class MNISTClassifier(ClassificationTask):
         keep: Probability of keeping a unit after each hidden activation in training; the paper uses 1 and 0.5.
         hidden_layers: Number of hidden layers.
         momentum: Adam's beta1. The paper advises momentum for GELU (section 4) and trains with 0.9; 0 turns it off.
-        fused_optimizer: Whether Adam updates all parameters in one kernel (``torch.optim.Adam(fused=True)``); the
-            numbers are the same but for rounding. It goes before what a resumed checkpoint says.
         registry: Where the activation's name is looked up; ``None`` means `lit_gelu.activations.registry`.
 
     Raises:
@@ -64,14 +60,11 @@ class MNISTClassifier(ClassificationTask):
         keep: float = 1.0,
         hidden_layers: int = 8,
         momentum: float = 0.9,
-        fused_optimizer: bool = False,
         registry: ActivationRegistry | None = None,
     ) -> None:
         super().__init__(activation, registry)
         check_numbers(learning_rate=learning_rate, keep=keep, hidden_layers=hidden_layers, momentum=momentum)
-        check_flags(fused_optimizer=fused_optimizer)
         check_shape_kept(self.registry.create(activation), self.activation_spec, WIDTH)
-        self.fused_optimizer = fused_optimizer
         self.learning_rate = learning_rate  # an attribute, because Lightning's learning rate finder sets it
         self.momentum = momentum
         sizes = (PIXELS, *[WIDTH] * hidden_layers)
@@ -89,4 +82,4 @@ class MNISTClassifier(ClassificationTask):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return Adam with a constant learning rate."""
-        return adam(self.parameters(), self.learning_rate, beta1=self.momentum, fused=self.fused_optimizer)
+        return torch.optim.Adam(self.parameters(), lr=self.learning_rate, betas=(self.momentum, 0.999))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from lit_gelu.numbers_given import is_number
+from lit_gelu.arguments import is_number
 from lit_gelu.tasks.errors import TaskArgumentError
 from lit_gelu.tasks.refusals import check_numbers
 

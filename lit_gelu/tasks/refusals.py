@@ -35,13 +35,6 @@ def check_numbers(**given: float) -> None:
             raise TaskArgumentError(f"{name}={shown(value)} is not accepted. Give {accepts}.")
 
 
-def check_flags(**given: bool) -> None:
-    """Refuse what is neither True nor False."""
-    for name, value in given.items():
-        if not isinstance(value, bool):
-            raise TaskArgumentError(f"{name}={shown(value)} is not accepted. Give True or False.")
-
-
 def check_one_of(accepted: Sequence[str], **given: str) -> None:
     """Refuse words that are not among those that are known."""
     for name, value in given.items():

@@ -11,8 +11,7 @@ from lit_gelu.surgery import infer_channels_
 from lit_gelu.tasks.classification import ClassificationTask
 from lit_gelu.tasks.errors import TaskArgumentError, TaskInputError
 from lit_gelu.tasks.layers import dense_layers, init_unit_norm_
-from lit_gelu.tasks.refusals import check_flags, check_numbers, check_shape_kept
-from lit_gelu.tasks.torch_optimizers import adam
+from lit_gelu.tasks.refusals import check_numbers, check_shape_kept
 
 FEATURES = 11 * 26
 CLASSES = 39
@@ -44,8 +43,6 @@ class TIMITFrameClassifier(ClassificationTask):
         width: Units of a hidden layer; the paper's have 2048.
         outputs: Classes that the net tells apart, at least the 39 that the labels name.
         batch_means: Whether validation and test figures are means of the batches' means.
-        fused_optimizer: Whether Adam updates all parameters in one kernel (``torch.optim.Adam(fused=True)``); the
-            numbers are the same but for rounding. It goes before what a resumed checkpoint says.
         registry: Where the activation's name is looked up; ``None`` means `lit_gelu.activations.registry`.
 
     Raises:
@@ -67,17 +64,14 @@ class TIMITFrameClassifier(ClassificationTask):
         width: int = 2048,
         outputs: int = CLASSES,
         batch_means: bool = False,
-        fused_optimizer: bool = False,
         registry: ActivationRegistry | None = None,
     ) -> None:
         super().__init__(activation, registry)
         check_numbers(learning_rate=learning_rate, keep=keep, width=width, outputs=outputs)
-        check_flags(fused_optimizer=fused_optimizer)
         if outputs < CLASSES:
             raise TaskArgumentError(f"outputs={outputs} is not accepted. Give {CLASSES} (the phones) or more.")
         check_shape_kept(self.registry.create(activation), self.activation_spec, width)
         self.batch_means = batch_means
-        self.fused_optimizer = fused_optimizer
         self.learning_rate = learning_rate  # an attribute, because Lightning's learning rate finder sets it
         self.hidden = dense_layers((FEATURES, *[width] * 5), partial(self.registry.create, activation), keep)
         self.output = nn.Linear(width, outputs)
@@ -104,4 +98,4 @@ class TIMITFrameClassifier(ClassificationTask):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return Adam with a constant learning rate."""
-        return adam(self.parameters(), self.learning_rate, fused=self.fused_optimizer)
+        return torch.optim.Adam(self.parameters(), lr=self.learning_rate)

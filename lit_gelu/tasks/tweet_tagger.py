@@ -11,8 +11,7 @@ from lit_gelu.surgery import infer_channels_
 from lit_gelu.tasks.classification import ClassificationTask
 from lit_gelu.tasks.errors import TaskInputError
 from lit_gelu.tasks.layers import dense_layers, init_unit_norm_
-from lit_gelu.tasks.refusals import check_flags, check_numbers, check_shape_kept
-from lit_gelu.tasks.torch_optimizers import adam
+from lit_gelu.tasks.refusals import check_numbers, check_shape_kept
 
 WINDOW = 3
 WIDTH = 256
@@ -38,8 +37,6 @@ class TweetTagger(ClassificationTask):
         learning_rate: Adam's learning rate; the paper tunes it over 1e-3, 1e-4 and 1e-5.
         keep: Probability of keeping a unit after each hidden activation in training; the paper uses 0.8.
         vector_size: Size of a word's vector; the paper's have 50.
-        fused_optimizer: Whether Adam updates all parameters in one kernel (``torch.optim.Adam(fused=True)``); the
-            numbers are the same but for rounding. It goes before what a resumed checkpoint says.
         registry: Where the activation's name is looked up; ``None`` means `lit_gelu.activations.registry`.
 
     Raises:
@@ -59,15 +56,12 @@ class TweetTagger(ClassificationTask):
         learning_rate: float = 1e-3,
         keep: float = 0.8,
         vector_size: int = 50,
-        fused_optimizer: bool = False,
         registry: ActivationRegistry | None = None,
     ) -> None:
         super().__init__(activation, registry)
         check_numbers(learning_rate=learning_rate, keep=keep, vector_size=vector_size)
-        check_flags(fused_optimizer=fused_optimizer)
         check_shape_kept(self.registry.create(activation), self.activation_spec, WIDTH)
         self.vector_size = vector_size
-        self.fused_optimizer = fused_optimizer
         self.learning_rate = learning_rate  # an attribute, because Lightning's learning rate finder sets it
         fed = WINDOW * vector_size
         self.hidden = dense_layers((fed, WIDTH, WIDTH), partial(self.registry.create, activation), keep)
@@ -89,4 +83,4 @@ class TweetTagger(ClassificationTask):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return Adam with a constant learning rate."""
-        return adam(self.parameters(), self.learning_rate, fused=self.fused_optimizer)
+        return torch.optim.Adam(self.parameters(), lr=self.learning_rate)

@@ -48,7 +48,7 @@ def test_every_exported_name_of_a_room_is_on_its_page(package):
     assert [name for name in exported if f"      heading: {name}\n" not in page] == []
     assert "::: lit_gelu.surgery.swap.swap\n" in page  # the function, and not the module of its name
     assert page.index("## Functions") < page.index("## Classes") < page.index("## Errors and warnings")
-    assert page.index("## Errors and warnings") < page.index("::: lit_gelu.surgery.NoMatchError")
+    assert page.index("## Errors and warnings") < page.index("::: lit_gelu.surgery.SwapError")
 
 
 def test_rooms_that_are_not_there_have_no_page(package):

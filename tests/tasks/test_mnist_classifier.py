@@ -15,15 +15,11 @@ from lit_gelu.data import DigitsData, MNISTData
 from lit_gelu.tasks import MNISTClassifier
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.realdata
 @pytest.mark.parametrize(
     ("activation", "expected"),
     [
-        ("relu", [0.334, 0.240, 0.167, 0.121, 0.084, 0.057, 0.037, 0.026, 0.018]),
-        ("elu", [0.334, 0.300, 0.267, 0.242, 0.221, 0.203, 0.188, 0.177, 0.159]),
         ("gelu_tanh", [0.334, 0.183, 0.094, 0.047, 0.0235, 0.0117, 0.0059, 0.0029, 0.0014]),
-        ("silu", [0.334, 0.174, 0.087, 0.043, 0.022, 0.011, 0.0054, 0.0027, 0.0013]),
         ("zero_identity_map", [0.334, 0.233, 0.166, 0.117, 0.083, 0.059, 0.041, 0.029, 0.021]),  # in training mode
     ],
 )
@@ -114,7 +110,6 @@ def test_checkpoint_round_trip(tmp_path, activation):
         "keep": 0.5,
         "hidden_layers": 3,
         "momentum": 0.9,
-        "fused_optimizer": False,
     }
     loaded = MNISTClassifier.load_from_checkpoint(path, weights_only=True)
     images = torch.rand(4, 1, 28, 28)

@@ -27,8 +27,7 @@ SMALL = {
 EVERY = {"learning_rate": (0.0, math.nan, math.inf, "much"), "activation": (nn.GLU, "gelo"), "registry": ({},)}
 OF_ONE = {
     MNISTClassifier: {"keep": (0.0, 1.5), "hidden_layers": (0, 2.5, True), "momentum": (1.0, -0.1)},
-    MNISTAutoencoder: {"fused_optimizer": (1,)},
-    TweetTagger: {"keep": (0.0,), "vector_size": (0,), "fused_optimizer": ("yes",)},
+    TweetTagger: {"keep": (0.0,), "vector_size": (0,)},
     TIMITFrameClassifier: {"keep": (0.0,), "width": (0,), "outputs": (38,)},
     CIFAR10ConvNet: {
         "epochs": (0,), "keep": (0.0,), "noise": (-0.1,), "channels": ((96,), (96, 0)), "optimizer": ("sgd",),

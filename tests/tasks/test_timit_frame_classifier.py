@@ -41,7 +41,6 @@ def test_errors_are_shares_of_frames_and_the_checkpoint_exports(tmp_path):
         "width": 16,
         "outputs": 39,
         "batch_means": False,
-        "fused_optimizer": False,
     }
     assert dict(loaded.hparams) == dict(model.hparams)
     (result,) = quiet_trainer().test(loaded, datamodule=data, verbose=False)

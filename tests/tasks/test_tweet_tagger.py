@@ -27,7 +27,6 @@ def test_errors_are_shares_of_tokens_and_the_checkpoint_exports(tmp_path):
         "learning_rate": 1e-4,
         "keep": 0.8,
         "vector_size": 50,
-        "fused_optimizer": False,
     }
     assert dict(loaded.hparams) == dict(model.hparams)
     (result,) = quiet_trainer().test(loaded, datamodule=data, verbose=False)

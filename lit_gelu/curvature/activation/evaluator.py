@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.curvature.activation.formulas import formulas_of, has_own_state
-from lit_gelu.curvature.activation.histograms import HistogramBins
-from lit_gelu.curvature.activation.statistics import SUMS, accumulation_dtype, measure
+from lit_gelu.curvature.activation.statistics import SUMS, HistogramBins, accumulation_dtype, measure
 
 Parts = list[tuple[list[int], Tensor]]
 """Tensors with a row for each of some sites, and the numbers of these sites."""

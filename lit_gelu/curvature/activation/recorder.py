@@ -16,9 +16,8 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.curvature.activation.channel_layout import ChannelLayout, dim_of_channels
 from lit_gelu.curvature.activation.evaluator import ActivationEvaluator, ActivationEvent, Taken
-from lit_gelu.curvature.activation.histograms import HistogramBins
 from lit_gelu.curvature.activation.rows import SampleRows, count_rows, rows_for, spread_rows, take_rows
-from lit_gelu.curvature.activation.statistics import statistics_by_site
+from lit_gelu.curvature.activation.statistics import HistogramBins, statistics_by_site
 from lit_gelu.errors import ArgumentError
 from lit_gelu.sandbox import in_side_pass
 

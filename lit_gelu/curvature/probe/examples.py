@@ -1,10 +1,9 @@
-"""What a batch is made of, how many examples it has, a part of it, and how a checkpoint holds one."""
+"""What a batch is made of, how many examples it has, and a part of it."""
 
 import copy
 import dataclasses
 import math
-from collections import namedtuple
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from functools import partial
 from typing import Any
 
@@ -213,43 +212,3 @@ def _own(piece: Any) -> Any:
         return copy.deepcopy(piece)
     except (TypeError, RuntimeError):  # it holds a lock, a file or a generator: no one copies that
         return piece
-
-
-_LOADABLE = (*PLAIN, bool)
-
-
-def to_plain(batch: Any) -> Any:
-    """Return a batch in dicts, lists and tensors on the host: a container is ``{"kind": ..., "parts": ...}``."""
-    # What holds anything else raises a TypeError with the name of its type: a file of plain data loads without trust.
-    if isinstance(batch, Tensor):
-        return batch.detach().cpu().as_subclass(Tensor)
-    if type(batch) in _LOADABLE:
-        return batch
-    if isinstance(batch, Mapping) and all(type(key) in _LOADABLE for key in batch):
-        return {"kind": "mapping", "parts": {key: to_plain(value) for key, value in batch.items()}}
-    names = field_names(batch)
-    if names:
-        return {"kind": "fields", "parts": {name: to_plain(getattr(batch, name)) for name in names}}
-    if isinstance(batch, (tuple, list)):
-        kind = "tuple" if isinstance(batch, tuple) else "list"
-        return {"kind": kind, "parts": [to_plain(child) for child in batch]}
-    raise TypeError(type(batch).__name__)
-
-
-def from_plain(plain: Any, like: Any) -> Any:
-    """Return the batch that `to_plain` took apart, of the types of one like it where entries have the same names."""
-    # Elsewhere a mapping becomes a dict, and a dataclass a named tuple. Tensors are on the host.
-    if not isinstance(plain, dict):
-        return plain
-    parts = plain["parts"]
-    if plain["kind"] == "mapping":
-        same = isinstance(like, Mapping) and set(like) == set(parts)
-        values = {key: from_plain(value, like[key] if same else None) for key, value in parts.items()}
-        return refilled(like, values) if same else values
-    if plain["kind"] == "fields":
-        same = field_names(like) == tuple(parts)
-        values = {name: from_plain(value, getattr(like, name) if same else None) for name, value in parts.items()}
-        return refilled(like, values) if same else namedtuple("Batch", values)(**values)  # noqa: PYI024
-    samples = like if isinstance(like, Sequence) and len(like) > 0 else [None]
-    children = [from_plain(part, samples[min(number, len(samples) - 1)]) for number, part in enumerate(parts)]
-    return tuple(children) if plain["kind"] == "tuple" else children

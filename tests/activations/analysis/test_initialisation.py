@@ -110,7 +110,6 @@ def _deviations(name: str, inputs: torch.Tensor, seed: int) -> list[float]:
     return deviations
 
 
-@pytest.mark.one_in(2)
 @pytest.mark.realdata
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_pre_activations_on_mnist_have_the_published_deviations(name):

@@ -83,23 +83,19 @@ def _assert_exact(spec, mean, std, breaks=()):
         assert is_close(found, exact[field], 1e-11, absolute), (field, found, exact[field])
 
 
-@pytest.mark.one_in(3)
-@pytest.mark.parametrize(("mean", "std"), GRID + BEYOND_THE_REACH_OF_CLOSED_FORMS)
+@pytest.mark.parametrize(("mean", "std"), GRID[1:3] + BEYOND_THE_REACH_OF_CLOSED_FORMS[:2])
 @pytest.mark.parametrize("spec", [*CLOSED[:3], *(pytest.param(spec, marks=pytest.mark.full) for spec in CLOSED[3:])])
 def test_closed_forms_against_mpmath(spec, mean, std):
     _assert_exact(spec, mean, std)
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("spec", "mean", "std"),
     [
-        ("silu", -3.0, 0.2),
         ("silu", 1.0, 10.0),
         ("gelu_tanh", -2.0, 3.0),
         ("mish", 4.0, 0.5),
         ("tanh", 0.0, 0.01),
-        ("softplus", -8.0, 2.0),
         ("swish(beta=50.0)", 0.2, 1.0),
         ("cdf_linear(distribution='laplace')", 0.4, 2.0),
     ],

@@ -30,7 +30,6 @@ def test_density_and_distribution_reach_into_the_tail():
     np.testing.assert_allclose(distribution(x).numpy(), [e[1] for e in exact], rtol=1e-13)
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("low", "high", "rate"),
     [
@@ -42,7 +41,7 @@ def test_density_and_distribution_reach_into_the_tail():
         (2.0, math.inf, 0.0),
     ],
 )
-@pytest.mark.parametrize(("mean", "std"), [(0.0, 1.0), (-1.5, 0.4), (2.0, 3.0), (6.0, 1.0), (-6.0, 0.7)])
+@pytest.mark.parametrize(("mean", "std"), [(-1.5, 0.4), (6.0, 1.0)])
 def test_interval_moments_against_mpmath(low, high, rate, mean, std):
     m, s = (torch.tensor(part, dtype=torch.float64) for part in (mean, std))
     found = interval_moments(m, s, low, high, 4, rate)

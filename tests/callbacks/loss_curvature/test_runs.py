@@ -125,15 +125,13 @@ class Noisy(SmallNet):
         return F.cross_entropy(self(F.dropout(batch[0], 0.3)), batch[1])
 
 
-@pytest.mark.parametrize("probe", ["fresh", "fixed"])
-def test_a_resumed_run_logs_the_same_figures_at_the_same_steps(tmp_path, probe):
+def test_a_resumed_run_logs_the_same_figures_at_the_same_steps(tmp_path):
     def run(folder, **options):
         torch.manual_seed(3)
         quantities = ["top_eigenvalue", "smallest_eigenvalue", "trace"]
         monitor = LossCurvatureMonitor(
             quantities,
             every_n_steps=3,
-            probe=probe,
             samples=5,
             lanczos_steps=6,
             warm_steps=3,

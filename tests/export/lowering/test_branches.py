@@ -36,8 +36,7 @@ class ModulesInBranches(nn.Module):
         return torch.cond(x.sum() > 0, lambda z: self.gelu(self.linear(z)), lambda z: self.prelu(z), (x,))
 
 
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize("options", [{}, {"dtype": "fp16"}])
+@pytest.mark.parametrize("options", [{}, pytest.param({"dtype": "fp16"}, marks=pytest.mark.full)])
 def test_activation_modules_within_branches(tmp_path, options):
     model, path = ModulesInBranches().eval(), tmp_path / "net.onnx"
     report = export_onnx(model, path, X, **options)
@@ -49,8 +48,7 @@ def test_activation_modules_within_branches(tmp_path, options):
     assert check_parity(model, path, input_sample=X).passed
 
 
-@pytest.mark.one_in(4)
-@pytest.mark.parametrize("options", [{}, {"target": "ort-cpu"}, {"dtype": "fp16"}, {"lowering": "primitives"}])
+@pytest.mark.parametrize("options", [{"dtype": "fp16"}, pytest.param({"target": "ort-cpu"}, marks=pytest.mark.full)])
 def test_a_file_with_branches_is_valid_and_right(tmp_path, options):
     model, path = Branches().eval(), tmp_path / "net.onnx"
     report = export_onnx(model, path, X, **options)

@@ -1,0 +1,37 @@
+"""What arguments are: numbers of some kind, names and patterns."""
+
+import math
+from collections.abc import Iterable
+from numbers import Integral, Real
+
+from lit_gelu.errors import ArgumentError, shown
+
+
+def is_number(value: object) -> bool:
+    """Return whether an argument is a finite number; no bool is meant as one."""
+    return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
+
+
+MOST_SEED = 2**32 - 1
+"""The largest seed that NumPy's generator takes, and so `seed_everything`."""
+
+
+def is_count(value: object, least: int = 0) -> bool:
+    """Return whether an argument is an integer that is large enough; no bool is meant as one."""
+    return not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= least
+
+
+def names_of(option: str, value: object) -> tuple[str, ...]:
+    """Return one name or several as a tuple; refuse all else."""
+    names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else (None,)
+    texts = tuple(name for name in names if isinstance(name, str))
+    if len(texts) < len(names):
+        raise ArgumentError(f"{option}={shown(value)} is not accepted. Give a text, or a list of texts.")
+    return texts
+
+
+def name_of(option: str, value: object) -> str:
+    """Return a name; refuse what is no text."""
+    if not isinstance(value, str):
+        raise ArgumentError(f"{option}={shown(value)} is not accepted. Give a text.")
+    return value
