@@ -29,8 +29,7 @@ from lit_gelu.export.parity.input_families import list_or_loader
 from lit_gelu.export.parity.subgraph import node_label, site_of
 from lit_gelu.export.preprocessing import is_data_module
 from lit_gelu.export.runtime import CPU, OnnxPredictor
-from lit_gelu.export.runtime.model_file import INT8_RECORD, read_model_file
-from lit_gelu.export.runtime.ports import bind_names, require_fit
+from lit_gelu.export.runtime.model_file import INT8_RECORD, bind_names, read_model_file, require_fit
 from lit_gelu.export.runtime.session import captured_stdout
 from lit_gelu.files import is_file, parse_json, require_writable
 

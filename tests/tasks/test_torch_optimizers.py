@@ -10,7 +10,7 @@ from lit_gelu.tasks import (
     MNISTClassifier,
     TaskArgumentError,
 )
-from lit_gelu.tasks.torch_optimizers import adam, sgd
+from lit_gelu.tasks.optimizers import adam, sgd
 
 
 def small_net(dtype):
