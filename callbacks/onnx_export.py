@@ -95,7 +95,7 @@ class OnnxExport(Callback):
         dynamic_shapes: Any = (),
     ) -> None:
         arguments = locals()
-        from lit_gelu.export.options import ExportOptions
+        from lit_gelu.export.metadata import ExportOptions
 
         self.options: dict[str, Any] = {option.name: arguments[option.name] for option in ExportOptions.all()}
         ExportOptions.checked(**self.options)

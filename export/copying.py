@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from lit_gelu.errors import ExportError, ModelInputError
+from lit_gelu import surgery
+from lit_gelu.activations import ActivationRegistry
+from lit_gelu.errors import ArgumentError, ExportError, ModelInputError, SwapError
 from lit_gelu.export.inputs import Call, FlatModule, named_outputs, unique_names
 from lit_gelu.sandbox import evaluation_sandbox, isolated_random_state, side_pass
 from lit_gelu.surgery.recognition import faithful_copy
@@ -274,3 +276,23 @@ def _difference(own: list[tuple[str, Tensor]], copied: list[tuple[str, Tensor]],
         if off.numel() and off.max() > (_ALIKE if exact else _ALIKE_ELSEWHERE) * largest + _NOTHING:
             return f"{name} differs by {off.max():.2g}, where its largest value is {largest:.2g}"
     return ""
+
+
+def approximate_(
+    flat: FlatModule, approximate: str, registry: ActivationRegistry, dtype: torch.dtype = torch.float32
+) -> None:
+    """Give every GELU of a module one form in place: modules, and calls of functions that its sample reaches."""
+    if approximate == "as_trained":
+        return
+    rows = flat.call.resized(max(2, flat.call.batch_size))  # as it is traced: with one row it may do something else
+    sample = tuple(tensor.to(dtype) if tensor.is_floating_point() else tensor for tensor in rows)
+    targets = {surgery.by_activation("gelu"): f"gelu(approximate={approximate!r})"}
+    try:
+        surgery.swap(flat, targets, sample, registry=registry)
+    except SwapError as error:
+        sites = [f"{site.name}: {site.spec}" for site in surgery.find_sites(flat.model, registry=registry)]
+        raise ArgumentError(
+            f"approximate={approximate!r} was asked for, but not every GELU of {type(flat.model).__name__} can be "
+            f"given that form, or it has none: {error} Its activation modules: {'; '.join(sites) or 'none'}. Use "
+            "approximate='as_trained', or swap activations first (lit_gelu.surgery.swap)."
+        ) from error

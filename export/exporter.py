@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,8 +19,14 @@ from lit_gelu.activations.naming.forms import function_spec
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.display import Displayed, HtmlTable, count_of
 from lit_gelu.errors import ArgumentError
-from lit_gelu.export.copying import Trial, evaluation_copy, require_faithful, trial_run, without_callers_autocast
-from lit_gelu.export.forms import approximate_, require_forms
+from lit_gelu.export.copying import (
+    Trial,
+    approximate_,
+    evaluation_copy,
+    require_faithful,
+    trial_run,
+    without_callers_autocast,
+)
 from lit_gelu.export.inputs import (
     FlatModule,
     at_least_two,
@@ -32,8 +39,15 @@ from lit_gelu.export.inputs import (
 )
 from lit_gelu.export.lowering.lowering_table import mark, unmark
 from lit_gelu.export.lowering.replace import lower
-from lit_gelu.export.metadata import FileMetadata, SiteRecord, census, class_path, save_model, strip_origin
-from lit_gelu.export.options import ExportOptions
+from lit_gelu.export.metadata import (
+    ExportOptions,
+    FileMetadata,
+    SiteRecord,
+    census,
+    class_path,
+    save_model,
+    strip_origin,
+)
 from lit_gelu.export.parity.batch_dependence import batch_notes, rows_depend
 from lit_gelu.export.parity.other_sizes import (
     require_alike,
@@ -236,7 +250,7 @@ def export_onnx(
     beyond, unbounded = runs_beyond_bounds(flat, sizes, graph.meta.get(BOUNDS, {}))
     untried += unbounded + require_alike(graph, flat, [*beyond, *elsewhere], marked, registry)
     lowered = lower(graph, marked, options, registry, specs)
-    require_forms(lowered.sites, options.approximate)
+    _require_forms(lowered.sites, options.approximate)
     about = {
         "model_class": class_path(model),
         "opset": lowered.opset,
@@ -285,4 +299,23 @@ def _require_labels_fit(options: ExportOptions, trial: Trial) -> None:
         raise ArgumentError(
             f"labels= has {len(options.labels)} names, and the last dimension of {name!r} has {output.shape[-1]} "
             "values. Give one name for each."
+        )
+
+
+_ROW = re.compile(r"gelu\(approximate='(\w+)'\)")  # of a GELU in the lowering table
+
+
+def _require_forms(sites: Sequence[SiteRecord], approximate: str) -> None:
+    """Refuse a file in which a GELU has another form than the one that was asked for."""
+    others = [
+        f"{site.site} ({form[1]})"
+        for site in sites
+        # A call; the sites of modules are `approximate_`'s.
+        if ":" in site.site and site.calls and (form := _ROW.fullmatch(site.row)) and form[1] != approximate
+    ]
+    if others and approximate != "as_trained":
+        raise ArgumentError(
+            f"approximate={approximate!r} was asked for, but a GELU that is no site of the module, such as one that is "
+            f"written by hand, has another form: {', '.join(others)}. Use torch.nn.GELU() modules there, or "
+            "approximate='as_trained'."
         )

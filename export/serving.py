@@ -18,8 +18,7 @@ from lit_gelu.errors import ArgumentError, ModelFileError
 from lit_gelu.export.metadata import PREFIX, FileMetadata, read_metadata
 from lit_gelu.export.runtime import OnnxPredictor
 from lit_gelu.export.runtime.model_file import ModelFile, read_model_file
-from lit_gelu.export.runtime.providers import CPU, CUDA
-from lit_gelu.export.runtime.settings import Settings, provider_options
+from lit_gelu.export.runtime.session import CPU, CUDA, Settings, provider_options
 from lit_gelu.export.runtime.tuning_file import read_choice, this_key
 from lit_gelu.files import UnwritablePathError
 

@@ -42,7 +42,7 @@ from lit_gelu.errors import ArgumentError, UnsupportedRunError
 from lit_gelu.random_states import RandomState, seeded
 from lit_gelu.sandbox import evaluation_mode
 from lit_gelu.tasks.activation_task import ActivationTask
-from lit_gelu.tasks.noise import adds_noise
+from lit_gelu.tasks.layers import adds_noise
 
 __all__ = ["MembersDifferError", "NotReplicableError", "ReplicaArgumentError", "ReplicaDataModule", "ReplicaGroup"]
 

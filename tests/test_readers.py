@@ -27,8 +27,8 @@ import lit_gelu as lg
 from lit_gelu import callbacks
 from lit_gelu.callbacks import ActivationSwap, ExactResume
 from lit_gelu.cli.main import main
-from lit_gelu.data.idx import read_idx
-from lit_gelu.data.image_arrays import read_arrays_file
+from lit_gelu.data.cifar.files import read_arrays_file
+from lit_gelu.data.mnist import read_idx
 from lit_gelu.data.npz import load_arrays
 from lit_gelu.data.tweets import read_tweets
 from lit_gelu.errors import LitGeluError

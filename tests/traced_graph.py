@@ -6,7 +6,7 @@ from lit_gelu.export.copying import evaluation_copy, trial_run
 from lit_gelu.export.inputs import FlatModule, batch_sizes, take_apart
 from lit_gelu.export.lowering.lowering_table import mark
 from lit_gelu.export.lowering.replace import lower
-from lit_gelu.export.options import ExportOptions
+from lit_gelu.export.metadata import ExportOptions
 from lit_gelu.export.trace import trace
 
 

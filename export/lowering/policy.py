@@ -21,8 +21,7 @@ from functools import cache
 
 from lit_gelu.activations.onnx_recipes import LOWERINGS, OnnxRecipes
 from lit_gelu.export.lowering.kernels import DEFAULT_OPSET, DTYPES, POLICIES, TARGETS, Target, accepted_range, runs
-from lit_gelu.export.lowering.lowering_table import TABLE
-from lit_gelu.export.lowering.recipe import operators
+from lit_gelu.export.lowering.lowering_table import TABLE, operators
 
 FP32_ERROR = (
     2.5e-6  # in units of max(1, |y|): x Sigmoid(x) is off by 2.3e-6 where the CPU's Sigmoid becomes 0, at -15.9

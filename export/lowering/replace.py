@@ -15,14 +15,20 @@ from lit_gelu.activations.onnx_recipes import LOWERINGS, OnnxRecipes
 from lit_gelu.errors import ArgumentError
 from lit_gelu.export.lowering.kernels import DTYPES, Target, off_target, raise_opset, solve
 from lit_gelu.export.lowering.layers import fold, hand_over_biases, keep_biases_apart
-from lit_gelu.export.lowering.lowering_table import MARKER_DOMAIN, BoundActivation
+from lit_gelu.export.lowering.lowering_table import (
+    CONTRIB_DOMAIN,
+    MARKER_DOMAIN,
+    Argument,
+    BoundActivation,
+    Constants,
+    RecipeBuilder,
+    infer_types,
+)
 from lit_gelu.export.lowering.policy import Choice, choose, is_available, preferred
 from lit_gelu.export.lowering.precision import convert
-from lit_gelu.export.lowering.recipe import CONTRIB_DOMAIN, Argument, Constants, RecipeBuilder, infer_types
 from lit_gelu.export.lowering.spellings import mark_spellings, spec_text
 from lit_gelu.export.lowering.written_out import write_out
-from lit_gelu.export.metadata import SiteRecord
-from lit_gelu.export.options import ExportOptions
+from lit_gelu.export.metadata import ExportOptions, SiteRecord
 
 CONTRIB_VERSION = 1
 

@@ -30,14 +30,17 @@ from lit_gelu.export.inputs import SCOPE
 from lit_gelu.export.lowering.algebra import NotAFormulaError, Sum, constant_of, expand, same
 from lit_gelu.export.lowering.lowering_table import (
     CALLS,
+    CONTRIB_DOMAIN,
     MARKER_DOMAIN,
     MARKER_OPERATOR,
+    Argument,
     BoundActivation,
+    RecipeBuilder,
     bind_named,
     built_in,
     cases,
+    names_in,
 )
-from lit_gelu.export.lowering.recipe import CONTRIB_DOMAIN, Argument, RecipeBuilder, names_in
 
 Recognised = tuple[BoundActivation, ir.Value]
 

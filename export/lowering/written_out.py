@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnx_ir import convenience
 
 from lit_gelu.export.lowering.kernels import DTYPES, has_kernel
-from lit_gelu.export.lowering.recipe import Constants
+from lit_gelu.export.lowering.lowering_table import Constants
 
 _FLOAT = ir.DataType.FLOAT
 _NARROW = {DTYPES["fp16"], DTYPES["bf16"]}

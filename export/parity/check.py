@@ -45,7 +45,7 @@ from lit_gelu.export.parity.tables import findings
 from lit_gelu.export.parity.task_metrics import task_metrics
 from lit_gelu.export.preprocessing import other_preprocessing, preprocessing_of_file, raw_data_of
 from lit_gelu.export.runtime import OnnxPredictor, Provider
-from lit_gelu.export.runtime.ports import require_fit
+from lit_gelu.export.runtime.model_file import require_fit
 from lit_gelu.surgery.sites import without_wrappers
 
 _LOOKED_INTO_BELOW = 256 * 1024**2  # bytes of file: above, layers and optimised graph cost copies of it in memory

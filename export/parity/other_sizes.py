@@ -15,7 +15,7 @@ from lit_gelu.errors import ArgumentError, ExportError, ModelFileError, ModelInp
 from lit_gelu.export.inputs import FlatModule, OpenSize, as_in_a_file, named_outputs, named_shapes
 from lit_gelu.export.lowering.lowering_table import BoundActivation
 from lit_gelu.export.lowering.replace import lower
-from lit_gelu.export.options import ExportOptions
+from lit_gelu.export.metadata import ExportOptions
 from lit_gelu.export.parity.execution import SessionSetup, run_file
 from lit_gelu.export.parity.input_families import Batch, random_batch, resized, smallest_sizes
 from lit_gelu.export.runtime import CPU, OnnxPredictor

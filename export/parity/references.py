@@ -14,8 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.export.copying import evaluation_copy, output_names, require_faithful
-from lit_gelu.export.forms import approximate_
+from lit_gelu.export.copying import approximate_, evaluation_copy, output_names, require_faithful
 from lit_gelu.export.inputs import Call, FlatModule, named_outputs, probabilities_first
 from lit_gelu.export.parity.criterion import FACTOR, dtype_name, floor
 from lit_gelu.export.parity.execution import as_array

@@ -14,8 +14,7 @@ from lit_gelu import surgery
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.activations.naming.forms import function_spec
 from lit_gelu.errors import LitGeluError
-from lit_gelu.export.lowering.lowering_table import TABLE, BoundActivation, bind
-from lit_gelu.export.lowering.recipe import Argument, RecipeBuilder, names_in
+from lit_gelu.export.lowering.lowering_table import TABLE, Argument, BoundActivation, RecipeBuilder, bind, names_in
 from lit_gelu.export.metadata import FileMetadata, SiteRecord, versions
 from lit_gelu.export.parity.references import OutputSignature
 from lit_gelu.export.parity.subgraph import all_nodes, full_name, node_label, site_of

@@ -2,8 +2,16 @@
 
 from lit_gelu.export.runtime.placement import PlacedNode, Placement
 from lit_gelu.export.runtime.predictor import OnnxPredictor
-from lit_gelu.export.runtime.providers import CPU, CUDA, TENSORRT, Provider, default_providers, provider_name
-from lit_gelu.export.runtime.session import CpuFallbackWarning, open_session
+from lit_gelu.export.runtime.session import (
+    CPU,
+    CUDA,
+    TENSORRT,
+    CpuFallbackWarning,
+    Provider,
+    default_providers,
+    open_session,
+    provider_name,
+)
 
 __all__ = [
     "CPU", "CUDA", "TENSORRT", "CpuFallbackWarning", "OnnxPredictor", "PlacedNode", "Placement", "Provider",

@@ -15,11 +15,10 @@ from torch import Tensor, nn
 
 from lit_gelu.display import Displayed
 from lit_gelu.export.copying import without_callers_autocast
+from lit_gelu.export.runtime.model_file import Port, bind_names, made_inputs
 from lit_gelu.export.runtime.module_call import answer, arguments_for, ends_with_softmax, float64_answer
-from lit_gelu.export.runtime.ports import Port, bind_names, made_inputs
 from lit_gelu.export.runtime.predictor import OnnxPredictor
-from lit_gelu.export.runtime.providers import Provider
-from lit_gelu.export.runtime.settings import session_options
+from lit_gelu.export.runtime.session import Provider, session_options
 from lit_gelu.export.runtime.timing import IN_A_ROW, Latency, interleaved, latency, ratio
 from lit_gelu.export.runtime.tuning import arrays_of, relative_error
 from lit_gelu.export.runtime.tuning_file import processor

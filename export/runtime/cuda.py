@@ -13,7 +13,7 @@ import torch.utils.dlpack
 from torch import Tensor
 
 from lit_gelu.errors import ModelInputError, ProviderError
-from lit_gelu.export.runtime.ports import Array, Port, named_sizes, session_ports
+from lit_gelu.export.runtime.model_file import Array, Port, named_sizes, session_ports
 
 ROWS_DEPEND = "lit_gelu.rows_depend"  # an entry of a file's metadata
 

@@ -14,13 +14,27 @@ import numpy as np
 import onnxruntime
 
 from lit_gelu.errors import ModelFileError, ModelInputError, ProviderError
-from lit_gelu.export.runtime.model_file import read_model_file
+from lit_gelu.export.runtime.model_file import (
+    Array,
+    Port,
+    bind_names,
+    is_tensor,
+    named_sizes,
+    read_model_file,
+    require_fit,
+    session_ports,
+)
 from lit_gelu.export.runtime.placement import Placement, named, placement_of, without_shape_arithmetic
-from lit_gelu.export.runtime.ports import Array, Port, bind_names, is_tensor, named_sizes, require_fit, session_ports
-from lit_gelu.export.runtime.providers import CUDA, ON_CUDA_DEVICES, Provider, checked_providers, has_cuda_device
-from lit_gelu.export.runtime.session import open_session
-from lit_gelu.export.runtime.settings import provider_options as options_of_provider
-from lit_gelu.export.runtime.settings import session_options
+from lit_gelu.export.runtime.session import (
+    CUDA,
+    ON_CUDA_DEVICES,
+    Provider,
+    checked_providers,
+    has_cuda_device,
+    open_session,
+    session_options,
+)
+from lit_gelu.export.runtime.session import provider_options as options_of_provider
 from lit_gelu.export.runtime.tuning_file import TuningChoice, read_choice, this_key
 
 if TYPE_CHECKING:

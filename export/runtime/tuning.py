@@ -14,12 +14,10 @@ from torch import nn
 from lit_gelu.display import Displayed
 from lit_gelu.errors import ModelFileError, ModelInputError, ProviderError, message_of
 from lit_gelu.export.inputs import named_outputs
-from lit_gelu.export.runtime.model_file import ModelFile, read_model_file
+from lit_gelu.export.runtime.model_file import Array, ModelFile, bind_names, made_inputs, read_model_file
 from lit_gelu.export.runtime.module_call import ends_with_softmax, float64_answer
-from lit_gelu.export.runtime.ports import Array, bind_names, made_inputs
 from lit_gelu.export.runtime.predictor import OnnxPredictor
-from lit_gelu.export.runtime.providers import CPU, CUDA, Provider
-from lit_gelu.export.runtime.settings import Settings
+from lit_gelu.export.runtime.session import CPU, CUDA, Provider, Settings
 from lit_gelu.export.runtime.timing import IN_A_ROW, interleaved, ratio
 from lit_gelu.export.runtime.tuning_file import TuningChoice, choices_beside, cores, this_key, write_choice
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import onnxruntime
 
 from lit_gelu.errors import ModelFileError, shown
-from lit_gelu.export.runtime.providers import ON_CUDA_DEVICES
-from lit_gelu.export.runtime.settings import require_settings
+from lit_gelu.export.runtime.session import ON_CUDA_DEVICES, require_settings
 from lit_gelu.files import parse_json, write_atomically
 
 if TYPE_CHECKING:

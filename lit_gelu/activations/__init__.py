@@ -14,8 +14,7 @@ from lit_gelu.activations.errors import (
     UnknownActivationError,
 )
 from lit_gelu.activations.gated_ffn import GatedFFN
-from lit_gelu.activations.naming.entry import ActivationEntry
-from lit_gelu.activations.naming.facts import ActivationFacts, ActivationGains, ActivationInfo
+from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts, ActivationGains, ActivationInfo
 from lit_gelu.activations.naming.spec import ActivationSpec
 from lit_gelu.activations.naming.stored import StoredActivations, building_from_file
 from lit_gelu.activations.registry import ActivationRegistry, registry

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from torch import Tensor, nn
 
-from lit_gelu.activations.analysis.computed_facts import computed_facts
+from lit_gelu.activations.analysis.gains import computed_facts
 from lit_gelu.activations.errors import (
     ActivationArgumentError,
     ActivationSpecError,
@@ -18,17 +18,21 @@ from lit_gelu.activations.errors import (
 )
 from lit_gelu.activations.families import ENTRIES
 from lit_gelu.activations.naming import importing
-from lit_gelu.activations.naming.entry import ActivationEntry, Resolved, check_names, entry_for
-from lit_gelu.activations.naming.facts import ActivationFacts, ActivationInfo
+from lit_gelu.activations.naming.entry import (
+    ActivationEntry,
+    ActivationFacts,
+    ActivationInfo,
+    Resolved,
+    check_names,
+    entry_for,
+)
 from lit_gelu.activations.naming.forms import (
     ConstructionArguments,
     FunctionActivation,
     note_constructions,
     opaque_spec,
 )
-from lit_gelu.activations.naming.name_table import NameTable
-from lit_gelu.activations.naming.names import set_default_names
-from lit_gelu.activations.naming.plugins import PluginLoader, current_plugin
+from lit_gelu.activations.naming.name_table import NameTable, PluginLoader, current_plugin, set_default_names
 from lit_gelu.activations.naming.spec import ActivationSpec, merged, read_spec
 from lit_gelu.activations.naming.stored import StoredActivations
 from lit_gelu.activations.numerics.normal import GaussianMoments
@@ -103,9 +107,8 @@ class ActivationRegistry:
                 `numerics.piecewise.PiecewiseMoments` makes them.
             facts: What is stated of it; see `ActivationFacts`.
             registered_by: Who registers it; by default the module and name of the decorated object.
-            onnx: What it becomes in an ONNX file: an onnxscript function of one tensor whose attributes are arguments
-                of the activation, a recipe such as ``"Mul(x, Sigmoid(x))"``, or recipes for several lowerings
-                (`lit_gelu.activations.onnx_recipes`). Without it torch's exporter decomposes it.
+            onnx: What it becomes in an ONNX file: a recipe such as ``"Mul(x, Sigmoid(x))"``, or recipes for several
+                lowerings (`lit_gelu.activations.onnx_recipes`). Without it torch's exporter decomposes it.
 
         Returns:
             The decorator; it returns its argument. From then on the constructor of a class notes on every instance what

@@ -1,8 +1,8 @@
 """Data sets as `LightningDataModule`s, one file per data set."""
 
+from lit_gelu.data.checks import CorruptDataError, DataArgumentError, DataError, DataNotFoundError
 from lit_gelu.data.cifar import CIFAR10Data, CIFAR100Data, CIFARData
 from lit_gelu.data.digits import DigitsData
-from lit_gelu.data.errors import CorruptDataError, DataArgumentError, DataError, DataNotFoundError
 from lit_gelu.data.in_memory import InMemoryDataModule, InMemoryImages, InMemorySamples
 from lit_gelu.data.mnist import MNISTData
 from lit_gelu.data.resumable_loader import ResumableDataLoader

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from lightning.pytorch.utilities import rank_zero_info
 
-from lit_gelu.data.errors import CorruptDataError
+from lit_gelu.data.checks import CorruptDataError
 from lit_gelu.files import UnwritablePathError, is_file, write_atomically
 
 Arrays = Mapping[str, npt.NDArray[np.generic]]

@@ -10,7 +10,7 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from torch.utils.data import DataLoader
 from typing_extensions import override
 
-from lit_gelu.data.errors import CorruptDataError
+from lit_gelu.data.checks import CorruptDataError
 from lit_gelu.errors import message_of, shown
 
 _MERSENNE_NUMBERS = 624  # of NumPy's generator, which reads on behind them if it is told that it is further

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lit_gelu.data.errors import DataArgumentError
+from lit_gelu.data.checks import DataArgumentError
 from lit_gelu.data.npz import Arrays, kept_arrays
 
 _CHUNK = 4096  # images at once in float64: 100 MB for 32x32 pixels in three colours

@@ -1,10 +1,9 @@
 """The GELU paper's tasks as `LightningModule`s, one file per task."""
 
-from lit_gelu.tasks.activation_task import ActivationTask
+from lit_gelu.tasks.activation_task import ActivationTask, ClassificationTask
+from lit_gelu.tasks.checks import CheckpointMismatchError, TaskArgumentError, TaskInputError
 from lit_gelu.tasks.cifar10_conv_net import CIFAR10ConvNet
 from lit_gelu.tasks.cifar100_wide_res_net import CIFAR100WideResNet
-from lit_gelu.tasks.classification import ClassificationTask
-from lit_gelu.tasks.errors import CheckpointMismatchError, TaskArgumentError, TaskInputError
 from lit_gelu.tasks.mnist_autoencoder import MNISTAutoencoder
 from lit_gelu.tasks.mnist_classifier import MNISTClassifier
 from lit_gelu.tasks.noise_robustness import RobustnessCurves, noise_robustness

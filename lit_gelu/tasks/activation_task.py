@@ -1,12 +1,15 @@
-"""`ActivationTask`: what every task of the paper shares, whatever its net and its loss are."""
+"""What every task of the paper shares, whatever its net is: `ActivationTask`, and `ClassificationTask` of a loss."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self, cast
 
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
 from torch import Tensor, nn
+from torch.nn import functional
+from torchmetrics import MeanMetric
 
 from lit_gelu import activations
 from lit_gelu.activations.errors import OpaqueActivationError
@@ -17,9 +20,35 @@ from lit_gelu.errors import shown
 from lit_gelu.sandbox import evaluation_mode
 from lit_gelu.surgery.activation_record import record_activations, restore_activations
 from lit_gelu.surgery.marks import without_marks
-from lit_gelu.tasks.errors import TaskArgumentError
-from lit_gelu.tasks.noise import adds_noise
-from lit_gelu.tasks.sample_mean import SampleMean
+from lit_gelu.tasks.checks import TaskArgumentError
+from lit_gelu.tasks.layers import adds_noise
+
+
+class SampleMean(MeanMetric):
+    """The mean of all samples, summed in float32 or more.
+
+    ``Trainer(precision="bf16-true")`` converts all of a module, and a sum in bfloat16 stops growing after some hundred
+    samples. A NaN is let through: torchmetrics' own strategies drop it, and a diverged net would look healthy.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(nan_strategy="disable")
+
+    def _apply(self, fn: Callable[..., Any], exclude_state: Sequence[str] = "") -> Self:
+        before: dict[str, torch.Tensor] = {name: getattr(self, name) for name in self._defaults}
+        super()._apply(fn, exclude_state)
+        if not self._dtype_convert and self.dtype.itemsize < torch.float32.itemsize:
+            self.set_dtype(torch.float32)
+            for name, value in before.items():
+                setattr(self, name, value.to(getattr(self, name)))  # its digits, on the device that is meant
+        return self
+
+    def update(self, value: float | torch.Tensor, weight: float | torch.Tensor | None = None) -> None:
+        """Add samples, ``[samples]``, without rounding their sum to 16 bits."""
+        if isinstance(value, torch.Tensor) and value.itemsize < torch.float32.itemsize:
+            value = value.float()
+        super().update(value, weight)
+
 
 Batch = tuple[Tensor, Tensor]
 CHECKPOINT_KEY = "lit_gelu_activations"
@@ -180,3 +209,41 @@ class ActivationTask(LightningModule, ABC):
             metric = cast("SampleMean", self.metrics[f"{stage}_{name}"])
             metric.update(value)
             self.log(f"{stage}_{name}", metric, prog_bar=True, on_step=False, on_epoch=True, batch_size=len(value))
+
+
+IGNORED = -100  # the label of samples that cross-entropy leaves out
+
+
+class ClassificationTask(ActivationTask):
+    """A net with an activation by name, trained with the mean cross-entropy; a subclass builds the net.
+
+    It logs ``train_loss`` each step, and over the whole set ``val_loss``, ``val_error``, ``test_loss``, ``test_error``:
+    losses in nats, errors as the share of wrong classes, 1 - accuracy. How the training loss is measured where there
+    is noise, and what checkpoints hold: `lit_gelu.tasks.ActivationTask`.
+
+    Args:
+        activation: Any form of activation that `lit_gelu.activations.create` takes.
+        registry: Where the activation's name is looked up; ``None`` means `lit_gelu.activations.registry`.
+    """
+
+    metric_names: ClassVar[tuple[str, ...]] = ("loss", "error")
+
+    @abstractmethod
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the logits, shape ``[batch, classes]``."""
+
+    def mean_loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean cross-entropy of a batch in nats, a scalar."""
+        return functional.cross_entropy(self(inputs), labels)
+
+    def sample_values(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """Return each sample's cross-entropy in nats, ``"loss"``, and 0 or 1 for a wrong class, ``"error"``.
+
+        Samples whose label is -100 have none: training leaves them out, too.
+        """
+        logits = self(inputs)
+        counted = labels != IGNORED
+        return {
+            "loss": functional.cross_entropy(logits, labels, reduction="none")[counted],
+            "error": (logits.argmax(dim=1) != labels).float()[counted],
+        }

@@ -1,5 +1,6 @@
-"""`CIFAR100WideResNet`: the GELU paper's residual net for CIFAR-100 (section 3.5)."""
+"""`CIFAR100WideResNet`: the GELU paper's wide residual net, with the paper's block and the original one."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, Literal, get_args
 
@@ -11,14 +12,166 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.arguments import is_number
 from lit_gelu.surgery import infer_channels_
-from lit_gelu.tasks import wide_res_net
-from lit_gelu.tasks.activation_task import Batch
-from lit_gelu.tasks.classification import ClassificationTask
-from lit_gelu.tasks.errors import TaskArgumentError
-from lit_gelu.tasks.lasagne_batch_norm import LasagneBatchNorm
-from lit_gelu.tasks.learning_rates import check_schedule_lasts, cosine_schedule, steps_per_epoch
-from lit_gelu.tasks.optimizers import LasagneNesterovSGD
-from lit_gelu.tasks.refusals import check_colour_images, check_numbers, check_one_of, check_shape_kept
+from lit_gelu.tasks.activation_task import Batch, ClassificationTask
+from lit_gelu.tasks.checks import TaskArgumentError, check_colour_images, check_numbers, check_one_of, check_shape_kept
+from lit_gelu.tasks.layers import LasagneBatchNorm
+from lit_gelu.tasks.optimizers import (
+    LasagneNesterovSGD,
+    check_schedule_lasts,
+    cosine_schedule,
+    steps_per_epoch,
+)
+
+BlockName = Literal["paper", "original"]
+BLOCKS: tuple[str, ...] = get_args(BlockName)
+EPS = 1e-4
+MOMENTUM = 0.1
+STEM_CHANNELS = 16
+STAGE_CHANNELS = (16, 32, 64)  # times the width factor
+MakeActivation = Callable[[], nn.Module]
+MakeNorm = Callable[[int], nn.Module]
+
+
+def norm_maker(lasagne_bn: bool) -> MakeNorm:
+    """Return what makes a batch normalisation of some channels, with epsilon 1e-4 and momentum .1."""
+    return partial(LasagneBatchNorm if lasagne_bn else nn.BatchNorm2d, eps=EPS, momentum=MOMENTUM)
+
+
+class PaperBlock(nn.Module):
+    """Shortcut plus conv, activation, dropout, conv, activation, batch normalisation; nothing follows the sum."""
+
+    # Of Hendrycks and Gimpel's CIFAR-100 net ("Conv-Act-Conv-Act-BN", arXiv 1606.08415, section 3.5). The paper omits
+    # that the convolutions have biases and where the dropout is (D15): both are as in its code.
+
+    def __init__(
+        self,
+        fed: int,
+        channels: int,
+        stride: int,
+        is_first: bool,
+        *,
+        make_activation: MakeActivation,
+        make_norm: MakeNorm,
+        dropout: float,
+        closing_norm: bool = True,
+    ) -> None:
+        super().__init__()
+        self.shortcut = _shortcut(fed, channels, stride, is_first)
+        self.conv1 = nn.Conv2d(fed, channels, 3, stride, padding=1)
+        self.activation1 = make_activation()
+        self.dropout = nn.Dropout(dropout)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1)
+        self.activation2 = make_activation()
+        self.norm = make_norm(channels) if closing_norm else None
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the block's output."""
+        branch = self.activation2(self.conv2(self.dropout(self.activation1(self.conv1(inputs)))))
+        if self.norm is not None:
+            branch = self.norm(branch)
+        outputs: Tensor = branch + (inputs if self.shortcut is None else self.shortcut(inputs))
+        return outputs
+
+
+class OriginalBlock(nn.Module):
+    """Shortcut plus normalisation, activation, conv, normalisation, activation, dropout, conv, without biases."""
+
+    # Of Zagoruyko and Komodakis 2016 (arXiv 1605.07146). The convolution of a shortcut takes the first activation's
+    # output.
+
+    def __init__(
+        self,
+        fed: int,
+        channels: int,
+        stride: int,
+        is_first: bool,
+        *,
+        make_activation: MakeActivation,
+        make_norm: MakeNorm,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.norm1 = make_norm(fed)
+        self.activation1 = make_activation()
+        self.shortcut = _shortcut(fed, channels, stride, is_first)
+        self.conv1 = nn.Conv2d(fed, channels, 3, stride, padding=1, bias=False)
+        self.norm2 = make_norm(channels)
+        self.activation2 = make_activation()
+        self.dropout = nn.Dropout(dropout)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the block's output."""
+        activated = self.activation1(self.norm1(inputs))
+        branch = self.conv2(self.dropout(self.activation2(self.norm2(self.conv1(activated)))))
+        outputs: Tensor = branch + (inputs if self.shortcut is None else self.shortcut(activated))
+        return outputs
+
+
+def stem(block: BlockName, make_activation: MakeActivation, make_norm: MakeNorm) -> nn.Sequential:
+    """Return what comes before the stages: a 3x3 convolution to 16 channels without bias, and what follows it."""
+    layers = nn.Sequential()
+    layers.add_module("conv", nn.Conv2d(3, STEM_CHANNELS, 3, padding=1, bias=False))
+    if block == "paper":
+        layers.add_module("norm", make_norm(STEM_CHANNELS))
+        layers.add_module("activation", make_activation())
+        layers.add_module("second_norm", make_norm(STEM_CHANNELS))
+    return layers
+
+
+def stages(width_factor: int, blocks: int, make_block: Callable[[int, int, int, bool], nn.Module]) -> nn.Sequential:
+    """Return three stages of residual blocks; the second and the third begin with stride 2."""
+    result = nn.Sequential()
+    fed = STEM_CHANNELS
+    for index, base in enumerate(STAGE_CHANNELS):
+        channels = base * width_factor
+        stage = nn.Sequential()
+        for number in range(blocks):
+            is_first = number == 0
+            stride = 2 if is_first and index else 1
+            stage.append(make_block(fed, channels, stride, is_first))
+            fed = channels
+        result.append(stage)
+    return result
+
+
+def head(channels: int, classes: int, make_activation: MakeActivation, make_norm: MakeNorm) -> nn.Sequential:
+    """Return what comes after the stages: batch normalisation, activation, mean over all places, linear."""
+    layers = nn.Sequential()
+    layers.add_module("norm", make_norm(channels))
+    layers.add_module("activation", make_activation())
+    layers.add_module("pool", nn.AdaptiveAvgPool2d(1))
+    layers.add_module("flatten", nn.Flatten())
+    layers.add_module("output", nn.Linear(channels, classes))
+    return layers
+
+
+def init_wide_res_net_(net: nn.Module) -> None:
+    """Draw the weights as Hendrycks and Gimpel's code does, in place; whatever the activation is (D18)."""
+    # 3x3 convolutions: normal with variance 2 / fan-in (He et al. 2015); 1x1 convolutions: uniform with variance
+    # 2 / (fan-in + fan-out) (Glorot and Bengio 2010); linear: normal with variance 1 / fan-in. Biases 0.
+    for name, layer in net.named_modules():
+        if not isinstance(layer, nn.Conv2d | nn.Linear) or is_of_activation(name):
+            continue
+        if isinstance(layer, nn.Linear):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="linear")
+        elif layer.kernel_size == (1, 1):
+            nn.init.xavier_uniform_(layer.weight)
+        else:
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
+
+
+def is_of_activation(name: str) -> bool:
+    """Tell whether a module of these nets is an activation or part of one."""
+    return any(part.startswith("activation") for part in name.split("."))
+
+
+def _shortcut(fed: int, channels: int, stride: int, is_first: bool) -> nn.Conv2d | None:
+    """Return the convolution, or nothing (not `nn.Identity`, a registered activation that could be swapped)."""
+    return nn.Conv2d(fed, channels, 1, stride, bias=False) if is_first else None
+
 
 OptimizerName = Literal["lasagne", "torch"]
 CLASSES = 100
@@ -30,8 +183,8 @@ class CIFAR100WideResNet(ClassificationTask):
 
     As Hendrycks and Gimpel trained it (arXiv 1606.08415, section 3.5; their code, which is Loshchilov and Hutter's
     of arXiv 1608.03983, changed). A 3x3 convolution to 16 channels, batch normalisation, activation, batch
-    normalisation again; three stages of 64, 128 and 256 channels with six blocks each (`lit_gelu.tasks.wide_res_net`);
-    batch normalisation, activation, mean over all places, linear layer. Batch normalisation has epsilon 1e-4 and
+    normalisation again; three stages of 64, 128 and 256 channels with six blocks each (`PaperBlock`); batch
+    normalisation, activation, mean over all places, linear layer. Batch normalisation has epsilon 1e-4 and
     momentum .1. 3x3 convolutions and the linear layer are drawn after He et al., with the gains sqrt(2) and 1, whatever
     the activation is (D18); 1x1 convolutions after Glorot and Bengio; biases are 0. GELU in its tanh form.
 
@@ -93,7 +246,7 @@ class CIFAR100WideResNet(ClassificationTask):
         blocks_per_stage: int = 6,
         width_factor: int = 4,
         dropout: float = 0.3,
-        block: wide_res_net.BlockName = "paper",
+        block: BlockName = "paper",
         closing_norm: bool = True,
         lasagne_bn: bool = False,
         momentum: float = 0.9,
@@ -115,7 +268,7 @@ class CIFAR100WideResNet(ClassificationTask):
             weight_decay=weight_decay,
             epochs=epochs,
         )
-        check_one_of(wide_res_net.BLOCKS, block=block)
+        check_one_of(BLOCKS, block=block)
         check_one_of(get_args(OptimizerName), optimizer=optimizer)
         _check_batches(batches_per_epoch)
         if block == "original" and not closing_norm:
@@ -123,21 +276,21 @@ class CIFAR100WideResNet(ClassificationTask):
                 'closing_norm=False is not accepted with block="original", which has no closing batch normalisation. '
                 'Leave it out, or give block="paper".'
             )
-        check_shape_kept(self.registry.create(activation), self.activation_spec, wide_res_net.STEM_CHANNELS)
+        check_shape_kept(self.registry.create(activation), self.activation_spec, STEM_CHANNELS)
         self.learning_rate = learning_rate  # an attribute, because Lightning's learning rate finder sets it
         self.weight_decay = weight_decay
         self.decay_gammas = decay_gammas
-        make_activation, make_norm = partial(self.registry.create, activation), wide_res_net.norm_maker(lasagne_bn)
-        paper_block = partial(wide_res_net.PaperBlock, closing_norm=closing_norm)
-        make_block: Any = paper_block if block == "paper" else wide_res_net.OriginalBlock
+        make_activation, make_norm = partial(self.registry.create, activation), norm_maker(lasagne_bn)
+        paper_block = partial(PaperBlock, closing_norm=closing_norm)
+        make_block: Any = paper_block if block == "paper" else OriginalBlock
         make_block = partial(make_block, make_activation=make_activation, make_norm=make_norm, dropout=dropout)
-        self.stem = wide_res_net.stem(block, make_activation, make_norm)
-        self.stages = wide_res_net.stages(width_factor, blocks_per_stage, make_block)
-        channels = wide_res_net.STAGE_CHANNELS[-1] * width_factor
-        self.head = wide_res_net.head(channels, CLASSES, make_activation, make_norm)
+        self.stem = stem(block, make_activation, make_norm)
+        self.stages = stages(width_factor, blocks_per_stage, make_block)
+        channels = STAGE_CHANNELS[-1] * width_factor
+        self.head = head(channels, CLASSES, make_activation, make_norm)
         self.example_input_array = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0)) / 4
         infer_channels_(self, self.example_input_array)
-        wide_res_net.init_wide_res_net_(self)
+        init_wide_res_net_(self)
         if channels_last:
             self.to(memory_format=torch.channels_last)
 
@@ -166,7 +319,7 @@ class CIFAR100WideResNet(ClassificationTask):
         return [parameter for name, parameter in self.named_parameters() if name in names]
 
     def _decays(self, name: str, layer: nn.Module) -> bool:
-        if wide_res_net.is_of_activation(name):
+        if is_of_activation(name):
             return False
         is_norm = isinstance(layer, _BatchNorm | LasagneBatchNorm)
         return isinstance(layer, nn.Conv2d | nn.Linear) or (is_norm and self.decay_gammas)

@@ -12,15 +12,14 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.data.whitening import ZCAWhitening
 from lit_gelu.sandbox import evaluation_mode
 from lit_gelu.surgery import infer_channels_
-from lit_gelu.tasks.activation_task import Batch
-from lit_gelu.tasks.classification import ClassificationTask
-from lit_gelu.tasks.errors import TaskArgumentError
-from lit_gelu.tasks.lasagne_batch_norm import LasagneBatchNorm
-from lit_gelu.tasks.layers import ConvLayer
-from lit_gelu.tasks.learning_rates import HalvesSchedule, check_schedule_lasts
-from lit_gelu.tasks.noise import GaussianNoise
-from lit_gelu.tasks.optimizers import AdamEpsilonInsideRoot
-from lit_gelu.tasks.refusals import check_colour_images, check_numbers, check_one_of, check_shape_kept
+from lit_gelu.tasks.activation_task import Batch, ClassificationTask
+from lit_gelu.tasks.checks import TaskArgumentError, check_colour_images, check_numbers, check_one_of, check_shape_kept
+from lit_gelu.tasks.layers import ConvLayer, GaussianNoise, LasagneBatchNorm
+from lit_gelu.tasks.optimizers import (
+    AdamEpsilonInsideRoot,
+    HalvesSchedule,
+    check_schedule_lasts,
+)
 
 CLASSES = 10
 EPS, MOMENTUM = 1e-4, 0.1  # of Lasagne's batch normalisation; torch's epsilon is 1e-5

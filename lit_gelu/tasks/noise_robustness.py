@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from lit_gelu.display import Displayed, HtmlTable
 from lit_gelu.sandbox import evaluation_sandbox, isolated_random_state
-from lit_gelu.tasks.errors import TaskArgumentError, TaskInputError
+from lit_gelu.tasks.checks import TaskArgumentError, TaskInputError
 
 Per = Literal["pixel", "image"]
 Batch = tuple[Tensor, Tensor]

@@ -8,10 +8,9 @@ from torch import Tensor, nn
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.surgery import infer_channels_
-from lit_gelu.tasks.classification import ClassificationTask
-from lit_gelu.tasks.errors import TaskInputError
+from lit_gelu.tasks.activation_task import ClassificationTask
+from lit_gelu.tasks.checks import TaskInputError, check_numbers, check_shape_kept
 from lit_gelu.tasks.layers import dense_layers, init_unit_norm_
-from lit_gelu.tasks.refusals import check_numbers, check_shape_kept
 
 WINDOW = 3
 WIDTH = 256

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from lit_gelu.data import CorruptDataError, DataNotFoundError
-from lit_gelu.data.idx import read_idx
+from lit_gelu.data.mnist import read_idx
 
 
 def idx_bytes(values: np.ndarray) -> bytes:

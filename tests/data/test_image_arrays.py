@@ -6,7 +6,7 @@ import torch
 from cifar_arrays import random_arrays
 
 from lit_gelu.data import CorruptDataError
-from lit_gelu.data.image_arrays import read_arrays_file
+from lit_gelu.data.cifar.files import read_arrays_file
 
 
 @pytest.fixture

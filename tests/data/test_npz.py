@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lit_gelu.data.errors import CorruptDataError
+from lit_gelu.data.checks import CorruptDataError
 from lit_gelu.data.npz import kept_arrays, load_arrays
 from lit_gelu.files import UnwritablePathError
 

@@ -9,8 +9,7 @@ from small_task import quiet_trainer
 
 from lit_gelu.callbacks import ExactResume
 from lit_gelu.data import CorruptDataError, InMemoryDataModule
-from lit_gelu.data.in_memory import InMemorySamples
-from lit_gelu.data.seeded_order import order_of_epoch
+from lit_gelu.data.in_memory import InMemorySamples, order_of_epoch
 from lit_gelu.tasks import TweetTagger
 
 

@@ -9,8 +9,7 @@ from torch.utils.data import RandomSampler
 from tweet_files import VECTORS, write_tweets
 
 from lit_gelu.data import CorruptDataError, TweetData
-from lit_gelu.data.tweets import TAGS, Tweet, read_tweets
-from lit_gelu.data.word_vectors import cluster_vector, signs
+from lit_gelu.data.tweets import TAGS, Tweet, cluster_vector, read_tweets, signs
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* has no vector for .* of the tweets' tokens")  # five words have one
 SETS = {"train": "abcdef", "dev": "gh", "test": "ij"}

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lit_gelu.data import CorruptDataError
-from lit_gelu.data.word_vectors import cluster_vector, read_cluster_vectors, read_word_vectors, signs
+from lit_gelu.data.tweets import cluster_vector, read_cluster_vectors, read_word_vectors, signs
 
 PLACEHOLDERS = "UUUNKKK 0.5 -1e-3\n</s> 1 2\n"
 

@@ -15,8 +15,7 @@ from lit_gelu import activations
 from lit_gelu.activations.onnx_recipes import LOWERINGS
 from lit_gelu.errors import ArgumentError
 from lit_gelu.export import ExportError, OnnxPredictor, check_parity, export_onnx
-from lit_gelu.export.lowering.lowering_table import TABLE, bind
-from lit_gelu.export.lowering.recipe import operators
+from lit_gelu.export.lowering.lowering_table import TABLE, bind, operators
 
 GATED = {"glu", "reglu", "geglu", "swiglu"}  # torch decomposes them
 CONTRIB = "com.microsoft::"

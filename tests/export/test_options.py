@@ -13,8 +13,7 @@ from lit_gelu.callbacks import OnnxExport
 from lit_gelu.cli.commands import parser_of
 from lit_gelu.errors import ArgumentError
 from lit_gelu.export import ModelFileError, check_parity, export_onnx
-from lit_gelu.export.metadata import PREFIX, FileMetadata, read_metadata
-from lit_gelu.export.options import ExportOptions
+from lit_gelu.export.metadata import PREFIX, ExportOptions, FileMetadata, read_metadata
 
 OPTIONS = {option.name: option for option in ExportOptions.all()}
 # What says how the file comes about, and is no text that a file could keep.

@@ -13,7 +13,7 @@ from lit_gelu.errors import ModelInputError
 from lit_gelu.export import OnnxPredictor, export_onnx
 from lit_gelu.export.runtime import CPU, timing
 from lit_gelu.export.runtime.bench import bench, resized
-from lit_gelu.export.runtime.ports import Port
+from lit_gelu.export.runtime.model_file import Port
 from lit_gelu.export.runtime.timing import interleaved, latency, ratio
 from lit_gelu.export.runtime.tuning import tune
 from lit_gelu.export.runtime.tuning_file import TuningChoice, this_key, write_choice

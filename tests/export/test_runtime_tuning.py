@@ -17,7 +17,7 @@ from lit_gelu.export import OnnxPredictor, export_onnx
 from lit_gelu.export.runtime import CPU, CUDA, tuning, tuning_file
 from lit_gelu.export.runtime.model_file import ModelFile
 from lit_gelu.export.runtime.predictor import TuningFileWarning
-from lit_gelu.export.runtime.settings import ACCEPTED
+from lit_gelu.export.runtime.session import ACCEPTED
 from lit_gelu.export.runtime.tuning import candidates, relative_error, tune
 
 LEVEL = onnxruntime.GraphOptimizationLevel

@@ -18,7 +18,7 @@ from triton_proto import ENUMS, parsed
 from lit_gelu.errors import ArgumentError, LitGeluError, ModelFileError
 from lit_gelu.export import OnnxPredictor, check_parity, export_onnx, write_proof
 from lit_gelu.export.runtime import CPU
-from lit_gelu.export.runtime.settings import ACCEPTED
+from lit_gelu.export.runtime.session import ACCEPTED
 from lit_gelu.export.runtime.tuning_file import TuningChoice, TuningKey, this_key, write_choice
 from lit_gelu.export.serving import Word, backend_entries, to_text, write_triton_repository
 from lit_gelu.files import UnwritablePathError

@@ -17,7 +17,7 @@ from lit_gelu.export import ModelFileError, OnnxPredictor, ProviderError, check_
 from lit_gelu.export.runtime import CPU, CUDA, TENSORRT, CpuFallbackWarning, open_session, session
 from lit_gelu.export.runtime.model_file import read_model_file
 from lit_gelu.export.runtime.placement import PlacedNode, Placement, placement_of, without_shape_arithmetic
-from lit_gelu.export.runtime.providers import checked_providers
+from lit_gelu.export.runtime.session import checked_providers
 
 
 @pytest.fixture(scope="module")

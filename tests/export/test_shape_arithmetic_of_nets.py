@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from lit_gelu.export import OnnxPredictor, export_onnx, trace
 from lit_gelu.export.runtime import CPU
-from lit_gelu.export.shape_arithmetic import fold_shape_arithmetic
+from lit_gelu.export.trace import fold_shape_arithmetic
 
 
 class Flattened(nn.Module):

@@ -10,7 +10,7 @@ from wide_res_net_by_hand import Transcription, elu, gelu_tanh
 
 from lit_gelu import surgery
 from lit_gelu.tasks import CIFAR100WideResNet
-from lit_gelu.tasks.wide_res_net import OriginalBlock, PaperBlock
+from lit_gelu.tasks.cifar100_wide_res_net import OriginalBlock, PaperBlock
 
 SMALL = {"blocks_per_stage": 1, "width_factor": 1}
 

@@ -13,7 +13,7 @@ from wide_res_net_by_hand import Transcription, gelu_tanh
 
 from lit_gelu.data import CIFAR100Data, InMemoryImages
 from lit_gelu.tasks import CIFAR100WideResNet
-from lit_gelu.tasks.lasagne_batch_norm import LasagneBatchNorm
+from lit_gelu.tasks.layers import LasagneBatchNorm
 from lit_gelu.tasks.optimizers import LasagneNesterovSGD
 
 SMALL = {"blocks_per_stage": 1, "width_factor": 1}

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from lit_gelu.export import check_parity, export_onnx
-from lit_gelu.tasks.lasagne_batch_norm import LasagneBatchNorm
+from lit_gelu.tasks.layers import LasagneBatchNorm
 
 SHAPES = [(7, 3), (4, 3, 5), (2, 3, 4, 5)]
 

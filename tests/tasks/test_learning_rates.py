@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from lit_gelu.tasks import TaskArgumentError
-from lit_gelu.tasks.learning_rates import (
+from lit_gelu.tasks.optimizers import (
     HalvesSchedule,
     beta1_of_halves,
     constant_then_linear,

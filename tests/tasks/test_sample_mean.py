@@ -7,7 +7,7 @@ from small_task import quiet_trainer
 from torch.utils.data import DataLoader, TensorDataset
 
 from lit_gelu.tasks import MNISTClassifier
-from lit_gelu.tasks.sample_mean import SampleMean
+from lit_gelu.tasks.activation_task import SampleMean
 
 COUNT = 3000
 

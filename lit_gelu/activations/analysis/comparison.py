@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lit_gelu.activations.errors import ActivationArgumentError
-from lit_gelu.activations.naming.names import Names
+from lit_gelu.activations.naming.name_table import Names
 from lit_gelu.activations.naming.scalar import ScalarActivation, checked_interval
 from lit_gelu.activations.numerics.sampling import Function, bisect, sampling_grid
 from lit_gelu.display import Displayed, HtmlTable

@@ -14,11 +14,14 @@ from typing import Any
 
 from torch import nn
 
+from lit_gelu.activations.analysis.shape import shape_of
 from lit_gelu.activations.errors import ActivationArgumentError, NoGaussianMomentsError
 from lit_gelu.activations.gaussian import GaussianMoments, gaussian_moments
-from lit_gelu.activations.naming.facts import ActivationGains
-from lit_gelu.activations.naming.names import Names
-from lit_gelu.activations.naming.spec import quoted
+from lit_gelu.activations.naming.entry import ActivationFacts, ActivationGains
+from lit_gelu.activations.naming.name_table import Names
+from lit_gelu.activations.naming.spec import ActivationSpec, quoted
+from lit_gelu.activations.numerics.channels import INFER
+from lit_gelu.errors import ArgumentError
 
 KINDS = {"forward": "E f^2", "variance": "the variance of f", "backward": "E f'^2"}
 """What each kind of gain is one over the square root of."""
@@ -126,3 +129,19 @@ def _gain(moments: GaussianMoments, activation: Any, kind: str) -> float:
             "the gain is one over its square root."
         )
     return 1.0 / math.sqrt(expectation)
+
+
+def computed_facts(spec: ActivationSpec, facts: ActivationFacts, registry: Names) -> dict[str, Any]:
+    """Return the fields of `ActivationShape` and the gains; nothing of what is no function of one number."""
+    if not facts.elementwise:
+        return {}
+    if spec.arguments.get("channels") == INFER:
+        spec = ActivationSpec.of(spec.name, **{**spec.arguments, "channels": 1})
+    try:
+        shape = shape_of(registry.create(spec), facts.kinks, registry=registry)
+    except ArgumentError:  # it differs between channels
+        return {}
+    try:
+        return {**vars(shape), "gains": gains(spec, registry=registry)}
+    except ArgumentError:  # an expectation that is 0 or does not exist
+        return vars(shape)

@@ -10,11 +10,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
 from lit_gelu.activations.families._package import INPLACE
-from lit_gelu.activations.naming.entry import ActivationEntry
-from lit_gelu.activations.naming.facts import ActivationFacts
+from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
-from lit_gelu.activations.numerics.arguments import check_positive, elementwise, elementwise_derivative
-from lit_gelu.activations.numerics.joint import Derivatives, quotient
+from lit_gelu.activations.numerics.arguments import (
+    Derivatives,
+    check_positive,
+    elementwise,
+    elementwise_derivative,
+    quotient,
+)
 from lit_gelu.activations.numerics.piecewise import Piece, PiecewiseMoments, exponential
 from lit_gelu.activations.onnx_recipes import OnnxOperator, OnnxRecipes
 

@@ -10,14 +10,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
 from lit_gelu.activations.families._package import HENDRYCKS_2016, channel_arguments, live_channels
-from lit_gelu.activations.naming.entry import ActivationEntry
-from lit_gelu.activations.naming.facts import ActivationFacts
+from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
 from lit_gelu.activations.numerics.arguments import (
+    NORMAL_END,
+    Derivatives,
     check_floating,
     check_positive,
     elementwise,
     elementwise_derivative,
+    gated,
     largest,
     one_node,
     per_channel,
@@ -31,7 +33,6 @@ from lit_gelu.activations.numerics.gates import (
     opened_normal_gate,
     times_normal_density,
 )
-from lit_gelu.activations.numerics.joint import NORMAL_END, Derivatives, gated
 from lit_gelu.activations.numerics.normal import GaussianMoments, density, distribution, interval_moments, owens_t
 from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxRecipes, OnnxScaled, numbers
 from lit_gelu.memory import checked_memory, compute_with, memory_text

@@ -13,11 +13,10 @@ from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.families._package import HENDRYCKS_2016
 from lit_gelu.activations.families.gaussian_gelu import gaussian_gelu_joint, gelu_moments
 from lit_gelu.activations.families.swish import swish, swish_derivative, swish_joint
-from lit_gelu.activations.naming.entry import ActivationEntry
-from lit_gelu.activations.naming.facts import ActivationFacts
+from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
 from lit_gelu.activations.naming.spec import ActivationSpec
-from lit_gelu.activations.numerics.arguments import elementwise, elementwise_derivative
+from lit_gelu.activations.numerics.arguments import NORMAL_END, Derivatives, elementwise, elementwise_derivative, gated
 from lit_gelu.activations.numerics.gates import (
     LOGISTIC_LIMIT,
     NORMAL_LIMIT,
@@ -30,7 +29,6 @@ from lit_gelu.activations.numerics.gates import (
     sum_error,
     times_normal_density,
 )
-from lit_gelu.activations.numerics.joint import NORMAL_END, Derivatives, gated
 from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxOperator, OnnxRecipes, OnnxSpelling
 from lit_gelu.memory import checked_memory, compute, memory_text
 

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations.families._package import NO_ARGUMENTS
-from lit_gelu.activations.naming.entry import ActivationEntry
-from lit_gelu.activations.naming.facts import ActivationFacts
+from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
 from lit_gelu.activations.numerics.arguments import elementwise, elementwise_derivative, keep_nan
 from lit_gelu.activations.onnx_recipes import OnnxRecipes

@@ -7,12 +7,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
 from lit_gelu.activations.families._package import INPLACE, Composed
-from lit_gelu.activations.naming.entry import ActivationEntry
-from lit_gelu.activations.naming.facts import ActivationFacts
+from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
-from lit_gelu.activations.numerics.arguments import elementwise, elementwise_derivative, largest
+from lit_gelu.activations.numerics.arguments import (
+    LOGISTIC_END,
+    Derivatives,
+    elementwise,
+    elementwise_derivative,
+    gated,
+    largest,
+)
 from lit_gelu.activations.numerics.gates import LOGISTIC_LIMIT, decay, sum_error
-from lit_gelu.activations.numerics.joint import LOGISTIC_END, Derivatives, gated
 from lit_gelu.activations.onnx_recipes import OnnxOperator, OnnxRecipes, OnnxSpelling
 
 

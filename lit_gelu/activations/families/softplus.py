@@ -9,12 +9,10 @@ from torch.nn import functional as F  # noqa: N812 - the name that torch's own d
 
 from lit_gelu.activations.errors import UnknownArgumentsError
 from lit_gelu.activations.families._package import NO_ARGUMENTS
-from lit_gelu.activations.naming.entry import ActivationEntry
-from lit_gelu.activations.naming.facts import ActivationFacts
+from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
-from lit_gelu.activations.numerics.arguments import check_positive, elementwise, elementwise_derivative
+from lit_gelu.activations.numerics.arguments import Derivatives, check_positive, elementwise, elementwise_derivative
 from lit_gelu.activations.numerics.gates import LOGISTIC_LIMIT, decay, times_logistic, times_logistic_density
-from lit_gelu.activations.numerics.joint import Derivatives
 from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxOperator, OnnxRecipes, OnnxSpelling
 
 # Below it log(1 + e) is e in float64: the next term is e / 2 times as large.

@@ -5,8 +5,7 @@ from torch import Tensor, nn
 
 from lit_gelu.activations.families._package import NO_ARGUMENTS
 from lit_gelu.activations.families.softplus import LINEAR_TAIL, softplus
-from lit_gelu.activations.naming.entry import ActivationEntry
-from lit_gelu.activations.naming.facts import ActivationFacts
+from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
 from lit_gelu.activations.numerics.arguments import elementwise, elementwise_derivative
 from lit_gelu.activations.numerics.gates import LOGISTIC_LIMIT, decay, times_logistic

@@ -5,11 +5,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
 from lit_gelu.activations.families._package import NO_ARGUMENTS
-from lit_gelu.activations.naming.entry import ActivationEntry
-from lit_gelu.activations.naming.facts import ActivationFacts
+from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
-from lit_gelu.activations.numerics.arguments import elementwise, elementwise_derivative, keep_nan
-from lit_gelu.activations.numerics.joint import Derivatives
+from lit_gelu.activations.numerics.arguments import Derivatives, elementwise, elementwise_derivative, keep_nan
 from lit_gelu.activations.numerics.piecewise import INF, Piece, PiecewiseMoments, Term
 from lit_gelu.activations.onnx_recipes import OnnxRecipes
 

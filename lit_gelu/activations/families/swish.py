@@ -8,10 +8,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
 from lit_gelu.activations.families._package import INPLACE, channel_arguments, live_channels
-from lit_gelu.activations.naming.entry import ActivationEntry
-from lit_gelu.activations.naming.facts import ActivationFacts
+from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
-from lit_gelu.activations.numerics.arguments import elementwise, elementwise_derivative, largest, per_channel
+from lit_gelu.activations.numerics.arguments import (
+    LOGISTIC_END,
+    Derivatives,
+    elementwise,
+    elementwise_derivative,
+    gated,
+    largest,
+    per_channel,
+)
 from lit_gelu.activations.numerics.channels import ChannelModule, finite_numbers, positive_scale
 from lit_gelu.activations.numerics.gates import (
     LOGISTIC_LIMIT,
@@ -19,7 +26,6 @@ from lit_gelu.activations.numerics.gates import (
     logistic_plus_density,
     opened_logistic_gate,
 )
-from lit_gelu.activations.numerics.joint import LOGISTIC_END, Derivatives, gated
 from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxRecipes, OnnxScaled, OnnxSpelling, numbers
 from lit_gelu.memory import checked_memory, compute_with, memory_text
 

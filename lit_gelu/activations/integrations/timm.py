@@ -21,7 +21,7 @@ from lit_gelu.activations.integrations.installation import (
     names_of,
     present,
 )
-from lit_gelu.activations.naming.names import Names
+from lit_gelu.activations.naming.name_table import Names
 from lit_gelu.activations.naming.spec import ActivationSpec
 
 _LAYERS = ("_ACT_LAYER_ME", "_ACT_LAYER_DEFAULT")  # timm asks the first for what it has, then the second for all

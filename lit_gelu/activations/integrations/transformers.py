@@ -21,7 +21,7 @@ from lit_gelu.activations.integrations.installation import (
     names_of,
     present,
 )
-from lit_gelu.activations.naming.names import Names
+from lit_gelu.activations.naming.name_table import Names
 
 
 def install(registry: Names, override: bool = False) -> Installation:

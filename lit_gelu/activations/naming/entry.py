@@ -1,9 +1,11 @@
-"""One registered activation: how to build, compute, differentiate and recognise it."""
+"""One registered activation: how to build, compute, differentiate and recognise it, and what is stated of it."""
 
 import functools
 import inspect
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
+from numbers import Real
 from typing import Any, get_args, get_origin
 
 import torch
@@ -14,7 +16,6 @@ from lit_gelu.activations.errors import (
     ActivationSpecError,
     UnknownArgumentsError,
 )
-from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import (
     NOT_IN_SPECS,
     CallForm,
@@ -27,7 +28,154 @@ from lit_gelu.activations.naming.forms import (
 )
 from lit_gelu.activations.naming.spec import ActivationSpec, dotted_path, opaque
 from lit_gelu.activations.numerics.normal import GaussianMoments
+from lit_gelu.display import Displayed, HtmlTable, readable
 from lit_gelu.errors import LitGeluError, message_of, shown
+
+
+@dataclass(frozen=True)
+class ActivationFacts:
+    """The facts about an activation that cannot be computed from its values; given at registration.
+
+    Args:
+        formula: ``f(x)`` in plain text.
+        reference: Where it was defined.
+        smoothness: How many derivatives are continuous; ``math.inf`` for all, ``None`` if not stated.
+        asymptotes: What ``f`` approaches on the left and on the right, as text in ``x``.
+        kinks: ``(x, f'(x+) - f'(x-))`` wherever ``f'`` jumps.
+        elementwise: Whether output element ``i`` depends on input element ``i`` alone.
+        halves: Whether it halves a dimension, one half gating the other; then it can stand for no elementwise
+            activation, nor one for it.
+        stochastic: Whether it draws random numbers in training.
+        stochastic_in_evaluation: Whether it does in evaluation mode too.
+        learnable: Whether it has parameters that are trained.
+        gate: Whether it usually gates another value (sigmoid, tanh) rather than standing between two layers.
+
+    Raises:
+        ActivationArgumentError: If ``smoothness`` is no number from 0 on, or ``kinks`` are no pairs of numbers.
+
+    Example:
+        >>> ActivationFacts("max(x, 0)", smoothness=0, kinks=((0.0, 1.0),)).kinks
+        ((0.0, 1.0),)
+    """
+
+    formula: str = ""
+    reference: str = ""
+    smoothness: float | None = None
+    asymptotes: tuple[str, str] | None = None
+    kinks: tuple[tuple[float, float], ...] = ()
+    elementwise: bool = True
+    halves: bool = False
+    stochastic: bool = False
+    stochastic_in_evaluation: bool = False
+    learnable: bool = False
+    gate: bool = False
+
+    def __post_init__(self) -> None:
+        smoothness, kinks = self.smoothness, self.kinks
+        if smoothness is not None and not (_is_number(smoothness) and smoothness >= 0):
+            raise ActivationArgumentError(
+                f"smoothness={shown(smoothness)} is not accepted. Give the number of continuous derivatives, from 0 "
+                "on, math.inf for all, or None to state nothing."
+            )
+        if not (isinstance(kinks, Iterable) and all(map(_is_pair, kinks))):
+            raise ActivationArgumentError(
+                f"kinks={shown(kinks)} is not accepted. Give a pair for each kink, its place and by how much f' jumps "
+                "there, such as kinks=((0.0, 1.0),)."
+            )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real)  # of NumPy's too
+
+
+def _is_pair(value: Any) -> bool:
+    try:
+        place, jump = map(float, value)  # also of arrays and tensors
+    except (TypeError, ValueError):
+        return False
+    return not math.isnan(place + jump)
+
+
+@dataclass(frozen=True)
+class ActivationShape:
+    """The facts computed from ``f``, ``f'`` and ``f''`` in float64 by `lit_gelu.activations.analysis.shape.shape_of`.
+
+    Args:
+        range: Infimum and supremum of ``f``.
+        monotone: Whether ``f' >= 0`` everywhere.
+        convex: Whether ``f'' >= 0`` everywhere and no jump of ``f'`` is negative.
+        lipschitz: ``sup |f'|``.
+        derivative_at_zero: ``f'(0)``.
+        minimum: ``(x, f(x))`` of the lowest point, ``None`` if there is no single one.
+        inflections: Where ``f''`` changes sign.
+        left_asymptote: ``(slope, offset)`` of the straight line that ``f`` approaches on the left, ``None`` if there is
+            none.
+        right_asymptote: The same on the right.
+    """
+
+    range: tuple[float, float] | None = None
+    monotone: bool | None = None
+    convex: bool | None = None
+    lipschitz: float | None = None
+    derivative_at_zero: float | None = None
+    minimum: tuple[float, float] | None = None
+    inflections: tuple[float, ...] = ()
+    left_asymptote: tuple[float, float] | None = None
+    right_asymptote: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class ActivationGains:
+    """The gains of an activation for standard normal pre-activations; see `lit_gelu.activations.gain`.
+
+    Args:
+        forward: ``1 / sqrt(E f^2)``.
+        variance: ``1 / sqrt(E f^2 - (E f)^2)``.
+        backward: ``1 / sqrt(E f'^2)``.
+    """
+
+    forward: float
+    variance: float
+    backward: float
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ActivationInfo(Displayed, ActivationFacts, ActivationShape):
+    """Everything the registry knows of one activation with given arguments.
+
+    It has the fields of `ActivationFacts`, stated by the author, and of `ActivationShape`, computed; the computed ones
+    are ``None`` for what is not elementwise, is another function for every channel, or not finite on both sides of 0.
+
+    Args:
+        spec: The activation, in canonical form.
+        gains: For standard normal pre-activations; ``None`` for what is not elementwise, is constant, or has moments
+            that do not exist in float64.
+        aliases: Its other names.
+        registered_by: The distribution, plugin or module that registered it.
+
+    Example:
+        >>> import lit_gelu as lg
+        >>> info = lg.activations.info("gelu")
+        >>> info.smoothness, round(info.lipschitz, 6), [round(value, 6) for value in info.minimum]
+        (inf, 1.128904, [-0.751792, -0.169971])
+    """
+
+    spec: ActivationSpec
+    gains: ActivationGains | None = None
+    aliases: tuple[str, ...] = ()
+    registered_by: str = ""
+
+    def _summary(self) -> str:
+        lowest = "" if self.minimum is None else f", minimum {self.minimum[1]:.6g} at {self.minimum[0]:.6g}"
+        steepest = "" if self.lipschitz is None else f", |f'| <= {self.lipschitz:.6g}"
+        return f"{self.spec}: {self.formula or 'no formula stated'}{lowest}{steepest}"
+
+    def _html_table(self) -> HtmlTable:
+        gains = None if self.gains is None else {name: f"{gain:.7g}" for name, gain in vars(self.gains).items()}
+        facts = {name: value for name, value in vars(self).items() if name != "spec"} | {"gains": gains}
+        rows = [(name.replace("_", " "), readable(value)) for name, value in facts.items()]
+        return HtmlTable(("", "value"), rows, str(self.spec))
+
 
 _PLAIN = (str, int, float, tuple, list, type(None))
 
@@ -63,7 +211,7 @@ class ActivationEntry:
         derivative: ``f'`` or ``f''`` in closed form, called ``derivative(x, order, **arguments)``; ``None`` means
             autograd.
         joint: ``f``, ``f'``, ``f''`` and the gate together, to six digits, called ``joint(x, **arguments)``; see
-            `lit_gelu.activations.numerics.joint`. ``None``: they are evaluated one by one.
+            `lit_gelu.activations.numerics.arguments`. ``None``: they are evaluated one by one.
         moments: Its Gaussian moments in closed form, called ``moments(mean, std, **arguments)`` with float64 tensors
             and those arguments that are numbers; NaN where the form has lost its digits. ``None``: quadrature.
         facts: What is stated of it, or a callable from the arguments to that.
@@ -79,8 +227,7 @@ class ActivationEntry:
             ``meta`` device, without memory, when the spec is read.
         registered_by: Who registered it.
         onnx: What it becomes in an ONNX file: a recipe as text, `OnnxRecipes` for several lowerings, `OnnxCases` where
-            its arguments decide, or an onnxscript function; ``None`` leaves it to the exporter. Only
-            `lit_gelu.export` reads it.
+            its arguments decide; ``None`` leaves it to the exporter. Only `lit_gelu.export` reads it.
     """
 
     name: str

@@ -16,7 +16,7 @@ from torch import nn
 from lit_gelu.activations.errors import ActivationArgumentError, ActivationSpecError
 from lit_gelu.activations.naming.entry import Resolved
 from lit_gelu.activations.naming.forms import FunctionActivation, unfolded
-from lit_gelu.activations.naming.names import Names
+from lit_gelu.activations.naming.name_table import Names
 from lit_gelu.activations.naming.spec import ACCEPTED, ActivationSpec, dotted_path, merged, opaque, read_spec
 from lit_gelu.activations.naming.stored import comes_from_file, of_class, stored_activation
 from lit_gelu.errors import message_of, shown

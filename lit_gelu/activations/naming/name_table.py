@@ -1,16 +1,229 @@
-"""The table of all rows of a registry by name and alias, in the layers that scopes lay over it."""
+"""The table of all rows of a registry by name and alias, and what is asked of a registry.
 
+Rows also come from installed distributions, through the entry-point group ``lit_gelu.activations``. A distribution
+declares ``name = "package.module:object"`` in that group. If the object is a class or a function it is registered under
+``name``; if it is a module, importing it is enough: its own decorators register what it has.
+"""
+
+import functools
+import inspect
+import os
 import threading
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from typing import Any
+from dataclasses import dataclass, replace
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Protocol
 
 from torch import nn
 
 from lit_gelu.activations.errors import DuplicateActivationError, UnknownArgumentsError
 from lit_gelu.activations.naming.entry import ActivationEntry, Resolved
-from lit_gelu.activations.naming.plugins import PluginLoader
-from lit_gelu.activations.naming.standalone import standalone
+from lit_gelu.activations.naming.forms import ModuleForm, ReadArguments
+from lit_gelu.activations.naming.spec import ActivationSpec
+
+
+class StoredNames(Protocol):
+    """Looks up what a file says; see `StoredActivations`."""
+
+    def create(self, spec: object) -> nn.Module:
+        """Build a new module."""
+
+    def resolve(self, spec: object) -> ActivationSpec:
+        """Return a spec in canonical form."""
+
+
+class Names(Protocol):
+    """Looks activations up; see the methods of `ActivationRegistry`."""
+
+    def create(self, spec: Any, **kwargs: Any) -> nn.Module:
+        """Build a new module."""
+
+    def resolve(self, spec: Any, **kwargs: Any) -> ActivationSpec:
+        """Return a spec in canonical form."""
+
+    def spec_of(self, module: nn.Module) -> ActivationSpec:
+        """Return the canonical spec of a module."""
+
+    def named(self, spec: ActivationSpec, kwargs: Mapping[str, Any]) -> Resolved:
+        """Resolve the spec of a registered name, with further arguments."""
+
+    def named_function(self, function: object, kwargs: Mapping[str, Any]) -> Resolved | None:
+        """Resolve a function that a row is registered with, ``None`` if there is none."""
+
+    def entry(self, name: str) -> ActivationEntry:
+        """Return the row of a name or alias."""
+
+    def entries(self) -> list[ActivationEntry]:
+        """Return every row once."""
+
+    def entry_of(self, module: nn.Module) -> ActivationEntry | None:
+        """Return the row that a module belongs to."""
+
+    def entry_of_class(self, cls: type) -> ActivationEntry | None:
+        """Return the row whose modules are of a class."""
+
+    def add(self, entry: ActivationEntry, *, override: bool = False) -> None:
+        """Add one row."""
+
+    @property
+    def stored(self) -> StoredNames:
+        """The same for specs out of files."""
+
+
+_default: Names | None = None
+
+
+def set_default_names(names: Names) -> None:
+    """Say which registry is asked where none is given."""
+    global _default
+    _default = names
+
+
+def default_names() -> Names:
+    """Return the registry that is asked where none is given.
+
+    Returns:
+        `lit_gelu.activations.registry`.
+
+    Raises:
+        RuntimeError: If that has not been made yet.
+
+    Example:
+        >>> default_names().entry("soi").name
+        'zero_identity_map'
+    """
+    if _default is None:
+        raise RuntimeError("lit_gelu.activations is not imported yet, so there is no default registry.")
+    return _default
+
+
+GROUP = "lit_gelu.activations"
+SWITCH = "LIT_GELU_PLUGINS"
+
+_loading: ContextVar[str | None] = ContextVar("plugin that is being loaded", default=None)
+
+
+Register = Callable[[str], Callable[[Any], Any]]
+"""`ActivationRegistry.register` of the registry that plugins are for."""
+
+
+def current_plugin() -> str | None:
+    """Return the description of the plugin whose code is running because it is being loaded, ``None`` outside."""
+    return _loading.get()
+
+
+class PluginLoader:
+    """Loads every plugin once, at the first look-up; a plugin that fails gives a warning and the others still load."""
+
+    # The environment variable ``LIT_GELU_PLUGINS=0`` turns discovery off.
+
+    def __init__(self, *, enabled: bool) -> None:
+        # A lock of its own: a plugin's import may wait for another thread that registers something.
+        self._lock = threading.RLock()
+        self.pending = enabled  # whether `load_into` is still to be called, so that a look-up asks no more than this
+
+    def load_into(self, register: Register) -> None:
+        """Load the plugins that are installed into a registry, if that was not done yet."""
+        with self._lock:
+            if not self.pending:  # another thread was first
+                return
+            self.pending = False  # first: plugins look names up while they load
+            if os.environ.get(SWITCH, "1").lower() in {"0", "false", "off", "no"}:
+                return
+            for entry_point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+                _load(entry_point, register)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_pending": self.pending}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(enabled=state["_pending"])  # type: ignore[misc]  # a lock cannot be pickled, so start anew
+
+
+def _load(entry_point: EntryPoint, register: Register) -> None:
+    """Load one plugin, or warn that it cannot be loaded."""
+    distribution = f" {entry_point.dist.name} {entry_point.dist.version}" if entry_point.dist else ""
+    description = f"plugin{distribution} ({entry_point.value})"
+    token = _loading.set(description)
+    try:
+        loaded = entry_point.load()
+        if not inspect.ismodule(loaded):
+            register(entry_point.name)(loaded)
+    except Exception as error:  # noqa: BLE001 - whatever somebody else's package raises must not take ours down
+        warnings.warn(
+            f"The activation {entry_point.name!r} of {description} could not be loaded: {type(error).__name__}: "
+            f"{error}. The others work. Upgrade or uninstall that distribution, or set {SWITCH}=0 to load no plugins.",
+            stacklevel=2,
+        )
+    finally:
+        _loading.reset(token)
+
+
+def standalone(preset: ActivationEntry) -> ActivationEntry:
+    """Return the row of a preset that computes what its base does, under the preset's own name."""
+    if preset.preset is None or preset.base is None:
+        raise ValueError(f"{preset.name!r} is a row of its own. Give one with preset and base.")
+    base = preset.base if preset.base.base is None else standalone(preset.base)
+    arguments = preset.preset.arguments
+    return replace(
+        base,
+        name=preset.name,
+        aliases=preset.aliases,
+        registered_by=preset.registered_by,
+        build=preset.build,
+        function=_bound(base.function, arguments),
+        derivative=_bound(base.derivative, arguments),
+        joint=_bound(base.joint, arguments),
+        # A closed form may hold for the usual arguments alone; quadrature holds for all.
+        moments=None if arguments else base.moments,
+        facts=functools.partial(base.facts, **arguments) if callable(base.facts) else base.facts,
+        modules=tuple(_form(form, arguments) for form in base.modules),
+        functions=_functions(base, arguments),
+        calls=() if arguments else base.calls,
+        # The exporter knows modules of this package whatever their name is. Recipes may ask for the arguments.
+        onnx=None,
+        preset=None,
+        base=None,
+    )
+
+
+@dataclass(frozen=True)
+class PresetArguments:
+    """Reads the arguments of a module's spec beside those that a preset gives."""
+
+    read: ReadArguments
+    given: tuple[tuple[str, Any], ...]
+
+    def __call__(self, module: nn.Module) -> dict[str, Any]:
+        """Read them; a module with other arguments than the preset's raises `UnknownArgumentsError`."""
+        found = self.read(module)
+        for key, value in self.given:
+            if found.pop(key, None) != value:
+                raise UnknownArgumentsError(f"{type(module).__qualname__} was not built with {key}={value!r}.")
+        return found
+
+
+def _bound(function: Callable[..., Any] | None, arguments: dict[str, Any]) -> Callable[..., Any] | None:
+    return function if function is None or not arguments else functools.partial(function, **arguments)
+
+
+def _form(form: ModuleForm, arguments: dict[str, Any]) -> ModuleForm:
+    # What is computed now is read with all arguments, which take the place of those that are bound.
+    return replace(form, read=PresetArguments(form.read, tuple(arguments.items())), live=form.live or form.read)
+
+
+def _functions(
+    base: ActivationEntry, arguments: dict[str, Any]
+) -> tuple[tuple[Callable[..., Any], tuple[tuple[str, Any], ...]], ...]:
+    """Return the functions that stand for the preset, with the arguments that they stand for beside it."""
+    return tuple(
+        (function, tuple((key, value) for key, value in stands_for if key not in arguments))
+        for function, stands_for in base.functions
+        if arguments.items() <= dict(stands_for).items()
+    )
+
 
 Rows = dict[str, ActivationEntry]
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations.errors import ActivationArgumentError, DifferentChannelsError
-from lit_gelu.activations.naming.names import Names, default_names
+from lit_gelu.activations.naming.name_table import Names, default_names
 from lit_gelu.activations.numerics.arguments import check_floating
 from lit_gelu.activations.numerics.channels import ChannelModule
 from lit_gelu.activations.numerics.sampling import Function

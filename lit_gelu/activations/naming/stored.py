@@ -15,7 +15,7 @@ from torch import nn
 
 from lit_gelu.activations.errors import ActivationArgumentError, ActivationSpecError, StoredSpecError
 from lit_gelu.activations.naming.entry import Resolved, without_memory
-from lit_gelu.activations.naming.names import Names
+from lit_gelu.activations.naming.name_table import Names
 from lit_gelu.activations.naming.spec import (
     ACCEPTED,
     ActivationSpec,

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.functional import derivative
-from lit_gelu.activations.numerics.joint import Derivatives, quotient
+from lit_gelu.activations.numerics.arguments import Derivatives, quotient
 from lit_gelu.activations.numerics.sampling import sampling_grid, sign_changes
 from lit_gelu.errors import LitGeluError
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
-from lit_gelu.activations.numerics.joint import Derivatives
+from lit_gelu.activations.numerics.arguments import Derivatives
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.arguments import is_count, is_number
 from lit_gelu.curvature.activation.formulas import Formulas, Intervals, Jumps, evaluated, formulas_of, jump_sizes

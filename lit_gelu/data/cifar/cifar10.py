@@ -9,9 +9,9 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor, nn
 
+from lit_gelu.data.checks import check_flags
 from lit_gelu.data.cifar.base import CIFARData
 from lit_gelu.data.cifar.files import CIFARName
-from lit_gelu.data.refusals import check_flags
 from lit_gelu.data.whitening import Whitening, ZCAWhitening, cached_whitening, fit_whitening
 
 EPSILON = 1e-5
@@ -38,7 +38,7 @@ class CIFAR10Data(CIFARData):
     Args:
         root: Folder that holds ``cifar-10-batches-py`` or ``cifar10.npz``. ``None`` means the environment variable
             ``LIT_GELU_DATA``, or ``data``.
-        arrays: An ``.npz`` file of images and labels to read instead (`lit_gelu.data.image_arrays.read_arrays_file`).
+        arrays: An ``.npz`` file of images and labels to read instead (`lit_gelu.data.cifar.files.read_arrays_file`).
         batch_size: Samples in a batch.
         download: Whether to download the set (170 MB, checked by checksum) where none is there.
         validation: How many training images are held out; the paper uses 5,000 to choose the learning rate, and 0.

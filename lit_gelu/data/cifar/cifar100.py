@@ -6,12 +6,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from lit_gelu.data.cifar.augmentation import AugmentedImages, Padding
-from lit_gelu.data.cifar.base import CIFARData
+from lit_gelu.data.checks import DataArgumentError, check_count, check_flags, check_one_of
+from lit_gelu.data.cifar.base import AugmentedImages, CIFARData, Padding
 from lit_gelu.data.cifar.files import CIFARName
-from lit_gelu.data.errors import DataArgumentError
 from lit_gelu.data.in_memory import InMemorySamples
-from lit_gelu.data.refusals import check_count, check_flags, check_one_of
 
 Normalisation = Literal["mean_image", "channels"]
 _LEVELS = 256

@@ -1,4 +1,4 @@
-"""Finding TIMIT's sentences in a folder, and who belongs to training, validation and test."""
+"""TIMIT's sentences in a folder: who belongs to training, validation and test, their audio and their phones."""
 
 import os
 import re
@@ -7,8 +7,153 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from lit_gelu.data.errors import CorruptDataError, DataNotFoundError
-from lit_gelu.files import is_folder
+import torch
+from torch import Tensor
+
+from lit_gelu.data.checks import CorruptDataError, DataNotFoundError
+from lit_gelu.errors import shown
+from lit_gelu.extras import need
+from lit_gelu.files import is_file, is_folder
+
+GLOTTAL_STOP = "q"
+_DIGITS = 9  # of a time: 10**9 samples are 17 hours, a sentence of TIMIT has 8 seconds
+_ALONE = "ae aw ay b ch d dh dx eh ey f g iy jh k ow oy p r s t th uh v w y z"
+_FOLDED_INTO = {
+    **{name: name for name in _ALONE.split()},
+    "aa": "aa ao",
+    "ah": "ah ax ax-h",
+    "er": "er axr",
+    "hh": "hh hv",
+    "ih": "ih ix",
+    "l": "l el",
+    "m": "m em",
+    "n": "n en nx",
+    "ng": "ng eng",
+    "sh": "sh zh",
+    "sil": "pcl tcl kcl bcl dcl gcl h# pau epi q",
+    "uw": "uw ux",
+}
+CLASSES = tuple(sorted(_FOLDED_INTO))
+CLASS_OF = {phone: name for name, phones in _FOLDED_INTO.items() for phone in phones.split()}
+PHONES = tuple(sorted(CLASS_OF))
+
+
+class Segments(NamedTuple):
+    """The phones of a sentence in order: where each ends, in samples from the start, and its number in `PHONES`."""
+
+    ends: Tensor
+    phones: Tensor
+
+
+def class_numbers() -> Tensor:
+    """Return the class of each of the 61 phones (Lee and Hon 1989, "Speaker-independent phone recognition")."""
+    # The glottal stop ``q``, which that folding leaves out, counts as silence here.
+    return torch.tensor([CLASSES.index(CLASS_OF[phone]) for phone in PHONES])
+
+
+def read_phones(path: Path) -> Segments:
+    """Read the phones of a sentence: ``begin end phone`` on each line, in samples, in order of time."""
+    if not is_file(path):
+        raise DataNotFoundError(
+            f"There is no {path.name} beside the audio in {str(path.parent)!r}. Copy the corpus again with the .phn "
+            "files, which hold the phones and their times."
+        )
+    ends, phones = [0], []
+    for number, line in enumerate(path.read_text(encoding="latin-1").splitlines(), start=1):
+        if line.strip():
+            end, phone = _segment(line, f"{str(path)!r}, line {number}", ends[-1])
+            ends.append(end)
+            phones.append(phone)
+    if not phones:
+        raise CorruptDataError(f"{str(path)!r} holds no phone. Copy the file again from the corpus.")
+    return Segments(torch.tensor(ends[1:]), torch.tensor(phones))
+
+
+def phones_at(segments: Segments, samples: Tensor) -> Tensor:
+    """Return the phone at some moments; before the first phone and after the last, the nearest."""
+    # A phone lasts from the end of the one before, exclusive of its own end.
+    positions = torch.searchsorted(segments.ends, samples, right=True)
+    return segments.phones[positions.clamp(max=len(segments.ends) - 1)]
+
+
+def _segment(line: str, place: str, before: int) -> tuple[int, int]:
+    """Return the end of a line's phone and the phone's number."""
+    fields = line.split()
+    is_segment = len(fields) == 3 and all(time.isdecimal() and len(time) <= _DIGITS for time in fields[:2])
+    if not is_segment or int(fields[1]) < max(int(fields[0]), before):
+        raise CorruptDataError(
+            f"{place}: {shown(line)} given, expected 'begin end phone' in samples, not before {before}. Copy the "
+            "file again from the corpus."
+        )
+    phone = fields[2]
+    if phone not in CLASS_OF:
+        raise CorruptDataError(
+            f"{place}: the phone {shown(phone)} is not one of TIMIT's 61: {' '.join(PHONES)}. Mend the line, or copy "
+            "the file again from the corpus."
+        )
+    return int(fields[1]), PHONES.index(phone)
+
+
+SAMPLE_RATE = 16_000
+_SPHERE_HEADER = 1024
+
+
+def read_audio(path: Path) -> Tensor:
+    """Read a recording of one channel with 16 bits a sample at 16 kHz."""
+    soundfile = need("soundfile", extra="speech", what="Reading TIMIT's audio")
+    _check_header(path)
+    try:
+        with soundfile.SoundFile(path) as file:
+            found = (file.samplerate, file.channels, file.subtype)
+            if found != (SAMPLE_RATE, 1, "PCM_16"):
+                raise CorruptDataError(
+                    f"{str(path)!r} holds {found[1]} channels of {found[2]} at {found[0]} Hz; accepted: 1 channel of "
+                    f"PCM_16 at {SAMPLE_RATE} Hz, as TIMIT has. Use the original files, or convert: sox IN -c 1 -b 16 "
+                    f"-r {SAMPLE_RATE} OUT.wav."
+                )
+            return torch.from_numpy(file.read(dtype="int16"))
+    except soundfile.LibsndfileError as error:
+        raise CorruptDataError(
+            f"{str(path)!r} is no audio file that can be read ({error.error_string}) Copy it again from the corpus."
+        ) from error
+
+
+def _check_header(path: Path) -> None:
+    """Refuse a compressed or a truncated file, of which libsndfile would say nothing clear, or nothing at all."""
+    with path.open("rb") as file:
+        start = file.read(_SPHERE_HEADER)
+    size = Path(path).stat().st_size
+    if start[:4] == b"RIFF" and len(start) >= 8:
+        expected = int.from_bytes(start[4:8], "little") + 8
+    elif start[:7] == b"NIST_1A":
+        expected = _sphere_size(start, path)
+    else:
+        return
+    if size < expected:
+        raise CorruptDataError(
+            f"{str(path)!r} is truncated: it holds {size} bytes, its header says {expected}. Copy it again from the "
+            "corpus."
+        )
+
+
+def _sphere_size(header: bytes, path: Path) -> int:
+    """Return how many bytes a SPHERE file must have."""
+    lines = (line.split(maxsplit=2) for line in header.decode("latin-1").splitlines()[1:])
+    fields = {line[0]: line[2].strip() for line in lines if len(line) == 3}
+    coding = fields.get("sample_coding", "pcm")
+    if coding != "pcm":
+        raise CorruptDataError(
+            f"{str(path)!r} is a compressed SPHERE file (sample_coding {coding}); accepted: pcm. Unpack it with the "
+            "tools of the LDC or of NIST: sph2pipe -f wav IN OUT, or w_decode -o pcm IN OUT."
+        )
+    numbers = [fields.get(name, default) for name, default in (("sample_count", ""), ("sample_n_bytes", "2"))]
+    if not all(number.isdecimal() for number in numbers):
+        raise CorruptDataError(
+            f"{str(path)!r} has a SPHERE header without a valid sample_count and sample_n_bytes. Copy it again from "
+            "the corpus."
+        )
+    return _SPHERE_HEADER + int(numbers[0]) * int(numbers[1])
+
 
 # The core test set, two men and one woman of each dialect region (TIMIT's own documentation, testset.doc, table 1).
 _CORE_TEST = {

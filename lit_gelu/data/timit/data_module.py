@@ -8,13 +8,11 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
-from lit_gelu.data.errors import DataError
+from lit_gelu.data.checks import DataError, check_flags, check_one_of
 from lit_gelu.data.in_memory import InMemoryDataModule, data_root
-from lit_gelu.data.refusals import check_flags, check_one_of
-from lit_gelu.data.timit.cache import Frames, cached_frames
-from lit_gelu.data.timit.corpus import Split, find_sentences, split_sentences
+from lit_gelu.data.timit.corpus import GLOTTAL_STOP, PHONES, Split, class_numbers, find_sentences, split_sentences
+from lit_gelu.data.timit.features import Frames, cached_frames
 from lit_gelu.data.timit.frames import Normalisation, NormaliseFrames, SentenceFrames, fit_normalisation
-from lit_gelu.data.timit.phones import GLOTTAL_STOP, PHONES, class_numbers
 
 GlottalStop = Literal["sil", "ignore"]
 
@@ -24,7 +22,7 @@ class TIMITData(InMemoryDataModule):
 
     A batch is 64 whole sentences, ``(windows, labels)``: windows ``[frames, 286]``, ``torch.float32``, the 26
     normalised features of the frame and of the five before and after it, the earliest first; labels ``[frames]``,
-    ``torch.int64``, positions in `lit_gelu.data.timit.phones.CLASSES`. At a sentence's edges its first or last frame
+    ``torch.int64``, positions in `lit_gelu.data.timit.corpus.CLASSES`. At a sentence's edges its first or last frame
     stands again. An epoch of the full corpus has 57 steps of about 19,500 frames; the last 48 sentences are dropped.
     (Hendrycks and Gimpel 2016, arXiv 1606.08415, section 3.4, and their code; the batch is in the code only.)
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from lit_gelu import activations, surgery
 from lit_gelu.activations import ActivationArgumentError, functional
 from lit_gelu.tasks import MNISTClassifier
-from lit_gelu.tasks.errors import TaskArgumentError
+from lit_gelu.tasks.checks import TaskArgumentError
 
 
 def _sigmoid(x: Tensor) -> Tensor:

@@ -11,8 +11,7 @@ from torch import nn
 from lit_gelu import activations
 from lit_gelu.activations import ActivationArgumentError, ActivationRegistry
 from lit_gelu.activations.errors import NoGaussianMomentsError
-from lit_gelu.activations.gaussian import GaussianMoments, gaussian_moments, scalar_function
-from lit_gelu.activations.gaussian.quadrature import quadrature_moments
+from lit_gelu.activations.gaussian import GaussianMoments, gaussian_moments, quadrature_moments, scalar_function
 from lit_gelu.activations.numerics.piecewise import INF, LINE, Piece, PiecewiseMoments, Term
 
 # E f, E f^2, E f'^2, the smooth part of E|f''| and the kinks' part, at N(0, 1), to eight digits.

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from lit_gelu.activations import registry as default_registry
 from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.naming.entry import ActivationEntry
+from lit_gelu.activations.naming.name_table import standalone
 from lit_gelu.activations.naming.spec import ActivationSpec
-from lit_gelu.activations.naming.standalone import standalone
 from lit_gelu.activations.registry import ActivationRegistry
 
 X = torch.linspace(-3, 3, 25, dtype=torch.float64)

@@ -7,7 +7,7 @@ import torch
 from scipy import stats
 from torch import nn
 
-from lit_gelu.data.cifar.augmentation import AugmentedImages, cropped
+from lit_gelu.data.cifar.base import AugmentedImages, cropped
 
 
 def slow_crop(image, row, column, padding):

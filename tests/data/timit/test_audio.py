@@ -6,7 +6,7 @@ import torch
 from timit_files import noise, write_riff, write_sphere
 
 from lit_gelu.data import CorruptDataError
-from lit_gelu.data.timit.audio import read_audio
+from lit_gelu.data.timit.corpus import read_audio
 
 soundfile = pytest.importorskip("soundfile", reason="machines with a GPU may be without the extra timit")
 

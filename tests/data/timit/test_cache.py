@@ -8,10 +8,9 @@ import torch
 from timit_files import write_corpus, write_sentence
 
 from lit_gelu.data import CorruptDataError
-from lit_gelu.data.timit import cache
-from lit_gelu.data.timit.cache import cached_frames, compute_frames
-from lit_gelu.data.timit.corpus import find_sentences
-from lit_gelu.data.timit.phones import PHONES
+from lit_gelu.data.timit import features
+from lit_gelu.data.timit.corpus import PHONES, find_sentences
+from lit_gelu.data.timit.features import cached_frames, compute_frames
 
 
 @pytest.fixture
@@ -36,7 +35,7 @@ def test_the_second_time_nothing_is_computed(corpus, tmp_path, monkeypatch):
     sentences = find_sentences(corpus)
     computed = cached_frames(sentences, corpus, tmp_path / "kept")
     assert equal(computed, compute_frames(sentences))
-    monkeypatch.setattr(cache, "compute_frames", None)
+    monkeypatch.setattr(features, "compute_frames", None)
     assert equal(cached_frames(sentences, corpus, tmp_path / "kept"), computed)
     assert [path.suffix for path in (tmp_path / "kept").iterdir()] == [".npz"]
 
@@ -54,9 +53,9 @@ def test_another_source_or_other_settings_have_another_file(corpus, tmp_path, mo
     elif change == "fewer":
         sentences = sentences[1:]
     elif change == "settings":
-        monkeypatch.setattr(cache, "DEFAULT", cache.DEFAULT.__class__(pre_emphasis=0.9))
+        monkeypatch.setattr(features, "DEFAULT", features.DEFAULT.__class__(pre_emphasis=0.9))
     else:
-        monkeypatch.setattr(cache, "VERSION", 2)
+        monkeypatch.setattr(features, "VERSION", 2)
     frames = cached_frames(sentences, corpus, tmp_path / "kept")
     assert len(list((tmp_path / "kept").iterdir())) == 2
     assert equal(frames, compute_frames(sentences))

@@ -17,10 +17,8 @@ from lit_gelu.data import (
     DataNotFoundError,
     TIMITData,
 )
-from lit_gelu.data.timit.cache import compute_frames
-from lit_gelu.data.timit.corpus import find_sentences
-from lit_gelu.data.timit.features import frame_features
-from lit_gelu.data.timit.phones import CLASSES, PHONES
+from lit_gelu.data.timit.corpus import CLASSES, PHONES, find_sentences
+from lit_gelu.data.timit.features import compute_frames, frame_features
 
 SILENCE = {"pcl", "tcl", "kcl", "bcl", "dcl", "gcl", "h#", "pau", "epi", "q"}
 

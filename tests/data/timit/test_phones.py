@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from lit_gelu.data import CorruptDataError, DataNotFoundError
+from lit_gelu.data.timit.corpus import CLASS_OF, CLASSES, PHONES, Segments, class_numbers, phones_at, read_phones
 from lit_gelu.data.timit.features import frame_centres
-from lit_gelu.data.timit.phones import CLASS_OF, CLASSES, PHONES, Segments, class_numbers, phones_at, read_phones
 
 # Lee and Hon 1989, table 3, and the closures, pauses and silences as one class.
 FOLDS = {

@@ -13,7 +13,7 @@ from lit_gelu.export import OnnxPredictor, export_onnx
 from lit_gelu.export.lowering import kernels, policy
 from lit_gelu.export.lowering.kernels import Target, has_kernel
 from lit_gelu.export.lowering.lowering_table import TABLE
-from lit_gelu.export.options import ExportOptions
+from lit_gelu.export.metadata import ExportOptions
 
 
 class ConvNet(nn.Module):

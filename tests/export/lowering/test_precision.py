@@ -17,7 +17,7 @@ from traced_graph import TracedGraph
 from lit_gelu.errors import ArgumentError
 from lit_gelu.export import OnnxPredictor, check_parity, export_onnx
 from lit_gelu.export.lowering.precision import convert
-from lit_gelu.export.options import ExportOptions
+from lit_gelu.export.metadata import ExportOptions
 
 
 class Net(nn.Module):

@@ -1,8 +1,22 @@
-"""Arguments that a data module refuses, each with the remedy."""
+"""What goes wrong when a data set is read, and arguments that a data module refuses."""
 
 from collections.abc import Sequence
 
-from lit_gelu.data.errors import DataArgumentError
+from lit_gelu.errors import ArgumentError, DataError
+
+__all__ = ["CorruptDataError", "DataArgumentError", "DataError", "DataNotFoundError"]
+
+
+class DataNotFoundError(DataError, FileNotFoundError):
+    """Files that are not where the caller said."""
+
+
+class CorruptDataError(DataError):
+    """A file that is truncated, damaged or of another kind than its name says."""
+
+
+class DataArgumentError(DataError, ArgumentError):
+    """An argument of a data module with a value that it does not take."""
 
 
 def check_count(name: str, value: int, lowest: int) -> None:

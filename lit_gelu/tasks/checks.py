@@ -7,9 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations import ActivationSpec
-from lit_gelu.errors import shown
+from lit_gelu.errors import ArgumentError, CheckpointError, shown
 from lit_gelu.surgery import infer_channels_
-from lit_gelu.tasks.errors import TaskArgumentError, TaskInputError
+
+TaskArgumentError = TaskInputError = ArgumentError
+CheckpointMismatchError = CheckpointError
+
 
 PIXELS = 28 * 28
 COLOUR_SHAPE = (3, 32, 32)
