@@ -26,7 +26,7 @@ from lit_gelu.export.lowering.kernels import TARGETS
 from lit_gelu.export.metadata import PREFIX, read_metadata, save_model
 from lit_gelu.export.parity.execution import as_array
 from lit_gelu.export.parity.input_families import list_or_loader
-from lit_gelu.export.parity.subgraph import node_label, site_of
+from lit_gelu.export.parity.structure import node_label, site_of
 from lit_gelu.export.preprocessing import is_data_module
 from lit_gelu.export.runtime import CPU, OnnxPredictor
 from lit_gelu.export.runtime.model_file import INT8_RECORD, read_model_file
