@@ -84,7 +84,7 @@ def monitor(folder: Path) -> Counter[str]:
         enable_checkpointing=False, enable_model_summary=False, log_every_n_steps=1, limit_val_batches=0,
     )  # fmt: skip
     with counted() as walk:
-        trainer.fit(tasks.MNISTClassifier("gelu"), torch.utils.data.DataLoader(batches, batch_size=None))
+        trainer.fit(tasks.MNISTClassifier("gelu"), *[torch.utils.data.DataLoader(batches, batch_size=None)] * 2)
     return walk
 
 

@@ -28,6 +28,7 @@ def test_from_a_name_to_a_module(script, tmp_path):
     assert len(walk) <= 5
 
 
+@pytest.mark.full  # a profiled export takes a minute
 def test_from_a_name_to_the_nodes_of_a_file(script, tmp_path):
     walk = script["export_tanh"](tmp_path)
     assert {"export/exporter.py", "export/lowering/policy.py", "lit_gelu/activations/families/gelu.py"} <= set(walk)

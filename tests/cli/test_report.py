@@ -12,7 +12,7 @@ CSV = (
     "epoch,step,train_loss,curvature/loss/learning_rate,curvature/loss/top_eigenvalue,curvature/net.1/share_saturated\n"
     "0,0,2.5,,,\n0,1,1.5,0.1,19,0.95\n"
 )
-SWAP = {"epoch": 0, "step": 1, "order": 0, "sites": {"net.1": {"old": "relu", "new": "gelu"}}}
+SWAP = {"epoch": 0, "step": 1, "order": 0, "logged_step": 1, "sites": {"net.1": {"old": "relu", "new": "gelu"}}}
 
 
 @pytest.fixture

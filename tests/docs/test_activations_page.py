@@ -51,14 +51,14 @@ def test_a_changed_word_or_number_is_seen(found, wanted):
 def test_every_plot_is_there(generator):
     asked = set(re.findall(r"\((images/[^)]+)\)", PAGE.read_text()))
     plots = importlib.import_module("_plots")
-    assert len(asked) == len(plots.GROUPS) + 4
+    assert len(asked) == len(plots.GROUPS) + 3  # Monte Carlo, sigma, Cauchy
     assert all((DOCS / path).read_bytes().startswith(b"\x89PNG") for path in asked)
 
 
 def test_the_generator_refuses_a_template_with_other_names(generator, monkeypatch, tmp_path):
     (tmp_path / "page.md").write_text("{{family_table}} {{no_such_number}}")
     monkeypatch.setattr(generator, "TEMPLATE", tmp_path / "page.md")
-    for name in ("family", "claims", "tutorial", "records"):
+    for name in ("family", "claims", "records"):
         monkeypatch.setattr(generator, name, lambda name=name: {f"{name}_table": ""})
     with pytest.raises(ValueError, match=r"not computed: \['no_such_number'\]; not asked for: \['claims_table'"):
         generator.page()

@@ -91,7 +91,6 @@ def test_modules_with_hooks_that_a_group_does_not_call(build):
             )
         ),
     ],
-    ids=str,
 )
 def test_trainers_that_would_mix_members(options):
     with pytest.raises(UnsupportedRunError):

@@ -280,7 +280,7 @@ def identity_joint(x: Tensor) -> Derivatives:
 def relu_joint(x: Tensor) -> Derivatives:
     """ReLU; at 0 the left derivatives."""
     first = (x > 0).to(x.dtype)
-    return Derivatives(x * first, first, torch.zeros_like(x), first)
+    return Derivatives(x.clamp(min=0.0), first, torch.zeros_like(x), first)
 
 
 def leaky_relu_joint(x: Tensor, negative_slope: float = 0.01) -> Derivatives:

@@ -125,7 +125,7 @@ def _softplus(x: Tensor, beta: float) -> Tensor:
 def softplus_joint(x: Tensor, beta: float = 1.0) -> Derivatives:
     """Softplus, without torch's threshold."""
     u = beta * x
-    value = (u.clamp(min=0.0) + torch.log1p(torch.exp(-u.abs()))) / beta
+    value = torch.where(u > 0, x, torch.zeros_like(x)) + torch.log1p(torch.exp(-u.abs())) / beta
     first = torch.sigmoid(u)
     return Derivatives(value, first, beta * first * torch.sigmoid(-u), None)
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from lit_gelu import activations
 from lit_gelu.errors import ArgumentError
-from lit_gelu.export import OnnxPredictor, check_parity, export_onnx
+from lit_gelu.export import OnnxPredictor, export_onnx
 
 
 class Blocks(nn.Module):
@@ -25,29 +25,9 @@ class Blocks(nn.Module):
         return self.head(F.gelu(self.encoder(x)))
 
 
-def test_forms_by_name_pattern(tmp_path):
-    path = tmp_path / "forms.onnx"
-    forms = {"encoder.1": "exact", "encoder.*": "tanh", "head.*": "sigmoid"}
-    report = export_onnx(Blocks(), path, approximate=forms)
-    found = {site.site: site.row for site in report.sites}
-    assert found == {
-        "encoder.1": "gelu(approximate='none')",
-        "encoder.3": "gelu(approximate='tanh')",
-        "head.1": "gelu(approximate='sigmoid')",
-        "head.2": "silu",
-        ":gelu(approximate='none')": "gelu(approximate='none')",  # of forward itself: no pattern fits it
-    }
-    assert report.metadata.approximate == "encoder.1=none, encoder.*=tanh, head.*=sigmoid"
-    assert check_parity(Blocks(), path).passed  # against the module with the same forms
-
-
-def test_a_pattern_that_fits_no_gelu_is_refused(tmp_path):
+def test_forms_by_pattern_are_refused(tmp_path):
     with pytest.raises(ArgumentError):
-        export_onnx(Blocks(), tmp_path / "a.onnx", approximate={"decoder.*": "tanh"})
-    with pytest.raises(ArgumentError):
-        export_onnx(Blocks(), tmp_path / "a.onnx", approximate={"encoder.*": "tan"})
-    with pytest.raises(ArgumentError):
-        export_onnx(Blocks(), tmp_path / "a.onnx", approximate={})
+        export_onnx(Blocks(), tmp_path / "a.onnx", approximate={"encoder.*": "tanh"})
     assert not list(tmp_path.iterdir())
 
 
