@@ -48,10 +48,11 @@ from lit_gelu.export.metadata import (
     save_model,
     strip_origin,
 )
-from lit_gelu.export.parity.batch_dependence import batch_notes, rows_depend
-from lit_gelu.export.parity.other_sizes import (
+from lit_gelu.export.parity.open_axes import (
+    NOTE,
     require_alike,
     require_another_size,
+    rows_depend,
     runs_at_other_sizes,
     runs_beyond_bounds,
 )
@@ -242,11 +243,11 @@ def export_onnx(
     dependent = rows_depend(flat)
     approximate_(flat, options.approximate, registry)
     specs = {site.name: str(function_spec(site.spec)) for site in surgery.find_sites(flat.model, registry=registry)}
-    elsewhere, untried = runs_at_other_sizes(flat, sizes)  # before markers stand in the place of activations
+    elsewhere, untried, failures = runs_at_other_sizes(flat, sizes)  # before markers stand in the place of activations
     marked = mark(flat.model, registry)
     graph = trace(flat, trial, options.traced_opset, sizes)
     unmark(flat.model, marked)
-    require_another_size(flat, sizes, elsewhere, untried)
+    require_another_size(flat, sizes, elsewhere, failures)
     beyond, unbounded = runs_beyond_bounds(flat, sizes, graph.meta.get(BOUNDS, {}))
     untried += unbounded + require_alike(graph, flat, [*beyond, *elsewhere], marked, registry)
     lowered = lower(graph, marked, options, registry, specs)
@@ -256,7 +257,7 @@ def export_onnx(
         "opset": lowered.opset,
         "sites": _all_sites(specs, lowered.sites),
         "preprocessing": "" if preprocessing is None else describe(preprocessing),
-        "notes": (*lowered.notes, *batch_notes(dependent, None, {})),
+        "notes": (*lowered.notes, *([NOTE] if dependent else [])),
         "rows_depend": dependent,
         "dynamic_shapes": recorded_sizes(graph, flat.call),
     }

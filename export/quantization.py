@@ -26,12 +26,11 @@ from lit_gelu.display import Displayed
 from lit_gelu.errors import ArgumentError, ExportError, ModelFileError, ModelInputError, ParityError, message_of
 from lit_gelu.export.copying import without_callers_autocast
 from lit_gelu.export.metadata import PREFIX, read_metadata, save_model
+from lit_gelu.export.parity.check import TaskMetric, task_metrics
 from lit_gelu.export.parity.execution import as_array, file_inputs, open_wanted, run_file
 from lit_gelu.export.parity.input_families import data_batches, list_or_loader, sample_call
 from lit_gelu.export.parity.references import References
-from lit_gelu.export.parity.structure import activation_faults, output_faults
-from lit_gelu.export.parity.subgraph import node_label, site_of
-from lit_gelu.export.parity.task_metrics import TaskMetric, task_metrics
+from lit_gelu.export.parity.structure import activation_faults, node_label, output_faults, site_of
 from lit_gelu.export.preprocessing import is_data_module, other_preprocessing, preprocessing_of_file, raw_data_of
 from lit_gelu.export.runtime import CPU, OnnxPredictor, Provider
 from lit_gelu.export.runtime.model_file import INT8_RECORD, read_model_file

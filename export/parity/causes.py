@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.errors import ModelFileError, ProviderError
+from lit_gelu.export.parity.comparison import Differences
 from lit_gelu.export.parity.criterion import limit, smallest_error
-from lit_gelu.export.parity.differences import Differences
 from lit_gelu.export.parity.execution import (
     LEVELS,
     SessionSetup,
@@ -26,7 +26,7 @@ from lit_gelu.export.parity.execution import (
 )
 from lit_gelu.export.parity.references import References
 from lit_gelu.export.parity.report import ActivationFate, Culprit, Divergence, LayerError
-from lit_gelu.export.parity.subgraph import SiteNodes, node_label, site_of
+from lit_gelu.export.parity.structure import SiteNodes, node_label, site_of
 from lit_gelu.export.runtime import CPU, provider_name
 
 # The graph optimisations of onnxruntime 1.31 that can be switched off by name, as its library spells them. A name that

@@ -1,7 +1,11 @@
 """`check_parity`: does the file compute what the module computes?"""
 
+import inspect
+import logging
 import os
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,40 +14,46 @@ from typing import Any
 import onnx
 import onnxruntime
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.errors import ModelFileError, ModelInputError, ParityError
-from lit_gelu.export.copying import require_copyable, without_callers_autocast
-from lit_gelu.export.inputs import Call, require_order
+from lit_gelu.export.copying import evaluation_copy, require_copyable, without_callers_autocast
+from lit_gelu.export.inputs import Call, require_order, tensors_by_name
 from lit_gelu.export.metadata import census, read_metadata
-from lit_gelu.export.parity.batch_dependence import batch_notes, repeatability
 from lit_gelu.export.parity.causes import Layers, fates, find_culprit
 from lit_gelu.export.parity.comparison import Comparison
 from lit_gelu.export.parity.criterion import FLOOR, dtype_name, dtype_of, floor, require_tolerance
-from lit_gelu.export.parity.drawn_values import input_kinds
 from lit_gelu.export.parity.elementwise import activation_rows
 from lit_gelu.export.parity.execution import (
     file_inputs,
     open_wanted,
     optimized_graph,
+    repeatability,
     run_file,
 )
 from lit_gelu.export.parity.input_families import (
     GAUSSIAN_ROWS,
-    SAMPLE,
     families,
+    input_kinds,
     other_lengths,
     sample_call,
 )
+from lit_gelu.export.parity.open_axes import NOTE
 from lit_gelu.export.parity.references import References
-from lit_gelu.export.parity.report import VS_FLOAT64, VS_PYTORCH, ParityReport
-from lit_gelu.export.parity.structure import activation_faults, mismatches, output_faults, rewritten
-from lit_gelu.export.parity.subgraph import has_weights_beside, load_structure, site_nodes
-from lit_gelu.export.parity.tables import findings
-from lit_gelu.export.parity.task_metrics import task_metrics
-from lit_gelu.export.preprocessing import other_preprocessing, preprocessing_of_file, raw_data_of
+from lit_gelu.export.parity.report import VS_FLOAT64, VS_PYTORCH, ParityReport, TaskMetric, findings
+from lit_gelu.export.parity.structure import (
+    activation_faults,
+    has_weights_beside,
+    load_structure,
+    mismatches,
+    output_faults,
+    rewritten,
+    site_nodes,
+)
+from lit_gelu.export.preprocessing import is_data_module, other_preprocessing, preprocessing_of_file, raw_data_of
 from lit_gelu.export.runtime import OnnxPredictor, Provider
 from lit_gelu.export.runtime.model_file import require_fit
 from lit_gelu.surgery.sites import without_wrappers
@@ -81,14 +91,14 @@ def check_parity(
 
     Each distinct activation's nodes are also cut out of the file and run alone: on all 65,536 values in 16 bit, on a
     strided selection of float32's bit patterns; errors are then in units of ``max(1, |y64|)``, in 16 bit also in units
-    of the last place, NaN must stay NaN, and what comes of infinities is reported. Two runs on the same input must give
+    of the last place, and NaN must stay NaN. Two runs on the same input must give
     the same. Names and types of outputs, labels, and the operators of each activation must be those of the module and
     of the file's own record. On a breach, the first layer that shows it and the graph optimisation of onnxruntime that
     causes it are looked for.
 
     Reported, and never deciding: the approximation gap (the file against the module as trained), top-1 agreement, the
-    module's own test metrics on a LightningDataModule, how rows depend on their batch, what onnxruntime makes of each
-    activation.
+    module's own test metrics on a LightningDataModule, whether rows depend on their batch (as the export recorded), and
+    what onnxruntime makes of each activation.
 
     A file that was exported with ``preprocessing=`` takes raw pixels and is compared with the module behind that
     preprocessing, on the sample, the data, random pixels and all black and all white ones.
@@ -185,15 +195,12 @@ def check_parity(
     faults = output_faults(references.signatures, outputs, metadata)
     faults += activation_faults(graph, references.float32, metadata, registry, rewritable=True)
 
-    # Two runs, and other batches: on what the module takes, which is the sample at least.
+    # Two runs: on what the module takes, which is the sample at least.
     repeated = None
     if runs:
-        parts = [family for family in inputs if family.rows_of == gaussian.name and family.name != SAMPLE]
-        taken = [family for family in (gaussian, *parts) if family.name not in comparison.refused]
-        chosen = [batch for family in taken for batch in family.batches] if gaussian in taken else [call.tensors]
+        batch = call.tensors if gaussian.name in comparison.refused else next(iter(gaussian.batches))
         plain = partial(run_file, replace(setup, level="DISABLE_ALL").open(file))
-        fed = [file_inputs(predictor, batch) for batch in chosen]
-        repeated = repeatability(comparison.run, plain, fed, comparison.outputs, graph)
+        repeated = repeatability(comparison.run, plain, file_inputs(predictor, batch), graph)
 
     # With preprocessing or softmax in the file the module's own forward is another function.
     measurable = data is not None and not (raw or metadata.softmax)
@@ -212,7 +219,7 @@ def check_parity(
         versions={**metadata.versions, "onnxruntime": onnxruntime.__version__},
         notes=(
             *(*notes, *unvaried, *untaken),
-            *batch_notes(metadata.rows_depend, repeated, dict(outputs)),
+            *([NOTE] if metadata.rows_depend else []),
             *(*comparison.untried, *unrun, *rewritten(graph, metadata), *unmeasured),
         ),
     )
@@ -267,3 +274,89 @@ def _failure(report: ParityReport) -> str:
         f"trained or changed since the export? Then export it again. {f'{rows}. ' if rows else ''}"
         f"{' '.join(findings(report))} ParityError.report holds every comparison."
     )
+
+
+def task_metrics(model: nn.Module, data: Any, predictor: OnnxPredictor) -> tuple[list[TaskMetric], list[str]]:
+    """Run Lightning's test loop twice, once with the file as ``forward``; return the metrics, or why there are none."""
+    if data is None or not is_data_module(data):
+        return [], []
+    from lightning.pytorch import LightningDataModule, LightningModule
+
+    if not isinstance(model, LightningModule):
+        return [], []
+    step = f"{type(model).__name__}.test_step"
+    if type(model).test_step is LightningModule.test_step:
+        return [], [f"{type(model).__name__} has no test_step, so there are no task metrics to compare."]
+    if type(data).test_dataloader is LightningDataModule.test_dataloader:
+        return [], ["the data module has no test data, so there are no task metrics to compare."]
+    own, twin = evaluation_copy(model), evaluation_copy(model)
+    if twin._forward_hooks or twin._forward_pre_hooks:  # a part of the file, and called around the file too
+        return [], [f"{type(model).__name__} has hooks, so the file cannot take its forward's place: no task metrics."]
+    twin.forward, trouble = _file_in_place_of(twin.forward, predictor)
+    expected, metrics = _tested(own, data), _tested(twin, data)
+    if trouble:
+        return [], [f"{step} {trouble[0]}, so the file cannot take its place: no task metrics."]
+    return [TaskMetric(name, value, metrics[name]) for name, value in expected.items() if name in metrics], []
+
+
+def _file_in_place_of(forward: Callable[..., Any], predictor: OnnxPredictor) -> tuple[Callable[..., Any], list[str]]:
+    """Return a file as ``forward``, and a list in which it says in what a call does not fit the file."""
+    names, trouble = predictor.input_names, ["does not call forward"]
+    template: list[Any] = []  # what the module returns, once: the file's outputs take its tensors' places
+
+    @torch.no_grad()
+    def file_forward(*args: Any, **kwargs: Any) -> Any:
+        inputs = tensors_by_name(inspect.signature(forward), args, kwargs)
+        if inputs.keys() != set(names):
+            there = ", ".join(inputs) or "nothing"
+            trouble[:] = [f"calls forward with {there} and the file takes {', '.join(names)}"]
+            return forward(*args, **kwargs)
+        if not template:
+            template.append(forward(*args, **kwargs))
+            trouble.clear()
+        result = predictor(*file_inputs(predictor, [inputs[name] for name in names]))
+        outputs = iter(result if isinstance(result, tuple) else (result,))
+
+        def from_file(leaf: Any) -> Any:
+            """Return the next output in the dtype in which the module's metrics take it."""
+            output = next(outputs) if isinstance(leaf, Tensor) else leaf
+            return output.to(leaf.dtype) if isinstance(leaf, Tensor) and leaf.is_floating_point() else output
+
+        return pytree.tree_map(from_file, template[0])
+
+    return file_forward, trouble
+
+
+def _tested(model: Any, data: Any) -> dict[str, float]:
+    """Return what a module logs in Lightning's test loop; random numbers drawn there are the same each time."""
+    from lightning.pytorch import Trainer
+
+    before = data.trainer
+    model._metric_attributes = None  # in a copy of a module that is being fitted these are the original's
+    with torch.random.fork_rng(devices=[]), _quiet():
+        torch.manual_seed(0)
+        trainer = Trainer(
+            accelerator="cpu",
+            devices=1,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
+        trainer.test(model, datamodule=data, verbose=False)
+    data.trainer = before
+    return {name: float(value) for name, value in trainer.callback_metrics.items()}
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep Lightning from saying which devices there are, and that more workers would load faster."""
+    logger = logging.getLogger("lightning.pytorch")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

@@ -45,6 +45,7 @@ import numpy as np
 import torch
 
 from lit_gelu.errors import ArgumentError, shown
+from lit_gelu.export.parity.execution import distance
 
 FLOOR = 1e-5
 FACTOR = 2.0
@@ -96,11 +97,6 @@ def floor(dtype: torch.dtype, tolerance: float = FLOOR) -> float:
 def limit(own: float | None, dtype: torch.dtype, tolerance: float = FLOOR) -> float:
     """Return ``max(floor, 2 own)``, in units of the largest output; an own error that is not finite allows nothing."""
     return max(floor(dtype, tolerance), FACTOR * own if own is not None and math.isfinite(own) else 0.0)
-
-
-def in_limits(error: float, limit: float) -> float:
-    """Return ``error / limit``; 0 where there is no error, infinite for any error where the limit is 0."""
-    return 0.0 if error == 0 else error / limit if limit > 0 else math.inf
 
 
 def smallest_error(dtype: torch.dtype) -> float:
@@ -156,13 +152,6 @@ def ulp_errors(values: np.ndarray, exact: np.ndarray, dtype: torch.dtype) -> np.
     error = distance(y, reference)
     error[finite] /= spacing(reference[finite], dtype)
     return error
-
-
-def distance(y: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    """Return absolute differences in float64: 0 at the same infinity, infinite where one is, NaN at NaN."""
-    a, b = y.astype(np.float64), reference.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        return np.where(a == b, 0.0, np.abs(a - b))
 
 
 def fills(output: np.ndarray, own: np.ndarray | None, exact: np.ndarray, dtype: torch.dtype) -> np.ndarray:

@@ -1,8 +1,8 @@
-"""Sessions of onnxruntime for parity: how they are configured, what they take and give, and what they really run."""
+"""Runs of a file: sessions of onnxruntime, what they take and give, what they really run, and whether they repeat."""
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from lit_gelu.errors import ModelFileError, ProviderError
 from lit_gelu.export.inputs import as_in_a_file
+from lit_gelu.export.parity.report import Repeatability
 from lit_gelu.export.runtime import CPU, CUDA, TENSORRT, OnnxPredictor, Provider, default_providers, provider_name
 
 _DISABLED = "optimization.disable_specified_optimizers"
@@ -135,3 +136,45 @@ def optimized_graph(path: Path, setup: SessionSetup) -> onnx.ModelProto:
         options.optimized_model_filepath = str(target)
         OnnxPredictor(path, list(setup.providers), options)
         return onnx.load(target, load_external_data=False)
+
+
+# Operators that draw random numbers, whatever their inputs say.
+_RANDOM = frozenset({
+    "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial",
+})  # fmt: skip
+
+
+Run = Callable[[Sequence[Tensor]], list[np.ndarray]]
+
+
+def _same(first: Sequence[np.ndarray], second: Sequence[np.ndarray]) -> bool:
+    """Return whether two runs gave the same bits, NaNs at the same places included."""
+    pairs = zip(first, second, strict=True)
+    return all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in pairs)
+
+
+def random_nodes(model: onnx.ModelProto) -> list[str]:
+    """Name the nodes that draw random numbers: generators, and Dropout unless its training_mode is a constant false."""
+    constants = {t.name: bool(onnx.numpy_helper.to_array(t)) for t in model.graph.initializer if not t.dims}
+    for node in model.graph.node:
+        if node.op_type == "Constant" and node.attribute[0].name == "value" and not node.attribute[0].t.dims:
+            constants[node.output[0]] = bool(onnx.numpy_helper.to_array(node.attribute[0].t))
+
+    def is_live(node: onnx.NodeProto) -> bool:
+        training = node.input[2] if node.op_type == "Dropout" and len(node.input) > 2 else ""
+        return node.op_type in _RANDOM or (training != "" and constants.get(training, True))
+
+    return [f"{node.op_type} {node.name}".strip() for node in model.graph.node if is_live(node)]
+
+
+def distance(y: np.ndarray, reference: np.ndarray) -> np.ndarray:
+    """Return absolute differences in float64: 0 at the same infinity, infinite where one is, NaN at NaN."""
+    a, b = y.astype(np.float64), reference.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        return np.where(a == b, 0.0, np.abs(a - b))
+
+
+def repeatability(run: Run, plain: Run, batch: Sequence[Tensor], model: onnx.ModelProto) -> Repeatability:
+    """Run the file twice on a batch, optimised and plain."""
+    identical = _same(run(batch), run(batch)) and _same(plain(batch), plain(batch))
+    return Repeatability(identical, tuple(random_nodes(model)))

@@ -1,18 +1,20 @@
-"""`ParityReport` and `ParityRow`: everything that `check_parity` found, as data."""
+"""`ParityReport` and `ParityRow`: everything that `check_parity` finds, as data and as tables for people."""
 
+import io
 import json
+import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from html import escape
+from typing import Any
 
+from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
 
-from lit_gelu.display import Displayed
-from lit_gelu.export.parity.criterion import in_limits
+from lit_gelu.display import Displayed, HtmlTable
 from lit_gelu.files import without_nonfinite
-
-if TYPE_CHECKING:
-    from lit_gelu.export.parity.task_metrics import TaskMetric
 
 SCHEMA = "lit-gelu-parity"
 SCHEMA_VERSION = 1
@@ -21,6 +23,25 @@ VS_PYTORCH = "file vs PyTorch"  # in the file's dtype, which follows: "file vs P
 VS_FLOAT64 = "file vs PyTorch float64"
 VS_TRAINED = "approximation gap: file vs module as trained"
 ELEMENTWISE = "operator alone vs PyTorch float64"
+
+
+def in_limits(error: float, limit: float) -> float:
+    """Return ``error / limit``; 0 where there is no error, infinite for any error where the limit is 0."""
+    return 0.0 if error == 0 else error / limit if limit > 0 else math.inf
+
+
+@dataclass(frozen=True)
+class TaskMetric:
+    """One of the module's test metrics on the data."""
+
+    name: str  # as the module logs it
+    pytorch: float  # with the module as trained
+    file: float  # with the file in the place of forward
+
+    @property
+    def difference(self) -> float:
+        """The file's value less PyTorch's."""
+        return self.file - self.pytorch
 
 
 @dataclass(frozen=True, repr=False)
@@ -210,16 +231,6 @@ class ActivationFate:
 
 
 @dataclass(frozen=True)
-class BatchDifference:
-    """The first rows of a large batch, run by themselves."""
-
-    rows: int
-    of: int  # how many rows the large batch has
-    output: str
-    difference: float  # from the same rows of the large batch, in units of the output's largest magnitude
-
-
-@dataclass(frozen=True)
 class Repeatability:
     """Whether the file repeats itself."""
 
@@ -227,7 +238,6 @@ class Repeatability:
     # optimisations, which take out a Dropout that other runtimes would run.
     identical: bool
     random_nodes: tuple[str, ...]  # nodes of the file that draw random numbers; a Dropout in training mode is one
-    batches: tuple[BatchDifference, ...]  # how much a row depends on its batch; reported, never deciding
 
 
 @dataclass(frozen=True, repr=False)
@@ -261,7 +271,7 @@ class ParityReport(Displayed):
     dtype: str = "float32"
     floor: float = 1e-5
     repeatability: Repeatability | None = None
-    metrics: "tuple[TaskMetric, ...]" = ()
+    metrics: tuple[TaskMetric, ...] = ()
     census: Mapping[str, int] = field(default_factory=dict)
     optimized_census: Mapping[str, int] = field(default_factory=dict)
     activations: tuple[ActivationFate, ...] = ()
@@ -326,34 +336,200 @@ class ParityReport(Displayed):
 
     def to_markdown(self) -> str:
         """Return the report as Markdown tables; every figure in them is one of the JSON's, with three digits."""
-        from lit_gelu.export.parity import tables
-
-        return tables.markdown(self)
+        text = [f"# Parity of {cell_text(self.path)}: {'passed' if self.passed else 'FAILED'}", "", _about(self), ""]
+        text += [f"- {cell_text(line)}" for line in findings(self)]
+        for table in tables(self):
+            rows = (table.head, ("---",) * len(table.head), *table.body)
+            text += ["", f"## {table.title}", "", *([table.legend, ""] if table.legend else [])]
+            text += ["| " + " | ".join(map(cell_text, row)) + " |" for row in rows]
+        return "\n".join([*text, ""])
 
     def to_html(self) -> str:
         """Return the report as a page of its own, which needs nothing from elsewhere."""
-        from lit_gelu.export.parity import tables
-
-        return tables.page(self)
+        title = escape(f"Parity of {self.path}: {'passed' if self.passed else 'FAILED'}")
+        style = "body { font: 14px/1.5 system-ui; margin: 2rem }"
+        head = f'<meta charset="utf-8"><title>{title}</title><style>{style}</style>'
+        body = f"<h1>{title}</h1>\n{self._repr_html_()}"
+        return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body>{body}\n</body></html>\n'
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the table and the lines around it, for ``rich.print``."""
-        from lit_gelu.export.parity import tables
-
-        yield tables.terminal_table(self)
-        yield from tables.terminal_lines(self)
+        yield terminal_table(self)
+        yield from terminal_lines(self)
 
     def __str__(self) -> str:
-        """Return the table as plain text."""
-        from lit_gelu.export.parity import tables
-
-        return tables.plain_text(self)
+        """Return what rich prints as plain text of 120 columns; square brackets are no markup."""
+        text = io.StringIO()
+        Console(file=text, width=120, color_system=None, legacy_windows=False).print(self, markup=False)
+        return text.getvalue().rstrip()
 
     def _summary(self) -> str:
         return f"{self.path!r}: {self.summary()}"
 
     def _repr_html_(self) -> str:
-        """Return the tables that Jupyter shows."""
-        from lit_gelu.export.parity import tables
+        """Return what Jupyter shows: the verdict, the first table and what was found; the other tables unfold."""
+        drawn = [HtmlTable(one.head, one.body, one.title, [one.legend] * bool(one.legend)) for one in tables(self)]
+        first, *others = ((escape(one.title), one.render()) for one in drawn)
+        lines = "".join(f"<p>{escape(line)}</p>" for line in (_about(self), *findings(self)))
+        folded = "".join(f"<details><summary>{title}</summary>{table}</details>" for title, table in others)
+        return f"<p><b>{escape(self.summary())}</b></p>{first[1]}{lines}{folded}"
 
-        return tables.notebook(self)
+
+@dataclass(frozen=True)
+class TextTable:
+    """A table of text."""
+
+    title: str  # what it shows
+    head: tuple[str, ...]  # names of the columns
+    body: tuple[tuple[str, ...], ...]
+    legend: str = ""  # what the columns mean
+
+
+def figure(value: float | None) -> str:
+    """Return a number for a cell."""
+    return "" if value is None else str(value) if isinstance(value, int) else f"{value:.3g}"
+
+
+def _verdict(row: ParityRow) -> str:
+    return {True: "ok", False: "FAILED", None: "reported"}[row.passed]
+
+
+def tables(report: ParityReport) -> list[TextTable]:
+    """Return all tables of a report that have rows."""
+    drawn = [
+        _comparisons(report),
+        TextTable(
+            "Test metrics",
+            ("metric", "PyTorch as trained", "file", "difference"),
+            tuple((m.name, *map(figure, (m.pytorch, m.file, m.difference))) for m in report.metrics),
+        ),
+        TextTable(
+            "Activations",
+            ("site", "call", "in the file", "as onnxruntime runs it"),
+            tuple(
+                (f.site or "(the module itself)", str(f.call + 1), ", ".join(f.before), ", ".join(f.after))
+                for f in report.activations
+            ),
+            "An activation that is computed by no value of the optimised graph has none.",
+        ),
+        TextTable(
+            "Operators",
+            ("operator", "in the file", "as onnxruntime runs it"),
+            tuple(
+                (name, str(report.census.get(name, 0)), str(report.optimized_census.get(name, 0)))
+                for name in sorted({*report.census, *report.optimized_census})
+                if report.optimized_census
+            ),
+        ),
+    ]
+    return [table for table in drawn if table.body]
+
+
+def _comparisons(report: ParityReport) -> TextTable:
+    head = ("comparison", "inputs", "output", "n", "error", "own", "limit", "max abs", "PyTorch max abs", "scale")
+    body = tuple(
+        (
+            row.comparison,
+            row.inputs,
+            row.output,
+            str(row.count),
+            *map(figure, (row.error, row.own, row.limit, row.max_abs_error, row.spread, row.scale)),
+            row.index_text(),
+            _top1(row),
+            _verdict(row),
+            row.detail,
+        )
+        for row in report.rows
+    )
+    legend = (
+        "error: largest difference in units of scale, the largest output of float64; own: PyTorch's in the file's "
+        f"dtype; limit: the larger of {figure(report.floor)} and twice own. For an operator alone the unit is "
+        "max(1, |y|). Worst index: the one nearest to its limit, which is of its own scale."
+    )
+    return TextTable("Comparisons", (*head, "worst index", "top-1", "verdict", "detail"), body, legend)
+
+
+def _top1(row: ParityRow) -> str:
+    if row.top1_agreement is None:
+        return ""
+    changes = f", {row.top1_changes} changed" if row.top1_changes else ""
+    return f"{100 * row.top1_agreement:.4g} %{changes}"
+
+
+def findings(report: ParityReport) -> list[str]:
+    """Return what a person should read first."""
+    lines = [f"Fault: {fault}" for fault in report.faults]
+    if report.culprit is not None:
+        lines.append(f"Cause: {report.culprit}.")
+    if report.divergence is not None:
+        lines.append(f"Where: {report.divergence}.")
+    repeated = report.repeatability
+    if repeated is not None and not repeated.identical:
+        lines.append("Two runs on the same input gave different outputs.")
+    if repeated is not None and repeated.random_nodes:
+        lines.append(f"Nodes that draw random numbers: {', '.join(repeated.random_nodes)}.")
+    return [*lines, *report.notes]
+
+
+def _about(report: ParityReport) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(report.versions.items()))
+    return f"{report.provider}, {report.dtype}, approximate={report.approximate}; {versions}"
+
+
+def cell_text(text: str) -> str:
+    r"""Return text that cannot end a cell."""
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
+
+
+def terminal_table(report: ParityReport) -> Table:
+    """Return one line for each family of inputs, one for each gap and one for each operator alone."""
+    shown: dict[str, ParityRow] = {}  # of several outputs, the one that is nearest to its limit
+    for row in report.rows:
+        if row.comparison.startswith(VS_PYTORCH) and not row.gating:
+            continue
+        suffixes = {VS_TRAINED: ": gap to the module as trained", ELEMENTWISE: " alone"}
+        label = row.inputs + suffixes.get(row.comparison, "")
+        if label not in shown or (row.excess, row.error) > (shown[label].excess, shown[label].error):
+            shown[label] = row
+    table = Table(
+        title=f"{report.path}: {report.provider}, {report.dtype}, approximate={report.approximate}",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("inputs", overflow="fold")
+    for title in ("n", "max abs", "error", "own", "limit", "top-1", ""):
+        table.add_column(title, justify="right" if title else "left", no_wrap=True)
+    for label, row in shown.items():
+        top1 = "" if row.top1_agreement is None else f"{100 * row.top1_agreement:.4g} %"
+        figures = (row.max_abs_error, row.error, row.own, row.limit)
+        cells = ("" if value is None else f"{value:.1e}" for value in figures)
+        table.add_row(label, str(row.count), *cells, top1, _verdict(row))
+    return table
+
+
+def terminal_lines(report: ParityReport) -> list[str]:
+    """Return what stands below the table."""
+    lines = [
+        "max abs: largest difference between the file and PyTorch's float64; error: the same in units of the largest "
+        "output (for an operator alone, of max(1, |y|))",
+        f"own: the error of PyTorch's {report.dtype}; limit: {report.floor:.3g}, or twice own where that is larger",
+    ]
+    lines += [f"{row.inputs}: {row.detail}" for row in report.rows if row.detail]
+    worst: dict[tuple[str, str], ParityRow] = {}  # of each index beyond its limit, the inputs that show it most
+    for row in sorted(report.failures, key=lambda row: row.index_excess):
+        if row.index_excess > 1:
+            worst[row.output, row.index] = row
+    lines += [f"{row.inputs}, {row.output}: {row.index_text()}" for row in worst.values()]
+    lines += [f"{m.name}: {m.pytorch:.4g} with PyTorch, {m.file:.4g} with the file" for m in report.metrics]
+    if report.optimized_census:
+        lines.append(f"operators in the file: {_counts(report.census)}")
+        lines.append(f"after onnxruntime's optimisation: {_counts(report.optimized_census)}")
+    if report.activations:
+        fates = (f"{count} x {text}" for text, count in Counter(map(str, report.activations)).items())
+        lines.append(f"activations: {'; '.join(fates)}")
+    lines += [f"note: {line}" for line in findings(report)]
+    return [*lines, "passed" if report.passed else "FAILED"]
+
+
+def _counts(census: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in sorted(census.items()))

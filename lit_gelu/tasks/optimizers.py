@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar, overload
+from typing import Any, overload
 
 import torch
 from lightning.pytorch import Trainer
@@ -145,9 +145,6 @@ class LasagneNesterovSGD(_ForeachOptimizer):
         torch._foreach_add_(velocities, gradients, alpha=-group["lr"])
         torch._foreach_add_(params, velocities, alpha=group["momentum"])
         torch._foreach_add_(params, gradients, alpha=-group["lr"])
-
-
-_AnyOptimizer = TypeVar("_AnyOptimizer", bound=Optimizer)
 
 
 def constant_then_linear(period: float, periods: float) -> float:

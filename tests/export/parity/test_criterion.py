@@ -16,7 +16,6 @@ from lit_gelu.export.parity.criterion import (
     explained_by_chance,
     fills,
     floor,
-    in_limits,
     limit,
     limits_of_indices,
     overflowed,
@@ -26,6 +25,7 @@ from lit_gelu.export.parity.criterion import (
     ulp_errors,
 )
 from lit_gelu.export.parity.elementwise import sweep_values
+from lit_gelu.export.parity.report import in_limits
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from lit_gelu import activations
 from lit_gelu.export import check_parity, export_onnx
-from lit_gelu.export.parity.elementwise import activation_row, special_values, sweep_values
-from lit_gelu.export.parity.subgraph import site_nodes
+from lit_gelu.export.parity.elementwise import activation_row, sweep_values
+from lit_gelu.export.parity.structure import site_nodes
 
 
 def test_the_strided_values_reach_every_binade_of_float32():
@@ -63,7 +63,7 @@ def test_all_16_bit_inputs_of_the_exact_gelu():
     assert found.max_abs_error == pytest.approx(9.76e-4, rel=0.01)
     assert found.limit == pytest.approx(max(1e-5 + 2**-11, 2 * found.own))
     x = np.arange(2**16, dtype=np.uint32).astype(np.uint16).view(np.float16)
-    assert found.count + len(special_values(torch.float16)) == len(x)
+    assert found.count == np.isfinite(x).sum()
 
 
 def test_outputs_that_overflow_where_pytorchs_do_not_are_counted():
@@ -145,11 +145,4 @@ def test_the_exact_gelu_in_float32():
     found, x = check("Gelu"), x.double().numpy()
     largest = [np.abs(y - x * scipy.special.ndtr(x))[np.abs(x) <= 6].max() for y in outputs]
     assert [found.max_abs_error, found.spread] == pytest.approx(largest, rel=1e-6)
-    assert found.passed
-
-
-def test_what_comes_of_infinity_is_said_and_does_not_decide():
-    found = check("Gelu")
-    assert "f(-inf) = nan" in found.detail
-    assert "f(inf)" not in found.detail
     assert found.passed

@@ -1,13 +1,262 @@
-"""How sessions are opened: TF32 off, optimisations left out, inputs in the file's dtype."""
+"""Runs of a file and of its module: sessions, whether two runs agree, and which nets' rows see each other."""
 
+import threading
+import warnings
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
 import onnx
 import pytest
 import torch
-from onnx import TensorProto
-from parity_files import activation
+from lightning.pytorch import LightningModule
+from onnx import TensorProto, helper
+from parity_files import ON_CPU, activation, model, node
+from torch import nn
+from torch.nn import functional as F
 
-from lit_gelu.export.parity.execution import LEVELS, SessionSetup, file_inputs, open_wanted, optimized_graph, run_file
+from lit_gelu.export import check_parity, export_onnx, inspect_onnx
+from lit_gelu.export.inputs import FlatModule, take_apart
+from lit_gelu.export.parity.execution import (
+    LEVELS,
+    SessionSetup,
+    file_inputs,
+    open_wanted,
+    optimized_graph,
+    random_nodes,
+    repeatability,
+    run_file,
+)
+from lit_gelu.export.parity.open_axes import NOTE, rows_depend, rows_of
 from lit_gelu.export.runtime import CPU, CUDA
+
+ROWS, TOKENS = torch.zeros(2, 4), torch.tensor([[1, 2, 3, 4, 5], [3, 3, 0, 9, 9]])
+
+
+class Computed(nn.Module):
+    """A layer, and then what is computed of its rows."""
+
+    def __init__(self, computed, layer=None):
+        super().__init__()
+        self.layer, self.computed = layer or nn.Linear(4, 4), computed
+
+    def forward(self, *x):
+        return self.computed(self.layer(*x))
+
+
+class MostLikely(nn.Module):
+    """Rounded and counted: rounding decides, but never the other rows."""
+
+    def forward(self, x):
+        return (x * 1e4).round().remainder(2), x.argmax(-1)
+
+
+class LastState(nn.Module):
+    """The batch is the second axis of what it gives."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.LSTM(4, 3, 2, batch_first=True)
+
+    def forward(self, x):
+        return self.net(x)[1][0]
+
+
+class Cached(nn.Module):
+    """Keeps a mask of the size of the last batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.act, self.mask = nn.GELU(), None
+
+    def forward(self, x):
+        if self.mask is None or self.mask.shape[0] != x.shape[0]:
+            self.mask = torch.ones(x.shape[0], 4)
+        return self.act(x) * self.mask
+
+
+class Doubles(nn.Module):
+    """Does not run in float64, and its rows see nothing of each other."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(4, 4) for _ in range(3)])
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x.float()).softmax(-1) * 1e3
+        return x
+
+
+class Brightness(nn.Module):
+    """Numbers of pixels."""
+
+    def forward(self, x):
+        return x.float()
+
+
+class Locked(nn.Module):
+    """Has what `copy.deepcopy` refuses once it has run."""
+
+    def forward(self, x):
+        self.lock = threading.Lock()
+        return x - x.mean(0)
+
+
+def of_a_small_column(y):
+    return torch.cat([1e5 * y[:, :1], (y - y.mean(0))[:, 1:]], 1)
+
+
+def beside_rounding(y):
+    return torch.cat([y, y.softmax(-1).sum(-1, keepdim=True) - 1], 1)
+
+
+def small_in_float32(y):
+    """What is left of numbers of the size of 1, added in float32 also where the rest is in float64."""
+    total = (y.float().softmax(-1) @ torch.ones(y.shape[-1], 1)).to(y.dtype)
+    return torch.cat([y, total - 1], 1)
+
+
+def of_positive(x):
+    return (x - 1).log()
+
+
+DEPENDENT = {
+    "time first": (lambda: nn.TransformerEncoderLayer(8, 2, 16, activation="gelu"), torch.zeros(5, 2, 8)),
+    "less the mean": (lambda: Computed(lambda y: y - y.mean(0)), ROWS),
+    "softmax over rows": (lambda: Computed(lambda y: F.gelu(y).softmax(0)), ROWS),
+    "sum of the rows before": (lambda: Computed(lambda y: y.cumsum(0)), ROWS),
+    "sum of the rows behind": (lambda: Computed(lambda y: y.flip(0).cumsum(0).flip(0)), ROWS),
+    "recurrent over rows": (lambda: Computed(lambda y: y[0], nn.LSTM(4, 3)), torch.zeros(2, 1, 4)),
+    "statistics of the batch": (lambda: nn.BatchNorm1d(4, track_running_stats=False), ROWS),
+    "tokens": (lambda: Computed(lambda y: y - y.mean(0), nn.Embedding(11, 3)), TOKENS[:1]),
+    "largest of a column": (lambda: Computed(lambda y: (y - y.mean(0)).argmax(-1), nn.Linear(4, 64)), ROWS),
+    "how many rows": (lambda: Computed(lambda y: y / y.shape[0]), ROWS),
+    "less its mirror": (lambda: Computed(lambda y: y - y.flip(0)), ROWS),
+    "in units of the largest of all": (lambda: Computed(lambda y: y / y.abs().max()), ROWS),
+    "in steps of the largest of all": (lambda: Computed(lambda y: (y * 127 / y.abs().max()).round()), ROWS),
+    "beside a column 1e5 times as large": (lambda: Computed(of_a_small_column), ROWS),
+    "equal tokens": (lambda: Computed(lambda y: y - y.mean(0), nn.Embedding(11, 3)), torch.zeros_like(TOKENS)),
+    "a token a row": (lambda: Computed(lambda y: y - y.mean(0), nn.Embedding(11, 3)), torch.tensor([3])),
+    "black images": (lambda: Computed(lambda y: y - y.mean(0), Brightness()), torch.zeros(2, 4, dtype=torch.uint8)),
+    "a lock": (Locked, ROWS),
+    "one of two outputs": (lambda: Computed(lambda y: (y, y - y.mean(0))), ROWS),
+}
+
+
+INDEPENDENT = {
+    "convolution": (lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.GELU()), torch.zeros(1, 3, 8, 8)),
+    "batch first": (lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), torch.zeros(2, 5, 8)),
+    "rounded": (lambda: Computed(MostLikely(), nn.Linear(4, 64)), ROWS),
+    "deep": (lambda: nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.GELU()) for _ in range(30))), ROWS),
+    "state": (LastState, torch.zeros(2, 5, 4)),
+    "tokens": (lambda: nn.Sequential(nn.Embedding(11, 3), nn.GELU()), TOKENS),
+    "all rows with all": (lambda: Computed(lambda y: y @ y.T), ROWS),
+    "one number for all": (lambda: Computed(lambda y: y.mean()), ROWS),
+    "only float32": (Doubles, ROWS),
+    "no finite outputs of random rows": (lambda: Computed(of_positive, nn.Softplus()), torch.full((2, 4), 3.0)),
+    "a cache": (Cached, torch.zeros(5, 4)),
+    "an output a row": (lambda: Computed(lambda y: list(y.unbind(0))), ROWS),
+    "a column of what rounding leaves": (lambda: Computed(beside_rounding), torch.zeros(2, 4)),
+    "a small column of float32": (lambda: Computed(small_in_float32, nn.Linear(4, 64)), ROWS),
+    "equal tokens": (lambda: nn.Sequential(nn.Embedding(11, 3), nn.GELU()), torch.zeros_like(TOKENS)),
+    "black images": (lambda: nn.Sequential(Brightness(), nn.GELU()), torch.zeros(2, 4, dtype=torch.uint8)),
+}
+
+
+def flat(made, sample):
+    torch.manual_seed(0)
+    net = made().eval()
+    return FlatModule(net, take_apart(net, sample))
+
+
+@pytest.mark.parametrize("name", DEPENDENT)
+def test_rows_that_see_each_other_are_found(name):
+    assert rows_depend(flat(*DEPENDENT[name]))
+
+
+@pytest.mark.parametrize("name", INDEPENDENT)
+def test_rows_that_do_not_are_no_false_alarm(name):
+    assert not rows_depend(flat(*INDEPENDENT[name]))
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+def test_file_export_and_proof_say_so(tmp_path, dtype):
+    path, x = tmp_path / "net.onnx", torch.randn(5, 2, 8)
+    torch.manual_seed(0)
+    net = nn.TransformerEncoderLayer(8, 2, 16, activation="gelu").eval()
+    made = export_onnx(net, path, x, dtype=dtype)
+    assert made.metadata.rows_depend
+    assert NOTE in str(made)
+    assert NOTE in str(inspect_onnx(path))
+    report = check_parity(net, path, input_sample=x)
+    assert report.passed
+    (note,) = report.notes
+    assert note.startswith(NOTE)
+
+
+def test_nothing_is_said_of_rows_that_do_not(tmp_path):
+    net, x = nn.Sequential(nn.Linear(4, 4), nn.GELU()), torch.zeros(2, 4)
+    made = export_onnx(net, tmp_path / "net.onnx", x)
+    assert not made.metadata.rows_depend
+    assert made.notes == ()
+    assert check_parity(net, tmp_path / "net.onnx", input_sample=x).notes == ()
+
+
+class Net(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(6, 64), nn.GELU(), nn.Dropout(0.5), nn.Linear(64, 3))
+
+    def forward(self, x):
+        return self.net(x)
+
+
+def test_lightnings_own_export_is_in_training_mode_and_does_not_repeat_itself(tmp_path):
+    path = tmp_path / "lightning.onnx"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        Net().to_onnx(path, torch.randn(4, 6), dynamo=True, external_data=False, verbose=False)
+    file = onnx.load(path)
+    x = torch.randn(4, 6)
+    optimised, plain = ON_CPU.open(path), replace(ON_CPU, level="DISABLE_ALL").open(path)
+    runs = [partial(run_file, predictor) for predictor in (optimised, plain)]
+    found = repeatability(*runs, (x,), file)
+    assert not found.identical
+    assert repeatability(runs[0], runs[0], (x,), file).identical  # it takes the Dropout out
+    assert len(found.random_nodes) == 1
+    assert found.random_nodes[0].startswith("Dropout")
+
+
+def test_a_dropout_that_is_off_is_not_random():
+    constants = {"ratio": np.float32(0.5), "off": np.array(False), "on": np.array(True)}
+    off = node("Dropout", ["x", "ratio", "off"], "y", None)
+    bare = node("Dropout", ["x"], "y", None)
+    on = node("Dropout", ["x", "ratio", "on"], "y", None)
+    assert [random_nodes(model([dropout], constants)) for dropout in (off, bare, on)] == [[], [], ["Dropout node_y"]]
+    computed = node("Dropout", ["x", "ratio", "flag"], "y", None)  # whether it is on is known when it runs
+    assert random_nodes(model([computed], constants)) == ["Dropout node_y"]
+    from_node = helper.make_node("Constant", [], ["flag"], value=helper.make_tensor("v", TensorProto.BOOL, [], [False]))
+    assert not random_nodes(model([from_node, node("Dropout", ["x", "ratio", "flag"], "y", None)], constants))
+
+
+@pytest.mark.parametrize(
+    ("output", "compared"),
+    [
+        (lambda x: x @ x.T, True),
+        (lambda x: x[None], True),  # a state: the batch is axis 1
+        (lambda x: torch.cat([x, x]), False),  # twice as many rows: which of them are a part's is not known
+        (lambda x: x.sum(0), False),
+        (lambda x: x @ x.T if len(x) == 4 else x.sum(), False),
+    ],
+)
+def test_only_axes_as_long_as_the_batch_are_cut(output, compared):
+    batch = torch.arange(12.0).reshape(4, 3)
+
+    part, whole = output(batch[:2]).numpy(), output(batch).numpy()
+    rows = rows_of(part, whole, slice(2), 4)
+    assert (rows is not None) is compared
+    assert rows is None or np.array_equal(rows, part)
 
 
 def test_levels_and_left_out_optimisations_reach_onnxruntime(tmp_path):

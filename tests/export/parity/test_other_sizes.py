@@ -7,7 +7,7 @@ from torch.export import Dim
 
 from lit_gelu.export import ExportError, OnnxPredictor, export_onnx
 from lit_gelu.export.inputs import FlatModule, open_sizes, take_apart
-from lit_gelu.export.parity.other_sizes import runs_at_other_sizes
+from lit_gelu.export.parity.open_axes import runs_at_other_sizes
 
 
 class Pooled(nn.Module):
@@ -72,7 +72,7 @@ def test_one_cell_and_sizes_of_the_sample_alone_are_written(tmp_path):
 
 def sizes_tried(model, sample, given):
     flat = FlatModule(model, take_apart(model, sample))
-    runs, notes = runs_at_other_sizes(flat, open_sizes(given, flat.call, []))
+    runs, notes, _ = runs_at_other_sizes(flat, open_sizes(given, flat.call, []))
     return [run.sizes for run in runs], notes
 
 

@@ -11,7 +11,7 @@ from export_cases import gelu_net
 from torch import nn
 
 from lit_gelu.export import check_parity, export_onnx
-from lit_gelu.export.parity.tables import figure
+from lit_gelu.export.parity.report import figure
 
 SAMPLE = torch.zeros(2, 6)
 
@@ -83,8 +83,6 @@ def test_every_figure_of_the_markdown_is_the_jsons(reports, kind):
             str(row["count"]),
         ]
         assert by_name["verdict"] == {True: "ok", False: "FAILED", None: "reported"}[row["passed"]]
-    for cells, part in zip(tables["Batch invariance"][1:], plain["repeatability"]["batches"], strict=True):
-        assert cells == [part["output"], str(part["rows"]), str(part["of"]), number(part["difference"])]
     counts = {cells[0]: cells[1:] for cells in tables["Operators"][1:]}
     assert counts == {n: [str(plain["census"][n]), str(plain["optimized_census"][n])] for n in plain["census"]}
 

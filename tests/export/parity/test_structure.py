@@ -13,8 +13,14 @@ from lit_gelu import activations
 from lit_gelu.export import check_parity, export_onnx
 from lit_gelu.export.inputs import take_apart
 from lit_gelu.export.parity.references import References
-from lit_gelu.export.parity.structure import activation_faults, output_faults
-from lit_gelu.export.parity.subgraph import cut_out, load_structure, site_nodes, sites_in_subgraphs
+from lit_gelu.export.parity.structure import (
+    activation_faults,
+    cut_out,
+    load_structure,
+    output_faults,
+    site_nodes,
+    sites_in_subgraphs,
+)
 
 SAMPLE = torch.zeros(2, 6)
 

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lit_gelu.data import DigitsData
 from lit_gelu.export import OnnxPredictor, check_parity, export_onnx
-from lit_gelu.export.parity.task_metrics import task_metrics
+from lit_gelu.export.parity.check import task_metrics
 from lit_gelu.tasks import MNISTClassifier
 
 

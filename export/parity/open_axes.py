@@ -1,0 +1,420 @@
+"""What the export asks of a module's open axes: do rows of the batch see each other, and does the graph hold elsewhere?
+
+Both are asked before a file is written: shapes do not tell the first, and a graph may have a size as a number.
+"""
+
+import contextlib
+import math
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from lit_gelu.activations import ActivationRegistry
+from lit_gelu.errors import ArgumentError, ExportError, ModelFileError, ModelInputError
+from lit_gelu.export.copying import evaluation_copy
+from lit_gelu.export.inputs import FlatModule, OpenSize, as_in_a_file, named_outputs, named_shapes
+from lit_gelu.export.lowering.lowering_table import BoundActivation
+from lit_gelu.export.lowering.replace import lower
+from lit_gelu.export.metadata import ExportOptions
+from lit_gelu.export.parity.execution import SessionSetup, as_array, distance, run_file
+from lit_gelu.export.parity.input_families import Batch, Kind, integer_kinds, random_batch, resized, smallest_sizes
+from lit_gelu.export.runtime import CPU, OnnxPredictor
+from lit_gelu.sandbox import evaluation_sandbox
+
+_ROWS = 2
+# Of an output's root mean square, so that a few values that rounding decides, such as those of round(x), are no fault:
+# what a size is fixed in shows all over.
+_ALIKE = 1e-3
+_SMALL = 2  # lower ends up to it are torch's own, which traces no size of 0 or 1
+# Larger runs than that may take all memory, such as attention's, unless the sample is as large.
+_LARGE, _MOST_NUMBERS = 2048, 2**22
+_NOTHING = 1e-6  # what is left where an output should be 0
+
+
+@dataclass(frozen=True)
+class OtherRun:
+    """One run of the module at other sizes than the sample's."""
+
+    sizes: Mapping[str, int]  # by the names that dynamic_shapes gave
+    inputs: Batch
+    outputs: tuple[Tensor, ...]
+    bounds: str = ""  # of a run just beyond them: within what the graph holds, as torch.export.Dim takes it
+
+
+@dataclass(frozen=True)
+class FailedRun:
+    """Sizes at which the module gives nothing to compare with."""
+
+    reason: str
+    in_linear: bool = False  # whether the weights of a linear layer do not fit them
+
+
+class _LinearShapes(TorchFunctionMode):
+    """While active, notes a linear layer whose weights do not fit its input."""
+
+    misfit = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a function of torch, after a look at the shapes of a linear layer."""
+        if func is functional.linear and len(args) >= 2:
+            self.misfit = args[0].shape[-1:] != args[1].shape[-1:]
+        return func(*args, **(kwargs or {}))
+
+
+def runs_at_other_sizes(
+    flat: FlatModule, sizes: Sequence[OpenSize]
+) -> tuple[list[OtherRun], list[str], list[FailedRun]]:
+    """Run the module once with every open size changed, beside the batch; say which could not be tried, and why."""
+    # All change in one run, which costs as little as can be; where the module does not take that, each for itself.
+    chosen = _beside_the_batch(flat, sizes)
+    lengths = {size.name: flat.call.tensors[size.place].shape[size.axis] for size in chosen}
+    if not lengths:
+        return [], [], []
+    together = _accepted_run(flat, chosen, lengths)
+    if isinstance(together, OtherRun):
+        return [together], [], []
+    runs, notes, failures = [], [], []
+    for name, length in lengths.items():
+        run = _accepted_run(flat, chosen, {name: length})
+        if isinstance(run, OtherRun):
+            runs.append(run)
+        else:
+            notes.append(f"the open size {name!r} was tried at the sample's {length} alone: with others {run.reason}.")
+            failures.append(run)
+    return runs, notes, failures
+
+
+def require_another_size(
+    flat: FlatModule, sizes: Sequence[OpenSize], runs: Sequence[OtherRun], failures: Sequence[FailedRun]
+) -> None:
+    """Refuse open sizes of one input that the weights of a layer fix at the sample's."""
+    # Whatever else forward raises may be of the numbers that were drawn, or of sizes that were not tried, such as one
+    # more than multiples of 4. Sizes of several inputs may go together, such as samples and frames of one sound.
+    chosen = _beside_the_batch(flat, sizes)
+    fixed = bool(failures) and all(failure.in_linear for failure in failures)
+    if runs or not fixed or len({size.place for size in chosen}) > 1:
+        return
+    names = " and ".join(repr(name) for name in dict.fromkeys(size.name for size in chosen))
+    raise ExportError(
+        f"dynamic_shapes= has {names}, but {type(flat.model).__name__}.forward took none of the other sizes that were "
+        f"tried: {failures[0].reason}. Layers with weights for each place fix them, such as nn.Linear behind "
+        "nn.Flatten: pool to one cell (nn.AdaptiveAvgPool2d(1), or a mean over the axes), or leave the sizes fixed: "
+        "take them out of dynamic_shapes=."
+    )
+
+
+def _is_of_batch(flat: FlatModule, size: OpenSize) -> bool:
+    return size.axis in flat.call.batch_axes[size.place]
+
+
+def _beside_the_batch(flat: FlatModule, sizes: Sequence[OpenSize]) -> list[OpenSize]:
+    """Return the sizes that have to be open beside the batch."""
+    return [size for size in sizes if size.required and not _is_of_batch(flat, size)]
+
+
+def _accepted_run(flat: FlatModule, chosen: Sequence[OpenSize], lengths: Mapping[str, int]) -> OtherRun | FailedRun:
+    """Run the module at the first other sizes that it takes; say why it takes none."""
+    failures: list[FailedRun] = []
+
+    def attempt(sizes: Mapping[str, int]) -> OtherRun | None:
+        run = _run(flat, chosen, sizes)
+        if isinstance(run, OtherRun):
+            return run
+        failures.append(run)
+        return None
+
+    for sizes in _candidates(lengths, lambda sizes: attempt(sizes) is not None):
+        if sizes != lengths and (run := attempt(sizes)) is not None:
+            return run
+    return failures[0] if failures else FailedRun("there is nothing to try")
+
+
+def _candidates(lengths: Mapping[str, int], accepted: Callable[[Mapping[str, int]], bool]) -> Iterator[dict[str, int]]:
+    """Yield other sizes, those first that tell most."""
+    # A window or a table of the sample's size shows itself best at a larger size that is no multiple. Modules that take
+    # multiples of a patch alone take the sample's size and the smallest one more; tables of places end at the sample.
+    yield {name: n + n // 2 + 1 for name, n in lengths.items()}
+    least = smallest_sizes(lengths, accepted)
+    for change in (least, dict.fromkeys(lengths, 1), lengths):
+        yield {name: n + change[name] for name, n in lengths.items()}
+    yield {name: n // 2 + 1 for name, n in lengths.items()}
+    for change in (least, dict.fromkeys(lengths, 1)):
+        yield {name: max(1, n - change[name]) for name, n in lengths.items()}
+
+
+def runs_beyond_bounds(
+    flat: FlatModule, sizes: Sequence[OpenSize], bounds: Mapping[str, tuple[int, int | None]]
+) -> tuple[list[OtherRun], list[str]]:
+    """Run the module just beyond the bounds within which its graph was traced; say which could not be tried."""
+    # Outside them forward takes another branch, or it refuses the size, as a convolution does below its kernel's.
+    runs, notes = [], []
+    for size in {size.name: size for size in sizes}.values():
+        lower, upper = bounds.get(size.name, (0, None))
+        below = lower if lower > _SMALL else None
+        text = ", ".join(f"{end}={n}" for end, n in (("min", below), ("max", upper)) if n is not None)
+        for n in ([] if below is None else [below - 1]) + ([] if upper is None else [upper + 1]):
+            if not _is_within(n, *size.bounds):
+                continue
+            if _is_large(flat, sizes, size, n):
+                notes.append(f"the graph was traced for {size.name!r} up to {upper}, and was not tried beyond.")
+            elif isinstance(run := _run(flat, sizes, {size.name: n}), OtherRun):
+                runs.append(replace(run, bounds=text))
+    return runs, notes
+
+
+def _is_large(flat: FlatModule, sizes: Sequence[OpenSize], size: OpenSize, n: int) -> bool:
+    """Tell whether a run may take too long, or too much memory."""
+    numbers = of_sample = 0
+    for tensor, shape in zip(flat.call.tensors, named_shapes(flat.call, sizes), strict=True):
+        of_sample += tensor.numel()
+        numbers += math.prod(n if name == size.name else own for name, own in zip(shape, tensor.shape, strict=True))
+    length = flat.call.tensors[size.place].shape[size.axis]
+    return n > max(_LARGE, 4 * length) or numbers > max(_MOST_NUMBERS, 4 * of_sample)
+
+
+def _run(flat: FlatModule, chosen: Sequence[OpenSize], sizes: Mapping[str, int]) -> OtherRun | FailedRun:
+    """Run the module at some sizes; say what is wrong if it does not take them."""
+    bounds = {size.name: size.bounds for size in chosen}
+    outside = [name for name, n in sizes.items() if not _is_within(n, *bounds[name])]
+    if outside:
+        return FailedRun(f"{', '.join(outside)} would be outside the bounds of dynamic_shapes=")
+    call = replace(flat.call, tensors=resized(flat.call, named_shapes(flat.call, chosen), sizes))
+    rows = next((sizes[size.name] for size in chosen if size.name in sizes and _is_of_batch(flat, size)), _ROWS)
+    inputs = random_batch(call, rows, torch.Generator().manual_seed(0), {}, raw=flat.preprocessing is not None)
+    linear = _LinearShapes()
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), linear:
+            outputs = named_outputs(flat.run([tensor.clone() for tensor in inputs]))
+    except Exception as error:  # noqa: BLE001 - forward is the user's: whatever it raises is reported
+        return FailedRun(f"forward fails ({error})", linear.misfit)
+    tensors = tuple(as_in_a_file(tensor) for _, tensor in outputs)
+    finite = all(bool(t.isfinite().all()) for t in tensors)
+    return OtherRun(dict(sizes), inputs, tensors) if finite else FailedRun("outputs are not finite")
+
+
+def _is_within(size: int, least: int | None, most: int | None) -> bool:
+    """Return whether a size is within the bounds of a ``Dim``; torch's hints may have none."""
+    return (least is None or size >= least) and (most is None or size <= most)
+
+
+def require_alike(
+    graph: ir.Model,
+    flat: FlatModule,
+    runs: Sequence[OtherRun],
+    marked: Mapping[str, BoundActivation],
+    registry: ActivationRegistry,
+) -> list[str]:
+    """Refuse a traced graph that does not compute what the module computed; return why nothing was compared."""
+    # What fixes a size is in the graph as torch made it. So its float32 form for the CPU is run, whatever the file's
+    # dtype and target are: 16 bit would hide small differences, and there is no kernel for some of it here.
+    if not runs:
+        return []
+    twin = graph.clone()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        try:
+            lower(twin, marked, ExportOptions.checked(target="ort-cpu"), registry)
+            ir.save(twin, path, external_data="weights")
+            predictor = SessionSetup((CPU,)).open(path)
+        except (ArgumentError, ModelFileError) as error:
+            return [f"no other size than the sample's was tried: {error}"]
+        for run in runs:
+            trouble = _trouble(predictor, run)
+            if trouble:
+                raise ExportError(_message(flat, run, trouble))
+    return []
+
+
+def _trouble(predictor: OnnxPredictor, run: OtherRun) -> str:
+    """Say in what a graph's outputs are not the module's; empty for nothing."""
+    try:
+        outputs = run_file(predictor, run.inputs)
+    except (ModelFileError, ModelInputError) as error:
+        return f"fails ({error.__cause__ or error})"
+    for name, own, there in zip(predictor.output_names, run.outputs, map(torch.from_numpy, outputs), strict=True):
+        if own.shape != there.shape:
+            return f"gives {name!r} the shape {list(there.shape)}, and the module {list(own.shape)}"
+        if not own.is_floating_point():  # rounding may decide whole numbers
+            continue
+        off, scale = _root_mean_square(there - own), _root_mean_square(own)
+        if not off <= _ALIKE * scale + _NOTHING:
+            return f"is off by {off:.2g} in {name!r}, which is {scale:.2g} (root mean squares)"
+    return ""
+
+
+def _root_mean_square(tensor: Tensor) -> float:
+    return float(tensor.double().square().mean().sqrt()) if tensor.numel() else 0.0
+
+
+def _message(flat: FlatModule, run: OtherRun, trouble: str) -> str:
+    name, names = type(flat.model).__name__, " and ".join(map(repr, run.sizes))
+    shapes = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in zip(flat.call.names, run.inputs, strict=True))
+    if run.bounds:  # forward takes another branch beyond it
+        ((size, length),) = run.sizes.items()
+        return (
+            f"{name}.forward takes another branch where {size!r} is {length} than at the sample's size, and the graph "
+            f"has that one alone ({run.bounds}): with {shapes} the graph {trouble}. Write it without a size, or give "
+            f"torch.export.Dim({size!r}, {run.bounds}) for the axis in dynamic_shapes= of export_onnx."
+        )
+    return (
+        f"dynamic_shapes= has {names}, but {name}.forward fixes something at the sample's size: with {shapes} the "
+        f"graph {trouble}. Adaptive pooling to more than one cell does so, whose windows are numbers in a graph, and "
+        "so does int() of a size. Pool to one cell (nn.AdaptiveAvgPool2d(1), or a mean over the axes), use "
+        "x.shape[...] as it is, or leave the size fixed: take it out of dynamic_shapes=."
+    )
+
+
+NOTE = (
+    "The rows of the first axis see each other: what one gives depends on those beside it. Calls cannot be joined, "
+    "padded or divided along it."
+)
+_BATCH = 4
+# Rows that are run alone: some with one before and one behind them, since a net may look in one direction alone; one,
+# since a net may swap a pair; and each is missing somewhere, since it may hold what decides for all.
+_SELECTIONS = (slice(1, 3), slice(1), slice(0, 4, 3))
+# In units of an output's largest value. Kernels add in another order for another number of rows, which stays below the
+# first, but for long chains of layers. What is above it is asked again in float64, where no order of additions shows;
+# where the module does not run in float64, it has to be more.
+_SUSPICIOUS = 1e-4
+_CERTAIN = 1e-2
+# In units of the largest value of an entry of the last axis, since a large one would hide the others. Entries that are
+# below the second in units of the output's largest may be rounding, also in float64: some modules compute a part of
+# theirs in float32 there.
+_OF_ENTRY = 1e-1
+_LEAST_ENTRY = 1e-5
+
+
+def rows_depend(flat: FlatModule) -> bool:
+    """Return whether rows of a module's batch give something else alone than among others, if that can be tried."""
+    for batch in _batches(flat):
+        differences = _differences(flat, batch)
+        first = next(differences, None)
+        if first is None:  # the module does not take the batch
+            continue
+        if not (first.suspicious or any(other.suspicious for other in differences)):
+            return False
+        # Where float64 does not run, it has to be more than rounding of float32.
+        doubles = [t.double() if t.is_floating_point() else t for t in batch]
+        exact = list(_differences(_in_float64(flat), doubles))
+        if exact:
+            return any(found.suspicious for found in exact)
+        return any(found.of_output > _CERTAIN for found in _differences(flat, batch))
+    return False
+
+
+def _batches(flat: FlatModule) -> Iterator[Batch]:
+    """Yield random rows, and then for a module that does not take them the sample's, rotated and as they are."""
+    call, raw = flat.call, flat.preprocessing is not None
+    rows = replace(call, tensors=call.resized(_BATCH), named=call.batch_axes)
+    generator = torch.Generator().manual_seed(0)
+    kinds: dict[int, Kind] = {}
+    # Forward is the user's, and may raise anything: what does not run here is tried with the sample's values.
+    with contextlib.suppress(Exception), _unchanged(flat.model), torch.random.fork_rng(devices=[]):
+        kinds = integer_kinds(call, flat.run, frozenset({0} if raw else ()))[0]
+    if kinds:
+        yield random_batch(rows, _BATCH, generator, kinds, raw=raw)
+    rotated = tuple(
+        torch.stack([row.roll(number, -1) for number, row in enumerate(t)])  # so that no two rows are equal
+        if not t.is_floating_point() and tuple(axes) == (0,) and t.ndim > 1
+        else t
+        for t, axes in zip(rows.tensors, call.batch_axes, strict=True)
+    )
+    yield random_batch(replace(rows, tensors=rotated), _BATCH, generator, {}, raw=raw)
+    yield rows.tensors
+
+
+@contextlib.contextmanager
+def _unchanged(model: nn.Module) -> Iterator[None]:
+    """Give modules their attributes and buffers back: some keep a mask, say, of the size of the last batch."""
+    before = [(module, dict(vars(module))) for module in model.modules()]
+    try:
+        with evaluation_sandbox(model):
+            yield
+    finally:
+        for module, attributes in before:
+            vars(module).clear()
+            vars(module).update(attributes)
+
+
+@dataclass(frozen=True)
+class _RowsAlone:
+    """By how much rows alone differ from the same rows among others."""
+
+    of_output: float  # in units of the output's largest value
+    of_entry: float  # in units of the largest value of the entry of the last axis
+
+    @property
+    def suspicious(self) -> bool:
+        return self.of_output > _SUSPICIOUS or self.of_entry > _OF_ENTRY
+
+
+def _differences(flat: FlatModule | None, batch: Sequence[Tensor]) -> Iterator[_RowsAlone]:
+    """Yield what each selection of rows shows; nothing of one that cannot be told."""
+    whole = None if flat is None else _outputs(flat, batch)
+    if flat is None or whole is None:
+        return
+    for rows in _SELECTIONS:
+        part = _outputs(flat, flat.call.selected(batch, torch.arange(_BATCH)[rows]))
+        if part is None or len(part) != len(whole):  # an output a row, say
+            continue
+        cut = [rows_of(y, of, rows, _BATCH) for y, of in zip(part, whole, strict=True)]
+        pairs = [(y, of) for y, of in zip(part, cut, strict=True) if of is not None and np.isfinite(of).any()]
+        if pairs:
+            of_output = max(relative_difference(y, of) for y, of in pairs)
+            yield _RowsAlone(of_output, max(_of_entries(y, of) for y, of in pairs))
+
+
+def _of_entries(y: np.ndarray, of: np.ndarray) -> float:
+    """Return the largest difference in units of the largest value of its entry of the last axis."""
+    if of.ndim < 2:  # one axis is the rows alone
+        return 0.0
+    a, b = (value.astype(np.float64).reshape(-1, value.shape[-1]) for value in (y, of))
+    largest = np.where(np.isfinite(b), np.abs(b), 0.0).max(axis=0, initial=0.0)
+    units = np.maximum(largest, _LEAST_ENTRY * largest.max(initial=0.0))
+    return float(np.nanmax(distance(a, b) / np.where(units == 0, 1.0, units), initial=0.0))
+
+
+def _outputs(flat: FlatModule, batch: Sequence[Tensor]) -> list[np.ndarray] | None:
+    """Return the outputs for a batch; ``None`` if the module does not take it."""
+    try:
+        with _unchanged(flat.model), torch.random.fork_rng(devices=[]):
+            return [as_array(tensor) for _, tensor in named_outputs(flat.run([t.clone() for t in batch]))]
+    except Exception:  # noqa: BLE001 - forward is the user's: that it does not take a batch says nothing of its rows
+        return None
+
+
+def _in_float64(flat: FlatModule) -> FlatModule | None:
+    """Return a copy in float64; ``None`` if there is no room for one, or it cannot be copied once it has run."""
+    try:
+        preprocessing = None if flat.preprocessing is None else evaluation_copy(flat.preprocessing, torch.float64)
+        return FlatModule(evaluation_copy(flat.model, torch.float64), flat.call, preprocessing, softmax=flat.softmax)
+    except (ExportError, RuntimeError, MemoryError):
+        return None
+
+
+def rows_of(y: np.ndarray, whole: np.ndarray, chosen: slice, all_rows: int) -> np.ndarray | None:
+    """Return the part of a large batch's output that the chosen rows give; ``None`` if it cannot be told."""
+    # Every axis that is as long as the batch in both is cut, such as both of a similarity of all rows with all. An axis
+    # that changes in another way, such as rows times heads, has no part that is known to be these rows'.
+    rows = len(range(all_rows)[chosen])
+    batch = [pair == (rows, all_rows) and rows != all_rows for pair in zip(y.shape, whole.shape, strict=False)]
+    if y.ndim != whole.ndim or not any(batch):
+        return None
+    cut = whole[tuple(chosen if is_batch else slice(None) for is_batch in batch)]
+    return cut if cut.shape == y.shape else None
+
+
+def relative_difference(y: np.ndarray, of: np.ndarray) -> float:
+    """Return the largest difference in units of the largest value."""
+    b = of.astype(np.float64)
+    scale = float(np.abs(b[np.isfinite(b)]).max(initial=0.0))
+    return float(np.nanmax(distance(y, b), initial=0.0)) / (scale or 1.0)
