@@ -27,11 +27,11 @@ COMMANDS = {
     "export": "lit_gelu.cli.export:export",
     "parity": "lit_gelu.cli.parity:parity",
     "inspect": "lit_gelu.cli.inspect:inspect",
-    "bench": "lit_gelu.cli.bench",
-    "triton": "lit_gelu.cli.triton",
+    "bench": "lit_gelu.cli.bench:bench",
+    "triton": "lit_gelu.cli.triton:triton",
     "doctor": "lit_gelu.cli.doctor:doctor",
     "curvature": "lit_gelu.cli.curvature:curvature",
-    "report": "lit_gelu.cli.report",
+    "report": "lit_gelu.cli.report:report",
     "activations": "lit_gelu.cli.activations:activations",
     "activations list": "lit_gelu.cli.activations:overview",
     "activations show": "lit_gelu.cli.activations:show",
@@ -99,9 +99,6 @@ def parser_of(name: str) -> jsonargparse.ArgumentParser:
     """Return the parser of a command."""
     module_name, _, function = COMMANDS[name].partition(":")
     module = importlib.import_module(module_name)
-    if not function:
-        parser: jsonargparse.ArgumentParser = module.build_parser()
-        return parser
     return parser_of_function(getattr(module, function), f"lit-gelu {name}", table(name))
 
 
@@ -163,10 +160,7 @@ def run_command(name: str, words: Sequence[str]) -> int:
     import_modules(arguments.get("import") or [])
     check_outputs(vars(arguments))
     module_name, _, function_name = COMMANDS[name].partition(":")
-    module = importlib.import_module(module_name)
-    if not function_name:
-        return int(module.run(arguments))
-    function = getattr(module, function_name)
+    function = getattr(importlib.import_module(module_name), function_name)
     parameters = inspect.signature(function).parameters
     named = {key: arguments[key] for key, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
     ordered: list[Any] = []

@@ -5,9 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jsonargparse import ArgumentParser, Namespace
-
-from lit_gelu.cli.options import add_json, command_parser
 from lit_gelu.cli.terminal import console_for_output, write_text
 from lit_gelu.errors import ArgumentError, LitGeluError
 from lit_gelu.files import is_file, is_folder
@@ -15,52 +12,46 @@ from lit_gelu.files import is_file, is_folder
 if TYPE_CHECKING:
     from lit_gelu.report import ReportedRun
 
-EXAMPLES = """\
-The page is one HTML file that needs nothing from elsewhere. RunReport, a callback, knows more of a run than its
-folder does.
-
-examples:
-  lit-gelu report lightning_logs/version_0
-  lit-gelu report runs/digits_gelu/version_0/checkpoints/last.ckpt --output run.html
-  lit-gelu report runs/demo --title "ReLU, then GELU" --json
-"""
 FILE_NAME = "report.html"
 
 
-def build_parser() -> ArgumentParser:
-    """Return the command's parser."""
-    parser = command_parser("report", EXAMPLES)
-    parser.add_argument("source", type=str, metavar="LOGDIR|CKPT", help="the folder of a logger, or a checkpoint")
-    parser.add_argument(
-        "--output", type=str | None, default=None, metavar="FILE", help=f"the page; default: {FILE_NAME} in that folder"
-    )
-    parser.add_argument("--title", type=str, default="", help="of the page; default: the folder's or file's name")
-    add_json(parser)
-    return parser
+def report(source: str, *, output: str | None = None, title: str = "", json: str | None = None) -> int:
+    """Make one page of a run from its log folder or a checkpoint: curves, findings, files.
 
+    The page is one HTML file that needs nothing from elsewhere. RunReport, a callback, knows more of a run than its
+    folder does.
 
-def run(arguments: Namespace) -> int:
-    """Write the page; return 0."""
-    source = Path(arguments.source)
-    if not (is_file(source) or is_folder(source)):
-        raise ArgumentError(f"There is no {str(source)[:200]!r}. Give the folder of a logger, or a checkpoint.")
-    default = source / FILE_NAME if is_folder(source) else source.with_name(f"{source.stem}.{FILE_NAME}")
-    target = default if arguments.output is None else Path(arguments.output)
+    in a shell:
+      lit-gelu report lightning_logs/version_0
+      lit-gelu report runs/digits_gelu/version_0/checkpoints/last.ckpt --output run.html
+      lit-gelu report runs/demo --title "ReLU, then GELU" --json
+
+    Args:
+        source: the folder of a logger, or a checkpoint
+        output: the page; default: report.html in that folder
+        title: of the page; default: the folder's or file's name
+        json: print JSON, and nothing else on standard output; or write it into a file
+    """
+    path = Path(source)
+    if not (is_file(path) or is_folder(path)):
+        raise ArgumentError(f"There is no {source[:200]!r}. Give the folder of a logger, or a checkpoint.")
+    default = path / FILE_NAME if is_folder(path) else path.with_name(f"{path.stem}.{FILE_NAME}")
+    target = default if output is None else Path(output)
     if target.suffix not in {".html", ".htm"}:
         raise ArgumentError(f"--output {target} is not accepted. Give a file that ends in .html.")
     from lit_gelu.report import judged, page
 
-    report = run_of(source)
-    report = judged(replace(report, title=arguments.title or report.title))
-    write_text(page(report), str(target))
-    if arguments.json is not None:
-        write_text(report.to_json(), arguments.json)
-    if arguments.json != "-":
+    run = run_of(path)
+    run = judged(replace(run, title=title or run.title))
+    write_text(page(run), str(target))
+    if json is not None:
+        write_text(run.to_json(), json)
+    if json != "-":
         console = console_for_output(highlight=False, soft_wrap=True, markup=False)
-        for finding in report.findings:
+        for finding in run.findings:
             if finding.level != "good":
                 console.print(f"{finding.level}: {f'{finding.where}: ' if finding.where else ''}{finding.text}")
-        for sentence in report.missing:
+        for sentence in run.missing:
             console.print(f"missing: {sentence}")
         console.print(f"wrote {target}")
     return 0

@@ -1,43 +1,60 @@
 """``lit-gelu triton``: put an ONNX file into a model repository of Triton Inference Server."""
 
-from jsonargparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from typing import Literal
 
-from lit_gelu.cli.options import add_flag, command_parser
 from lit_gelu.cli.terminal import console_for_output
 
-EXAMPLES = """\
-examples:
-  lit-gelu triton model.onnx repository --device gpu
-  lit-gelu triton model.onnx repository --device gpu --name digits --version 2
-  lit-gelu triton model.onnx repository --device cpu --max-batch-size 64 --max-queue-delay-us 500 --warmup 1 64
-  tritonserver --model-repository=repository                                       then serves it
-"""
 
+def triton(
+    file: str,
+    repository: str,
+    *,
+    device: Literal["cpu", "gpu"],
+    name: str | None = None,
+    version: int = 1,
+    max_batch_size: int | None = None,
+    max_queue_delay_us: int = 0,
+    instances: int = 1,
+    warmup: Sequence[int] = (),
+    tuning: bool = True,
+    overwrite: bool = False,
+) -> int:
+    """Lay an ONNX file out as a model repository of Triton Inference Server.
 
-def build_parser() -> ArgumentParser:
-    """Return the command's parser."""
-    parser = command_parser("triton", EXAMPLES)
-    parser.add_argument("file", type=str, help="an ONNX file")
-    parser.add_argument("repository", type=str, help="the repository's folder; it is made if it is not there")
-    parser.add_argument("--device", choices=("cpu", "gpu"), required=True, help="where the server runs it")
-    parser.add_argument("--name", type=str | None, default=None, help="the model's name; default: the file's")
-    parser.add_argument("--version", type=int, default=1, help="the model's version, from 1 on")
-    parser.add_argument(
-        "--max-batch-size", type=int | None, default=None, help="in rows; default: 128 if the file has a batch, else 0"
-    )
-    parser.add_argument("--max-queue-delay-us", type=int, default=0, help="how long it waits for more, microseconds")
-    parser.add_argument("--instances", type=int, default=1, help="copies of the model that run at once")
-    parser.add_argument("--warmup", type=int, nargs="+", default=[], metavar="ROWS", help="batch sizes to run first")
-    add_flag(parser, "--tuning", "take over what was tuned for this machine", default=True)
-    add_flag(parser, "--overwrite", "replace a version and a configuration that are there")
-    return parser
+    in a shell:
+      lit-gelu triton model.onnx repository --device gpu
+      lit-gelu triton model.onnx repository --device gpu --name digits --version 2
+      lit-gelu triton model.onnx repository --device cpu --max-batch-size 64 --max-queue-delay-us 500 --warmup 1 64
+      tritonserver --model-repository=repository                                       then serves it
 
-
-def run(arguments: Namespace) -> int:
-    """Write the repository; return 0."""
+    Args:
+        file: an ONNX file
+        repository: the repository's folder; it is made if it is not there
+        device: where the server runs it
+        name: the model's name; default: the file's
+        version: the model's version, from 1 on
+        max_batch_size: in rows; default: 128 if the file has a batch, else 0
+        max_queue_delay_us: how long it waits for more, microseconds
+        instances: copies of the model that run at once
+        warmup: batch sizes to run first
+        tuning: take over what was tuned for this machine
+        overwrite: replace a version and a configuration that are there
+    """
     from lit_gelu.export.serving import write_triton_repository
 
-    options = {name: value for name, value in vars(arguments).items() if name not in {"file", "repository"}}
-    written = write_triton_repository(arguments.file, arguments.repository, **options)
+    written = write_triton_repository(
+        file,
+        repository,
+        device=device,
+        name=name,
+        version=version,
+        max_batch_size=max_batch_size,
+        max_queue_delay_us=max_queue_delay_us,
+        instances=instances,
+        warmup=warmup,
+        tuning=tuning,
+        overwrite=overwrite,
+    )
     console_for_output(soft_wrap=True, highlight=False, markup=False).print(str(written))
     return 0
