@@ -33,8 +33,7 @@ from lit_gelu.export.parity.references import References
 from lit_gelu.export.parity.structure import activation_faults, node_label, output_faults, site_of
 from lit_gelu.export.preprocessing import is_data_module, other_preprocessing, preprocessing_of_file, raw_data_of
 from lit_gelu.export.runtime import CPU, OnnxPredictor, Provider
-from lit_gelu.export.runtime.model_file import INT8_RECORD, read_model_file
-from lit_gelu.export.runtime.ports import bind_names, require_fit
+from lit_gelu.export.runtime.model_file import INT8_RECORD, bind_names, read_model_file, require_fit
 from lit_gelu.export.runtime.session import captured_stdout
 from lit_gelu.files import is_file, parse_json, require_writable, without_nonfinite
 from lit_gelu.surgery.sites import without_wrappers
