@@ -19,10 +19,11 @@ from lit_gelu.display import Displayed
 from lit_gelu.errors import ArgumentError, ModelInputError, ParityError
 from lit_gelu.export.copying import without_callers_autocast
 from lit_gelu.export.metadata import read_metadata
-from lit_gelu.export.parity.check import TaskMetric, task_metrics
+from lit_gelu.export.parity.check import task_metrics
 from lit_gelu.export.parity.execution import file_inputs, open_wanted, run_file
 from lit_gelu.export.parity.input_families import data_batches, sample_call
 from lit_gelu.export.parity.references import References
+from lit_gelu.export.parity.report import TaskMetric
 from lit_gelu.export.parity.structure import activation_faults, output_faults
 from lit_gelu.export.preprocessing import other_preprocessing, preprocessing_of_file, raw_data_of
 from lit_gelu.export.quantization.quantize import QuantizationRecord, read_record, signal_to_noise
