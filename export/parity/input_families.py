@@ -292,7 +292,9 @@ def families(
             yield Family(name, [(torch.full_like(pixels, value), *others)])
     if floating:
         factors = _LARGE_FLOAT16 if dtype == torch.float16 else _LARGE
-        large = {name: partial(operator.mul, factor) for name, factor in factors.items()}
+        large: dict[str, Callable[[Tensor], Tensor]] = {
+            name: partial(operator.mul, factor) for name, factor in factors.items()
+        }
         integers = {i: kind for i, kind in kinds.items() if not call.tensors[i].is_floating_point()}
         for name, change in {**large, **_EXTREMES}.items():
             batch = random_batch(call, EXTREME_ROWS, generator, integers, raw=raw)

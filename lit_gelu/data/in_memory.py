@@ -95,10 +95,8 @@ class SeededDataLoader(ResumableDataLoader[T_co]):
         if self._is_in_order():
             yield from super()._batches()
             return
-        resume, skip = self._resume, self._skip
+        resume = self._resume
         self.start_anew()
-        if skip:
-            return
         sampler, self._taken = self._seeded(), 0
         if resume is not None:
             self._taken = resume["taken"]

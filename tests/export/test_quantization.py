@@ -17,7 +17,7 @@ from lit_gelu.data import DigitsData
 from lit_gelu.errors import ArgumentError, ExportError, ModelFileError, ModelInputError, ParityError
 from lit_gelu.export import OnnxPredictor, check_parity, export_onnx, write_proof
 from lit_gelu.export.metadata import read_metadata
-from lit_gelu.export.parity.check import TaskMetric
+from lit_gelu.export.parity.report import TaskMetric
 from lit_gelu.export.proof import record_parity
 from lit_gelu.export.quantization import (
     METHODS,
