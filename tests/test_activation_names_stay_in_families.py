@@ -17,6 +17,7 @@ OF_OTHERS = {
     "export/metadata.py": "the forms of GELU that approximate= takes",
     "lit_gelu/activations/analysis/gains.py": "the names that torch.nn.init.calculate_gain takes",
     "lit_gelu/cli/demo.py": "the same forms",
+    "lit_gelu/cli/export.py": "the same forms",
     "lit_gelu/surgery/recognition.py": "torch's operators, by which it looks them up",
 }
 

@@ -70,9 +70,9 @@ def all_differences(values: Mapping[str, Sequence[float]]) -> list[PairedDiffere
         One for each pair, in the order of the labels.
 
     Example:
-        >>> (found,) = all_differences({"a": [1.0, 2.0, 3.0, 4.0, 5.0], "b": [0.0, 1.5, 1.0, 3.0, 3.0]})
-        >>> found.mean, round(found.low, 4), round(found.high, 4), round(found.p, 4)
-        (1.3, 0.4914, 2.1086, 0.0111)
+        >>> (row,) = all_differences({"a": [1.0, 2.0, 3.0, 4.0, 5.0], "b": [0.0, 1.5, 1.0, 3.0, 3.0]})
+        >>> row.mean, round(row.low, 4), round(row.high, 4), round(row.p, 4)
+        (1.3, 0.4671, 2.1329, 0.0123)
     """
     pairs = list(itertools.combinations(values, 2))
     samples = [np.subtract(values[of], values[to]) for of, to in pairs]

@@ -291,7 +291,7 @@ def relu_joint(x: Tensor) -> Derivatives:
 def leaky_relu_joint(x: Tensor, negative_slope: float = 0.01) -> Derivatives:
     """Leaky ReLU; at 0 the left derivatives."""
     first = torch.where(x > 0, torch.ones_like(x), negative_slope)
-    return Derivatives(x * first, first, torch.zeros_like(x), first)
+    return Derivatives(_leaky(x, negative_slope), first, torch.zeros_like(x), first)
 
 
 def relu6_joint(x: Tensor) -> Derivatives:
