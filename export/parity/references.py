@@ -125,13 +125,13 @@ class References:
         reason = ""
         # A forward that asks for float32 somewhere can often run in float64 all the same, in a mode for that.
         for mode in (nullcontext, Float64Throughout) if dtype == torch.float64 else (nullcontext,):
-            twin = self._copy(model, dtype)
-            self._modes[twin] = mode
+            modes = dict(self._modes)
             try:
+                twin = self._copy(model, dtype)  # the form of a call is found by running forward
+                self._modes[twin] = mode
                 self.run(twin, self._call.tensors, dtype)
             except Exception as error:  # noqa: BLE001 - forward is the user's: whatever it raises is reported
-                reason = reason or f"forward fails in {dtype_name(dtype)} ({error})."
-                del self._modes[twin]
+                reason, self._modes = reason or f"forward fails in {dtype_name(dtype)} ({error}).", modes
                 continue
             return twin
         self.notes.append(f"no {dtype_name(dtype)} reference: {reason}")
