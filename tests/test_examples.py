@@ -17,6 +17,7 @@ def printed(name, folder, *arguments):
     return run_warm(EXAMPLES / name, *arguments, cwd=folder, env=environment).stdout
 
 
+@pytest.mark.full
 def test_own_module_swap(tmp_path):
     text = printed("own_module_swap.py", tmp_path)
     assert "blocks.0:gelu: gelu (activation), own_module_swap.py:" in text

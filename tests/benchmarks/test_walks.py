@@ -25,18 +25,19 @@ def test_calls_of_the_package_are_counted_and_no_others(script):
 def test_from_a_name_to_a_module(script, tmp_path):
     walk = script["create"](tmp_path)
     assert {"lit_gelu/activations/registry.py", "lit_gelu/activations/families/gelu.py"} <= set(walk)
-    assert len(walk) <= 5
+    assert len(walk) <= 6
 
 
 @pytest.mark.full  # a profiled export takes a minute
 def test_from_a_name_to_the_nodes_of_a_file(script, tmp_path):
     walk = script["export_tanh"](tmp_path)
     assert {"export/exporter.py", "export/lowering/policy.py", "lit_gelu/activations/families/gelu.py"} <= set(walk)
-    assert len(walk) <= 47
+    assert len(walk) <= 37
     assert walk.total() <= 15_188 / 3  # of the calls that it once took
 
 
+@pytest.mark.full  # half a minute under the profiler
 def test_a_batch_becomes_a_logged_statistic(script, tmp_path):
     walk = script["monitor"](tmp_path)
     assert {"callbacks/activation_curvature/monitor.py", "callbacks/trainer_loggers.py"} <= set(walk)
-    assert len(walk) <= 49
+    assert len(walk) <= 45

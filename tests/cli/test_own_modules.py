@@ -96,6 +96,7 @@ def checkpoint(tmp_path):
     return str(path)
 
 
+@pytest.mark.full
 def test_the_whole_way_with_a_model_that_says_nothing_of_its_input(checkpoint, tmp_path, capsys):
     config = next(tmp_path.rglob("config.yaml"))
     assert yaml.safe_load(config.read_text())["import"] == ["own_cli_module"]

@@ -84,6 +84,7 @@ def expected(case, model, report, sample):
         return output(case.model(), sample)
 
 
+@pytest.mark.full
 @each(FAST - {"timm.mobilevitv2_050"})
 def test_the_file_agrees_after_the_swap(case, tmp_path):
     model, sample = case.model(), case.sample()

@@ -114,6 +114,7 @@ def test_plugins_are_loaded_at_the_first_look_up_and_not_before(site):
     assert output == ["False", "True", "False"]
 
 
+@pytest.mark.full
 def test_one_broken_plugin_warns_and_the_rest_work(site):
     _install(site, "broken-acts", "raise RuntimeError('no licence file')", {"a_broken": "broken_acts:thing"})
     _install(site, "greedy-acts", "def gelu(x): return x", {"gelu": "greedy_acts:gelu"})
@@ -134,7 +135,7 @@ def test_one_broken_plugin_warns_and_the_rest_work(site):
     assert "LIT_GELU_PLUGINS=0" in errors
 
 
-@pytest.mark.parametrize("value", ["0", "off"])
+@pytest.mark.parametrize("value", ["0", pytest.param("off", marks=pytest.mark.full)])
 def test_the_environment_switch_turns_discovery_off(site, value):
     output, _ = _run(
         site,
