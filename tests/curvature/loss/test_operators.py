@@ -245,9 +245,10 @@ def test_uneven_batches_are_weighted_by_their_samples():
 def test_ranks_with_uneven_shards_equal_one_process_with_one_sum_a_product():
     _, inputs, targets, hessian, vector = problem()
     barrier, sent, sums, results = threading.Barrier(2, timeout=PATIENCE), {}, [], [None, None]
+    models = [classifier()[0] for _ in range(2)]  # drawn here: the threads share torch's random state
 
     def run(rank):
-        model = classifier()[0]
+        model = models[rank]
         x, y = inputs.split([13, 7])[rank], targets.split([13, 7])[rank]
 
         def reduce(tensor):
