@@ -54,7 +54,6 @@ from lit_gelu.export.parity.open_axes import (
     require_another_size,
     rows_depend,
     runs_at_other_sizes,
-    runs_beyond_bounds,
 )
 from lit_gelu.export.preprocessing import describe, preprocessing_copy, raw_call
 from lit_gelu.export.trace import BOUNDS, recorded_sizes, trace
@@ -248,8 +247,7 @@ def export_onnx(
     graph = trace(flat, trial, options.traced_opset, sizes)
     unmark(flat.model, marked)
     require_another_size(flat, sizes, elsewhere, failures)
-    beyond, unbounded = runs_beyond_bounds(flat, sizes, graph.meta.get(BOUNDS, {}))
-    untried += unbounded + require_alike(graph, flat, [*beyond, *elsewhere], marked, registry)
+    untried += graph.meta.get(BOUNDS, []) + require_alike(graph, flat, elsewhere, marked, registry)
     lowered = lower(graph, marked, options, registry, specs)
     _require_forms(lowered.sites, options.approximate)
     about = {

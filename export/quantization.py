@@ -25,18 +25,17 @@ from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.display import Displayed
 from lit_gelu.errors import ArgumentError, ExportError, ModelFileError, ModelInputError, ParityError, message_of
 from lit_gelu.export.copying import without_callers_autocast
+from lit_gelu.export.inputs import as_array
 from lit_gelu.export.metadata import PREFIX, read_metadata, save_model
 from lit_gelu.export.parity.check import task_metrics
-from lit_gelu.export.parity.execution import as_array, file_inputs, open_wanted, run_file
 from lit_gelu.export.parity.input_families import data_batches, list_or_loader, sample_call
-from lit_gelu.export.parity.references import References
 from lit_gelu.export.parity.report import TaskMetric
+from lit_gelu.export.parity.runs import References, file_inputs, open_wanted, run_file
 from lit_gelu.export.parity.structure import activation_faults, node_label, output_faults, site_of
-from lit_gelu.export.preprocessing import is_data_module, other_preprocessing, preprocessing_of_file, raw_data_of
+from lit_gelu.export.preprocessing import is_data_module, preprocessing_of_file
 from lit_gelu.export.runtime import CPU, OnnxPredictor, Provider
 from lit_gelu.export.runtime.model_file import INT8_RECORD, bind_names, read_model_file, require_fit
-from lit_gelu.export.runtime.session import captured_stdout
-from lit_gelu.files import is_file, parse_json, require_writable, without_nonfinite
+from lit_gelu.files import captured_stdout, is_file, parse_json, require_writable, without_nonfinite
 from lit_gelu.surgery.sites import without_wrappers
 
 METHODS = {
@@ -312,11 +311,11 @@ def check_quantized(
     predictor, _, notes = open_wanted(Path(path), providers, {}, torch.float32)
     record, metadata = read_record(predictor.metadata, name), read_metadata(predictor.metadata, name)
     model, registry = without_wrappers(model), registry_or_default(registry)
-    preprocessing = preprocessing_of_file(metadata.preprocessing, name, preprocessing, data)
-    call, batches = sample_call(model, preprocessing, input_sample, predictor), data
-    if preprocessing is not None:
-        batches, unread = raw_data_of(data)
-        notes += unread + other_preprocessing(metadata.preprocessing, preprocessing)
+    batches = data
+    if metadata.preprocessing or preprocessing:
+        preprocessing, batches, unread = preprocessing_of_file(metadata.preprocessing, name, preprocessing, data)
+        notes += unread
+    call = sample_call(model, preprocessing, input_sample, predictor)
     references = References(model, call, "as_trained", registry, preprocessing, softmax=metadata.softmax)
     pairs = []
     for batch in data_batches(batches, model, call):

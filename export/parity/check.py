@@ -23,17 +23,10 @@ from lit_gelu.errors import ModelFileError, ModelInputError, ParityError
 from lit_gelu.export.copying import evaluation_copy, require_copyable, without_callers_autocast
 from lit_gelu.export.inputs import Call, require_order, tensors_by_name
 from lit_gelu.export.metadata import census, read_metadata
-from lit_gelu.export.parity.causes import Layers, fates, find_culprit
+from lit_gelu.export.parity.causes import Layers, find_culprit
 from lit_gelu.export.parity.comparison import Comparison
 from lit_gelu.export.parity.criterion import FLOOR, dtype_name, dtype_of, floor, require_tolerance
 from lit_gelu.export.parity.elementwise import activation_rows
-from lit_gelu.export.parity.execution import (
-    file_inputs,
-    open_wanted,
-    optimized_graph,
-    repeatability,
-    run_file,
-)
 from lit_gelu.export.parity.input_families import (
     GAUSSIAN_ROWS,
     families,
@@ -42,10 +35,11 @@ from lit_gelu.export.parity.input_families import (
     sample_call,
 )
 from lit_gelu.export.parity.open_axes import NOTE
-from lit_gelu.export.parity.references import References
 from lit_gelu.export.parity.report import VS_FLOAT64, VS_PYTORCH, ParityReport, TaskMetric, findings
+from lit_gelu.export.parity.runs import References, file_inputs, open_wanted, optimized_graph, repeatability, run_file
 from lit_gelu.export.parity.structure import (
     activation_faults,
+    fates,
     has_weights_beside,
     load_structure,
     mismatches,
@@ -53,7 +47,7 @@ from lit_gelu.export.parity.structure import (
     rewritten,
     site_nodes,
 )
-from lit_gelu.export.preprocessing import is_data_module, other_preprocessing, preprocessing_of_file, raw_data_of
+from lit_gelu.export.preprocessing import is_data_module, preprocessing_of_file
 from lit_gelu.export.runtime import OnnxPredictor, Provider
 from lit_gelu.export.runtime.model_file import require_fit
 from lit_gelu.surgery.sites import without_wrappers
@@ -157,11 +151,11 @@ def check_parity(
             "lit_gelu.export.quantization.check_quantized, which asks what becomes of the task."
         )
     model = without_wrappers(model)
-    preprocessing = preprocessing_of_file(metadata.preprocessing, name, preprocessing, data)
-    call, batches, raw = sample_call(model, preprocessing, input_sample, predictor), data, preprocessing is not None
-    if preprocessing is not None:
-        batches, unread = raw_data_of(data)
-        notes += unread + other_preprocessing(metadata.preprocessing, preprocessing)
+    batches, raw = data, bool(metadata.preprocessing or preprocessing)
+    if raw:
+        preprocessing, batches, unread = preprocessing_of_file(metadata.preprocessing, name, preprocessing, data)
+        notes += unread
+    call = sample_call(model, preprocessing, input_sample, predictor)
     call = _fitting(call, predictor, raw=raw)
     references = References(model, call, metadata.approximate, registry, preprocessing, dtype, softmax=metadata.softmax)
     notes += references.notes + mismatches(references.float32, metadata, registry)

@@ -11,6 +11,7 @@ from torch import Tensor
 from lit_gelu.errors import ModelFileError, ModelInputError
 from lit_gelu.export.parity.criterion import (
     FACTOR,
+    distance,
     dtype_name,
     explained_by_chance,
     fills,
@@ -19,10 +20,9 @@ from lit_gelu.export.parity.criterion import (
     overflowed,
     smallest_error,
 )
-from lit_gelu.export.parity.execution import distance
 from lit_gelu.export.parity.input_families import DATA, Batch, Family
-from lit_gelu.export.parity.references import Outputs, References, failure, without_ties
 from lit_gelu.export.parity.report import VS_FLOAT64, VS_PYTORCH, VS_TRAINED, ParityRow
+from lit_gelu.export.parity.runs import Outputs, References, failure, without_ties
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,6 @@ class OfSample:
     """Numbers that the sample holds, in any order and as often as it comes."""
 
     values: Tensor
-    label = "sample's values"
 
     def draw(self, shape: torch.Size, generator: torch.Generator) -> Tensor:
         """Return some of them."""
@@ -88,18 +87,7 @@ class OfSample:
         return known[torch.randint(len(known), shape, generator=generator)]
 
 
-@dataclass(frozen=True)
-class Magnitudes:
-    """Magnitudes of gaussian values."""
-
-    label = "|gaussian|"
-
-    def draw(self, shape: torch.Size, generator: torch.Generator) -> Tensor:
-        """Return some."""
-        return torch.randn(shape, generator=generator).abs()
-
-
-Kind = Indices | Mask | Between | OfSample | Magnitudes
+Kind = Indices | Mask | Between | OfSample
 
 
 def drawn(tensors: Sequence[Tensor], kinds: Mapping[int, Kind], generator: torch.Generator) -> tuple[Tensor, ...]:
@@ -212,12 +200,10 @@ def _instead_of_gaussian(call: Call, kinds: Mapping[int, Kind], trouble: Trouble
     refused = trouble(drawn(gaussian, kinds, torch.Generator().manual_seed(0))) if floats else ""
     if not refused:
         return {}, []
-    varied = any(call.tensors[i].min() < call.tensors[i].max() for i in floats)
-    others: dict[int, Kind] = {i: OfSample(call.tensors[i]) if varied else Magnitudes() for i in floats}
+    others: dict[int, Kind] = {i: OfSample(call.tensors[i]) for i in floats}
     if trouble(drawn(call.tensors, {**kinds, **others}, torch.Generator().manual_seed(0))):
         return {}, []
-    what = "the sample's own" if varied else "their magnitudes"
-    return others, [f"with gaussian values {refused}; {what} were drawn instead."]
+    return others, [f"with gaussian values {refused}; the sample's own were drawn instead."]
 
 
 GAUSSIAN_ROWS = 32
@@ -271,8 +257,7 @@ def families(
     # values; without a floating-point input there are no gaussian and no extreme families. Raw pixels are random ones
     # in the place of gaussian values, and all black and all white.
     floating = any(tensor.is_floating_point() for tensor in call.tensors)
-    labels = [kind.label for kind in kinds.values() if isinstance(kind, OfSample | Magnitudes)]
-    usual = labels[0] if labels else "gaussian"
+    usual = "sample's values" if any(isinstance(kind, OfSample) for kind in kinds.values()) else "gaussian"
     kind = "random pixels" if raw else usual if floating else "random" if kinds else "sample"
     whole = f"{kind}, batch {GAUSSIAN_ROWS}"
     yield Family(SAMPLE, [call.tensors], gap=data is None, rows_of=whole)

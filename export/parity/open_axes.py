@@ -4,7 +4,6 @@ Both are asked before a file is written: shapes do not tell the first, and a gra
 """
 
 import contextlib
-import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,12 +20,12 @@ from torch.overrides import TorchFunctionMode
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.errors import ArgumentError, ExportError, ModelFileError, ModelInputError
 from lit_gelu.export.copying import evaluation_copy
-from lit_gelu.export.inputs import FlatModule, OpenSize, as_in_a_file, named_outputs, named_shapes
+from lit_gelu.export.inputs import FlatModule, OpenSize, as_array, as_in_a_file, named_outputs, named_shapes
 from lit_gelu.export.lowering.lowering_table import BoundActivation
 from lit_gelu.export.lowering.replace import lower
 from lit_gelu.export.metadata import ExportOptions
-from lit_gelu.export.parity.execution import SessionSetup, as_array, distance, run_file
 from lit_gelu.export.parity.input_families import Batch, Kind, integer_kinds, random_batch, resized, smallest_sizes
+from lit_gelu.export.parity.runs import SessionSetup, run_file
 from lit_gelu.export.runtime import CPU, OnnxPredictor
 from lit_gelu.sandbox import evaluation_sandbox
 
@@ -34,9 +33,6 @@ _ROWS = 2
 # Of an output's root mean square, so that a few values that rounding decides, such as those of round(x), are no fault:
 # what a size is fixed in shows all over.
 _ALIKE = 1e-3
-_SMALL = 2  # lower ends up to it are torch's own, which traces no size of 0 or 1
-# Larger runs than that may take all memory, such as attention's, unless the sample is as large.
-_LARGE, _MOST_NUMBERS = 2048, 2**22
 _NOTHING = 1e-6  # what is left where an output should be 0
 
 
@@ -47,7 +43,6 @@ class OtherRun:
     sizes: Mapping[str, int]  # by the names that dynamic_shapes gave
     inputs: Batch
     outputs: tuple[Tensor, ...]
-    bounds: str = ""  # of a run just beyond them: within what the graph holds, as torch.export.Dim takes it
 
 
 @dataclass(frozen=True)
@@ -151,36 +146,6 @@ def _candidates(lengths: Mapping[str, int], accepted: Callable[[Mapping[str, int
         yield {name: max(1, n - change[name]) for name, n in lengths.items()}
 
 
-def runs_beyond_bounds(
-    flat: FlatModule, sizes: Sequence[OpenSize], bounds: Mapping[str, tuple[int, int | None]]
-) -> tuple[list[OtherRun], list[str]]:
-    """Run the module just beyond the bounds within which its graph was traced; say which could not be tried."""
-    # Outside them forward takes another branch, or it refuses the size, as a convolution does below its kernel's.
-    runs, notes = [], []
-    for size in {size.name: size for size in sizes}.values():
-        lower, upper = bounds.get(size.name, (0, None))
-        below = lower if lower > _SMALL else None
-        text = ", ".join(f"{end}={n}" for end, n in (("min", below), ("max", upper)) if n is not None)
-        for n in ([] if below is None else [below - 1]) + ([] if upper is None else [upper + 1]):
-            if not _is_within(n, *size.bounds):
-                continue
-            if _is_large(flat, sizes, size, n):
-                notes.append(f"the graph was traced for {size.name!r} up to {upper}, and was not tried beyond.")
-            elif isinstance(run := _run(flat, sizes, {size.name: n}), OtherRun):
-                runs.append(replace(run, bounds=text))
-    return runs, notes
-
-
-def _is_large(flat: FlatModule, sizes: Sequence[OpenSize], size: OpenSize, n: int) -> bool:
-    """Tell whether a run may take too long, or too much memory."""
-    numbers = of_sample = 0
-    for tensor, shape in zip(flat.call.tensors, named_shapes(flat.call, sizes), strict=True):
-        of_sample += tensor.numel()
-        numbers += math.prod(n if name == size.name else own for name, own in zip(shape, tensor.shape, strict=True))
-    length = flat.call.tensors[size.place].shape[size.axis]
-    return n > max(_LARGE, 4 * length) or numbers > max(_MOST_NUMBERS, 4 * of_sample)
-
-
 def _run(flat: FlatModule, chosen: Sequence[OpenSize], sizes: Mapping[str, int]) -> OtherRun | FailedRun:
     """Run the module at some sizes; say what is wrong if it does not take them."""
     bounds = {size.name: size.bounds for size in chosen}
@@ -258,13 +223,6 @@ def _root_mean_square(tensor: Tensor) -> float:
 def _message(flat: FlatModule, run: OtherRun, trouble: str) -> str:
     name, names = type(flat.model).__name__, " and ".join(map(repr, run.sizes))
     shapes = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in zip(flat.call.names, run.inputs, strict=True))
-    if run.bounds:  # forward takes another branch beyond it
-        ((size, length),) = run.sizes.items()
-        return (
-            f"{name}.forward takes another branch where {size!r} is {length} than at the sample's size, and the graph "
-            f"has that one alone ({run.bounds}): with {shapes} the graph {trouble}. Write it without a size, or give "
-            f"torch.export.Dim({size!r}, {run.bounds}) for the axis in dynamic_shapes= of export_onnx."
-        )
     return (
         f"dynamic_shapes= has {names}, but {name}.forward fixes something at the sample's size: with {shapes} the "
         f"graph {trouble}. Adaptive pooling to more than one cell does so, whose windows are numbers in a graph, and "
@@ -380,7 +338,8 @@ def _of_entries(y: np.ndarray, of: np.ndarray) -> float:
     a, b = (value.astype(np.float64).reshape(-1, value.shape[-1]) for value in (y, of))
     largest = np.where(np.isfinite(b), np.abs(b), 0.0).max(axis=0, initial=0.0)
     units = np.maximum(largest, _LEAST_ENTRY * largest.max(initial=0.0))
-    return float(np.nanmax(distance(a, b) / np.where(units == 0, 1.0, units), initial=0.0))
+    with np.errstate(invalid="ignore"):  # the same infinity in both is no difference
+        return float(np.nanmax(np.abs(a - b) / np.where(units == 0, 1.0, units), initial=0.0))
 
 
 def _outputs(flat: FlatModule, batch: Sequence[Tensor]) -> list[np.ndarray] | None:
@@ -415,6 +374,7 @@ def rows_of(y: np.ndarray, whole: np.ndarray, chosen: slice, all_rows: int) -> n
 
 def relative_difference(y: np.ndarray, of: np.ndarray) -> float:
     """Return the largest difference in units of the largest value."""
-    b = of.astype(np.float64)
+    a, b = y.astype(np.float64), of.astype(np.float64)
     scale = float(np.abs(b[np.isfinite(b)]).max(initial=0.0))
-    return float(np.nanmax(distance(y, b), initial=0.0)) / (scale or 1.0)
+    with np.errstate(invalid="ignore"):  # the same infinity in both is no difference
+        return float(np.nanmax(np.abs(a - b), initial=0.0)) / (scale or 1.0)

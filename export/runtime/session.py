@@ -4,15 +4,13 @@ import contextlib
 import ctypes
 import difflib
 import importlib
-import io
 import logging
 import os
 import platform
 import reprlib
 import sys
-import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ from lit_gelu.cuda_versions import mismatch, tensorrt_library, tensorrt_wheel
 from lit_gelu.errors import ModelFileError, ProviderError
 from lit_gelu.export.runtime.model_file import ModelFile, read_model_file
 from lit_gelu.export.runtime.placement import RECORD, named, placement_of, without_shape_arithmetic
+from lit_gelu.files import captured_stdout
 
 Settings = Mapping[str, Any]
 Check = Callable[[Any], bool]
@@ -204,7 +203,6 @@ _FILE_ERRORS: tuple[type[Exception], ...] = (
     ort_errors.NoModel, ort_errors.InvalidArgument,
 )  # fmt: skip
 _OTHER_ERRORS = (ort_errors.Fail, ort_errors.EPFail, ort_errors.RuntimeException, RuntimeError, ValueError)
-_stdout_lock = threading.RLock()
 
 
 class CpuFallbackWarning(UserWarning):
@@ -300,14 +298,6 @@ def _judge_cpu_nodes(session: onnxruntime.InferenceSession, model: ModelFile, ch
             f"providers=['{first}', '{CPU}']."
         )
     warnings.warn(message, CpuFallbackWarning, stacklevel=4)
-
-
-@contextlib.contextmanager
-def captured_stdout() -> Iterator[io.StringIO]:
-    """Collect what libraries print; one thread at a time, for ``sys.stdout`` is the process's."""
-    # Two threads that overlap would each put back what they found, and the second one would leave the first one's.
-    with _stdout_lock, contextlib.redirect_stdout(io.StringIO()) as printed:
-        yield printed
 
 
 def config_entry(options: onnxruntime.SessionOptions, key: str) -> str | None:

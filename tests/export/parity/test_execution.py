@@ -17,7 +17,8 @@ from torch.nn import functional as F
 
 from lit_gelu.export import check_parity, export_onnx, inspect_onnx
 from lit_gelu.export.inputs import FlatModule, take_apart
-from lit_gelu.export.parity.execution import (
+from lit_gelu.export.parity.open_axes import NOTE, rows_depend, rows_of
+from lit_gelu.export.parity.runs import (
     LEVELS,
     SessionSetup,
     file_inputs,
@@ -27,7 +28,6 @@ from lit_gelu.export.parity.execution import (
     repeatability,
     run_file,
 )
-from lit_gelu.export.parity.open_axes import NOTE, rows_depend, rows_of
 from lit_gelu.export.runtime import CPU, CUDA
 
 ROWS, TOKENS = torch.zeros(2, 4), torch.tensor([[1, 2, 3, 4, 5], [3, 3, 0, 9, 9]])

@@ -346,16 +346,8 @@ class OfSpectrum(nn.Module):
         return self.net(self.function(x))
 
 
-@pytest.mark.parametrize(
-    ("function", "sample", "family"),
-    [
-        (torch.log, torch.rand(64, 16) + 0.1, "sample's values"),
-        (torch.logit, torch.rand(8, 16) * 0.98 + 0.01, "sample's values"),
-        (torch.sqrt, torch.ones(2, 16), "|gaussian|"),
-    ],
-)
-def test_values_that_the_module_takes_are_drawn(tmp_path, function, sample, family):
-    model, path = OfSpectrum(function), tmp_path / "net.onnx"
+def test_values_that_the_module_takes_are_drawn(tmp_path):
+    model, path, sample, family = OfSpectrum(), tmp_path / "net.onnx", torch.rand(64, 16) + 0.1, "sample's values"
     export_onnx(model, path, sample)
     report = check_parity(model, path, input_sample=sample)
     row = report.row(f"{family}, batch 32")
