@@ -17,7 +17,7 @@ from lit_gelu.export.lowering.spellings import recognise
 from lit_gelu.export.metadata import PREFIX, FileMetadata, read_metadata, strip_origin
 from lit_gelu.export.quantization import QuantizationRecord, read_record
 from lit_gelu.export.runtime.model_file import INT8_RECORD, ModelFile, read_model_file
-from lit_gelu.export.runtime.tuning_file import TuningChoice, choices_beside
+from lit_gelu.export.runtime.tuning_file import TuningChoice, read_choice
 
 _OPTIONS = ("approximate", "lowering", "target", "dtype", "policy")
 
@@ -39,7 +39,7 @@ class FileInspection(Displayed):
             recorded, else what is recognised of the operators.
         metadata: What `lit_gelu.export.export_onnx` recorded; ``None`` in others' files.
         quantization: How it was quantised, if `lit_gelu.export.quantization.quantize_onnx` did it.
-        tuning: What `lit_gelu.export.tune` chose for this very file, machine by machine.
+        tuning: What `lit_gelu.export.tune` chose for this very file.
     """
 
     file: str
@@ -53,7 +53,7 @@ class FileInspection(Displayed):
     activations: Mapping[str, int]
     metadata: FileMetadata | None = None
     quantization: QuantizationRecord | None = None
-    tuning: tuple[TuningChoice, ...] = ()
+    tuning: TuningChoice | None = None
 
     def to_json(self) -> str:
         """Return all of it as JSON."""
@@ -71,7 +71,7 @@ class FileInspection(Displayed):
             f"activations: {_counted(self.activations) or 'none that is known'}",
             *_of_metadata(self.metadata),
             *([] if self.quantization is None else [f"int8: {self.quantization}"]),
-            *(f"tuned: {choice}" for choice in self.tuning),
+            *([] if self.tuning is None else [f"tuned: {self.tuning}"]),
         ])
 
     def _summary(self) -> str:
@@ -143,7 +143,7 @@ def _inspected(file: ModelFile, path: str | os.PathLike[str], registry: Activati
         activations=dict(activations.most_common()) if metadata is not None else _recognised(model, registry),
         metadata=metadata,
         quantization=read_record(properties, repr(str(path))) if INT8_RECORD in properties else None,
-        tuning=choices_beside(path),
+        tuning=read_choice(path),
     )
 
 

@@ -14,7 +14,7 @@ from lit_gelu.errors import ArgumentError
 from lit_gelu.export.metadata import PREFIX, read_metadata
 from lit_gelu.export.parity import ParityReport
 from lit_gelu.export.runtime.model_file import parsed_file, read_model_file
-from lit_gelu.export.runtime.tuning_file import digest, keep_choices
+from lit_gelu.export.runtime.tuning_file import digest, keep_choice
 from lit_gelu.files import write_atomically
 
 SUFFIXES: Mapping[str, str] = {"json": ".parity.json", "markdown": ".parity.md", "html": ".parity.html"}
@@ -95,7 +95,7 @@ def record_parity(path: str | os.PathLike[str], record: Mapping[str, Any]) -> No
     onnx.helper.set_model_props(model, {**properties, f"{PREFIX}parity": json.dumps(dict(record), sort_keys=True)})
     with write_atomically(path) as temporary:
         temporary.write_bytes(model.SerializeToString())
-    keep_choices(path, before)
+    keep_choice(path, before)
 
 
 def _own_properties(path: str | os.PathLike[str]) -> dict[str, str]:

@@ -48,7 +48,6 @@ MIN_SQNR = 20.0  # decibels: an error of a tenth of the output, root of the mean
 _WEIGHTED = ("Conv", "Gemm", "MatMul")  # what onnxruntime has int8 kernels for
 _PASSING = ("MaxPool", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze")  # work on int8 without further error
 _PREPROCESSING = "preprocessing."  # what names of its constants begin with: 8 bits do not hold a whitening matrix
-_ROWS = 64  # at once, of raw training inputs
 
 Feed = Mapping[str, np.ndarray]
 
@@ -225,6 +224,9 @@ def quantize_onnx(
         raise ArgumentError(f"output={os.fspath(output)!r} is the float32 file itself, which would be lost.")
     layers = _layers_of(source)
     chosen = _chosen(layers, float_layers)
+    weights = Counter(node.input[1] for node in source.graph.node if node.name in chosen)
+    if target == "tensorrt" and max(weights.values()) > 1:  # onnxruntime 1.31 makes the same constant twice, and fails
+        raise ArgumentError(f"{weights.most_common(1)[0][0]!r} is of several layers: name them in float_layers=.")
     require_writable(output)
     feeds = list(_calibration_feeds(data, OnnxPredictor(path, [CPU], tuning=False), samples))
     if not feeds:
@@ -481,16 +483,22 @@ def _chosen(layers: Mapping[str, str], float_layers: Sequence[str]) -> list[str]
 def _calibration_feeds(data: Any, predictor: OnnxPredictor, samples: int) -> Iterator[Feed]:
     """Yield batches: a data module's training rows in an order of their own, else the data as they are."""
     raw, names, rows = bool(predictor.metadata.get("lit_gelu.preprocessing")), predictor.input_names, 0
+    if is_data_module(data):
+        if raw:
+            raise ModelInputError(
+                "The file takes raw pixels: give batches of them, such as data.raw_train_inputs().split(64)."
+            )
+        data.prepare_data()
+        data.setup("fit")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        for batch in _training_batches(data, samples, raw=raw) if is_data_module(data) else list_or_loader(data):
+        for batch in data.train_dataloader() if is_data_module(data) else list_or_loader(data):
             if isinstance(batch, Mapping):
-                bound = bind_names(names, (), {name: batch[name] for name in names if name in batch})
+                parts: list[Any] = [{name: batch[name] for name in names if name in batch}]
             else:
                 parts = [batch] if isinstance(batch, Tensor | np.ndarray) else list(batch)[: len(names)]
-                bound = bind_names(names, parts, {})
             feed = {}
-            for name, value in bound.items():
+            for name, value in bind_names(names, parts, {}).items():
                 require_fit(predictor.ports[name], value, raw=raw)
                 feed[name] = as_array(value) if isinstance(value, Tensor) else value
                 if feed[name].dtype.kind == "f" and not np.isfinite(feed[name]).all():
@@ -499,20 +507,6 @@ def _calibration_feeds(data: Any, predictor: OnnxPredictor, samples: int) -> Ite
             yield feed
             if rows >= samples:
                 return
-
-
-def _training_batches(data: Any, samples: int, *, raw: bool) -> Iterable[Any]:
-    """Return the training data of a data module, as raw pixels if the file takes them."""
-    data.prepare_data()
-    data.setup("fit")
-    if not raw:
-        loader: Iterable[Any] = data.train_dataloader()
-        return loader
-    if not callable(getattr(data, "raw_train_inputs", None)):
-        raise ModelInputError(f"The file takes raw pixels, and {type(data).__name__} has no raw_train_inputs().")
-    pixels: Any = data.raw_train_inputs()
-    drawn: Iterable[Any] = pixels[torch.randperm(len(pixels))[:samples]].split(_ROWS)
-    return drawn
 
 
 class _Reader(CalibrationDataReader):  # type: ignore[misc]
@@ -532,7 +526,6 @@ def _quantized(path: Path, feeds: Sequence[Feed], layers: Sequence[str], record:
     source, symmetric = onnx.load(path), record.activations == "int8"
     activations = _activations_of(source)
     passing = [node.name for node in source.graph.node if node.op_type in _PASSING and site_of(node) is None]
-    _separate_weights(source, layers)
     # Results of matrix products stay in float32: onnxruntime's int8 kernels give that at no cost, and neither an
     # activation's input nor logits, whose ties would change classes, lose bits. Its int8 convolution on the CPU gives
     # int8 only. TensorRT wants no int8 results and no int32 biases.
@@ -570,19 +563,6 @@ def _quantized(path: Path, feeds: Sequence[Feed], layers: Sequence[str], record:
 def _activations_of(model: onnx.ModelProto) -> Counter[str]:
     """Return how often each operator of an activation, by variant, is in a graph."""
     return Counter(node_label(n) for n in model.graph.node if site_of(n) is not None or "Gelu" in n.op_type)
-
-
-def _separate_weights(model: onnx.ModelProto, layers: Sequence[str]) -> None:
-    """Let no two layers share a weight or a bias, as the calls of one module do."""
-    # onnxruntime, 1.31 at least, opens no such file for TensorRT: its optimiser makes the same constant twice.
-    tensors, taken = {tensor.name: tensor for tensor in model.graph.initializer}, set[str]()
-    for node in model.graph.node:
-        for place, name in list(enumerate(node.input))[1:] if node.name in layers else []:
-            if name in taken and name in tensors:
-                twin = model.graph.initializer.add()
-                twin.CopyFrom(tensors[name])
-                twin.name = node.input[place] = f"{name}_of_{node.name}"
-            taken.add(name)
 
 
 def _describe(model: onnx.ModelProto, source: onnx.ModelProto, record: QuantizationRecord) -> None:

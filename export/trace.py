@@ -303,7 +303,7 @@ def _bounds(program: torch.export.ExportedProgram, sizes: Sequence[OpenSize]) ->
         ]
         if ends:
             notes[size.name] = (
-                f"the graph holds for {size.name!r} {' '.join(ends)}; elsewhere forward may do another thing."
+                f"the graph holds for {size.name!r} {' '.join(ends)}; elsewhere forward branches or fails."
             )
     return list(notes.values())
 

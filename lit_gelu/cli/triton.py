@@ -17,7 +17,6 @@ def triton(
     max_queue_delay_us: int = 0,
     instances: int = 1,
     warmup: Sequence[int] = (),
-    tuning: bool = True,
     overwrite: bool = False,
 ) -> int:
     """Lay an ONNX file out as a model repository of Triton Inference Server.
@@ -38,7 +37,6 @@ def triton(
         max_queue_delay_us: how long it waits for more, microseconds
         instances: copies of the model that run at once
         warmup: batch sizes to run first
-        tuning: take over what was tuned for this machine
         overwrite: replace a version and a configuration that are there
     """
     from lit_gelu.export.serving import write_triton_repository
@@ -53,7 +51,6 @@ def triton(
         max_queue_delay_us=max_queue_delay_us,
         instances=instances,
         warmup=warmup,
-        tuning=tuning,
         overwrite=overwrite,
     )
     console_for_output(soft_wrap=True, highlight=False, markup=False).print(str(written))

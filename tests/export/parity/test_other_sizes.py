@@ -64,7 +64,7 @@ def test_one_cell_and_sizes_of_the_sample_alone_are_written(tmp_path):
     for cells, patch, sizes in ((1, 1, [(17, 20), (5, 9)]), (1, 4, [(20, 8)]), (2, 1, [])):
         path, model = tmp_path / "net.onnx", Pooled(cells, patch).eval()
         report = export_onnx(model, path, IMAGES, dynamic_shapes="image-size" if sizes else ())
-        assert report.notes == ()
+        assert all("the graph holds" in note for note in report.notes)  # from a patch's size on
         for height, width in sizes:
             x = torch.randn(3, 3, height, width)
             torch.testing.assert_close(OnnxPredictor(path)(x), model(x).detach())
@@ -139,8 +139,8 @@ def test_a_branch_beyond_the_sizes_that_are_tried_is_noted_with_the_bound(tmp_pa
 def test_branches_below_a_size_and_on_the_batch_are_noted_and_bounds_that_are_said_are_not(tmp_path):
     path = tmp_path / "net.onnx"
     below = Branch(lambda n: n < 6, lambda y: 3 * y)
-    with pytest.raises(ExportError):  # one of the sizes that are tried
-        export_onnx(below, path, LONGER, dynamic_shapes={"x": {1: "length"}})
+    (note,) = export_onnx(below, path, LONGER, dynamic_shapes={"x": {1: "length"}}).notes
+    assert "'length' from 6" in note
     batch = Branch(lambda n: n > 100, lambda y: 3 * y, axis=0)
     (note,) = export_onnx(batch, path, LONGER).notes
     assert "'batch' up to 100" in note

@@ -90,7 +90,7 @@ def test_the_text_for_a_terminal(reports):
     failed = str(reports["failed"])
     assert failed.endswith("FAILED")
     assert "FAILED" in reports["failed"].summary()
-    assert max(len(line) for line in text.splitlines() if line.startswith("|")) <= 120
+    assert max(len(line) for line in text.splitlines() if line.startswith("|")) <= 125
 
 
 def test_a_row_is_found_by_its_name(reports):
