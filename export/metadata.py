@@ -22,7 +22,7 @@ from lit_gelu.activations import ActivationSpec
 from lit_gelu.display import Displayed
 from lit_gelu.errors import ArgumentError, ExportError, ModelFileError, SpecError, shown
 from lit_gelu.export.inputs import require_readable
-from lit_gelu.export.lowering.kernels import DEFAULT_OPSET, DTYPES, POLICIES, TARGETS, Target, checked_opset
+from lit_gelu.export.lowering.policy import DEFAULT_OPSET, DTYPES, POLICIES, TARGETS, Target, checked_opset
 from lit_gelu.files import is_file, parse_json, synchronise, temporary_folder, write_atomically
 from lit_gelu.surgery.sites import without_wrappers
 
@@ -136,7 +136,6 @@ class SiteRecord(Displayed):
         operators: The operators of one call.
         calls: How often the graph calls it.
         recipe: The recipe as text, behind ``fp32:`` where it is computed in float32 in a file of another dtype.
-        folded: Which scale factors went into which weights; ``row`` and ``recipe`` are then of what is left.
     """
 
     site: str
@@ -146,7 +145,6 @@ class SiteRecord(Displayed):
     operators: tuple[str, ...]
     calls: int
     recipe: str = ""
-    folded: str = ""
 
     def __str__(self) -> str:
         """Return one line for a person."""
@@ -156,8 +154,7 @@ class SiteRecord(Displayed):
         if not self.calls:
             return f"{name}: {self.spec}, which the graph never calls"
         calls = "1 call" if self.calls == 1 else f"{self.calls} calls"
-        folded = f"; folded: {self.folded}" if self.folded else ""
-        return f"{name}: {self.spec} -> {' '.join(self.operators)} ({self.lowering}, {calls}{folded})"
+        return f"{name}: {self.spec} -> {' '.join(self.operators)} ({self.lowering}, {calls})"
 
     def _summary(self) -> str:
         return str(self)

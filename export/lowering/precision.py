@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from lit_gelu.errors import ArgumentError
 from lit_gelu.export.inputs import SCOPE
-from lit_gelu.export.lowering.kernels import DTYPES, NEWEST_OPSET, OLDEST_OPSET, accepted_types, has_kernel, schema_of
+from lit_gelu.export.lowering.policy import DTYPES, NEWEST_OPSET, OLDEST_OPSET, accepted_types, has_kernel, schema_of
 from lit_gelu.export.lowering.spellings import calling_module
 
 # What torch.amp's autocast computes in float32, as ONNX operators: exponentials, logarithms, powers, and sums that

@@ -11,8 +11,8 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir import convenience
 
-from lit_gelu.export.lowering.kernels import DTYPES, has_kernel
 from lit_gelu.export.lowering.lowering_table import Constants
+from lit_gelu.export.lowering.policy import DTYPES, has_kernel
 
 _FLOAT = ir.DataType.FLOAT
 _NARROW = {DTYPES["fp16"], DTYPES["bf16"]}

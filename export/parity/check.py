@@ -36,7 +36,7 @@ from lit_gelu.export.parity.input_families import (
 )
 from lit_gelu.export.parity.open_axes import NOTE
 from lit_gelu.export.parity.report import VS_FLOAT64, VS_PYTORCH, ParityReport, TaskMetric, findings
-from lit_gelu.export.parity.runs import References, file_inputs, open_wanted, optimized_graph, repeatability, run_file
+from lit_gelu.export.parity.runs import References, file_inputs, open_wanted, optimized_graph, repeats, run_file
 from lit_gelu.export.parity.structure import (
     activation_faults,
     fates,
@@ -194,7 +194,7 @@ def check_parity(
     if runs:
         batch = call.tensors if gaussian.name in comparison.refused else next(iter(gaussian.batches))
         plain = partial(run_file, replace(setup, level="DISABLE_ALL").open(file))
-        repeated = repeatability(comparison.run, plain, file_inputs(predictor, batch), graph)
+        repeated = repeats(comparison.run, plain, file_inputs(predictor, batch))
 
     # With preprocessing or softmax in the file the module's own forward is another function.
     measurable = data is not None and not (raw or metadata.softmax)
@@ -206,7 +206,7 @@ def check_parity(
         rows=(*rows, *alone),
         dtype=dtype_name(dtype),
         floor=floor(dtype, tolerance),
-        repeatability=repeated,
+        repeats=repeated,
         metrics=tuple(metrics),
         census=dict(census(graph)),
         faults=tuple(faults),
@@ -229,10 +229,8 @@ def check_parity(
                 excess = comparison.excess_on(worst)
                 culprit = find_culprit(file, setup, lambda other: excess(run_file(other.open(file), worst.batch)))
                 report = replace(report, culprit=culprit)
-            # The values of a folded site, whose scale factors are in neighbouring weights, are not the module's.
-            kept = {record.site: record.calls for record in metadata.sites if not record.folded}
-            inner = [entry for entry in entries if entry.site in kept]
-            layers = Layers(graph, inner, kept, references, setup, tolerance)
+            calls = {record.site: record.calls for record in metadata.sites}
+            layers = Layers(graph, entries, calls, references, setup, tolerance)
             report = replace(report, divergence=layers.first_divergence(worst.batch))
     if strict and not report.passed:
         raise ParityError(_failure(report), report)

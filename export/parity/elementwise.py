@@ -60,7 +60,7 @@ def activation_rows(
     for record in metadata.sites:
         entry, label = first.get(record.site), record.spec
         dtype = None if entry is None else _DTYPES.get(element_type(model, entry))
-        if entry is None or dtype is None or record.folded:
+        if entry is None or dtype is None:
             continue
         try:
             known = _module_of(record, modules, registry)

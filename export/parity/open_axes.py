@@ -8,14 +8,11 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.errors import ArgumentError, ExportError, ModelFileError, ModelInputError
@@ -45,80 +42,33 @@ class OtherRun:
     outputs: tuple[Tensor, ...]
 
 
-@dataclass(frozen=True)
-class FailedRun:
-    """Sizes at which the module gives nothing to compare with."""
-
-    reason: str
-    in_linear: bool = False  # whether the weights of a linear layer do not fit them
-
-
-class _LinearShapes(TorchFunctionMode):
-    """While active, notes a linear layer whose weights do not fit its input."""
-
-    misfit = False
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a function of torch, after a look at the shapes of a linear layer."""
-        if func is functional.linear and len(args) >= 2:
-            self.misfit = args[0].shape[-1:] != args[1].shape[-1:]
-        return func(*args, **(kwargs or {}))
-
-
-def runs_at_other_sizes(
-    flat: FlatModule, sizes: Sequence[OpenSize]
-) -> tuple[list[OtherRun], list[str], list[FailedRun]]:
+def runs_at_other_sizes(flat: FlatModule, sizes: Sequence[OpenSize]) -> tuple[list[OtherRun], list[str]]:
     """Run the module once with every open size changed, beside the batch; say which could not be tried, and why."""
     # All change in one run, which costs as little as can be; where the module does not take that, each for itself.
-    chosen = _beside_the_batch(flat, sizes)
+    chosen = [size for size in sizes if size.required and not _is_of_batch(flat, size)]
     lengths = {size.name: flat.call.tensors[size.place].shape[size.axis] for size in chosen}
     if not lengths:
-        return [], [], []
+        return [], []
     together = _accepted_run(flat, chosen, lengths)
     if isinstance(together, OtherRun):
-        return [together], [], []
-    runs, notes, failures = [], [], []
+        return [together], []
+    runs, notes = [], []
     for name, length in lengths.items():
         run = _accepted_run(flat, chosen, {name: length})
         if isinstance(run, OtherRun):
             runs.append(run)
         else:
-            notes.append(f"the open size {name!r} was tried at the sample's {length} alone: with others {run.reason}.")
-            failures.append(run)
-    return runs, notes, failures
-
-
-def require_another_size(
-    flat: FlatModule, sizes: Sequence[OpenSize], runs: Sequence[OtherRun], failures: Sequence[FailedRun]
-) -> None:
-    """Refuse open sizes of one input that the weights of a layer fix at the sample's."""
-    # Whatever else forward raises may be of the numbers that were drawn, or of sizes that were not tried, such as one
-    # more than multiples of 4. Sizes of several inputs may go together, such as samples and frames of one sound.
-    chosen = _beside_the_batch(flat, sizes)
-    fixed = bool(failures) and all(failure.in_linear for failure in failures)
-    if runs or not fixed or len({size.place for size in chosen}) > 1:
-        return
-    names = " and ".join(repr(name) for name in dict.fromkeys(size.name for size in chosen))
-    raise ExportError(
-        f"dynamic_shapes= has {names}, but {type(flat.model).__name__}.forward took none of the other sizes that were "
-        f"tried: {failures[0].reason}. Layers with weights for each place fix them, such as nn.Linear behind "
-        "nn.Flatten: pool to one cell (nn.AdaptiveAvgPool2d(1), or a mean over the axes), or leave the sizes fixed: "
-        "take them out of dynamic_shapes=."
-    )
+            notes.append(f"the open size {name!r} was tried at the sample's {length} alone: with others {run}.")
+    return runs, notes
 
 
 def _is_of_batch(flat: FlatModule, size: OpenSize) -> bool:
     return size.axis in flat.call.batch_axes[size.place]
 
 
-def _beside_the_batch(flat: FlatModule, sizes: Sequence[OpenSize]) -> list[OpenSize]:
-    """Return the sizes that have to be open beside the batch."""
-    return [size for size in sizes if size.required and not _is_of_batch(flat, size)]
-
-
-def _accepted_run(flat: FlatModule, chosen: Sequence[OpenSize], lengths: Mapping[str, int]) -> OtherRun | FailedRun:
+def _accepted_run(flat: FlatModule, chosen: Sequence[OpenSize], lengths: Mapping[str, int]) -> OtherRun | str:
     """Run the module at the first other sizes that it takes; say why it takes none."""
-    failures: list[FailedRun] = []
+    failures: list[str] = []
 
     def attempt(sizes: Mapping[str, int]) -> OtherRun | None:
         run = _run(flat, chosen, sizes)
@@ -130,7 +80,7 @@ def _accepted_run(flat: FlatModule, chosen: Sequence[OpenSize], lengths: Mapping
     for sizes in _candidates(lengths, lambda sizes: attempt(sizes) is not None):
         if sizes != lengths and (run := attempt(sizes)) is not None:
             return run
-    return failures[0] if failures else FailedRun("there is nothing to try")
+    return failures[0] if failures else "there is nothing to try"
 
 
 def _candidates(lengths: Mapping[str, int], accepted: Callable[[Mapping[str, int]], bool]) -> Iterator[dict[str, int]]:
@@ -146,24 +96,23 @@ def _candidates(lengths: Mapping[str, int], accepted: Callable[[Mapping[str, int
         yield {name: max(1, n - change[name]) for name, n in lengths.items()}
 
 
-def _run(flat: FlatModule, chosen: Sequence[OpenSize], sizes: Mapping[str, int]) -> OtherRun | FailedRun:
+def _run(flat: FlatModule, chosen: Sequence[OpenSize], sizes: Mapping[str, int]) -> OtherRun | str:
     """Run the module at some sizes; say what is wrong if it does not take them."""
     bounds = {size.name: size.bounds for size in chosen}
     outside = [name for name, n in sizes.items() if not _is_within(n, *bounds[name])]
     if outside:
-        return FailedRun(f"{', '.join(outside)} would be outside the bounds of dynamic_shapes=")
+        return f"{', '.join(outside)} would be outside the bounds of dynamic_shapes="
     call = replace(flat.call, tensors=resized(flat.call, named_shapes(flat.call, chosen), sizes))
     rows = next((sizes[size.name] for size in chosen if size.name in sizes and _is_of_batch(flat, size)), _ROWS)
     inputs = random_batch(call, rows, torch.Generator().manual_seed(0), {}, raw=flat.preprocessing is not None)
-    linear = _LinearShapes()
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]), linear:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
             outputs = named_outputs(flat.run([tensor.clone() for tensor in inputs]))
     except Exception as error:  # noqa: BLE001 - forward is the user's: whatever it raises is reported
-        return FailedRun(f"forward fails ({error})", linear.misfit)
+        return f"forward fails ({error})"
     tensors = tuple(as_in_a_file(tensor) for _, tensor in outputs)
     finite = all(bool(t.isfinite().all()) for t in tensors)
-    return OtherRun(dict(sizes), inputs, tensors) if finite else FailedRun("outputs are not finite")
+    return OtherRun(dict(sizes), inputs, tensors) if finite else "outputs are not finite"
 
 
 def _is_within(size: int, least: int | None, most: int | None) -> bool:

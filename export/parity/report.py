@@ -223,16 +223,6 @@ class ActivationFate:
         return f"{', '.join(self.before)} -> {after}"
 
 
-@dataclass(frozen=True)
-class Repeatability:
-    """Whether the file repeats itself."""
-
-    # Whether two runs on the same input gave the same bits, as the file is run and without onnxruntime's graph
-    # optimisations, which take out a Dropout that other runtimes would run.
-    identical: bool
-    random_nodes: tuple[str, ...]  # nodes of the file that draw random numbers; a Dropout in training mode is one
-
-
 @dataclass(frozen=True, repr=False)
 class ParityReport(Displayed):
     """What `check_parity` found.
@@ -244,7 +234,8 @@ class ParityReport(Displayed):
         rows: The comparisons; those of each distinct activation's operators alone too.
         dtype: The file's dtype, in torch's name.
         floor: What an output may be off by even where PyTorch is exact, in units of the largest output.
-        repeatability: Whether the file repeats itself; ``None`` if it was not run.
+        repeats: Whether two runs gave the same bits, as the file is run and without graph optimisations, which take out
+            a Dropout that other runtimes would run; ``None`` if it was not run.
         metrics: The module's own test metrics, on a LightningDataModule.
         census: How often each operator occurs in the file.
         optimized_census: The same after onnxruntime's own optimisation; empty if it was not asked for.
@@ -263,7 +254,7 @@ class ParityReport(Displayed):
     rows: tuple[ParityRow, ...]
     dtype: str = "float32"
     floor: float = 1e-5
-    repeatability: Repeatability | None = None
+    repeats: bool | None = None
     metrics: tuple[TaskMetric, ...] = ()
     census: Mapping[str, int] = field(default_factory=dict)
     optimized_census: Mapping[str, int] = field(default_factory=dict)
@@ -289,7 +280,7 @@ class ParityReport(Displayed):
             reasons.append("NaN or infinity where there should be none")
         if not any(row.gating and row.comparison != ELEMENTWISE for row in self.rows):
             reasons.append("the net as a whole could not be compared")
-        if self.repeatability is not None and not self.repeatability.identical:
+        if self.repeats is False:
             reasons.append("two runs on the same input differ")
         if self.faults:
             reasons.append(self.faults[0].rstrip(".") + (f", and {len(self.faults) - 1} more" * (len(self.faults) > 1)))
@@ -424,11 +415,8 @@ def findings(report: ParityReport) -> list[str]:
         text.append(f"Cause: {report.culprit}.")
     if report.divergence is not None:
         text.append(f"Where: {report.divergence}.")
-    repeated = report.repeatability
-    if repeated is not None and not repeated.identical:
-        text.append("Two runs on the same input gave different outputs.")
-    if repeated is not None and repeated.random_nodes:
-        text.append(f"Nodes that draw random numbers: {', '.join(repeated.random_nodes)}.")
+    if report.repeats is False:
+        text.append("Two runs on the same input gave different outputs: it draws random numbers.")
     return [*text, *report.notes]
 
 

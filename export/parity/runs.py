@@ -24,7 +24,6 @@ from lit_gelu.errors import ModelFileError, ProviderError
 from lit_gelu.export.copying import approximate_, evaluation_copy, output_names, require_faithful
 from lit_gelu.export.inputs import Call, FlatModule, as_array, named_outputs, probabilities_first
 from lit_gelu.export.parity.criterion import FACTOR, dtype_name, floor
-from lit_gelu.export.parity.report import Repeatability
 from lit_gelu.export.runtime import CPU, CUDA, TENSORRT, OnnxPredictor, Provider, default_providers, provider_name
 from lit_gelu.export.runtime.module_call import Float64Throughout
 
@@ -142,36 +141,15 @@ def optimized_graph(path: Path, setup: SessionSetup) -> onnx.ModelProto:
         return onnx.load(target, load_external_data=False)
 
 
-# Operators that draw random numbers, whatever their inputs say.
-_RANDOM = frozenset({
-    "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial",
-})  # fmt: skip
-
-
 def _same(first: Sequence[np.ndarray], second: Sequence[np.ndarray]) -> bool:
     """Return whether two runs gave the same bits, NaNs at the same places included."""
     pairs = zip(first, second, strict=True)
     return all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in pairs)
 
 
-def random_nodes(model: onnx.ModelProto) -> list[str]:
-    """Name the nodes that draw random numbers: generators, and Dropout unless its training_mode is a constant false."""
-    constants = {t.name: bool(onnx.numpy_helper.to_array(t)) for t in model.graph.initializer if not t.dims}
-    for node in model.graph.node:
-        if node.op_type == "Constant" and node.attribute[0].name == "value" and not node.attribute[0].t.dims:
-            constants[node.output[0]] = bool(onnx.numpy_helper.to_array(node.attribute[0].t))
-
-    def is_live(node: onnx.NodeProto) -> bool:
-        training = node.input[2] if node.op_type == "Dropout" and len(node.input) > 2 else ""
-        return node.op_type in _RANDOM or (training != "" and constants.get(training, True))
-
-    return [f"{node.op_type} {node.name}".strip() for node in model.graph.node if is_live(node)]
-
-
-def repeatability(run: Run, plain: Run, batch: Sequence[Tensor], model: onnx.ModelProto) -> Repeatability:
-    """Run the file twice on a batch, optimised and plain."""
-    identical = _same(run(batch), run(batch)) and _same(plain(batch), plain(batch))
-    return Repeatability(identical, tuple(random_nodes(model)))
+def repeats(run: Run, plain: Run, batch: Sequence[Tensor]) -> bool:
+    """Return whether a file gives the same twice on a batch, optimised and plain."""
+    return _same(run(batch), run(batch)) and _same(plain(batch), plain(batch))
 
 
 class RoundedTo(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch's __init_subclass__

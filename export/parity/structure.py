@@ -249,8 +249,7 @@ def activation_faults(
         if not record.row or (rewritable and record.site not in nodes):
             continue
         activation = activation or _of_spec(record, registry)
-        # Arguments of a folded site are in other weights.
-        arguments = {} if activation is None or record.folded else activation.arguments
+        arguments = {} if activation is None else activation.arguments
         fault = _unknown_recipe(record, activation, metadata) or recipe_fault(record, there, constants, arguments)
         if fault:
             faults.append(f"{_name(record.site)} ({record.spec}): {fault}.")
@@ -278,7 +277,7 @@ def _of_spec(record: SiteRecord, registry: ActivationRegistry) -> BoundActivatio
 def _unknown_recipe(record: SiteRecord, activation: BoundActivation | None, metadata: FileMetadata) -> str:
     """Say that a recorded recipe is none of the activation's; another release may have had others."""
     foreign = activation is not None and not activation.in_table
-    if not record.recipe or record.folded or foreign or metadata.versions.get("lit-gelu") != versions()["lit-gelu"]:
+    if not record.recipe or foreign or metadata.versions.get("lit-gelu") != versions()["lit-gelu"]:
         return ""
     row = TABLE.get(record.row)
     if row is None:

@@ -154,7 +154,6 @@ class OnnxPredictor:
         self._sizes, self._device, self._cuda = sizes, device, None
         arguments: dict[str, Any] = {
             "sess_options": session_options(settings) if choice else sess_options,
-            "disabled_optimizers": settings.get("disabled_optimizers", ()),
             "model": model,
         }
         if device == _HOST:

@@ -38,10 +38,6 @@ def _number(least: int, most: int) -> Check:
     return lambda value: type(value) is int and least <= value <= most
 
 
-def _list_of(check: Check) -> Check:
-    return lambda value: isinstance(value, (list, tuple)) and all(map(check, value))
-
-
 _SWITCH = _number(0, 1)
 OF_PROVIDER: Mapping[str, Check] = {
     "prefer_nhwc": _SWITCH,
@@ -56,8 +52,7 @@ ACCEPTED: Mapping[str, Check] = {
     "graph_optimization_level": lambda value: isinstance(value, str) and value in LEVELS,
     "enable_mem_pattern": lambda value: isinstance(value, bool),
     "allow_spinning": lambda value: isinstance(value, bool),
-    "disabled_optimizers": _list_of(lambda name: isinstance(name, str)),
-    "batch_buckets": _list_of(_number(1, 2**31 - 1)),
+    "batch_buckets": lambda value: isinstance(value, (list, tuple)) and all(map(_number(1, 2**31 - 1), value)),
 }
 
 
@@ -215,7 +210,6 @@ def open_session(
     sess_options: onnxruntime.SessionOptions | None = None,
     provider_options: Sequence[Mapping[str, Any]] | None = None,
     *,
-    disabled_optimizers: Sequence[str] = (),
     model: ModelFile | None = None,
 ) -> onnxruntime.InferenceSession:
     """Open a file with onnxruntime, on the provider that was asked for or not at all.
@@ -230,7 +224,6 @@ def open_session(
         providers: As ``onnxruntime.InferenceSession`` takes them; by default CUDA alone where it works, else the CPU.
         sess_options: As ``onnxruntime.InferenceSession`` takes them.
         provider_options: As ``onnxruntime.InferenceSession`` takes them.
-        disabled_optimizers: Names of onnxruntime's graph transformers that shall not run.
         model: What the file says, if it was read before.
 
     Returns:
@@ -260,7 +253,7 @@ def open_session(
             os.fspath(model.path),
             options,
             providers=[(name, _without_first_device(name, given)) for name, given in checked.items()],
-            disabled_optimizers=[*disabled_optimizers, *crashing],
+            disabled_optimizers=crashing,
             enable_fallback=0,  # else a failure prints a banner and the session runs on the CPU
         )
     except (*_FILE_ERRORS, *_OTHER_ERRORS) as error:

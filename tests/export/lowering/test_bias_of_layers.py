@@ -14,8 +14,8 @@ from traced_graph import TracedGraph
 from lit_gelu import activations
 from lit_gelu.export import check_parity, export_onnx
 from lit_gelu.export.lowering import policy
-from lit_gelu.export.lowering.kernels import Target
 from lit_gelu.export.lowering.lowering_table import TABLE
+from lit_gelu.export.lowering.policy import Target
 
 
 class Several(nn.Module):

@@ -12,12 +12,16 @@ import torch
 from bfloat16_twin import fp32_twin
 from export_cases import CASES
 
-from lit_gelu.export.lowering.kernels import DTYPES, POLICIES, TARGETS, Target, accepted_range
 from lit_gelu.export.lowering.lowering_table import TABLE
 from lit_gelu.export.lowering.policy import (
+    DTYPES,
     FAST_ULP,
     FP32_ERROR,
+    POLICIES,
+    TARGETS,
+    Target,
     absolute_error,
+    accepted_range,
     choose,
     preferred,
     ulp_bound,

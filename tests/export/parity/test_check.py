@@ -174,4 +174,4 @@ def test_a_file_is_run_twice_on_the_sample_where_the_module_takes_nothing_else(t
     export_onnx(net, path, sample)
     net.rows = 3
     proof = check_parity(net, path, input_sample=sample)
-    assert proof.repeatability.identical
+    assert proof.repeats

@@ -200,7 +200,7 @@ def test_a_length_at_which_the_file_does_not_run_is_a_failed_row(tmp_path, capfd
     unrun = {row.inputs for row in report.failures if "onnxruntime failed while it ran" in str(row)}
     assert unrun == {"gaussian, x [1, 2]", "gaussian, x [4, 2]"}  # six steps are two rows of three
     assert capfd.readouterr().err == ""
-    assert report.repeatability is not None
+    assert report.repeats is not None
     assert all("onnxruntime failed while it ran" in text for text in (str(report), report.to_json()))
     assert report.to_html()
     with pytest.raises(ParityError):
