@@ -23,6 +23,7 @@ from lit_gelu.display import Displayed
 from lit_gelu.errors import ArgumentError, ExportError, ModelFileError, SpecError, shown
 from lit_gelu.export.inputs import require_readable
 from lit_gelu.export.lowering.policy import DEFAULT_OPSET, DTYPES, POLICIES, TARGETS, Target, checked_opset
+from lit_gelu.export.runtime.model_file import parsed_file, read_model_file
 from lit_gelu.files import is_file, parse_json, synchronise, temporary_folder, write_atomically
 from lit_gelu.surgery.sites import without_wrappers
 
@@ -266,6 +267,12 @@ def read_metadata(properties: Mapping[str, str], file: str) -> FileMetadata:
     sizes = {name: {int(axis): size for axis, size in axes.items()} for name, axes in values["dynamic_shapes"].items()}
     sites = tuple(SiteRecord(**{**site, "operators": tuple(site["operators"])}) for site in values["sites"])
     return FileMetadata(**{**values, **lists, "dynamic_shapes": sizes, "sites": sites})
+
+
+def metadata_of(path: str | os.PathLike[str]) -> FileMetadata:
+    """Return what the file at a path says of itself; see `read_metadata`."""
+    model = parsed_file(read_model_file(path).path)
+    return read_metadata({entry.key: entry.value for entry in model.metadata_props}, repr(os.fspath(path)))
 
 
 def versions() -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,9 +12,8 @@ from typing import Any
 import onnx
 
 from lit_gelu.errors import ArgumentError
-from lit_gelu.export.metadata import PREFIX, read_metadata
+from lit_gelu.export.metadata import PREFIX, metadata_of
 from lit_gelu.export.parity import ParityReport
-from lit_gelu.export.runtime.model_file import parsed_file, read_model_file
 from lit_gelu.export.runtime.tuning_file import digest, keep_choice
 from lit_gelu.files import write_atomically
 
@@ -56,7 +56,7 @@ def write_proof(
     if unknown:
         raise ArgumentError(f"Unknown format {unknown[0]!r} of a report. Accepted: {', '.join(SUFFIXES)}.")
     path = Path(path)
-    _own_properties(path)
+    metadata_of(path)
     report = replace(report, path=path.name)
     texts = {name: getattr(report, f"to_{name}")().rstrip() + "\n" for name in dict.fromkeys(["json", *formats])}
     written = {name: path.with_name(f"{path.stem}{SUFFIXES[name]}") for name in formats}
@@ -82,25 +82,16 @@ def parity_record(report: ParityReport, text: str | None = None) -> dict[str, An
 def largest_error(report: ParityReport) -> float | None:
     """Return the largest error of the gating comparisons, extremes aside, in units of the largest output, if finite."""
     rows = [row for row in report.rows if row.gating and not row.extreme]
-    finite = bool(rows) and all(
-        row.error < float("inf") and not row.nonfinite for row in rows
-    )  # NaN is not less either
+    finite = bool(rows) and all(row.error < math.inf and not row.nonfinite for row in rows)  # NaN is not less either
     return max(row.error for row in rows) if finite else None
 
 
 def record_parity(path: str | os.PathLike[str], record: Mapping[str, Any]) -> None:
     """Write the record of a comparison into a file's metadata, as ``lit_gelu.parity``, in the place of an older one."""
-    properties, before = _own_properties(path), digest(path)
-    model = onnx.load(path, load_external_data=False)
+    metadata_of(path)  # refuses a file that is missing, damaged or of others, which is not changed
+    before, model = digest(path), onnx.load(path, load_external_data=False)
+    properties = {entry.key: entry.value for entry in model.metadata_props}
     onnx.helper.set_model_props(model, {**properties, f"{PREFIX}parity": json.dumps(dict(record), sort_keys=True)})
     with write_atomically(path) as temporary:
         temporary.write_bytes(model.SerializeToString())
     keep_choice(path, before)
-
-
-def _own_properties(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Return a file's metadata; refuse one that is missing, damaged or of others, which is not changed."""
-    model = parsed_file(read_model_file(path).path)
-    properties = {entry.key: entry.value for entry in model.metadata_props}
-    read_metadata(properties, repr(os.fspath(path)))
-    return properties

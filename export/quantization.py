@@ -1,12 +1,10 @@
 """int8 files: onnxruntime's static quantisation, calibrated on data, and a check of what it costs on other data."""
 
 import json
-import logging
 import os
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -26,7 +24,7 @@ from lit_gelu.display import Displayed
 from lit_gelu.errors import ArgumentError, ExportError, ModelFileError, ModelInputError, ParityError, message_of
 from lit_gelu.export.copying import without_callers_autocast
 from lit_gelu.export.inputs import as_array
-from lit_gelu.export.metadata import PREFIX, read_metadata, save_model
+from lit_gelu.export.metadata import PREFIX, metadata_of, read_metadata, save_model
 from lit_gelu.export.parity.check import task_metrics
 from lit_gelu.export.parity.input_families import data_batches, list_or_loader, sample_call
 from lit_gelu.export.parity.report import TaskMetric
@@ -35,7 +33,7 @@ from lit_gelu.export.parity.structure import activation_faults, node_label, outp
 from lit_gelu.export.preprocessing import is_data_module, preprocessing_of_file
 from lit_gelu.export.runtime import CPU, OnnxPredictor, Provider
 from lit_gelu.export.runtime.model_file import INT8_RECORD, bind_names, read_model_file, require_fit
-from lit_gelu.files import captured_stdout, is_file, parse_json, require_writable, without_nonfinite
+from lit_gelu.files import captured_stdout, is_file, parse_json, quiet, require_writable, without_nonfinite
 from lit_gelu.surgery.sites import without_wrappers
 
 METHODS = {
@@ -257,7 +255,6 @@ def check_quantized(
     input_sample: Any = None,
     *,
     max_difference: float = MAX_DIFFERENCE,
-    min_top1: float | None = None,
     providers: Sequence[Provider] | None = None,
     strict: bool = True,
     registry: ActivationRegistry | None = None,
@@ -279,7 +276,6 @@ def check_quantized(
         input_sample: As `lit_gelu.export.export_onnx` takes it; by default ``example_input_array``, else made from the
             file's input shapes.
         max_difference: How much worse it may be.
-        min_top1: The least share of rows with the same largest logit; it decides beside the metric.
         providers: As ``onnxruntime.InferenceSession`` takes them.
         strict: Whether a failure raises; else read ``report.passed``.
         registry: Which registry names the module's activations; ``None`` is the default one.
@@ -290,7 +286,6 @@ def check_quantized(
 
     Raises:
         ParityError: If the file costs more than it may and ``strict`` is true.
-        ArgumentError: If ``min_top1`` is given and no output has a largest logit.
         ModelFileError: If the file is missing, damaged, or `quantize_onnx` did not write it.
         ModelInputError: If sample or data do not fit module and file, or there are none.
         ProviderError: If a provider does not exist or did not take the file.
@@ -340,7 +335,7 @@ def check_quantized(
         record=record,
         nbytes=Path(path).stat().st_size,
         outputs=outputs,
-        criteria=tuple(criteria(metrics, outputs, max_difference, min_top1)),
+        criteria=tuple(criteria(metrics, outputs, max_difference)),
         metrics=tuple(metrics),
         faults=(
             *output_faults(references.signatures, types, metadata),
@@ -357,12 +352,8 @@ def check_quantized(
     return report
 
 
-def criteria(
-    metrics: Sequence[TaskMetric], outputs: Sequence[OutputNoise], max_difference: float, min_top1: float | None
-) -> list[Criterion]:
+def criteria(metrics: Sequence[TaskMetric], outputs: Sequence[OutputNoise], max_difference: float) -> list[Criterion]:
     """Return what decides: the error rate, else the loss, else for each output what it can be judged by."""
-    if min_top1 is not None and not any(output.is_logits for output in outputs):
-        raise ArgumentError("min_top1= needs an output of logits, [batch, classes]. Leave it out.")
     by_name = {metric.name: metric for metric in metrics}
     name = next((name for name in ("test_error", "test_loss") if name in by_name), None)
     decisive = []
@@ -377,9 +368,6 @@ def criteria(
             decisive.append(Criterion(what.format(output.output), output.changed, max_difference, "at most"))
         elif name is None:
             decisive.append(Criterion(f"SQNR of {output.output}, dB", output.sqnr, MIN_SQNR, "at least"))
-        if min_top1 is not None and output.is_logits:
-            agreement = 1 - (output.changed or 0)
-            decisive.append(Criterion(f"top-1 agreement of {output.output}", agreement, min_top1, "at least"))
     return decisive
 
 
@@ -436,16 +424,16 @@ def is_quantized(path: str | os.PathLike[str]) -> bool:
 
 def _float_model(path: Path) -> tuple[onnx.ModelProto, str]:
     """Return the model and the target that it was exported for; refuse what is no float32 file of `export_onnx`."""
-    file, name = read_model_file(path), repr(str(path))
-    model = onnx.load(path, load_external_data=False)
-    metadata = read_metadata({entry.key: entry.value for entry in model.metadata_props}, name)
+    metadata, file = metadata_of(path), read_model_file(path)
     if file.sixteen_bit or metadata.dtype != "fp32" or any("QuantizeLinear" in operator for operator in file.operators):
-        raise ArgumentError(f"{name} is in {metadata.dtype}. int8 files are made of float32 ones: export dtype='fp32'.")
+        raise ArgumentError(
+            f"{str(path)!r} is in {metadata.dtype}. int8 files are made of float32 ones: export dtype='fp32'."
+        )
     if file.external:
         raise ModelFileError(
-            f"{name} keeps its weights in {', '.join(file.external)}. Save it with its weights inside."
+            f"{str(path)!r} keeps its weights in {', '.join(file.external)}. Save it with its weights inside."
         )
-    return model, metadata.target
+    return onnx.load(path, load_external_data=False), metadata.target
 
 
 def _layers_of(model: onnx.ModelProto) -> dict[str, str]:
@@ -530,7 +518,7 @@ def _quantized(path: Path, feeds: Sequence[Feed], layers: Sequence[str], record:
     # activation's input nor logits, whose ties would change classes, lose bits. Its int8 convolution on the CPU gives
     # int8 only. TensorRT wants no int8 results and no int32 biases.
     in_float = ["Gemm", "MatMul", *(["Conv"] if symmetric else [])]
-    with tempfile.TemporaryDirectory() as folder, captured_stdout(), _quiet():  # it prints what it does
+    with tempfile.TemporaryDirectory() as folder, captured_stdout(), quiet():  # it prints what it does
         onnx.save(source, Path(folder) / "float.onnx")
         try:
             quantize_static(
@@ -573,15 +561,3 @@ def _describe(model: onnx.ModelProto, source: onnx.ModelProto, record: Quantizat
     onnx.helper.set_model_props(model, {**properties, INT8_RECORD: json.dumps(asdict(record), sort_keys=True)})
     model.producer_name, model.producer_version = source.producer_name, source.producer_version
     del model.graph.value_info[:]  # shapes of values that are gone; the checker infers its own
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep onnxruntime's Python tools from logging to the root logger."""
-    logger = logging.getLogger()
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

@@ -3,6 +3,7 @@
 import errno
 import io
 import json
+import logging
 import math
 import os
 import shutil
@@ -156,3 +157,15 @@ def captured_stdout() -> Iterator[io.StringIO]:
     # Two threads that overlap would each put back what they found, and the second one would leave the first one's.
     with _stdout_lock, redirect_stdout(io.StringIO()) as printed:
         yield printed
+
+
+@contextmanager
+def quiet(logger: str = "") -> Iterator[None]:
+    """Keep a logger, by default the root one, from what is less than an error."""
+    one = logging.getLogger(logger)
+    level = one.level
+    one.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        one.setLevel(level)

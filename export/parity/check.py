@@ -1,17 +1,14 @@
 """`check_parity`: does the file compute what the module computes?"""
 
 import inspect
-import logging
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import onnx
 import onnxruntime
 import torch
 from torch import Tensor, nn
@@ -22,7 +19,7 @@ from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.errors import ModelFileError, ModelInputError, ParityError
 from lit_gelu.export.copying import evaluation_copy, require_copyable, without_callers_autocast
 from lit_gelu.export.inputs import Call, require_order, tensors_by_name
-from lit_gelu.export.metadata import census, read_metadata
+from lit_gelu.export.metadata import census, metadata_of
 from lit_gelu.export.parity.causes import Layers, find_culprit
 from lit_gelu.export.parity.comparison import Comparison
 from lit_gelu.export.parity.criterion import FLOOR, dtype_name, dtype_of, floor, require_tolerance
@@ -50,6 +47,7 @@ from lit_gelu.export.parity.structure import (
 from lit_gelu.export.preprocessing import is_data_module, preprocessing_of_file
 from lit_gelu.export.runtime import OnnxPredictor, Provider
 from lit_gelu.export.runtime.model_file import require_fit
+from lit_gelu.files import quiet
 from lit_gelu.surgery.sites import without_wrappers
 
 _LOOKED_INTO_BELOW = 256 * 1024**2  # bytes of file: above, layers and optimised graph cost copies of it in memory
@@ -142,14 +140,14 @@ def check_parity(
     require_copyable(model)
     require_tolerance(tolerance)
     registry = registry_or_default(registry)
-    file, name, dtype = Path(path), repr(os.fspath(path)), _recorded_dtype(path)
-    predictor, setup, notes = open_wanted(file, providers, dict(session_config or {}), dtype)
-    metadata = read_metadata(predictor.metadata, name)
+    file, name, metadata = Path(path), repr(os.fspath(path)), metadata_of(path)
+    dtype = dtype_of(metadata.dtype)
     if metadata.dtype == "int8":
         raise ModelFileError(
             f"{name} is in int8, whose rounding no tolerance of floating-point arithmetic fits. Compare it with "
             "lit_gelu.export.quantization.check_quantized, which asks what becomes of the task."
         )
+    predictor, setup, notes = open_wanted(file, providers, dict(session_config or {}), dtype)
     model = without_wrappers(model)
     batches, raw = data, bool(metadata.preprocessing or preprocessing)
     if raw:
@@ -237,15 +235,6 @@ def check_parity(
     return report
 
 
-def _recorded_dtype(path: str | os.PathLike[str]) -> torch.dtype:
-    """Return the dtype that a file's metadata name; what is wrong with a file is said when it is opened."""
-    try:
-        model = onnx.load(path, load_external_data=False)
-    except Exception:  # noqa: BLE001 - missing, unreadable, damaged, foreign: opening it says which
-        return torch.float32
-    return dtype_of({entry.key: entry.value for entry in model.metadata_props}.get("lit_gelu.dtype", "fp32"))
-
-
 def _fitting(call: Call, predictor: OnnxPredictor, *, raw: bool) -> Call:
     """Return a sample with the file's batch axes; refuse one that does not fit the file."""
     if list(call.names) != predictor.input_names:
@@ -325,7 +314,8 @@ def _tested(model: Any, data: Any) -> dict[str, float]:
 
     before = data.trainer
     model._metric_attributes = None  # in a copy of a module that is being fitted these are the original's
-    with torch.random.fork_rng(devices=[]), _quiet():
+    with torch.random.fork_rng(devices=[]), quiet("lightning.pytorch"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         torch.manual_seed(0)
         trainer = Trainer(
             accelerator="cpu",
@@ -338,17 +328,3 @@ def _tested(model: Any, data: Any) -> dict[str, float]:
         trainer.test(model, datamodule=data, verbose=False)
     data.trainer = before
     return {name: float(value) for name, value in trainer.callback_metrics.items()}
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep Lightning from saying which devices there are, and that more workers would load faster."""
-    logger = logging.getLogger("lightning.pytorch")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)

@@ -151,15 +151,6 @@ def overflowed(exact: np.ndarray, dtype: torch.dtype) -> np.ndarray:
     return np.where(np.abs(exact) >= threshold, np.copysign(np.inf, exact), exact)
 
 
-def ulp_errors(values: np.ndarray, exact: np.ndarray, dtype: torch.dtype) -> np.ndarray:
-    """Return ``|value - exact| / spacing(exact)``: 0 at the same infinity, infinite where one is, NaN at NaN."""
-    y, reference = values.astype(np.float64), overflowed(exact, dtype)
-    finite = np.isfinite(y) & np.isfinite(reference)
-    error = distance(y, reference)
-    error[finite] /= spacing(reference[finite], dtype)
-    return error
-
-
 def fills(output: np.ndarray, own: np.ndarray | None, exact: np.ndarray, dtype: torch.dtype) -> np.ndarray:
     """Return where an output, PyTorch in its dtype and float64 hold one fill, such as a mask's -1e9."""
     if exact.dtype.kind != "f" or any(y is not None and y.shape != exact.shape for y in (output, own)):

@@ -19,7 +19,6 @@ def parity(
     providers: Sequence[str] = (),
     session_config: Sequence[str] = (),
     max_difference: float | None = None,
-    min_top1: float | None = None,
     json: str | None = None,
     markdown: str | None = None,
     html: str | None = None,
@@ -49,7 +48,6 @@ def parity(
         providers: onnxruntime's execution providers; default: CUDA, or the CPU
         session_config: entries KEY=VALUE of the configuration of onnxruntime's session that the file will be run with
         max_difference: int8 files: how much worse the error rate may be; default: 0.01
-        min_top1: int8 files: least share of rows with the same class
         json: print JSON, and nothing else on standard output; or write it into a file
         markdown: where to write the report as Markdown
         html: where to write the report as a page
@@ -64,8 +62,8 @@ def parity(
         raise ArgumentError("--data-root is the folder of --data's files; give --data too.")
     if int8 and (html is not None or session_config):
         raise ArgumentError(f"{file!r} is in int8, for which there is no --html and no --session-config.")
-    if not int8 and (max_difference is not None or min_top1 is not None):
-        raise ArgumentError(f"--max-difference and --min-top1 are of files in int8, and {file!r} is none.")
+    if not int8 and (max_difference is not None):
+        raise ArgumentError(f"--max-difference is of files in int8, and {file!r} is none.")
     module = None if data is None else load_data(data, data_root)
     net = load_model(ckpt, model, sample_for(input_shape, module))
     require_same_weights(ckpt, net, file)
@@ -75,9 +73,7 @@ def parity(
     sample = input_sample(input_shape, net, None if takes_raw else module)
     if int8:
         limits: dict[str, Any] = {} if max_difference is None else {"max_difference": max_difference}
-        report: Any = check_quantized(
-            net, file, module, sample, min_top1=min_top1, providers=runtimes, strict=False, **limits
-        )
+        report: Any = check_quantized(net, file, module, sample, providers=runtimes, strict=False, **limits)
     else:
         entries = _entries(session_config)
         report = check_parity(
