@@ -120,7 +120,6 @@ def inspect_onnx(path: str | os.PathLike[str], registry: ActivationRegistry | No
 
 
 def _inspected(file: ModelFile, path: str | os.PathLike[str], registry: ActivationRegistry | None) -> FileInspection:
-    """Say what a file is whose outer form is right."""
     model = ir.load(file.path)  # weights in files of their own are not read
     properties = dict(model.metadata_props)
     metadata = read_metadata(properties, repr(str(path))) if f"{PREFIX}sites" in properties else None
@@ -148,7 +147,6 @@ def _inspected(file: ModelFile, path: str | os.PathLike[str], registry: Activati
 
 
 def _ports(values: Any) -> dict[str, tuple[str, tuple[int | str | None, ...]]]:
-    """Return the element types and sizes of inputs or outputs."""
     return {
         str(value.name): (
             "unknown" if value.dtype is None else value.dtype.name.lower(),
@@ -159,24 +157,20 @@ def _ports(values: Any) -> dict[str, tuple[str, tuple[int | str | None, ...]]]:
 
 
 def _recognised(model: ir.Model, registry: ActivationRegistry | None) -> dict[str, int]:
-    """Count what can be told from the operators."""
     strip_origin(model)  # names of modules in a file from elsewhere are text that nobody should read as code
     ShapeInferencePass()(model)
     return dict(Counter(spec for _, spec in recognise(model, registry)).most_common())
 
 
 def _port(kind: str, shape: tuple[int | str | None, ...]) -> str:
-    """Return an input or output in words."""
     return f"{kind} [{', '.join('any' if size is None else str(size) for size in shape)}]"
 
 
 def _counted(counts: Mapping[str, int]) -> str:
-    """Return names with their counts."""
     return ", ".join(name if count == 1 else f"{count} {name}" for name, count in counts.items())
 
 
 def _of_metadata(metadata: FileMetadata | None) -> list[str]:
-    """Return the lines of what lit-gelu recorded."""
     if metadata is None:
         return ["lit-gelu: did not write this file"]
     versions = ", ".join(f"{name} {version}" for name, version in metadata.versions.items())
@@ -193,7 +187,6 @@ def _of_metadata(metadata: FileMetadata | None) -> list[str]:
 
 
 def _proof(parity: Mapping[str, Any]) -> str:
-    """Return what a comparison with the module said."""
     if not parity:
         return "none; lit-gelu parity makes one"
     others = (f"{name} {value}" for name, value in parity.items() if name != "passed")

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -71,19 +70,12 @@ def parity_record(report: ParityReport, text: str | None = None) -> dict[str, An
     """Return what a file says of its comparison."""
     record: dict[str, Any] = {
         "passed": report.passed,
-        "max_relative_error": largest_error(report),
+        "max_relative_error": report.largest_error,
         "floor": report.floor,
         "provider": report.provider,
         "onnxruntime": report.versions.get("onnxruntime", ""),
     }
     return record if text is None else {**record, "report_sha256": hashlib.sha256(text.encode()).hexdigest()}
-
-
-def largest_error(report: ParityReport) -> float | None:
-    """Return the largest error of the gating comparisons, extremes aside, in units of the largest output, if finite."""
-    rows = [row for row in report.rows if row.gating and not row.extreme]
-    finite = bool(rows) and all(row.error < math.inf and not row.nonfinite for row in rows)  # NaN is not less either
-    return max(row.error for row in rows) if finite else None
 
 
 def record_parity(path: str | os.PathLike[str], record: Mapping[str, Any]) -> None:

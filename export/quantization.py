@@ -456,7 +456,6 @@ def _layers_of(model: onnx.ModelProto) -> dict[str, str]:
 
 
 def _chosen(layers: Mapping[str, str], float_layers: Sequence[str]) -> list[str]:
-    """Return the nodes of the layers that are quantised."""
     if isinstance(float_layers, str):
         raise ArgumentError(f"float_layers={float_layers!r}: give a list of patterns, such as ['head'].")
     for pattern in float_layers:
@@ -549,7 +548,6 @@ def _quantized(path: Path, feeds: Sequence[Feed], layers: Sequence[str], record:
 
 
 def _activations_of(model: onnx.ModelProto) -> Counter[str]:
-    """Return how often each operator of an activation, by variant, is in a graph."""
     return Counter(node_label(n) for n in model.graph.node if site_of(n) is not None or "Gelu" in n.op_type)
 
 

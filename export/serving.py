@@ -133,7 +133,6 @@ def write_triton_repository(
 def _configuration(
     model: ModelFile, device: str, max_batch_size: int | None, warmup: Sequence[int]
 ) -> tuple[dict[str, Any], str, list[str]]:
-    """Return a model's configuration, the text of its file of labels, and notes."""
     proto = onnx.load(model.path, load_external_data=False)
     properties = {entry.key: entry.value for entry in proto.metadata_props}
     is_own = any(key.startswith(PREFIX) for key in properties)
@@ -213,7 +212,6 @@ def _port(value: onnx.ValueInfoProto, largest: int) -> dict[str, Any]:
 
 
 def _zeros(ports: Sequence[Mapping[str, Any]], rows: int) -> dict[str, Any]:
-    """Return one request of zeros, which every type has."""
     for port in ports:
         if _ANY_SIZE in port["dims"]:
             raise ArgumentError(f"warmup= needs fixed sizes; input {port['name']!r} has {port['dims']}. Leave it out.")

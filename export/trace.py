@@ -93,13 +93,11 @@ def sizes_in(value: ir.Value | None) -> list[Size]:
 
 
 def _sizes_of(value: ir.Value | None) -> list[Size]:
-    """Return a value's shape; nothing for one that is not known, or without sizes."""
     shape = None if value is None else value.shape
     return [dim if isinstance(dim, int) else dim.value for dim in shape or ()]
 
 
 def _numbers(sizes: Sequence[Size]) -> list[int]:
-    """Return sizes that are all numbers; nothing for others."""
     numbers = [size for size in sizes if isinstance(size, int)]
     return numbers if len(numbers) == len(sizes) else []
 
@@ -147,7 +145,6 @@ def _transposed(node: ir.Node, new_shape: Sequence[Size]) -> ir.Value | None:
 
 
 def _made_by(value: ir.Value | None, operator: str) -> ir.Node | None:
-    """Return the node that makes a value, if it has that operator and one reader."""
     node = None if value is None else value.producer()
     alone = value is not None and len(value.uses()) == 1 and not value.is_graph_output()
     return node if node is not None and alone and node.op_type == operator and _is_standard(node) else None
@@ -173,7 +170,6 @@ def _target(node: ir.Node, may_be_empty: Collection[str]) -> list[int]:
 
 
 def _constant(graph: ir.Graph, numbers: Sequence[int], constants: dict[tuple[int, ...], ir.Value]) -> ir.Value:
-    """Return the initializer with these numbers."""
     key, name = tuple(numbers), f"lit_gelu.sizes_{len(constants)}"
     if key not in constants:
         constants[key] = ir.val(name, const_value=ir.tensor(key, dtype=ir.DataType.INT64, name=name))
@@ -343,7 +339,6 @@ def _name_sizes(model: ir.Model, sizes: Sequence[OpenSize], names: dict[str, str
 
 
 def _renamed(dim: ir.SymbolicDim, names: dict[str, str]) -> ir.SymbolicDim | int:
-    """Return a dimension with symbols renamed, within expressions too."""
     if dim.value is None:
         return ir.SymbolicDim(None)
     name = re.sub(r"\b[A-Za-z_]\w*", lambda word: names.get(word[0], word[0]), str(dim.value))

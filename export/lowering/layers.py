@@ -91,7 +91,6 @@ def _linear_with_bias(marker: ir.Node) -> ChannelParameters | None:
 
 
 def _give_bias(marker: ir.Node, layer: ChannelParameters) -> None:
-    """Put the bias behind the product."""
     node, ((weight, axis), (bias, _)) = layer.node, layer.parameters
     if node.op_type == "Add":
         product = next(value for value in node.inputs if value is not bias)
@@ -104,7 +103,6 @@ def _give_bias(marker: ir.Node, layer: ChannelParameters) -> None:
 
 
 def _markers(model: ir.Model) -> dict[str, list[ir.Node]]:
-    """Return the markers of each site, those in branches too."""
     markers: dict[str, list[ir.Node]] = defaultdict(list)
     for node in ir.traversal.RecursiveGraphIterator(model.graph):
         if node.domain == MARKER_DOMAIN:
@@ -154,7 +152,6 @@ def _parameters(node: ir.Node) -> ChannelParameters | None:
 
 
 def _is_own(value: ir.Value) -> bool:
-    """Return whether a value is an initializer with one reader."""
     return value.const_value is not None and value.producer() is None and len(list(value.uses())) == 1
 
 

@@ -166,7 +166,6 @@ def is_valid(operator: str, dtype: str, opset: int) -> bool:
 
 
 def _takes_booleans_alone(operator: str, opset: int) -> bool:
-    """Return whether every input of a standard operator is a Boolean."""
     schema = schema_of(operator, opset)
     allowed = {} if schema is None else {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
     inputs = [] if schema is None else [list(allowed.get(entry.type_str, [entry.type_str])) for entry in schema.inputs]
@@ -441,7 +440,6 @@ def _ladder(recipes: OnnxRecipes, target: Target) -> Iterator[Choice]:
 
 @cache
 def _rule(names: tuple[str, ...]) -> Mapping[str, str]:
-    """Return the lines for a recipe's operators."""
     if len(names) == 1 and names[0] in _ROUND_ONCE:
         return {"* * *": "native"}
     return next((lines for telling, lines in RULES if telling <= set(names)), {})
@@ -449,7 +447,6 @@ def _rule(names: tuple[str, ...]) -> Mapping[str, str]:
 
 @cache
 def _fits(line: str, target: Target) -> bool:
-    """Return whether a line is for a target."""
     parts = zip(line.split(), (target.runtime, target.dtype, target.policy), strict=True)
     return all(part == "*" or value in part.split("|") for part, value in parts)
 

@@ -121,7 +121,6 @@ def lower(
 def _replace_all(
     model: ir.Model, activations: Mapping[str, BoundActivation], taken: Mapping[str, Choice]
 ) -> Counter[str]:
-    """Replace the markers, and count them by site."""
     calls: Counter[str] = Counter()
     constants = Constants(model.graph)
     for node in list(ir.traversal.RecursiveGraphIterator(model.graph)):
@@ -151,7 +150,6 @@ def _is_of_tanh_gelu(half: ir.Node) -> bool:
 
 
 def _is_half(value: ir.Value | None) -> bool:
-    """Return whether a value is the number 0.5."""
     number = None if value is None else convenience.get_const_tensor(value)
     return number is not None and number.size == 1 and number.numpy().item() == 0.5
 
@@ -167,7 +165,6 @@ def _first_choice(activation: BoundActivation, options: ExportOptions) -> Choice
 
 
 def _choice(activation: BoundActivation, options: ExportOptions, opset: int) -> Choice:
-    """Return what an activation becomes at an opset."""
     if options.lowering != "auto":
         named = _named(activation.recipes, options)
         if is_available(named, Target("ort-cpu", options.dtype), opset):  # it lacks nothing: only validity is asked for
@@ -179,7 +176,6 @@ def _choice(activation: BoundActivation, options: ExportOptions, opset: int) -> 
 
 
 def _nothing(name: str, options: ExportOptions) -> ArgumentError:
-    """Return the error for an activation that the target cannot run."""
     at = "" if options.opset is None else f" at opset {options.opset}"
     return ArgumentError(
         f"there are no operators for {name} in {options.dtype} with target={options.target!r}{at}. Leave opset out, "
@@ -189,7 +185,6 @@ def _nothing(name: str, options: ExportOptions) -> ArgumentError:
 
 
 def _named(recipes: OnnxRecipes, options: ExportOptions) -> Choice:
-    """Return the recipe of the lowering that was asked for by name."""
     name, recipe = recipes.recipe(options.lowering)  # type: ignore[arg-type]
     return Choice(recipe, name)
 
@@ -208,7 +203,6 @@ def _require_applicable(found: Mapping[str, BoundActivation], lowering: str) -> 
 
 
 def _replace(node: ir.Node, site: str, activation: BoundActivation, choice: Choice, constants: Constants) -> None:
-    """Put a recipe's nodes in the place of a marker."""
     x = node.inputs[0]
     if x is None or node.graph is None:
         raise ValueError(f"{site} has no input")

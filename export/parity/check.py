@@ -74,26 +74,17 @@ def check_parity(
     report says which); PyTorch runs the copies on the CPU in the file's dtype and in float64. Inputs are the sample,
     the data, gaussian rows in batches of 32, 1 and 2 (of the sample's values, where the module takes no gaussian ones),
     and extremes (large magnitudes, a negative tail, tiny, subnormal, zero); integers are random indices of the table
-    that they reach, and random masks. An output passes on a family of inputs if
-
-    * ``max|y - y64| / max|y64|`` is at most ``tolerance`` (in 16 bit one rounding more, see
-      `lit_gelu.export.parity.criterion`), or at most twice the same figure of PyTorch in the file's dtype, where that
-      is more. For extremes ``max|y64|`` is at least that of gaussian inputs;
-    * it is not NaN, nor infinite where ``y64`` fits in the dtype (for extremes: unless PyTorch gives that too).
+    that they reach, and random masks; of a file that takes raw pixels, random, black and white ones. What an output may
+    be off by says `lit_gelu.export.parity.criterion`: ``tolerance`` in units of its largest value, or twice what
+    PyTorch is off by in the file's dtype, as a whole and at each index.
 
     Each distinct activation's nodes are also cut out of the file and run alone: on all 65,536 values in 16 bit, on a
-    strided selection of float32's bit patterns; errors are then in units of ``max(1, |y64|)``, in 16 bit also in units
-    of the last place, and NaN must stay NaN. Two runs on the same input must give
-    the same. Names and types of outputs, labels, and the operators of each activation must be those of the module and
-    of the file's own record. On a breach, the first layer that shows it and the graph optimisation of onnxruntime that
-    causes it are looked for.
+    strided selection of float32's bit patterns. Two runs on the same input must give the same. Names and types of
+    outputs, labels, and the operators of each activation must be those of the module and of the file's own record. On a
+    breach, the first layer that shows it and the graph optimisation of onnxruntime that causes it are looked for.
 
     Reported, and never deciding: the approximation gap (the file against the module as trained), top-1 agreement, the
-    module's own test metrics on a LightningDataModule, whether rows depend on their batch (as the export recorded), and
-    what onnxruntime makes of each activation.
-
-    A file that was exported with ``preprocessing=`` takes raw pixels and is compared with the module behind that
-    preprocessing, on the sample, the data, random pixels and all black and all white ones.
+    module's own test metrics on a LightningDataModule, and what onnxruntime makes of each activation.
 
     Args:
         model: The module that was exported.

@@ -308,7 +308,6 @@ class Comparison:
     def _add(
         self, errors: dict[str, OutputErrors], y: list[np.ndarray], reference: Outputs, batch: Batch, family: Family
     ) -> None:
-        """Add what the file gives on one batch."""
         if len(reference.own) != len(y):
             raise ModelInputError(
                 f"The file has {len(y)} outputs ({', '.join(self.outputs)}), the module returns {len(reference.own)} "
@@ -339,7 +338,6 @@ class Comparison:
         return y
 
     def _note_own(self, family: Family, name: str, output: OutputErrors) -> None:
-        """Keep PyTorch's own error on a family."""
         if output.spread.count:
             scale = self._scale(family, name, output)
             self._own[family.name, name] = output.spread.relative(scale, smallest_error(self.dtype))
@@ -373,12 +371,10 @@ class Comparison:
         return rows
 
     def _rows(self, gathered: FamilyErrors) -> list[ParityRow]:
-        """Return the rows of a family."""
         family = gathered.family
         return [row for name, output in gathered.outputs.items() for row in self._rows_of(name, output, family)]
 
     def _rows_of(self, name: str, output: OutputErrors, family: Family) -> list[ParityRow]:
-        """Return the rows of one output."""
         scale, ignored = self._scale(family, name, output), smallest_error(self.dtype)
         spread = output.spread if output.spread.count else None
         own = None if spread is None else spread.relative(scale, ignored)

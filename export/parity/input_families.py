@@ -355,7 +355,6 @@ def loaders_in(given: Any) -> list[Any]:
 
 
 def _inputs_of(batch: Any, model: nn.Module, call: Call) -> Batch:
-    """Return the input tensors of one batch."""
     if isinstance(batch, Mapping):
         known = inspect.signature(model.forward).parameters
         parts = [batch[name] for name in call.names if name in batch and name in known]
@@ -410,11 +409,9 @@ def _accepted_sizes(
     """Return up to four other sizes of open dimensions that the module takes, and why it does not take others."""
     accepted: list[dict[str, int]] = []
     notes = []
-    least = smallest_sizes(lengths, lambda sizes: not trouble(resized(call, shapes, sizes)))
-    changed = zip(*([max(1, n // 2), n + 1, 2 * n, 3 * n, 4 * n] for n in lengths.values()), strict=True)
-    for sizes in [least, *(dict(zip(lengths, others, strict=True)) for others in changed)]:
-        if len(accepted) == _OTHER_LENGTHS or sizes in (lengths, *accepted):
-            continue
+    for sizes in other_sizes(lengths, lambda sizes: not trouble(resized(call, shapes, sizes))):
+        if len(accepted) == _OTHER_LENGTHS:
+            break
         tensors = resized(call, shapes, sizes)
         if refused := trouble(tensors):
             shown = ", ".join(f"{name} {list(t.shape)}" for name, t in zip(call.names, tensors, strict=True))
@@ -422,6 +419,19 @@ def _accepted_sizes(
         else:
             accepted.append(sizes)
     return accepted, notes
+
+
+def other_sizes(lengths: Mapping[str, int], accepted: Callable[[Mapping[str, int]], bool]) -> Iterator[dict[str, int]]:
+    """Yield other sizes than the sample's, those first that tell most."""
+    # A window or a table of the sample's size shows itself best at a larger size that is no multiple. Tables of places
+    # end at the sample, and some modules take multiples of a patch alone.
+    tried = [dict(lengths)]
+    columns = [(n + n // 2 + 1, max(1, n // 2), None, n + 1, 2 * n, 3 * n, 4 * n) for n in lengths.values()]
+    for column in zip(*columns, strict=True):
+        sizes = smallest_sizes(lengths, accepted) if column[0] is None else dict(zip(lengths, column, strict=True))
+        if sizes not in tried:
+            tried.append(sizes)
+            yield sizes
 
 
 def smallest_sizes(lengths: Mapping[str, int], accepted: Callable[[Mapping[str, int]], bool]) -> dict[str, int]:

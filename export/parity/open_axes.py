@@ -5,7 +5,7 @@ Both are asked before a file is written: shapes do not tell the first, and a gra
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from lit_gelu.export.inputs import FlatModule, OpenSize, as_array, as_in_a_file,
 from lit_gelu.export.lowering.lowering_table import BoundActivation
 from lit_gelu.export.lowering.replace import lower
 from lit_gelu.export.metadata import ExportOptions
-from lit_gelu.export.parity.input_families import Batch, Kind, integer_kinds, random_batch, resized, smallest_sizes
+from lit_gelu.export.parity.input_families import Batch, Kind, integer_kinds, other_sizes, random_batch, resized
 from lit_gelu.export.parity.runs import SessionSetup, run_file
 from lit_gelu.export.runtime import CPU, OnnxPredictor
 from lit_gelu.sandbox import evaluation_sandbox
@@ -68,36 +68,16 @@ def _is_of_batch(flat: FlatModule, size: OpenSize) -> bool:
 
 def _accepted_run(flat: FlatModule, chosen: Sequence[OpenSize], lengths: Mapping[str, int]) -> OtherRun | str:
     """Run the module at the first other sizes that it takes; say why it takes none."""
-    failures: list[str] = []
-
-    def attempt(sizes: Mapping[str, int]) -> OtherRun | None:
+    reason = "there is nothing to try"
+    for sizes in other_sizes(lengths, lambda sizes: isinstance(_run(flat, chosen, sizes), OtherRun)):
         run = _run(flat, chosen, sizes)
         if isinstance(run, OtherRun):
             return run
-        failures.append(run)
-        return None
-
-    for sizes in _candidates(lengths, lambda sizes: attempt(sizes) is not None):
-        if sizes != lengths and (run := attempt(sizes)) is not None:
-            return run
-    return failures[0] if failures else "there is nothing to try"
-
-
-def _candidates(lengths: Mapping[str, int], accepted: Callable[[Mapping[str, int]], bool]) -> Iterator[dict[str, int]]:
-    """Yield other sizes, those first that tell most."""
-    # A window or a table of the sample's size shows itself best at a larger size that is no multiple. Modules that take
-    # multiples of a patch alone take the sample's size and the smallest one more; tables of places end at the sample.
-    yield {name: n + n // 2 + 1 for name, n in lengths.items()}
-    least = smallest_sizes(lengths, accepted)
-    for change in (least, dict.fromkeys(lengths, 1), lengths):
-        yield {name: n + change[name] for name, n in lengths.items()}
-    yield {name: n // 2 + 1 for name, n in lengths.items()}
-    for change in (least, dict.fromkeys(lengths, 1)):
-        yield {name: max(1, n - change[name]) for name, n in lengths.items()}
+        reason = run
+    return reason
 
 
 def _run(flat: FlatModule, chosen: Sequence[OpenSize], sizes: Mapping[str, int]) -> OtherRun | str:
-    """Run the module at some sizes; say what is wrong if it does not take them."""
     bounds = {size.name: size.bounds for size in chosen}
     outside = [name for name, n in sizes.items() if not _is_within(n, *bounds[name])]
     if outside:
@@ -149,7 +129,6 @@ def require_alike(
 
 
 def _trouble(predictor: OnnxPredictor, run: OtherRun) -> str:
-    """Say in what a graph's outputs are not the module's; empty for nothing."""
     try:
         outputs = run_file(predictor, run.inputs)
     except (ModelFileError, ModelInputError) as error:

@@ -299,13 +299,17 @@ class ParityReport(Displayed):
         raise KeyError(f"no row for {inputs!r}, {comparison!r}, output {output!r}")
 
     def summary(self) -> str:
-        """Return one line: the verdict, why, and the largest error of the gating rows without extremes, NaN for NaN."""
-        rows = [row for row in self.rows if row.gating and not row.extreme]
+        """Return one line: the verdict, why, and the largest error."""
         verdict = "passed" if self.passed else f"FAILED ({'; '.join(self.reasons)})"
-        worst = max(rows, key=lambda row: row.error, default=None)
-        finite = worst is not None and not any(row.nonfinite for row in rows)
-        text = f"{worst.error:.2e} {worst.unit}" if worst is not None and finite else "NaN"
-        return f"parity {verdict} on {self.provider}: largest error {text}"
+        error = "not finite" if self.largest_error is None else f"{self.largest_error:.2e}"
+        return f"parity {verdict} on {self.provider}: largest error {error}"
+
+    @property
+    def largest_error(self) -> float | None:
+        """The largest error of the gating rows without extremes, in units of the largest output; ``None`` for NaN."""
+        rows = [row for row in self.rows if row.gating and not row.extreme]
+        finite = bool(rows) and all(row.error < math.inf and not row.nonfinite for row in rows)
+        return max(row.error for row in rows) if finite else None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain data; `SCHEMA_VERSION` grows when an entry changes its meaning or goes away."""

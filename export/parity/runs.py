@@ -245,7 +245,6 @@ class References:
         self.own = own
 
     def _copy(self, model: nn.Module, dtype: torch.dtype) -> nn.Module:
-        """Return a copy with the file's form of GELU."""
         flat = FlatModule(evaluation_copy(model, dtype), self._call, self._preprocessing.get(dtype))
         approximate_(flat, *self._form, dtype)
         return flat.model
@@ -326,7 +325,6 @@ class References:
         return [as_array(t) for _, t in named_outputs(probabilities_first(output) if self._softmax else output)]
 
     def _called(self, module: nn.Module, batch: Sequence[Tensor], dtype: torch.dtype) -> Any:
-        """Return what a copy's ``forward`` returns for a batch."""
         tensors = [t.clone() for t in batch]  # forward may overwrite them, and others are given the same batch
         if self._preprocessing:
             tensors[0] = self._preprocessing.get(dtype, self._preprocessing[torch.float32])(tensors[0])

@@ -311,7 +311,6 @@ def _difference(
     constants: Mapping[str, onnx.TensorProto],
     arguments: Mapping[str, Argument | str],
 ) -> str:
-    """Say in what one call's nodes are not a recipe's."""
     inner = list(call)
     if recipe.startswith(REGION):
         first, *inner, last = call
@@ -351,7 +350,6 @@ def _built(recipe: str, arguments: Mapping[str, Argument | str]) -> list[ir.Node
 
 
 def _attribute_difference(node: onnx.NodeProto, expected: ir.Node) -> str:
-    """Say which attribute is another one."""
     there: dict[str, Any] = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
     there = {name: value.decode() if isinstance(value, bytes) else value for name, value in there.items()}
     recorded = {name: attribute.value for name, attribute in expected.attributes.items()}
@@ -366,7 +364,6 @@ def _attribute_difference(node: onnx.NodeProto, expected: ir.Node) -> str:
 def _input_difference(
     node: onnx.NodeProto, expected: ir.Node, names: Mapping[str, str], constants: Mapping[str, onnx.TensorProto]
 ) -> str:
-    """Say which input is another one."""
     if len(node.input) != len(expected.inputs):
         return f"has {len(node.input)} inputs and should have {len(expected.inputs)}"
     for place, (name, value) in enumerate(zip(node.input, expected.inputs, strict=True)):

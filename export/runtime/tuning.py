@@ -202,7 +202,6 @@ def tune(  # noqa: C901 - one procedure, told in the order in which it happens
 def _times(
     others: Mapping[str, OnnxPredictor], beside: OnnxPredictor, values: Mapping[str, torch.Tensor], seconds: float
 ) -> dict[str, float]:
-    """Return how long predictors take beside one, all in the same rounds."""
     if not others:
         return {}
     calls = {name: partial(each, **values) for name, each in {_BEST: beside, **others}.items()}
