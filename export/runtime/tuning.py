@@ -155,11 +155,11 @@ def tune(  # noqa: C901 - one procedure, told in the order in which it happens
         on_host = {name: value.cpu() for name, value in values.items()}
         try:
             exact = arrays_of(float64_answer(reference, on_host, softmax=ends_with_softmax(untuned.metadata)))
-        except Exception as error:
+        except Exception as cause:
             raise ModelInputError(
-                f"{type(reference).__name__}.forward fails on the file's inputs in float64: {message_of(error)} Give "
+                f"{type(reference).__name__}.forward fails on the file's inputs in float64: {message_of(cause)} Give "
                 "the module that the file was exported from, or no reference."
-            ) from error
+            ) from cause
         own_error = relative_error(first, exact)
         if own_error > _ANOTHER_MODULE:
             raise ModelInputError(
