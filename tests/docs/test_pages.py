@@ -31,6 +31,7 @@ FULL = {
     "docs/guides/use_kernels.md",
     "docs/guides/watch_curvature.md",
     "docs/kernels.md",
+    "docs/names.md",
     "docs/providers.md",
     "docs/quantization.md",
     "docs/replicas.md",
