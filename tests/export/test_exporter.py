@@ -157,6 +157,7 @@ class Calls(nn.Module):
         return self.wrapped(torch.tanh(nn.functional.relu(x)) + torch.relu(-x) + x.sin().relu())
 
 
+@pytest.mark.full
 def test_each_activation_is_listed_once_and_calls_of_relu_and_tanh_are(tmp_path):
     report = export_onnx(Calls(), tmp_path / "net.onnx", torch.zeros(2, 3))
     assert sorted((site.site, site.spec, site.calls) for site in report.sites) == [

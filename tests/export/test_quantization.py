@@ -300,6 +300,7 @@ def test_what_cannot_be_compared_is_refused(digits):
             check_quantized(digits.model, path, data)
 
 
+@pytest.mark.full
 def test_softmax_and_the_proof_of_the_float_file(digits, tmp_path):
     export_onnx(digits.model, tmp_path / "net.onnx", softmax=True)
     write_proof(check_parity(digits.model, tmp_path / "net.onnx"), tmp_path / "net.onnx", [])
