@@ -2,6 +2,7 @@
 
 import math
 
+import export_zoo
 import functional_nets
 import numpy as np
 import onnx
@@ -54,10 +55,9 @@ def test_every_form_becomes_the_chosen_one(tmp_path, trained):
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory):
+def exported():
     """The small net with all options at their defaults."""
-    path = tmp_path_factory.mktemp("exported") / "net.onnx"
-    return export_onnx(gelu_net(), path, SAMPLE), path
+    return export_zoo.exported("gelu")
 
 
 def test_native_is_one_gelu_node_a_site(exported):

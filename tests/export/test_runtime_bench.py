@@ -4,6 +4,7 @@ import json
 from contextlib import nullcontext
 from pathlib import Path
 
+import export_zoo
 import numpy as np
 import onnxruntime
 import pytest
@@ -24,10 +25,8 @@ QUICK = {"seconds": 0.0, "compiled": False}
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    path = tmp_path_factory.mktemp("bench") / "net.onnx"
-    export_onnx(gelu_net(), path, torch.zeros(2, 6))
-    return path
+def path():
+    return export_zoo.exported("gelu")[1]
 
 
 def test_every_call_has_its_turn_in_every_round_in_shuffled_order():

@@ -1,5 +1,6 @@
 """What a file is compared on: data in every form, extremes, and other sizes of open dimensions."""
 
+import export_zoo
 import numpy as np
 import onnx
 import pytest
@@ -17,10 +18,8 @@ SAMPLE = torch.zeros(2, 6)
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory):
-    net, path = gelu_net(), tmp_path_factory.mktemp("parity") / "net.onnx"
-    export_onnx(net, path, SAMPLE)
-    return net, path
+def exported():
+    return gelu_net(), export_zoo.exported("gelu")[1]
 
 
 class Batches(LightningDataModule):
