@@ -128,6 +128,11 @@ def _inspected(file: ModelFile, path: str | os.PathLike[str], registry: Activati
         if value.const_value is not None:
             weights[value.const_value.dtype.name.lower()] += value.const_value.size
     activations: Counter[str] = Counter()
+    inputs, outputs = _ports(model.graph.inputs), _ports(model.graph.outputs)  # as they are written
+    if metadata is None:
+        strip_origin(model)  # names of modules in a file from elsewhere are text that nobody should read as code
+        ShapeInferencePass()(model)
+        activations.update(spec for _, spec in recognise(model, registry))
     for site in () if metadata is None else metadata.sites:
         activations[site.spec] += site.calls if site.row else 1  # of what torch decomposed, nobody counted the calls
     return FileInspection(
@@ -135,11 +140,11 @@ def _inspected(file: ModelFile, path: str | os.PathLike[str], registry: Activati
         size=sum(part.stat().st_size for part in [file.path, *(file.path.parent / name for name in file.external)]),
         producer=f"{model.producer_name or ''} {model.producer_version or ''}".strip(),
         opsets=dict(file.opsets),
-        inputs=_ports(model.graph.inputs),
-        outputs=_ports(model.graph.outputs),
+        inputs=inputs,
+        outputs=outputs,
         weights=dict(weights.most_common()),
         operators=dict(file.operators),
-        activations=dict(activations.most_common()) if metadata is not None else _recognised(model, registry),
+        activations=dict(activations.most_common()),
         metadata=metadata,
         quantization=read_record(properties, repr(str(path))) if INT8_RECORD in properties else None,
         tuning=read_choice(path),
@@ -156,12 +161,6 @@ def _ports(values: Any) -> dict[str, tuple[str, tuple[int | str | None, ...]]]:
     }
 
 
-def _recognised(model: ir.Model, registry: ActivationRegistry | None) -> dict[str, int]:
-    strip_origin(model)  # names of modules in a file from elsewhere are text that nobody should read as code
-    ShapeInferencePass()(model)
-    return dict(Counter(spec for _, spec in recognise(model, registry)).most_common())
-
-
 def _port(kind: str, shape: tuple[int | str | None, ...]) -> str:
     return f"{kind} [{', '.join('any' if size is None else str(size) for size in shape)}]"
 
@@ -175,6 +174,8 @@ def _of_metadata(metadata: FileMetadata | None) -> list[str]:
         return ["lit-gelu: did not write this file"]
     versions = ", ".join(f"{name} {version}" for name, version in metadata.versions.items())
     options = ", ".join(f"{name}={getattr(metadata, name)}" for name in _OPTIONS)
+    verdict = "passed" if metadata.parity.get("passed") is True else "failed"
+    figures = (f"{name} {value}" for name, value in metadata.parity.items() if name != "passed")
     return [
         f"model: {metadata.model_class}, {options}",
         f"made with: {versions}",
@@ -182,12 +183,5 @@ def _of_metadata(metadata: FileMetadata | None) -> list[str]:
         *([f"labels: {', '.join(metadata.labels)}"] if metadata.labels else []),
         *(f"site {site}" for site in metadata.sites),
         *(f"note: {note}" for note in metadata.notes),
-        f"proof: {_proof(metadata.parity)}",
+        f"proof: {', '.join([verdict, *figures]) if metadata.parity else 'none; lit-gelu parity makes one'}",
     ]
-
-
-def _proof(parity: Mapping[str, Any]) -> str:
-    if not parity:
-        return "none; lit-gelu parity makes one"
-    others = (f"{name} {value}" for name, value in parity.items() if name != "passed")
-    return ", ".join(["passed" if parity.get("passed") is True else "failed", *others])

@@ -66,21 +66,13 @@ class Target:
 
 @dataclass(frozen=True)
 class Missing:
-    """Kernels that a runtime does not have.
+    """Kernels of standard operators that a runtime does not have."""
 
-    Args:
-        target: The runtime.
-        operators: Standard operators.
-        dtypes: Of their input.
-        since: The first opset at which they are missing.
-        why: What happens instead.
-    """
-
-    target: str
+    target: str  # the runtime
     operators: frozenset[str]
-    dtypes: tuple[str, ...]
-    since: int
-    why: str
+    dtypes: tuple[str, ...]  # of their input
+    since: int  # the first opset at which they are missing
+    why: str  # what happens instead
 
 
 # Of standard operators at opsets 18 to 23, as the registry of onnxruntime-gpu 1.31.1's CUDA provider has them;
@@ -348,17 +340,11 @@ FAST_ULP = 4.0  # of a 16-bit file under ``fast``, in units of the last place of
 
 @dataclass(frozen=True)
 class Choice:
-    """What an activation becomes.
+    """What an activation becomes."""
 
-    Args:
-        recipe: The recipe, as `lit_gelu.activations.onnx_recipes` has it.
-        lowering: Which column of that table it is; ``contrib`` for any other that only onnxruntime knows.
-        in_fp32: Whether it is computed in float32 between two Casts, in a file of another dtype.
-    """
-
-    recipe: str
-    lowering: str
-    in_fp32: bool = False
+    recipe: str  # as `lit_gelu.activations.onnx_recipes` has it
+    lowering: str  # which column of that table it is; "contrib" for any other that only onnxruntime knows
+    in_fp32: bool = False  # whether it is computed in float32 between two Casts, in a file of another dtype
 
     @property
     def operators(self) -> tuple[str, ...]:

@@ -157,9 +157,6 @@ class RoundedTo(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch's _
 
     PyTorch's kernels for 16 bits compute in float32 and round once, so that is what they would give; it also works
     where ``forward`` or an operator refuses 16 bits.
-
-    Args:
-        dtype: Which one.
     """
 
     def __init__(self, dtype: torch.dtype) -> None:

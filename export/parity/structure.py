@@ -229,7 +229,10 @@ def activation_faults(
     # been rewritten by a program that knows nothing of the record, all nodes of a site may be gone: the outputs decide.
     bound = {name: b for name, part in module.named_modules() if (b := bind(part, registry)) is not None}
     recorded = {record.site for record in metadata.sites}
-    nodes = nodes_by_site(model)
+    nodes: dict[str, list[onnx.NodeProto]] = {}  # those that are marked as an activation's, in the graph's order
+    for node in all_nodes(model.graph):
+        if (site := site_of(node)) is not None:
+            nodes.setdefault(site, []).append(node)
     faults = [
         *(
             f"{_name(site)} is {activation.name} in the module, and the file records nothing for it."
@@ -254,15 +257,6 @@ def activation_faults(
         if fault:
             faults.append(f"{_name(record.site)} ({record.spec}): {fault}.")
     return faults
-
-
-def nodes_by_site(model: onnx.ModelProto) -> dict[str, list[onnx.NodeProto]]:
-    """Return the nodes that are marked as an activation's, by site, in the graph's order."""
-    nodes: dict[str, list[onnx.NodeProto]] = {}
-    for node in all_nodes(model.graph):
-        if (site := site_of(node)) is not None:
-            nodes.setdefault(site, []).append(node)
-    return nodes
 
 
 def _of_spec(record: SiteRecord, registry: ActivationRegistry) -> BoundActivation | None:

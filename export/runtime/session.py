@@ -124,18 +124,7 @@ def has_cuda_device() -> bool:
 
 
 def provider_name(provider: Provider) -> str:
-    """Return the name of a provider, given with or without options.
-
-    Args:
-        provider: As ``onnxruntime.InferenceSession`` takes it.
-
-    Returns:
-        Its name.
-
-    Example:
-        >>> provider_name(("CUDAExecutionProvider", {"use_tf32": 0}))
-        'CUDAExecutionProvider'
-    """
+    """Return the name of a provider, given with or without options."""
     return provider if isinstance(provider, str) else str(provider[0]) if provider else ""
 
 
@@ -145,21 +134,8 @@ def checked_providers(
     *,
     tf32: bool = False,
 ) -> dict[str, dict[str, str]]:
-    """Check a list of providers, given in either of onnxruntime's two ways, and return options as text by name.
-
-    Args:
-        providers: The list; ``None`` is CUDA alone where it works, else the CPU. Nobody asked for a part of the file to
-            run on the CPU behind CUDA.
-        provider_options: One mapping for each of them, where they are names alone.
-        tf32: As `default_providers`.
-
-    Returns:
-        Options by name.
-
-    Raises:
-        ProviderError: If one is not installed, or the list is not as onnxruntime takes it.
-    """
-    if providers is None:
+    """Check a list of providers, given in either of onnxruntime's two ways, and return options as text by name."""
+    if providers is None:  # CUDA alone where it works: nobody asked for a part of the file to run on the CPU behind it
         providers = [provider_name(p) if provider_options else p for p in default_providers(tf32=tf32)[:1]]
     if isinstance(providers, str):
         raise ProviderError(f"providers={providers!r} is text. Give a list: providers=[{providers!r}].")
