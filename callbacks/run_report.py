@@ -26,7 +26,7 @@ from lit_gelu.callbacks.trainer_facts import (
 )
 from lit_gelu.errors import ArgumentError
 from lit_gelu.files import require_writable, write_atomically
-from lit_gelu.report import OptimizerSettings, ReportedRun, SiteActivations, SwapEvent, judged, page
+from lit_gelu.report import OptimizerSettings, ReportedRun, SiteActivations, judged, page
 from lit_gelu.report.content import Status, flat, is_loss, number
 from lit_gelu.report.sources import environment, exported_file, now
 from lit_gelu.surgery.activation_record import ActivationRecord, record_activations
@@ -185,12 +185,21 @@ class RunReport(Callback):
             return
         before, curves = self.report, self._keeper.recorder.curves()
         swaps = tuple(swap.record.event() for swap in swaps_of(trainer) if swap.record is not None)
-        sites = sites_of(self._at_start, self._activations(pl_module), swaps)
+        # A call is a site from its swap on; that says what was there before.
+        replaced = {change.site: change.old for swap in reversed(swaps) for change in swap.changes}
+        starts, ends = {**replaced, **self._at_start}, self._activations(pl_module)
+        names = dict.fromkeys([*self._at_start, *ends])
+        sites = tuple(SiteActivations(name, starts.get(name, ""), ends.get(name, "")) for name in names)
         if seconds is None and before is not None:  # a test, perhaps of a checkpoint from before a swap
             swaps, sites, seconds = before.swaps, before.sites, before.seconds
         exports = [each.exported for each in callbacks_of(trainer) if isinstance(each, OnnxExport)]
         optimizers = [each for each in trainer.optimizers if each.param_groups]  # Lightning has a stand-in for none
         settings = tuple(OptimizerSettings.of_groups(type(each).__name__, each.param_groups) for each in optimizers)
+        missing = []
+        if not any(curve.name.startswith("curvature/") for curve in curves):
+            missing.append("Curvature: add ActivationCurvatureMonitor() and LossCurvatureMonitor(), which measure it.")
+        if not any(is_loss(curve.name) for curve in curves):
+            missing.append("Losses: none was logged. Call self.log('train_loss', loss) in training_step.")
         run = ReportedRun(
             title=self.title or type(pl_module).__name__,
             source="RunReport",
@@ -207,23 +216,12 @@ class RunReport(Callback):
             swaps=swaps,
             files=tuple(exported_file(each.path) for each in exports if each is not None),
             environment=self._environment,
-            missing=_missing({curve.name for curve in curves}),
+            missing=tuple(missing),
         )
         self.report = judged(run)
         with write_atomically(self._target) as temporary:
             temporary.write_text(page(self.report), encoding="utf-8", newline="\n")
         self.written = self._target
-
-
-def sites_of(
-    at_start: ActivationRecord, at_end: ActivationRecord, swaps: Sequence[SwapEvent]
-) -> tuple[SiteActivations, ...]:
-    """Return the sites of both records, in the model's order."""
-    # A call is a site from its swap on; that says what was there before.
-    replaced = {change.site: change.old for swap in reversed(swaps) for change in swap.changes}
-    starts = {**replaced, **at_start}
-    names = dict.fromkeys([*at_start, *at_end])
-    return tuple(SiteActivations(name, starts.get(name, ""), at_end.get(name, "")) for name in names)
 
 
 def _rates(optimizers: Sequence[Optimizer]) -> dict[str, Any]:
@@ -262,13 +260,3 @@ def _configuration(
         },
     }
     return {name: group for name, group in groups.items() if group}
-
-
-def _missing(names: set[str]) -> tuple[str, ...]:
-    """Return what other callbacks and the module would have added."""
-    missing = []
-    if not any(name.startswith("curvature/") for name in names):
-        missing.append("Curvature: nothing measured it. Add ActivationCurvatureMonitor() and LossCurvatureMonitor().")
-    if not any(map(is_loss, names)):
-        missing.append("Losses: none was logged. Call self.log('train_loss', loss) in training_step.")
-    return tuple(missing)

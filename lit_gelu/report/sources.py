@@ -15,10 +15,10 @@ from typing import Any
 import yaml
 
 from lit_gelu.errors import ArgumentError, DataError, LitGeluError
-from lit_gelu.extras import need
+from lit_gelu.files import is_folder
 from lit_gelu.report.content import ExportedFile, LoggedCurve, ReportedRun, SwapChange, SwapEvent, flat
 
-METRICS, EVENTS = "metrics.csv", "events.out.tfevents.*"
+METRICS = "metrics.csv"
 _CONFIGURATIONS = {"hparams.yaml": "Hyper-parameters", "config.yaml": "Configuration of lit-gelu fit"}
 _DISTRIBUTIONS = (
     "lit-gelu",
@@ -96,88 +96,66 @@ def _number(text: Any, kind: Any) -> Any:
         return None
 
 
-def read_event_files(folder: Path) -> tuple[tuple[LoggedCurve, ...], dict[str, str]]:
-    """Return the scalars of TensorBoard's event files in a folder, and the last text of each tag of texts."""
-    module = "tensorboard.backend.event_processing.event_accumulator"
-    reader = need(module, extra="tensorboard", what=f"Reading TensorBoard's event files in {str(folder)!r}")
-    limits = {"scalars": 0, "tensors": 1000, "images": 1, "audio": 1, "histograms": 1, "compressedHistograms": 1}
-    recorder, texts = CurveRecorder(), dict[str, str]()
-    try:
-        events = reader.EventAccumulator(str(folder), size_guidance=limits)
-        events.Reload()
-        for tag in events.Tags()["scalars"]:
-            for event in events.Scalars(tag):
-                recorder.add(int(event.step), {tag: float(event.value)})
-        for tag in events.Tags()["tensors"]:
-            written = events.Tensors(tag)[-1].tensor_proto.string_val
-            if written:
-                texts[tag.removesuffix("/text_summary")] = bytes(written[0]).decode("utf-8", "replace")
-    except Exception as error:  # damaged protocol buffers may raise anything in tensorboard
-        raise DataError(f"TensorBoard's event files in {str(folder)!r} cannot be read: {str(error)[:200]}.") from error
-    return recorder.curves(), texts
-
-
-def read_log_folder(folder: str | os.PathLike[str]) -> tuple[ReportedRun, tuple[Path, ...]]:
-    """Read what loggers wrote of a run, and which files lie beside that.
+def read_log_folder(folder: str | os.PathLike[str]) -> ReportedRun:
+    """Read what Lightning's `CSVLogger` wrote of a run, and the ONNX files that lie beside that.
 
     Args:
         folder: Such as ``lightning_logs/version_0``.
 
     Returns:
-        What it holds, and its checkpoints, the newest first.
+        What it holds.
 
     Raises:
         ArgumentError: If it is no folder that can be read, holds several runs, or nothing of a run.
     """
     top = Path(folder)
-    files = _files_in(top)
-    logs = sorted({path.parent for path in files if path.name == METRICS or path.match(EVENTS)})
+    if not is_folder(top) or not os.access(top, os.R_OK | os.X_OK):
+        raise ArgumentError(f"{str(top)[:200]!r} is no folder that can be read. Give the folder of a logger.")
+    # Three levels deep, what is hidden aside.
+    paths = [path for depth in range(1, 5) for path in sorted(top.glob("/".join(["[!.]*"] * depth))) if path.is_file()]
+    logs = [path.parent for path in paths if path.name == METRICS]
+    onnx_files = [path for path in paths if path.suffix == ".onnx"]
     if len(logs) > 1 and top not in logs:
         names = ", ".join(repr(str(path)) for path in logs[:5])
         raise ArgumentError(f"{str(top)!r} holds the logs of {len(logs)} runs. Give one of them: {names}.")
-    log = top if top in logs or not logs else logs[0]
-    onnx_files = [path for path in files if path.suffix == ".onnx"]
-    checkpoints = [path for path in files if path.suffix == ".ckpt"]
-    if not (logs or onnx_files or checkpoints):
+    if not (logs or onnx_files):
         raise ArgumentError(
-            f"{str(top)!r} holds nothing of a run: no {METRICS}, no event files of TensorBoard, no checkpoint, no ONNX "
-            "file. Give the folder of a logger, such as lightning_logs/version_0, or a checkpoint."
+            f"{str(top)!r} holds nothing of a run: no {METRICS} and no ONNX file. Give the folder of a CSVLogger, such "
+            "as lightning_logs/version_0. The callback RunReport needs no logger."
         )
+    log = top if top in logs or not logs else logs[0]
+    curves: tuple[LoggedCurve, ...] = ()
     missing: list[str] = []
-    curves, texts = _logged(log, missing)
+    if logs:
+        try:
+            curves = read_metrics_csv(log / METRICS)
+        except DataError as error:
+            missing.append(str(error))
+    swaps: dict[str, str] = {}
     configuration = {}
     for name, title in _CONFIGURATIONS.items():
         settings = _plain_yaml(log / name, missing)
-        texts |= {key: text for key, text in settings.items() if key.startswith("activation_swap/")}
-        configuration[title] = {key: text for key, text in settings.items() if key not in texts}
+        swaps |= {key: text for key, text in settings.items() if key.startswith("activation_swap/")}
+        configuration[title] = {key: text for key, text in settings.items() if key not in swaps}
     if not curves:
-        missing.append("Curves: no logged values were found. Give the Trainer a logger, or callbacks=[RunReport()].")
-    elif not any(name.startswith("curvature/") for name in curves):
+        missing.append("Curves: no logged values were found. Give the Trainer a CSVLogger, or callbacks=[RunReport()].")
+    elif not any(curve.name.startswith("curvature/") for curve in curves):
         missing.append(
             "Curvature: it was not logged. ActivationCurvatureMonitor() and LossCurvatureMonitor() measure it."
         )
-    run = ReportedRun(
+    missing.append("Optimizer, activations, status: a log does not hold them. The callback RunReport records them.")
+    return ReportedRun(
         title=top.resolve().name,
         source=f"the folder {top.resolve().name}",
         made=now(),
-        steps=max((curve.steps[-1] + 1 for curve in curves.values()), default=None),
+        steps=max((curve.steps[-1] + 1 for curve in curves), default=None),
         configuration={title: settings for title, settings in configuration.items() if settings},
-        curves=tuple(curves.values()),
-        swaps=swaps_in(texts),
+        curves=curves,
+        swaps=swaps_in(swaps),
         files=tuple(exported_file(path) for path in onnx_files[:20]),
+        environment=environment(),
         missing=tuple(missing),
     )
-    return run, tuple(sorted(checkpoints, key=os.path.getmtime, reverse=True))
-
-
-def _files_in(top: Path) -> list[Path]:
-    """Return the files in a folder and three levels below, what is hidden aside."""
-    if not top.is_dir() or not os.access(top, os.R_OK | os.X_OK):
-        raise ArgumentError(
-            f"{str(top)!r} is no folder that can be read. Give the folder of a logger, or a checkpoint."
-        )
-    paths = [path for depth in range(4) for path in sorted(top.glob("/".join(["[!.]*"] * (depth + 1))))]
-    return [path for path in paths if path.is_file()]
 
 
 def swaps_in(texts: Mapping[str, str]) -> tuple[SwapEvent, ...]:
@@ -194,21 +172,6 @@ def swaps_in(texts: Mapping[str, str]) -> tuple[SwapEvent, ...]:
         if arrow and step.isdecimal() and len(step) < 18:
             swaps.setdefault(int(step), []).append(SwapChange(site, old, new))
     return tuple(SwapEvent(step, None, tuple(changes)) for step, changes in sorted(swaps.items()))
-
-
-def _logged(log: Path, missing: list[str]) -> tuple[dict[str, LoggedCurve], dict[str, str]]:
-    """Return curves and texts of both loggers; what cannot be read is missing."""
-    curves: dict[str, LoggedCurve] = {}
-    texts: dict[str, str] = {}
-    try:
-        if any(log.glob(EVENTS)):
-            events, texts = read_event_files(log)
-            curves |= {curve.name: curve for curve in events}
-        if (log / METRICS).is_file():
-            curves |= {curve.name: curve for curve in read_metrics_csv(log / METRICS)}
-    except LitGeluError as error:
-        missing.append(str(error))
-    return curves, texts
 
 
 def _plain_yaml(file: Path, missing: list[str]) -> dict[str, str]:
