@@ -18,7 +18,7 @@ PROGRAMS = {
     "import lit_gelu": "import lit_gelu",
     "lit-gelu --version": MAIN.format(arguments=["--version"]),
     "lit-gelu --help": MAIN.format(arguments=["--help"]),
-    "lit-gelu activations list": MAIN.format(arguments=["activations", "list"]),
+    "lit-gelu activations": MAIN.format(arguments=["activations"]),
 }
 
 

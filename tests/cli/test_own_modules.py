@@ -237,7 +237,7 @@ LIT_GELU = [str(Path(sys.executable).with_name("lit-gelu"))]
 )
 def test_as_a_program(command, safe_path, code):
     done = subprocess.run(
-        [*command, "activations", "show", "wavy(amount=0.25)", "--json", "--import", "own_cli_module"],
+        [*command, "activations", "wavy(amount=0.25)", "--json", "--import", "own_cli_module"],
         capture_output=True, text=True, timeout=600, env={**os.environ, "PYTHONSAFEPATH": safe_path}, check=False,
     )  # fmt: skip
     assert done.returncode == code, done.stderr
