@@ -33,8 +33,6 @@ def export(
     preprocessing: str | None = None,
     check: bool = True,
     int8: bool = False,
-    calibration: Literal["minmax", "entropy", "percentile"] = "minmax",
-    calibration_samples: int = 512,
     float_layers: Sequence[str] = (),
     max_difference: float = 0.01,
 ) -> int:
@@ -76,13 +74,11 @@ def export(
             pixels
         check: compare each file with PyTorch
         int8: write each file in int8 too: NAME-int8.onnx
-        calibration: int8: how the ranges of values are found
-        calibration_samples: int8: rows of training data to calibrate on
         float_layers: int8: layers that stay in float32, such as output 'head.*'
         max_difference: int8: how much worse the error rate may be
     """
     from lit_gelu.cli.input_sample import evaluation_data, input_sample, require_input, sample_for
-    from lit_gelu.cli.loading import load_data, load_model, load_preprocessing
+    from lit_gelu.cli.loading import load_data, load_model, load_optional_data
     from lit_gelu.export import check_parity, export_onnx, write_proof
     from lit_gelu.export.proof import record_parity
     from lit_gelu.export.quantization import check_quantized, quantize_onnx
@@ -92,30 +88,40 @@ def export(
         raise ArgumentError("--int8 is calibrated on data: name a data module, such as --data MNISTData.")
     if int8 and dtype not in {"fp32", "float32"}:
         raise ArgumentError(f"--int8 files are made of float32 ones: leave out --dtype {dtype}.")
-    raw = load_preprocessing(preprocessing, data_root if data is None or preprocessing is not None else None)
-    module = None if data is None else load_data(data, data_root)
+    raw: Any = None
+    if preprocessing is not None:
+        source_of_pixels: Any = load_data(preprocessing, data_root)
+        if not callable(getattr(source_of_pixels, "preprocessing", None)):
+            raise ArgumentError(f"{preprocessing} has no method preprocessing(), which makes inputs of raw pixels.")
+        raw = source_of_pixels.preprocessing()
+    module = load_optional_data(data, data_root if raw is None or data is not None else None)
     shapes = input_shape if raw is None else []  # of raw pixels, which the model does not take
     net = load_model(source, model, sample_for(shapes, module))
     # A data module's batches are behind its preprocessing, and then a sample is raw pixels.
     sample = input_sample(input_shape, net, module if raw is None else None)
     if raw is None:
         require_input(sample, net)
-    options: dict[str, Any] = {
-        "lowering": lowering,
-        "target": target,
-        "dtype": dtype,
-        "policy": policy,
-        "opset": opset,
-        "keep_fp32": keep_fp32,
-        "io_dtype": io_dtype,
-        "softmax": softmax,
-        "labels": labels,
-        "dynamic_shapes": dynamic_shapes,
-    }
     console = console_for_output(soft_wrap=True, highlight=False, markup=False)
     passed = True
     for form, path in outputs.items():
-        console.print(str(export_onnx(net, path, sample, preprocessing=raw, approximate=form, **options)))
+        report = export_onnx(
+            net,
+            path,
+            sample,
+            approximate=form,
+            lowering=lowering,
+            target=target,
+            dtype=dtype,
+            policy=policy,
+            opset=opset,
+            keep_fp32=keep_fp32,
+            io_dtype=io_dtype,
+            softmax=softmax,
+            labels=labels,
+            dynamic_shapes=dynamic_shapes,
+            preprocessing=raw,
+        )
+        console.print(str(report))
         if check:
             parity = check_parity(net, path, evaluation_data(module), sample, strict=False, preprocessing=raw)
             passed &= parity.passed
@@ -123,14 +129,14 @@ def export(
             console.print(f"  {parity.summary()}")
         if int8:
             int8_path = path.with_name(f"{path.stem}-int8.onnx")
-            how: dict[str, Any] = {"method": calibration, "samples": calibration_samples, "float_layers": float_layers}
-            console.print(str(quantize_onnx(path, int8_path, module, **how)))
+            console.print(str(quantize_onnx(path, int8_path, module, float_layers=float_layers)))
         if int8 and check:
-            limit: dict[str, Any] = {"max_difference": max_difference, "strict": False, "preprocessing": raw}
-            report = check_quantized(net, int8_path, module, sample, **limit)
-            passed &= report.passed
-            record_parity(int8_path, report.proof())
-            console.print(f"  {report.summary()}")
+            comparison = check_quantized(
+                net, int8_path, module, sample, max_difference=max_difference, strict=False, preprocessing=raw
+            )
+            passed &= comparison.passed
+            record_parity(int8_path, comparison.proof())
+            console.print(f"  {comparison.summary()}")
     return 0 if passed else 1
 
 

@@ -8,9 +8,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.pytorch import LightningDataModule, LightningModule
-from torch import Tensor, nn
 
 from lit_gelu import tasks
 from lit_gelu.activations import StoredSpecError, UnknownActivationError, registry
@@ -30,13 +28,27 @@ from lit_gelu.tasks.activation_task import ActivationTask
 def load_model(
     source: str, model: str | None = None, sample_for: Callable[[LightningModule], Any] | None = None
 ) -> LightningModule:
-    """Load a model from a checkpoint, or build it untrained from its class; a sample finds calls that were swapped."""
-    # The class of a checkpoint is ``model`` if that is given; else the one of `lit_gelu.tasks` that ``lit-gelu fit``
-    # recorded in it; else `lit_gelu.tasks.MNISTClassifier`. A class that only the checkpoint names is not imported, and
+    """Load a model from a checkpoint, or build it untrained from its class."""
+    if is_file(source) or source.endswith(".ckpt") or not all(part.isidentifier() for part in source.split(".")):
+        return load_checkpoint(source, model, sample_for)
+    cls = import_class(source, LightningModule, "lit_gelu.tasks")
+    try:
+        untrained: LightningModule = cls()
+    except TypeError as error:
+        raise ArgumentError(
+            f"{source} cannot be built without arguments: {message_of(error)}. Give a checkpoint of it."
+        ) from error
+    return untrained
+
+
+def load_checkpoint(
+    source: str, model: str | None = None, sample_for: Callable[[LightningModule], Any] | None = None
+) -> LightningModule:
+    """Load a model from a checkpoint; a sample finds calls that were swapped."""
+    # The class is ``model`` if that is given; else the one of `lit_gelu.tasks` that ``lit-gelu fit`` recorded in the
+    # checkpoint; else `lit_gelu.tasks.MNISTClassifier`. A class that only the checkpoint names is not imported, and
     # nothing else in it is either.
     if not is_file(source):
-        if all(part.isidentifier() for part in source.split(".")) and not source.endswith(".ckpt"):
-            return _untrained(source)
         raise ArgumentError(f"There is no checkpoint {shown(source)}. Give the path of a file that lit-gelu fit wrote.")
     path, called = Path(source), repr(source)
     checkpoint = read_checkpoint(path)
@@ -110,37 +122,6 @@ def checked_arguments(path: str, configured: str, given: Collection[object]) -> 
     return {"class_path": recorded, "dict_kwargs": arguments}
 
 
-def _untrained(path: str) -> LightningModule:
-    """Build a model with its class's defaults."""
-    cls = import_class(path, LightningModule, "lit_gelu.tasks")
-    try:
-        model: LightningModule = cls()
-    except TypeError as error:
-        raise ArgumentError(
-            f"{path} cannot be built without arguments: {message_of(error)}. Give a checkpoint of it."
-        ) from error
-    return model
-
-
-def draws_weights(source: str, model: LightningModule) -> bool:
-    """Return whether a model was built from its class, and has other weights each time that it is built."""
-    # A class that loads weights of its own, such as pretrained ones, has the same each time.
-    if is_file(source):
-        return False
-    once, again = model.state_dict(), _untrained(source).state_dict()
-    tensors = [(value, again.get(name)) for name, value in once.items() if isinstance(value, Tensor)]
-    return not all(isinstance(other, Tensor) and torch.equal(value, other) for value, other in tensors)
-
-
-def require_same_weights(source: str, model: LightningModule, file: str) -> None:
-    """Refuse a class in the place of the checkpoint of a file, if its weights are random."""
-    if draws_weights(source, model):
-        raise ArgumentError(
-            f"--ckpt {source} is a class, whose weights are random: {file!r} has other ones. Give the checkpoint that "
-            f"the file was exported from. For an untrained model, lit-gelu export {source} writes and compares a file."
-        )
-
-
 def load_data(name: str, root: str | None = None) -> LightningDataModule:
     """Build a data module with its class's defaults."""
     cls = import_class(name, LightningDataModule, "lit_gelu.data")
@@ -151,17 +132,11 @@ def load_data(name: str, root: str | None = None) -> LightningDataModule:
     return data
 
 
-def load_preprocessing(name: str | None, root: str | None = None) -> nn.Module | None:
-    """Return the preprocessing of a data module, with what it learns of its training data."""
-    if name is None:
-        if root is not None:
-            raise ArgumentError(f"--data-root {root!r} is the folder of --data or --preprocessing; give one of them.")
-        return None
-    data: Any = load_data(name, root)
-    if not callable(getattr(data, "preprocessing", None)):
-        raise ArgumentError(f"{name} has no method preprocessing() that makes inputs of raw pixels. MNISTData has.")
-    preprocessing: nn.Module = data.preprocessing()
-    return preprocessing
+def load_optional_data(name: str | None, root: str | None) -> LightningDataModule | None:
+    """Build the data module of ``--data`` and ``--data-root``, if there is one."""
+    if name is None and root is not None:
+        raise ArgumentError(f"--data-root {root!r} is the folder of --data's files; give --data too.")
+    return None if name is None else load_data(name, root)
 
 
 def import_class(path: str, base: type, package: str) -> Any:
@@ -187,12 +162,12 @@ def import_class(path: str, base: type, package: str) -> Any:
 
 def _derived(base: type) -> set[type]:
     """Return the classes derived from ``base`` that are imported, without those of lit_gelu and lightning."""
-    found, waiting = set[type](), [base]
+    classes, waiting = set[type](), [base]
     while waiting:
-        derived: set[type] = set(waiting.pop().__subclasses__()) - found
-        found |= derived
+        derived: set[type] = set(waiting.pop().__subclasses__()) - classes
+        classes |= derived
         waiting += derived
-    return {cls for cls in found if not cls.__module__.startswith(("lit_gelu.", "lightning."))}
+    return {cls for cls in classes if not cls.__module__.startswith(("lit_gelu.", "lightning."))}
 
 
 def _is_class(value: object, base: type) -> bool:

@@ -139,18 +139,17 @@ def test_a_checkpoint_of_a_plain_trainer(plain_checkpoint, tmp_path):
     [
         ["--model=TweetTagger"],
         ["--model.keep=0.5"],
-        ["--model.activation=elu(alpha=0.25)"],
         ["--model.init_args.hidden_layers=3"],
     ],
 )
-def test_arguments_other_than_those_of_the_checkpoint_are_refused(words, plain_checkpoint, capsys):
+def test_arguments_beside_a_checkpoint_that_holds_them_are_refused(words, plain_checkpoint, capsys):
     assert main(["test", *FAST, *words, f"--ckpt_path={plain_checkpoint}"]) == 2
     assert capsys.readouterr().err.startswith("lit-gelu test: ")
 
 
-def test_the_same_arguments_and_those_of_a_configuration_are_taken(plain_checkpoint, tmp_path):
+def test_the_class_and_arguments_of_a_configuration_are_taken(plain_checkpoint, tmp_path):
     (tmp_path / "fit.yaml").write_text("model: {class_path: MNISTClassifier, init_args: {keep: 0.5}}\n")
-    words = ["--config=fit.yaml", "--model.activation=elu(alpha=.5)", "--model.hidden_layers=2"]
+    words = ["--config=fit.yaml", "--model=MNISTClassifier"]
     assert main(["test", *FAST, *words, f"--ckpt_path={plain_checkpoint}"]) == 0
 
 

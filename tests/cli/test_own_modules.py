@@ -115,7 +115,7 @@ def test_the_whole_way_with_a_model_that_says_nothing_of_its_input(checkpoint, t
     assert main(["parity", "own.onnx", "--ckpt", checkpoint, *own, "--data", "own_cli_module.OwnData"]) == 0
     assert main(["parity", "own.onnx", "--ckpt", checkpoint, *own, "--input-shape", "3"]) == 0
     quick = ["--seconds", "0", "--no-compile", "--threads", "1", "--batch-sizes", "1"]
-    assert main(["bench", "own.onnx", "--ckpt", checkpoint, *own, *quick, "--data", "own_cli_module.OwnData"]) == 0
+    assert main(["bench", "own.onnx", "--ckpt", checkpoint, *own, *quick, "--input-shape", "3"]) == 0
     figures = ["--quantities", "activations", "--json", "curvature.json"]
     assert main(["curvature", checkpoint, *own, "--data", "own_cli_module.OwnData", *figures]) == 0
     assert "functional.silu" in (tmp_path / "curvature.json").read_text() or "silu" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""`--ckpt_path` of a swapped model of one's own, without its `ActivationSwap`: loaded as it was trained, or told."""
+"""`--ckpt_path` of a swapped model of one's own: with its `ActivationSwap` as it was trained, without it refused."""
 
 import csv
 import importlib
@@ -70,14 +70,6 @@ class TakesWhatFits(SwappedNet):
 
 class NotStrict(SwappedNet):
     strict_loading = False
-
-
-class Reversed(SwappedData):
-    def train_dataloader(self):
-        x = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
-        return DataLoader([{"label": 0, "row": row} for row in x], batch_size=16)
-
-    val_dataloader = test_dataloader = predict_dataloader = train_dataloader
 """
 OWN = ["--import=swapped_cli_module", "--model=swapped_cli_module.SwappedNet", "--data=swapped_cli_module.SwappedData"]
 LOGGED = [*FAST, "--trainer.max_epochs=2", "--trainer.log_every_n_steps=1"]
@@ -130,35 +122,42 @@ def logged_loss():
     return float(row["loss"])
 
 
-def test_it_is_measured_as_it_was_trained(module):
-    trained(module, {"activation": "gelu", "activation:silu": "mish"}, input_sample=torch.zeros(1, 3))
-    assert main(["test", *LOGGED, *OWN, "--ckpt_path=swapped.ckpt"]) == 0
-    assert logged_loss() == pytest.approx(loss_by_hand(module, functional.gelu, functional.mish), rel=1e-5)
+SWAP = ["--trainer.callbacks=ActivationSwap", "--trainer.callbacks.at_step=1"]
 
 
-def test_a_learned_parameter_comes_with_it(module):
-    net = trained(module, {"activation": "swish(beta=1.5, learnable=True)"})
-    beta = 1.5 * dict(net.named_parameters())["activation.log_scale"].exp().item()
-    assert main(["test", *LOGGED, *OWN, "--ckpt_path=swapped.ckpt"]) == 0
-    expected = loss_by_hand(module, lambda x: x * torch.sigmoid(beta * x), functional.silu)
-    assert logged_loss() == pytest.approx(expected, rel=1e-5)
+@pytest.mark.parametrize(
+    ("activation", "function"),
+    [("gelu", functional.gelu), ("swish(beta=1.5, learnable=True)", None)],
+)
+def test_it_is_measured_as_it_was_trained_with_the_callback_alone(activation, function, module, capsys):
+    net = trained(module, {"activation": activation})
+    measuring = ["test", *LOGGED, *OWN, "--ckpt_path=swapped.ckpt"]
+    assert main(measuring) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("lit-gelu test: ")
+    assert "ActivationSwap" in error
+    assert main([*measuring, *SWAP, f"--trainer.callbacks.swaps={{activation: '{activation}'}}"]) == 0
+    if function is None:
+        beta = 1.5 * dict(net.named_parameters())["activation.log_scale"].exp().item()
+        function = lambda x: x * torch.sigmoid(beta * x)  # noqa: E731
+    assert logged_loss() == pytest.approx(loss_by_hand(module, function, functional.silu), rel=1e-5)
 
 
-def test_calls_cannot_be_found_without_a_sample(module, capsys):
-    trained(module, {"activation:silu": "mish"}, input_sample=torch.zeros(1, 3))
-    data = ["--data=swapped_cli_module.Reversed"]
-    assert main(["test", *LOGGED, *OWN, *data, "--ckpt_path=swapped.ckpt"]) == 2
-    assert capsys.readouterr().err.startswith("lit-gelu ")
+@pytest.mark.parametrize("name", ["SwappedNet", "NotStrict"])
+@pytest.mark.parametrize("swaps", [{"activation": "gelu"}, {"activation:silu": "mish"}])
+def test_no_command_takes_it_without_the_callback(name, swaps, module, capsys):
+    trained(module, swaps, input_sample=torch.zeros(1, 3))
+    own = [option.replace(".SwappedNet", f".{name}") for option in OWN]
+    for command in ("fit", "predict"):
+        assert main([command, *LOGGED, *own, "--ckpt_path=swapped.ckpt"]) == 2
+        assert capsys.readouterr().err.startswith("lit-gelu ")
 
 
-def test_fit_goes_on_with_the_callback_alone(module, capsys):
+def test_fit_goes_on_with_the_callback(module):
     trained(module, {"activation": "gelu"})
-    going_on = ["fit", *LOGGED, *OWN, "--ckpt_path=swapped.ckpt"]
-    assert main(going_on) == 2
-    assert capsys.readouterr().err.startswith("lit-gelu ")
-    swap = ["--trainer.callbacks=ActivationSwap", "--trainer.callbacks.swaps={activation: gelu}"]
-    assert main([*going_on, *swap, "--trainer.callbacks.at_step=1", "--trainer.logger.name=second"]) == 0
-    (path,) = Path("runs/second").rglob("*.ckpt")
+    going_on = ["fit", *LOGGED, *OWN, *SWAP, "--trainer.callbacks.swaps={activation: gelu}"]
+    assert main([*going_on, "--ckpt_path=swapped.ckpt"]) == 0
+    (path,) = Path("runs").rglob("*.ckpt")
     assert torch.load(path, weights_only=True)["lit_gelu_activations"] == {"activation": "gelu"}
 
 
@@ -183,7 +182,7 @@ def test_a_swap_that_nothing_records_is_told(module, capsys):
 
 @pytest.mark.parametrize(
     ("name", "activation"),
-    [("SwapsByItself", functional.gelu), ("TakesWhatFits", functional.relu), ("NotStrict", functional.relu)],
+    [("SwapsByItself", functional.gelu), ("TakesWhatFits", functional.relu)],
 )
 def test_a_module_that_sees_to_its_swaps_is_loaded(name, activation, module):
     net = trained(module, {})
