@@ -60,7 +60,7 @@ def _draw_statistic(axes: Axes, report: CurvatureReport, name: str) -> None:
     label, title = _STATISTICS[name]
     axes.set_xlabel(label)
     axes.set_title(title)
-    axes.legend(fontsize=7, frameon=False, loc="lower left")
+    axes.legend(fontsize=7, frameon=False)
 
 
 def _name_rows(axes: Axes, names: Mapping[str, object]) -> None:

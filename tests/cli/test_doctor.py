@@ -1,7 +1,6 @@
 """``lit-gelu doctor``: this installation, and made-up ones with one fault each."""
 
 import importlib.metadata
-import json
 import subprocess
 from types import SimpleNamespace
 
@@ -82,11 +81,9 @@ def test_torch_that_cannot_be_imported(monkeypatch):
     assert levels()["torch"] == "broken"
 
 
-def test_json_holds_versions_and_findings(capsys):
-    assert main(["doctor", "--json"]) == 0
-    plain = json.loads(capsys.readouterr().out)
-    assert plain["versions"]["torch"] == importlib.metadata.version("torch")
-    assert {finding["level"] for finding in plain["findings"]} <= {"ok", "note"}
+def test_versions_are_printed(capsys):
+    assert main(["doctor"]) == 0
+    assert f"torch {importlib.metadata.version('torch')}" in capsys.readouterr().out
 
 
 def test_requirements_are_compared_with_what_is_installed(monkeypatch):
