@@ -1,7 +1,7 @@
 """`RunReport`: at the end of a fit, one page that says what was run and what its figures mean."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +9,6 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
-from torch import Tensor
-from torch.optim import Optimizer
 from typing_extensions import override
 
 from lit_gelu.activations import ActivationRegistry
@@ -20,14 +18,12 @@ from lit_gelu.callbacks.swap.member import swaps_of
 from lit_gelu.callbacks.trainer_facts import (
     callbacks_of,
     is_trial_run,
-    logged_step,
-    logs_at_this_step,
     refuse_mixed_packages,
 )
 from lit_gelu.errors import ArgumentError
 from lit_gelu.files import require_writable, write_atomically
 from lit_gelu.report import OptimizerSettings, ReportedRun, SiteActivations, judged, page
-from lit_gelu.report.content import Status, flat, is_loss, number
+from lit_gelu.report.content import Status, flat, is_loss
 from lit_gelu.report.sources import environment, exported_file, now
 from lit_gelu.surgery.activation_record import ActivationRecord, record_activations
 
@@ -51,11 +47,11 @@ class RunReport(Callback):
 
         Trainer(callbacks=[ActivationSwap({"activation:relu": "gelu"}, at_epoch=5), OnnxExport(), RunReport()])
 
-    The page takes whatever the Trainer and other callbacks log, with any logger and with none: monitors, which
-    otherwise need a logger, are content with this callback. Training is not changed, nor are the folders of
-    checkpoints. It is written after the other callbacks have ended the fit, and again after each ``trainer.test`` or
-    ``validate`` that follows, whose figures are kept apart from the fit's (``after_fit/val_loss``); not after
-    ``fast_dev_run``. Rank 0 writes, in one rename. Put it last in the list of callbacks.
+    The page takes whatever the Trainer and other callbacks log, with any logger and with none: monitors and Lightning's
+    LearningRateMonitor, which otherwise need a logger, are content with this callback. Training is not changed, nor are
+    the folders of checkpoints. It is written after the other callbacks have ended the fit, and again after each
+    ``trainer.test`` or ``validate`` that follows, whose figures are kept apart from the fit's (``after_fit/val_loss``);
+    not after ``fast_dev_run``. Rank 0 writes, in one rename. Put it last in the list of callbacks.
 
     Args:
         path: The page; by default ``report.html`` in the logger's folder.
@@ -87,7 +83,6 @@ class RunReport(Callback):
         self.written: Path | None = None
         self._keeper: FigureKeeper | None = None
         self._at_start: ActivationRecord = {}
-        self._rates: dict[str, float] = {}  # of the step before
         self._started = 0.0
         self._fit_ended: tuple[Status, str] = ("finished", "")
         self._target = Path(FILE_NAME)
@@ -101,7 +96,7 @@ class RunReport(Callback):
             return
         if stage == "fit":
             self.report = self.written = None
-            self._started, self._fit_ended, self._rates = 0.0, ("finished", ""), {}
+            self._started, self._fit_ended = 0.0, ("finished", "")
             self._keeper = FigureKeeper(trainer.default_root_dir)
         if self._keeper is not None and self._keeper not in trainer.loggers:
             trainer.loggers = [*trainer.loggers, self._keeper]
@@ -118,20 +113,6 @@ class RunReport(Callback):
             require_writable(self._target)
             self._environment = environment()
         self._started = time.perf_counter()  # from here on there is a run to report
-
-    @override
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Keep the learning rates that this step has, if the Trainer logs it or they have changed."""
-        if self._keeper is None:
-            return
-        logs, rates = logs_at_this_step(trainer), _rates(trainer.optimizers)
-        at_hand = all(not isinstance(rate, Tensor) or rate.device.type == "cpu" for rate in rates.values())
-        if not (logs or at_hand):  # else a GPU would be waited for
-            return
-        figures = {name: number(rate) for name, rate in rates.items()}
-        if logs or figures != self._rates:
-            self._keeper.log_metrics(figures, logged_step(trainer))
-        self._rates = figures
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -222,16 +203,6 @@ class RunReport(Callback):
         with write_atomically(self._target) as temporary:
             temporary.write_text(page(self.report), encoding="utf-8", newline="\n")
         self.written = self._target
-
-
-def _rates(optimizers: Sequence[Optimizer]) -> dict[str, Any]:
-    """Return the learning rate of every group: ``learning_rate/SGD``, or with the group's number behind."""
-    rates: dict[str, Any] = {}
-    for i, optimizer in enumerate(optimizers):
-        name = f"learning_rate/{type(optimizer).__name__}{f'_{i}' if len(optimizers) > 1 else ''}"
-        groups = optimizer.param_groups[:8]
-        rates |= {f"{name}/{j}" if len(groups) > 1 else name: group.get("lr") for j, group in enumerate(groups)}
-    return rates
 
 
 def _configuration(

@@ -1,17 +1,19 @@
 """``lit-gelu activations``: list the registered activations, describe, compare or plot them."""
 
 import json as json_format
+import math
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, is_dataclass
 from typing import Any
 
 from rich.table import Table
 
-from lit_gelu.activations import ActivationInfo, UnknownActivationError, registry
+from lit_gelu.activations import UnknownActivationError, registry
 from lit_gelu.activations import compare as compare_activations
 from lit_gelu.activations import plot as plot_activations
 from lit_gelu.cli.terminal import console_for_output
+from lit_gelu.display import readable
 from lit_gelu.errors import ArgumentError
 from lit_gelu.files import without_nonfinite, write_atomically
 
@@ -34,14 +36,19 @@ def activations(*names: str, json: bool = False) -> int:
     if json:
         return _print_json([{**asdict(info), "spec": str(info.spec)} for info in infos])
     if len(infos) == 1:
-        console_for_output().print(_details(infos[0]))
+        details = Table(title=str(infos[0].spec), title_justify="left", show_header=False)
+        for name, fact in vars(infos[0]).items():
+            if name != "spec":
+                details.add_row(name.replace("_", " "), readable(vars(fact) if is_dataclass(fact) else fact))
+        console_for_output(highlight=False, markup=False).print(details)
         return 0
     table = Table(title=f"{len(infos)} activations", title_justify="left")
     for column in ("activation", "f(x)", "derivatives", "monotone", "convex", "minimum at", "minimum", "max |f'|"):
         table.add_column(column, overflow="fold")
     for name, info in zip(specs, infos, strict=True):
+        derivatives = "all" if info.smoothness == math.inf else info.smoothness
         at, low = info.minimum or (None, None)
-        facts = (_smoothness(info), _yes(info.monotone), _yes(info.convex), *map(_number, (at, low, info.lipschitz)))
+        facts = map(readable, (derivatives, info.monotone, info.convex, at, low, info.lipschitz))
         spec = str(info.spec)
         table.add_row(name if name == spec else f"{name}\n= {spec}", info.formula, *facts)
     console_for_output().print(table)
@@ -65,14 +72,7 @@ def compare(a: str, b: str, *, interval: Sequence[float] = (-12.0, 12.0), json: 
     comparison = compare_activations(a, b, _pair(interval))
     if json:
         return _print_json(comparison.to_dict())
-    low, high = comparison.interval
-    table = Table(title=f"{comparison.a} and {comparison.b} on [{low:g}, {high:g}]", title_justify="left")
-    for column in ("of", "largest difference", "at"):
-        table.add_column(column, overflow="fold")
-    for name, row in {"f": comparison.value, "f'": comparison.slope, "f''": comparison.curvature}.items():
-        places = [f"{x:.10g}" for x in row.places] + [f"all of [{a:.10g}, {b:.10g}]" for a, b in row.stretches]
-        table.add_row(name, f"{row.largest:.15g}", ", ".join(places))
-    console_for_output().print(table)
+    console_for_output(highlight=False, soft_wrap=True, markup=False).print(str(comparison))
     return 0
 
 
@@ -130,52 +130,3 @@ def _pair(interval: Sequence[float]) -> tuple[float, float]:
 def _print_json(plain: Any) -> int:
     sys.stdout.write(json_format.dumps(without_nonfinite(plain, as_text=True), indent=2) + "\n")
     return 0
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.7g}"
-
-
-def _yes(value: bool | None) -> str:
-    return "-" if value is None else "yes" if value else "no"
-
-
-def _smoothness(info: ActivationInfo) -> str:
-    return "all" if info.smoothness == float("inf") else _number(info.smoothness)
-
-
-def _details(info: ActivationInfo) -> Table:
-    """Return a table of everything that is known of an activation."""
-
-    def both(ends: tuple[Any, Any] | None, text: Any = str) -> str:
-        return "-" if ends is None else f"{text(ends[0])} (left), {text(ends[1])} (right)"
-
-    def line(asymptote: tuple[float, float] | None) -> str:
-        return "-" if asymptote is None else f"{asymptote[0]:.10g} x {asymptote[1]:+.10g}"
-
-    gains = info.gains
-    rows = {
-        "f(x)": info.formula or "-",
-        "reference": info.reference or "-",
-        "other names": ", ".join(info.aliases) or "-",
-        "registered by": info.registered_by,
-        "continuous derivatives": _smoothness(info),
-        "asymptotes": both(info.asymptotes),
-        "straight lines approached": both((info.left_asymptote, info.right_asymptote), line),
-        "range": "-" if info.range is None else f"{_number(info.range[0])} to {_number(info.range[1])}",
-        "monotone": _yes(info.monotone),
-        "convex": _yes(info.convex),
-        "largest |f'|": _number(info.lipschitz),
-        "f'(0)": _number(info.derivative_at_zero),
-        "minimum": "-" if info.minimum is None else f"{info.minimum[1]:.15g} at {info.minimum[0]:.15g}",
-        "inflections": ", ".join(f"{x:.15g}" for x in info.inflections) or "-",
-        "kinks": ", ".join(f"f' jumps by {jump:.7g} at {x:.7g}" for x, jump in info.kinks) or "-",
-        "gains at N(0, 1)": "-" if gains is None else ", ".join(f"{k} {v:.10g}" for k, v in vars(gains).items()),
-        "learned parameters": _yes(info.learnable),
-        "random in training": _yes(info.stochastic),
-        "elementwise": _yes(info.elementwise),
-    }
-    table = Table(title=str(info.spec), title_justify="left", show_header=False)
-    for row in rows.items():
-        table.add_row(*row)
-    return table

@@ -1,9 +1,7 @@
 """``lit-gelu demo``: train, swap, measure curvature, export and check parity in one go."""
 
-import json
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +13,10 @@ from rich.console import Console
 from rich.table import Table
 
 from lit_gelu.callbacks import ActivationCurvatureMonitor, ActivationSwap
-from lit_gelu.cli.terminal import console_for_output, silence_known_warnings
+from lit_gelu.cli.terminal import console_for_output, silence_known_warnings, write_text
 from lit_gelu.data import DigitsData
 from lit_gelu.errors import ArgumentError
-from lit_gelu.export import check_parity, export_onnx, write_proof
+from lit_gelu.export import ParityReport, check_parity, export_onnx, write_proof
 from lit_gelu.extras import need
 from lit_gelu.files import write_atomically
 from lit_gelu.report import LoggedCurve
@@ -38,21 +36,6 @@ _STATISTICS = {
     CURVATURE: "curvature: mean of |f''|, kinks included",
     ("mean_squared_derivative",): "mean of f'^2, the gain of squared gradients",
 }
-
-
-@dataclass(frozen=True)
-class ExportedForm:
-    """One exported file, on the test images."""
-
-    file: str
-    form: str  # of GELU
-    bytes: int
-    activation_operators: dict[str, int]
-    error: float  # largest absolute difference of a logit from PyTorch with the same form, float32 or float64
-    approximation_gap: float | None  # the same from the module as trained; None if it has that form
-    same_class: float | None  # share of images with the same class as the module as trained
-    test_error: float
-    passed: bool
 
 
 def demo(*, output: str = "runs/demo", epochs: int = 24, seed: int = 0) -> int:
@@ -81,17 +64,25 @@ def demo(*, output: str = "runs/demo", epochs: int = 24, seed: int = 0) -> int:
     console.rule("1/3  train with ReLU, swap to GELU midway")
     model, metrics, swap_step = _train(data, folder, epochs, seed, console)
     console.rule("2/3  export and check parity")
-    exported = [_export_form(model, data, folder, name, seed, console) for name in FORMS]
+    reports: dict[Path, ParityReport] = {}
+    for name, form in FORMS.items():
+        path = folder / f"gelu_{name}.onnx"
+        with console.status(f"{name}: export, then parity on the test images and on extreme inputs"):
+            export_onnx(model, path, approximate=form)
+            report = reports[path] = check_parity(model, path, data, strict=False, seed=seed)
+            write_proof(report, path, [])  # into the file itself, as lit-gelu export does
+            write_text(report.to_json(), str(path.with_suffix(".json")))
+        console.print(f"{path}: {'passed' if report.passed else 'FAILED'}", soft_wrap=True)
+        for failure in report.failures:
+            console.print(f"  {failure}", soft_wrap=True)
     console.rule("3/3  plot and summary")
     log = {curve.name: curve for curve in read_metrics_csv(metrics)}
     with write_atomically(folder / "training.png") as temporary:
         draw_training(log, swap_step).savefig(temporary, dpi=130)
-    with write_atomically(folder / "summary.json") as temporary:
-        temporary.write_text(json.dumps([asdict(form) for form in exported], indent=2) + "\n")
-    console.print(_summary(exported))
-    written = ("training.png", "summary.json", *(form.file for form in exported))
-    console.print(f"{folder}: {', '.join(written)}; training log {metrics}", soft_wrap=True)
-    return 0 if all(form.passed for form in exported) else 1
+    console.print(_summary(reports))
+    files = " ".join(f"{path.name} {path.stem}.json" for path in reports)
+    console.print(f"{folder}: training.png {files}; training log {metrics}", soft_wrap=True)
+    return 0 if all(report.passed for report in reports.values()) else 1
 
 
 def _train(
@@ -125,36 +116,7 @@ def _train(
     return model, Path(logger.log_dir) / "metrics.csv", swap_step
 
 
-def _export_form(
-    model: LightningModule, data: DigitsData, folder: Path, name: str, seed: int, console: Console
-) -> ExportedForm:
-    """Export one form of GELU and check it on the test images."""
-    path = folder / f"gelu_{name}.onnx"
-    with console.status(f"{name}: export, then parity on the test images and on extreme inputs"):
-        export_onnx(model, path, approximate=FORMS[name])
-        report = check_parity(model, path, data, strict=False, seed=seed)
-        write_proof(report, path, [])  # into the file itself, as lit-gelu export does
-    console.print(f"{path}: {'passed' if report.passed else 'FAILED'}", soft_wrap=True)
-    for failure in report.failures:
-        console.print(f"  {failure}", soft_wrap=True)
-    rows = {row.comparison.partition(":")[0]: row for row in report.rows if row.inputs == "data"}
-    gap = rows.get("approximation gap")  # none for the form that was trained
-    same_form = [rows[f"file vs PyTorch {dtype}"] for dtype in ("float32", "float64")]
-    (test_error,) = [metric.file for metric in report.metrics if metric.name == "test_error"]
-    return ExportedForm(
-        file=path.name,
-        form=name,
-        bytes=path.stat().st_size,
-        activation_operators={o: n for o, n in report.census.items() if o not in _OF_LINEAR_LAYERS},
-        error=max(row.max_abs_error for row in same_form),
-        approximation_gap=gap.max_abs_error if gap else None,
-        same_class=(gap or same_form[0]).top1_agreement,
-        test_error=test_error,
-        passed=report.passed,
-    )
-
-
-def _summary(exported: list[ExportedForm]) -> Table:
+def _summary(reports: Mapping[Path, ParityReport]) -> Table:
     caption = (
         "error: largest difference of a logit from PyTorch with the same form, float32 or float64; "
         "gap: from the module as trained; same class: as the module as trained"
@@ -162,17 +124,22 @@ def _summary(exported: list[ExportedForm]) -> Table:
     table = Table(title="exported files, on the 360 test images", caption=caption, title_justify="left")
     for column in ("file", "operators", "kB", "error", "gap", "same class", "test error", "parity"):
         table.add_column(column, justify="left" if column in {"file", "operators", "parity"} else "right")
-    for form in exported:
-        gap, same_class = form.approximation_gap, form.same_class
+    for path, report in reports.items():
+        operators = {name: count for name, count in report.census.items() if name not in _OF_LINEAR_LAYERS}
+        rows = {row.comparison.partition(":")[0]: row for row in report.rows if row.inputs == "data"}
+        same_form = [rows[f"file vs PyTorch {dtype}"] for dtype in ("float32", "float64")]
+        gap = rows.get("approximation gap")  # none for the form that was trained
+        same_class = (gap or same_form[0]).top1_agreement
+        (test_error,) = [metric.file for metric in report.metrics if metric.name == "test_error"]
         table.add_row(
-            form.file,
-            ", ".join(f"{count} {name}" for name, count in form.activation_operators.items()),
-            f"{form.bytes / 1000:.0f}",
-            f"{form.error:.1e}",
-            "-" if gap is None else f"{gap:.1e}",
+            path.name,
+            ", ".join(f"{count} {name}" for name, count in operators.items()),
+            f"{path.stat().st_size / 1000:.0f}",
+            f"{max(row.max_abs_error for row in same_form):.1e}",
+            "-" if gap is None else f"{gap.max_abs_error:.1e}",
             "-" if same_class is None else f"{same_class:.1%}",
-            f"{form.test_error:.2%}",
-            "passed" if form.passed else "FAILED",
+            f"{test_error:.2%}",
+            "passed" if report.passed else "FAILED",
         )
     return table
 

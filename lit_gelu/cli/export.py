@@ -32,9 +32,6 @@ def export(
     dynamic_shapes: Sequence[str] = (),
     preprocessing: str | None = None,
     check: bool = True,
-    int8: bool = False,
-    float_layers: Sequence[str] = (),
-    max_difference: float = 0.01,
 ) -> int:
     """Write a checkpoint's model to an ONNX file, checked against PyTorch.
 
@@ -45,10 +42,9 @@ def export(
       lit-gelu export last.ckpt --dtype fp16 --target ort-cuda --softmax --labels cat dog
       lit-gelu export last.ckpt --dynamic-shapes sequence                 or input_ids:1=length: of any length
       lit-gelu export last.ckpt --model my_module.MyNet --input-shape 3,32,32     your own, from the current folder
-      lit-gelu export last.ckpt --import my_module --model MyNet --data MyData    its input from its data's first batch
+      lit-gelu export last.ckpt --model my_module.MyNet --data my_module.MyData   its input from its data's first batch
       lit-gelu export lit_gelu.tasks.MNISTClassifier -o untrained.onnx
       lit-gelu export last.ckpt --preprocessing MNISTData                         a file that takes raw pixels, uint8
-      lit-gelu export last.ckpt -o net.onnx --int8 --data MNISTData       net-int8.onnx too, its accuracy measured
 
     Args:
         source: a Lightning checkpoint, or the dotted path of a LightningModule class
@@ -56,8 +52,8 @@ def export(
         model: the model's class, if the checkpoint does not record it: my_module.MyNet, also from the current folder
         input_shape: for a model without example_input_array: the sizes of one row of each input, without the batch;
             1,28,28, or by name input_ids=16:int64 mask=16:int64
-        data: a data module, such as MNISTData: the check runs on its test data too, its first batch is the input of a
-            model without example_input_array, and --int8 is calibrated on it
+        data: a data module, such as MNISTData: the check runs on its test data too, and its first batch is the input of
+            a model without example_input_array
         data_root: the folder with the files of --preprocessing and --data
         approximate: form of every GELU; several write one file each
         lowering: operators of the activations
@@ -73,21 +69,12 @@ def export(
         preprocessing: a data module, such as MNISTData, whose preprocessing becomes a part of the file: it takes raw
             pixels
         check: compare each file with PyTorch
-        int8: write each file in int8 too: NAME-int8.onnx
-        float_layers: int8: layers that stay in float32, such as output 'head.*'
-        max_difference: int8: how much worse the error rate may be
     """
     from lit_gelu.cli.input_sample import evaluation_data, input_sample, require_input, sample_for
     from lit_gelu.cli.loading import load_data, load_model, load_optional_data
     from lit_gelu.export import check_parity, export_onnx, write_proof
-    from lit_gelu.export.proof import record_parity
-    from lit_gelu.export.quantization import check_quantized, quantize_onnx
 
     outputs = output_paths(source, output, approximate)
-    if int8 and data is None:
-        raise ArgumentError("--int8 is calibrated on data: name a data module, such as --data MNISTData.")
-    if int8 and dtype not in {"fp32", "float32"}:
-        raise ArgumentError(f"--int8 files are made of float32 ones: leave out --dtype {dtype}.")
     raw: Any = None
     if preprocessing is not None:
         source_of_pixels: Any = load_data(preprocessing, data_root)
@@ -127,16 +114,6 @@ def export(
             passed &= parity.passed
             write_proof(parity, path, [])
             console.print(f"  {parity.summary()}")
-        if int8:
-            int8_path = path.with_name(f"{path.stem}-int8.onnx")
-            console.print(str(quantize_onnx(path, int8_path, module, float_layers=float_layers)))
-        if int8 and check:
-            comparison = check_quantized(
-                net, int8_path, module, sample, max_difference=max_difference, strict=False, preprocessing=raw
-            )
-            passed &= comparison.passed
-            record_parity(int8_path, comparison.proof())
-            console.print(f"  {comparison.summary()}")
     return 0 if passed else 1
 
 

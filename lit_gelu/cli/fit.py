@@ -51,7 +51,6 @@ examples:
     "validate": """\
 examples:
   lit-gelu validate --ckpt_path runs/digits_gelu/version_0/checkpoints/last.ckpt
-  lit-gelu validate --model my_package.Pretrained --without_ckpt true       the model as its class makes it
 """,
     "test": """\
 examples:
@@ -119,14 +118,8 @@ class LitGeluCLI(LightningCLI):
         choose.run_choice(self.config.choose, self.config_init.choose, datamodule, options)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Add the options that LightningCLI does not have."""
+        """Add the option that LightningCLI does not have."""
         parser.add_argument(IMPORT, type=list[str], default=[], help=IMPORT_HELP)
-        parser.add_argument(
-            "--without_ckpt",
-            type=bool,
-            default=False,
-            help="validate, test, predict: whether to take the model as its class makes it, without --ckpt_path",
-        )
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Parse the arguments; Lightning's own method warns wherever ``sys.argv`` is not empty."""
@@ -176,10 +169,10 @@ class LitGeluCLI(LightningCLI):
         subcommand = self.config.subcommand
         options = self.config[subcommand]
         path = options.get("ckpt_path")
-        if subcommand not in BEGIN_ANEW and (path in {"best", "last", "hpc"} or not (path or options.without_ckpt)):
+        if subcommand not in BEGIN_ANEW and (path in {"best", "last", "hpc"} or not path):
             raise ArgumentError(
                 f"--ckpt_path {path or 'was not given'}, and the weights of an untrained model are random. Give the "
-                "path of the checkpoint that lit-gelu fit named, or --without_ckpt true for a model that needs none."
+                "path of the checkpoint that lit-gelu fit named."
             )
         if options.get("weights_only", True) is None:
             self.config[subcommand].weights_only = True  # Lightning's default lets a file from an address run programs

@@ -140,7 +140,7 @@ def load_optional_data(name: str | None, root: str | None) -> LightningDataModul
 
 
 def import_class(path: str, base: type, package: str) -> Any:
-    """Import a class by its dotted path, or by its name out of a package or what is imported."""
+    """Import a class by its dotted path, or by its name out of a package."""
     module_name, _, name = path.rpartition(".")
     cls = None
     try:
@@ -149,25 +149,12 @@ def import_class(path: str, base: type, package: str) -> Any:
         reason = f" ({error})"
     else:
         reason = ""
-    if cls is None and not module_name:  # the one of that name that is imported, as LightningCLI finds it
-        imported = [one for one in _derived(base) if one.__name__ == name]
-        cls = imported[0] if len(imported) == 1 else None
     if not _is_class(cls, base):
         members = vars(importlib.import_module(package)).items()
         names = sorted(n for n, value in members if _is_class(value, base) and not inspect.isabstract(value))
         what = f"There is no class {path!r}{reason}" if cls is None else f"{path} is no {base.__name__} class"
         raise ArgumentError(f"{what}. Give package.module.Class, or one of {package}: {', '.join(names)}.")
     return cls
-
-
-def _derived(base: type) -> set[type]:
-    """Return the classes derived from ``base`` that are imported, without those of lit_gelu and lightning."""
-    classes, waiting = set[type](), [base]
-    while waiting:
-        derived: set[type] = set(waiting.pop().__subclasses__()) - classes
-        classes |= derived
-        waiting += derived
-    return {cls for cls in classes if not cls.__module__.startswith(("lit_gelu.", "lightning."))}
 
 
 def _is_class(value: object, base: type) -> bool:

@@ -1,7 +1,6 @@
 """``lit-gelu parity``: prove that an ONNX file computes what the PyTorch model computes."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from lit_gelu.cli.terminal import console_for_output, write_text
 from lit_gelu.errors import ArgumentError
@@ -17,7 +16,6 @@ def parity(
     data_root: str | None = None,
     tolerance: float = 1e-5,
     providers: Sequence[str] = (),
-    max_difference: float | None = None,
     json: str | None = None,
     markdown: str | None = None,
     html: str | None = None,
@@ -32,7 +30,6 @@ def parity(
       lit-gelu parity model.onnx --ckpt last.ckpt --data MNISTData --data-root data --html parity.html
       lit-gelu parity raw.onnx --ckpt last.ckpt --data MNISTData     its preprocessing too, if the file takes raw pixels
       lit-gelu parity model.onnx --ckpt last.ckpt --model my_module.MyNet --input-shape 3,32,32
-      lit-gelu parity model-int8.onnx --ckpt last.ckpt --data MNISTData --max-difference 0.002
 
     Args:
         file: an ONNX file that lit-gelu wrote
@@ -44,7 +41,6 @@ def parity(
         data_root: the folder with the files of the data module
         tolerance: what float32 arithmetic may cost, in units of the largest output
         providers: onnxruntime's execution providers; default: CUDA, or the CPU
-        max_difference: int8 files: how much worse the error rate may be; default: 0.01
         json: print JSON, and nothing else on standard output; or write it into a file
         markdown: where to write the report as Markdown
         html: where to write the report as a page
@@ -52,24 +48,20 @@ def parity(
     from lit_gelu.cli.input_sample import input_sample, sample_for
     from lit_gelu.cli.loading import load_checkpoint, load_optional_data
     from lit_gelu.export import OnnxPredictor, check_parity
-    from lit_gelu.export.quantization import check_quantized, is_quantized
+    from lit_gelu.export.quantization import is_quantized
 
-    int8 = is_quantized(file)
-    if int8 and html is not None:
-        raise ArgumentError(f"{file!r} is in int8, for which there is no --html.")
-    if not int8 and max_difference is not None:
-        raise ArgumentError(f"--max-difference is of files in int8, and {file!r} is none.")
+    if is_quantized(file):
+        raise ArgumentError(
+            f"{file!r} is in int8, and differs from PyTorch by more than rounding. In Python "
+            "lit_gelu.export.quantization.check_quantized compares accuracies."
+        )
     module = load_optional_data(data, data_root)
     net = load_checkpoint(ckpt, model, sample_for(input_shape, module))
     runtimes = list(providers) or None
     takes_raw = bool(OnnxPredictor(file, runtimes).metadata.get("lit_gelu.preprocessing"))
     # Raw pixels are what the batches of a data module are not.
     sample = input_sample(input_shape, net, None if takes_raw else module)
-    if int8:
-        limits: dict[str, Any] = {} if max_difference is None else {"max_difference": max_difference}
-        report: Any = check_quantized(net, file, module, sample, providers=runtimes, strict=False, **limits)
-    else:
-        report = check_parity(net, file, module, sample, tolerance=tolerance, providers=runtimes, strict=False)
+    report = check_parity(net, file, module, sample, tolerance=tolerance, providers=runtimes, strict=False)
     if json != "-":
         console_for_output(highlight=False).print(report)
     for target, form in ((json, "json"), (markdown, "markdown"), (html, "html")):

@@ -1,6 +1,5 @@
 """``lit-gelu triton``: put an ONNX file into a model repository of Triton Inference Server."""
 
-from collections.abc import Sequence
 from typing import Literal
 
 from lit_gelu.cli.terminal import console_for_output
@@ -14,18 +13,16 @@ def triton(
     name: str | None = None,
     version: int = 1,
     max_batch_size: int | None = None,
-    max_queue_delay_us: int = 0,
-    instances: int = 1,
-    warmup: Sequence[int] = (),
-    tuning: bool = True,
     overwrite: bool = False,
 ) -> int:
     """Lay an ONNX file out as a model repository of Triton Inference Server.
 
+    What waits, warms up and runs at once is written into its config.pbtxt, or given in Python.
+
     in a shell:
       lit-gelu triton model.onnx repository --device gpu
       lit-gelu triton model.onnx repository --device gpu --name digits --version 2
-      lit-gelu triton model.onnx repository --device cpu --max-batch-size 64 --max-queue-delay-us 500 --warmup 1 64
+      lit-gelu triton model.onnx repository --device cpu --max-batch-size 64
       tritonserver --model-repository=repository                                       then serves it
 
     Args:
@@ -35,10 +32,6 @@ def triton(
         name: the model's name; default: the file's
         version: the model's version, from 1 on
         max_batch_size: in rows; default: 128 if the file has a batch, else 0
-        max_queue_delay_us: how long it waits for more, microseconds
-        instances: copies of the model that run at once
-        warmup: batch sizes to run first
-        tuning: take over what was tuned for this machine
         overwrite: replace a version and a configuration that are there
     """
     from lit_gelu.export.serving import write_triton_repository
@@ -50,10 +43,6 @@ def triton(
         name=name,
         version=version,
         max_batch_size=max_batch_size,
-        max_queue_delay_us=max_queue_delay_us,
-        instances=instances,
-        warmup=warmup,
-        tuning=tuning,
         overwrite=overwrite,
     )
     console_for_output(soft_wrap=True, highlight=False, markup=False).print(str(written))

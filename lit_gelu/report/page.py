@@ -94,7 +94,7 @@ def _curves(run: ReportedRun) -> dict[str, list[LoggedCurve]]:
     groups: dict[str, list[LoggedCurve]] = {"Losses": [], "Errors and scores": [], "Learning rate": []}
     others = 0
     for curve in plain:
-        if curve.name.startswith(("learning_rate/", "lr-")):
+        if curve.name.startswith(("learning_rate", "lr-")):  # the second is LearningRateMonitor's
             groups["Learning rate"].append(curve)
         elif is_loss(curve.name):
             groups["Losses"].append(curve)

@@ -25,7 +25,7 @@ def test_a_pattern_selects(capsys):
 def test_one_spec_is_described_with_its_other_names(capsys):
     assert main(["activations", "gelu_new"]) == 0
     output = capsys.readouterr().out
-    for text in ("gelu_tanh", "quick_gelu", "-0.170040750571254", "arXiv 1606.08415", "lit-gelu"):
+    for text in ("gelu_tanh", "quick_gelu", "-0.170041", "arXiv 1606.08415", "lit-gelu"):
         assert (text in output) == (text != "quick_gelu")
 
 
@@ -70,9 +70,9 @@ def test_an_activation_that_is_not_finite_at_minus_one_is_shown(capsys):
 @pytest.mark.parametrize(
     ("spec", "texts"),
     [
-        ("elu(alpha=0.5)", ["0 x -0.5 (left), 1 x +0 (right)"]),
+        ("elu(alpha=0.5)", ["left asymptote", "0, -0.5"]),
         ("swiglu", ["swiglu"]),
-        ("gelu", ["forward 1.533530441", "backward 1.481114413"]),
+        ("gelu", ["forward: 1.53353", "backward: 1.48111"]),
     ],
 )
 def test_one_is_described(spec, texts, capsys):
@@ -91,7 +91,7 @@ def test_json_has_every_field(capsys):
 def test_compare_prints_sizes_and_places(capsys):
     assert main(["activations", "compare", "gelu", "gelu_tanh"]) == 0
     output = capsys.readouterr().out
-    for text in ("0.000473235520", "-2.698941386, 2.698941386", "0.0008684518", "0.0018647914"):
+    for text in ("0.0004732355", "-2.698941, 2.698941", "0.0008684518", "0.001864791"):
         assert text in output
 
 

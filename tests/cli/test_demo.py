@@ -24,8 +24,10 @@ def test_it_leaves_what_it_promises(demo):
     folder, code = demo
     assert code == 0
     assert {path.name for path in folder.iterdir()} == {
-        "gelu_exact.onnx", "gelu_sigmoid.onnx", "gelu_tanh.onnx", "logs", "summary.json", "training.png",
-    }  # fmt: skip
+        *(f"gelu_{form}.{suffix}" for form in ("exact", "tanh", "sigmoid") for suffix in ("onnx", "json")),
+        "logs",
+        "training.png",
+    }
     assert (folder / "training.png").read_bytes().startswith(b"\x89PNG")
     assert (folder / "training.png").stat().st_size > 20_000
 
@@ -79,18 +81,22 @@ def test_the_plot_has_a_legend_a_gap_and_the_kinks(demo):
         assert min(line.get_ydata()) > 0
 
 
-def test_the_summary_says_what_the_files_do(demo):
+def test_the_reports_say_what_the_files_do(demo):
     folder, _ = demo
     data = DigitsData(batch_size=360)
     data.setup("test")
     images, labels = next(iter(data.test_dataloader()))
-    for row in json.loads((folder / "summary.json").read_text()):
-        assert row["passed"]
-        assert row["error"] < 1e-4
-        assert ((row["approximation_gap"] or 0.0) < 1e-4) == (row["form"] == "exact")
-        logits = OnnxPredictor(folder / row["file"])(images.numpy())
-        assert row["test_error"] == pytest.approx(np.mean(logits.argmax(-1) != labels.numpy()))
-        assert row["test_error"] < 0.5  # four epochs learn something
+    for form in ("exact", "tanh", "sigmoid"):
+        report = json.loads((folder / f"gelu_{form}.json").read_text())
+        assert report["passed"]
+        rows = {row["comparison"]: row["max_abs_error"] for row in report["rows"] if row["inputs"] == "data"}
+        assert max(rows["file vs PyTorch float32"], rows["file vs PyTorch float64"]) < 1e-4
+        assert (rows["approximation gap: file vs module as trained"] < 1e-4) == (form == "exact")
+        logits = OnnxPredictor(folder / f"gelu_{form}.onnx")(images.numpy())
+        test_error = np.mean(logits.argmax(-1) != labels.numpy())
+        (metric,) = [metric for metric in report["metrics"] if metric["name"] == "test_error"]
+        assert metric["file"] == pytest.approx(test_error)
+        assert test_error < 0.5  # four epochs learn something
 
 
 def test_the_log_shows_the_swap_in_the_curvature(demo):

@@ -157,8 +157,7 @@ def test_dynamic_sizes_by_preset_or_by_name(words, tmp_path, monkeypatch):
         "CHECKPOINT --preprocessing TweetData",
         "CHECKPOINT --preprocessing NoData",
         "CHECKPOINT --data-root data",
-        "CHECKPOINT --int8",
-        "CHECKPOINT --int8 --data DigitsData --dtype fp16",
+        "CHECKPOINT --preprocessing DigitsData --data-root data",
     ],
 )
 def test_mistakes_are_exit_code_2_and_leave_nothing(checkpoint, words, capsys, tmp_path, monkeypatch):
@@ -166,19 +165,6 @@ def test_mistakes_are_exit_code_2_and_leave_nothing(checkpoint, words, capsys, t
     assert main(["export", *words.replace("CHECKPOINT", str(checkpoint)).split()]) == 2
     assert capsys.readouterr().err.startswith("lit-gelu export: ")
     assert not list(tmp_path.iterdir())
-
-
-def test_a_file_in_int8_beside_it(checkpoint, tmp_path, capsys):
-    path = tmp_path / "net.onnx"
-    words = ["-o", str(path), "--int8", "--data", "DigitsData", "--max-difference", "1"]
-    assert main(["export", str(checkpoint), *words]) == 0
-    int8 = tmp_path / "net-int8.onnx"
-    assert int8.stat().st_size < 0.5 * path.stat().st_size
-    assert OnnxPredictor(int8)(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
-    assert json.loads(OnnxPredictor(int8).metadata["lit_gelu.parity"])["passed"]
-    compared = ["--ckpt", str(checkpoint), "--data", "DigitsData", "--max-difference", "1"]
-    assert main(["parity", str(int8), *compared]) == 0
-    assert main(["parity", str(int8), *compared, "--html", str(tmp_path / "page.html")]) == 2
 
 
 @pytest.mark.parametrize("content", [b"", b"no checkpoint", "list"])

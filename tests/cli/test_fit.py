@@ -160,11 +160,6 @@ def test_random_weights_are_not_measured(command, tmp_path):
     assert not list(tmp_path.rglob("metrics.csv"))
 
 
-def test_a_model_that_needs_no_checkpoint(tmp_path):
-    assert main(["test", *FAST, "--model.hidden_layers=1", "--without_ckpt=true"]) == 0
-    assert metrics(tmp_path / "runs/lightning_logs/version_0")["test_error"] > 0.5  # one of ten, by chance
-
-
 def test_short_names_of_model_data_and_callbacks(tmp_path):
     arguments = ["--model=MNISTClassifier", "--data=DigitsData", "--data.batch_size=64"]
     arguments += [

@@ -103,7 +103,7 @@ def test_the_whole_way_with_a_model_that_says_nothing_of_its_input(checkpoint, t
     evaluated = ["--model=own_cli_module.OwnNet", "--data=own_cli_module.OwnData", f"--ckpt_path={checkpoint}"]
     assert main(["test", *LOGGED, "--import", "own_cli_module", *evaluated]) == 0
 
-    own = ["--import", "own_cli_module", "--model", "OwnNet"]
+    own = ["--model", "own_cli_module.OwnNet"]
     for given in (["--input-shape", "3"], ["--data", "own_cli_module.OwnData"]):
         assert main(["export", checkpoint, "-o", "own.onnx", *own, *given]) == 0
         assert "parity passed" in capsys.readouterr().out

@@ -89,7 +89,6 @@ def test_a_breach_is_exit_code_1(files, capsys):
         "net.onnx --ckpt last.ckpt --providers GPU",
         "net.onnx --ckpt last.ckpt --tolerance=-1",
         "net.onnx --ckpt last.ckpt --data-root .",
-        "net.onnx --ckpt last.ckpt --max-difference 0.1",
         "net.onnx --ckpt last.ckpt --json net.onnx",
         "net.onnx --ckpt lit_gelu.tasks.MNISTClassifier",
         "net.onnx",

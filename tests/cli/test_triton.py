@@ -17,13 +17,11 @@ def path(tmp_path_factory):
 
 
 def test_a_repository(path, tmp_path, capsys):
-    options = "--device gpu --name digits --version 3 --max-batch-size 64 --max-queue-delay-us 500 --instances 2"
-    assert main(["triton", str(path), str(tmp_path), *options.split(), "--warmup", "1", "64", "--no-tuning"]) == 0
+    options = "--device gpu --name digits --version 3 --max-batch-size 64"
+    assert main(["triton", str(path), str(tmp_path), *options.split()]) == 0
     assert str(tmp_path / "digits" / "3" / "model.onnx") in capsys.readouterr().out
     config = parsed((tmp_path / "digits" / "config.pbtxt").read_text())
-    assert (config.name, config.max_batch_size, config.instance_group[0].count) == ("digits", 64, 2)
-    assert config.dynamic_batching.max_queue_delay_microseconds == 500
-    assert [request.batch_size for request in config.model_warmup] == [1, 64]
+    assert (config.name, config.max_batch_size) == ("digits", 64)
 
 
 @pytest.mark.parametrize(
