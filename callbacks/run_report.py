@@ -15,11 +15,7 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.callbacks.figure_keeper import FigureKeeper
 from lit_gelu.callbacks.onnx_export import OnnxExport
 from lit_gelu.callbacks.swap.member import swaps_of
-from lit_gelu.callbacks.trainer_facts import (
-    callbacks_of,
-    is_trial_run,
-    refuse_mixed_packages,
-)
+from lit_gelu.callbacks.trainer_facts import callbacks_of, is_trial_run, refuse_mixed_packages
 from lit_gelu.errors import ArgumentError
 from lit_gelu.files import require_writable, write_atomically
 from lit_gelu.report import OptimizerSettings, ReportedRun, SiteActivations, judged, page
@@ -28,16 +24,7 @@ from lit_gelu.report.sources import environment, exported_file, now
 from lit_gelu.surgery.activation_record import ActivationRecord, record_activations
 
 FILE_NAME = "report.html"
-_OF_TRAINER = (
-    "max_epochs",
-    "max_steps",
-    "accumulate_grad_batches",
-    "gradient_clip_val",
-    "precision",
-    "num_devices",
-    "num_nodes",
-    "log_every_n_steps",
-)
+_OF_TRAINER = ("max_epochs", "max_steps", "accumulate_grad_batches", "gradient_clip_val", "precision", "num_devices")
 
 
 class RunReport(Callback):

@@ -31,7 +31,6 @@ COMMANDS = {
     "parity": "prove that an ONNX file computes what the PyTorch model computes",
     "inspect": "say what an ONNX file is: opset, sizes, activations, how it was made and proved",
     "bench": "time an ONNX file beside PyTorch eager and torch.compile, in one run",
-    "triton": "lay an ONNX file out as a model repository of Triton Inference Server",
     "doctor": "say what is wrong with this installation, and how to mend it",
     "curvature": "measure the activations' and the loss's curvature of a checkpoint, and draw it",
     "report": "make one page of a run from its log folder",

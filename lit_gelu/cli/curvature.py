@@ -1,10 +1,11 @@
 """``lit-gelu curvature``: measure the activations' and the loss's curvature of a checkpoint, and draw it."""
 
 import json as json_format
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from rich.table import Table
 
@@ -49,13 +50,7 @@ def curvature(
     split: Literal["train", "val", "test"] = "train",
     samples: int = 1024,
     seed: int = 0,
-    quantities: Sequence[Quantity] = (
-        "activations",
-        "top_eigenvalue",
-        "smallest_eigenvalue",
-        "trace",
-        "spectral_density",
-    ),
+    quantities: Sequence[Quantity] = get_args(Quantity),
     operator: Literal["hessian", "gauss_newton"] = "hessian",
     mode: Literal["eval", "train"] = "eval",
     lanczos_steps: int = 40,
@@ -306,28 +301,19 @@ def _tables(report: CurvatureReport) -> list[Table]:
 
 
 def _table_of_activations(report: CurvatureReport) -> Table:
-    """Return a row a site: measured, and in parentheses what a normal input would give."""
-    table = Table(
-        title=f"activations of {report.model} on {report.examples}",
-        caption="in parentheses: of a normal input with this mean and deviation; E|f''|: kinks included",
-        title_justify="left",
-    )
+    """Return a row a site; the figure and the JSON show beside it what a normal input would give."""
+    from lit_gelu.curvature.plots import statistic_of
+
+    table = Table(title=f"activations of {report.model} on {report.examples}", title_justify="left")
     table.add_column("site")
     for title in _COLUMNS.values():
         table.add_column(title, justify="right")
-    for site, row in report.activations.items():
-        predicted = report.gaussian.get(site, {})
-        table.add_row(site or "(the model)", *(_cell(name, row, predicted) for name in _COLUMNS))
+    for site, figures in report.activations.items():
+        cells = []
+        for name in _COLUMNS:
+            value = statistic_of(figures, name)
+            cells.append("-" if math.isnan(value) else f"{value:.1%}" if name.startswith("share_") else f"{value:.3f}")
+        table.add_row(site or "(the model)", *cells)
     for site, reason in report.refused.items():
         table.add_row(site, f"not observed: {reason}")
     return table
-
-
-def _cell(name: str, measured: Mapping[str, float], predicted: Mapping[str, float]) -> str:
-    from lit_gelu.curvature.plots import statistic_of
-
-    def text(value: float) -> str:
-        return "-" if value != value else f"{value:.1%}" if name.startswith("share_") else f"{value:.3f}"
-
-    value, expected = statistic_of(measured, name), statistic_of(predicted, name)
-    return text(value) if expected != expected else f"{text(value)} ({text(expected)})"

@@ -80,10 +80,6 @@ def doctor() -> int:
 
 def examine() -> Iterator[Finding]:
     """Examine this installation. Nothing here fails because the installation is broken."""
-    unmet = list(unmet_requirements("lit-gelu"))
-    names = " ".join(f"'{re.split(r'[ (<>=!~]', text)[0]}'" for text in unmet)
-    fault = f"not met: {'; '.join(unmet)}" if unmet else ""
-    yield _judged("requirements", fault, f"pip install {names}", "every distribution is there, in a version that fits")
     torch: Any = None
     try:
         torch = importlib.import_module("torch")
@@ -103,23 +99,6 @@ def examine() -> Iterator[Finding]:
 
 def _judged(check: str, fault: str, remedy: str, sound: str) -> Finding:
     return Finding("broken", check, fault, remedy) if fault else Finding("ok", check, sound)
-
-
-def unmet_requirements(distribution: str) -> Iterator[str]:
-    """Yield the requirements of a distribution that are not met, each with what is installed instead."""
-    from packaging.requirements import Requirement  # comes with lightning, which may be what is missing
-
-    for text in importlib.metadata.requires(distribution) or ():
-        requirement = Requirement(text)
-        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
-            continue
-        try:
-            installed = importlib.metadata.version(requirement.name)
-        except importlib.metadata.PackageNotFoundError:
-            yield f"{requirement.name}{requirement.specifier} (not installed)"
-            continue
-        if not requirement.specifier.contains(installed, prereleases=True):
-            yield f"{requirement.name}{requirement.specifier} ({installed} is installed)"
 
 
 def _onnxruntime_wheels() -> list[str]:

@@ -199,7 +199,7 @@ class LitGeluCLI(LightningCLI):
     def _run_subcommand(self, subcommand: str) -> None:
         # A private method of LightningCLI (2.6): there is no other place around the Trainer's work.
         try:
-            with weights_explained(self.model):
+            with weights_explained(self.model) if self._get(self.config, "ckpt_path") else nullcontext():
                 super()._run_subcommand(subcommand)
         except SystemExit:  # of SIGTERM or Ctrl-C
             if subcommand == "fit":

@@ -13,12 +13,7 @@ from lightning.pytorch import LightningDataModule, LightningModule
 from lit_gelu import tasks
 from lit_gelu.activations import StoredSpecError, UnknownActivationError, registry
 from lit_gelu.callbacks import load_from_checkpoint
-from lit_gelu.callbacks.checkpoint_file import (
-    hyper_parameters,
-    loading,
-    read_checkpoint,
-    require_no_imports,
-)
+from lit_gelu.callbacks.checkpoint_file import hyper_parameters, loading, read_checkpoint, require_no_imports
 from lit_gelu.callbacks.swap.history import ACTIVATIONS_KEY
 from lit_gelu.errors import ArgumentError, CheckpointError, ModelInputError, message_of, shown
 from lit_gelu.files import is_file

@@ -20,16 +20,7 @@ from lit_gelu.report.content import ExportedFile, LoggedCurve, ReportedRun, Swap
 
 METRICS = "metrics.csv"
 _CONFIGURATIONS = {"hparams.yaml": "Hyper-parameters", "config.yaml": "Configuration of lit-gelu fit"}
-_DISTRIBUTIONS = (
-    "lit-gelu",
-    "torch",
-    "lightning",
-    "torchmetrics",
-    "onnx",
-    "onnxscript",
-    "onnxruntime",
-    "onnxruntime-gpu",
-)
+_DISTRIBUTIONS = ("lit-gelu", "torch", "lightning", "torchmetrics", "onnx", "onnxruntime", "onnxruntime-gpu")
 
 
 class CurveRecorder:

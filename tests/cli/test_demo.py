@@ -66,9 +66,9 @@ def test_the_plot_has_a_legend_a_gap_and_the_kinks(demo):
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == [f"layer {number}" for number in range(1, 9)]
     for axes in figure.axes:
-        labels = [text for text in axes.texts if text.get_text() in {"ReLU", "GELU"}]
+        labels = [text for text in axes.texts if text.get_text().strip() in {"ReLU", "GELU"}]
         assert len(labels) == 2
-        assert all(text.xy[1] == 1 and text.get_verticalalignment() == "bottom" for text in labels)  # above the frame
+        assert all(text.get_position()[1] > 1 and text.get_va() == "bottom" for text in labels)  # above the frame
     for axes in figure.axes[2:]:
         lines = [line for line in axes.get_lines() if len(line.get_xdata()) and line.get_linestyle() == "-"]
         assert len(lines) == 16

@@ -83,12 +83,6 @@ def test_a_file_of_that_name_is_left_alone(tmp_path):
     assert (tmp_path / "waves").read_text() == "mine"
 
 
-def test_an_empty_folder_is_taken(tmp_path):
-    (tmp_path / "waves").mkdir()
-    assert "config.yaml" in write_project(tmp_path / "waves")
-    assert (tmp_path / "waves/config.yaml").is_file()
-
-
 def test_what_fails_in_the_midst_leaves_nothing(tmp_path, monkeypatch):
     def full(*given, **options):
         raise OSError(28, "No space left on device")
