@@ -4,8 +4,6 @@ import csv
 import importlib.metadata
 import os
 import platform
-from array import array
-from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -24,46 +22,27 @@ _DISTRIBUTIONS = ("lit-gelu", "torch", "lightning", "torchmetrics", "onnx", "onn
 
 
 class CurveRecorder:
-    """Curves that grow while a run goes on: 16 bytes a point."""
+    """Curves that grow while a run goes on; the last value of a step stays."""
 
     def __init__(self) -> None:
-        self._points: dict[str, tuple[array[int], array[float]]] = {}
+        self._points: dict[str, dict[int, float]] = {}
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Take in what was logged at a step; the last value of a step stays."""
+        """Take in what was logged at a step."""
         for name, value in values.items():
-            steps, figures = self._points.setdefault(name, (array("q"), array("d")))
-            place = bisect_left(steps, step)
-            if place < len(steps) and steps[place] == step:
-                figures[place] = value
-            else:
-                steps.insert(place, step)
-                figures.insert(place, value)
+            self._points.setdefault(name, {})[step] = value
 
     def curves(self) -> tuple[LoggedCurve, ...]:
         """Return all curves, in the order in which they began."""
-        return tuple(LoggedCurve(name, tuple(steps), tuple(values)) for name, (steps, values) in self._points.items())
+        rising = {name: sorted(points.items()) for name, points in self._points.items()}
+        return tuple(
+            LoggedCurve(name, tuple(step for step, _ in points), tuple(value for _, value in points))
+            for name, points in rising.items()
+        )
 
 
 def read_metrics_csv(path: Path) -> tuple[LoggedCurve, ...]:
-    r"""Read the ``metrics.csv`` of Lightning's `CSVLogger`; cells that are no numbers are left out.
-
-    Args:
-        path: The file.
-
-    Returns:
-        A curve a column, ``step`` aside.
-
-    Raises:
-        DataError: If it cannot be read or has no column ``step``.
-
-    Example:
-        >>> import tempfile
-        >>> file = Path(tempfile.mkdtemp()) / "metrics.csv"
-        >>> _ = file.write_text("epoch,step,train_loss\n0,0,2.5\n0,1,nan\n")
-        >>> read_metrics_csv(file)[1]
-        LoggedCurve(name='train_loss', steps=(0, 1), values=(2.5, nan))
-    """
+    """Read the ``metrics.csv`` of Lightning's `CSVLogger`, a curve a column; cells that are no numbers are left out."""
     recorder = CurveRecorder()
     try:
         with path.open(encoding="utf-8", errors="replace", newline="") as file:
@@ -88,17 +67,7 @@ def _number(text: Any, kind: Any) -> Any:
 
 
 def read_log_folder(folder: str | os.PathLike[str]) -> ReportedRun:
-    """Read what Lightning's `CSVLogger` wrote of a run, and the ONNX files that lie beside that.
-
-    Args:
-        folder: Such as ``lightning_logs/version_0``.
-
-    Returns:
-        What it holds.
-
-    Raises:
-        ArgumentError: If it is no folder that can be read, holds several runs, or nothing of a run.
-    """
+    """Read what Lightning's `CSVLogger` wrote of a run, and the ONNX files that lie beside that."""
     top = Path(folder)
     if not is_folder(top) or not os.access(top, os.R_OK | os.X_OK):
         raise ArgumentError(f"{str(top)[:200]!r} is no folder that can be read. Give the folder of a logger.")
