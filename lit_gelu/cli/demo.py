@@ -195,7 +195,7 @@ def mark_swap(axes: "Axes", swap_step: int) -> None:
     """Draw the swap as a dashed line with the names of both activations above it; take the frame's upper half away."""
     axes.axvline(swap_step, color="0.4", linewidth=1, linestyle="--")
     for text, side in (("ReLU  ", "right"), ("  GELU", "left")):  # above the frame, where no curve is
-        place = {"transform": axes.get_xaxis_transform(), "ha": side, "va": "bottom"}
-        axes.text(swap_step, 1.02, text, color="0.3", fontsize=9, **place)
+        across = axes.get_xaxis_transform()
+        axes.text(swap_step, 1.02, text, transform=across, ha=side, va="bottom", color="0.3", fontsize=9)
     axes.set_xlabel("step")
     axes.spines[["top", "right"]].set_visible(False)

@@ -34,8 +34,10 @@ def levels():
     return {finding.check: finding.level for finding in doctor.examine()}
 
 
-def test_nothing_is_broken_in_a_sound_installation():
+def test_nothing_is_broken_in_a_sound_installation(capsys):
     assert levels() == {"torch": "ok", "onnxruntime wheels": "ok", "onnxruntime": "ok", "GPU": "note"}
+    assert main(["doctor"]) == 0
+    assert f"torch {importlib.metadata.version('torch')}" in capsys.readouterr().out
 
 
 def test_nothing_is_broken_with_a_gpu(gpu):
@@ -75,11 +77,6 @@ def test_torch_that_cannot_be_imported(monkeypatch):
     monkeypatch.setattr(doctor, "importlib", SimpleNamespace(import_module=fail, metadata=importlib.metadata))
     monkeypatch.setattr(doctor, "onnxruntime_cuda", lambda: "")
     assert levels()["torch"] == "broken"
-
-
-def test_versions_are_printed(capsys):
-    assert main(["doctor"]) == 0
-    assert f"torch {importlib.metadata.version('torch')}" in capsys.readouterr().out
 
 
 @pytest.mark.full

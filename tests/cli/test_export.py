@@ -41,15 +41,6 @@ def test_several_forms_write_a_file_each(checkpoint, tmp_path, capsys):
     assert capsys.readouterr().out.count("parity passed") == 2
 
 
-def test_labels_softmax_and_the_result_of_the_check_are_in_the_file(checkpoint, tmp_path):
-    path, labels = tmp_path / "net.onnx", [f"digit {i}" for i in range(10)]
-    assert main(["export", str(checkpoint), "-o", str(path), "--softmax", "--labels", *labels]) == 0
-    predictor = OnnxPredictor(path)
-    assert json.loads(predictor.metadata["lit_gelu.labels"]) == labels
-    assert json.loads(predictor.metadata["lit_gelu.parity"])["passed"] is True
-    assert torch.allclose(predictor(torch.rand(3, 1, 28, 28)).sum(1), torch.ones(3))
-
-
 def test_preprocessing_becomes_a_part_of_the_file(checkpoint, tmp_path, capsys):
     path = tmp_path / "raw.onnx"
     assert main(["export", str(checkpoint), "-o", str(path), "--preprocessing", "MNISTData"]) == 0
@@ -76,20 +67,6 @@ def test_one_file_of_several_that_fails_decides(checkpoint, tmp_path, capsys, mo
         arguments = ["-o", str(tmp_path / "net.onnx"), "--approximate", *forms]
         assert main(["export", str(checkpoint), *arguments]) == 1
         assert capsys.readouterr().out.count("parity FAILED") == 1
-
-
-def test_the_check_runs_on_the_data_that_is_given(checkpoint, tmp_path, monkeypatch):
-    from lit_gelu.export import check_parity
-
-    reports = []
-
-    def kept(*given, **options):
-        reports.append(check_parity(*given, **options))
-        return reports[-1]
-
-    monkeypatch.setattr("lit_gelu.export.check_parity", kept)
-    assert main(["export", str(checkpoint), "-o", str(tmp_path / "net.onnx"), "--data", "DigitsData"]) == 0
-    assert "data" in {row.inputs for row in reports[0].rows}
 
 
 class Recorded(LightningModule):
