@@ -59,7 +59,7 @@ def bench(
         raise ArgumentError("--batch-sizes and --threads are whole numbers from 1 on, --seconds is not negative.")
     if ckpt is None and model:
         raise ArgumentError("--model is the class of the PyTorch model: give --ckpt too.")
-    from lit_gelu.cli.input_sample import made_sample, named_inputs, sample_for
+    from lit_gelu.cli.input_sample import random_sample, named_inputs, sample_for
     from lit_gelu.cli.loading import load_checkpoint
     from lit_gelu.export import OnnxPredictor
     from lit_gelu.export.quantization import is_quantized
@@ -70,7 +70,7 @@ def bench(
     predictor = OnnxPredictor(file, runtimes, tuning=not tune)
     if ckpt is not None and predictor.metadata.get("lit_gelu.preprocessing"):
         raise ArgumentError(f"{file!r} takes raw pixels, which the model of {ckpt!r} does not. Leave out --ckpt.")
-    sample = made_sample(input_shape) if input_shape else None
+    sample = random_sample(input_shape) if input_shape else None
     net = None if ckpt is None else load_checkpoint(ckpt, model, sample_for(input_shape, None))
     inputs = named_inputs(sample, list(predictor.ports))
     console = console_for_output(markup=False)

@@ -21,11 +21,9 @@ if TYPE_CHECKING:
     from lit_gelu.curvature.loss_measurement import LossMeasurement
 
 Quantity = Literal["activations", "top_eigenvalue", "smallest_eigenvalue", "trace", "spectral_density"]
-SCHEMA, SCHEMA_VERSION = "lit-gelu-curvature", 2
 _FORMATS = (".png", ".pdf", ".svg")
 _DRAWN = ("activations", "trace", "spectral_density")
 _MATRICES = {"hessian": "Hessian", "gauss_newton": "Gauss-Newton matrix"}
-_ROUNDING = 1e-6  # of float32 products
 _COLUMNS = {
     "mean": "mean",
     "standard_deviation": "std",
@@ -105,7 +103,7 @@ def curvature(
             raise ArgumentError(f"--figure draws {', '.join(_DRAWN)}: none of them is among --quantities.")
         need("matplotlib", extra="plots", what="--figure")
     silence_known_warnings()
-    from lit_gelu.cli.input_sample import made_sample, sample_for
+    from lit_gelu.cli.input_sample import random_sample, sample_for
     from lit_gelu.cli.loading import load_data, load_model
     from lit_gelu.curvature.loss import LossProbe
     from lit_gelu.curvature.loss_measurement import measure_loss
@@ -128,7 +126,7 @@ def curvature(
     report.settings = {"split": split, "samples": samples, "quantities": list(dict.fromkeys(quantities)), **options}
     batches = first_examples(report, module, split, samples, seed)
     if "activations" in quantities:
-        measure_activations(report, net, batches, made_sample(input_shape) if input_shape else None)
+        measure_activations(report, net, batches, random_sample(input_shape) if input_shape else None)
     if settings is not None:
         with LossProbe(net, batches, mode=mode, seed=seed) as probe:
             report.loss = measure_loss(probe, settings)
@@ -233,8 +231,8 @@ def to_dict(report: CurvatureReport) -> dict[str, Any]:
     """Return all figures as plain data."""
     loss = report.loss
     plain: dict[str, Any] = {
-        "schema": SCHEMA,
-        "schema_version": SCHEMA_VERSION,
+        "schema": "lit-gelu-curvature",
+        "schema_version": 2,
         "checkpoint": report.source,
         "model": report.model,
         "data": report.data,
@@ -282,8 +280,9 @@ def _tables(report: CurvatureReport) -> list[Table]:
     table.add_row("gradient norm", f"{loss.figures['gradient_norm',]:.4g}", "", "")
     for name, pair in loss.eigenpairs.items():
         remark = "converged" if pair.converged else "not converged: more --lanczos-steps"
-        error = "rounding" if pair.residual < _ROUNDING * abs(pair.value) else f"{pair.residual:.1g}"
-        table.add_row(name.replace("_", " "), f"{pair.estimate:.6g}", error, f"{remark}; error: residual")
+        table.add_row(
+            name.replace("_", " "), f"{pair.estimate:.6g}", f"{pair.residual:.1g}", f"{remark}; error: residual"
+        )
     if loss.trace is not None:
         trace = loss.trace
         remark = f"error: standard error of {trace.probes} probes"

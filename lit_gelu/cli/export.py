@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from lit_gelu.cli.terminal import console_for_output
 from lit_gelu.errors import ArgumentError
-from lit_gelu.files import is_file, is_folder
+from lit_gelu.files import is_file
 
 Form = Literal["as_trained", "none", "exact", "tanh", "sigmoid"]
 
@@ -121,8 +121,6 @@ def output_paths(source: str, output: str | None, forms: Sequence[str]) -> dict[
     """Return which file each form of GELU goes to: net.onnx, or of several net-none.onnx, net-tanh.onnx."""
     if len(set(forms)) < len(forms):
         raise ArgumentError(f"--approximate {' '.join(forms)}: a form is given twice. Give each once.")
-    if is_folder(source):
-        raise ArgumentError(f"{source!r} is a folder. Give a checkpoint in it, or the class of a model.")
     is_path = source.endswith(".ckpt") or is_file(source)
     default = Path(source).with_suffix(".onnx") if is_path else Path(f"{source.rpartition('.')[2]}.onnx")
     path = default if output is None else Path(output)

@@ -48,7 +48,7 @@ def load_checkpoint(
     path, called = Path(source), repr(source)
     checkpoint = read_checkpoint(path)
     recorded = hyper_parameters(checkpoint, called).get("_class_path")
-    cls = own_class(recorded, called) if model is None else import_class(model, LightningModule, "lit_gelu.tasks")
+    cls = task_class(recorded, called) if model is None else import_class(model, LightningModule, "lit_gelu.tasks")
     try:
         with warnings.catch_warnings(), loading(cls, path, {}):
             warnings.simplefilter("ignore")  # of Lightning, about the checkpoint's version: loading works or raises
@@ -73,7 +73,7 @@ def unregistered(error: UnknownActivationError, called: str) -> CheckpointError:
     )
 
 
-def own_class(recorded: object, called: str) -> type[LightningModule]:
+def task_class(recorded: object, called: str) -> type[LightningModule]:
     """Return the class of `lit_gelu.tasks` that a checkpoint records as its own."""
     classes = {name: value for name, value in vars(tasks).items() if _is_class(value, LightningModule)}
     paths = {f"{tasks.__name__}.{name}": cls for name, cls in classes.items()}
@@ -87,7 +87,7 @@ def own_class(recorded: object, called: str) -> type[LightningModule]:
     return cls
 
 
-def checked_arguments(path: str, configured: str, given: Collection[object]) -> dict[str, Any]:
+def checked_arguments(path: str, configured: str, trusted_values: Collection[object]) -> dict[str, Any]:
     """Return a checkpoint's arguments of the model in the form that LightningCLI gives to its parser."""
     # The parser imports class paths. So a class path is handed to it if it is one of `lit_gelu.tasks`, or if the
     # caller's own configuration holds it too (``--model my_package.MyModule``); and activations by registered names.
@@ -99,8 +99,8 @@ def checked_arguments(path: str, configured: str, given: Collection[object]) -> 
         return {}
     is_named = "_class_path" in arguments
     recorded = arguments.pop("_class_path", configured)
-    trusted = recorded == configured or recorded in given
-    cls = import_class(recorded, LightningModule, "lit_gelu.tasks") if trusted else own_class(recorded, called)
+    is_trusted = recorded == configured or recorded in trusted_values
+    cls = import_class(recorded, LightningModule, "lit_gelu.tasks") if is_trusted else task_class(recorded, called)
     parameters = inspect.signature(cls).parameters
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     if not is_named and not takes_any and arguments.keys() - parameters.keys():  # of a plain Trainer
@@ -113,7 +113,7 @@ def checked_arguments(path: str, configured: str, given: Collection[object]) -> 
             arguments["activation"] = str(registry.stored.resolve(arguments["activation"]))
         except UnknownActivationError as error:
             raise unregistered(error, called) from error
-    require_no_imports(arguments, cls, given, called)
+    require_no_imports(arguments, cls, trusted_values, called)
     return {"class_path": recorded, "dict_kwargs": arguments}
 
 

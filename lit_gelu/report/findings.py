@@ -72,13 +72,7 @@ def _of_end(run: ReportedRun) -> Iterator[RunFinding]:
 
 
 def site_curves(run: ReportedRun) -> dict[str, dict[str, LoggedCurve]]:
-    """Return the curves that `ActivationCurvatureMonitor` logged, by site and statistic.
-
-    Example:
-        >>> curve = LoggedCurve("curvature/net.1/share_dead", (49,), (0.25,))
-        >>> site_curves(ReportedRun(title="", source="", made="", curves=(curve,)))["net.1"]["share_dead"].values
-        (0.25,)
-    """
+    """Return the curves that `ActivationCurvatureMonitor` logged, by site and statistic."""
     from lit_gelu.curvature import STATISTICS
 
     sites: dict[str, dict[str, LoggedCurve]] = {}

@@ -119,12 +119,7 @@ def read_log_folder(folder: str | os.PathLike[str]) -> ReportedRun:
 
 
 def swaps_in(texts: Mapping[str, str]) -> tuple[SwapEvent, ...]:
-    """Return the swaps that `ActivationSwap` logged: ``activation_swap/step_<step>/<site>`` = "old -> new".
-
-    Example:
-        >>> swaps_in({"activation_swap/step_40/net.1": "relu -> gelu"})[0].changes
-        (SwapChange(site='net.1', old='relu', new='gelu'),)
-    """
+    """Return the swaps that `ActivationSwap` logged: ``activation_swap/step_<step>/<site>`` = "old -> new"."""
     swaps: dict[int, list[SwapChange]] = {}
     for name, text in texts.items():
         step, _, site = name.removeprefix("activation_swap/step_").partition("/")
@@ -171,12 +166,7 @@ def exported_file(path: str | os.PathLike[str]) -> ExportedFile:
 
 
 def environment() -> dict[str, str]:
-    """Return what of this machine and installation a reader of results needs.
-
-    Example:
-        >>> sorted({"Python", "Processor", "torch"} & environment().keys())
-        ['Processor', 'Python', 'torch']
-    """
+    """Return what of this machine and installation a reader of results needs."""
     import torch
 
     from lit_gelu.export.runtime.tuning_file import cores, processor
