@@ -59,7 +59,7 @@ def bench(
         raise ArgumentError("--batch-sizes and --threads are whole numbers from 1 on, --seconds is not negative.")
     if ckpt is None and model:
         raise ArgumentError("--model is the class of the PyTorch model: give --ckpt too.")
-    from lit_gelu.cli.input_sample import random_sample, named_inputs, sample_for
+    from lit_gelu.cli.input_sample import named_inputs, random_sample, sample_for
     from lit_gelu.cli.loading import load_checkpoint
     from lit_gelu.export import OnnxPredictor
     from lit_gelu.export.quantization import is_quantized
