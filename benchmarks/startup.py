@@ -2,7 +2,7 @@
 
 ``python benchmarks/startup.py [--runs N]`` starts, in turns and each in an interpreter of its own, an empty Python,
 ``import torch``, ``import lit_gelu``, ``lit-gelu --version`` and ``--help``, which need no torch, and ``lit-gelu
-activations list``, which does. It prints the median of user and system time of each, and its ratio to ``import torch``.
+activations``, which does. It prints the median of user and system time of each, and its ratio to ``import torch``.
 """
 
 import argparse
