@@ -18,7 +18,7 @@ from lit_gelu.surgery.activation_record import (
     read_activations,
     record_activations,
 )
-from lit_gelu.surgery.marks import is_mark, without_marks
+from lit_gelu.surgery.changes import is_mark, without_marks
 
 if TYPE_CHECKING:
     from lit_gelu.callbacks.swap.member import RestorableSwap

@@ -43,7 +43,7 @@ from lit_gelu.activations.errors import UnknownArgumentsError
 from lit_gelu.activations.families import ENTRIES
 from lit_gelu.activations.modules import FunctionActivation
 from lit_gelu.activations.naming.entry import ActivationEntry
-from lit_gelu.activations.onnx_recipes import OnnxCases, OnnxRecipes, OnnxSpelling
+from lit_gelu.activations.onnx_recipes import Lowering, OnnxCases, OnnxRecipes, OnnxSpelling
 from lit_gelu.errors import ArgumentError
 from lit_gelu.surgery.recognition import hidden_modules
 
@@ -60,6 +60,23 @@ CONSTANTS: Mapping[str, float] = {
 }
 
 Argument = float | np.ndarray
+
+
+def recipe_texts(recipes: OnnxRecipes) -> tuple[str, ...]:
+    """Return the recipes that there are."""
+    texts = (recipes.native, recipes.primitives, recipes.contrib, recipes.accurate, recipes.biased)
+    return tuple(text for text in texts if text is not None)
+
+
+def has_recipe(recipes: OnnxRecipes, lowering: Lowering) -> bool:
+    """Return whether a lowering has a recipe of its own; ``native`` always has one to take."""
+    return lowering == "native" or getattr(recipes, lowering) is not None
+
+
+def recipe_of(recipes: OnnxRecipes, lowering: Lowering) -> tuple[Lowering, str]:
+    """Return the recipe that a lowering takes, and whose it is."""
+    order: tuple[Lowering, ...] = (lowering, "native", "primitives")
+    return next((name, text) for name in order if (text := getattr(recipes, name)) is not None)
 
 
 @cache
@@ -198,7 +215,7 @@ def user_row(name: str, onnx: Any, arguments: Mapping[str, Any]) -> OnnxRecipes 
             f"{name!r} was registered with onnx={onnx!r}. Accepted: a recipe as text, such as 'Mul(x, Sigmoid(x))', "
             "OnnxRecipes with native= or primitives=, or OnnxCases of them."
         )
-    for recipe in (*recipes.texts, *(spelling.formula for spelling in recipes.spellings)):
+    for recipe in (*recipe_texts(recipes), *(spelling.formula for spelling in recipes.spellings)):
         _require_readable(name, recipe, arguments)
     return recipes
 

@@ -29,7 +29,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
 from lit_gelu.activations.onnx_recipes import LOWERINGS, OnnxRecipes
 from lit_gelu.errors import ArgumentError
-from lit_gelu.export.lowering.lowering_table import TABLE, operators
+from lit_gelu.export.lowering.lowering_table import TABLE, has_recipe, operators, recipe_of
 
 TARGETS = ("portable", "ort-cpu", "ort-cuda", "tensorrt")
 POLICIES = ("strict", "fast")
@@ -412,7 +412,7 @@ def cells() -> Iterator[tuple[str, Target, Choice]]:
 
 def _ladder(recipes: OnnxRecipes, target: Target) -> Iterator[Choice]:
     """Give the choices of a cell in the order in which they are tried."""
-    rule = _rule(operators(recipes.recipe("native")[1]))
+    rule = _rule(operators(recipe_of(recipes, "native")[1]))
     wanted = [text for lines in (recipes.policy, rule, DEFAULT) for line, text in lines.items() if _fits(line, target)]
     plain, region = ["native", "primitives"], ["fp32 native", "fp32 primitives"]
     if target.dtype == "fp32":
@@ -443,8 +443,8 @@ def _read(text: str, recipes: OnnxRecipes, dtype: str) -> Choice | None:
     if name == "accurate":
         return Choice(recipes.accurate, name, in_fp32) if recipes.accurate is not None else None
     if name in LOWERINGS:
-        if name != "native" and not recipes.applies(name):
+        if name != "native" and not has_recipe(recipes, name):
             return None
-        lowering, recipe = recipes.recipe(name)
+        lowering, recipe = recipe_of(recipes, name)
         return Choice(recipe, lowering, in_fp32)
     return Choice(name, "contrib" if "microsoft." in name else "native", in_fp32)

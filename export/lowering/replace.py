@@ -21,7 +21,9 @@ from lit_gelu.export.lowering.lowering_table import (
     BoundActivation,
     Constants,
     RecipeBuilder,
+    has_recipe,
     infer_types,
+    recipe_of,
 )
 from lit_gelu.export.lowering.policy import (
     DTYPES,
@@ -185,16 +187,16 @@ def _nothing(name: str, options: ExportOptions) -> ArgumentError:
 
 
 def _named(recipes: OnnxRecipes, options: ExportOptions) -> Choice:
-    name, recipe = recipes.recipe(options.lowering)  # type: ignore[arg-type]
+    name, recipe = recipe_of(recipes, options.lowering)  # type: ignore[arg-type]
     return Choice(recipe, name)
 
 
 def _require_applicable(found: Mapping[str, BoundActivation], lowering: str) -> None:
     """Refuse a lowering that has a recipe for none of the activations."""
     rows = {a.row: a.recipes for a in found.values()}
-    if lowering == "native" or any(row.applies(lowering) for row in rows.values()):  # type: ignore[arg-type]
+    if lowering == "native" or any(has_recipe(row, lowering) for row in rows.values()):  # type: ignore[arg-type]
         return
-    applying = [name for name in LOWERINGS if any(row.applies(name) for row in rows.values())]
+    applying = [name for name in LOWERINGS if any(has_recipe(row, name) for row in rows.values())]
     names = ", ".join(sorted(rows)) or "none that the lowering table knows"
     raise ArgumentError(
         f"lowering={lowering!r} does not apply: it has no recipe for any activation of this model ({names}). Lowerings "

@@ -17,7 +17,15 @@ from lit_gelu import surgery
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.activations.naming.forms import function_spec
 from lit_gelu.errors import LitGeluError
-from lit_gelu.export.lowering.lowering_table import TABLE, Argument, BoundActivation, RecipeBuilder, bind, names_in
+from lit_gelu.export.lowering.lowering_table import (
+    TABLE,
+    Argument,
+    BoundActivation,
+    RecipeBuilder,
+    bind,
+    names_in,
+    recipe_texts,
+)
 from lit_gelu.export.metadata import FileMetadata, SiteRecord, versions
 from lit_gelu.export.parity.report import ActivationFate
 from lit_gelu.export.parity.runs import OutputSignature
@@ -276,7 +284,7 @@ def _unknown_recipe(record: SiteRecord, activation: BoundActivation | None, meta
     row = TABLE.get(record.row)
     if row is None:
         return f"{record.row} is no row of the lowering table"
-    known = {text.removeprefix("fp32 ") for text in (*row.texts, *row.policy.values())}
+    known = {text.removeprefix("fp32 ") for text in (*recipe_texts(row), *row.policy.values())}
     plain = record.recipe.removeprefix(REGION)
     return "" if plain in known else f"{plain} is no recipe of {record.row}"
 

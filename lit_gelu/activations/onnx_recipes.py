@@ -78,25 +78,6 @@ class OnnxRecipes:
     spellings: tuple[OnnxSpelling, ...] = ()
     operator: OnnxOperator | None = None
 
-    @property
-    def texts(self) -> tuple[str, ...]:
-        """The recipes that there are."""
-        texts = (self.native, self.primitives, self.contrib, self.accurate, self.biased)
-        return tuple(text for text in texts if text is not None)
-
-    def applies(self, lowering: Lowering) -> bool:
-        """Return whether a lowering has a recipe of its own here; ``native`` always has one to take."""
-        return lowering == "native" or getattr(self, lowering) is not None
-
-    def recipe(self, lowering: Lowering) -> tuple[Lowering, str]:
-        """Return the recipe that a lowering takes, and whose it is."""
-        order: tuple[Lowering, ...] = (lowering, "native", "primitives")
-        for name in order:
-            recipe: str | None = getattr(self, name)
-            if recipe is not None:
-                return name, recipe
-        raise LookupError("there is no recipe")
-
 
 @dataclass(frozen=True)
 class OnnxCases:

@@ -1,9 +1,9 @@
 """Finds activation sites in any ``nn.Module``; plans, applies and undoes a swap."""
 
 from lit_gelu.errors import SwapError
+from lit_gelu.surgery.changes import without_marks
 from lit_gelu.surgery.channels import infer_channels_
 from lit_gelu.surgery.coverage import CoverageReport, CoveredSite, OutsideActivation, coverage
-from lit_gelu.surgery.marks import without_marks
 from lit_gelu.surgery.selectors import Selector, by_activation
 from lit_gelu.surgery.sites import ActivationCall, ActivationSite, find_sites
 from lit_gelu.surgery.swap import OnObstacle, SkippedSite, SwappedSite, SwapPlan, SwapReport, plan_swap, swap

@@ -17,9 +17,8 @@ from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.activations.numerics.channels import INFER
 from lit_gelu.display import Displayed, HtmlTable, count_of
 from lit_gelu.errors import SwapError
-from lit_gelu.surgery.changes import make_all, revert_all, share_hooks
+from lit_gelu.surgery.changes import make_all, mark, revert_all, share_hooks
 from lit_gelu.surgery.channels import with_inferred_channels
-from lit_gelu.surgery.marks import mark
 from lit_gelu.surgery.selectors import collect_claims, note_of_written
 from lit_gelu.surgery.sites import ActivationSite, Survey, without_wrappers
 from lit_gelu.surgery.substitution import (

@@ -19,7 +19,7 @@ from lit_gelu.callbacks.checkpoint_file import loading
 from lit_gelu.errors import shown
 from lit_gelu.sandbox import evaluation_mode
 from lit_gelu.surgery.activation_record import record_activations, restore_activations
-from lit_gelu.surgery.marks import without_marks
+from lit_gelu.surgery.changes import without_marks
 from lit_gelu.tasks.checks import TaskArgumentError
 from lit_gelu.tasks.layers import adds_noise
 

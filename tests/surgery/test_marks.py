@@ -13,7 +13,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from lit_gelu import surgery
 from lit_gelu.surgery.activation_record import restore_activations
-from lit_gelu.surgery.marks import is_mark
+from lit_gelu.surgery.changes import is_mark
 
 X = torch.linspace(-2, 2, 12).reshape(3, 4)
 KEY = "1.swapped_to_silu__load_with_lit_gelu_callbacks_load_from_checkpoint"
