@@ -469,7 +469,7 @@ class ReplicaDataModule(LightningDataModule):
                 f"{type(self.data).__name__} makes its batches in a way of its own ({type(samples).__name__}), which a "
                 "group cannot do for all members at once. Train the modules alone."
             )
-        return _MemberBatches(loader, group.random_states, lambda: group.current_epoch)
+        return _MemberBatches(loader, group.random_states)
 
     def val_dataloader(self) -> Any:
         """Return the data's own loader, or none where the members do not validate."""
@@ -496,9 +496,9 @@ class ReplicaDataModule(LightningDataModule):
 class _MemberBatches:
     """Yields all members' batches; each member's order is drawn from its own numbers when the epoch begins."""
 
-    def __init__(self, loader: DataLoader[Any], states: Sequence[RandomState], epoch: Callable[[], int]) -> None:
+    def __init__(self, loader: DataLoader[Any], states: Sequence[RandomState]) -> None:
         self.samples: Any = loader.dataset
-        self.states, self.epoch, self.length = states, epoch, len(loader)
+        self.states, self.length = states, len(loader)
         # torch draws what a loader draws, whatever that is in a version: of numbers in the place of samples.
         self.numbers: list[DataLoader[Any]] = [
             DataLoader(
@@ -519,8 +519,6 @@ class _MemberBatches:
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
         orders = []
         for state, loader in zip(self.states, self.numbers, strict=True):
-            if hasattr(loader.sampler, "set_epoch"):
-                loader.sampler.set_epoch(self.epoch())
             with state.going_on():
                 orders.append(torch.stack(list(loader)))
         for rows in torch.stack(orders, dim=1):  # [members, batch] of every step

@@ -16,11 +16,10 @@ from lit_gelu.activations.errors import OpaqueActivationError
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.callbacks import ActivationSwap
 from lit_gelu.callbacks.checkpoint_file import loading
-from lit_gelu.errors import shown
+from lit_gelu.errors import ArgumentError, shown
 from lit_gelu.sandbox import evaluation_mode
 from lit_gelu.surgery.activation_record import record_activations, restore_activations
 from lit_gelu.surgery.marks import without_marks
-from lit_gelu.tasks.checks import TaskArgumentError
 from lit_gelu.tasks.layers import adds_noise
 
 
@@ -81,7 +80,7 @@ class ActivationTask(LightningModule, ABC):
     def __init__(self, activation: Any, registry: activations.ActivationRegistry | None) -> None:
         super().__init__()
         if not isinstance(registry, activations.ActivationRegistry | None):
-            raise TaskArgumentError(f"registry={shown(registry)} is not accepted. Give an ActivationRegistry, or None.")
+            raise ArgumentError(f"registry={shown(registry)} is not accepted. Give an ActivationRegistry, or None.")
         self.registry = registry_or_default(registry)
         self.activation_spec = self.registry.resolve(activation)
         self.save_hyperparameters(ignore=["activation", "registry"])
@@ -120,7 +119,7 @@ class ActivationTask(LightningModule, ABC):
             The module.
 
         Raises:
-            CheckpointFileError: If it is no checkpoint, is damaged, or holds more than plain data.
+            CheckpointError: If it is no checkpoint, is damaged, or holds more than plain data.
             StoredSpecError: If it names an activation that is not registered.
         """
         own = {"hparams_file": hparams_file, "strict": strict, "weights_only": weights_only is not False}
