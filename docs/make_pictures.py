@@ -147,7 +147,7 @@ def demo(folder: Path) -> tuple[dict[str, Series], int, list[dict[str, float]]]:
 def comparison(folder: Path) -> ActivationChoice:
     """Train the paper's MNIST net, on the bundled digits, with five activations and five seeds."""
     build = partial(MNISTClassifier, hidden_layers=4)
-    return choose(build, list(COLOURS), DigitsData(), seeds=5, max_epochs=8, measure=False, folder=folder)
+    return choose(build, list(COLOURS), DigitsData(), seeds=5, max_epochs=8, folder=folder)
 
 
 def main() -> None:

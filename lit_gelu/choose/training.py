@@ -19,7 +19,7 @@ import torch
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer, seed_everything
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.seed import isolate_rng
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.parameter import is_lazy
 from typing_extensions import override
 
@@ -166,7 +166,6 @@ def train_alone(setup: Setup, candidate: Candidate, seed: int, checkpoint: Path)
     try:
         with seeded(seed):
             module = setup.build(activation=candidate.given)
-            run.initial = digest_of_weights(module, setup.registry)
             setup.put_back_generators()
             notes = EpochNotes(run)
             trainer = setup.new_trainer(notes)
@@ -195,9 +194,7 @@ def train_together(setup: Setup, cells: Sequence[Cell], checkpoints: Sequence[Pa
     start = time.perf_counter()
     activations = [{"activation": candidate.given} for candidate, _ in cells]
     group = ReplicaGroup.of(setup.build, activations, seeds=[seed for _, seed in cells])
-    runs = [TrainedRun(candidate.label, candidate.spec, seed, together=True) for candidate, seed in cells]
-    for run, member in zip(runs, group.members, strict=True):
-        run.initial = digest_of_weights(member, setup.registry)
+    runs = [TrainedRun(candidate.label, candidate.spec, seed) for candidate, seed in cells]
     setup.put_back_generators()
     data: Any = setup.data
     setup.new_trainer(GroupNotes(runs)).fit(group, datamodule=ReplicaDataModule(data))
@@ -209,7 +206,8 @@ def train_together(setup: Setup, cells: Sequence[Cell], checkpoints: Sequence[Pa
 
 def _finish(setup: Setup, run: TrainedRun, module: LightningModule, checkpoint: Path) -> None:
     """Save a trained module, and test it if a figure of the test decides."""
-    run.diverged = not all(bool(parameter.isfinite().all()) for parameter in _initialised(module))
+    trained = [parameter for parameter in module.parameters() if not is_lazy(parameter)]
+    run.diverged = not all(bool(parameter.isfinite().all()) for parameter in trained)
     trainer = setup.new_trainer(callbacks=None)
     if setup.tests:
         (values,) = trainer.test(module, datamodule=setup.data, verbose=False)
@@ -221,26 +219,6 @@ def _finish(setup: Setup, run: TrainedRun, module: LightningModule, checkpoint: 
     except LitGeluError:  # of an activation that cannot be named in a checkpoint
         with write_atomically(checkpoint) as temporary:
             torch.save({"state_dict": module.state_dict()}, temporary)
-
-
-def _initialised(module: nn.Module) -> Iterator[Tensor]:
-    """Yield the parameters that have values: a `LazyLinear` is given them by its first batch."""
-    return (parameter for parameter in module.parameters() if not is_lazy(parameter))
-
-
-def digest_of_weights(module: nn.Module, registry: ActivationRegistry) -> str:
-    """Return a digest of a module's parameters, those of activations left out."""
-    of_activations = {
-        id(parameter)
-        for part in module.modules()
-        if registry.entry_of(part) is not None
-        for parameter in part.parameters()
-    }
-    digest = hashlib.sha256()
-    for parameter in _initialised(module):
-        if id(parameter) not in of_activations:
-            digest.update(parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()[:16]
 
 
 def first_line(error: BaseException) -> str:
