@@ -15,7 +15,7 @@ from lit_gelu.callbacks.checkpoint_file import (
 )
 from lit_gelu.callbacks.swap.history import ACTIVATIONS_KEY, Checkpoint
 from lit_gelu.callbacks.swap.run import registry_for
-from lit_gelu.callbacks.trainer_facts import as_batch, callbacks_of
+from lit_gelu.callbacks.trainer import as_batch, callbacks_of
 from lit_gelu.errors import CheckpointError, message_of
 from lit_gelu.export.copying import evaluation_copy
 from lit_gelu.surgery.activation_record import restore_activations

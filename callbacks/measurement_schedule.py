@@ -11,7 +11,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
 from lit_gelu.arguments import is_count, is_number
-from lit_gelu.callbacks.trainer_facts import is_trial_run, logged_step, steps_of_epoch, steps_of_run
+from lit_gelu.callbacks.trainer import is_trial_run, logged_step, steps_of_epoch, steps_of_run
 from lit_gelu.curvature.ranks import maximum_over_ranks
 from lit_gelu.errors import ArgumentError
 

@@ -14,10 +14,10 @@ from torch.optim import Optimizer
 from typing_extensions import override
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.callbacks.figure_keeper import FigureKeeper
 from lit_gelu.callbacks.onnx_export import OnnxExport
-from lit_gelu.callbacks.swap.member import swaps_of
-from lit_gelu.callbacks.trainer_facts import (
+from lit_gelu.callbacks.swap.activation_swap import swaps_of
+from lit_gelu.callbacks.trainer import (
+    FigureKeeper,
     callbacks_of,
     is_trial_run,
     logged_step,

@@ -12,8 +12,7 @@ from lightning.pytorch.loggers import MLFlowLogger, TensorBoardLogger, WandbLogg
 from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 
 from lit_gelu.arguments import names_of
-from lit_gelu.callbacks.trainer_facts import callbacks_of
-from lit_gelu.callbacks.trainer_loggers import Path, folder_of, log_figure, log_figures
+from lit_gelu.callbacks.trainer import Path, callbacks_of, folder_of, log_figure, log_figures
 from lit_gelu.curvature import STATISTICS, HistogramBins
 from lit_gelu.curvature.activation.evaluator import ActivationEvent
 from lit_gelu.curvature.activation_measurement import ActivationMeasurement, Figures, Readout, has_arrived

@@ -15,8 +15,7 @@ from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.arguments import name_of, names_of
 from lit_gelu.callbacks.activation_curvature.log import ActivationLog, heat_maps_given, refuse_namesake
 from lit_gelu.callbacks.measurement_schedule import MeasurementSchedule
-from lit_gelu.callbacks.trainer_facts import as_batch, logged_step, logs_at_this_step, refuse_mixed_packages
-from lit_gelu.callbacks.trainer_loggers import require_logger
+from lit_gelu.callbacks.trainer import as_batch, logged_step, logs_at_this_step, refuse_mixed_packages, require_logger
 from lit_gelu.curvature import HistogramBins
 from lit_gelu.curvature.activation.evaluator import ActivationEvent
 from lit_gelu.curvature.activation_measurement import ActivationMeasurement, Figures

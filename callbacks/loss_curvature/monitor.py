@@ -24,8 +24,15 @@ from lit_gelu.callbacks.loss_curvature.run import (
     warn_of_half_precision,
 )
 from lit_gelu.callbacks.measurement_schedule import MeasurementSchedule
-from lit_gelu.callbacks.trainer_facts import logged_step, refuse_mixed_packages
-from lit_gelu.callbacks.trainer_loggers import log_figure, log_figures, log_texts, publish_figures, require_logger
+from lit_gelu.callbacks.trainer import (
+    log_figure,
+    log_figures,
+    log_texts,
+    logged_step,
+    publish_figures,
+    refuse_mixed_packages,
+    require_logger,
+)
 from lit_gelu.curvature.loss import (
     ParameterLayout,
     SpectralDensity,

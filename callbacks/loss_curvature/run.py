@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from lit_gelu.callbacks.loss_curvature.batches import ProbePart
-from lit_gelu.callbacks.trainer_facts import shards_parameters
+from lit_gelu.callbacks.trainer import shards_parameters
 from lit_gelu.curvature.loss import ParameterLayout
 from lit_gelu.curvature.probe.loss_probe import LossProbe
 from lit_gelu.curvature.probe.training_loss import loss_function

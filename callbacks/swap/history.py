@@ -19,10 +19,7 @@ from lit_gelu.activations.naming.spec import dotted_path
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.errors import CheckpointError, SwapError, shown
 from lit_gelu.report import SwapChange, SwapEvent
-from lit_gelu.surgery import (
-    SwapPlan,
-    SwapReport,
-)
+from lit_gelu.surgery import SwapReport
 from lit_gelu.surgery.activation_record import is_call
 from lit_gelu.surgery.selectors import ActivationSelector, ClassSelector, NameSelector, exactly, selector_of
 
@@ -44,12 +41,6 @@ class SwapRecord:
     # The step as loggers number it, one for each batch but for those that only accumulate (accumulate_grad_batches):
     # fewer than `step` where a batch has several optimizer steps.
     logged_step: int
-
-    @classmethod
-    def of(cls, live: "LiveSwap", epoch: int, step: int, logged_step: int) -> Self:
-        """Make the record of a swap."""
-        sites = {row.name: (str(row.old), str(row.new)) for row in live.report.rows}
-        return cls(epoch, step, live.order, sites, logged_step)
 
     def event(self) -> SwapEvent:
         """Return what the report of a run says of it."""
@@ -85,7 +76,7 @@ class SwapRecord:
 
     def replay(
         self, model: nn.Module, registry: ActivationRegistry | None, input_sample: Any = None
-    ) -> "LiveSwap | None":
+    ) -> SwapReport | None:
         """Give the recorded sites their recorded activations; ``None`` if they have these already."""
         sites = surgery.find_sites(model, registry=registry)
         present = {site.call or site.name: str(site.spec) for site in sites}
@@ -103,8 +94,7 @@ class SwapRecord:
         if not targets:
             return None
         sample = input_sample if any(map(is_call, self.sites)) else None
-        plan = surgery.plan_swap(model, targets, sample, registry=registry)
-        return LiveSwap(self.order, plan.apply())
+        return surgery.plan_swap(model, targets, sample, registry=registry).apply()
 
 
 def _specs(row: object) -> tuple[str, str]:
@@ -113,24 +103,6 @@ def _specs(row: object) -> tuple[str, str]:
         case {"old": str() as old, "new": str() as new}:
             return old, new
     raise CheckpointError(f"The checkpoint is damaged: it has {shown(row)} where a swap should stand.")
-
-
-@dataclass
-class LiveSwap:
-    """A swap as it stands in a model now."""
-
-    order: int  # how many swaps of the same run came before it
-    report: SwapReport  # what was replaced
-
-    def undo(self) -> None:
-        """Put back what was there before."""
-        self.report.undo()
-
-
-def modules_of(plan: SwapPlan) -> dict[str, str]:
-    """Return the place of each site where a module stands already: not calls, nor functions that a module holds."""
-    modules = dict(plan.model.named_modules(remove_duplicate=False))
-    return {row.name: row.place for row in plan.rows if row.place in modules}
 
 
 def describe_target(target: Any, registry: ActivationRegistry | None) -> str:

@@ -21,7 +21,7 @@ from lit_gelu.surgery.activation_record import (
 from lit_gelu.surgery.marks import is_mark, without_marks
 
 if TYPE_CHECKING:
-    from lit_gelu.callbacks.swap.member import RestorableSwap
+    from lit_gelu.callbacks.swap.activation_swap import ActivationSwap
 
 
 def registry_for(
@@ -35,7 +35,7 @@ def registry_for(
 class SwapRun:
     """The swaps of a Trainer in one module."""
 
-    def __init__(self, trainer: Trainer, pl_module: LightningModule, swaps: "Sequence[RestorableSwap]") -> None:
+    def __init__(self, trainer: Trainer, pl_module: LightningModule, swaps: "Sequence[ActivationSwap]") -> None:
         self.trainer = trainer
         self.pl_module = pl_module
         self.swaps = swaps
@@ -73,10 +73,10 @@ class SwapRun:
             self.groups.add(new, learning_rate, weight_decay)
             self._changed = True
 
-    def restore(self, changed: "Sequence[RestorableSwap]") -> None:
+    def restore(self, changed: "Sequence[ActivationSwap]") -> None:
         """Bring the model to where the records of all swaps say it is: take all back, then make the recorded ones."""
-        live = [(swap.live.order, swap) for swap in self.swaps if swap.live is not None]
-        for _, swap in sorted(live, key=lambda item: item[0], reverse=True):
+        standing = [swap for swap in self.swaps if swap.report is not None]
+        for swap in sorted(standing, key=lambda swap: swap.order, reverse=True):
             swap.take_back()
         recorded = [(swap.record.order, swap) for swap in self.swaps if swap.record is not None]
         for _, swap in sorted(recorded, key=lambda item: item[0]):

@@ -7,10 +7,10 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
+from lit_gelu.callbacks.swap.activation_swap import find_run, swaps_of
 from lit_gelu.callbacks.swap.history import ACTIVATIONS_KEY, SWAPS_KEY, Checkpoint, Participant, install_hooks
-from lit_gelu.callbacks.swap.member import find_run, swaps_of
 from lit_gelu.callbacks.swap.run import registry_for
-from lit_gelu.callbacks.trainer_facts import as_batch
+from lit_gelu.callbacks.trainer import as_batch
 from lit_gelu.cli.input_sample import inputs_of_data
 from lit_gelu.errors import CheckpointError, ModelInputError, message_of
 from lit_gelu.surgery.activation_record import restore_activations

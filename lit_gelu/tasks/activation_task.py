@@ -16,6 +16,7 @@ from lit_gelu.activations.errors import OpaqueActivationError
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.callbacks import ActivationSwap
 from lit_gelu.callbacks.checkpoint_file import loading
+from lit_gelu.callbacks.swap.history import ACTIVATIONS_KEY
 from lit_gelu.errors import ArgumentError, shown
 from lit_gelu.sandbox import evaluation_mode
 from lit_gelu.surgery.activation_record import record_activations, restore_activations
@@ -50,7 +51,6 @@ class SampleMean(MeanMetric):
 
 
 Batch = tuple[Tensor, Tensor]
-CHECKPOINT_KEY = "lit_gelu_activations"
 
 
 class ActivationTask(LightningModule, ABC):
@@ -190,7 +190,7 @@ class ActivationTask(LightningModule, ABC):
         if "activation" in given:  # a subclass that calls save_hyperparameters again has what was given there
             given["activation"] = str(self.activation_spec)
             given.pop("registry", None)
-        checkpoint[CHECKPOINT_KEY] = record_activations(self, self.registry)
+        checkpoint[ACTIVATIONS_KEY] = record_activations(self, self.registry)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Put in the activations that the checkpoint was saved with, before their parameters are loaded."""
@@ -198,8 +198,8 @@ class ActivationTask(LightningModule, ABC):
         callbacks: list[Any] = getattr(self._trainer, "callbacks", [])  # set by a connector, so unknown to mypy
         if any(isinstance(callback, ActivationSwap) for callback in callbacks):
             return
-        if CHECKPOINT_KEY in checkpoint:
-            restore_activations(self, checkpoint[CHECKPOINT_KEY], self.registry)
+        if ACTIVATIONS_KEY in checkpoint:
+            restore_activations(self, checkpoint[ACTIVATIONS_KEY], self.registry)
             without_marks(checkpoint.get("state_dict", {}))
 
     def _measure(self, stage: str, batch: Batch) -> None:
