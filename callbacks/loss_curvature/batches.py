@@ -5,16 +5,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
 from lightning.pytorch import Trainer
-from lightning.pytorch.utilities import rank_zero_warn
 
 from lit_gelu.curvature.probe.examples import (
     check_part,
     clone_batch,
     part_of,
     part_size,
-    take_examples,
 )
 from lit_gelu.curvature.probe.state import ModuleState, seed_random_state
 from lit_gelu.errors import ArgumentError
@@ -62,8 +59,7 @@ class ProbeBatches:
         self.reset()
 
     def reset(self) -> None:
-        """Forget the batches and the limit of a run before."""
-        self.limit: int | None = None  # the most examples that fit in memory, once that was found out
+        """Forget the batches of a run before."""
         self._fixed: ProbePart | None = None
         self._given: list[ProbePart] | None = None
 
@@ -80,34 +76,11 @@ class ProbeBatches:
         part = self._fixed or kept
         if part is None and self._given is None:
             self._given = self._as_training_gets_them(trainer)
-        parts = [part] if part is not None else self._given or []
-        limit = self.limit
-        if limit is None:
-            return parts
-        return [ProbePart(take_examples(part.batch, limit), min(part.examples, limit)) for part in parts]
-
-    def halve(self, parts: Sequence[ProbePart], error: BaseException) -> None:
-        """Use half as many examples from now on, and say so; raise the error if nothing can be halved."""
-        largest = max(part.examples for part in parts)
-        limit = (largest + 1) // 2
-        if largest == 1:
-            raise error
-        try:
-            for part in parts:
-                take_examples(part.batch, limit)
-        except ArgumentError:
-            raise error from None
-        self.limit = limit
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        rank_zero_warn(
-            f"LossCurvatureMonitor ran out of memory with {largest} examples, and goes on with {self.limit}. Figures "
-            f"before and after are of different probes; set samples={self.limit} to have the same from the start."
-        )
+        return [part] if part is not None else self._given or []
 
     def few(self, examples: int) -> str | None:
         """Return what to say of a default probe that is smaller than it should be; ``None`` if it is not."""
-        if not self.is_default or self.limit is not None or examples >= LEAST_EXAMPLES:
+        if not self.is_default or examples >= LEAST_EXAMPLES:
             return None
         return (
             f"the whole batch is probed, and has fewer than {LEAST_EXAMPLES} examples: figures of so few differ much "

@@ -20,7 +20,6 @@ from lit_gelu.errors import ArgumentError
         (ActivationCurvatureMonitor, {"heat_maps": ["mean", "foo"]}),
         (ActivationCurvatureMonitor, {"name": 3}),
         (ActivationCurvatureMonitor, {"at_steps": 5}),
-        (ActivationCurvatureMonitor, {"max_overhead": "a"}),
         (LossCurvatureMonitor, {"quantities": ()}),
         (LossCurvatureMonitor, {"quantities": 3}),
         (LossCurvatureMonitor, {"operator": "fisher"}),
