@@ -217,25 +217,17 @@ def log_figure(trainer: Trainer, path: Path, figure: "Figure", step: int | None 
         elif isinstance(logger, MLFlowLogger):
             logger.experiment.log_figure(logger.run_id, figure, f"{'_'.join(path)}.png")
         else:
-            folder = folder_of(logger)
+            folder = getattr(logger, "log_dir", None) or logger.save_dir
             if folder is None:
                 rank_zero_warn(f"{type(logger).__name__} takes no images and has no folder: {name!r} is not kept.")
                 continue
-            with write_atomically(folder / f"{'_'.join(path)}.png") as temporary:
+            with write_atomically(FilePath(folder) / f"{'_'.join(path)}.png") as temporary:
                 figure.savefig(temporary)
 
 
 def _accepted(logger: Logger, name: str) -> str:
     """Return a name as a logger takes it: MLflow refuses some characters, such as the ``#`` in names of calls."""
     return re.sub(r"[^\w\-. /:]", "_", name) if isinstance(logger, MLFlowLogger) else name
-
-
-def folder_of(logger: Logger) -> FilePath | None:
-    """Return where a logger keeps its files; ``None`` if it has no folder."""
-    if isinstance(logger, FigureKeeper):
-        return None
-    folder = getattr(logger, "log_dir", None) or logger.save_dir
-    return None if folder is None else FilePath(folder)
 
 
 def _rendered(figure: "Figure") -> "np.ndarray":

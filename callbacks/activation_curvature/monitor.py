@@ -16,7 +16,6 @@ from lit_gelu.arguments import name_of, names_of
 from lit_gelu.callbacks.activation_curvature.log import ActivationLog, heat_maps_given, refuse_namesake
 from lit_gelu.callbacks.measurement_schedule import MeasurementSchedule
 from lit_gelu.callbacks.trainer import as_batch, logged_step, logs_at_this_step, refuse_mixed_packages, require_logger
-from lit_gelu.curvature import HistogramBins
 from lit_gelu.curvature.activation_measurement import ActivationMeasurement, Figures
 from lit_gelu.curvature.plots import HeatMapHistory
 from lit_gelu.curvature.settings import ActivationSettings
@@ -90,7 +89,6 @@ class ActivationCurvatureMonitor(Callback):
         dead_unit_window: Measurements in a row after which a channel that passed nothing counts as dead; ``None`` to
             count none.
         gaussian: Whether to log what a normal input would give.
-        histograms: Whether to log histograms too, with 64 bins from -8 to 8, or with other bins.
         heat_maps: Statistics to draw at the end of the fit, layers over time, as ``curvature/heat_map/<statistic>``:
             names from above, or ``"curvature"`` for |f''| with the kink mass.
         name: If given, figures are logged as ``curvature/<name>/...``. Of several monitors in one Trainer all but one
@@ -121,7 +119,6 @@ class ActivationCurvatureMonitor(Callback):
         input_sample: Any = None,
         dead_unit_window: int | None = 100,
         gaussian: bool = True,
-        histograms: bool | HistogramBins = False,
         heat_maps: Sequence[str] = ("mean_squared_derivative", "curvature", "share_saturated"),
         name: str = "",
     ) -> None:
@@ -131,7 +128,6 @@ class ActivationCurvatureMonitor(Callback):
             seed=seed,
             dead_unit_window=dead_unit_window,
             gaussian=gaussian,
-            histograms=HistogramBins() if histograms is True else None if histograms is False else histograms,
         )
         self.schedule = MeasurementSchedule(every_n_steps, every_n_epochs, at_steps)
         self.registry = registry

@@ -11,9 +11,10 @@ from torch import nn
 from typing_extensions import override
 
 from lit_gelu.arguments import name_of, names_of
-from lit_gelu.callbacks.loss_curvature.batches import Fraction, ProbeBatches
 from lit_gelu.callbacks.loss_curvature.run import (
+    Fraction,
     PendingEvent,
+    ProbeBatches,
     has_lazy_parameters,
     learning_rates,
     loggers_off,

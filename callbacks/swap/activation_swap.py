@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import StochasticWeightAveraging, WeightAveraging
+from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.strategies.launchers.multiprocessing import _MultiProcessingLauncher
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch.nn.parallel import DistributedDataParallel
@@ -11,16 +14,9 @@ from typing_extensions import override
 
 from lit_gelu import surgery
 from lit_gelu.activations import ActivationRegistry
+from lit_gelu.activations.numerics.channels import ChannelModule
 from lit_gelu.activations.registry import registry_or_default
-from lit_gelu.arguments import is_number
 from lit_gelu.callbacks.swap.history import SWAPS_KEY, SwapRecord, describe_target, install_hooks
-from lit_gelu.callbacks.swap.refusals import (
-    parameters_of_specs,
-    refuse_averaging,
-    refuse_parameters_after_wrapping,
-    refuse_sharding,
-    warn_of_processes,
-)
 from lit_gelu.callbacks.swap.run import SwapRun
 from lit_gelu.callbacks.swap.schedule import MetricTrigger, Mode, SwapSchedule
 from lit_gelu.callbacks.trainer import (
@@ -30,9 +26,12 @@ from lit_gelu.callbacks.trainer import (
     log_texts,
     logged_step,
     refuse_mixed_packages,
+    shards_parameters,
 )
-from lit_gelu.errors import ArgumentError, CheckpointError, SwapError, shown
+from lit_gelu.errors import ArgumentError, CheckpointError, SwapError, UnsupportedRunError, shown
 from lit_gelu.surgery import OnObstacle, SwapPlan, SwapReport
+
+_BEFOREHAND = "call lit_gelu.surgery.swap on the model before Trainer.fit"
 
 
 class ActivationSwap(Callback):
@@ -82,10 +81,6 @@ class ActivationSwap(Callback):
         reaches: Fire at the first check as good as this value instead.
         check_on_train_epoch_end: When to look at the metric; ``None`` means after each validation, or at the end of the
             training epoch where there is none.
-        learning_rate: Base learning rate of new parameters; where a scheduler has changed that of the neighbouring
-            weights, this one is changed by the same factor. ``None`` means the neighbouring weights'.
-        weight_decay: Weight decay of new parameters.
-        strict_activations: Whether a checkpoint with other activations is refused; else there is a warning.
         input_sample: What ``forward`` takes: a tensor, a tuple, a dict, or ``"example_input_array"`` for the module's.
             With it, calls of functions are sites too, as in `lit_gelu.surgery.find_sites`; they have no statistics.
         on_obstacle: What becomes of a selected site that cannot be swapped: ``"refuse"`` stops the run before training,
@@ -120,16 +115,9 @@ class ActivationSwap(Callback):
         threshold: float = 0.0,
         reaches: float | None = None,
         check_on_train_epoch_end: bool | None = None,
-        learning_rate: float | None = None,
-        weight_decay: float = 0.0,
-        strict_activations: bool = True,
         input_sample: Any = None,
         on_obstacle: OnObstacle = "refuse",
     ) -> None:
-        if learning_rate is not None and not (is_number(learning_rate) and learning_rate > 0):
-            raise ArgumentError(f"{learning_rate=} is not accepted. Give a positive number, or None.")
-        if not (is_number(weight_decay) and weight_decay >= 0):
-            raise ArgumentError(f"{weight_decay=} is not accepted. Give a finite number from 0.")
         trigger = MetricTrigger(mode, patience, threshold, reaches)
         self.schedule = SwapSchedule(at_epoch, at_step, when, trigger, check_on_train_epoch_end)
         if not isinstance(swaps, Mapping) or not swaps:
@@ -137,9 +125,6 @@ class ActivationSwap(Callback):
                 f"swaps={swaps!r} is no swap. Give a mapping from targets to activations, such as {{'*': 'gelu'}}."
             )
         self.registry = registry
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.strict_activations = strict_activations
         self.input_sample = input_sample
         self.on_obstacle = on_obstacle
         resolve = registry_or_default(registry).resolve
@@ -167,14 +152,14 @@ class ActivationSwap(Callback):
         """Refuse what cannot work, and learn which model is meant."""
         refuse_mixed_packages(trainer, pl_module)
         if stage == "fit":
-            refuse_sharding(trainer)
-            refuse_averaging(trainer)
+            _refuse_sharding(trainer)
+            _refuse_averaging(trainer)
         if self.run is not None and self.run.pl_module is not pl_module:  # a swap made in another one does not count
             self.record = self.report = None
             self.schedule.metric.reset()
         self.run = _run_of(trainer, pl_module)
         if stage == "fit" and self.run.swaps[0] is self:  # one warning for all
-            warn_of_processes(trainer)
+            _warn_of_processes(trainer)
         self.run.forget_checkpoint()
         install_hooks(pl_module, find_run)
 
@@ -185,7 +170,7 @@ class ActivationSwap(Callback):
         if run.swaps[0] is self:
             run.connect_optimizers()
         if self._loaded_by_hand:
-            with run.parameters_tracked(self.learning_rate, self.weight_decay):
+            with run.parameters_tracked():
                 run.restore([self])
         if self.record is None:
             self._check(run)
@@ -285,7 +270,7 @@ class ActivationSwap(Callback):
 
     def _check(self, run: SwapRun) -> None:
         """Refuse a swap that could not be made."""
-        parameters = parameters_of_specs(self.swaps, self.registry)
+        parameters = _parameters_of_specs(self.swaps, self.registry)
         try:
             plan = self.plan(run.pl_module)
         except SwapError:
@@ -301,7 +286,7 @@ class ActivationSwap(Callback):
 
     def _check_parameters(self, run: SwapRun, parameters: list[str]) -> None:
         """Refuse parameters that come or go where they must not."""
-        refuse_parameters_after_wrapping(run.trainer, run.pl_module, parameters)
+        _refuse_parameters_after_wrapping(run.trainer, run.pl_module, parameters)
         if parameters and run.groups is not None:
             run.groups.check()
 
@@ -311,7 +296,7 @@ class ActivationSwap(Callback):
         plan = self.plan(pl_module)
         self._check_parameters(run, _parameters_of(plan))
         self.order = run.next_order()
-        with run.parameters_tracked(self.learning_rate, self.weight_decay):
+        with run.parameters_tracked():
             self.report = plan.apply()
         sites = {row.name: (str(row.old), str(row.new)) for row in self.report.rows}
         self.record = SwapRecord(trainer.current_epoch, trainer.global_step, self.order, sites, logged_step(trainer))
@@ -330,6 +315,68 @@ class ActivationSwap(Callback):
 def _parameters_of(plan: SwapPlan) -> list[str]:
     """Return the names of the parameters that would come or go."""
     return list(dict.fromkeys([*plan.removed_parameters, *plan.new_parameters]))
+
+
+def _parameters_of_specs(specs: Mapping[str, str], registry: ActivationRegistry | None) -> list[str]:
+    """Describe each activation of some specs that brings parameters, whatever the sites."""
+    described = []
+    for spec in dict.fromkeys(specs.values()):
+        module = registry_or_default(registry).create(spec)
+        waits = isinstance(module, ChannelModule) and module.needs_channels
+        if waits or next(module.parameters(), None) is not None:
+            described.append(f"those of {spec}")
+    return described
+
+
+def _refuse_sharding(trainer: Trainer) -> None:
+    """Refuse strategies that split parameters over devices."""
+    strategy = trainer.strategy
+    if shards_parameters(trainer) or strategy.restore_checkpoint_after_setup:
+        raise UnsupportedRunError(
+            f"ActivationSwap does not work with {type(strategy).__name__}: it wraps the modules before training and "
+            f"loads checkpoints after that, when the swaps cannot be made again first. Use DDP or one device, or "
+            f"{_BEFOREHAND}."
+        )
+
+
+def _refuse_averaging(trainer: Trainer) -> None:
+    """Refuse callbacks that average weights."""
+    for callback in callbacks_of(trainer):
+        if isinstance(callback, (StochasticWeightAveraging, WeightAveraging)):
+            raise UnsupportedRunError(
+                f"ActivationSwap does not work with {type(callback).__name__} in the same Trainer: that keeps a "
+                "copy of the model as it was before the swap, with the old activations, and pairs its parameters with "
+                f"the model's by their order. Leave one of the two out, or {_BEFOREHAND}."
+            )
+
+
+def _warn_of_processes(trainer: Trainer) -> None:
+    """Warn of a fit in processes of its own, from which Lightning brings back weights, but no swaps."""
+    # Nothing here could bring a swap back: the main process calls no hook of a callback, before the fit or after it.
+    # It is no refusal, since checkpoints, reports and exports are made in the fit's own processes, and are right.
+    if isinstance(trainer.strategy.launcher, _MultiProcessingLauncher):
+        rank_zero_warn(
+            "ActivationSwap: this strategy trains in processes of its own (ddp_spawn, ddp_fork, ddp_notebook). From "
+            "these Lightning brings back the trained weights, but not the activations: do not use the module in the "
+            "main process. Build it from the run's checkpoint with lit_gelu.callbacks.load_from_checkpoint, or train "
+            "with strategy='ddp' or on one device."
+        )
+
+
+def _refuse_parameters_after_wrapping(trainer: Trainer, pl_module: LightningModule, parameters: list[str]) -> None:
+    """Refuse new or removed parameters in a model that `DistributedDataParallel` has wrapped."""
+    # It learns at wrapping which gradients to reduce. One that comes later would have each rank's own gradient, without
+    # a word, and the ranks would part; for one that goes it would wait. Making room for new parameters before wrapping
+    # would not do: until the swap they would be unused, which needs find_unused_parameters=True for the whole run.
+    wrapped = isinstance(trainer.strategy, DDPStrategy) or (
+        trainer.model is not pl_module and isinstance(trainer.model, DistributedDataParallel)
+    )
+    if wrapped and parameters:
+        raise UnsupportedRunError(
+            "ActivationSwap cannot add or remove parameters under DistributedDataParallel, which would not average "
+            f"their gradients: {', '.join(parameters)}. Swap to and from activations without parameters, train on one "
+            f"device, or {_BEFOREHAND}."
+        )
 
 
 def _run_of(trainer: Trainer, pl_module: LightningModule) -> SwapRun:

@@ -95,7 +95,7 @@ def choose(
         together: Whether to train as a group where that holds.
         trainer: Further options of every run's ``Trainer``. Callbacks are copied for every run, and ask for runs of
             their own; those that serve loggers and checkpoints are left out, and a note says so.
-        folder: Where finished runs are kept as they end, and results are written: ``choice.json``, ``curves.png``,
+        folder: Where finished runs are kept as they end, and results are written: ``choice.json``,
             ``differences.png``, ``best.ckpt``. Called again with it, it makes no run again that is there; activations
             and seeds may be added. ``None`` keeps nothing.
         settings: What else the runs in the folder must have in common, by name, such as the version of your code.
@@ -341,17 +341,13 @@ def _write_results(choice: ActivationChoice, folder: Path, best: Path) -> None:
     with write_atomically(folder / "best.ckpt") as temporary:
         temporary.write_bytes(best.read_bytes())
     try:
-        need("matplotlib", extra="plots", what="Drawing the pictures of the comparison")
+        need("matplotlib", extra="plots", what="Drawing the picture of the comparison")
     except MissingExtraError as error:  # hours of training may be behind this: the figures are written all the same
-        choice.notes.append(f"There are no pictures. {error}")
+        choice.notes.append(f"There is no picture. {error}")
     else:
-        figures = {"differences": choice.draw_differences()}
-        if choice.metric.stage == "val":  # of a metric that is measured once there are no curves
-            figures["curves"] = choice.draw_curves()
-        for name, figure in figures.items():
-            choice.files[name] = f"{name}.png"
-            with write_atomically(folder / f"{name}.png") as temporary:
-                figure.savefig(temporary, dpi=130, metadata={"Software": None})
+        choice.files["differences"] = "differences.png"
+        with write_atomically(folder / "differences.png") as temporary:
+            choice.draw_differences().savefig(temporary, dpi=130, metadata={"Software": None})
     choice.files["figures"] = "choice.json"
     with write_atomically(folder / "choice.json") as temporary:
         temporary.write_text(choice.to_json() + "\n", encoding="utf-8")

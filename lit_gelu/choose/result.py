@@ -278,34 +278,6 @@ class ActivationChoice(Displayed):
         below = [*self.verdict, *self.notes, self.trained]
         return HtmlTable(tuple(self.header), self.rows, f"{self.metric.name}, medians over the seeds", below)
 
-    def draw_curves(self) -> "Figure":
-        """Draw the metric over the epochs: medians as lines, and from the lowest to the highest run as a band."""
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import MaxNLocator
-
-        figure = Figure(figsize=(6.4, 4.0), layout="constrained")
-        axes = figure.add_subplot()
-        for number, candidate in enumerate(self.candidates):
-            curves = [run.curves[self.metric.name] for run in candidate.runs if run.curves.get(self.metric.name)]
-            columns = list(zip(*curves, strict=False))  # up to where the shortest ends
-            if not columns:
-                continue
-            # NaN is not drawn: a median of runs that diverged has no place on the axis.
-            drawn = [column if all(map(math.isfinite, column)) else (math.nan,) for column in columns]
-            epochs = min((run.epochs for run in candidate.runs if run.epochs), key=len)[: len(drawn)]
-            colour, marker = _COLOURS[number % len(_COLOURS)], "o" if len(drawn) == 1 else None
-            medians = [statistics.median(column) for column in drawn]
-            axes.plot(epochs, medians, color=colour, linewidth=1.6, marker=marker, label=candidate.label)
-            lows, highs = [min(column) for column in drawn], [max(column) for column in drawn]
-            axes.fill_between(epochs, lows, highs, color=colour, alpha=0.18, linewidth=0)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set_xlabel("epoch")
-        axes.set_ylabel(self.metric.name)
-        axes.set_title(f"medians and range of {len(self.seeds)} seeds", fontsize=10)
-        axes.legend(frameon=False, fontsize=9)
-        _plain(axes)
-        return figure
-
     def draw_differences(self) -> "Figure":
         """Draw how far each candidate is from the best one, and from the baseline, with 95 % intervals."""
         from matplotlib.figure import Figure

@@ -19,8 +19,8 @@ from lit_gelu.callbacks import (
     ExactResume,
     load_from_checkpoint,
 )
-from lit_gelu.callbacks.swap import refusals
-from lit_gelu.callbacks.swap.refusals import refuse_sharding
+from lit_gelu.callbacks.swap import activation_swap
+from lit_gelu.callbacks.swap.activation_swap import _refuse_sharding
 from lit_gelu.errors import UnsupportedRunError
 from lit_gelu.surgery import without_marks
 
@@ -57,7 +57,7 @@ def test_strategies_that_load_after_wrapping(tmp_path):
         trainer = Sharded()
         trainer.strategy = strategy
         with pytest.raises(UnsupportedRunError):
-            refuse_sharding(trainer)
+            _refuse_sharding(trainer)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def said(tmp_path, monkeypatch):
         with path.open("a") as file:
             file.write(f"{message}\n")
 
-    monkeypatch.setattr(refusals, "rank_zero_warn", note)
+    monkeypatch.setattr(activation_swap, "rank_zero_warn", note)
     return path
 
 
