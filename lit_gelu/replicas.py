@@ -44,10 +44,7 @@ from lit_gelu.sandbox import evaluation_mode
 from lit_gelu.tasks.activation_task import ActivationTask
 from lit_gelu.tasks.layers import adds_noise
 
-__all__ = ["MembersDifferError", "NotReplicableError", "ReplicaArgumentError", "ReplicaDataModule", "ReplicaGroup"]
-
-ReplicaArgumentError = MembersDifferError = ArgumentError
-NotReplicableError = UnsupportedRunError
+__all__ = ["ReplicaDataModule", "ReplicaGroup"]
 
 # What members of a stack may differ in. If a training step reads it, the template lacks it, and the members are looped.
 _READ_BY_OPTIMIZERS = frozenset({"learning_rate", "lr", "momentum", "beta1", "weight_decay"})
@@ -353,10 +350,8 @@ class ReplicaGroup(LightningModule):
 
     def _end_pass(self, hook: str, loaders: Any) -> None:
         self._call(hook)
-        suffixes = [
-            "",
-            *(f"/dataloader_idx_{number}" for number in range(len(tree_leaves(loaders)))),
-        ]  # as Lightning names them
+        numbers = range(len(tree_leaves(loaders)))
+        suffixes = ["", *(f"/dataloader_idx_{number}" for number in numbers)]  # as Lightning names them
         measured = {
             f"{name}{suffix}": self._values(name, suffix)
             for name in sorted(self._validated)
@@ -537,11 +532,7 @@ class _Configured:
 
 
 def configured(member: LightningModule) -> _Configured:
-    """Return the one optimizer that a member configures, and its schedulers.
-
-    Raises:
-        UnsupportedRunError: If it is not one optimizer, or Lightning would not take it either.
-    """
+    """Return the one optimizer that a member configures, and its schedulers; refuse any other number."""
     returned: Any = member.configure_optimizers()
     optimizers, schedulers, monitor = ([], [], None) if returned is None else _configure_optimizers(returned)
     if len(optimizers) != 1 or isinstance(optimizers[0], torch.optim.LBFGS):
@@ -648,13 +639,7 @@ class _Step(nn.Module):
 
 
 class _Stack:
-    """Members whose losses are computed at once by the code of a copy of the first, or else one after another.
-
-    Args:
-        numbers: Of the members in the group.
-        members: The modules.
-        states: Their random numbers.
-    """
+    """Members, by their numbers in the group, whose losses are computed at once, or else one after another."""
 
     def __init__(self, numbers: list[int], members: list[LightningModule], states: list[RandomState]) -> None:
         self.numbers, self.members, self.states = numbers, members, states
@@ -976,11 +961,7 @@ def _check_hooks(member: LightningModule) -> None:
 
 
 def check_data_hooks(data: LightningDataModule) -> None:
-    """Refuse data whose training batches are not taken as an `InMemoryDataModule` takes them.
-
-    Raises:
-        ArgumentError: If they have hooks that change batches, or a training loader of their own.
-    """
+    """Refuse data with hooks that change batches, or a training loader of their own."""
     for hook in _BATCH_HOOKS:
         if is_overridden(hook, data, LightningDataModule):
             raise ArgumentError(

@@ -52,17 +52,11 @@ _OF_GROUPS = frozenset({
 
 @dataclass(frozen=True)
 class Candidate:
-    """One of the activations that are compared.
+    """One of the activations that are compared."""
 
-    Args:
-        label: What it is called in tables: what was given, where that is text.
-        given: What the module is built with.
-        spec: The same in canonical form, as text; equal for two names of one activation.
-    """
-
-    label: str
-    given: Any
-    spec: str
+    label: str  # what it is called in tables: what was given, where that is text
+    given: Any  # what the module is built with
+    spec: str  # the same in canonical form, as text; equal for two names of one activation
 
 
 Cell = tuple[Candidate, int]  # with a seed
@@ -70,21 +64,13 @@ Cell = tuple[Candidate, int]  # with a seed
 
 @dataclass(frozen=True)
 class Setup:
-    """What all runs have in common.
-
-    Args:
-        build: A function of ``activation``.
-        data: What they are trained on; its generators are put back before each run.
-        options: Of their Trainers.
-        registry: Which names activations.
-        tests: Whether a test follows the last epoch.
-    """
+    """What all runs have in common."""
 
     build: Build
-    data: LightningDataModule
-    options: Mapping[str, Any]
+    data: LightningDataModule  # its generators are put back before each run
+    options: Mapping[str, Any]  # of their Trainers
     registry: ActivationRegistry
-    tests: bool = False
+    tests: bool = False  # whether a test follows the last epoch
     generators: Sequence[tuple[Callable[[Any], object], Any]] = field(default_factory=list)
 
     def new_trainer(self, *callbacks: Callback, **options: Any) -> Trainer:
@@ -228,17 +214,10 @@ def first_line(error: BaseException) -> str:
 
 
 class RunFolder:
-    """Finished runs on disk: a JSON line each in ``runs.jsonl``, and the weights as ordinary checkpoints.
+    """Finished runs on disk: a JSON line each in ``runs.jsonl``, and the weights as ordinary checkpoints."""
 
-    The first line says what all runs have in common. Beyond that the folder is trusted.
-
-    Args:
-        folder: Where they are; made if it is not there.
-        settings: What all runs in it have in common.
-
-    Raises:
-        ArgumentError: If it holds runs with other settings.
-    """
+    # The first line says what all runs have in common; runs with other settings are refused. Beyond that the folder is
+    # trusted.
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
         self.folder, self.path = folder, folder / "runs.jsonl"
@@ -327,19 +306,8 @@ def settings_of(build: Build, swap: Any, setup: Setup, further: Mapping[str, Any
 def make_runs(
     setup: Setup, folder: RunFolder, cells: Sequence[Cell], *, together: bool, tests_of: str, say: Say
 ) -> tuple[dict[tuple[str, int], TrainedRun], str]:
-    """Make the runs that are not there yet, in groups where that holds.
-
-    Args:
-        setup: What they have in common.
-        folder: Where finished ones are.
-        cells: Candidates with seeds.
-        together: Whether to try a group.
-        tests_of: The figure of a test that a finished run must have; empty where none decides.
-        say: Called with a line whenever something is finished.
-
-    Returns:
-        All runs by label and seed, and a sentence on how they were trained.
-    """
+    """Make the runs that are not in the folder yet; return all by label and seed, and how they were trained."""
+    # A finished run must have the figure ``tests_of`` of a test, if one is named.
     kept = {(c.label, seed): folder.find(c, seed) for c, seed in cells}
     runs = {key: run for key, run in kept.items() if run is not None and (not tests_of or tests_of in run.test)}
     missing = [(c, seed) for c, seed in cells if (c.label, seed) not in runs]
