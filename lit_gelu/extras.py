@@ -1,11 +1,16 @@
 """Libraries that only some parts need: each comes with an extra of ``pip install 'lit-gelu[EXTRA]'``."""
 
 import importlib
+import io
 from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from lit_gelu.errors import MissingExtraError
 
-__all__ = ["MissingExtraError", "need"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["MissingExtraError", "need", "new_figure"]
 
 
 def need(library: str, *, extra: str, what: str, remark: str = "") -> ModuleType:
@@ -37,3 +42,25 @@ def need(library: str, *, extra: str, what: str, remark: str = "") -> ModuleType
             f"{what} needs {library}, which cannot be imported ({error}). "
             f"Install it: pip install 'lit-gelu[{extra}]'{end}"
         ) from error
+
+
+def new_figure(what: str, **options: Any) -> "Figure":
+    """Return a figure made without pyplot, so that nothing global is changed; notebooks show it as a PNG picture.
+
+    Args:
+        what: What cannot be drawn without matplotlib; the message begins with it.
+        **options: Of `matplotlib.figure.Figure`.
+
+    Raises:
+        MissingExtraError: If matplotlib cannot be imported.
+    """
+    need("matplotlib", extra="plots", what=what)
+    from matplotlib.figure import Figure  # takes half a second, and is not needed without a picture
+
+    class NotebookFigure(Figure):
+        def _repr_png_(self) -> bytes:  # Jupyter asks for it where matplotlib's own integration is not at work
+            buffer = io.BytesIO()
+            self.savefig(buffer, format="png")
+            return buffer.getvalue()
+
+    return NotebookFigure(**options)

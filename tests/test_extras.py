@@ -28,7 +28,6 @@ DISTRIBUTIONS = {  # by the name that is imported
 # Modules that are imported only after `need`: their signatures or their base classes are the library's types.
 WHOLE_MODULES = {
     "lit_gelu/cli/curvature_figure.py",
-    "lit_gelu/notebook_figure.py",
 }
 SOURCES = [path for folder in ("lit_gelu", "callbacks", "export") for path in sorted((ROOT / folder).rglob("*.py"))]
 

@@ -96,8 +96,8 @@ class ActivationRegistry:
         Args:
             name: The name to register.
             aliases: Other names for it.
-            override: Whether it may take the place of what has one of these names. Names that stand for the other with
-                given arguments, as ``gelu_tanh`` for ``gelu(approximate='tanh')``, keep their meaning.
+            override: Whether it may take the place of what has one of these names. A name that is short for a spec, as
+                ``gelu_tanh`` for ``gelu(approximate='tanh')``, means what that spec means then.
             derivative: ``derivative(x, order, **arguments)`` with ``order`` 1 or 2; without it, autograd is used.
             joint: ``joint(x, **arguments)``, which returns ``f``, ``f'``, ``f''`` and the gate ``f(x) / x`` (``None``
                 if f(0) is not 0) from shared terms, for the statistics of `ActivationCurvatureMonitor`; without it they
@@ -158,8 +158,6 @@ class ActivationRegistry:
         names = [ActivationSpec(name).name for name in (entry.name, *entry.aliases)]
         if names != [entry.name, *entry.aliases]:
             entry = replace(entry, name=names[0], aliases=tuple(names[1:]))
-        if entry.preset is not None and entry.base is None:
-            entry = replace(entry, base=self._table.seen(self).rows.get(entry.preset.name))
         self._table.add(entry, names, override=override)
         for form in entry.modules:
             if isinstance(form.read, ConstructionArguments):
@@ -387,11 +385,11 @@ class ActivationRegistry:
         if isinstance(module, FunctionActivation):
             found = self._table.seen(self).rows.get(module.name)
             return found if found is not None and module.is_of(found.name, found.function) else None
-        return self._table.seen(self).of_module(module)
+        return self.entry_of_class(type(module))
 
     def entry_of_class(self, cls: type) -> ActivationEntry | None:
         """Return the row whose modules are exactly of a class; of several, the one registered last."""
-        return self._table.seen(self).of_class(cls)
+        return self._table.seen(self).by_type.get(cls)
 
     def install(self, library: str, *, override: bool = False) -> "Installation":
         """Make the names usable in another library's configurations, specs with arguments included.
@@ -466,12 +464,12 @@ class _DefaultRegistry(ActivationRegistry):
         return self
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return _default_with, (tuple(entry for entry in self._table.given() if entry not in ENTRIES),)
+        return _default_with, (tuple(entry for entry in self.entries() if entry not in ENTRIES),)
 
 
 def _default_with(added: tuple[ActivationEntry, ...]) -> ActivationRegistry:
     """Return this process's default registry, with the rows of another process's that it lacks."""
-    here = registry._table.given()
+    here = registry.entries()
     for entry in added:
         if entry not in here:
             registry.add(entry, override=True)

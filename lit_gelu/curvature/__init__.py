@@ -7,7 +7,6 @@ from lit_gelu.curvature.activation.call_sites import WatchableSites, watchable_s
 from lit_gelu.curvature.activation.dead_units import DeadUnitWindow
 from lit_gelu.curvature.activation.gaussian_prediction import PREDICTED, GaussianPrediction
 from lit_gelu.curvature.activation.recorder import ActivationRecorder, WatchedCall
-from lit_gelu.curvature.activation.rows import count_rows, draw_rows, take_rows
 from lit_gelu.curvature.activation.statistics import (
     EPSILON,
     STATISTICS,
@@ -40,12 +39,9 @@ __all__ = [
     "accumulation_dtype",
     "activation_statistics",
     "activation_sums",
-    "count_rows",
-    "draw_rows",
     "evaluation_sandbox",
     "statistics_by_site",
     "statistics_from_sums",
-    "take_rows",
     "watchable_sites",
 ]
 __all__ += loss.__all__

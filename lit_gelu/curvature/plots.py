@@ -3,10 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from lit_gelu.curvature.loss import SpectralDensity
-from lit_gelu.extras import need
+from lit_gelu.extras import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -60,12 +61,7 @@ class HeatMapHistory:
         steps, sites, values = self.table(statistic)
         if not any(value == value for row in values for value in row):
             return None
-        need("matplotlib", extra="plots", what="A heat map")
-        import numpy as np
-
-        from lit_gelu.notebook_figure import NotebookFigure  # when something is drawn: it takes half a second to import
-
-        figure = NotebookFigure(figsize=(9, 1.6 + 0.22 * max(4, len(sites))), layout="constrained")
+        figure = new_figure("A heat map", figsize=(9, 1.6 + 0.22 * max(4, len(sites))), layout="constrained")
         axes = figure.subplots()
         edges = [*steps, steps[-1] + max(1, steps[-1] - steps[-2] if len(steps) > 1 else 1)]
         mesh = axes.pcolormesh(edges, np.arange(len(sites) + 1), np.asarray(values), cmap="viridis", shading="flat")
@@ -103,10 +99,7 @@ def statistic_of(values: Mapping[str, float], name: str) -> float:
 
 def density_figure(spectrum: SpectralDensity, title: str) -> "Figure":
     """Draw how many eigenvalues lie where, on a logarithmic scale: most are near 0, and the few large ones count."""
-    need("matplotlib", extra="plots", what="The picture of a spectral density")
-    from lit_gelu.notebook_figure import NotebookFigure  # takes a second to import, and is not needed without a picture
-
-    figure = NotebookFigure(figsize=(6.4, 3.6), layout="constrained")
+    figure = new_figure("The picture of a spectral density", figsize=(6.4, 3.6), layout="constrained")
     draw_density(figure.add_subplot(), spectrum, title)
     return figure
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lit_gelu.arguments import is_count, is_number
-from lit_gelu.curvature.activation.rows import SampleRows
+from lit_gelu.curvature.activation.input_layout import SampleRows
 from lit_gelu.curvature.activation.statistics import HistogramBins
 from lit_gelu.curvature.probe.loss_probe import Mode
 from lit_gelu.errors import ArgumentError

@@ -13,7 +13,7 @@ from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.activations.naming.importing import import_object
 from lit_gelu.errors import SwapError
 from lit_gelu.surgery.sites import ActivationSite, Survey, names_for_patterns
-from lit_gelu.surgery.written_calls import WrittenCall
+from lit_gelu.surgery.source import WrittenCall
 
 
 class Selector:

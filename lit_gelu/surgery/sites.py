@@ -16,7 +16,7 @@ from lit_gelu.errors import SwapError
 from lit_gelu.surgery.changes import edits_of
 from lit_gelu.surgery.observation import CallWatcher, Observation, SeenCall, observe
 from lit_gelu.surgery.recognition import FunctionTable, KnownFunction, activation_spec, hidden_modules, is_gate
-from lit_gelu.surgery.written_calls import WrittenCall, written_calls
+from lit_gelu.surgery.source import WrittenCall, written_calls
 
 Role = Literal["activation", "gate"]
 Kind = Literal["module", "attribute", "call"]

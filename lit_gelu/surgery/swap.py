@@ -20,10 +20,16 @@ from lit_gelu.errors import SwapError
 from lit_gelu.surgery.changes import make_all, revert_all, share_hooks
 from lit_gelu.surgery.channels import with_inferred_channels
 from lit_gelu.surgery.marks import mark
-from lit_gelu.surgery.mechanisms import Substitution, changes_for, require_no_capture, substitution
-from lit_gelu.surgery.rehearsal import ineffective, require_no_aliasing
 from lit_gelu.surgery.selectors import collect_claims, note_of_written
 from lit_gelu.surgery.sites import ActivationSite, Survey, without_wrappers
+from lit_gelu.surgery.substitution import (
+    Substitution,
+    changes_for,
+    ineffective,
+    require_no_aliasing,
+    require_no_capture,
+    substitution,
+)
 
 
 @dataclass(frozen=True, repr=False)

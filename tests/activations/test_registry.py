@@ -261,6 +261,16 @@ def test_functions_without_a_name_of_their_own_are_registered(registry):
     assert registry.info("adds").registered_by.endswith("Adds")
 
 
+def test_a_name_that_is_short_for_a_spec_follows_an_override_of_the_name_in_it(registry):
+    with registry.scope():
+        registry.register("gelu", override=True)(nn.Softsign)
+        with pytest.raises(ActivationArgumentError):
+            registry.create("gelu_tanh")
+        registry.register("gelu", override=True)(nn.GELU)
+        assert registry.create("gelu_tanh").approximate == "tanh"
+    assert str(registry.resolve("gelu_tanh")) == "gelu(approximate='tanh')"
+
+
 def test_what_is_known_names_no_alias_that_another_has_taken(registry):
     assert registry.info("gelu(approximate='sigmoid')").aliases == ("gelu_sigmoid", "quick_gelu")
     registry.register("quick_gelu", override=True)(cube)

@@ -34,6 +34,7 @@ def test_a_page_says_what_is_known(names):
     assert "gelu_tanh-f-dark.svg#only-dark" in page
 
 
+@pytest.mark.full
 def test_the_code_of_every_page_runs(names, capsys):
     for name in names:
         exec(gallery.USE.format(name=name), {})

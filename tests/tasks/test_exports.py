@@ -71,7 +71,7 @@ def test_every_task_is_exported_here():
     assert set(SMALL) == set(TASKS)
 
 
-@pytest.mark.parametrize("activation", ["gelu_tanh", "zero_identity_map"])
+@pytest.mark.parametrize("activation", ["gelu_tanh", pytest.param("zero_identity_map", marks=pytest.mark.full)])
 @pytest.mark.parametrize("name", [TASKS[0], *(pytest.param(name, marks=pytest.mark.full) for name in TASKS[1:])])
 def test_from_the_checkpoint_to_a_file_without_what_belongs_to_training(tmp_path, name, activation):
     model, checkpoint = trained_a_step(name, activation, tmp_path)

@@ -9,7 +9,7 @@ from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.naming.name_table import Names
 from lit_gelu.activations.naming.scalar import ScalarActivation, checked_interval
 from lit_gelu.activations.numerics.sampling import Function
-from lit_gelu.extras import need
+from lit_gelu.extras import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -73,10 +73,7 @@ def panels(
     titles: Sequence[str],
 ) -> "Figure":
     """Return a figure with a panel for each order and a line for each curve, given as f, f' and f''."""
-    need("matplotlib", extra="plots", what="A plot of activations")
-    from lit_gelu.notebook_figure import NotebookFigure  # loads matplotlib, which is slow
-
-    figure = NotebookFigure(figsize=(13 / 3 * max(len(orders), 1.5), 4), layout="constrained")
+    figure = new_figure("A plot of activations", figsize=(13 / 3 * max(len(orders), 1.5), 4), layout="constrained")
     x = torch.linspace(*interval, _POINTS, dtype=torch.float64)
     places = figure.subplots(1, len(orders), squeeze=False)[0]
     for axes, order, title in zip(places, orders, titles, strict=True):

@@ -45,8 +45,7 @@ _ROWS = (
     *gated.ENTRIES,
 )
 # `tried` because torch's own modules check few of their arguments.
-_TRIED = {row.name: replace(row, tried=True, registered_by=f"lit-gelu {version('lit-gelu')}") for row in _ROWS}
-ENTRIES = tuple(row if row.preset is None else replace(row, base=_TRIED[row.preset.name]) for row in _TRIED.values())
+ENTRIES = tuple(replace(row, tried=True, registered_by=f"lit-gelu {version('lit-gelu')}") for row in _ROWS)
 COMPOSED = (mish.COMPOSED,)
 """What to compute instead of functions of torch that cannot be differentiated twice."""
 

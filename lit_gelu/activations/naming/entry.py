@@ -220,8 +220,6 @@ class ActivationEntry:
         functions: Functions that compute it, with the arguments that they stand for.
         calls: Functions whose calls have other arguments than a spec, as that of ``F.prelu`` has the weight itself.
         preset: If this name is another activation with given arguments, that spec.
-        base: The row of that other activation. It stays what this name stands for when another row takes its name;
-            `ActivationRegistry.add` fills it in.
         objects: Arguments that may be objects with no text form; with such a one the activation's spec is opaque.
         tried: Whether ``build`` does nothing but check and allocate, so that a spec's values are tried on torch's
             ``meta`` device, without memory, when the spec is read.
@@ -242,7 +240,6 @@ class ActivationEntry:
     functions: tuple[tuple[Callable[..., Any], tuple[tuple[str, Any], ...]], ...] = ()
     calls: tuple[CallForm, ...] = ()
     preset: ActivationSpec | None = None
-    base: "ActivationEntry | None" = field(default=None, repr=False)
     objects: tuple[str, ...] = ()
     tried: bool = False
     registered_by: str = ""

@@ -5,22 +5,19 @@ declares ``name = "package.module:object"`` in that group. If the object is a cl
 ``name``; if it is a module, importing it is enough: its own decorators register what it has.
 """
 
-import functools
 import inspect
 import os
 import threading
 import warnings
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol
 
 from torch import nn
 
-from lit_gelu.activations.errors import DuplicateActivationError, UnknownArgumentsError
+from lit_gelu.activations.errors import DuplicateActivationError
 from lit_gelu.activations.naming.entry import ActivationEntry, Resolved
-from lit_gelu.activations.naming.forms import ModuleForm, ReadArguments
 from lit_gelu.activations.naming.spec import ActivationSpec
 
 
@@ -161,70 +158,6 @@ def _load(entry_point: EntryPoint, register: Register) -> None:
         _loading.reset(token)
 
 
-def standalone(preset: ActivationEntry) -> ActivationEntry:
-    """Return the row of a preset that computes what its base does, under the preset's own name."""
-    if preset.preset is None or preset.base is None:
-        raise ValueError(f"{preset.name!r} is a row of its own. Give one with preset and base.")
-    base = preset.base if preset.base.base is None else standalone(preset.base)
-    arguments = preset.preset.arguments
-    return replace(
-        base,
-        name=preset.name,
-        aliases=preset.aliases,
-        registered_by=preset.registered_by,
-        build=preset.build,
-        function=_bound(base.function, arguments),
-        derivative=_bound(base.derivative, arguments),
-        joint=_bound(base.joint, arguments),
-        # A closed form may hold for the usual arguments alone; quadrature holds for all.
-        moments=None if arguments else base.moments,
-        facts=functools.partial(base.facts, **arguments) if callable(base.facts) else base.facts,
-        modules=tuple(_form(form, arguments) for form in base.modules),
-        functions=_functions(base, arguments),
-        calls=() if arguments else base.calls,
-        # The exporter knows modules of this package whatever their name is. Recipes may ask for the arguments.
-        onnx=None,
-        preset=None,
-        base=None,
-    )
-
-
-@dataclass(frozen=True)
-class PresetArguments:
-    """Reads the arguments of a module's spec beside those that a preset gives."""
-
-    read: ReadArguments
-    given: tuple[tuple[str, Any], ...]
-
-    def __call__(self, module: nn.Module) -> dict[str, Any]:
-        """Read them; a module with other arguments than the preset's raises `UnknownArgumentsError`."""
-        found = self.read(module)
-        for key, value in self.given:
-            if found.pop(key, None) != value:
-                raise UnknownArgumentsError(f"{type(module).__qualname__} was not built with {key}={value!r}.")
-        return found
-
-
-def _bound(function: Callable[..., Any] | None, arguments: dict[str, Any]) -> Callable[..., Any] | None:
-    return function if function is None or not arguments else functools.partial(function, **arguments)
-
-
-def _form(form: ModuleForm, arguments: dict[str, Any]) -> ModuleForm:
-    # What is computed now is read with all arguments, which take the place of those that are bound.
-    return replace(form, read=PresetArguments(form.read, tuple(arguments.items())), live=form.live or form.read)
-
-
-def _functions(
-    base: ActivationEntry, arguments: dict[str, Any]
-) -> tuple[tuple[Callable[..., Any], tuple[tuple[str, Any], ...]], ...]:
-    """Return the functions that stand for the preset, with the arguments that they stand for beside it."""
-    return tuple(
-        (function, tuple((key, value) for key, value in stands_for if key not in arguments))
-        for function, stands_for in base.functions
-        if arguments.items() <= dict(stands_for).items()
-    )
-
-
 Rows = dict[str, ActivationEntry]
 
 
@@ -244,34 +177,19 @@ class Seen:
     """What is seen through all layers of a table, indexed by whatever it is asked by; the row registered last wins."""
 
     def __init__(self, rows: Rows) -> None:
-        # Presets whose base has lost its name.
-        self._alone = {id(row): standalone(row) for row in rows.values() if _has_lost_its_base(row, rows)}
-        self.rows = {name: self._alone.get(id(row), row) for name, row in rows.items()}  # by name and alias
+        self.rows = rows  # by name and alias
         # What texts without further arguments stand for, as far as they were asked for.
         self.resolved: dict[str, Resolved] = {}
         # Every row once, in the order of registration.
-        self.entries = list({id(entry): entry for entry in self.rows.values()}.values())
-        # By the class of its modules; a subclass may compute something else and is not there. Several presets may share
-        # a class, which says nothing of its arguments.
-        whole = [entry for entry in rows.values() if id(entry) not in self._alone]
-        self.by_type = {form.type: entry for entry in whole for form in entry.modules}
+        self.entries = list({id(entry): entry for entry in rows.values()}.values())
+        # By the class of its modules; a subclass may compute something else and is not there.
+        self.by_type = {form.type: entry for entry in rows.values() for form in entry.modules}
         # By the identity of a function, with the arguments that it stands for; the row registered first.
         self.by_function = {
             id(function): (entry, dict(arguments))
             for entry in reversed(self.entries)
             for function, arguments in reversed(entry.functions)
         }
-
-    def of_class(self, cls: type) -> ActivationEntry | None:
-        """Return the row of a module class."""
-        return self.by_type.get(cls)
-
-    def of_module(self, module: nn.Module) -> ActivationEntry | None:
-        """Return the row of a module: that of its class, or a preset without its base that has its arguments."""
-        found = self.of_class(type(module))
-        if found is not None or not self._alone:
-            return found
-        return next((row for row in self._alone.values() if _is_of(row, module)), None)
 
 
 class NameTable:
@@ -311,11 +229,6 @@ class NameTable:
             with self._lock:
                 seen = self._seen[key] = Seen(_merged(self._layers()))
         return seen
-
-    def given(self) -> list[ActivationEntry]:
-        """Return every row that this context sees once, as it was added."""
-        with self._lock:
-            return list({id(entry): entry for entry in _merged(self._layers()).values()}.values())
 
     def push(self) -> ScopeEntries:
         """Lay a new layer on top, for this context; `drop` takes it away."""
@@ -362,18 +275,3 @@ def _merged(layers: list[Rows]) -> Rows:
             entry = merged[entry.name]
         rows[name] = entry
     return rows
-
-
-def _has_lost_its_base(entry: ActivationEntry, rows: Rows) -> bool:
-    """Say whether an entry is a preset of a row whose name stands for another row, or for none."""
-    # By equality: a pickle of one row alone holds a copy of its base.
-    return entry.preset is not None and entry.base is not None and rows.get(entry.preset.name) != entry.base
-
-
-def _is_of(entry: ActivationEntry, module: nn.Module) -> bool:
-    """Say whether a module has the class and the arguments of a row that shares its class with others."""
-    form = entry.form_of(module)
-    try:
-        return form is not None and form.read(module) is not None
-    except UnknownArgumentsError:
-        return False

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.curvature.activation.channel_layout import layout_before, layouts_in_a_pass, own_layout
+from lit_gelu.curvature.activation.input_layout import layout_before, layouts_in_a_pass, own_layout
 from lit_gelu.curvature.activation.recorder import WatchedCall
 from lit_gelu.errors import SwapError
 from lit_gelu.surgery.changes import ProbedCall

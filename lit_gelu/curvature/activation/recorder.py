@@ -14,9 +14,16 @@ from torch.compiler import is_compiling
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.registry import registry_or_default
-from lit_gelu.curvature.activation.channel_layout import ChannelLayout, dim_of_channels
 from lit_gelu.curvature.activation.evaluator import ActivationEvaluator, ActivationEvent, Taken
-from lit_gelu.curvature.activation.rows import SampleRows, count_rows, rows_for, spread_rows, take_rows
+from lit_gelu.curvature.activation.input_layout import (
+    ChannelLayout,
+    SampleRows,
+    count_rows,
+    dim_of_channels,
+    rows_for,
+    spread_rows,
+    take_rows,
+)
 from lit_gelu.curvature.activation.statistics import HistogramBins, statistics_by_site
 from lit_gelu.errors import ArgumentError
 from lit_gelu.sandbox import in_side_pass
@@ -68,7 +75,7 @@ class ActivationRecorder:
     """Sums the statistics of the inputs of some activations, while it records.
 
     Its hooks stay on the modules, so that a model compiled later has them, and do nothing until `start`. What they see
-    is sampled by whole rows (see `lit_gelu.curvature.activation.rows`) and copied at once, before an in-place
+    is sampled by whole rows (see `lit_gelu.curvature.activation.input_layout`) and copied at once, before an in-place
     activation overwrites it; on a CPU, inputs that autograd keeps for the backward pass are held until `pause`, `stop`
     or `sums` instead, 64 MiB at most, and copied then, which is cheaper. The sums of all sites that share an activation
     and a shape are computed together, when `sums` is called; `take` hands the rows out, to be summed later. Of all

@@ -113,6 +113,7 @@ def test_copies_and_pickles_of_a_probed_model_compute_the_same_and_record_nothin
         assert recorder.sums()[:, 0].count_nonzero() == 0
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_hooks_and_probes_live_in_one_compiled_graph():
     """Idle and active are two graphs without a break; what they record is what runs eagerly."""

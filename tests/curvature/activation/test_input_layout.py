@@ -1,4 +1,4 @@
-"""Where an input has its channels: told by the layer before it, or not at all."""
+"""Where an input has its channels, told by the layer before it or not at all; samples of whole rows, unbiased."""
 
 import pytest
 import torch
@@ -7,7 +7,14 @@ from torch.nn import functional as F
 
 from lit_gelu.activations import registry
 from lit_gelu.curvature import watchable_sites
-from lit_gelu.curvature.activation.channel_layout import ChannelLayout, dim_of_channels, layout_of_layer
+from lit_gelu.curvature.activation.input_layout import (
+    ChannelLayout,
+    count_rows,
+    dim_of_channels,
+    layout_of_layer,
+    spread_rows,
+    take_rows,
+)
 
 
 @pytest.mark.parametrize(
@@ -119,3 +126,54 @@ def test_the_sample_leaves_the_model_as_it_was():
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
     assert torch.equal(torch.get_rng_state(), generator)
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def draw_rows(count, rows, seed):
+    generator = torch.Generator().manual_seed(seed)
+    return spread_rows(count, torch.arange(rows) + torch.rand(rows, dtype=torch.float64, generator=generator))
+
+
+@pytest.mark.parametrize(
+    ("shape", "rows", "row_shape"),
+    [
+        ((), 1, ()),
+        ((5,), 5, ()),
+        ((5, 3), 5, (3,)),
+        ((5, 4, 3), 20, (3,)),
+        ((5, 3, 2, 2), 20, (3,)),
+        ((2, 3, 2, 2, 2), 16, (3,)),
+    ],
+)
+def test_rows_are_whole_channel_vectors(shape, rows, row_shape):
+    x = torch.arange(float(max(1, torch.Size(shape).numel()))).reshape(shape)
+    assert count_rows(x) == rows
+    taken = take_rows(x, torch.arange(rows))
+    assert taken.shape == (rows, *row_shape)
+    reference = x.movedim(1, -1) if len(shape) >= 4 else x
+    assert torch.equal(taken, reference.reshape(rows, *row_shape))
+
+
+def test_whole_examples_keep_their_shape():
+    x = torch.randn(5, 3, 2, 2)
+    assert count_rows(x, whole_examples=True) == 5
+    assert torch.equal(take_rows(x, torch.tensor([4, 0]), whole_examples=True), x[[4, 0]])
+
+
+def test_every_row_is_drawn_equally_often():
+    draws, count, rows = 4000, 25, 10
+    index = torch.cat([draw_rows(count, rows, seed) for seed in range(draws)])
+    times = index.bincount(minlength=count).double()
+    expected = draws * rows / count
+    assert (times - expected).abs().max() < 5 * expected**0.5
+
+
+def test_mean_over_drawn_rows_is_unbiased_and_no_channel_is_left_out():
+    x = torch.randn(256, 64, generator=torch.Generator().manual_seed(0)) + torch.arange(64)
+    means = []
+    for seed in range(1000):
+        taken = take_rows(x, draw_rows(256, 16, seed))
+        assert taken.shape == (16, 64)
+        means.append(taken.double().mean())
+    means = torch.stack(means)
+    assert abs(means.mean() - x.double().mean()) < 4 * means.std() / 1000**0.5
+    assert 0.5 < means.std() / (1 / (16 * 64) ** 0.5) < 1.5
