@@ -1,4 +1,4 @@
-"""What the monitor leaves in each kind of logger: figures of a normal input, heat maps, histograms, the cost."""
+"""What the monitor leaves in each kind of logger: figures of a normal input, heat maps, the cost."""
 
 import csv
 import json

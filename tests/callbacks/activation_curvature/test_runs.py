@@ -63,7 +63,7 @@ def test_training_with_probes_and_all_outputs_is_bitwise_the_same(tmp_path, opti
     class Nothing(Callback):
         pass
 
-    monitor = ActivationCurvatureMonitor(1, sample_rows=3, input_sample=SAMPLE, histograms=True, dead_unit_window=2)
+    monitor = ActivationCurvatureMonitor(1, sample_rows=3, input_sample=SAMPLE, dead_unit_window=2)
     without = trace(*run(tmp_path / "without", Nothing(), max_epochs=5, **options))
     watched = trace(*run(tmp_path / "with", monitor, max_epochs=5, **options))
     assert set(monitor.latest) == {"act", ":gelu", "act#0", "act#1"}
