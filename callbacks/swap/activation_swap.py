@@ -82,7 +82,7 @@ class ActivationSwap(Callback):
         check_on_train_epoch_end: When to look at the metric; ``None`` means after each validation, or at the end of the
             training epoch where there is none.
         input_sample: What ``forward`` takes: a tensor, a tuple, a dict, or ``"example_input_array"`` for the module's.
-            With it, calls of functions are sites too, as in `lit_gelu.surgery.find_sites`; they have no statistics.
+            With it, calls of functions are sites too, as in `lit_gelu.surgery.find_sites`.
         on_obstacle: What becomes of a selected site that cannot be swapped: ``"refuse"`` stops the run before training,
             ``"skip"`` leaves it as it is, with a warning.
 
