@@ -26,7 +26,6 @@ from typing_extensions import override
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.callbacks.checkpoint_file import read_checkpoint
 from lit_gelu.choose.result import SCHEMA, TrainedRun
-from lit_gelu.data.in_memory import description_of
 from lit_gelu.errors import ArgumentError, LitGeluError, shown
 from lit_gelu.files import is_file, parse_json, without_nonfinite, write_atomically
 from lit_gelu.replicas import ReplicaDataModule, ReplicaGroup
@@ -297,7 +296,7 @@ def settings_of(build: Build, swap: Any, setup: Setup, further: Mapping[str, Any
         "build": settings_text(build),
         "swap": settings_text(swap),
         "data": settings_text(type(setup.data)),
-        "data_arguments": settings_text(description_of(setup.data)),
+        "data_arguments": settings_text(setup.data.hparams),
         "trainer": settings_text(setup.options),
         **settings_text(further),
     }

@@ -4,7 +4,6 @@ import math
 import os
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -131,10 +130,6 @@ class InMemoryDataModule(LightningDataModule, ABC):
     def load_test(self) -> InMemorySamples:
         """Read the test set."""
 
-    def description(self) -> dict[str, Any]:
-        """Return what a record says of the data: the logged hyper-parameters, unless a subclass says it elsewise."""
-        return dict(self.hparams)
-
     def remarks(self) -> dict[str, str]:
         """Return what is logged beside the hyper-parameters: what no argument takes, in words."""
         return {}
@@ -219,11 +214,6 @@ def fits(nbytes: int, device: torch.device) -> bool:
     if device.type == "cuda":
         return nbytes <= RESIDENT_SHARE * torch.cuda.mem_get_info(device)[0]
     return device.type == "cpu"
-
-
-def description_of(module: LightningDataModule) -> Mapping[str, Any]:
-    """Return what a data module says of its data: one of another package says its hyper-parameters."""
-    return module.description() if isinstance(module, InMemoryDataModule) else module.hparams
 
 
 def data_root(root: str | os.PathLike[str] | None) -> Path:

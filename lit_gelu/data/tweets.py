@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -203,11 +203,6 @@ class TweetData(InMemoryDataModule):
         # Under the name of its argument, so that `load_from_checkpoint` gives back what there was.
         name = "clusters" if self.uses_clusters else "vectors"
         self.save_hyperparameters({name: recorded_path(clusters or vectors or VECTORS)})
-
-    def description(self) -> dict[str, Any]:
-        """Return what a record says of the data: whose vectors they are, in words."""
-        kept = {name: value for name, value in self.hparams.items() if name != "clusters"}
-        return {**kept, "vectors": self.remarks().get("substitute", self.vector_file.name)}
 
     def remarks(self) -> dict[str, str]:
         """Say what stands in for the paper's vectors, if anything does."""

@@ -57,9 +57,6 @@ def test_what_is_recorded_says_whose_vectors(tmp_path):
     data = TweetData("here", clusters="50mpaths2")
     assert dict(data.hparams) == {"batch_size": 16, "clusters": "50mpaths2"}
     assert dict(data.hparams_initial) == {**data.hparams, "substitute": said}  # what loggers are given
-    assert data.description() == {"batch_size": 16, "vectors": said}  # as records of old have it
-    for given in ("sub/mine.txt", tmp_path / "mine.txt"):
-        assert TweetData("here", vectors=given).description() == {"batch_size": 16, "vectors": "mine.txt"}
     assert dict(TweetData("here").hparams) == {"batch_size": 16, "vectors": "embeddings-twitter.txt"}
     assert dict(TweetData("here", vectors=tmp_path / "mine.txt").hparams) == {"batch_size": 16, "vectors": "mine.txt"}
     assert TweetData("here", vectors=tmp_path / "mine.txt").vector_file == tmp_path / "mine.txt"

@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from lightning.pytorch.utilities import rank_zero_info
@@ -98,11 +98,6 @@ class TIMITData(InMemoryDataModule):
     def split(self) -> str:
         """Which split it is: ``"core test"``, ``"sample"`` or ``"incomplete"``."""
         return self._sentences().kind
-
-    def description(self) -> dict[str, Any]:
-        """Return what a record says of the data: which corpus was found, in words, and how it is fed."""
-        kept = {name: value for name, value in self.hparams.items() if name not in {"corpus", "allow_incomplete"}}
-        return kept if self._found is None else {**kept, "corpus": self._found.description}
 
     def remarks(self) -> dict[str, str]:
         """Say which corpus was found, once it was."""
