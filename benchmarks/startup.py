@@ -2,7 +2,7 @@
 
 ``python benchmarks/startup.py [--runs N]`` starts, in turns and each in an interpreter of its own, an empty Python,
 ``import torch``, ``import lit_gelu``, ``lit-gelu --version`` and ``--help``, which need no torch, and ``lit-gelu
-activations list``, which does. It prints the median of user and system time of each, and its ratio to ``import torch``.
+activations``, which does. It prints the median of user and system time of each, and its ratio to ``import torch``.
 """
 
 import argparse
@@ -18,7 +18,7 @@ PROGRAMS = {
     "import lit_gelu": "import lit_gelu",
     "lit-gelu --version": MAIN.format(arguments=["--version"]),
     "lit-gelu --help": MAIN.format(arguments=["--help"]),
-    "lit-gelu activations list": MAIN.format(arguments=["activations", "list"]),
+    "lit-gelu activations": MAIN.format(arguments=["activations"]),
 }
 
 

@@ -95,6 +95,17 @@ class ExactResume(Callback):
         for loader in self._loaders():
             loader.start_anew()
 
+    @override
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Count the epoch that Lightning begins without saying so, behind a resume from the last batch of another."""
+        # Lightning 2.6 takes the next checkpoint for one from the middle of a validation, or begins its epoch anew.
+        if batch_idx == 0:
+            trainer.fit_loop.epoch_loop.val_loop.batch_progress.total.reset()
+            epochs = trainer.fit_loop.epoch_progress
+            if epochs.total.started == epochs.total.completed:
+                epochs.increment_ready()
+                epochs.increment_started()
+
     def _set_loaders(self, trainer: Trainer, states: list[dict[str, Any]]) -> None:
         """Let the loaders go on within the epoch."""
         # Lightning gives a loader its state only if nothing has asked for the loader before; a configure_optimizers

@@ -1,7 +1,7 @@
 """`RunReport`: at the end of a fit, one page that says what was run and what its figures mean."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +9,6 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
-from torch import Tensor
-from torch.optim import Optimizer
 from typing_extensions import override
 
 from lit_gelu.activations import ActivationRegistry
@@ -20,28 +18,17 @@ from lit_gelu.callbacks.trainer import (
     FigureKeeper,
     callbacks_of,
     is_trial_run,
-    logged_step,
-    logs_at_this_step,
     refuse_mixed_packages,
 )
 from lit_gelu.errors import ArgumentError
 from lit_gelu.files import require_writable, write_atomically
-from lit_gelu.report import OptimizerSettings, ReportedRun, SiteActivations, SwapEvent, judged, page
-from lit_gelu.report.content import Status, flat, is_loss, number
+from lit_gelu.report import OptimizerSettings, ReportedRun, SiteActivations, judged, page
+from lit_gelu.report.content import Status, flat, is_loss
 from lit_gelu.report.sources import environment, exported_file, now
 from lit_gelu.surgery.activation_record import ActivationRecord, record_activations
 
 FILE_NAME = "report.html"
-_OF_TRAINER = (
-    "max_epochs",
-    "max_steps",
-    "accumulate_grad_batches",
-    "gradient_clip_val",
-    "precision",
-    "num_devices",
-    "num_nodes",
-    "log_every_n_steps",
-)
+_OF_TRAINER = ("max_epochs", "max_steps", "accumulate_grad_batches", "gradient_clip_val", "precision", "num_devices")
 
 
 class RunReport(Callback):
@@ -51,11 +38,11 @@ class RunReport(Callback):
 
         Trainer(callbacks=[ActivationSwap({"activation:relu": "gelu"}, at_epoch=5), OnnxExport(), RunReport()])
 
-    The page takes whatever the Trainer and other callbacks log, with any logger and with none: monitors, which
-    otherwise need a logger, are content with this callback. Training is not changed, nor are the folders of
-    checkpoints. It is written after the other callbacks have ended the fit, and again after each ``trainer.test`` or
-    ``validate`` that follows, whose figures are kept apart from the fit's (``after_fit/val_loss``); not after
-    ``fast_dev_run``. Rank 0 writes, in one rename. Put it last in the list of callbacks.
+    The page takes whatever the Trainer and other callbacks log, with any logger and with none: monitors and Lightning's
+    LearningRateMonitor, which otherwise need a logger, are content with this callback. Training is not changed, nor are
+    the folders of checkpoints. It is written after the other callbacks have ended the fit, and again after each
+    ``trainer.test`` or ``validate`` that follows, whose figures are kept apart from the fit's (``after_fit/val_loss``);
+    not after ``fast_dev_run``. Rank 0 writes, in one rename. Put it last in the list of callbacks.
 
     Args:
         path: The page; by default ``report.html`` in the logger's folder.
@@ -87,7 +74,6 @@ class RunReport(Callback):
         self.written: Path | None = None
         self._keeper: FigureKeeper | None = None
         self._at_start: ActivationRecord = {}
-        self._rates: dict[str, float] = {}  # of the step before
         self._started = 0.0
         self._fit_ended: tuple[Status, str] = ("finished", "")
         self._target = Path(FILE_NAME)
@@ -101,7 +87,7 @@ class RunReport(Callback):
             return
         if stage == "fit":
             self.report = self.written = None
-            self._started, self._fit_ended, self._rates = 0.0, ("finished", ""), {}
+            self._started, self._fit_ended = 0.0, ("finished", "")
             self._keeper = FigureKeeper(trainer.default_root_dir)
         if self._keeper is not None and self._keeper not in trainer.loggers:
             trainer.loggers = [*trainer.loggers, self._keeper]
@@ -118,20 +104,6 @@ class RunReport(Callback):
             require_writable(self._target)
             self._environment = environment()
         self._started = time.perf_counter()  # from here on there is a run to report
-
-    @override
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Keep the learning rates that this step has, if the Trainer logs it or they have changed."""
-        if self._keeper is None:
-            return
-        logs, rates = logs_at_this_step(trainer), _rates(trainer.optimizers)
-        at_hand = all(not isinstance(rate, Tensor) or rate.device.type == "cpu" for rate in rates.values())
-        if not (logs or at_hand):  # else a GPU would be waited for
-            return
-        figures = {name: number(rate) for name, rate in rates.items()}
-        if logs or figures != self._rates:
-            self._keeper.log_metrics(figures, logged_step(trainer))
-        self._rates = figures
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -185,12 +157,21 @@ class RunReport(Callback):
             return
         before, curves = self.report, self._keeper.recorder.curves()
         swaps = tuple(swap.record.event() for swap in swaps_of(trainer) if swap.record is not None)
-        sites = sites_of(self._at_start, self._activations(pl_module), swaps)
+        # A call is a site from its swap on; that says what was there before.
+        replaced = {change.site: change.old for swap in reversed(swaps) for change in swap.changes}
+        starts, ends = {**replaced, **self._at_start}, self._activations(pl_module)
+        names = dict.fromkeys([*self._at_start, *ends])
+        sites = tuple(SiteActivations(name, starts.get(name, ""), ends.get(name, "")) for name in names)
         if seconds is None and before is not None:  # a test, perhaps of a checkpoint from before a swap
             swaps, sites, seconds = before.swaps, before.sites, before.seconds
         exports = [each.exported for each in callbacks_of(trainer) if isinstance(each, OnnxExport)]
         optimizers = [each for each in trainer.optimizers if each.param_groups]  # Lightning has a stand-in for none
         settings = tuple(OptimizerSettings.of_groups(type(each).__name__, each.param_groups) for each in optimizers)
+        missing = []
+        if not any(curve.name.startswith("curvature/") for curve in curves):
+            missing.append("Curvature: add ActivationCurvatureMonitor() and LossCurvatureMonitor(), which measure it.")
+        if not any(is_loss(curve.name) for curve in curves):
+            missing.append("Losses: none was logged. Call self.log('train_loss', loss) in training_step.")
         run = ReportedRun(
             title=self.title or type(pl_module).__name__,
             source="RunReport",
@@ -207,33 +188,12 @@ class RunReport(Callback):
             swaps=swaps,
             files=tuple(exported_file(each.path) for each in exports if each is not None),
             environment=self._environment,
-            missing=_missing({curve.name for curve in curves}),
+            missing=tuple(missing),
         )
         self.report = judged(run)
         with write_atomically(self._target) as temporary:
             temporary.write_text(page(self.report), encoding="utf-8", newline="\n")
         self.written = self._target
-
-
-def sites_of(
-    at_start: ActivationRecord, at_end: ActivationRecord, swaps: Sequence[SwapEvent]
-) -> tuple[SiteActivations, ...]:
-    """Return the sites of both records, in the model's order."""
-    # A call is a site from its swap on; that says what was there before.
-    replaced = {change.site: change.old for swap in reversed(swaps) for change in swap.changes}
-    starts = {**replaced, **at_start}
-    names = dict.fromkeys([*at_start, *at_end])
-    return tuple(SiteActivations(name, starts.get(name, ""), at_end.get(name, "")) for name in names)
-
-
-def _rates(optimizers: Sequence[Optimizer]) -> dict[str, Any]:
-    """Return the learning rate of every group: ``learning_rate/SGD``, or with the group's number behind."""
-    rates: dict[str, Any] = {}
-    for i, optimizer in enumerate(optimizers):
-        name = f"learning_rate/{type(optimizer).__name__}{f'_{i}' if len(optimizers) > 1 else ''}"
-        groups = optimizer.param_groups[:8]
-        rates |= {f"{name}/{j}" if len(groups) > 1 else name: group.get("lr") for j, group in enumerate(groups)}
-    return rates
 
 
 def _configuration(
@@ -262,13 +222,3 @@ def _configuration(
         },
     }
     return {name: group for name, group in groups.items() if group}
-
-
-def _missing(names: set[str]) -> tuple[str, ...]:
-    """Return what other callbacks and the module would have added."""
-    missing = []
-    if not any(name.startswith("curvature/") for name in names):
-        missing.append("Curvature: nothing measured it. Add ActivationCurvatureMonitor() and LossCurvatureMonitor().")
-    if not any(map(is_loss, names)):
-        missing.append("Losses: none was logged. Call self.log('train_loss', loss) in training_step.")
-    return tuple(missing)

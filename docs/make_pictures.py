@@ -12,22 +12,22 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 
 from lit_gelu.activations import functional
 from lit_gelu.choose import ActivationChoice, choose
-from lit_gelu.cli.demo import Series, mark_swap, plot_around, read_log, summed
+from lit_gelu.cli.demo import CURVATURE, FORMS, draw_layers, mark_swap, plot_around
 from lit_gelu.cli.demo import demo as run_demo
 from lit_gelu.data import DigitsData
 from lit_gelu.files import write_atomically
+from lit_gelu.report import LoggedCurve
+from lit_gelu.report.sources import read_metrics_csv
 from lit_gelu.tasks import MNISTClassifier
 
 IMAGES = Path(__file__).resolve().parent / "images"
 LARGEST = 60_000  # bytes of a picture: a page of five loads in a second on a slow line
-CURVATURE = ("mean_abs_second_derivative", "kink_mass")
 # Okabe and Ito's palette, which people with colour blindness can tell apart.
 COLOURS = {"relu": "#000000", "elu": "#E69F00", "gelu": "#0072B2", "silu": "#D55E00", "mish": "#009E73"}
 NAMES = {"relu": "ReLU", "elu": "ELU", "gelu": "GELU", "silu": "SiLU", "mish": "Mish"}
@@ -78,39 +78,37 @@ def activations() -> Figure:
     return figure
 
 
-def draw_loss(axes: Axes, log: dict[str, Series], swap_step: int) -> None:
+def draw_loss(axes: Axes, log: dict[str, LoggedCurve], swap_step: int) -> None:
     """Draw the validation loss of the run, broken at the swap."""
-    plot_around(axes, log["val_loss"], swap_step, color=(0.0, 0.45, 0.7, 1.0), label="validation loss")
+    plot_around(axes, log["val_loss"], swap_step, color=(0.0, 0.45, 0.7, 1.0))
     axes.set_ylim(bottom=0)
     mark_swap(axes, swap_step)
 
 
-def draw_curvature(axes: Axes, log: dict[str, Series], swap_step: int) -> None:
+def draw_curvature(axes: Axes, log: dict[str, LoggedCurve], swap_step: int) -> None:
     """Draw the curvature of every hidden layer's activation, from light for the first to dark."""
-    sites = sorted({name.split("/")[1] for name in log if name.startswith("curvature/hidden.")})
-    for number, site in enumerate(sites):
-        colour = colormaps["viridis"](0.9 - 0.9 * number / (len(sites) - 1))
-        plot_around(axes, summed(log, site, CURVATURE), swap_step, color=colour, label=f"layer {number + 1}")
+    draw_layers(axes, log, CURVATURE, swap_step)
     axes.set_ylim(bottom=0)
     mark_swap(axes, swap_step)
 
 
-def draw_errors(axes: Axes, forms: list[dict[str, float]]) -> None:
+def draw_errors(axes: Axes, proofs: dict[str, dict[str, float]]) -> None:
     """Draw how far each exported file is from PyTorch, and how far its form of GELU is from the trained one."""
-    for place, form in enumerate(forms):
-        error, gap = max(form["error_float32"], form["error_float64"]), form["approximation_gap"]
+    for place, (form, errors) in enumerate(proofs.items()):
+        error = max(errors["file vs PyTorch float32"], errors["file vs PyTorch float64"])
         axes.plot([error], [place], "o", color="#0072B2", label="from the same form in PyTorch" if not place else None)
-        if gap and form["form"] != "exact":
+        if form != "exact":
+            gap = errors["approximation gap"]
             axes.plot([gap], [place], "D", color="#D55E00", label="from the trained form" if place == 1 else None)
     axes.set_xscale("log")
     axes.set_xlim(1e-6, 10)
-    axes.set_yticks(range(len(forms)), [str(form["form"]) for form in forms])
-    axes.set_ylim(len(forms) + 0.6, -0.5)
+    axes.set_yticks(range(len(proofs)), list(proofs))
+    axes.set_ylim(len(proofs) + 0.6, -0.5)
     axes.grid(axis="x", color="#E6E6E6", linewidth=0.6)
     axes.legend(frameon=False, fontsize=8, loc="lower center")
 
 
-def overview(log: dict[str, Series], swap_step: int, forms: list[dict[str, float]]) -> Figure:
+def overview(log: dict[str, LoggedCurve], swap_step: int, proofs: dict[str, dict[str, float]]) -> Figure:
     """Draw the four steps of the README's first sentences in one row."""
     figure = Figure(figsize=(12.0, 2.9), layout="constrained")
     first, second, third, fourth = figure.subplots(1, 4)
@@ -122,7 +120,7 @@ def overview(log: dict[str, Series], swap_step: int, forms: list[dict[str, float
     plain(second, "2  swap it while it trains", "step; validation loss", ROOM)
     draw_curvature(third, log, swap_step)
     plain(third, "3  watch each layer's curvature", "step; mean of |f''|, kinks included", ROOM)
-    draw_errors(fourth, forms)
+    draw_errors(fourth, proofs)
     plain(fourth, "4  export, and prove the file", "largest difference of a logit")
     return figure
 
@@ -136,12 +134,17 @@ def alone(draw: Callable[[Axes], None], title: str, x: str, room: float = 6.0) -
     return figure
 
 
-def demo(folder: Path) -> tuple[dict[str, Series], int, list[dict[str, float]]]:
-    """Run ``lit-gelu demo``; return its log, the step of the swap and what it found of the files."""
+def demo(folder: Path) -> tuple[dict[str, LoggedCurve], int, dict[str, dict[str, float]]]:
+    """Run ``lit-gelu demo``; return its log, the step of the swap, and by form the largest errors of its file."""
     run_demo(output=str(folder), epochs=EPOCHS)
-    log = read_log(folder / "logs" / "version_0" / "metrics.csv")
-    last, _ = log["val_loss"]  # the number of each epoch's last step
-    return log, last[EPOCHS // 2 - 1] + 1, json.loads((folder / "summary.json").read_text())
+    log = {curve.name: curve for curve in read_metrics_csv(folder / "logs" / "version_0" / "metrics.csv")}
+    last = log["val_loss"].steps  # the number of each epoch's last step
+    proofs = {}
+    for form in FORMS:
+        rows = json.loads((folder / f"gelu_{form}.json").read_text())["rows"]
+        data = [row for row in rows if row["inputs"] == "data"]
+        proofs[form] = {row["comparison"].partition(":")[0]: row["max_abs_error"] for row in data}
+    return log, last[EPOCHS // 2 - 1] + 1, proofs
 
 
 def comparison(folder: Path) -> ActivationChoice:
@@ -155,15 +158,15 @@ def main() -> None:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     save(activations(), "activations")
     with tempfile.TemporaryDirectory() as folder:
-        log, swap_step, forms = demo(Path(folder) / "demo")
+        log, swap_step, proofs = demo(Path(folder) / "demo")
         choice = comparison(Path(folder) / "choice")
-    save(overview(log, swap_step, forms), "overview")
+    save(overview(log, swap_step, proofs), "overview")
     loss = partial(draw_loss, log=log, swap_step=swap_step)
     save(alone(loss, "validation loss", "step", ROOM), "training")
     curvature = partial(draw_curvature, log=log, swap_step=swap_step)
     title = "curvature of the hidden layers' activations, first layer light, last dark"
     save(alone(curvature, title, "step", ROOM), "curvature")
-    proof = partial(draw_errors, forms=forms)
+    proof = partial(draw_errors, proofs=proofs)
     save(alone(proof, "exported files on 360 test images", "largest difference of a logit"), "proof")
     save(choice.draw_differences(), "choice")
     print(choice)

@@ -29,7 +29,7 @@ done("help and an unknown command")
 dotted = [lit_gelu.activations.modules.Swish.__name__]
 import lit_gelu.activations.integrations
 done("integrations")
-for line in ("gelu --json", "list relu", "show gelu", "compare gelu silu"):
+for line in ("gelu --json", "relu gelu", "gelu", "compare gelu silu"):
     codes.append(main(["activations", *line.split()]))
 done("lit-gelu activations")
 from importlib.util import find_spec

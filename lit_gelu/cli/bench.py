@@ -2,9 +2,8 @@
 
 import json as json_format
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
@@ -13,8 +12,6 @@ from lit_gelu.errors import ArgumentError
 from lit_gelu.files import without_nonfinite
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from lit_gelu.export.runtime.bench import BenchReport
 
 _ANOTHER_MODEL = 0.05  # more than 16 bit can explain
@@ -26,15 +23,12 @@ def bench(
     ckpt: str | None = None,
     model: str | None = None,
     input_shape: Sequence[str] = (),
-    data: str | None = None,
-    data_root: str | None = None,
     batch_sizes: Sequence[int] = (1, 128),
     providers: Sequence[str] = (),
     threads: int | None = None,
     seconds: float = 5.0,
     compile: bool = True,  # noqa: A002 - the option's name
     tune: bool = False,
-    preprocessing: str | None = None,
     json: str | None = None,
 ) -> int:
     """Time an ONNX file beside PyTorch eager and torch.compile, in one run.
@@ -45,56 +39,45 @@ def bench(
       lit-gelu bench model.onnx --ckpt last.ckpt --batch-sizes 1 32 256 --threads 4
       lit-gelu bench model.onnx --ckpt last.ckpt --tune           measure onnxruntime's options first, keep the best
       lit-gelu bench tokens.onnx --input-shape input_ids=16:int64                 a file that takes whole numbers
-      lit-gelu bench raw.onnx --ckpt last.ckpt --preprocessing MNISTData          a file that takes raw pixels
       lit-gelu bench model.onnx --ckpt last.ckpt --no-compile --json bench.json
 
     Args:
         file: an ONNX file
-        ckpt: the Lightning checkpoint that it came from, or a class; of random weights only times are compared
+        ckpt: the Lightning checkpoint that it came from
         model: the model's class, if the checkpoint does not record it: my_module.MyNet, also from the current folder
         input_shape: for a model without example_input_array: the sizes of one row of each input, without the batch;
             1,28,28, or by name input_ids=16:int64 mask=16:int64
-        data: a data module, to measure on its first batch, not on made-up numbers
-        data_root: the folder with the files of --preprocessing and --data
         batch_sizes: rows of a call
         providers: onnxruntime's execution providers; default: CUDA, or the CPU
         threads: of PyTorch and onnxruntime; default: all cores
         seconds: how long to measure each batch size
         compile: measure torch.compile too
         tune: measure onnxruntime's options first, and keep the best
-        preprocessing: a data module, for a file that takes raw pixels
         json: print JSON, and nothing else on standard output; or write it into a file
     """
     if min(batch_sizes) < 1 or seconds < 0 or (threads is not None and threads < 1):
         raise ArgumentError("--batch-sizes and --threads are whole numbers from 1 on, --seconds is not negative.")
-    if ckpt is None and (preprocessing or model or data):
-        raise ArgumentError("--preprocessing, --model and --data are of the PyTorch model: give --ckpt too.")
-    from lit_gelu.cli.input_sample import made_sample, named_inputs
+    if ckpt is None and model:
+        raise ArgumentError("--model is the class of the PyTorch model: give --ckpt too.")
+    from lit_gelu.cli.input_sample import named_inputs, random_sample, sample_for
+    from lit_gelu.cli.loading import load_checkpoint
     from lit_gelu.export import OnnxPredictor
+    from lit_gelu.export.quantization import is_quantized
     from lit_gelu.export.runtime import bench as measurement
     from lit_gelu.export.runtime.tuning_file import cores
 
     runtimes = list(providers) or None
     predictor = OnnxPredictor(file, runtimes, tuning=not tune)
-    takes_raw = bool(predictor.metadata.get("lit_gelu.preprocessing"))
-    if ckpt is not None and takes_raw and (preprocessing is None or data is not None):
-        raise ArgumentError(
-            f"{file!r} takes raw pixels. Name the data module whose preprocessing is a part of it, and no "
-            "--data: --preprocessing MNISTData, for example."
-        )
-    sample = made_sample(input_shape) if input_shape else None
-    net: nn.Module | None = None
-    is_random = False
-    if ckpt is not None:
-        shapes = [] if takes_raw else input_shape
-        net, of_data, is_random = _net_and_batch(ckpt, model, shapes, data, data_root, preprocessing, takes_raw)
-        sample = of_data if sample is None else sample
+    if ckpt is not None and predictor.metadata.get("lit_gelu.preprocessing"):
+        raise ArgumentError(f"{file!r} takes raw pixels, which the model of {ckpt!r} does not. Leave out --ckpt.")
+    sample = random_sample(input_shape) if input_shape else None
+    net = None if ckpt is None else load_checkpoint(ckpt, model, sample_for(input_shape, None))
     inputs = named_inputs(sample, list(predictor.ports))
     console = console_for_output(markup=False)
     if tune:
         rows = max(batch_sizes)
         values = () if inputs is None else measurement.resized(inputs, predictor.ports, rows).values()
-        tuning = predictor.tune(*values, batch_size=rows, reference=None if is_random else net)
+        tuning = predictor.tune(*values, batch_size=rows, reference=net)
         if json != "-":
             console.print(str(tuning))
     report = measurement.bench(
@@ -107,54 +90,16 @@ def bench(
         seconds=seconds,
         compiled=compile,
     )
-    if is_random:  # then the file's outputs say nothing
-        report = _without_the_files_errors(report)
     if json != "-":
-        console.print(_table(report), *_notes(report, ckpt if is_random else None), sep="\n")
+        console.print(_table(report))
+        # Files in int8 cut off the normal random numbers that are run here, and so differ on them.
+        worst = max(row.error for row in report.rows if not math.isnan(row.error))
+        if worst > _ANOTHER_MODEL and not is_quantized(report.path):
+            console.print(f"outputs differ by {worst:.1e}: the file is not of this model's weights, or wrong")
     if json is not None:
         plain = without_nonfinite(json_format.loads(report.to_json()), as_text=False)
         write_text(json_format.dumps(plain, indent=2), json)
     return 0
-
-
-def _net_and_batch(
-    ckpt: str,
-    model: str | None,
-    shapes: Sequence[str],
-    data: str | None,
-    data_root: str | None,
-    preprocessing: str | None,
-    takes_raw: bool,
-) -> "tuple[nn.Module, Any, bool]":
-    """Return the model behind the file's preprocessing, a batch of the data, and whether the weights are random."""
-    from torch import nn
-
-    from lit_gelu.cli.input_sample import inputs_of_data, sample_for
-    from lit_gelu.cli.loading import draws_weights, load_data, load_model, load_preprocessing
-
-    module = None if data is None else load_data(data, data_root)
-    raw = load_preprocessing(preprocessing, data_root if module is None or preprocessing is not None else None)
-    net = load_model(ckpt, model, sample_for(shapes, module))
-    is_random = draws_weights(ckpt, net)
-    batch = None if module is None or shapes else inputs_of_data(module, net)
-    return (nn.Sequential(raw, net) if raw is not None and takes_raw else net), batch, is_random
-
-
-def _without_the_files_errors(report: "BenchReport") -> "BenchReport":
-    rows = (row if row.variant.startswith("torch") else replace(row, error=math.nan) for row in report.rows)
-    return replace(report, rows=tuple(rows))
-
-
-def _notes(report: "BenchReport", random_class: str | None) -> Iterator[str]:
-    """Yield what the outputs' differences say."""
-    from lit_gelu.export.quantization import is_quantized
-
-    # Files in int8 cut off the normal random numbers that are run here, and so differ on them.
-    worst = max(row.error for row in report.rows if not math.isnan(row.error))
-    if worst > _ANOTHER_MODEL and not is_quantized(report.path):
-        yield f"outputs differ by {worst:.1e}: the file is not of this model's weights, or wrong"
-    if random_class is not None:
-        yield f"{random_class} is a class of random weights: its outputs are not compared."
 
 
 def _table(report: "BenchReport") -> Table:

@@ -9,9 +9,7 @@ from typing import Any, Literal
 
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, instantiate_class
-from rich.table import Table
 
-from lit_gelu.choose import ActivationChoice
 from lit_gelu.choose import choose as compare
 from lit_gelu.choose.choose import without_unused
 from lit_gelu.cli.terminal import console_for_output
@@ -88,24 +86,14 @@ def with_lists(words: Sequence[str]) -> list[str]:
     return gathered
 
 
-def run_choice(config: Any, made: Any, data: LightningDataModule | None, options: Mapping[str, Any]) -> None:
-    """Compare, and print the result.
-
-    Args:
-        config: The configuration of the sub-command, parsed.
-        made: The same with what it describes instantiated.
-        data: Its data module.
-        options: Arguments of `ChoosingTrainer.choose`.
-
-    Raises:
-        ArgumentError: If the configuration cannot be used.
-    """
+def run_choice(config: Any, instances: Any, data: LightningDataModule | None, options: Mapping[str, Any]) -> None:
+    """Compare, and print the result; ``instances`` is the configuration with what it describes made."""
     arguments = {name: value for name, value in options.items() if name not in {"output", "ckpt_path", "weights_only"}}
     if options["ckpt_path"] is not None:
         raise ArgumentError("--ckpt_path is not accepted: every run begins anew. Leave it out.")
     if data is None:
         raise ArgumentError("There are no data. Give --data.")
-    trainer, notes = _trainer_options(config.trainer, made.trainer)
+    trainer, notes = _trainer_options(config.trainer, instances.trainer)
     plain = {name: value for name, value in config.trainer.as_dict().items() if name not in _OF_ONE_RUN}
     console = console_for_output(soft_wrap=True, markup=False)
     for note in notes:
@@ -121,42 +109,23 @@ def run_choice(config: Any, made: Any, data: LightningDataModule | None, options
         say=console.print,
         **arguments,
     )
-    console_for_output().print(_table(choice))
-    for line in (*choice.verdict, *choice.notes, choice.trained):
-        console.print(line)
+    console.print(str(choice), highlight=False)
     console.print(f"{options['output']}: {', '.join(choice.files.values())}")
 
 
-def _table(choice: ActivationChoice) -> Table:
-    table = Table(title=f"{choice.metric.name}, medians of {len(choice.seeds)} seeds", title_justify="left")
-    for number, head in enumerate(choice.header):
-        table.add_column(head, justify="right" if number else "left")
-    for row in choice.rows:
-        table.add_row(*(cell.replace("[", r"\[") for cell in row))
-    return table
-
-
-def _trainer_options(config: Any, made: Any) -> tuple[dict[str, Any], list[str]]:
+def _trainer_options(config: Any, instances: Any) -> tuple[dict[str, Any], list[str]]:
     """Return the options of every run's Trainer, and a note on what of the configuration is meant for one run alone."""
     defaults = {name: parameter.default for name, parameter in inspect.signature(Trainer).parameters.items()}
-    given = {name: value for name, value in made.items() if name in defaults and value != defaults[name]}
-    # A Trainer adds its own callbacks to the list that it was given.
-    callbacks = list(made.get("callbacks") or [])[: len(config.get("callbacks") or [])]
-    options = {name: value for name, value in given.items() if name not in _OF_ONE_RUN}
+    changed = {name: value for name, value in instances.items() if name in defaults and value != defaults[name]}
+    # A Trainer adds its own callbacks to the list that it got.
+    callbacks = list(instances.get("callbacks") or [])[: len(config.get("callbacks") or [])]
+    options = {name: value for name, value in changed.items() if name not in _OF_ONE_RUN}
     options, notes = without_unused(options | ({"callbacks": callbacks} if callbacks else {}))
     return options, [*(["Not used here: trainer.logger."] if config.get("logger") else []), *notes]
 
 
 def model_builder(config: Any, *, swap: bool) -> partial[LightningModule]:
-    """Return what builds the model of a configuration with another activation, with the optimizer that it names.
-
-    Args:
-        config: The configuration of the sub-command, parsed.
-        swap: Whether the activations of the model are exchanged, so that it takes none.
-
-    Raises:
-        ArgumentError: If the model takes no activation.
-    """
+    """Return what builds the model of a configuration with another activation, with the optimizer that it names."""
     model = config.model
     arguments = model.init_args.as_dict() if "init_args" in model else {}
     if not swap and "activation" not in arguments:
@@ -174,22 +143,22 @@ def model_builder(config: Any, *, swap: bool) -> partial[LightningModule]:
 def _built(
     class_path: str, arguments: Mapping[str, Any], activation: Any = None, **optimizers: Mapping[str, Any]
 ) -> LightningModule:
-    given = dict(arguments) if activation is None else {**arguments, "activation": activation}
+    init_args = dict(arguments) if activation is None else {**arguments, "activation": activation}
     parser = _parser_of_models()
-    parsed = parser.parse_object({"model": {"class_path": class_path, "init_args": given}})
+    parsed = parser.parse_object({"model": {"class_path": class_path, "init_args": init_args}})
     module: LightningModule = parser.instantiate_classes(parsed).model
     if optimizers:
-        method = partial(_configured, given=optimizers)
+        method = partial(_configured, parts=optimizers)
         update_wrapper(method, LightningCLI.configure_optimizers)  # by this Lightning takes it for an overridden one
         module.configure_optimizers = MethodType(method, module)  # type: ignore[method-assign] # as LightningCLI does
     return module
 
 
-def _configured(module: LightningModule, given: Mapping[str, Any]) -> Any:
+def _configured(module: LightningModule, parts: Mapping[str, Any]) -> Any:
     """Make what LightningCLI makes."""
     # It is made when the Trainer asks: a swap may have brought in other parameters by then.
-    optimizer = instantiate_class(module.parameters(), dict(given["optimizer"]))
-    scheduler = instantiate_class(optimizer, dict(given["lr_scheduler"])) if "lr_scheduler" in given else None
+    optimizer = instantiate_class(module.parameters(), dict(parts["optimizer"]))
+    scheduler = instantiate_class(optimizer, dict(parts["lr_scheduler"])) if "lr_scheduler" in parts else None
     return LightningCLI.configure_optimizers(module, optimizer, scheduler)
 
 

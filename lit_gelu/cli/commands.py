@@ -21,26 +21,7 @@ from docstring_parser import parse as parse_docstring
 from lit_gelu.errors import ArgumentError
 from lit_gelu.files import is_file, is_special
 
-FIT = "lit_gelu.cli.fit"  # LightningCLI, which parses for itself
 COMMANDS = {
-    **dict.fromkeys(("fit", "validate", "test", "predict", "choose"), FIT),
-    "export": "lit_gelu.cli.export:export",
-    "parity": "lit_gelu.cli.parity:parity",
-    "inspect": "lit_gelu.cli.inspect:inspect",
-    "bench": "lit_gelu.cli.bench:bench",
-    "triton": "lit_gelu.cli.triton:triton",
-    "doctor": "lit_gelu.cli.doctor:doctor",
-    "curvature": "lit_gelu.cli.curvature:curvature",
-    "report": "lit_gelu.cli.report:report",
-    "activations": "lit_gelu.cli.activations:activations",
-    "activations list": "lit_gelu.cli.activations:overview",
-    "activations show": "lit_gelu.cli.activations:show",
-    "activations compare": "lit_gelu.cli.activations:compare",
-    "activations plot": "lit_gelu.cli.activations:plot",
-    "new": "lit_gelu.cli.new:new",
-    "demo": "lit_gelu.cli.demo:demo",
-}
-SUMMARIES = {
     "fit": "train a task: lit-gelu fit --model.activation gelu",
     "validate": "measure a checkpoint on the validation set",
     "test": "measure a checkpoint on the test set",
@@ -50,18 +31,16 @@ SUMMARIES = {
     "parity": "prove that an ONNX file computes what the PyTorch model computes",
     "inspect": "say what an ONNX file is: opset, sizes, activations, how it was made and proved",
     "bench": "time an ONNX file beside PyTorch eager and torch.compile, in one run",
-    "triton": "lay an ONNX file out as a model repository of Triton Inference Server",
     "doctor": "say what is wrong with this installation, and how to mend it",
     "curvature": "measure the activations' and the loss's curvature of a checkpoint, and draw it",
-    "report": "make one page of a run from its log folder or a checkpoint",
+    "report": "make one page of a run from its log folder",
     "activations": "list the registered activations, describe, compare or plot them",
-    "activations list": "a table of the activations whose names match",
-    "activations show": "everything that is known of each activation",
     "activations compare": "how far two activations lie apart in f, f' and f'', and where",
     "activations plot": "draw f, f' and f'' of some activations side by side",
     "new": "write a small project that trains, swaps, exports and is tested",
     "demo": "train, swap, measure curvature, export and check parity in one go",
 }
+LIGHTNING_COMMANDS = {"fit", "validate", "test", "predict", "choose"}  # of LightningCLI, which parses for itself
 IMPORT = "--import"
 IMPORT_HELP = "a module to import first, from the current folder or installed: it may register activations or a model"
 _OUTPUTS = ("output", "json", "csv", "markdown", "html", "figure", "plot")  # options for files that are written
@@ -70,7 +49,7 @@ _OUTPUTS = ("output", "json", "csv", "markdown", "html", "figure", "plot")  # op
 def table(group: str = "") -> str:
     """Return a line for each command, or for each sub-command of one."""
     names = {name: name.removeprefix(group).strip() for name in COMMANDS if name.rpartition(" ")[0] == group}
-    return "\n".join(f"  {short:<12} {SUMMARIES.get(name, '')}" for name, short in names.items())
+    return "\n".join(f"  {short:<12} {COMMANDS[name]}" for name, short in names.items())
 
 
 class ExamplesHelpFormatter(jsonargparse.DefaultHelpFormatter):
@@ -95,11 +74,16 @@ class CommandParser(jsonargparse.ArgumentParser):
         sys.exit(2)
 
 
+def function_of(name: str) -> Callable[..., Any]:
+    """Return the function of a command: ``activations plot`` is ``plot`` in the module ``activations``."""
+    words = name.split()
+    function: Callable[..., Any] = getattr(importlib.import_module(f"lit_gelu.cli.{words[0]}"), words[-1])
+    return function
+
+
 def parser_of(name: str) -> jsonargparse.ArgumentParser:
     """Return the parser of a command."""
-    module_name, _, function = COMMANDS[name].partition(":")
-    module = importlib.import_module(module_name)
-    return parser_of_function(getattr(module, function), f"lit-gelu {name}", table(name))
+    return parser_of_function(function_of(name), f"lit-gelu {name}", table(name))
 
 
 def parser_of_function(function: Callable[..., Any], program: str, sub_commands: str = "") -> CommandParser:
@@ -159,8 +143,7 @@ def run_command(name: str, words: Sequence[str]) -> int:
     arguments = parser.parse_args(spelled)
     import_modules(arguments.get("import") or [])
     check_outputs(vars(arguments))
-    module_name, _, function_name = COMMANDS[name].partition(":")
-    function = getattr(importlib.import_module(module_name), function_name)
+    function = function_of(name)
     parameters = inspect.signature(function).parameters
     named = {key: arguments[key] for key, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
     ordered: list[Any] = []

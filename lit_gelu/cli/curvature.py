@@ -1,10 +1,11 @@
 """``lit-gelu curvature``: measure the activations' and the loss's curvature of a checkpoint, and draw it."""
 
 import json as json_format
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from rich.table import Table
 
@@ -20,10 +21,9 @@ if TYPE_CHECKING:
     from lit_gelu.curvature.loss_measurement import LossMeasurement
 
 Quantity = Literal["activations", "top_eigenvalue", "smallest_eigenvalue", "trace", "spectral_density"]
-SCHEMA, SCHEMA_VERSION = "lit-gelu-curvature", 2
 _FORMATS = (".png", ".pdf", ".svg")
+_DRAWN = ("activations", "trace", "spectral_density")
 _MATRICES = {"hessian": "Hessian", "gauss_newton": "Gauss-Newton matrix"}
-_ROUNDING = 1e-6  # of float32 products
 _COLUMNS = {
     "mean": "mean",
     "standard_deviation": "std",
@@ -48,13 +48,7 @@ def curvature(
     split: Literal["train", "val", "test"] = "train",
     samples: int = 1024,
     seed: int = 0,
-    quantities: Sequence[Quantity] = (
-        "activations",
-        "top_eigenvalue",
-        "smallest_eigenvalue",
-        "trace",
-        "spectral_density",
-    ),
+    quantities: Sequence[Quantity] = get_args(Quantity),
     operator: Literal["hessian", "gauss_newton"] = "hessian",
     mode: Literal["eval", "train"] = "eval",
     lanczos_steps: int = 40,
@@ -98,34 +92,45 @@ def curvature(
         trace_probes: products for the trace
         density_steps: products for the density
         json: print JSON, and nothing else on standard output; or write it into a file
-        figure: where to draw them, as PNG, PDF or SVG
+        figure: where to draw activations, trace and density, as PNG, PDF or SVG
     """
-    least = {"samples": (samples, 2), "lanczos-steps": (lanczos_steps, 2), "trace-probes": (trace_probes, 2)}
-    for name, (number, lowest) in (least | {"density-steps": (density_steps, 1), "seed": (seed, 0)}).items():
-        if number < lowest:
-            raise ArgumentError(f"--{name} {number} is not accepted. Give an integer from {lowest}.")
+    if samples < 2:
+        raise ArgumentError(f"--samples {samples} is not accepted. Give an integer from 2.")
     if figure is not None:  # before minutes of measuring
         if Path(figure).suffix.lower() not in _FORMATS:
             raise ArgumentError(f"--figure {figure} is not accepted. Give a file {', '.join(_FORMATS)}.")
+        if set(quantities).isdisjoint(_DRAWN):
+            raise ArgumentError(f"--figure draws {', '.join(_DRAWN)}: none of them is among --quantities.")
         need("matplotlib", extra="plots", what="--figure")
     silence_known_warnings()
-    from lit_gelu.cli.input_sample import made_sample, sample_for
+    from lit_gelu.cli.input_sample import random_sample, sample_for
     from lit_gelu.cli.loading import load_data, load_model
+    from lit_gelu.curvature.loss import LossProbe
+    from lit_gelu.curvature.loss_measurement import measure_loss
+    from lit_gelu.curvature.settings import LossSettings
 
-    settings = Settings(
-        split,
-        samples,
-        seed,
-        tuple(dict.fromkeys(quantities)),
-        operator,
-        mode,
-        lanczos_steps,
-        trace_probes,
-        density_steps,
-    )
+    options: dict[str, Any] = {
+        "operator": operator,
+        "mode": mode,
+        "seed": seed,
+        "lanczos_steps": lanczos_steps,
+        "trace_probes": trace_probes,
+        "density_steps": density_steps,
+    }
+    of_loss = tuple(name for name in dict.fromkeys(quantities) if name != "activations")
+    # Exactly as many products as were asked for.
+    settings = LossSettings(quantities=of_loss, accuracy=None, trace_accuracy=None, **options) if of_loss else None
     module = load_data(data, data_root)
     net = load_model(ckpt, model, sample_for(input_shape, module))
-    report = measure(net, module, settings, ckpt, made_sample(input_shape) if input_shape else None)
+    report = CurvatureReport(ckpt, type(net).__name__, type(module).__name__)
+    report.settings = {"split": split, "samples": samples, "quantities": list(dict.fromkeys(quantities)), **options}
+    batches = first_examples(report, module, split, samples, seed)
+    if "activations" in quantities:
+        measure_activations(report, net, batches, random_sample(input_shape) if input_shape else None)
+    if settings is not None:
+        with LossProbe(net, batches, mode=mode, seed=seed) as probe:
+            report.loss = measure_loss(probe, settings)
+        report.notes += report.loss.left_out
     if json != "-":
         console_for_output().print(*_tables(report))
     if json is not None:
@@ -139,21 +144,6 @@ def curvature(
     return 0
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What to measure, and on which data; see `curvature`."""
-
-    split: Literal["train", "val", "test"]
-    samples: int
-    seed: int
-    quantities: tuple[Quantity, ...]
-    operator: Literal["hessian", "gauss_newton"]
-    mode: Literal["eval", "train"]  # of the loss's passes; the activations are measured in evaluation
-    lanczos_steps: int
-    trace_probes: int
-    density_steps: int
-
-
 @dataclass
 class CurvatureReport:
     """What was measured; what was not asked for is empty or ``None``."""
@@ -161,8 +151,8 @@ class CurvatureReport:
     source: str  # the checkpoint
     model: str  # its class, as `data`
     data: str
-    settings: Settings
-    samples: int  # that were used
+    settings: dict[str, Any] = field(default_factory=dict)  # the command's options
+    samples: int = 0  # that were used
     activations: "Figures" = field(default_factory=dict)  # by site and statistic
     gaussian: "Figures" = field(default_factory=dict)  # the same for a normal input of the same mean and deviation
     refused: dict[str, str] = field(default_factory=dict)  # sites that cannot be watched, and why
@@ -172,84 +162,24 @@ class CurvatureReport:
     @property
     def matrix(self) -> str:
         """The name of the loss's matrix."""
-        return _MATRICES[self.settings.operator]
+        return _MATRICES[self.settings["operator"]]
+
+    @property
+    def examples(self) -> str:
+        """What was measured on."""
+        return f"{self.samples} examples of {self.data}, {self.settings['split']}"
 
 
-def measure(
-    model: "LightningModule", data: "LightningDataModule", settings: Settings, source: str, input_sample: Any = None
-) -> CurvatureReport:
-    """Measure a model on the examples that its data's loader gives first; the model is left as it was."""
+def first_examples(
+    report: CurvatureReport, data: "LightningDataModule", split: str, count: int, seed: int
+) -> list[Any]:
+    """Return the batches that a part of the data gives first, until there are enough examples, the last one cut."""
     import torch
-
-    from lit_gelu.activations import registry
-    from lit_gelu.curvature.activation_measurement import statistics_on
-    from lit_gelu.curvature.loss import LossProbe
-    from lit_gelu.curvature.loss_measurement import measure_loss
-    from lit_gelu.curvature.probe.examples import count_examples
-    from lit_gelu.curvature.probe.forward_inputs import forward_sample
-    from lit_gelu.curvature.settings import LossSettings
-
-    torch.manual_seed(settings.seed % 2**63)  # torch takes no larger one
-    batches = first_examples(_loader(data, settings.split), settings.samples)
-    examples = sum(count_examples(batch) or 0 for batch in batches)
-    report = CurvatureReport(source, type(model).__name__, type(data).__name__, settings, examples)
-    if examples < settings.samples:
-        report.notes.append(
-            f"{report.data}.{settings.split}_dataloader() gives {examples} examples; {settings.samples} were asked for."
-        )
-    if "activations" in settings.quantities:
-        sample = forward_sample(model, batches[0]) if input_sample is None else input_sample
-        report.activations, report.gaussian, report.refused = statistics_on(model, batches, registry, sample)
-        if not report.activations:
-            report.notes.append("No activation was observed.")
-        if sample is None and (report.refused or not report.activations):
-            report.notes.append(
-                "Calls of functions are found by running forward: give example_input_array, or --input-shape."
-            )
-    of_loss = tuple(name for name in settings.quantities if name != "activations")
-    if of_loss:
-        of_products = LossSettings(
-            quantities=of_loss,
-            operator=settings.operator,
-            mode=settings.mode,
-            seed=settings.seed,
-            lanczos_steps=settings.lanczos_steps,
-            trace_probes=settings.trace_probes,
-            density_steps=settings.density_steps,
-            accuracy=None,  # exactly as many products as were asked for
-            trace_accuracy=None,
-        )
-        with LossProbe(model, batches, mode=settings.mode, seed=settings.seed) as probe:
-            report.loss = measure_loss(probe, of_products)
-        report.notes += report.loss.left_out
-    return report
-
-
-def first_examples(batches: Iterable[Any], count: int) -> list[Any]:
-    """Return batches until there are enough examples, the last one cut."""
-    from lit_gelu.curvature.probe.examples import count_examples, take_examples
-
-    taken, missing = [], count
-    for batch in batches:
-        present = count_examples(batch)
-        if not present:
-            raise DataError(
-                f"A batch of type {type(batch).__name__} has no examples that can be counted. Accepted are tensors in "
-                "tuples, lists, mappings and dataclasses."
-            )
-        taken.append(take_examples(batch, missing))
-        missing -= present
-        if missing <= 0:
-            return taken
-    if not taken:
-        raise DataError("The data module's loader is empty. Give another --split.")
-    return taken
-
-
-def _loader(data: "LightningDataModule", split: str) -> Iterable[Any]:
-    """Return the loader of a part of the data."""
     from lightning.fabric.utilities.exceptions import MisconfigurationException
 
+    from lit_gelu.curvature.probe.examples import count_examples, take_examples
+
+    torch.manual_seed(seed % 2**63)  # torch takes no larger one
     data.prepare_data()
     data.setup({"train": "fit", "val": "validate", "test": "test"}[split])
     try:
@@ -258,22 +188,55 @@ def _loader(data: "LightningDataModule", split: str) -> Iterable[Any]:
         loader = None
     if loader is None or isinstance(loader, dict | list | tuple):
         raise DataError(
-            f"{type(data).__name__}.{split}_dataloader() gives no single loader. Give another --split, or a data "
-            "module with one loader."
+            f"{report.data}.{split}_dataloader() gives no single loader. Give another --split, or a data module with "
+            "one loader."
         )
-    return loader
+    batches = []
+    for batch in loader:
+        present = count_examples(batch)
+        if not present:
+            raise DataError(
+                f"A batch of type {type(batch).__name__} has no examples that can be counted. Accepted are tensors in "
+                "tuples, lists, mappings and dataclasses."
+            )
+        batches.append(take_examples(batch, count - report.samples))
+        report.samples += min(present, count - report.samples)
+        if report.samples == count:
+            return batches
+    if not batches:
+        raise DataError("The data module's loader is empty. Give another --split.")
+    report.notes.append(f"{report.data}.{split}_dataloader() gives {report.samples} examples; {count} were asked for.")
+    return batches
+
+
+def measure_activations(
+    report: CurvatureReport, model: "LightningModule", batches: Sequence[Any], input_sample: Any
+) -> None:
+    """Measure a model's activations in evaluation mode; the model is left as it was."""
+    from lit_gelu.activations import registry
+    from lit_gelu.curvature.activation_measurement import statistics_on
+    from lit_gelu.curvature.probe.forward_inputs import forward_sample
+
+    sample = forward_sample(model, batches[0]) if input_sample is None else input_sample
+    report.activations, report.gaussian, report.refused = statistics_on(model, batches, registry, sample)
+    if not report.activations:
+        report.notes.append("No activation was observed.")
+    if sample is None and (report.refused or not report.activations):
+        report.notes.append(
+            "Calls of functions are found by running forward: give example_input_array, or --input-shape."
+        )
 
 
 def to_dict(report: CurvatureReport) -> dict[str, Any]:
     """Return all figures as plain data."""
     loss = report.loss
     plain: dict[str, Any] = {
-        "schema": SCHEMA,
-        "schema_version": SCHEMA_VERSION,
+        "schema": "lit-gelu-curvature",
+        "schema_version": 2,
         "checkpoint": report.source,
         "model": report.model,
         "data": report.data,
-        "settings": asdict(report.settings),
+        "settings": report.settings,
         "samples": report.samples,
         "notes": report.notes,
         "activations": report.activations,
@@ -303,8 +266,8 @@ def _tables(report: CurvatureReport) -> list[Table]:
     tables = []
     if report.activations or report.refused:
         tables.append(_table_of_activations(report))
-    loss, settings = report.loss, report.settings
-    title = f"loss of {report.model} on {report.samples} examples, {settings.mode} mode"
+    loss = report.loss
+    title = f"loss of {report.model} on {report.samples} examples, {report.settings['mode']} mode"
     if loss is not None:
         title += f"; {report.matrix} of {loss.parameters:,} parameters"
     table = Table(title=title, title_justify="left", caption=" ".join(report.notes) or None, caption_justify="left")
@@ -317,8 +280,9 @@ def _tables(report: CurvatureReport) -> list[Table]:
     table.add_row("gradient norm", f"{loss.figures['gradient_norm',]:.4g}", "", "")
     for name, pair in loss.eigenpairs.items():
         remark = "converged" if pair.converged else "not converged: more --lanczos-steps"
-        error = "rounding" if pair.residual < _ROUNDING * abs(pair.value) else f"{pair.residual:.1g}"
-        table.add_row(name.replace("_", " "), f"{pair.estimate:.6g}", error, f"{remark}; error: residual")
+        table.add_row(
+            name.replace("_", " "), f"{pair.estimate:.6g}", f"{pair.residual:.1g}", f"{remark}; error: residual"
+        )
     if loss.trace is not None:
         trace = loss.trace
         remark = f"error: standard error of {trace.probes} probes"
@@ -336,28 +300,19 @@ def _tables(report: CurvatureReport) -> list[Table]:
 
 
 def _table_of_activations(report: CurvatureReport) -> Table:
-    """Return a row a site: measured, and in parentheses what a normal input would give."""
-    table = Table(
-        title=f"activations of {report.model} on {report.samples} examples of {report.data}, {report.settings.split}",
-        caption="in parentheses: of a normal input with this mean and deviation; E|f''|: kinks included",
-        title_justify="left",
-    )
+    """Return a row a site; the figure and the JSON show beside it what a normal input would give."""
+    from lit_gelu.curvature.plots import statistic_of
+
+    table = Table(title=f"activations of {report.model} on {report.examples}", title_justify="left")
     table.add_column("site")
     for title in _COLUMNS.values():
         table.add_column(title, justify="right")
-    for site, row in report.activations.items():
-        predicted = report.gaussian.get(site, {})
-        table.add_row(site or "(the model)", *(_cell(name, row, predicted) for name in _COLUMNS))
+    for site, figures in report.activations.items():
+        cells = []
+        for name in _COLUMNS:
+            value = statistic_of(figures, name)
+            cells.append("-" if math.isnan(value) else f"{value:.1%}" if name.startswith("share_") else f"{value:.3f}")
+        table.add_row(site or "(the model)", *cells)
     for site, reason in report.refused.items():
         table.add_row(site, f"not observed: {reason}")
     return table
-
-
-def _cell(name: str, measured: Mapping[str, float], predicted: Mapping[str, float]) -> str:
-    from lit_gelu.curvature.plots import statistic_of
-
-    def text(value: float) -> str:
-        return "-" if value != value else f"{value:.1%}" if name.startswith("share_") else f"{value:.3f}"
-
-    value, expected = statistic_of(measured, name), statistic_of(predicted, name)
-    return text(value) if expected != expected else f"{text(value)} ({text(expected)})"

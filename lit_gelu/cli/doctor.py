@@ -3,23 +3,24 @@
 import importlib
 import importlib.metadata
 import importlib.util
-import json as json_format
 import platform
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from rich.text import Text
 
-from lit_gelu.cli.terminal import console_for_output, write_text
+from lit_gelu.cli.terminal import console_for_output
 from lit_gelu.cuda_versions import mismatch
 
 _STYLES = {"ok": "green", "note": "yellow", "broken": "bold red"}
 _SHOWN = ("lit-gelu", "torch", "lightning", "onnx", "onnxscript", "numpy")
+_NVIDIA = ((Path("/dev"), "nvidia[0-9]*"), (Path("/proc/driver/nvidia/gpus"), "*"), (Path("/dev"), "dxg"))
 _TRIAL_SECONDS = 120
 # In a process of its own: a library that crashes while it is loaded does not take the doctor along.
 _TRIAL = """
@@ -52,54 +53,33 @@ class Finding:
     remedy: str = ""  # empty if there is nothing to mend
 
 
-def doctor(*, json: str | None = None) -> int:
+def doctor() -> int:
     """Say what is wrong with this installation, and how to mend it.
 
     exit code: 0 if nothing is broken, 1 if something is, 2 for a mistake in the arguments
 
     in a shell:
       lit-gelu doctor
-      lit-gelu doctor --json                findings as JSON, for a report of a fault
-
-    Args:
-        json: print JSON, and nothing else on standard output; or write it into a file
     """
-    versions, findings = _versions(), list(examine())
-    if json is not None:
-        content = {"versions": versions, "findings": [asdict(finding) for finding in findings]}
-        write_text(json_format.dumps(content, indent=2), json)
-    broken = sum(finding.level == "broken" for finding in findings)
-    if json != "-":
-        console = console_for_output(highlight=False, soft_wrap=True)
-        console.print(Text(", ".join(f"{name} {version}" for name, version in versions.items())))
-        for finding in findings:
-            level = (f"{finding.level:<7}", _STYLES[finding.level])
-            console.print(Text.assemble(level, f"{finding.check}: {finding.text}"))
-            if finding.remedy:
-                console.print(Text(f"       to mend it: {finding.remedy}"))
-        console.print(Text(f"{broken} broken" if broken else "nothing is broken"))
-    return 1 if broken else 0
-
-
-def _versions() -> dict[str, str]:
-    """Return the platform, and the versions of the distributions that are installed."""
     versions = {"platform": f"{platform.system()} {platform.machine()}", "Python": platform.python_version()}
     for name in (*_SHOWN, *_onnxruntime_wheels()):
-        try:
+        with suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return versions
+    findings = list(examine())
+    broken = sum(finding.level == "broken" for finding in findings)
+    console = console_for_output(highlight=False, soft_wrap=True)
+    console.print(Text(", ".join(f"{name} {version}" for name, version in versions.items())))
+    for finding in findings:
+        level = (f"{finding.level:<7}", _STYLES[finding.level])
+        console.print(Text.assemble(level, f"{finding.check}: {finding.text}"))
+        if finding.remedy:
+            console.print(Text(f"       to mend it: {finding.remedy}"))
+    console.print(Text(f"{broken} broken" if broken else "nothing is broken"))
+    return 1 if broken else 0
 
 
 def examine() -> Iterator[Finding]:
     """Examine this installation. Nothing here fails because the installation is broken."""
-    unmet = list(unmet_requirements("lit-gelu"))
-    names = " ".join(f"'{re.split(r'[ (<>=!~]', text)[0]}'" for text in unmet)
-    if unmet:
-        yield Finding("broken", "requirements", f"not met: {'; '.join(unmet)}", f"pip install {names}")
-    else:
-        yield Finding("ok", "requirements", "every distribution that lit-gelu needs is there, in a version that fits")
     torch: Any = None
     try:
         torch = importlib.import_module("torch")
@@ -108,24 +88,17 @@ def examine() -> Iterator[Finding]:
     else:
         yield Finding("ok", "torch", f"built {_built_for(torch.version.cuda)}")
     yield from _onnxruntime()
-    yield from _gpu(torch)
+    if torch is not None and torch.cuda.is_available():
+        yield from _gpu(torch)
+    elif any(any(folder.glob(pattern)) for folder, pattern in _NVIDIA):
+        remedy = "install NVIDIA's driver and torch for its CUDA: torch.zeros(1, device='cuda') says what is missing"
+        yield Finding("broken", "GPU", "there is an NVIDIA GPU, but torch cannot use it", remedy)
+    else:
+        yield Finding("note", "GPU", "no NVIDIA GPU here: exported files run on the CPU")
 
 
-def unmet_requirements(distribution: str) -> Iterator[str]:
-    """Yield the requirements of a distribution that are not met, each with what is installed instead."""
-    from packaging.requirements import Requirement  # comes with lightning, which may be what is missing
-
-    for text in importlib.metadata.requires(distribution) or ():
-        requirement = Requirement(text)
-        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
-            continue
-        try:
-            installed = importlib.metadata.version(requirement.name)
-        except importlib.metadata.PackageNotFoundError:
-            yield f"{requirement.name}{requirement.specifier} (not installed)"
-            continue
-        if not requirement.specifier.contains(installed, prereleases=True):
-            yield f"{requirement.name}{requirement.specifier} ({installed} is installed)"
+def _judged(check: str, fault: str, remedy: str, sound: str) -> Finding:
+    return Finding("broken", check, fault, remedy) if fault else Finding("ok", check, sound)
 
 
 def _onnxruntime_wheels() -> list[str]:
@@ -147,10 +120,8 @@ def _onnxruntime() -> Iterator[Finding]:
     else:
         yield Finding("ok", "onnxruntime wheels", f"one: {wheels[0]}")
         install = f"pip install --force-reinstall --no-deps {wheels[0]}"
-    if failure := _trial("CPUExecutionProvider"):
-        yield Finding("broken", "onnxruntime", f"does not work: {failure}", install)
-    else:
-        yield Finding("ok", "onnxruntime", f"runs a model on the CPU; built {_built_for(onnxruntime_cuda())}")
+    sound = f"runs a model on the CPU; built {_built_for(onnxruntime_cuda())}"
+    yield _judged("onnxruntime", _trial("CPUExecutionProvider"), install, sound)
 
 
 def onnxruntime_cuda() -> str:
@@ -166,39 +137,17 @@ def onnxruntime_cuda() -> str:
 
 
 def _gpu(torch: Any) -> Iterator[Finding]:
-    """Examine whether there is a GPU, and whether torch and onnxruntime use it."""
-    places = (Path("/dev").glob("nvidia[0-9]*"), Path("/proc/driver/nvidia/gpus").glob("*"), Path("/dev").glob("dxg"))
-    is_there = any(True for place in places for _ in place)
-    sees = torch is not None and torch.cuda.is_available()
-    cuda, built = onnxruntime_cuda(), getattr(getattr(torch, "version", None), "cuda", None) or ""
-    if not sees:
-        if is_there:
-            remedy = (
-                "install NVIDIA's driver and torch for its CUDA: torch.zeros(1, device='cuda') says what is missing"
-            )
-            yield Finding(
-                "broken", "GPU", f"there is an NVIDIA GPU, but torch, built {_built_for(built)}, cannot use it", remedy
-            )
-        else:
-            yield Finding("note", "GPU", "no NVIDIA GPU here: exported files run on the CPU")
-        return
+    """Examine whether onnxruntime uses the GPU that torch uses."""
     yield Finding("ok", "GPU", ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())))
+    cuda = onnxruntime_cuda()
     if not cuda:
-        wheels = " ".join(_onnxruntime_wheels())
-        remedy = f"pip uninstall -y {wheels} && pip install onnxruntime-gpu"
+        remedy = f"pip uninstall -y {' '.join(_onnxruntime_wheels())} && pip install onnxruntime-gpu"
         yield Finding("broken", "CUDA versions", "there is a GPU, but onnxruntime is built without CUDA", remedy)
         return
-    if different := mismatch(built, cuda):
-        yield Finding("broken", "CUDA versions", *different)
-    else:
-        yield Finding("ok", "CUDA versions", f"torch and onnxruntime are both built {_built_for(cuda)}")
-    if failure := _trial("CUDAExecutionProvider"):
-        remedy = (
-            "mend what is said above; else `python -c 'import onnxruntime; onnxruntime.print_debug_info()'` says more"
-        )
-        yield Finding("broken", "a model on CUDA", f"does not run: {failure}", remedy)
-    else:
-        yield Finding("ok", "a model on CUDA", "runs there, and nowhere else")
+    fault, remedy = mismatch(torch.version.cuda, cuda) or ("", "")
+    yield _judged("CUDA versions", fault, remedy, f"torch and onnxruntime are both built {_built_for(cuda)}")
+    remedy = "mend what is said above; else `python -c 'import onnxruntime; onnxruntime.print_debug_info()'` says more"
+    yield _judged("a model on CUDA", _trial("CUDAExecutionProvider"), remedy, "runs there, and nowhere else")
 
 
 def _built_for(cuda: str | None) -> str:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from lit_gelu.cli.terminal import console_for_output
 from lit_gelu.errors import ArgumentError
-from lit_gelu.files import is_file, is_folder
+from lit_gelu.files import is_file
 
 Form = Literal["as_trained", "none", "exact", "tanh", "sigmoid"]
 
@@ -32,11 +32,6 @@ def export(
     dynamic_shapes: Sequence[str] = (),
     preprocessing: str | None = None,
     check: bool = True,
-    int8: bool = False,
-    calibration: Literal["minmax", "entropy", "percentile"] = "minmax",
-    calibration_samples: int = 512,
-    float_layers: Sequence[str] = (),
-    max_difference: float = 0.01,
 ) -> int:
     """Write a checkpoint's model to an ONNX file, checked against PyTorch.
 
@@ -47,10 +42,9 @@ def export(
       lit-gelu export last.ckpt --dtype fp16 --target ort-cuda --softmax --labels cat dog
       lit-gelu export last.ckpt --dynamic-shapes sequence                 or input_ids:1=length: of any length
       lit-gelu export last.ckpt --model my_module.MyNet --input-shape 3,32,32     your own, from the current folder
-      lit-gelu export last.ckpt --import my_module --model MyNet --data MyData    its input from its data's first batch
+      lit-gelu export last.ckpt --model my_module.MyNet --data my_module.MyData   its input from its data's first batch
       lit-gelu export lit_gelu.tasks.MNISTClassifier -o untrained.onnx
       lit-gelu export last.ckpt --preprocessing MNISTData                         a file that takes raw pixels, uint8
-      lit-gelu export last.ckpt -o net.onnx --int8 --data MNISTData       net-int8.onnx too, its accuracy measured
 
     Args:
         source: a Lightning checkpoint, or the dotted path of a LightningModule class
@@ -58,8 +52,8 @@ def export(
         model: the model's class, if the checkpoint does not record it: my_module.MyNet, also from the current folder
         input_shape: for a model without example_input_array: the sizes of one row of each input, without the batch;
             1,28,28, or by name input_ids=16:int64 mask=16:int64
-        data: a data module, such as MNISTData: the check runs on its test data too, its first batch is the input of a
-            model without example_input_array, and --int8 is calibrated on it
+        data: a data module, such as MNISTData: the check runs on its test data too, and its first batch is the input of
+            a model without example_input_array
         data_root: the folder with the files of --preprocessing and --data
         approximate: form of every GELU; several write one file each
         lowering: operators of the activations
@@ -75,62 +69,51 @@ def export(
         preprocessing: a data module, such as MNISTData, whose preprocessing becomes a part of the file: it takes raw
             pixels
         check: compare each file with PyTorch
-        int8: write each file in int8 too: NAME-int8.onnx
-        calibration: int8: how the ranges of values are found
-        calibration_samples: int8: rows of training data to calibrate on
-        float_layers: int8: layers that stay in float32, such as output 'head.*'
-        max_difference: int8: how much worse the error rate may be
     """
     from lit_gelu.cli.input_sample import evaluation_data, input_sample, require_input, sample_for
-    from lit_gelu.cli.loading import load_data, load_model, load_preprocessing
+    from lit_gelu.cli.loading import load_data, load_model, load_optional_data
     from lit_gelu.export import check_parity, export_onnx, write_proof
-    from lit_gelu.export.proof import record_parity
-    from lit_gelu.export.quantization import check_quantized, quantize_onnx
 
     outputs = output_paths(source, output, approximate)
-    if int8 and data is None:
-        raise ArgumentError("--int8 is calibrated on data: name a data module, such as --data MNISTData.")
-    if int8 and dtype not in {"fp32", "float32"}:
-        raise ArgumentError(f"--int8 files are made of float32 ones: leave out --dtype {dtype}.")
-    raw = load_preprocessing(preprocessing, data_root if data is None or preprocessing is not None else None)
-    module = None if data is None else load_data(data, data_root)
+    raw: Any = None
+    if preprocessing is not None:
+        source_of_pixels: Any = load_data(preprocessing, data_root)
+        if not callable(getattr(source_of_pixels, "preprocessing", None)):
+            raise ArgumentError(f"{preprocessing} has no method preprocessing(), which makes inputs of raw pixels.")
+        raw = source_of_pixels.preprocessing()
+    module = load_optional_data(data, data_root if raw is None or data is not None else None)
     shapes = input_shape if raw is None else []  # of raw pixels, which the model does not take
     net = load_model(source, model, sample_for(shapes, module))
     # A data module's batches are behind its preprocessing, and then a sample is raw pixels.
     sample = input_sample(input_shape, net, module if raw is None else None)
     if raw is None:
         require_input(sample, net)
-    options: dict[str, Any] = {
-        "lowering": lowering,
-        "target": target,
-        "dtype": dtype,
-        "policy": policy,
-        "opset": opset,
-        "keep_fp32": keep_fp32,
-        "io_dtype": io_dtype,
-        "softmax": softmax,
-        "labels": labels,
-        "dynamic_shapes": dynamic_shapes,
-    }
     console = console_for_output(soft_wrap=True, highlight=False, markup=False)
     passed = True
     for form, path in outputs.items():
-        console.print(str(export_onnx(net, path, sample, preprocessing=raw, approximate=form, **options)))
+        report = export_onnx(
+            net,
+            path,
+            sample,
+            approximate=form,
+            lowering=lowering,
+            target=target,
+            dtype=dtype,
+            policy=policy,
+            opset=opset,
+            keep_fp32=keep_fp32,
+            io_dtype=io_dtype,
+            softmax=softmax,
+            labels=labels,
+            dynamic_shapes=dynamic_shapes,
+            preprocessing=raw,
+        )
+        console.print(str(report))
         if check:
             parity = check_parity(net, path, evaluation_data(module), sample, strict=False, preprocessing=raw)
             passed &= parity.passed
             write_proof(parity, path, [])
             console.print(f"  {parity.summary()}")
-        if int8:
-            int8_path = path.with_name(f"{path.stem}-int8.onnx")
-            how: dict[str, Any] = {"method": calibration, "samples": calibration_samples, "float_layers": float_layers}
-            console.print(str(quantize_onnx(path, int8_path, module, **how)))
-        if int8 and check:
-            limit: dict[str, Any] = {"max_difference": max_difference, "strict": False, "preprocessing": raw}
-            report = check_quantized(net, int8_path, module, sample, **limit)
-            passed &= report.passed
-            record_parity(int8_path, report.proof())
-            console.print(f"  {report.summary()}")
     return 0 if passed else 1
 
 
@@ -138,8 +121,6 @@ def output_paths(source: str, output: str | None, forms: Sequence[str]) -> dict[
     """Return which file each form of GELU goes to: net.onnx, or of several net-none.onnx, net-tanh.onnx."""
     if len(set(forms)) < len(forms):
         raise ArgumentError(f"--approximate {' '.join(forms)}: a form is given twice. Give each once.")
-    if is_folder(source):
-        raise ArgumentError(f"{source!r} is a folder. Give a checkpoint in it, or the class of a model.")
     is_path = source.endswith(".ckpt") or is_file(source)
     default = Path(source).with_suffix(".onnx") if is_path else Path(f"{source.rpartition('.')[2]}.onnx")
     path = default if output is None else Path(output)

@@ -3,7 +3,8 @@
 import pickle
 import sys
 import warnings
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,16 +16,16 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 # LightningCLI finds a class by its short name (`--trainer.callbacks ActivationSwap`) once it is imported.
 import lit_gelu.callbacks  # noqa: F401
-from lit_gelu.activations import UnknownActivationError, building_from_file, registry
+from lit_gelu.activations import building_from_file
 from lit_gelu.callbacks.checkpoint_file import not_plain, texts_and_mappings
 from lit_gelu.cli import choose
 from lit_gelu.cli.commands import IMPORT, IMPORT_HELP, CommandParser, ExamplesHelpFormatter, import_modules
-from lit_gelu.cli.loading import checked_arguments, unregistered
-from lit_gelu.cli.swapped_checkpoint import swaps_restored
+from lit_gelu.cli.loading import checked_arguments
 from lit_gelu.cli.terminal import silence_known_warnings
 from lit_gelu.data import DigitsData
-from lit_gelu.errors import ArgumentError, CheckpointError, LitGeluError, UnsupportedRunError, shown
+from lit_gelu.errors import ArgumentError, CheckpointError, LitGeluError, UnsupportedRunError, message_of
 from lit_gelu.files import is_file
+from lit_gelu.surgery.marks import is_mark
 from lit_gelu.tasks import MNISTClassifier
 
 DEFAULT_MODEL = f"lit_gelu.tasks.{MNISTClassifier.__name__}"
@@ -50,7 +51,6 @@ examples:
     "validate": """\
 examples:
   lit-gelu validate --ckpt_path runs/digits_gelu/version_0/checkpoints/last.ckpt
-  lit-gelu validate --model my_package.Pretrained --without_ckpt true       the model as its class makes it
 """,
     "test": """\
 examples:
@@ -118,14 +118,8 @@ class LitGeluCLI(LightningCLI):
         choose.run_choice(self.config.choose, self.config_init.choose, datamodule, options)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Add the options that LightningCLI does not have."""
+        """Add the option that LightningCLI does not have."""
         parser.add_argument(IMPORT, type=list[str], default=[], help=IMPORT_HELP)
-        parser.add_argument(
-            "--without_ckpt",
-            type=bool,
-            default=False,
-            help="validate, test, predict: whether to take the model as its class makes it, without --ckpt_path",
-        )
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Parse the arguments; Lightning's own method warns wherever ``sys.argv`` is not empty."""
@@ -157,20 +151,10 @@ class LitGeluCLI(LightningCLI):
             cause: BaseException | None = error
             while cause is not None and not isinstance(cause, LitGeluError | ModuleNotFoundError):
                 cause = cause.__cause__  # jsonargparse lists the types that it tried
-            if cause is None:
-                raise
             if isinstance(cause, ModuleNotFoundError):
                 text = " ".join(str(cause).split())
                 raise ArgumentError(f"a class of the configuration cannot be made: {text}") from error
-            raise self._of_checkpoint(cause) from None
-
-    def _of_checkpoint(self, mistake: LitGeluError) -> LitGeluError:
-        """Return a mistake as one of the checkpoint, if that and not the configuration names an unknown activation."""
-        if self._of_caller is None or not isinstance(mistake, UnknownActivationError):
-            return mistake
-        if any(mistake.name in str(given) for given in self._of_caller):
-            return mistake
-        return unregistered(mistake, repr(str(self.config[self.config.subcommand].ckpt_path)))
+            raise (cause or error) from None
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Make the Trainer; it raises plain errors for values that it does not take."""
@@ -185,10 +169,10 @@ class LitGeluCLI(LightningCLI):
         subcommand = self.config.subcommand
         options = self.config[subcommand]
         path = options.get("ckpt_path")
-        if subcommand not in BEGIN_ANEW and (path in {"best", "last", "hpc"} or not (path or options.without_ckpt)):
+        if subcommand not in BEGIN_ANEW and (path in {"best", "last", "hpc"} or not path):
             raise ArgumentError(
                 f"--ckpt_path {path or 'was not given'}, and the weights of an untrained model are random. Give the "
-                "path of the checkpoint that lit-gelu fit named, or --without_ckpt true for a model that needs none."
+                "path of the checkpoint that lit-gelu fit named."
             )
         if options.get("weights_only", True) is None:
             self.config[subcommand].weights_only = True  # Lightning's default lets a file from an address run programs
@@ -196,33 +180,26 @@ class LitGeluCLI(LightningCLI):
             return
         self._of_caller = texts_and_mappings(self.config.as_dict())
         arguments = checked_arguments(path, options.model.class_path, self._of_caller)
-        if arguments:
-            asked = _arguments_of(options.model)
-            self.config = self.parser.parse_object({subcommand: {"model": arguments}}, self.config)
-            self._refuse_others(asked, _arguments_of(self.config[subcommand].model), str(path))
-
-    def _refuse_others(self, asked: dict[str, Any], stored: dict[str, Any], path: str) -> None:
-        """Refuse options of the model on the command line that differ from what its checkpoint was trained with."""
+        if not arguments:
+            return
         # Weights belong to the arguments that they were trained with, and the optimizer's state brings its learning
         # rate along. A configuration file may serve several runs, so that it may differ.
-        options = [word.partition("=")[0].rstrip("+") for word in self._words if word.startswith("--model")]
-        names = {
-            option.removeprefix("--model").removeprefix(".init_args").lstrip(".").partition(".")[0]
-            for option in options
-        }
-        for name in sorted(names & stored.keys()):
-            if not _is_same(asked.get(name), stored[name]):
-                option = f"--model.{name}" if name else "--model"
-                raise ArgumentError(
-                    f"{option} {shown(asked.get(name))} differs from {shown(stored[name])}, with which {path!r} "
-                    "was trained. Leave it out: a model is built as it was trained. In Python load_from_checkpoint "
-                    "takes other arguments; another activation comes with the callback ActivationSwap."
-                )
+        names = [word.partition("=")[0] for word in self._words]
+        asked = [name for name in names if name.startswith("--model.")]
+        if "--model" in names and options.model.class_path != arguments["class_path"]:
+            asked.append("--model")
+        if asked:
+            raise ArgumentError(
+                f"{asked[0]} is not accepted beside --ckpt_path: a model is built as it was trained, by what {path!r} "
+                "says. Leave it out. In Python load_from_checkpoint takes other arguments; another activation comes "
+                "with the callback ActivationSwap."
+            )
+        self.config = self.parser.parse_object({subcommand: {"model": arguments}}, self.config)
 
     def _run_subcommand(self, subcommand: str) -> None:
         # A private method of LightningCLI (2.6): there is no other place around the Trainer's work.
         try:
-            with swaps_restored(self.model) if self._get(self.config, "ckpt_path") else nullcontext():
+            with weights_explained(self.model) if self._get(self.config, "ckpt_path") else nullcontext():
                 super()._run_subcommand(subcommand)
         except SystemExit:  # of SIGTERM or Ctrl-C
             if subcommand == "fit":
@@ -244,19 +221,31 @@ class LitGeluCLI(LightningCLI):
             sys.stdout.write(f"Checkpoint: {checkpoint}\n")
 
 
-def _arguments_of(model: Any) -> dict[str, Any]:
-    """Return the class and the arguments of a model's part of a configuration, as one mapping."""
-    plain = model.as_dict()
-    return {"": plain.get("class_path"), **(plain.get("init_args") or {}), **(plain.get("dict_kwargs") or {})}
+@contextmanager
+def weights_explained(module: LightningModule) -> Iterator[None]:
+    """Say where the weights of a checkpoint do not fit a module, which for torch is no mistake of the user's."""
+    load = module.load_state_dict
 
+    def load_state_dict(state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        name = type(module).__name__
+        if set(filter(is_mark, state_dict)) - module.state_dict().keys():
+            raise CheckpointError(
+                f"Activations of {name} were swapped before this checkpoint was saved. Give the ActivationSwap that it "
+                "was trained with in --trainer.callbacks, or the configuration of that run."
+            )
+        try:
+            return load(state_dict, *args, **kwargs)
+        except RuntimeError as error:
+            raise CheckpointError(
+                f"The checkpoint is of another model than {name} with these arguments: "
+                f"{' '.join(message_of(error).split())}. Give --model and its arguments as they were in training."
+            ) from error
 
-def _is_same(asked: Any, stored: Any) -> bool:
-    """Say whether two values are one, also where they are two spellings of one activation."""
-    resolve = registry.stored.resolve  # what a file holds is not imported, and what is given need not be for this
+    module.load_state_dict = load_state_dict  # type: ignore[method-assign]
     try:
-        return repr(asked) == repr(stored) or str(resolve(asked)) == str(resolve(stored))
-    except LitGeluError:
-        return False
+        yield
+    finally:
+        del module.load_state_dict
 
 
 def run(words: list[str]) -> int:

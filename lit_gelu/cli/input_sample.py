@@ -25,7 +25,7 @@ _STAGES = {"test_dataloader": "test", "val_dataloader": "validate", "train_datal
 def input_sample(shapes: Sequence[str], model: nn.Module, data: LightningDataModule | None) -> Any:
     """Return what to call a model with; ``None`` where only its ``example_input_array`` says it."""
     if shapes:
-        return made_sample(shapes)
+        return random_sample(shapes)
     if data is None or getattr(model, "example_input_array", None) is not None:
         return None
     return inputs_of_data(data, model)
@@ -51,10 +51,10 @@ def require_input(sample: Any, model: nn.Module) -> None:
         )
 
 
-def made_sample(shapes: Sequence[str]) -> Any:
+def random_sample(shapes: Sequence[str]) -> Any:
     """Make a sample of two rows: normal numbers, levels from 0 to 255 for ``uint8``, ones for other whole numbers."""
     generator = torch.Generator().manual_seed(0)
-    tensors = [_made(word, generator) for word in shapes]
+    tensors = [_random_input(word, generator) for word in shapes]
     names = [name for name, _ in tensors]
     if names == [None]:
         return tensors[0][1]
@@ -65,7 +65,7 @@ def made_sample(shapes: Sequence[str]) -> Any:
     return dict(tensors)
 
 
-def _made(word: str, generator: torch.Generator) -> tuple[str | None, Tensor]:
+def _random_input(word: str, generator: torch.Generator) -> tuple[str | None, Tensor]:
     """Return the name and the tensor that one word stands for."""
     match = _INPUT.fullmatch(word)
     dtype = DTYPES.get(match["dtype"] or "float32") if match else None

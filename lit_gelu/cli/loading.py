@@ -8,19 +8,12 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.pytorch import LightningDataModule, LightningModule
-from torch import Tensor, nn
 
 from lit_gelu import tasks
 from lit_gelu.activations import StoredSpecError, UnknownActivationError, registry
 from lit_gelu.callbacks import load_from_checkpoint
-from lit_gelu.callbacks.checkpoint_file import (
-    hyper_parameters,
-    loading,
-    read_checkpoint,
-    require_no_imports,
-)
+from lit_gelu.callbacks.checkpoint_file import hyper_parameters, loading, read_checkpoint, require_no_imports
 from lit_gelu.callbacks.swap.history import ACTIVATIONS_KEY
 from lit_gelu.errors import ArgumentError, CheckpointError, ModelInputError, message_of, shown
 from lit_gelu.files import is_file
@@ -30,18 +23,32 @@ from lit_gelu.tasks.activation_task import ActivationTask
 def load_model(
     source: str, model: str | None = None, sample_for: Callable[[LightningModule], Any] | None = None
 ) -> LightningModule:
-    """Load a model from a checkpoint, or build it untrained from its class; a sample finds calls that were swapped."""
-    # The class of a checkpoint is ``model`` if that is given; else the one of `lit_gelu.tasks` that ``lit-gelu fit``
-    # recorded in it; else `lit_gelu.tasks.MNISTClassifier`. A class that only the checkpoint names is not imported, and
+    """Load a model from a checkpoint, or build it untrained from its class."""
+    if is_file(source) or source.endswith(".ckpt") or not all(part.isidentifier() for part in source.split(".")):
+        return load_checkpoint(source, model, sample_for)
+    cls = import_class(source, LightningModule, "lit_gelu.tasks")
+    try:
+        untrained: LightningModule = cls()
+    except TypeError as error:
+        raise ArgumentError(
+            f"{source} cannot be built without arguments: {message_of(error)}. Give a checkpoint of it."
+        ) from error
+    return untrained
+
+
+def load_checkpoint(
+    source: str, model: str | None = None, sample_for: Callable[[LightningModule], Any] | None = None
+) -> LightningModule:
+    """Load a model from a checkpoint; a sample finds calls that were swapped."""
+    # The class is ``model`` if that is given; else the one of `lit_gelu.tasks` that ``lit-gelu fit`` recorded in the
+    # checkpoint; else `lit_gelu.tasks.MNISTClassifier`. A class that only the checkpoint names is not imported, and
     # nothing else in it is either.
     if not is_file(source):
-        if all(part.isidentifier() for part in source.split(".")) and not source.endswith(".ckpt"):
-            return _untrained(source)
         raise ArgumentError(f"There is no checkpoint {shown(source)}. Give the path of a file that lit-gelu fit wrote.")
     path, called = Path(source), repr(source)
     checkpoint = read_checkpoint(path)
     recorded = hyper_parameters(checkpoint, called).get("_class_path")
-    cls = own_class(recorded, called) if model is None else import_class(model, LightningModule, "lit_gelu.tasks")
+    cls = task_class(recorded, called) if model is None else import_class(model, LightningModule, "lit_gelu.tasks")
     try:
         with warnings.catch_warnings(), loading(cls, path, {}):
             warnings.simplefilter("ignore")  # of Lightning, about the checkpoint's version: loading works or raises
@@ -66,7 +73,7 @@ def unregistered(error: UnknownActivationError, called: str) -> CheckpointError:
     )
 
 
-def own_class(recorded: object, called: str) -> type[LightningModule]:
+def task_class(recorded: object, called: str) -> type[LightningModule]:
     """Return the class of `lit_gelu.tasks` that a checkpoint records as its own."""
     classes = {name: value for name, value in vars(tasks).items() if _is_class(value, LightningModule)}
     paths = {f"{tasks.__name__}.{name}": cls for name, cls in classes.items()}
@@ -80,7 +87,7 @@ def own_class(recorded: object, called: str) -> type[LightningModule]:
     return cls
 
 
-def checked_arguments(path: str, configured: str, given: Collection[object]) -> dict[str, Any]:
+def checked_arguments(path: str, configured: str, trusted_values: Collection[object]) -> dict[str, Any]:
     """Return a checkpoint's arguments of the model in the form that LightningCLI gives to its parser."""
     # The parser imports class paths. So a class path is handed to it if it is one of `lit_gelu.tasks`, or if the
     # caller's own configuration holds it too (``--model my_package.MyModule``); and activations by registered names.
@@ -92,8 +99,8 @@ def checked_arguments(path: str, configured: str, given: Collection[object]) -> 
         return {}
     is_named = "_class_path" in arguments
     recorded = arguments.pop("_class_path", configured)
-    trusted = recorded == configured or recorded in given
-    cls = import_class(recorded, LightningModule, "lit_gelu.tasks") if trusted else own_class(recorded, called)
+    is_trusted = recorded == configured or recorded in trusted_values
+    cls = import_class(recorded, LightningModule, "lit_gelu.tasks") if is_trusted else task_class(recorded, called)
     parameters = inspect.signature(cls).parameters
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     if not is_named and not takes_any and arguments.keys() - parameters.keys():  # of a plain Trainer
@@ -106,39 +113,8 @@ def checked_arguments(path: str, configured: str, given: Collection[object]) -> 
             arguments["activation"] = str(registry.stored.resolve(arguments["activation"]))
         except UnknownActivationError as error:
             raise unregistered(error, called) from error
-    require_no_imports(arguments, cls, given, called)
+    require_no_imports(arguments, cls, trusted_values, called)
     return {"class_path": recorded, "dict_kwargs": arguments}
-
-
-def _untrained(path: str) -> LightningModule:
-    """Build a model with its class's defaults."""
-    cls = import_class(path, LightningModule, "lit_gelu.tasks")
-    try:
-        model: LightningModule = cls()
-    except TypeError as error:
-        raise ArgumentError(
-            f"{path} cannot be built without arguments: {message_of(error)}. Give a checkpoint of it."
-        ) from error
-    return model
-
-
-def draws_weights(source: str, model: LightningModule) -> bool:
-    """Return whether a model was built from its class, and has other weights each time that it is built."""
-    # A class that loads weights of its own, such as pretrained ones, has the same each time.
-    if is_file(source):
-        return False
-    once, again = model.state_dict(), _untrained(source).state_dict()
-    tensors = [(value, again.get(name)) for name, value in once.items() if isinstance(value, Tensor)]
-    return not all(isinstance(other, Tensor) and torch.equal(value, other) for value, other in tensors)
-
-
-def require_same_weights(source: str, model: LightningModule, file: str) -> None:
-    """Refuse a class in the place of the checkpoint of a file, if its weights are random."""
-    if draws_weights(source, model):
-        raise ArgumentError(
-            f"--ckpt {source} is a class, whose weights are random: {file!r} has other ones. Give the checkpoint that "
-            f"the file was exported from. For an untrained model, lit-gelu export {source} writes and compares a file."
-        )
 
 
 def load_data(name: str, root: str | None = None) -> LightningDataModule:
@@ -151,21 +127,15 @@ def load_data(name: str, root: str | None = None) -> LightningDataModule:
     return data
 
 
-def load_preprocessing(name: str | None, root: str | None = None) -> nn.Module | None:
-    """Return the preprocessing of a data module, with what it learns of its training data."""
-    if name is None:
-        if root is not None:
-            raise ArgumentError(f"--data-root {root!r} is the folder of --data or --preprocessing; give one of them.")
-        return None
-    data: Any = load_data(name, root)
-    if not callable(getattr(data, "preprocessing", None)):
-        raise ArgumentError(f"{name} has no method preprocessing() that makes inputs of raw pixels. MNISTData has.")
-    preprocessing: nn.Module = data.preprocessing()
-    return preprocessing
+def load_optional_data(name: str | None, root: str | None) -> LightningDataModule | None:
+    """Build the data module of ``--data`` and ``--data-root``, if there is one."""
+    if name is None and root is not None:
+        raise ArgumentError(f"--data-root {root!r} is the folder of --data's files; give --data too.")
+    return None if name is None else load_data(name, root)
 
 
 def import_class(path: str, base: type, package: str) -> Any:
-    """Import a class by its dotted path, or by its name out of a package or what is imported."""
+    """Import a class by its dotted path, or by its name out of a package."""
     module_name, _, name = path.rpartition(".")
     cls = None
     try:
@@ -174,25 +144,12 @@ def import_class(path: str, base: type, package: str) -> Any:
         reason = f" ({error})"
     else:
         reason = ""
-    if cls is None and not module_name:  # the one of that name that is imported, as LightningCLI finds it
-        imported = [one for one in _derived(base) if one.__name__ == name]
-        cls = imported[0] if len(imported) == 1 else None
     if not _is_class(cls, base):
         members = vars(importlib.import_module(package)).items()
         names = sorted(n for n, value in members if _is_class(value, base) and not inspect.isabstract(value))
         what = f"There is no class {path!r}{reason}" if cls is None else f"{path} is no {base.__name__} class"
         raise ArgumentError(f"{what}. Give package.module.Class, or one of {package}: {', '.join(names)}.")
     return cls
-
-
-def _derived(base: type) -> set[type]:
-    """Return the classes derived from ``base`` that are imported, without those of lit_gelu and lightning."""
-    found, waiting = set[type](), [base]
-    while waiting:
-        derived: set[type] = set(waiting.pop().__subclasses__()) - found
-        found |= derived
-        waiting += derived
-    return {cls for cls in found if not cls.__module__.startswith(("lit_gelu.", "lightning."))}
 
 
 def _is_class(value: object, base: type) -> bool:

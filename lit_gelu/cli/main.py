@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(name: str, arguments: list[str]) -> int:
     """Run one command, or ``--help`` or ``--version``, and return its exit code."""
-    from lit_gelu.cli.commands import COMMANDS, FIT, run_command, table
+    from lit_gelu.cli.commands import COMMANDS, LIGHTNING_COMMANDS, run_command, table
 
     if name in {"-h", "--help", "help"}:
         sys.stdout.write(
@@ -78,15 +78,13 @@ def run(name: str, arguments: list[str]) -> int:
     if arguments and f"{name} {arguments[0]}" in COMMANDS:
         name, arguments = f"{name} {arguments[0]}", arguments[1:]
     if name not in COMMANDS:
-        names = [known for known in COMMANDS if " " not in known]
+        names = [name for name in COMMANDS if " " not in name]
         near = difflib.get_close_matches(name, names, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ArgumentError(f"no such command.{hint} Commands: {', '.join(names)}. See lit-gelu --help.")
     gc.disable()  # imports make half a million objects that stay: looking through them takes a fifth of the time
     try:
-        module = importlib.import_module(COMMANDS[name].partition(":")[0])
+        module = importlib.import_module(f"lit_gelu.cli.{'fit' if name in LIGHTNING_COMMANDS else name.split()[0]}")
     finally:
         gc.enable()
-    if COMMANDS[name] == FIT:
-        return int(module.run([name, *arguments]))
-    return run_command(name, arguments)
+    return int(module.run([name, *arguments])) if name in LIGHTNING_COMMANDS else run_command(name, arguments)

@@ -11,8 +11,6 @@ from lit_gelu.errors import ArgumentError
 from lit_gelu.files import temporary_folder
 
 _TEMPLATES = Path(__file__).parent / "new_project"
-_SUFFIX = ".template"
-_LONGEST = 60
 
 
 def new(project: str) -> int:
@@ -45,14 +43,14 @@ def package_name(project: str) -> str:
         'digit_reader'
     """
     package = project.replace("-", "_")
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", package) or keyword.iskeyword(package) or len(package) > _LONGEST:
+    if not re.fullmatch(r"[a-z][a-z0-9_]{0,59}", package) or keyword.iskeyword(package):
         raise ArgumentError(
-            f"{project!r} is no name for a project. Give small letters, digits, _ or -, a letter first, at most "
-            f"{_LONGEST} of them and no word of Python's own, such as my_project."
+            f"{project!r} is no name for a project. Give small letters, digits, _ or -, a letter first, at most 60 of "
+            "them and no word of Python's own, such as my_project."
         )
-    spec = None if package in sys.stdlib_module_names else importlib.util.find_spec(package)
-    # An empty folder in the current one has no origin.
-    if package in {"tests", "runs", *sys.stdlib_module_names} or (spec is not None and spec.origin is not None):
+    is_taken = package in {"tests", "runs", *sys.stdlib_module_names}
+    spec = None if is_taken else importlib.util.find_spec(package)
+    if is_taken or (spec is not None and spec.origin is not None):  # a folder in the current one has no origin
         raise ArgumentError(
             f"The name {project!r} is taken: Python has another module {package!r}. Give another one: my_{package}."
         )
@@ -60,26 +58,23 @@ def package_name(project: str) -> str:
 
 
 def write_project(folder: Path) -> list[str]:
-    """Write a project, whole or not at all, and return the names of its files; a folder that is there must be empty."""
+    """Write a project, whole or not at all, and return the names of its files."""
     folder = folder.absolute()
     package = package_name(folder.name)
-    if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
+    if folder.is_symlink() or folder.exists():
         raise ArgumentError(f"{str(folder)!r} is there already, and nothing is overwritten. Give another name.")
-    values = {"name": folder.name, "package": package, "version": version("lit-gelu")}
+    values = {"@name@": folder.name, "@package@": package, "@version@": version("lit-gelu")}
     folder.parent.mkdir(parents=True, exist_ok=True)
     names = []
     with temporary_folder(folder) as temporary:
-        for template in sorted(_TEMPLATES.rglob(f"*{_SUFFIX}")):
-            *folders, name = template.relative_to(_TEMPLATES).parts
-            stem = name.removesuffix(_SUFFIX)
-            parts = [*(package if part == "package" else part for part in folders)]
-            parts.append(f".{stem}" if stem == "gitignore" else stem)
-            path = temporary.joinpath(*parts)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            text = re.sub(r"@(name|package|version)@", lambda match: values[match[1]], template.read_text("utf-8"))
-            path.write_text(text, encoding="utf-8", newline="\n")
-            names.append("/".join(parts))
-        if folder.is_dir():
-            folder.rmdir()  # it is empty; not every system renames onto a folder
+        for template in sorted(_TEMPLATES.rglob("*.template")):
+            name = template.relative_to(_TEMPLATES).as_posix().removesuffix(".template")
+            name = name.replace("package/", f"{package}/").replace("gitignore", ".gitignore")
+            text = template.read_text("utf-8")
+            for placeholder, value in values.items():
+                text = text.replace(placeholder, value)
+            (temporary / name).parent.mkdir(exist_ok=True)
+            (temporary / name).write_text(text, encoding="utf-8", newline="\n")
+            names.append(name)
         temporary.rename(folder)
     return names

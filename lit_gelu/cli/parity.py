@@ -1,7 +1,6 @@
 """``lit-gelu parity``: prove that an ONNX file computes what the PyTorch model computes."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from lit_gelu.cli.terminal import console_for_output, write_text
 from lit_gelu.errors import ArgumentError
@@ -17,9 +16,6 @@ def parity(
     data_root: str | None = None,
     tolerance: float = 1e-5,
     providers: Sequence[str] = (),
-    session_config: Sequence[str] = (),
-    max_difference: float | None = None,
-    min_top1: float | None = None,
     json: str | None = None,
     markdown: str | None = None,
     html: str | None = None,
@@ -34,12 +30,10 @@ def parity(
       lit-gelu parity model.onnx --ckpt last.ckpt --data MNISTData --data-root data --html parity.html
       lit-gelu parity raw.onnx --ckpt last.ckpt --data MNISTData     its preprocessing too, if the file takes raw pixels
       lit-gelu parity model.onnx --ckpt last.ckpt --model my_module.MyNet --input-shape 3,32,32
-      lit-gelu parity model.onnx --ckpt last.ckpt --session-config optimization.enable_gelu_approximation=1
-      lit-gelu parity model-int8.onnx --ckpt last.ckpt --data MNISTData --max-difference 0.002
 
     Args:
         file: an ONNX file that lit-gelu wrote
-        ckpt: the Lightning checkpoint that it was exported from, or a class that always has the same weights
+        ckpt: the Lightning checkpoint that it was exported from
         model: the model's class, if the checkpoint does not record it: my_module.MyNet, also from the current folder
         input_shape: for a model without example_input_array: the sizes of one row of each input, without the batch;
             1,28,28, or by name input_ids=16:int64 mask=16:int64
@@ -47,64 +41,30 @@ def parity(
         data_root: the folder with the files of the data module
         tolerance: what float32 arithmetic may cost, in units of the largest output
         providers: onnxruntime's execution providers; default: CUDA, or the CPU
-        session_config: entries KEY=VALUE of the configuration of onnxruntime's session that the file will be run with
-        max_difference: int8 files: how much worse the error rate may be; default: 0.01
-        min_top1: int8 files: least share of rows with the same class
         json: print JSON, and nothing else on standard output; or write it into a file
         markdown: where to write the report as Markdown
         html: where to write the report as a page
     """
     from lit_gelu.cli.input_sample import input_sample, sample_for
-    from lit_gelu.cli.loading import load_data, load_model, require_same_weights
+    from lit_gelu.cli.loading import load_checkpoint, load_optional_data
     from lit_gelu.export import OnnxPredictor, check_parity
-    from lit_gelu.export.quantization import check_quantized, is_quantized
+    from lit_gelu.export.quantization import is_quantized
 
-    int8 = is_quantized(file)
-    if data_root is not None and data is None:
-        raise ArgumentError("--data-root is the folder of --data's files; give --data too.")
-    if int8 and (html is not None or session_config):
-        raise ArgumentError(f"{file!r} is in int8, for which there is no --html and no --session-config.")
-    if not int8 and (max_difference is not None or min_top1 is not None):
-        raise ArgumentError(f"--max-difference and --min-top1 are of files in int8, and {file!r} is none.")
-    module = None if data is None else load_data(data, data_root)
-    net = load_model(ckpt, model, sample_for(input_shape, module))
-    require_same_weights(ckpt, net, file)
+    if is_quantized(file):
+        raise ArgumentError(
+            f"{file!r} is in int8, and differs from PyTorch by more than rounding. In Python "
+            "lit_gelu.export.quantization.check_quantized compares accuracies."
+        )
+    module = load_optional_data(data, data_root)
+    net = load_checkpoint(ckpt, model, sample_for(input_shape, module))
     runtimes = list(providers) or None
     takes_raw = bool(OnnxPredictor(file, runtimes).metadata.get("lit_gelu.preprocessing"))
     # Raw pixels are what the batches of a data module are not.
     sample = input_sample(input_shape, net, None if takes_raw else module)
-    if int8:
-        limits: dict[str, Any] = {} if max_difference is None else {"max_difference": max_difference}
-        report: Any = check_quantized(
-            net, file, module, sample, min_top1=min_top1, providers=runtimes, strict=False, **limits
-        )
-    else:
-        entries = _entries(session_config)
-        report = check_parity(
-            net,
-            file,
-            module,
-            sample,
-            tolerance=tolerance,
-            providers=runtimes,
-            session_config=entries,
-            strict=False,
-        )
+    report = check_parity(net, file, module, sample, tolerance=tolerance, providers=runtimes, strict=False)
     if json != "-":
         console_for_output(highlight=False).print(report)
     for target, form in ((json, "json"), (markdown, "markdown"), (html, "html")):
         if target is not None:
             write_text(getattr(report, f"to_{form}")(), target)
     return 0 if report.passed else 1
-
-
-def _entries(words: Sequence[str]) -> dict[str, str]:
-    """Take ``key=value`` apart."""
-    pairs = [word.partition("=") for word in words]
-    for key, equals, _ in pairs:
-        if not equals or not key:
-            raise ArgumentError(
-                f"--session-config {key!r} is no entry. Give key=value, such as "
-                "optimization.enable_gelu_approximation=1."
-            )
-    return {key: value for key, _, value in pairs}

@@ -72,13 +72,7 @@ def _of_end(run: ReportedRun) -> Iterator[RunFinding]:
 
 
 def site_curves(run: ReportedRun) -> dict[str, dict[str, LoggedCurve]]:
-    """Return the curves that `ActivationCurvatureMonitor` logged, by site and statistic.
-
-    Example:
-        >>> curve = LoggedCurve("curvature/net.1/share_dead", (49,), (0.25,))
-        >>> site_curves(ReportedRun(title="", source="", made="", curves=(curve,)))["net.1"]["share_dead"].values
-        (0.25,)
-    """
+    """Return the curves that `ActivationCurvatureMonitor` logged, by site and statistic."""
     from lit_gelu.curvature import STATISTICS
 
     sites: dict[str, dict[str, LoggedCurve]] = {}
@@ -164,14 +158,9 @@ def _sharpness(run: ReportedRun, curve: LoggedCurve, monitor: str) -> RunFinding
     limit = stability_limit(optimizer, max(rates)) if optimizer is not None and rates else math.nan
     where, text = curve.name, f"The sharpness was {top:.3g} at step {step}"
     if not limit > 0:
-        if optimizer is None:
-            reason = "its limit depends on the optimizer, and the run had several or does not say which it had"
-        elif not optimizer.plain:
-            reason = f"the limit 2 / learning rate does not hold for {optimizer.name or 'this optimizer'}"
-        else:
-            reason = "the learning rate of that step was 0 or is not known, so it is compared with no limit"
-        advice = "LossCurvatureMonitor(['directional']) measures along the steps that it really takes."
-        return RunFinding("note", "sharpness", where, f"{text}; {reason}.", advice, {"top_eigenvalue": top}, _COHEN)
+        text += "; it is judged where the run has one plain SGD and the learning rate of that step is known."
+        advice = "LossCurvatureMonitor(['directional']) measures along the steps that any optimizer really takes."
+        return RunFinding("note", "sharpness", where, text, advice, {"top_eigenvalue": top}, _COHEN)
     ratio = top / limit
     figures = {"top_eigenvalue": top, "limit": limit, "ratio": ratio}
     text += f", {ratio:.2g} of the limit {limit:.3g} at learning rate {max(rates):.3g}"

@@ -3,7 +3,6 @@
 import math
 import re
 import sys
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,9 +13,7 @@ from lit_gelu.report.content import LoggedCurve, ReportedRun, RunFinding, is_los
 from lit_gelu.report.findings import rates_at, site_curves, stability_limit
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 460, 240, 58, 448, 14, 206  # of a chart, and of what is drawn in it
-LABELS, ROW = 142, 15  # of a heat map
 _MOST_SERIES, _MOST_OTHERS, _MOST_POINTS = 6, 24, 1000
-_MOST_COLUMNS = 60
 _LONGEST = 2000  # characters of one text
 # Control characters, what is no character, and what turns the line around.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\u202a-\u202e\u2066-\u2069]")
@@ -34,7 +31,6 @@ _OF_SITES = {
     "share_saturated": "Saturated share: inputs at which |f'| < 0.01, so that no gradient passes",
     "share_dead": "Dead share: channels that passed no gradient for a whole window of measurements",
 }
-_VIRIDIS = ("#440154", "#472d7b", "#3b528b", "#2c728e", "#21918c", "#28ae80", "#5ec962", "#addc30", "#fde725")
 
 
 def page(run: ReportedRun) -> str:
@@ -60,18 +56,21 @@ def page(run: ReportedRun) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    groups: dict[tuple[str, str], list[RunFinding]] = {}  # a note that holds at forty sites is one note
+    findings: dict[tuple[str, str], list[RunFinding]] = {}  # a note that holds at forty sites is one note
     for finding in run.findings:
-        groups.setdefault((finding.level, finding.topic), []).append(finding)
+        findings.setdefault((finding.level, finding.topic), []).append(finding)
     last = [run.curve(name) for name in ("val_loss", "val_error", "test_loss", "test_error")]
     swaps = sorted({swap.step for swap in run.swaps})
-    sections = {"Curves": _curves(run, swaps), "Curvature of the loss": _loss_curves(run, swaps)}
+    sections = {
+        "Curves": _curves(run),
+        "Curvature of the loss": _loss_curves(run),
+        "Curvature of the activations": _activation_curves(run),
+    }
     return environment.get_template("page.html.jinja").render(
         run=run,
-        groups=groups.values(),
+        groups=findings.values(),
         facts={f"{curve.name}, last": number(curve.values[-1]) for curve in last if curve is not None},
-        sections={title: pictures for title, pictures in sections.items() if pictures},
-        maps=_heat_maps(run),
+        sections={title: _pictures(groups, swaps) for title, groups in sections.items() if any(groups.values())},
         number=number,
     )
 
@@ -89,13 +88,13 @@ def _printable(value: Any) -> Any:
     return _UNPRINTABLE.sub("\ufffd", cut)
 
 
-def _curves(run: ReportedRun, swaps: Sequence[int]) -> list[dict[str, Any]]:
-    """Return pictures of losses, errors and learning rates together, and of every other metric by itself."""
+def _curves(run: ReportedRun) -> dict[str, list[LoggedCurve]]:
+    """Return losses, errors and learning rates together, and every other metric by itself."""
     plain = [c for c in run.curves if not c.name.startswith(("curvature/", "activation_swap/", "export/", "epoch"))]
     groups: dict[str, list[LoggedCurve]] = {"Losses": [], "Errors and scores": [], "Learning rate": []}
     others = 0
     for curve in plain:
-        if curve.name.startswith(("learning_rate/", "lr-")):
+        if curve.name.startswith(("learning_rate", "lr-")):  # the second is LearningRateMonitor's
             groups["Learning rate"].append(curve)
         elif is_loss(curve.name):
             groups["Losses"].append(curve)
@@ -103,11 +102,11 @@ def _curves(run: ReportedRun, swaps: Sequence[int]) -> list[dict[str, Any]]:
             groups["Errors and scores"].append(curve)
         elif others < _MOST_OTHERS:
             groups[curve.name], others = [curve], others + 1
-    return _pictures(groups, swaps)
+    return groups
 
 
-def _loss_curves(run: ReportedRun, swaps: Sequence[int]) -> list[dict[str, Any]]:
-    """Return pictures of what `LossCurvatureMonitor` measured, the sharpness beside the optimizer's limit."""
+def _loss_curves(run: ReportedRun) -> dict[str, list[LoggedCurve]]:
+    """Return what `LossCurvatureMonitor` measured, the sharpness beside the optimizer's limit."""
     groups: dict[str, list[LoggedCurve]] = {title: [] for title in _OF_LOSS.values()}
     for curve in run.curves:
         prefix, _, name = curve.name.rpartition("/")
@@ -118,7 +117,17 @@ def _loss_curves(run: ReportedRun, swaps: Sequence[int]) -> list[dict[str, Any]]
             limits = tuple(stability_limit(run.optimizers[0], rate) for rate in rates)
             if any(map(math.isfinite, limits)):
                 groups[_OF_LOSS[name]].append(LoggedCurve("limit of the optimizer", curve.steps, limits))
-    return _pictures(groups, swaps)
+    return groups
+
+
+def _activation_curves(run: ReportedRun) -> dict[str, list[LoggedCurve]]:
+    """Return what `ActivationCurvatureMonitor` measured, a curve a site."""
+    groups: dict[str, list[LoggedCurve]] = {title: [] for title in _OF_SITES.values()}
+    for site, curves in site_curves(run).items():
+        for statistic, curve in curves.items():
+            if statistic in _OF_SITES and any(map(math.isfinite, curve.values)):
+                groups[_OF_SITES[statistic]].append(replace(curve, name=site))
+    return groups
 
 
 def _pictures(groups: Mapping[str, Sequence[LoggedCurve]], swaps: Sequence[int]) -> list[dict[str, Any]]:
@@ -190,36 +199,3 @@ def line_chart(curves: Sequence[LoggedCurve], swaps: Sequence[int]) -> dict[str,
         lines.append({"name": curve.name, "runs": [each for each in runs if each], "marked": count <= 40})
     inside = [(across.place(step), step) for step in swaps if across.low <= step <= across.high]
     return {"across": across.ticks(), "down": down.ticks(), "swaps": inside, "lines": lines}
-
-
-def _heat_maps(run: ReportedRun) -> list[dict[str, Any]]:
-    """Return a heat map for each statistic of the activations, its rows in the model's order."""
-    sites = site_curves(run)
-    order = {site.name: place for place, site in enumerate(run.sites)}
-    names = sorted(sites, key=lambda name: order.get(name, len(order)))
-    maps = []
-    for statistic, title in _OF_SITES.items():
-        rows = [replace(sites[name][statistic], name=name) for name in names if statistic in sites[name]]
-        if any(math.isfinite(value) for row in rows for value in row.values):
-            maps.append({"title": title, "curves": rows, **heat_map(rows)})
-    return maps
-
-
-def heat_map(rows: Sequence[LoggedCurve]) -> dict[str, Any]:
-    """Return a row of cells a site; a column is an interval of steps, and a cell shows the latest value in it."""
-    steps = sorted({step for row in rows for step in row.steps})
-    count = min(len(steps), _MOST_COLUMNS)
-    columns = [steps[round(i * (len(steps) - 1) / max(1, count - 1))] for i in range(count)]  # that end the intervals
-    colours = Axis.of([value for row in rows for value in row.values], 0, len(_VIRIDIS) - 1, margin=0.0)
-    width = (RIGHT - LABELS) / count
-    lines = []
-    for i, row in enumerate(rows):
-        latest = {bisect_left(columns, step): (step, value) for step, value in zip(row.steps, row.values, strict=True)}
-        cells = [
-            (round(LABELS + at * width, 1), step, value, _VIRIDIS[round(colours.place(value))])
-            for at, (step, value) in latest.items()
-            if math.isfinite(value)
-        ]
-        lines.append({"y": TOP + ROW * i, "name": row.name or "(the model)", "cells": cells})
-    ends = (columns[0], columns[-1])
-    return {"rows": lines, "width": round(width + 0.3, 1), "ends": ends, "colours": colours, "palette": _VIRIDIS}

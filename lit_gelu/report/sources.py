@@ -4,8 +4,6 @@ import csv
 import importlib.metadata
 import os
 import platform
-from array import array
-from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -15,64 +13,36 @@ from typing import Any
 import yaml
 
 from lit_gelu.errors import ArgumentError, DataError, LitGeluError
-from lit_gelu.extras import need
+from lit_gelu.files import is_folder
 from lit_gelu.report.content import ExportedFile, LoggedCurve, ReportedRun, SwapChange, SwapEvent, flat
 
-METRICS, EVENTS = "metrics.csv", "events.out.tfevents.*"
+METRICS = "metrics.csv"
 _CONFIGURATIONS = {"hparams.yaml": "Hyper-parameters", "config.yaml": "Configuration of lit-gelu fit"}
-_DISTRIBUTIONS = (
-    "lit-gelu",
-    "torch",
-    "lightning",
-    "torchmetrics",
-    "onnx",
-    "onnxscript",
-    "onnxruntime",
-    "onnxruntime-gpu",
-)
+_DISTRIBUTIONS = ("lit-gelu", "torch", "lightning", "torchmetrics", "onnx", "onnxruntime", "onnxruntime-gpu")
 
 
 class CurveRecorder:
-    """Curves that grow while a run goes on: 16 bytes a point."""
+    """Curves that grow while a run goes on; the last value of a step stays."""
 
     def __init__(self) -> None:
-        self._points: dict[str, tuple[array[int], array[float]]] = {}
+        self._points: dict[str, dict[int, float]] = {}
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Take in what was logged at a step; the last value of a step stays."""
+        """Take in what was logged at a step."""
         for name, value in values.items():
-            steps, figures = self._points.setdefault(name, (array("q"), array("d")))
-            place = bisect_left(steps, step)
-            if place < len(steps) and steps[place] == step:
-                figures[place] = value
-            else:
-                steps.insert(place, step)
-                figures.insert(place, value)
+            self._points.setdefault(name, {})[step] = value
 
     def curves(self) -> tuple[LoggedCurve, ...]:
         """Return all curves, in the order in which they began."""
-        return tuple(LoggedCurve(name, tuple(steps), tuple(values)) for name, (steps, values) in self._points.items())
+        rising = {name: sorted(points.items()) for name, points in self._points.items()}
+        return tuple(
+            LoggedCurve(name, tuple(step for step, _ in points), tuple(value for _, value in points))
+            for name, points in rising.items()
+        )
 
 
 def read_metrics_csv(path: Path) -> tuple[LoggedCurve, ...]:
-    r"""Read the ``metrics.csv`` of Lightning's `CSVLogger`; cells that are no numbers are left out.
-
-    Args:
-        path: The file.
-
-    Returns:
-        A curve a column, ``step`` aside.
-
-    Raises:
-        DataError: If it cannot be read or has no column ``step``.
-
-    Example:
-        >>> import tempfile
-        >>> file = Path(tempfile.mkdtemp()) / "metrics.csv"
-        >>> _ = file.write_text("epoch,step,train_loss\n0,0,2.5\n0,1,nan\n")
-        >>> read_metrics_csv(file)[1]
-        LoggedCurve(name='train_loss', steps=(0, 1), values=(2.5, nan))
-    """
+    """Read the ``metrics.csv`` of Lightning's `CSVLogger`, a curve a column; cells that are no numbers are left out."""
     recorder = CurveRecorder()
     try:
         with path.open(encoding="utf-8", errors="replace", newline="") as file:
@@ -96,97 +66,60 @@ def _number(text: Any, kind: Any) -> Any:
         return None
 
 
-def read_event_files(folder: Path) -> tuple[tuple[LoggedCurve, ...], dict[str, str]]:
-    """Return the scalars of TensorBoard's event files in a folder, and the last text of each tag of texts."""
-    module = "tensorboard.backend.event_processing.event_accumulator"
-    reader = need(module, extra="tensorboard", what=f"Reading TensorBoard's event files in {str(folder)!r}")
-    limits = {"scalars": 0, "tensors": 1000, "images": 1, "audio": 1, "histograms": 1, "compressedHistograms": 1}
-    recorder, texts = CurveRecorder(), dict[str, str]()
-    try:
-        events = reader.EventAccumulator(str(folder), size_guidance=limits)
-        events.Reload()
-        for tag in events.Tags()["scalars"]:
-            for event in events.Scalars(tag):
-                recorder.add(int(event.step), {tag: float(event.value)})
-        for tag in events.Tags()["tensors"]:
-            written = events.Tensors(tag)[-1].tensor_proto.string_val
-            if written:
-                texts[tag.removesuffix("/text_summary")] = bytes(written[0]).decode("utf-8", "replace")
-    except Exception as error:  # damaged protocol buffers may raise anything in tensorboard
-        raise DataError(f"TensorBoard's event files in {str(folder)!r} cannot be read: {str(error)[:200]}.") from error
-    return recorder.curves(), texts
-
-
-def read_log_folder(folder: str | os.PathLike[str]) -> tuple[ReportedRun, tuple[Path, ...]]:
-    """Read what loggers wrote of a run, and which files lie beside that.
-
-    Args:
-        folder: Such as ``lightning_logs/version_0``.
-
-    Returns:
-        What it holds, and its checkpoints, the newest first.
-
-    Raises:
-        ArgumentError: If it is no folder that can be read, holds several runs, or nothing of a run.
-    """
+def read_log_folder(folder: str | os.PathLike[str]) -> ReportedRun:
+    """Read what Lightning's `CSVLogger` wrote of a run, and the ONNX files that lie beside that."""
     top = Path(folder)
-    files = _files_in(top)
-    logs = sorted({path.parent for path in files if path.name == METRICS or path.match(EVENTS)})
+    if not is_folder(top) or not os.access(top, os.R_OK | os.X_OK):
+        raise ArgumentError(f"{str(top)[:200]!r} is no folder that can be read. Give the folder of a logger.")
+    # Three levels deep, what is hidden aside.
+    paths = [path for depth in range(1, 5) for path in sorted(top.glob("/".join(["[!.]*"] * depth))) if path.is_file()]
+    logs = [path.parent for path in paths if path.name == METRICS]
+    onnx_files = [path for path in paths if path.suffix == ".onnx"]
     if len(logs) > 1 and top not in logs:
         names = ", ".join(repr(str(path)) for path in logs[:5])
         raise ArgumentError(f"{str(top)!r} holds the logs of {len(logs)} runs. Give one of them: {names}.")
-    log = top if top in logs or not logs else logs[0]
-    onnx_files = [path for path in files if path.suffix == ".onnx"]
-    checkpoints = [path for path in files if path.suffix == ".ckpt"]
-    if not (logs or onnx_files or checkpoints):
+    if not (logs or onnx_files):
         raise ArgumentError(
-            f"{str(top)!r} holds nothing of a run: no {METRICS}, no event files of TensorBoard, no checkpoint, no ONNX "
-            "file. Give the folder of a logger, such as lightning_logs/version_0, or a checkpoint."
+            f"{str(top)!r} holds nothing of a run: no {METRICS} and no ONNX file. Give the folder of a CSVLogger, such "
+            "as lightning_logs/version_0. The callback RunReport needs no logger."
         )
+    log = top if top in logs or not logs else logs[0]
+    curves: tuple[LoggedCurve, ...] = ()
     missing: list[str] = []
-    curves, texts = _logged(log, missing)
+    if logs:
+        try:
+            curves = read_metrics_csv(log / METRICS)
+        except DataError as error:
+            missing.append(str(error))
+    swaps: dict[str, str] = {}
     configuration = {}
     for name, title in _CONFIGURATIONS.items():
         settings = _plain_yaml(log / name, missing)
-        texts |= {key: text for key, text in settings.items() if key.startswith("activation_swap/")}
-        configuration[title] = {key: text for key, text in settings.items() if key not in texts}
+        swaps |= {key: text for key, text in settings.items() if key.startswith("activation_swap/")}
+        configuration[title] = {key: text for key, text in settings.items() if key not in swaps}
     if not curves:
-        missing.append("Curves: no logged values were found. Give the Trainer a logger, or callbacks=[RunReport()].")
-    elif not any(name.startswith("curvature/") for name in curves):
+        missing.append("Curves: no logged values were found. Give the Trainer a CSVLogger, or callbacks=[RunReport()].")
+    elif not any(curve.name.startswith("curvature/") for curve in curves):
         missing.append(
             "Curvature: it was not logged. ActivationCurvatureMonitor() and LossCurvatureMonitor() measure it."
         )
-    run = ReportedRun(
+    missing.append("Optimizer, activations, status: a log does not hold them. The callback RunReport records them.")
+    return ReportedRun(
         title=top.resolve().name,
         source=f"the folder {top.resolve().name}",
         made=now(),
-        steps=max((curve.steps[-1] + 1 for curve in curves.values()), default=None),
+        steps=max((curve.steps[-1] + 1 for curve in curves), default=None),
         configuration={title: settings for title, settings in configuration.items() if settings},
-        curves=tuple(curves.values()),
-        swaps=swaps_in(texts),
+        curves=curves,
+        swaps=swaps_in(swaps),
         files=tuple(exported_file(path) for path in onnx_files[:20]),
+        environment=environment(),
         missing=tuple(missing),
     )
-    return run, tuple(sorted(checkpoints, key=os.path.getmtime, reverse=True))
-
-
-def _files_in(top: Path) -> list[Path]:
-    """Return the files in a folder and three levels below, what is hidden aside."""
-    if not top.is_dir() or not os.access(top, os.R_OK | os.X_OK):
-        raise ArgumentError(
-            f"{str(top)!r} is no folder that can be read. Give the folder of a logger, or a checkpoint."
-        )
-    paths = [path for depth in range(4) for path in sorted(top.glob("/".join(["[!.]*"] * (depth + 1))))]
-    return [path for path in paths if path.is_file()]
 
 
 def swaps_in(texts: Mapping[str, str]) -> tuple[SwapEvent, ...]:
-    """Return the swaps that `ActivationSwap` logged: ``activation_swap/step_<step>/<site>`` = "old -> new".
-
-    Example:
-        >>> swaps_in({"activation_swap/step_40/net.1": "relu -> gelu"})[0].changes
-        (SwapChange(site='net.1', old='relu', new='gelu'),)
-    """
+    """Return the swaps that `ActivationSwap` logged: ``activation_swap/step_<step>/<site>`` = "old -> new"."""
     swaps: dict[int, list[SwapChange]] = {}
     for name, text in texts.items():
         step, _, site = name.removeprefix("activation_swap/step_").partition("/")
@@ -194,21 +127,6 @@ def swaps_in(texts: Mapping[str, str]) -> tuple[SwapEvent, ...]:
         if arrow and step.isdecimal() and len(step) < 18:
             swaps.setdefault(int(step), []).append(SwapChange(site, old, new))
     return tuple(SwapEvent(step, None, tuple(changes)) for step, changes in sorted(swaps.items()))
-
-
-def _logged(log: Path, missing: list[str]) -> tuple[dict[str, LoggedCurve], dict[str, str]]:
-    """Return curves and texts of both loggers; what cannot be read is missing."""
-    curves: dict[str, LoggedCurve] = {}
-    texts: dict[str, str] = {}
-    try:
-        if any(log.glob(EVENTS)):
-            events, texts = read_event_files(log)
-            curves |= {curve.name: curve for curve in events}
-        if (log / METRICS).is_file():
-            curves |= {curve.name: curve for curve in read_metrics_csv(log / METRICS)}
-    except LitGeluError as error:
-        missing.append(str(error))
-    return curves, texts
 
 
 def _plain_yaml(file: Path, missing: list[str]) -> dict[str, str]:
@@ -248,12 +166,7 @@ def exported_file(path: str | os.PathLike[str]) -> ExportedFile:
 
 
 def environment() -> dict[str, str]:
-    """Return what of this machine and installation a reader of results needs.
-
-    Example:
-        >>> sorted({"Python", "Processor", "torch"} & environment().keys())
-        ['Processor', 'Python', 'torch']
-    """
+    """Return what of this machine and installation a reader of results needs."""
     import torch
 
     from lit_gelu.export.runtime.tuning_file import cores, processor

@@ -6,7 +6,7 @@ import pytest
 import torch
 from callback_helpers import SmallNet, collected_warnings, loader, quiet_trainer
 from lightning.pytorch import Callback
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
 from swap_runs import TwoOptimizers
 from torch import nn
 
@@ -49,7 +49,7 @@ def test_the_page_has_the_same_points_as_the_logger(run):
                     logged.setdefault(name, {})[int(row["step"])] = float(text)
     curves = {curve.name: dict(zip(curve.steps, curve.values, strict=True)) for curve in report.report.curves}
     assert {"train_loss", "test_loss", "curvature/net.1/share_linear"} <= logged.keys()
-    assert logged.keys() == curves.keys() - {"learning_rate/AdamW"}
+    assert logged.keys() == curves.keys()
     for name, points in logged.items():
         assert curves[name] == pytest.approx(points, rel=1e-6, nan_ok=True), name
 
@@ -63,7 +63,6 @@ def test_the_page_says_what_was_run_and_swapped(run):
         ("net.5", "relu", "relu"),
     ]
     assert [(swap.step, swap.epoch) for swap in found.swaps] == [(4, 1)]
-    assert values(found, "learning_rate/AdamW") == (0.01,) * 8
     assert (found.optimizers[0].name, found.optimizers[0].plain) == ("AdamW", False)
     assert found.configuration["Module"]["class"].endswith("SmallNet")
     assert report.written == folder / "logs" / "0" / "report.html"
@@ -205,13 +204,13 @@ def test_the_sharpness_is_judged_by_the_rate_of_its_step(tmp_path, late, level):
     assert edge.level == level
 
 
-def test_rates_are_kept_where_they_change(tmp_path):
+def test_learning_rates_are_those_of_lightnings_monitor_without_a_logger(tmp_path):
     report = RunReport(str(tmp_path / "page.html"))
-    trainer = quiet_trainer(tmp_path, report, log_every_n_steps=8, max_epochs=1)
+    callbacks = [LearningRateMonitor(), report]
+    trainer = quiet_trainer(tmp_path, *callbacks, logger=False, log_every_n_steps=1, max_epochs=1)
     trainer.fit(Scheduled(0.1, lambda step: 0.5 ** (step // 3)), loader(64))
-    curve = report.report.curve("learning_rate/SGD")
-    assert curve.steps == (0, 3, 6, 7)  # the last as the Trainer logs there
-    assert curve.values == pytest.approx((0.1, 0.05, 0.025, 0.025))
+    assert values(report.report, "lr-SGD") == pytest.approx((0.1,) * 3 + (0.05,) * 3 + (0.025,) * 2)
+    assert "lr-SGD" in report.written.read_text()
 
 
 class Validated(SmallNet):

@@ -1,25 +1,21 @@
 """``lit-gelu bench``: a table, a JSON file, and what is refused."""
 
 import json
-import random
 import sys
 from types import ModuleType
 
 import pytest
 import torch
 from export_cases import gelu_net
-from lightning.pytorch import LightningDataModule, LightningModule
-from torch.utils.data import DataLoader, TensorDataset
+from lightning.pytorch import LightningModule
 
 from lit_gelu.cli.main import main
-from lit_gelu.export import OnnxPredictor, export_onnx
+from lit_gelu.export import export_onnx
 
 QUICK = ["--seconds", "0", "--no-compile", "--threads", "1"]
 
 
 class Net(LightningModule):
-    """A module whose weights are always the same, so that its class is as good as a checkpoint."""
-
     def __init__(self, seed=0):
         super().__init__()
         self.net = gelu_net(seed=seed)
@@ -29,26 +25,6 @@ class Net(LightningModule):
         return self.net(x)
 
 
-class OtherNet(Net):
-    def __init__(self):
-        super().__init__(seed=1)
-
-
-class RandomNet(Net):
-    """The same with weights that are drawn anew each time."""
-
-    def __init__(self):
-        super().__init__()
-        torch.nn.init.constant_(next(self.parameters()), random.random())  # torch's generator is seeded above
-
-
-class Rows(LightningDataModule):
-    """What the net takes, and labels."""
-
-    def test_dataloader(self):
-        return DataLoader(TensorDataset(torch.zeros(4, 6), torch.zeros(4)), batch_size=2)
-
-
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
     path = tmp_path_factory.mktemp("bench") / "net.onnx"
@@ -56,17 +32,24 @@ def path(tmp_path_factory):
     return path
 
 
-@pytest.fixture(autouse=True)
-def importable(monkeypatch):
-    """The classes by dotted paths, as a user's own module would have them."""
+@pytest.fixture
+def checkpoint(path, monkeypatch):
+    """Options for a checkpoint of a seed, its class in a module as a user's own would be."""
     module = ModuleType("bench_models")
-    module.Net, module.OtherNet, module.RandomNet = Net, OtherNet, RandomNet
+    module.Net = Net
     monkeypatch.setitem(sys.modules, "bench_models", module)
 
+    def of(seed):
+        file = path.with_name(f"{seed}.ckpt")
+        torch.save({"state_dict": Net(seed).state_dict(), "pytorch-lightning_version": "2.6.0"}, file)
+        return ["--ckpt", str(file), "--model", "bench_models.Net"]
 
-def test_beside_a_model(path, tmp_path, capsys):
+    return of
+
+
+def test_beside_a_model(path, checkpoint, tmp_path, capsys):
     file = tmp_path / "bench.json"
-    arguments = [str(path), "--ckpt", "bench_models.Net", "--batch-sizes", "1", "3", *QUICK, "--json", str(file)]
+    arguments = [str(path), *checkpoint(0), "--batch-sizes", "1", "3", *QUICK, "--json", str(file)]
     assert main(["bench", *arguments]) == 0
     assert "outputs differ" not in capsys.readouterr().out
     report = json.loads(file.read_text())
@@ -81,21 +64,9 @@ def test_tuned_first(path):
     assert path.with_name("net.onnx.tuning.json").is_file()
 
 
-def test_weights_that_are_not_the_files_are_said(path, capsys):
-    assert main(["bench", str(path), "--ckpt", "bench_models.OtherNet", "--batch-sizes", "1", *QUICK]) == 0
+def test_weights_that_are_not_the_files_are_said(path, checkpoint, capsys):
+    assert main(["bench", str(path), *checkpoint(1), "--batch-sizes", "1", *QUICK]) == 0
     assert "not of this model's weights" in " ".join(capsys.readouterr().out.split())
-
-
-def test_of_random_weights_only_times_are_compared(path, tmp_path, capsys, monkeypatch):
-    tuned = []
-    monkeypatch.setattr(OnnxPredictor, "tune", lambda self, *_, reference, **__: tuned.append(reference))
-    file = tmp_path / "bench.json"
-    arguments = [str(path), "--ckpt", "bench_models.RandomNet", "--batch-sizes", "1", *QUICK, "--json", str(file)]
-    assert main(["bench", *arguments, "--tune"]) == 0
-    assert "not of this model's weights" not in " ".join(capsys.readouterr().out.split())
-    errors = {row["variant"]: row["error"] for row in json.loads(file.read_text())["rows"]}
-    assert (errors["onnxruntime"], errors["torch eager"] < 1e-5) == (None, True)
-    assert tuned == [None]  # no settings are judged by such a model's outputs
 
 
 @pytest.mark.parametrize(
@@ -104,18 +75,11 @@ def test_of_random_weights_only_times_are_compared(path, tmp_path, capsys, monke
         ["missing.onnx"],
         ["FILE", "--batch-sizes", "0"],
         ["FILE", "--threads", "-1"],
-        ["FILE", "--preprocessing", "MNISTData"],
+        ["FILE", "--model", "MNISTClassifier"],
+        ["FILE", "--ckpt", "lit_gelu.tasks.MNISTClassifier"],  # whose weights are random
         ["FILE", "--providers", "CUDA"],
     ],
 )
 def test_mistakes_end_with_2(path, arguments, capsys):
     assert main(["bench", *[str(path) if word == "FILE" else word for word in arguments]]) == 2
     assert "Traceback" not in capsys.readouterr().err
-
-
-def test_on_the_data_of_a_folder(path, monkeypatch):
-    made = []
-    monkeypatch.setattr("lit_gelu.cli.loading.load_data", lambda name, root: made.append((name, root)) or Rows())
-    options = ["--data", "DigitsData", "--data-root", "folder", *QUICK]
-    assert main(["bench", str(path), "--ckpt", "bench_models.Net", *options]) == 0
-    assert set(made) == {("DigitsData", "folder")}

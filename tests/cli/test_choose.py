@@ -11,7 +11,6 @@ import torch
 from choice_nets import CPU, ConvNet, Stripes, by_hand
 from torch.optim.lr_scheduler import ExponentialLR, ReduceLROnPlateau
 
-from lit_gelu.callbacks.checkpoint_file import read_checkpoint
 from lit_gelu.choose import ActivationChoice, CandidateReport, Metric, TrainedRun, training
 from lit_gelu.cli import choose
 from lit_gelu.cli.main import main
@@ -108,16 +107,6 @@ def test_a_configuration_of_fit_says_what_is_trained(capsys):
     ]
 
 
-def test_callbacks_of_the_configuration_are_given_on():
-    early = "{class_path: lightning.pytorch.callbacks.EarlyStopping, init_args: {monitor: val_loss}}"
-    with mock.patch.object(choose, "compare", return_value=small()) as compare:
-        assert (
-            main(["choose", "--config", "my.yaml", f"--trainer.callbacks+={early}", "--activations", "gelu", "relu"])
-            == 0
-        )
-    assert [type(each).__name__ for each in compare.call_args.kwargs["trainer"]["callbacks"]] == ["EarlyStopping"]
-
-
 OVERRIDDEN = pytest.mark.filterwarnings("ignore:.*will be overridden by `LitGeluCLI.configure_optimizers`")
 SGD = ["--optimizer", "SGD", "--optimizer.lr", "0.05", "--optimizer.momentum", "0.5"]
 
@@ -159,22 +148,6 @@ def test_runs_have_the_optimizer_of_the_command_line(tmp_path, words, schedule):
         for seed, value in enumerate(candidate["values"]):
             build = partial(BySgd, schedule=schedule)
             assert value == by_hand(build, candidate["label"], seed, Stripes(noise=1.0), 2, **CPU).logged["val_loss"]
-
-
-@OVERRIDDEN
-def test_an_optimizer_trains_what_a_swap_has_brought_in(tmp_path):
-    words = (
-        "choose --model own.FixedNet --data own.Stripes --activations prelu gelu --swap true --seeds 2 --output here"
-    )
-    options = ["--trainer.max_epochs=1", "--trainer.accelerator=cpu", "--metric=val_loss", *SGD]
-    assert main([*words.split(), *options]) == 0
-    for path in (tmp_path / "here/runs").glob("prelu-*.ckpt"):
-        (slope,) = (
-            value
-            for name, value in read_checkpoint(path)["state_dict"].items()
-            if name.startswith("net.1.") and name.endswith("weight")
-        )
-        assert slope.item() != 0.25  # what PReLU begins with
 
 
 def test_from_a_configuration_to_files(tmp_path, capsys):

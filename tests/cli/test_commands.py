@@ -1,7 +1,6 @@
 """Parsers from signatures, outputs that replace nothing, modules of one's own."""
 
 import os
-import sys
 from collections.abc import Sequence
 from typing import Literal
 
@@ -64,8 +63,7 @@ def several(*names: str, derivatives: Sequence[int] = (0, 1)) -> int:
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
-    monkeypatch.setattr(commands, "COMMANDS", {"command": f"{__name__}:command", "several": f"{__name__}:several"})
-    monkeypatch.setitem(sys.modules, __name__, sys.modules.get(__name__) or sys.modules[command.__module__])
+    monkeypatch.setattr(commands, "function_of", {"command": command, "several": several}.__getitem__)
     CALLS.clear()
 
 

@@ -6,10 +6,11 @@ import numpy as np
 import onnx
 import pytest
 
-from lit_gelu.cli.demo import _draw_curvature, read_log
+from lit_gelu.cli.demo import draw_training
 from lit_gelu.cli.main import main
 from lit_gelu.data import DigitsData
 from lit_gelu.export import OnnxPredictor
+from lit_gelu.report.sources import read_metrics_csv
 
 
 @pytest.fixture(scope="module")
@@ -23,11 +24,12 @@ def test_it_leaves_what_it_promises(demo):
     folder, code = demo
     assert code == 0
     assert {path.name for path in folder.iterdir()} == {
-        "curvature.png", "gelu_exact.onnx", "gelu_sigmoid.onnx", "gelu_tanh.onnx", "logs", "summary.json",
+        *(f"gelu_{form}.{suffix}" for form in ("exact", "tanh", "sigmoid") for suffix in ("onnx", "json")),
+        "logs",
         "training.png",
-    }  # fmt: skip
+    }
     assert (folder / "training.png").read_bytes().startswith(b"\x89PNG")
-    assert (folder / "curvature.png").stat().st_size > 20_000
+    assert (folder / "training.png").stat().st_size > 20_000
 
 
 def test_each_file_has_its_own_form_of_gelu(demo):
@@ -43,64 +45,51 @@ def test_each_file_has_its_own_form_of_gelu(demo):
     assert forms == {"exact": ["none"] * 8, "tanh": ["tanh"] * 8, "sigmoid": []}
 
 
-def test_each_file_carries_its_proof(demo):
-    folder, _ = demo
-    for name in ("exact", "tanh", "sigmoid"):
-        entries = {entry.key: entry.value for entry in onnx.load(folder / f"gelu_{name}.onnx").metadata_props}
-        proof = json.loads(entries["lit_gelu.parity"])
-        assert proof["passed"]
-        assert 0 < proof["max_relative_error"] < 1e-5
+def logged(folder):
+    (path,) = folder.glob("logs/*/metrics.csv")
+    return {curve.name: curve for curve in read_metrics_csv(path)}
 
 
-def test_the_curvature_plot_has_a_legend_a_gap_and_the_kinks(demo):
+def test_the_plot_has_a_legend_a_gap_and_the_kinks(demo):
     folder, _ = demo
-    (log,) = folder.glob("logs/*/metrics.csv")
-    swap_step = 2 * 39
-    figure = _draw_curvature(read_log(log), swap_step)
+    log, swap_step = logged(folder), 2 * 39
+    figure = draw_training(log, swap_step)
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == [f"layer {number}" for number in range(1, 9)]
     for axes in figure.axes:
+        labels = [text for text in axes.texts if text.get_text().strip() in {"ReLU", "GELU"}]
+        assert len(labels) == 2
+        assert all(text.get_position()[1] > 1 and text.get_va() == "bottom" for text in labels)  # above the frame
+    for axes in figure.axes[2:]:
         lines = [line for line in axes.get_lines() if len(line.get_xdata()) and line.get_linestyle() == "-"]
         assert len(lines) == 16
         assert all(max(line.get_xdata()) < swap_step or min(line.get_xdata()) >= swap_step for line in lines)
-        labels = [text for text in axes.texts if text.get_text() in {"ReLU", "GELU"}]
-        assert len(labels) == 2
-        assert all(text.xy[1] == 1 and text.get_verticalalignment() == "bottom" for text in labels)  # above the frame
     (curved,) = [axes for axes in figure.axes if "f''" in axes.get_title(loc="left")]
-    series = read_log(log)
     for line, number in zip(curved.get_lines()[:16:2], range(8), strict=True):  # ReLU's: the kinks are all of it
-        steps, kinks = series[f"curvature/hidden.{number}.activation/kink_mass"]
-        assert list(line.get_ydata()) == [kink for step, kink in zip(steps, kinks, strict=True) if step < swap_step]
+        kinks = log[f"curvature/hidden.{number}.activation/kink_mass"]
+        before = [kink for step, kink in zip(kinks.steps, kinks.values, strict=True) if step < swap_step]
+        assert list(line.get_ydata()) == before
         assert min(line.get_ydata()) > 0
 
 
-def test_the_summary_says_what_the_files_do(demo):
+def test_the_reports_say_what_the_files_do(demo):
     folder, _ = demo
     data = DigitsData(batch_size=360)
     data.setup("test")
     images, labels = next(iter(data.test_dataloader()))
-    for row in json.loads((folder / "summary.json").read_text()):
-        assert row["passed"]
-        assert max(row["error_float32"], row["error_float64"]) < 1e-4
-        assert ((row["approximation_gap"] or 0.0) < 1e-4) == (row["form"] == "exact")
-        logits = OnnxPredictor(folder / row["file"])(images.numpy())
-        assert row["test_error"] == pytest.approx(np.mean(logits.argmax(-1) != labels.numpy()))
-        assert row["test_error"] < 0.5  # four epochs learn something
-
-
-def test_the_log_shows_the_swap_in_the_curvature(demo):
-    folder, _ = demo
-    (log,) = folder.glob("logs/*/metrics.csv")
-    series = read_log(log)
-    steps, values = series["curvature/hidden.0.activation/mean_abs_second_derivative"]
-    swap_step = 2 * 39
-    before = [value for step, value in zip(steps, values, strict=True) if step < swap_step]
-    after = [value for step, value in zip(steps, values, strict=True) if step >= swap_step]
-    assert before
-    assert set(before) == {0.0}  # ReLU
-    assert after
-    assert min(after) > 0.05  # GELU
-    assert series["activation_swap/replaced"][1] == [8.0]
+    for form in ("exact", "tanh", "sigmoid"):
+        report = json.loads((folder / f"gelu_{form}.json").read_text())
+        assert report["passed"]
+        rows = {row["comparison"]: row["max_abs_error"] for row in report["rows"] if row["inputs"] == "data"}
+        assert max(rows["file vs PyTorch float32"], rows["file vs PyTorch float64"]) < 1e-4
+        assert (rows["approximation gap: file vs module as trained"] < 1e-4) == (form == "exact")
+        predictor = OnnxPredictor(folder / f"gelu_{form}.onnx")
+        assert json.loads(predictor.metadata["lit_gelu.parity"])["passed"]  # the file carries its proof
+        logits = predictor(images.numpy())
+        test_error = np.mean(logits.argmax(-1) != labels.numpy())
+        (metric,) = [metric for metric in report["metrics"] if metric["name"] == "test_error"]
+        assert metric["file"] == pytest.approx(test_error)
+        assert test_error < 0.5  # four epochs learn something
 
 
 @pytest.mark.parametrize("words", ["--epochs 1", "--seed -1", "--seed 4294967296"])

@@ -41,15 +41,6 @@ def test_several_forms_write_a_file_each(checkpoint, tmp_path, capsys):
     assert capsys.readouterr().out.count("parity passed") == 2
 
 
-def test_labels_softmax_and_the_result_of_the_check_are_in_the_file(checkpoint, tmp_path):
-    path, labels = tmp_path / "net.onnx", [f"digit {i}" for i in range(10)]
-    assert main(["export", str(checkpoint), "-o", str(path), "--softmax", "--labels", *labels]) == 0
-    predictor = OnnxPredictor(path)
-    assert json.loads(predictor.metadata["lit_gelu.labels"]) == labels
-    assert json.loads(predictor.metadata["lit_gelu.parity"])["passed"] is True
-    assert torch.allclose(predictor(torch.rand(3, 1, 28, 28)).sum(1), torch.ones(3))
-
-
 def test_preprocessing_becomes_a_part_of_the_file(checkpoint, tmp_path, capsys):
     path = tmp_path / "raw.onnx"
     assert main(["export", str(checkpoint), "-o", str(path), "--preprocessing", "MNISTData"]) == 0
@@ -76,20 +67,6 @@ def test_one_file_of_several_that_fails_decides(checkpoint, tmp_path, capsys, mo
         arguments = ["-o", str(tmp_path / "net.onnx"), "--approximate", *forms]
         assert main(["export", str(checkpoint), *arguments]) == 1
         assert capsys.readouterr().out.count("parity FAILED") == 1
-
-
-def test_the_check_runs_on_the_data_that_is_given(checkpoint, tmp_path, monkeypatch):
-    from lit_gelu.export import check_parity
-
-    reports = []
-
-    def kept(*given, **options):
-        reports.append(check_parity(*given, **options))
-        return reports[-1]
-
-    monkeypatch.setattr("lit_gelu.export.check_parity", kept)
-    assert main(["export", str(checkpoint), "-o", str(tmp_path / "net.onnx"), "--data", "DigitsData"]) == 0
-    assert "data" in {row.inputs for row in reports[0].rows}
 
 
 class Recorded(LightningModule):
@@ -157,8 +134,7 @@ def test_dynamic_sizes_by_preset_or_by_name(words, tmp_path, monkeypatch):
         "CHECKPOINT --preprocessing TweetData",
         "CHECKPOINT --preprocessing NoData",
         "CHECKPOINT --data-root data",
-        "CHECKPOINT --int8",
-        "CHECKPOINT --int8 --data DigitsData --dtype fp16",
+        "CHECKPOINT --preprocessing DigitsData --data-root data",
     ],
 )
 def test_mistakes_are_exit_code_2_and_leave_nothing(checkpoint, words, capsys, tmp_path, monkeypatch):
@@ -166,19 +142,6 @@ def test_mistakes_are_exit_code_2_and_leave_nothing(checkpoint, words, capsys, t
     assert main(["export", *words.replace("CHECKPOINT", str(checkpoint)).split()]) == 2
     assert capsys.readouterr().err.startswith("lit-gelu export: ")
     assert not list(tmp_path.iterdir())
-
-
-def test_a_file_in_int8_beside_it(checkpoint, tmp_path, capsys):
-    path = tmp_path / "net.onnx"
-    words = ["-o", str(path), "--int8", "--data", "DigitsData", "--max-difference", "1"]
-    assert main(["export", str(checkpoint), *words]) == 0
-    int8 = tmp_path / "net-int8.onnx"
-    assert int8.stat().st_size < 0.5 * path.stat().st_size
-    assert OnnxPredictor(int8)(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
-    assert json.loads(OnnxPredictor(int8).metadata["lit_gelu.parity"])["passed"]
-    compared = ["--ckpt", str(checkpoint), "--data", "DigitsData", "--max-difference", "1"]
-    assert main(["parity", str(int8), *compared]) == 0
-    assert main(["parity", str(int8), *compared, "--html", str(tmp_path / "page.html")]) == 2
 
 
 @pytest.mark.parametrize("content", [b"", b"no checkpoint", "list"])

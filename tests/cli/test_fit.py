@@ -2,7 +2,6 @@
 
 import csv
 import inspect
-import json
 import re
 import signal
 import statistics
@@ -74,26 +73,17 @@ def test_the_same_command_gives_the_same_weights(tmp_path):
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-SPECS = [
-    "relu",
-    "gelu(approximate='tanh')",
-    'gelu(approximate="tanh")',
-    "leaky_relu(negative_slope=0.2)",
-    "swish(beta=1.5, learnable=True)",
-    "{name: gelu, approximate: tanh}",
-    "{class_path: torch.nn.ELU, init_args: {alpha: 0.5}}",
-]
+SPECS = ["{name: gelu, approximate: tanh}", "{class_path: torch.nn.ELU, init_args: {alpha: 0.5}}"]
 
 
-@pytest.mark.parametrize("spec", SPECS[5:])
+@pytest.mark.parametrize("spec", SPECS)
 def test_print_config_round_trip(spec, tmp_path, capsys):
     assert main(["fit", f"--model.activation={spec}", "--print_config"]) == 0
     first = capsys.readouterr().out
     (tmp_path / "config.yaml").write_text(first)
     assert main(["fit", "--config=config.yaml", "--print_config"]) == 0
     assert capsys.readouterr().out == first
-    read = yaml.safe_load(first)["model"]["init_args"]["activation"]
-    assert read == (yaml.safe_load(spec) if spec.startswith("{") else spec)
+    assert yaml.safe_load(first)["model"]["init_args"]["activation"] == yaml.safe_load(spec)
 
 
 @pytest.mark.full
@@ -139,18 +129,17 @@ def test_a_checkpoint_of_a_plain_trainer(plain_checkpoint, tmp_path):
     [
         ["--model=TweetTagger"],
         ["--model.keep=0.5"],
-        ["--model.activation=elu(alpha=0.25)"],
         ["--model.init_args.hidden_layers=3"],
     ],
 )
-def test_arguments_other_than_those_of_the_checkpoint_are_refused(words, plain_checkpoint, capsys):
+def test_arguments_beside_a_checkpoint_that_holds_them_are_refused(words, plain_checkpoint, capsys):
     assert main(["test", *FAST, *words, f"--ckpt_path={plain_checkpoint}"]) == 2
     assert capsys.readouterr().err.startswith("lit-gelu test: ")
 
 
-def test_the_same_arguments_and_those_of_a_configuration_are_taken(plain_checkpoint, tmp_path):
+def test_the_class_and_arguments_of_a_configuration_are_taken(plain_checkpoint, tmp_path):
     (tmp_path / "fit.yaml").write_text("model: {class_path: MNISTClassifier, init_args: {keep: 0.5}}\n")
-    words = ["--config=fit.yaml", "--model.activation=elu(alpha=.5)", "--model.hidden_layers=2"]
+    words = ["--config=fit.yaml", "--model=MNISTClassifier"]
     assert main(["test", *FAST, *words, f"--ckpt_path={plain_checkpoint}"]) == 0
 
 
@@ -159,11 +148,6 @@ def test_random_weights_are_not_measured(command, tmp_path):
     words = {"validate": [], "test": ["--ckpt_path=last"], "predict": ["--ckpt_path=best"]}[command]
     assert main([command, *FAST, *words]) == 2
     assert not list(tmp_path.rglob("metrics.csv"))
-
-
-def test_a_model_that_needs_no_checkpoint(tmp_path):
-    assert main(["test", *FAST, "--model.hidden_layers=1", "--without_ckpt=true"]) == 0
-    assert metrics(tmp_path / "runs/lightning_logs/version_0")["test_error"] > 0.5  # one of ten, by chance
 
 
 def test_short_names_of_model_data_and_callbacks(tmp_path):
@@ -255,31 +239,6 @@ def test_a_class_chosen_by_name_has_its_own_defaults(name, capsys):
 
 
 @pytest.mark.full
-def test_the_export_of_the_readme_writes_another_form_than_was_trained(tmp_path, capsys):
-    """The README's third line of shell says --approximate tanh of what its first trains, so that is exact."""
-    arguments = [f"--config={EXAMPLES / 'digits_gelu.yaml'}", *FAST[:3], "--trainer.max_epochs=1"]
-    assert main(["fit", *arguments, "--trainer.limit_train_batches=2", "--trainer.log_every_n_steps=1"]) == 0
-    checkpoint = tmp_path / "runs/digits_gelu/version_0/checkpoints/last.ckpt"
-    assert MNISTClassifier.load_from_checkpoint(checkpoint, weights_only=True).hparams["activation"] == "gelu"
-    assert main(["export", str(checkpoint), "--approximate", "tanh", "--output", "digits.onnx", "--no-check"]) == 0
-    assert main(["parity", "digits.onnx", "--ckpt", str(checkpoint), "--json", "parity.json"]) == 0
-    rows = json.loads(Path("parity.json").read_text())["rows"]
-    gaps = [row["error"] for row in rows if row["comparison"] == "approximation gap: file vs module as trained"]
-    assert min(gaps) > 1e-4  # of a module with the tanh form it would be rounding
-
-
-@pytest.mark.full
-def test_digits_example_runs_as_it_stands(tmp_path):
-    config = EXAMPLES / "digits_gelu.yaml"
-    assert main(["fit", f"--config={config}", *FAST[:3]]) == 0
-    run = tmp_path / "runs/digits_gelu"
-    assert sorted(file.name for file in (run / "version_0/checkpoints").iterdir()) == ["best.ckpt", "last.ckpt"]
-    checkpoint = run / "version_0/checkpoints/last.ckpt"
-    assert main(["test", f"--config={config}", f"--ckpt_path={checkpoint}", *FAST[:3]]) == 0
-    assert metrics(run / "version_1")["test_error"] < 0.08
-
-
-@pytest.mark.full
 def test_the_example_of_a_swap_learns(tmp_path):
     """It is at chance, 90 %, before training, and goes on falling after the swap at the third epoch."""
     config = EXAMPLES / "digits_relu_to_gelu.yaml"
@@ -345,18 +304,3 @@ def test_mnist_examples_on_the_real_data(activation, seeds, below, tmp_path):
         errors.append(metrics(run / f"version_{2 * seed + 1}")["test_error"])
     print(f"{activation}: test error of {seeds} seeds {errors}")  # noqa: T201 - the figures for the closing note (-rP)
     assert statistics.median(errors) < below
-
-
-@pytest.mark.full
-@pytest.mark.realdata
-def test_cifar10_example_on_the_real_data(tmp_path):
-    """Ten epochs from the configuration as it stands: 71 % test error measured, 90 % is chance."""
-    config = EXAMPLES / "cifar10_2000.yaml"
-    assert main(["fit", f"--config={config}", *FAST[:3]]) == 0
-    run = tmp_path / "runs/cifar10_2000"
-    with (run / "version_0/metrics.csv").open() as file:
-        losses = [float(row["train_loss"]) for row in csv.DictReader(file) if row["train_loss"]]
-    assert statistics.mean(losses[-4:]) < losses[0] - 0.4
-    checkpoint = run / "version_0/checkpoints/last.ckpt"
-    assert main(["test", f"--config={config}", f"--ckpt_path={checkpoint}", *FAST[:3]]) == 0
-    assert metrics(run / "version_1")["test_error"] < 0.78

@@ -67,26 +67,14 @@ def test_a_name_that_cannot_be_used(name):
         package_name(name)
 
 
-def test_a_folder_that_holds_something_is_left_alone(tmp_path):
-    folder = tmp_path / "waves"
-    folder.mkdir()
-    (folder / "notes.txt").write_text("mine")
-    with pytest.raises(ArgumentError):
-        write_project(folder)
-    assert names(folder) == ["notes.txt"]
-
-
-def test_a_file_of_that_name_is_left_alone(tmp_path):
-    (tmp_path / "waves").write_text("mine")
-    with pytest.raises(ArgumentError):
-        write_project(tmp_path / "waves")
-    assert (tmp_path / "waves").read_text() == "mine"
-
-
-def test_an_empty_folder_is_taken(tmp_path):
-    (tmp_path / "waves").mkdir()
-    assert "config.yaml" in write_project(tmp_path / "waves")
-    assert (tmp_path / "waves/config.yaml").is_file()
+def test_what_is_there_is_left_alone(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "folder").mkdir()
+    for name in ("file", "folder"):
+        with pytest.raises(ArgumentError):
+            write_project(tmp_path / name)
+    assert (tmp_path / "file").read_text() == "mine"
+    assert names(tmp_path / "folder") == []
 
 
 def test_what_fails_in_the_midst_leaves_nothing(tmp_path, monkeypatch):

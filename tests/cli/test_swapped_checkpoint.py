@@ -1,4 +1,4 @@
-"""`--ckpt_path` of a swapped model of one's own, without its `ActivationSwap`: loaded as it was trained, or told."""
+"""`--ckpt_path` of a swapped model of one's own: with its `ActivationSwap` as it was trained, without it refused."""
 
 import csv
 import importlib
@@ -11,7 +11,6 @@ from cli_helpers import FAST, forget_seeds
 from lightning.pytorch import Trainer
 from torch.nn import functional
 
-from lit_gelu import surgery
 from lit_gelu.callbacks import ActivationSwap
 from lit_gelu.cli.main import main
 
@@ -62,22 +61,8 @@ class SwapsByItself(SwappedNet):
         surgery.swap(self, {"activation": "gelu"})
 
 
-class TakesWhatFits(SwappedNet):
-    def on_load_checkpoint(self, checkpoint):
-        weights = checkpoint["state_dict"]
-        checkpoint["state_dict"] = {name: value for name, value in weights.items() if "swapped_to" not in name}
-
-
 class NotStrict(SwappedNet):
     strict_loading = False
-
-
-class Reversed(SwappedData):
-    def train_dataloader(self):
-        x = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
-        return DataLoader([{"label": 0, "row": row} for row in x], batch_size=16)
-
-    val_dataloader = test_dataloader = predict_dataloader = train_dataloader
 """
 OWN = ["--import=swapped_cli_module", "--model=swapped_cli_module.SwappedNet", "--data=swapped_cli_module.SwappedData"]
 LOGGED = [*FAST, "--trainer.max_epochs=2", "--trainer.log_every_n_steps=1"]
@@ -114,12 +99,12 @@ def trained(module, swaps, **options):
     return net
 
 
-def loss_by_hand(module, first, second):
-    """The mean loss on the data, of the checkpoint's weights and two functions."""
+def loss_by_hand(module, function):
+    """The mean loss on the data, of the checkpoint's weights and a function in the place of ReLU."""
     weights = torch.load("swapped.ckpt", weights_only=True)["state_dict"]
     x, labels = module.SwappedData().test_dataloader().dataset.tensors
-    for layer, function in (("inner", first), ("middle", second), ("outer", lambda y: y)):
-        x = function(functional.linear(x, weights[f"{layer}.weight"], weights[f"{layer}.bias"]))
+    for layer, function_of_layer in (("inner", function), ("middle", functional.silu), ("outer", lambda y: y)):
+        x = function_of_layer(functional.linear(x, weights[f"{layer}.weight"], weights[f"{layer}.bias"]))
     return functional.cross_entropy(x, labels).item()
 
 
@@ -130,70 +115,47 @@ def logged_loss():
     return float(row["loss"])
 
 
-def test_it_is_measured_as_it_was_trained(module):
-    trained(module, {"activation": "gelu", "activation:silu": "mish"}, input_sample=torch.zeros(1, 3))
-    assert main(["test", *LOGGED, *OWN, "--ckpt_path=swapped.ckpt"]) == 0
-    assert logged_loss() == pytest.approx(loss_by_hand(module, functional.gelu, functional.mish), rel=1e-5)
+SWAP = ["--trainer.callbacks=ActivationSwap", "--trainer.callbacks.at_step=1"]
 
 
-def test_a_learned_parameter_comes_with_it(module):
-    net = trained(module, {"activation": "swish(beta=1.5, learnable=True)"})
-    beta = 1.5 * dict(net.named_parameters())["activation.log_scale"].exp().item()
-    assert main(["test", *LOGGED, *OWN, "--ckpt_path=swapped.ckpt"]) == 0
-    expected = loss_by_hand(module, lambda x: x * torch.sigmoid(beta * x), functional.silu)
-    assert logged_loss() == pytest.approx(expected, rel=1e-5)
-
-
-def test_calls_cannot_be_found_without_a_sample(module, capsys):
-    trained(module, {"activation:silu": "mish"}, input_sample=torch.zeros(1, 3))
-    data = ["--data=swapped_cli_module.Reversed"]
-    assert main(["test", *LOGGED, *OWN, *data, "--ckpt_path=swapped.ckpt"]) == 2
-    assert capsys.readouterr().err.startswith("lit-gelu ")
-
-
-def test_fit_goes_on_with_the_callback_alone(module, capsys):
+def test_it_is_measured_as_it_was_trained_with_the_callback_alone(module, capsys):
     trained(module, {"activation": "gelu"})
-    going_on = ["fit", *LOGGED, *OWN, "--ckpt_path=swapped.ckpt"]
-    assert main(going_on) == 2
-    assert capsys.readouterr().err.startswith("lit-gelu ")
-    swap = ["--trainer.callbacks=ActivationSwap", "--trainer.callbacks.swaps={activation: gelu}"]
-    assert main([*going_on, *swap, "--trainer.callbacks.at_step=1", "--trainer.logger.name=second"]) == 0
-    (path,) = Path("runs/second").rglob("*.ckpt")
+    measuring = ["test", *LOGGED, *OWN, "--ckpt_path=swapped.ckpt"]
+    assert main(measuring) == 2
+    assert "ActivationSwap" in capsys.readouterr().err
+    assert main([*measuring, *SWAP, "--trainer.callbacks.swaps={activation: gelu}"]) == 0
+    assert logged_loss() == pytest.approx(loss_by_hand(module, functional.gelu), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["SwappedNet", "NotStrict"])
+@pytest.mark.parametrize("swaps", [{"activation": "gelu"}, {"activation:silu": "mish"}])
+def test_no_command_takes_it_without_the_callback(name, swaps, module, capsys):
+    trained(module, swaps, input_sample=torch.zeros(1, 3))
+    own = [option.replace(".SwappedNet", f".{name}") for option in OWN]
+    for command in ("fit", "predict"):
+        assert main([command, *LOGGED, *own, "--ckpt_path=swapped.ckpt"]) == 2
+        assert capsys.readouterr().err.startswith("lit-gelu ")
+
+
+def test_fit_goes_on_with_the_callback(module):
+    trained(module, {"activation": "gelu"})
+    going_on = ["fit", *LOGGED, *OWN, *SWAP, "--trainer.callbacks.swaps={activation: gelu}"]
+    assert main([*going_on, "--ckpt_path=swapped.ckpt"]) == 0
+    (path,) = Path("runs").rglob("*.ckpt")
     assert torch.load(path, weights_only=True)["lit_gelu_activations"] == {"activation": "gelu"}
 
 
-def test_fit_goes_on_from_a_checkpoint_before_the_swap(module, capsys):
-    trained(module, {"activation": "gelu"})
-    checkpoint = torch.load("swapped.ckpt", weights_only=True)
-    before = trained(module, {})
-    checkpoint |= {"state_dict": before.state_dict(), "lit_gelu_activation_swaps": [], "callbacks": {}}
-    checkpoint["lit_gelu_activations"] = {"activation": "relu"}
-    torch.save(checkpoint, "swapped.ckpt")
+def test_fit_goes_on_from_a_checkpoint_without_a_swap(module):
+    trained(module, {})
+    assert "lit_gelu_activations" not in torch.load("swapped.ckpt", weights_only=True)
     assert main(["fit", *LOGGED, *OWN, "--ckpt_path=swapped.ckpt"]) == 0
 
 
-def test_a_swap_that_nothing_records_is_told(module, capsys):
-    net = trained(module, {})
-    surgery.swap(net, {"activation": "gelu"})
-    checkpoint = torch.load("swapped.ckpt", weights_only=True)
-    torch.save(checkpoint | {"state_dict": net.state_dict()}, "swapped.ckpt")
-    assert main(["test", *LOGGED, *OWN, "--ckpt_path=swapped.ckpt"]) == 2
-    assert capsys.readouterr().err.startswith("lit-gelu ")
-
-
-@pytest.mark.parametrize(
-    ("name", "activation"),
-    [("SwapsByItself", functional.gelu), ("TakesWhatFits", functional.relu), ("NotStrict", functional.relu)],
-)
-def test_a_module_that_sees_to_its_swaps_is_loaded(name, activation, module):
-    net = trained(module, {})
-    surgery.swap(net, {"activation": "gelu"})
-    checkpoint = torch.load("swapped.ckpt", weights_only=True)
-    checkpoint.pop("lit_gelu_activations", None)
-    torch.save(checkpoint | {"state_dict": net.state_dict()}, "swapped.ckpt")
-    given = [option.replace(".SwappedNet", f".{name}") for option in OWN]
-    assert main(["test", *LOGGED, *given, "--ckpt_path=swapped.ckpt"]) == 0
-    assert logged_loss() == pytest.approx(loss_by_hand(module, activation, functional.silu), rel=1e-5)
+def test_a_module_that_sees_to_its_swaps_is_loaded(module):
+    trained(module, {"activation": "gelu"})
+    own = [option.replace(".SwappedNet", ".SwapsByItself") for option in OWN]
+    assert main(["test", *LOGGED, *own, "--ckpt_path=swapped.ckpt"]) == 0
+    assert logged_loss() == pytest.approx(loss_by_hand(module, functional.gelu), rel=1e-5)
 
 
 def test_weights_of_another_model_are_told_in_words(module, capsys):

@@ -17,13 +17,13 @@ from lit_gelu.report import (
     SwapEvent,
     page,
 )
-from lit_gelu.report.page import BOTTOM, LEFT, RIGHT, TOP, Axis, heat_map, line_chart
+from lit_gelu.report.page import BOTTOM, LEFT, RIGHT, TOP, Axis, line_chart
 
 BAD = "</script><img src=x onerror='a'>\"&\x00\u202e\ud800" + "long" * 1000
 KNOWN = {
     "html", "head", "meta", "title", "style", "body", "header", "h1", "h2", "h3", "p", "dl", "div", "dt", "dd", "main",
     "ul", "ol", "li", "span", "strong", "code", "figure", "figcaption", "svg", "text", "line", "polyline", "circle",
-    "rect", "details", "summary", "table", "thead", "tbody", "tr", "th", "td",
+    "details", "summary", "table", "thead", "tbody", "tr", "th", "td",
 }  # fmt: skip
 
 
@@ -125,15 +125,11 @@ def test_an_axis_holds_its_values(values, logarithmic):
     assert all(-0.1 <= place <= 100.1 for place, _ in ticks)
 
 
-def test_a_cell_shows_the_latest_value_of_its_interval():
-    rows = [LoggedCurve("a", (1, 2, 4), (0.0, 0.5, 1.0)), LoggedCurve("", (3,), (math.nan,))]
-    drawn = heat_map(rows)
-    first, second = drawn["rows"]
-    assert [(step, value) for _, step, value, _ in first["cells"]] == [(1, 0.0), (2, 0.5), (4, 1.0)]
-    assert first["cells"][0][3] != first["cells"][2][3]
-    assert (second["name"], second["cells"]) == ("(the model)", [])
-    many = LoggedCurve("a", tuple(range(500)), (0.5,) * 500)
-    assert len(heat_map([many])["rows"][0]["cells"]) == 60
+def test_each_site_is_a_curve_of_its_statistic_six_in_a_picture():
+    sites = [LoggedCurve(f"curvature/net.{i}/share_dead", (1, 2), (0.0, i / 8)) for i in range(7)]
+    text = page(replace(ReportedRun(title="", source="", made=""), curves=tuple(sites)))
+    assert [f"net.{i}: {i / 8:.4g}</li>" in text for i in range(7)] == [True] * 7
+    assert text.count("<h3>Dead share") == 2
 
 
 def test_numbers_that_are_not_finite_stand_as_text_in_json():
