@@ -8,7 +8,7 @@ are wrapped, on the instance: the module's class stays as it is.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from lightning.pytorch import LightningModule
 from torch import nn
@@ -22,6 +22,9 @@ from lit_gelu.report import SwapChange, SwapEvent
 from lit_gelu.surgery import SwapReport
 from lit_gelu.surgery.activation_record import is_call
 from lit_gelu.surgery.selectors import ActivationSelector, ClassSelector, NameSelector, exactly, selector_of
+
+if TYPE_CHECKING:
+    from lit_gelu.callbacks.swap.run import SwapRun
 
 ACTIVATIONS_KEY = "lit_gelu_activations"  # tasks write it too
 SWAPS_KEY = "lit_gelu_activation_swaps"
@@ -120,17 +123,7 @@ def describe_target(target: Any, registry: ActivationRegistry | None) -> str:
             return repr(selector)
 
 
-class Participant(Protocol):
-    """What the hooks call: before the module's own hook at loading, after it at saving."""
-
-    def write_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Add to what will be written."""
-
-    def read_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Prepare the module for the weights that will be loaded."""
-
-
-Finder = Callable[[LightningModule], Participant | None]
+Finder = Callable[[LightningModule], "SwapRun | None"]
 
 
 def install_hooks(module: LightningModule, find: Finder) -> None:
@@ -146,16 +139,16 @@ def install_hooks(module: LightningModule, find: Finder) -> None:
 def _save(module: LightningModule, previous: Any, find: Finder, checkpoint: Checkpoint) -> None:
     """Call the module's own hook, then add the record."""
     _own_hook(module, previous, "on_save_checkpoint", checkpoint)
-    participant = find(module)
-    if participant is not None:
-        participant.write_checkpoint(checkpoint)
+    run = find(module)
+    if run is not None:
+        run.write_checkpoint(checkpoint)
 
 
 def _load(module: LightningModule, previous: Any, find: Finder, checkpoint: Checkpoint) -> None:
     """Replay the record, then call the module's own hook."""
-    participant = find(module)
-    if participant is not None:
-        participant.read_checkpoint(checkpoint)
+    run = find(module)
+    if run is not None:
+        run.read_checkpoint(checkpoint)
     _own_hook(module, previous, "on_load_checkpoint", checkpoint)
 
 
