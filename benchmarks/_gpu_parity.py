@@ -157,6 +157,6 @@ def figures(report: ParityReport) -> dict[str, Any]:
             if row.comparison == ELEMENTWISE
         },
         "operators": dict(report.optimized_census or report.census),
-        "repeats": None if report.repeatability is None else report.repeatability.identical,
+        "repeats": report.repeats,
         "notes": list(report.notes),
     }

@@ -17,6 +17,7 @@ untrained.
 import argparse
 import copy
 import json
+import statistics
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -31,8 +32,8 @@ from lit_gelu.export import OnnxPredictor, export_onnx
 from lit_gelu.export.runtime import CPU, CUDA
 from lit_gelu.export.runtime.bench import Variant, torch_variants
 from lit_gelu.export.runtime.module_call import float64_answer
-from lit_gelu.export.runtime.timing import interleaved, latency, ratio
-from lit_gelu.export.runtime.tuning import arrays_of, relative_error, tune
+from lit_gelu.export.runtime.timing import arrays_of, interleaved, ratio, relative_error
+from lit_gelu.export.runtime.tuning import tune
 from lit_gelu.tasks import CIFAR10ConvNet, CIFAR100WideResNet, MNISTClassifier
 
 FORMS = {"exact": "gelu", "tanh": "gelu_tanh"}
@@ -182,12 +183,12 @@ def rows(model: nn.Module, sessions: Mapping[str, OnnxPredictor], inputs: Tensor
         alone = interleaved(calls, first.device, seconds=plan.seconds)
         together = interleaved(repeated, first.device, seconds=plan.seconds)
     in_a_row = {name: [seconds / plan.calls for seconds in found] for name, found in together.items()}
-    quickest = [min(ours, key=lambda name: latency(samples[name]).p50) for samples in (alone, in_a_row)]
+    quickest = [min(ours, key=lambda name: statistics.median(samples[name])) for samples in (alone, in_a_row)]
     return [
         Row(
             name,
-            1000 * latency(alone[name]).p50,
-            1000 * latency(in_a_row[name]).p50,
+            1000 * statistics.median(alone[name]),
+            1000 * statistics.median(in_a_row[name]),
             ratio(alone, name, quickest[0]),
             ratio(in_a_row, name, quickest[1]),
             errors[name],

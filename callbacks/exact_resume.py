@@ -102,7 +102,7 @@ class ExactResume(Callback):
         if batch_idx == 0:
             trainer.fit_loop.epoch_loop.val_loop.batch_progress.total.reset()
             epochs = trainer.fit_loop.epoch_progress
-            if epochs.total.started == epochs.total.completed:  # type: ignore[attr-defined]  # Lightning declares a base class
+            if epochs.total.ready == epochs.total.completed:
                 epochs.increment_ready()
                 epochs.increment_started()
 

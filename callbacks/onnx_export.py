@@ -200,9 +200,8 @@ class OnnxExport(Callback):
 def figures_of(report: "ParityReport") -> dict[tuple[str, ...], float]:
     """Return what is logged of a parity report."""
     from lit_gelu.export.parity.report import VS_FLOAT64
-    from lit_gelu.export.proof import largest_error
 
-    error = largest_error(report)
+    error = report.largest_error
     figures: dict[tuple[str, ...], float] = {("export", "parity_passed"): float(report.passed)}
     figures["export", "max_relative_error"] = float("inf") if error is None else error
     shares = [

@@ -4,11 +4,11 @@ from collections.abc import Iterable
 
 from _text import number
 
-from lit_gelu.export.lowering import kernels, policy
+from lit_gelu.export.lowering import policy
 from lit_gelu.export.lowering.lowering_table import TABLE
 
 
-def recipe_rows(row: str, of_row: Iterable[tuple[kernels.Target, policy.Choice]]) -> list[list[str]]:
+def recipe_rows(row: str, of_row: Iterable[tuple[policy.Target, policy.Choice]]) -> list[list[str]]:
     """Return a line for each distinct recipe of an activation: where it is taken, its error in strict 16-bit files."""
     places: dict[str, list[tuple[str, str, str]]] = {}
     errors: dict[str, str] = {}
@@ -26,12 +26,11 @@ def _where(places: list[tuple[str, str, str]]) -> str:
         by_target.setdefault(target, {}).setdefault(dtype, []).append(wanted)
     texts: dict[str, list[str]] = {}
     for target, dtypes in by_target.items():
-        full = all(len(dtypes.get(dtype, [])) == len(kernels.POLICIES) for dtype in kernels.DTYPES)
+        full = all(len(dtypes.get(dtype, [])) == len(policy.POLICIES) for dtype in policy.DTYPES)
         parts = [
-            dtype if len(wanted) == len(kernels.POLICIES) else f"{dtype} {wanted[0]}"
-            for dtype, wanted in dtypes.items()
+            dtype if len(wanted) == len(policy.POLICIES) else f"{dtype} {wanted[0]}" for dtype, wanted in dtypes.items()
         ]
         texts.setdefault("all" if full else ", ".join(parts), []).append(target)
-    if list(texts) == ["all"] and len(texts["all"]) == len(kernels.TARGETS):
+    if list(texts) == ["all"] and len(texts["all"]) == len(policy.TARGETS):
         return "everywhere"
     return "; ".join(f"{', '.join(targets)}: {text}" for text, targets in texts.items())

@@ -7,7 +7,7 @@ from _lowering_rows import recipe_rows
 from _pages import with_blocks, write
 from _text import table
 
-from lit_gelu.export.lowering import kernels, policy, precision
+from lit_gelu.export.lowering import policy, precision
 from lit_gelu.export.lowering.lowering_table import TABLE
 
 PAGE = Path(__file__).resolve().parent / "lowering.md"
@@ -21,7 +21,7 @@ def blocks() -> dict[str, str]:
     """
     missing = [
         [row.target, ", ".join(f"`{name}`" for name in sorted(row.operators)), ", ".join(row.dtypes), since, row.why]
-        for row in kernels.MISSING
+        for row in policy.MISSING
         for since in ["every opset" if row.since == 1 else f"from {row.since}"]
     ]
     recipes = []

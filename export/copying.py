@@ -196,7 +196,6 @@ def trial_run(flat: FlatModule) -> Trial:
 
 
 def _refused(flat: FlatModule, tensors: Sequence[Tensor], error: Exception) -> ModelInputError:
-    """Return the error for a sample that the module does not take."""
     pairs = zip(flat.call.names, tensors, strict=True)
     shapes = ", ".join(f"{name} {tuple(t.shape)} {t.dtype}" for name, t in pairs)
     return ModelInputError(

@@ -51,10 +51,8 @@ from lit_gelu.export.metadata import (
 from lit_gelu.export.parity.open_axes import (
     NOTE,
     require_alike,
-    require_another_size,
     rows_depend,
     runs_at_other_sizes,
-    runs_beyond_bounds,
 )
 from lit_gelu.export.preprocessing import describe, preprocessing_copy, raw_call
 from lit_gelu.export.trace import BOUNDS, recorded_sizes, trace
@@ -71,8 +69,7 @@ class ExportReport(Displayed):
         sites: Every activation site: spec, lowering taken, operators, number of calls.
         census: How often each operator occurs in the graph.
         metadata: What the file says of itself.
-        notes: What a user of the file should know: scale factors that went into weights, operators that the target has
-            no kernel for.
+        notes: What a user of the file should know, such as operators that the target has no kernel for.
         made_folder: The file's folder, if it was not there and was made.
     """
 
@@ -100,8 +97,7 @@ class ExportReport(Displayed):
             how += f", target={about.target}, dtype={about.dtype}, policy={about.policy}"
         raw = f"  takes raw pixels (uint8): {self.metadata.preprocessing}" if self.metadata.preprocessing else None
         made = f"  the folder {self.made_folder!r} was not there: it was made" if self.made_folder else None
-        notes = [note for note in self.notes if not any(site.folded and site.folded in note for site in self.sites)]
-        lines = [*filter(None, [made, raw]), *(f"  {line}" for line in (*self.sites, *notes))]
+        lines = [*filter(None, [made, raw]), *(f"  {line}" for line in (*self.sites, *self.notes))]
         return "\n".join([f"{self.path} ({how})", *lines])
 
     def _summary(self) -> str:
@@ -243,13 +239,11 @@ def export_onnx(
     dependent = rows_depend(flat)
     approximate_(flat, options.approximate, registry)
     specs = {site.name: str(function_spec(site.spec)) for site in surgery.find_sites(flat.model, registry=registry)}
-    elsewhere, untried, failures = runs_at_other_sizes(flat, sizes)  # before markers stand in the place of activations
+    elsewhere, untried = runs_at_other_sizes(flat, sizes)  # before markers stand in the place of activations
     marked = mark(flat.model, registry)
     graph = trace(flat, trial, options.traced_opset, sizes)
     unmark(flat.model, marked)
-    require_another_size(flat, sizes, elsewhere, failures)
-    beyond, unbounded = runs_beyond_bounds(flat, sizes, graph.meta.get(BOUNDS, {}))
-    untried += unbounded + require_alike(graph, flat, [*beyond, *elsewhere], marked, registry)
+    untried += graph.meta.get(BOUNDS, []) + require_alike(graph, flat, elsewhere, marked, registry)
     lowered = lower(graph, marked, options, registry, specs)
     _require_forms(lowered.sites, options.approximate)
     about = {

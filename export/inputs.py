@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
@@ -270,6 +271,13 @@ class FlatModule(nn.Module):
 def as_in_a_file(tensor: Tensor) -> Tensor:
     """Return an output as a file gives it: complex numbers as real and imaginary part, on a last axis of two."""
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
+def as_array(tensor: Tensor) -> np.ndarray:
+    """Return a tensor as an array: bfloat16, which numpy lacks, as float64; complex numbers as a file gives them."""
+    tensor = as_in_a_file(tensor.detach().cpu())
+    array: np.ndarray = (tensor.double() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    return array
 
 
 def probabilities_first(output: Any) -> Any:

@@ -17,7 +17,7 @@ from lit_gelu.export.lowering.spellings import recognise
 from lit_gelu.export.metadata import PREFIX, FileMetadata, read_metadata, strip_origin
 from lit_gelu.export.quantization import QuantizationRecord, read_record
 from lit_gelu.export.runtime.model_file import INT8_RECORD, ModelFile, read_model_file
-from lit_gelu.export.runtime.tuning_file import TuningChoice, choices_beside
+from lit_gelu.export.runtime.tuning_file import TuningChoice, read_choice
 
 _OPTIONS = ("approximate", "lowering", "target", "dtype", "policy")
 
@@ -39,7 +39,7 @@ class FileInspection(Displayed):
             recorded, else what is recognised of the operators.
         metadata: What `lit_gelu.export.export_onnx` recorded; ``None`` in others' files.
         quantization: How it was quantised, if `lit_gelu.export.quantization.quantize_onnx` did it.
-        tuning: What `lit_gelu.export.tune` chose for this very file, machine by machine.
+        tuning: What `lit_gelu.export.tune` chose for this very file.
     """
 
     file: str
@@ -53,7 +53,7 @@ class FileInspection(Displayed):
     activations: Mapping[str, int]
     metadata: FileMetadata | None = None
     quantization: QuantizationRecord | None = None
-    tuning: tuple[TuningChoice, ...] = ()
+    tuning: TuningChoice | None = None
 
     def to_json(self) -> str:
         """Return all of it as JSON."""
@@ -71,7 +71,7 @@ class FileInspection(Displayed):
             f"activations: {_counted(self.activations) or 'none that is known'}",
             *_of_metadata(self.metadata),
             *([] if self.quantization is None else [f"int8: {self.quantization}"]),
-            *(f"tuned: {choice}" for choice in self.tuning),
+            *([] if self.tuning is None else [f"tuned: {self.tuning}"]),
         ])
 
     def _summary(self) -> str:
@@ -120,7 +120,6 @@ def inspect_onnx(path: str | os.PathLike[str], registry: ActivationRegistry | No
 
 
 def _inspected(file: ModelFile, path: str | os.PathLike[str], registry: ActivationRegistry | None) -> FileInspection:
-    """Say what a file is whose outer form is right."""
     model = ir.load(file.path)  # weights in files of their own are not read
     properties = dict(model.metadata_props)
     metadata = read_metadata(properties, repr(str(path))) if f"{PREFIX}sites" in properties else None
@@ -129,6 +128,11 @@ def _inspected(file: ModelFile, path: str | os.PathLike[str], registry: Activati
         if value.const_value is not None:
             weights[value.const_value.dtype.name.lower()] += value.const_value.size
     activations: Counter[str] = Counter()
+    inputs, outputs = _ports(model.graph.inputs), _ports(model.graph.outputs)  # as they are written
+    if metadata is None:
+        strip_origin(model)  # names of modules in a file from elsewhere are text that nobody should read as code
+        ShapeInferencePass()(model)
+        activations.update(spec for _, spec in recognise(model, registry))
     for site in () if metadata is None else metadata.sites:
         activations[site.spec] += site.calls if site.row else 1  # of what torch decomposed, nobody counted the calls
     return FileInspection(
@@ -136,19 +140,18 @@ def _inspected(file: ModelFile, path: str | os.PathLike[str], registry: Activati
         size=sum(part.stat().st_size for part in [file.path, *(file.path.parent / name for name in file.external)]),
         producer=f"{model.producer_name or ''} {model.producer_version or ''}".strip(),
         opsets=dict(file.opsets),
-        inputs=_ports(model.graph.inputs),
-        outputs=_ports(model.graph.outputs),
+        inputs=inputs,
+        outputs=outputs,
         weights=dict(weights.most_common()),
         operators=dict(file.operators),
-        activations=dict(activations.most_common()) if metadata is not None else _recognised(model, registry),
+        activations=dict(activations.most_common()),
         metadata=metadata,
         quantization=read_record(properties, repr(str(path))) if INT8_RECORD in properties else None,
-        tuning=choices_beside(path),
+        tuning=read_choice(path),
     )
 
 
 def _ports(values: Any) -> dict[str, tuple[str, tuple[int | str | None, ...]]]:
-    """Return the element types and sizes of inputs or outputs."""
     return {
         str(value.name): (
             "unknown" if value.dtype is None else value.dtype.name.lower(),
@@ -158,29 +161,21 @@ def _ports(values: Any) -> dict[str, tuple[str, tuple[int | str | None, ...]]]:
     }
 
 
-def _recognised(model: ir.Model, registry: ActivationRegistry | None) -> dict[str, int]:
-    """Count what can be told from the operators."""
-    strip_origin(model)  # names of modules in a file from elsewhere are text that nobody should read as code
-    ShapeInferencePass()(model)
-    return dict(Counter(spec for _, spec in recognise(model, registry)).most_common())
-
-
 def _port(kind: str, shape: tuple[int | str | None, ...]) -> str:
-    """Return an input or output in words."""
     return f"{kind} [{', '.join('any' if size is None else str(size) for size in shape)}]"
 
 
 def _counted(counts: Mapping[str, int]) -> str:
-    """Return names with their counts."""
     return ", ".join(name if count == 1 else f"{count} {name}" for name, count in counts.items())
 
 
 def _of_metadata(metadata: FileMetadata | None) -> list[str]:
-    """Return the lines of what lit-gelu recorded."""
     if metadata is None:
         return ["lit-gelu: did not write this file"]
     versions = ", ".join(f"{name} {version}" for name, version in metadata.versions.items())
     options = ", ".join(f"{name}={getattr(metadata, name)}" for name in _OPTIONS)
+    verdict = "passed" if metadata.parity.get("passed") is True else "failed"
+    figures = (f"{name} {value}" for name, value in metadata.parity.items() if name != "passed")
     return [
         f"model: {metadata.model_class}, {options}",
         f"made with: {versions}",
@@ -188,13 +183,5 @@ def _of_metadata(metadata: FileMetadata | None) -> list[str]:
         *([f"labels: {', '.join(metadata.labels)}"] if metadata.labels else []),
         *(f"site {site}" for site in metadata.sites),
         *(f"note: {note}" for note in metadata.notes),
-        f"proof: {_proof(metadata.parity)}",
+        f"proof: {', '.join([verdict, *figures]) if metadata.parity else 'none; lit-gelu parity makes one'}",
     ]
-
-
-def _proof(parity: Mapping[str, Any]) -> str:
-    """Return what a comparison with the module said."""
-    if not parity:
-        return "none; lit-gelu parity makes one"
-    others = (f"{name} {value}" for name, value in parity.items() if name != "passed")
-    return ", ".join(["passed" if parity.get("passed") is True else "failed", *others])

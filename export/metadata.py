@@ -22,7 +22,8 @@ from lit_gelu.activations import ActivationSpec
 from lit_gelu.display import Displayed
 from lit_gelu.errors import ArgumentError, ExportError, ModelFileError, SpecError, shown
 from lit_gelu.export.inputs import require_readable
-from lit_gelu.export.lowering.kernels import DEFAULT_OPSET, DTYPES, POLICIES, TARGETS, Target, checked_opset
+from lit_gelu.export.lowering.policy import DEFAULT_OPSET, DTYPES, POLICIES, TARGETS, Target, checked_opset
+from lit_gelu.export.runtime.model_file import parsed_file, read_model_file
 from lit_gelu.files import is_file, parse_json, synchronise, temporary_folder, write_atomically
 from lit_gelu.surgery.sites import without_wrappers
 
@@ -136,7 +137,6 @@ class SiteRecord(Displayed):
         operators: The operators of one call.
         calls: How often the graph calls it.
         recipe: The recipe as text, behind ``fp32:`` where it is computed in float32 in a file of another dtype.
-        folded: Which scale factors went into which weights; ``row`` and ``recipe`` are then of what is left.
     """
 
     site: str
@@ -146,7 +146,6 @@ class SiteRecord(Displayed):
     operators: tuple[str, ...]
     calls: int
     recipe: str = ""
-    folded: str = ""
 
     def __str__(self) -> str:
         """Return one line for a person."""
@@ -156,8 +155,7 @@ class SiteRecord(Displayed):
         if not self.calls:
             return f"{name}: {self.spec}, which the graph never calls"
         calls = "1 call" if self.calls == 1 else f"{self.calls} calls"
-        folded = f"; folded: {self.folded}" if self.folded else ""
-        return f"{name}: {self.spec} -> {' '.join(self.operators)} ({self.lowering}, {calls}{folded})"
+        return f"{name}: {self.spec} -> {' '.join(self.operators)} ({self.lowering}, {calls})"
 
     def _summary(self) -> str:
         return str(self)
@@ -269,6 +267,12 @@ def read_metadata(properties: Mapping[str, str], file: str) -> FileMetadata:
     sizes = {name: {int(axis): size for axis, size in axes.items()} for name, axes in values["dynamic_shapes"].items()}
     sites = tuple(SiteRecord(**{**site, "operators": tuple(site["operators"])}) for site in values["sites"])
     return FileMetadata(**{**values, **lists, "dynamic_shapes": sizes, "sites": sites})
+
+
+def metadata_of(path: str | os.PathLike[str]) -> FileMetadata:
+    """Return what the file at a path says of itself; see `read_metadata`."""
+    model = parsed_file(read_model_file(path).path)
+    return read_metadata({entry.key: entry.value for entry in model.metadata_props}, repr(os.fspath(path)))
 
 
 def versions() -> dict[str, str]:

@@ -75,40 +75,32 @@ def preprocessing_copy(preprocessing: nn.Module, call: Call) -> nn.Module:
     return twin
 
 
-def preprocessing_of_file(recorded: str, file: str, given: nn.Module | None, data: Any) -> nn.Module | None:
-    """Return the preprocessing that a file is compared with."""
+def preprocessing_of_file(
+    recorded: str, file: str, preprocessing: nn.Module | None, data: Any
+) -> tuple[nn.Module, Any, list[str]]:
+    """Return the preprocessing that a file is compared with, the data as raw pixels, and what is to be noted."""
     if not recorded:
-        if given is None:
-            return None
         raise ModelInputError(
             f"{file} was exported without preprocessing: it takes what the module takes. Leave out preprocessing=, or "
             "export it again with preprocessing=."
         )
-    if given is None and is_data_module(data) and callable(getattr(data, "preprocessing", None)):
-        given = data.preprocessing()
-    if given is None:
+    notes, of_module = [], is_data_module(data)
+    if preprocessing is None and of_module and callable(getattr(data, "preprocessing", None)):
+        preprocessing = data.preprocessing()
+    if preprocessing is None:
         raise ModelInputError(
             f"{file} takes raw pixels, {recorded} is a part of it. Give preprocessing= the module that it was exported "
             "with, or as data a data module that has it (lit-gelu parity: --data)."
         )
-    return given
-
-
-def raw_data_of(data: Any) -> tuple[Any, list[str]]:
-    """Return data for a file that takes raw pixels, and what cannot be compared on them."""
-    if not is_data_module(data):
-        return data, []
-    if callable(getattr(data, "raw_test_inputs", None)):
-        return list(data.raw_test_inputs().split(_ROWS)), []  # a tuple would be one batch
-    return None, [
-        f"{type(data).__name__} has no raw_test_inputs(), so the file was compared on random pixels and not on data."
-    ]
-
-
-def other_preprocessing(recorded: str, preprocessing: nn.Module) -> list[str]:
-    """Say so if the file has preprocessing of another class than the one that it is compared with."""
-    given = describe(preprocessing)
-    return [] if given == recorded else [f"the preprocessing is {recorded} in the file and {given} here."]
+    if of_module and callable(getattr(data, "raw_test_inputs", None)):
+        data = list(data.raw_test_inputs().split(_ROWS))  # a tuple would be one batch
+    elif of_module:
+        name = type(data).__name__
+        notes.append(f"{name} has no raw_test_inputs(), so the file was compared on random pixels and not on data.")
+        data = None
+    if (there := describe(preprocessing)) != recorded:
+        notes.append(f"the preprocessing is {recorded} in the file and {there} here.")
+    return preprocessing, data, notes
 
 
 def is_data_module(data: Any) -> bool:

@@ -11,10 +11,9 @@ from typing import Any
 import onnx
 
 from lit_gelu.errors import ArgumentError
-from lit_gelu.export.metadata import PREFIX, read_metadata
+from lit_gelu.export.metadata import PREFIX, metadata_of
 from lit_gelu.export.parity import ParityReport
-from lit_gelu.export.runtime.model_file import parsed_file, read_model_file
-from lit_gelu.export.runtime.tuning_file import digest, keep_choices
+from lit_gelu.export.runtime.tuning_file import digest, keep_choice
 from lit_gelu.files import write_atomically
 
 SUFFIXES: Mapping[str, str] = {"json": ".parity.json", "markdown": ".parity.md", "html": ".parity.html"}
@@ -56,7 +55,7 @@ def write_proof(
     if unknown:
         raise ArgumentError(f"Unknown format {unknown[0]!r} of a report. Accepted: {', '.join(SUFFIXES)}.")
     path = Path(path)
-    _own_properties(path)
+    metadata_of(path)
     report = replace(report, path=path.name)
     texts = {name: getattr(report, f"to_{name}")().rstrip() + "\n" for name in dict.fromkeys(["json", *formats])}
     written = {name: path.with_name(f"{path.stem}{SUFFIXES[name]}") for name in formats}
@@ -71,7 +70,7 @@ def parity_record(report: ParityReport, text: str | None = None) -> dict[str, An
     """Return what a file says of its comparison."""
     record: dict[str, Any] = {
         "passed": report.passed,
-        "max_relative_error": largest_error(report),
+        "max_relative_error": report.largest_error,
         "floor": report.floor,
         "provider": report.provider,
         "onnxruntime": report.versions.get("onnxruntime", ""),
@@ -79,28 +78,12 @@ def parity_record(report: ParityReport, text: str | None = None) -> dict[str, An
     return record if text is None else {**record, "report_sha256": hashlib.sha256(text.encode()).hexdigest()}
 
 
-def largest_error(report: ParityReport) -> float | None:
-    """Return the largest error of the gating comparisons, extremes aside, in units of the largest output, if finite."""
-    rows = [row for row in report.rows if row.gating and not row.extreme]
-    finite = bool(rows) and all(
-        row.error < float("inf") and not row.nonfinite for row in rows
-    )  # NaN is not less either
-    return max(row.error for row in rows) if finite else None
-
-
 def record_parity(path: str | os.PathLike[str], record: Mapping[str, Any]) -> None:
     """Write the record of a comparison into a file's metadata, as ``lit_gelu.parity``, in the place of an older one."""
-    properties, before = _own_properties(path), digest(path)
-    model = onnx.load(path, load_external_data=False)
+    metadata_of(path)  # refuses a file that is missing, damaged or of others, which is not changed
+    before, model = digest(path), onnx.load(path, load_external_data=False)
+    properties = {entry.key: entry.value for entry in model.metadata_props}
     onnx.helper.set_model_props(model, {**properties, f"{PREFIX}parity": json.dumps(dict(record), sort_keys=True)})
     with write_atomically(path) as temporary:
         temporary.write_bytes(model.SerializeToString())
-    keep_choices(path, before)
-
-
-def _own_properties(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Return a file's metadata; refuse one that is missing, damaged or of others, which is not changed."""
-    model = parsed_file(read_model_file(path).path)
-    properties = {entry.key: entry.value for entry in model.metadata_props}
-    read_metadata(properties, repr(os.fspath(path)))
-    return properties
+    keep_choice(path, before)

@@ -1,12 +1,10 @@
 """int8 files: onnxruntime's static quantisation, calibrated on data, and a check of what it costs on other data."""
 
 import json
-import logging
 import os
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -25,18 +23,17 @@ from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.display import Displayed
 from lit_gelu.errors import ArgumentError, ExportError, ModelFileError, ModelInputError, ParityError, message_of
 from lit_gelu.export.copying import without_callers_autocast
-from lit_gelu.export.metadata import PREFIX, read_metadata, save_model
+from lit_gelu.export.inputs import as_array
+from lit_gelu.export.metadata import PREFIX, metadata_of, read_metadata, save_model
 from lit_gelu.export.parity.check import task_metrics
-from lit_gelu.export.parity.execution import as_array, file_inputs, open_wanted, run_file
 from lit_gelu.export.parity.input_families import data_batches, list_or_loader, sample_call
-from lit_gelu.export.parity.references import References
 from lit_gelu.export.parity.report import TaskMetric
+from lit_gelu.export.parity.runs import References, file_inputs, open_wanted, run_file
 from lit_gelu.export.parity.structure import activation_faults, node_label, output_faults, site_of
-from lit_gelu.export.preprocessing import is_data_module, other_preprocessing, preprocessing_of_file, raw_data_of
+from lit_gelu.export.preprocessing import is_data_module, preprocessing_of_file
 from lit_gelu.export.runtime import CPU, OnnxPredictor, Provider
 from lit_gelu.export.runtime.model_file import INT8_RECORD, bind_names, read_model_file, require_fit
-from lit_gelu.export.runtime.session import captured_stdout
-from lit_gelu.files import is_file, parse_json, require_writable, without_nonfinite
+from lit_gelu.files import captured_stdout, is_file, parse_json, quiet, require_writable, without_nonfinite
 from lit_gelu.surgery.sites import without_wrappers
 
 METHODS = {
@@ -49,7 +46,6 @@ MIN_SQNR = 20.0  # decibels: an error of a tenth of the output, root of the mean
 _WEIGHTED = ("Conv", "Gemm", "MatMul")  # what onnxruntime has int8 kernels for
 _PASSING = ("MaxPool", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze")  # work on int8 without further error
 _PREPROCESSING = "preprocessing."  # what names of its constants begin with: 8 bits do not hold a whitening matrix
-_ROWS = 64  # at once, of raw training inputs
 
 Feed = Mapping[str, np.ndarray]
 
@@ -226,6 +222,9 @@ def quantize_onnx(
         raise ArgumentError(f"output={os.fspath(output)!r} is the float32 file itself, which would be lost.")
     layers = _layers_of(source)
     chosen = _chosen(layers, float_layers)
+    weights = Counter(node.input[1] for node in source.graph.node if node.name in chosen)
+    if target == "tensorrt" and max(weights.values()) > 1:  # onnxruntime 1.31 makes the same constant twice, and fails
+        raise ArgumentError(f"{weights.most_common(1)[0][0]!r} is of several layers: name them in float_layers=.")
     require_writable(output)
     feeds = list(_calibration_feeds(data, OnnxPredictor(path, [CPU], tuning=False), samples))
     if not feeds:
@@ -256,7 +255,6 @@ def check_quantized(
     input_sample: Any = None,
     *,
     max_difference: float = MAX_DIFFERENCE,
-    min_top1: float | None = None,
     providers: Sequence[Provider] | None = None,
     strict: bool = True,
     registry: ActivationRegistry | None = None,
@@ -278,7 +276,6 @@ def check_quantized(
         input_sample: As `lit_gelu.export.export_onnx` takes it; by default ``example_input_array``, else made from the
             file's input shapes.
         max_difference: How much worse it may be.
-        min_top1: The least share of rows with the same largest logit; it decides beside the metric.
         providers: As ``onnxruntime.InferenceSession`` takes them.
         strict: Whether a failure raises; else read ``report.passed``.
         registry: Which registry names the module's activations; ``None`` is the default one.
@@ -289,7 +286,6 @@ def check_quantized(
 
     Raises:
         ParityError: If the file costs more than it may and ``strict`` is true.
-        ArgumentError: If ``min_top1`` is given and no output has a largest logit.
         ModelFileError: If the file is missing, damaged, or `quantize_onnx` did not write it.
         ModelInputError: If sample or data do not fit module and file, or there are none.
         ProviderError: If a provider does not exist or did not take the file.
@@ -312,11 +308,11 @@ def check_quantized(
     predictor, _, notes = open_wanted(Path(path), providers, {}, torch.float32)
     record, metadata = read_record(predictor.metadata, name), read_metadata(predictor.metadata, name)
     model, registry = without_wrappers(model), registry_or_default(registry)
-    preprocessing = preprocessing_of_file(metadata.preprocessing, name, preprocessing, data)
-    call, batches = sample_call(model, preprocessing, input_sample, predictor), data
-    if preprocessing is not None:
-        batches, unread = raw_data_of(data)
-        notes += unread + other_preprocessing(metadata.preprocessing, preprocessing)
+    batches = data
+    if metadata.preprocessing or preprocessing:
+        preprocessing, batches, unread = preprocessing_of_file(metadata.preprocessing, name, preprocessing, data)
+        notes += unread
+    call = sample_call(model, preprocessing, input_sample, predictor)
     references = References(model, call, "as_trained", registry, preprocessing, softmax=metadata.softmax)
     pairs = []
     for batch in data_batches(batches, model, call):
@@ -339,7 +335,7 @@ def check_quantized(
         record=record,
         nbytes=Path(path).stat().st_size,
         outputs=outputs,
-        criteria=tuple(criteria(metrics, outputs, max_difference, min_top1)),
+        criteria=tuple(criteria(metrics, outputs, max_difference)),
         metrics=tuple(metrics),
         faults=(
             *output_faults(references.signatures, types, metadata),
@@ -356,12 +352,8 @@ def check_quantized(
     return report
 
 
-def criteria(
-    metrics: Sequence[TaskMetric], outputs: Sequence[OutputNoise], max_difference: float, min_top1: float | None
-) -> list[Criterion]:
+def criteria(metrics: Sequence[TaskMetric], outputs: Sequence[OutputNoise], max_difference: float) -> list[Criterion]:
     """Return what decides: the error rate, else the loss, else for each output what it can be judged by."""
-    if min_top1 is not None and not any(output.is_logits for output in outputs):
-        raise ArgumentError("min_top1= needs an output of logits, [batch, classes]. Leave it out.")
     by_name = {metric.name: metric for metric in metrics}
     name = next((name for name in ("test_error", "test_loss") if name in by_name), None)
     decisive = []
@@ -376,9 +368,6 @@ def criteria(
             decisive.append(Criterion(what.format(output.output), output.changed, max_difference, "at most"))
         elif name is None:
             decisive.append(Criterion(f"SQNR of {output.output}, dB", output.sqnr, MIN_SQNR, "at least"))
-        if min_top1 is not None and output.is_logits:
-            agreement = 1 - (output.changed or 0)
-            decisive.append(Criterion(f"top-1 agreement of {output.output}", agreement, min_top1, "at least"))
     return decisive
 
 
@@ -435,16 +424,16 @@ def is_quantized(path: str | os.PathLike[str]) -> bool:
 
 def _float_model(path: Path) -> tuple[onnx.ModelProto, str]:
     """Return the model and the target that it was exported for; refuse what is no float32 file of `export_onnx`."""
-    file, name = read_model_file(path), repr(str(path))
-    model = onnx.load(path, load_external_data=False)
-    metadata = read_metadata({entry.key: entry.value for entry in model.metadata_props}, name)
+    metadata, file = metadata_of(path), read_model_file(path)
     if file.sixteen_bit or metadata.dtype != "fp32" or any("QuantizeLinear" in operator for operator in file.operators):
-        raise ArgumentError(f"{name} is in {metadata.dtype}. int8 files are made of float32 ones: export dtype='fp32'.")
+        raise ArgumentError(
+            f"{str(path)!r} is in {metadata.dtype}. int8 files are made of float32 ones: export dtype='fp32'."
+        )
     if file.external:
         raise ModelFileError(
-            f"{name} keeps its weights in {', '.join(file.external)}. Save it with its weights inside."
+            f"{str(path)!r} keeps its weights in {', '.join(file.external)}. Save it with its weights inside."
         )
-    return model, metadata.target
+    return onnx.load(path, load_external_data=False), metadata.target
 
 
 def _layers_of(model: onnx.ModelProto) -> dict[str, str]:
@@ -467,7 +456,6 @@ def _layers_of(model: onnx.ModelProto) -> dict[str, str]:
 
 
 def _chosen(layers: Mapping[str, str], float_layers: Sequence[str]) -> list[str]:
-    """Return the nodes of the layers that are quantised."""
     if isinstance(float_layers, str):
         raise ArgumentError(f"float_layers={float_layers!r}: give a list of patterns, such as ['head'].")
     for pattern in float_layers:
@@ -482,16 +470,22 @@ def _chosen(layers: Mapping[str, str], float_layers: Sequence[str]) -> list[str]
 def _calibration_feeds(data: Any, predictor: OnnxPredictor, samples: int) -> Iterator[Feed]:
     """Yield batches: a data module's training rows in an order of their own, else the data as they are."""
     raw, names, rows = bool(predictor.metadata.get("lit_gelu.preprocessing")), predictor.input_names, 0
+    if is_data_module(data):
+        if raw:
+            raise ModelInputError(
+                "The file takes raw pixels: give batches of them, such as data.raw_train_inputs().split(64)."
+            )
+        data.prepare_data()
+        data.setup("fit")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        for batch in _training_batches(data, samples, raw=raw) if is_data_module(data) else list_or_loader(data):
+        for batch in data.train_dataloader() if is_data_module(data) else list_or_loader(data):
             if isinstance(batch, Mapping):
-                bound = bind_names(names, (), {name: batch[name] for name in names if name in batch})
+                parts: list[Any] = [{name: batch[name] for name in names if name in batch}]
             else:
                 parts = [batch] if isinstance(batch, Tensor | np.ndarray) else list(batch)[: len(names)]
-                bound = bind_names(names, parts, {})
             feed = {}
-            for name, value in bound.items():
+            for name, value in bind_names(names, parts, {}).items():
                 require_fit(predictor.ports[name], value, raw=raw)
                 feed[name] = as_array(value) if isinstance(value, Tensor) else value
                 if feed[name].dtype.kind == "f" and not np.isfinite(feed[name]).all():
@@ -500,20 +494,6 @@ def _calibration_feeds(data: Any, predictor: OnnxPredictor, samples: int) -> Ite
             yield feed
             if rows >= samples:
                 return
-
-
-def _training_batches(data: Any, samples: int, *, raw: bool) -> Iterable[Any]:
-    """Return the training data of a data module, as raw pixels if the file takes them."""
-    data.prepare_data()
-    data.setup("fit")
-    if not raw:
-        loader: Iterable[Any] = data.train_dataloader()
-        return loader
-    if not callable(getattr(data, "raw_train_inputs", None)):
-        raise ModelInputError(f"The file takes raw pixels, and {type(data).__name__} has no raw_train_inputs().")
-    pixels: Any = data.raw_train_inputs()
-    drawn: Iterable[Any] = pixels[torch.randperm(len(pixels))[:samples]].split(_ROWS)
-    return drawn
 
 
 class _Reader(CalibrationDataReader):  # type: ignore[misc]
@@ -533,12 +513,11 @@ def _quantized(path: Path, feeds: Sequence[Feed], layers: Sequence[str], record:
     source, symmetric = onnx.load(path), record.activations == "int8"
     activations = _activations_of(source)
     passing = [node.name for node in source.graph.node if node.op_type in _PASSING and site_of(node) is None]
-    _separate_weights(source, layers)
     # Results of matrix products stay in float32: onnxruntime's int8 kernels give that at no cost, and neither an
     # activation's input nor logits, whose ties would change classes, lose bits. Its int8 convolution on the CPU gives
     # int8 only. TensorRT wants no int8 results and no int32 biases.
     in_float = ["Gemm", "MatMul", *(["Conv"] if symmetric else [])]
-    with tempfile.TemporaryDirectory() as folder, captured_stdout(), _quiet():  # it prints what it does
+    with tempfile.TemporaryDirectory() as folder, captured_stdout(), quiet():  # it prints what it does
         onnx.save(source, Path(folder) / "float.onnx")
         try:
             quantize_static(
@@ -569,21 +548,7 @@ def _quantized(path: Path, feeds: Sequence[Feed], layers: Sequence[str], record:
 
 
 def _activations_of(model: onnx.ModelProto) -> Counter[str]:
-    """Return how often each operator of an activation, by variant, is in a graph."""
     return Counter(node_label(n) for n in model.graph.node if site_of(n) is not None or "Gelu" in n.op_type)
-
-
-def _separate_weights(model: onnx.ModelProto, layers: Sequence[str]) -> None:
-    """Let no two layers share a weight or a bias, as the calls of one module do."""
-    # onnxruntime, 1.31 at least, opens no such file for TensorRT: its optimiser makes the same constant twice.
-    tensors, taken = {tensor.name: tensor for tensor in model.graph.initializer}, set[str]()
-    for node in model.graph.node:
-        for place, name in list(enumerate(node.input))[1:] if node.name in layers else []:
-            if name in taken and name in tensors:
-                twin = model.graph.initializer.add()
-                twin.CopyFrom(tensors[name])
-                twin.name = node.input[place] = f"{name}_of_{node.name}"
-            taken.add(name)
 
 
 def _describe(model: onnx.ModelProto, source: onnx.ModelProto, record: QuantizationRecord) -> None:
@@ -594,15 +559,3 @@ def _describe(model: onnx.ModelProto, source: onnx.ModelProto, record: Quantizat
     onnx.helper.set_model_props(model, {**properties, INT8_RECORD: json.dumps(asdict(record), sort_keys=True)})
     model.producer_name, model.producer_version = source.producer_name, source.producer_version
     del model.graph.value_info[:]  # shapes of values that are gone; the checker infers its own
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep onnxruntime's Python tools from logging to the root logger."""
-    logger = logging.getLogger()
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

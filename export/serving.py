@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-import torch
 from google.protobuf import text_encoding  # type: ignore[import-untyped]
 
 from lit_gelu.display import Displayed
@@ -18,25 +17,18 @@ from lit_gelu.errors import ArgumentError, ModelFileError
 from lit_gelu.export.metadata import PREFIX, FileMetadata, read_metadata
 from lit_gelu.export.runtime import OnnxPredictor
 from lit_gelu.export.runtime.model_file import ModelFile, read_model_file
-from lit_gelu.export.runtime.session import CPU, CUDA, Settings, provider_options
-from lit_gelu.export.runtime.tuning_file import read_choice, this_key
+from lit_gelu.export.runtime.session import CPU
 from lit_gelu.files import UnwritablePathError
 
 _MODEL, _CONFIG, _LABELS = "model.onnx", "config.pbtxt", "labels.txt"
 _LARGEST_BATCH = 128  # where none is given: the largest that `lit-gelu bench` times by default
 _ANY_SIZE = -1
-_PROVIDERS = {"cpu": CPU, "gpu": CUDA}
 # ONNX's element types that Triton's onnxruntime backend takes (``ConvertFromOnnxDataType`` in onnxruntime_utils.cc), by
 # Triton's names; bfloat16, which Triton itself has, is not among them.
 _TYPES = {
     name: name for name in ("BOOL", "STRING", *(f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)))
 }
 _TYPES |= {"FLOAT16": "FP16", "FLOAT": "FP32", "DOUBLE": "FP64"}
-# The backend's numbers. It reads cuDNN's search from ``parameters``, and searches exhaustively where these hold no
-# number, whatever the accelerator's options say (``LoadModel`` in its onnxruntime.cc).
-_LEVELS = {"basic": -1, "extended": 1, "disabled": 2}
-_SEARCH, _SEARCHES = "cudnn_conv_algo_search", {"EXHAUSTIVE": "0", "HEURISTIC": "1", "DEFAULT": "2"}
-_PARAMETERS = {"intra_op_num_threads": "intra_op_thread_count", "enable_mem_pattern": "enable_mem_pattern"}
 
 
 class Word(str):
@@ -70,7 +62,6 @@ def write_triton_repository(
     max_queue_delay_us: int = 0,
     instances: int = 1,
     warmup: Sequence[int] = (),
-    tuning: bool = True,
     overwrite: bool = False,
 ) -> TritonModel:
     """Write an ONNX file into a model repository of Triton Inference Server, for its onnxruntime backend.
@@ -91,7 +82,6 @@ def write_triton_repository(
         max_queue_delay_us: How long the batcher waits for more requests, in microseconds.
         instances: How many copies of the model run at once, on a GPU for each GPU.
         warmup: Batch sizes that run once, on zeros, before the model takes requests.
-        tuning: Whether to take over what `lit_gelu.export.tune` kept beside the file for this machine.
         overwrite: Replace a version and a configuration that are there.
 
     Returns:
@@ -114,7 +104,7 @@ def write_triton_repository(
     """
     model = read_model_file(path)
     name = Path(path).stem if name is None else name
-    if device not in _PROVIDERS:
+    if device not in {"cpu", "gpu"}:
         raise ArgumentError(f"device={device!r} is not accepted. Give 'cpu' or 'gpu'.")
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
         raise ArgumentError(f"name={name!r} is no name of a model. Give name= letters, digits, '_', '-', '.'.")
@@ -127,7 +117,7 @@ def write_triton_repository(
     if device == "cpu":
         OnnxPredictor(path, [CPU], tuning=False)  # refuses what the server could not open
 
-    config, labels, notes = _configuration(model, device, max_batch_size, warmup, tuning)
+    config, labels, notes = _configuration(model, device, max_batch_size, warmup)
     if "dynamic_batching" in config and max_queue_delay_us:
         config["dynamic_batching"]["max_queue_delay_microseconds"] = max_queue_delay_us
     config["instance_group"] = [{"kind": Word(f"KIND_{device.upper()}"), "count": instances}]
@@ -141,9 +131,8 @@ def write_triton_repository(
 
 
 def _configuration(
-    model: ModelFile, device: str, max_batch_size: int | None, warmup: Sequence[int], tuning: bool
+    model: ModelFile, device: str, max_batch_size: int | None, warmup: Sequence[int]
 ) -> tuple[dict[str, Any], str, list[str]]:
-    """Return a model's configuration, the text of its file of labels, and notes."""
     proto = onnx.load(model.path, load_external_data=False)
     properties = {entry.key: entry.value for entry in proto.metadata_props}
     is_own = any(key.startswith(PREFIX) for key in properties)
@@ -169,19 +158,19 @@ def _configuration(
         config["dynamic_batching"] = {}
     if warmup:
         config["model_warmup"] = [_zeros(ports, rows) for rows in warmup]
-    key = this_key(_PROVIDERS[device], "cuda" if device == "gpu" and torch.cuda.is_available() else "cpu")
-    choice = read_choice(model.path, key) if tuning and key is not None else None
-    settings = {} if choice is None else choice.settings
-    entries, nameless = backend_entries(device, settings, sixteen_bit=model.sixteen_bit)
+    if device == "gpu":
+        # onnxruntime's default rounds the factors of float32 products to three decimal digits less, which neither
+        # `OnnxPredictor` nor a file's proof does. 16 bit needs it for the tensor cores.
+        options = {"key": "use_tf32", "value": str(int(model.sixteen_bit))}
+        accelerator = {"name": "cuda", "parameters": [options]}
+        config["optimization"] = {"execution_accelerators": {"gpu_execution_accelerator": [accelerator]}}
     failed = about is not None and about.parity.get("passed") is False
     notes = {
         f"Triton passes requests on one by one: {reason}.": reason,
-        f"{model.path.name} is configured as tuned: {choice}.": choice,
-        f"Triton's onnxruntime backend has no name for {', '.join(nameless)}: it runs without.": nameless,
         f"{model.path.name} failed its comparison with PyTorch: see the report beside it.": failed,
     }
     text = "".join(f"{' '.join(label.splitlines())}\n" for label in labels)
-    return config | entries, text, [note for note, holds in notes.items() if holds]
+    return config, text, [note for note, holds in notes.items() if holds]
 
 
 def _why_no_batches(values: Sequence[onnx.ValueInfoProto], about: FileMetadata | None) -> str:
@@ -223,7 +212,6 @@ def _port(value: onnx.ValueInfoProto, largest: int) -> dict[str, Any]:
 
 
 def _zeros(ports: Sequence[Mapping[str, Any]], rows: int) -> dict[str, Any]:
-    """Return one request of zeros, which every type has."""
     for port in ports:
         if _ANY_SIZE in port["dims"]:
             raise ArgumentError(f"warmup= needs fixed sizes; input {port['name']!r} has {port['dims']}. Leave it out.")
@@ -232,30 +220,6 @@ def _zeros(ports: Sequence[Mapping[str, Any]], rows: int) -> dict[str, Any]:
         for port in ports
     ]
     return {"name": f"{rows} rows of zeros", "batch_size": rows, "inputs": entries}
-
-
-def backend_entries(device: str, settings: Settings, *, sixteen_bit: bool) -> tuple[dict[str, Any], list[str]]:
-    """Return settings of `lit_gelu.export.tune` as entries of a configuration, and those that it has no name for."""
-    # On a GPU use_tf32 is always written: onnxruntime's default rounds the factors of float32 products to three decimal
-    # digits less, which neither `OnnxPredictor` nor a file's proof does. 16 bit needs it for the tensor cores.
-    cuda = {"use_tf32": str(int(sixteen_bit)), **provider_options(settings)} if device == "gpu" else {}
-    parameters = {word: str(int(settings[name])) for name, word in _PARAMETERS.items() if name in settings}
-    if _SEARCH in cuda:
-        parameters[_SEARCH] = _SEARCHES[cuda[_SEARCH]]
-    optimization: dict[str, Any] = {}
-    level = _LEVELS.get(settings.get("graph_optimization_level", "all"))
-    if level is not None:
-        optimization["graph"] = {"level": level}
-    if cuda:
-        options = [{"key": key, "value": value} for key, value in cuda.items()]
-        optimization["execution_accelerators"] = {
-            "gpu_execution_accelerator": [{"name": "cuda", "parameters": options}]
-        }
-    entries: dict[str, Any] = {"optimization": optimization} if optimization else {}
-    if parameters:
-        entries["parameters"] = [{"key": k, "value": {"string_value": v}} for k, v in parameters.items()]
-    known = {*cuda, *_PARAMETERS, "graph_optimization_level"}
-    return entries, [f"{name}={value}" for name, value in settings.items() if name not in known]
 
 
 def _write(model: ModelFile, folder: Path, version: int, files: Mapping[str, str], *, overwrite: bool) -> None:

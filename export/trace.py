@@ -27,7 +27,7 @@ from onnx_ir.passes import common as common_passes
 from lit_gelu.errors import ExportError
 from lit_gelu.export.copying import Trial, random_message
 from lit_gelu.export.inputs import SCOPE, Call, FlatModule, OpenSize
-from lit_gelu.export.runtime.session import captured_stdout
+from lit_gelu.files import captured_stdout
 
 Size = int | str | None  # a number; a name or an expression; not known
 
@@ -93,13 +93,11 @@ def sizes_in(value: ir.Value | None) -> list[Size]:
 
 
 def _sizes_of(value: ir.Value | None) -> list[Size]:
-    """Return a value's shape; nothing for one that is not known, or without sizes."""
     shape = None if value is None else value.shape
     return [dim if isinstance(dim, int) else dim.value for dim in shape or ()]
 
 
 def _numbers(sizes: Sequence[Size]) -> list[int]:
-    """Return sizes that are all numbers; nothing for others."""
     numbers = [size for size in sizes if isinstance(size, int)]
     return numbers if len(numbers) == len(sizes) else []
 
@@ -147,7 +145,6 @@ def _transposed(node: ir.Node, new_shape: Sequence[Size]) -> ir.Value | None:
 
 
 def _made_by(value: ir.Value | None, operator: str) -> ir.Node | None:
-    """Return the node that makes a value, if it has that operator and one reader."""
     node = None if value is None else value.producer()
     alone = value is not None and len(value.uses()) == 1 and not value.is_graph_output()
     return node if node is not None and alone and node.op_type == operator and _is_standard(node) else None
@@ -173,7 +170,6 @@ def _target(node: ir.Node, may_be_empty: Collection[str]) -> list[int]:
 
 
 def _constant(graph: ir.Graph, numbers: Sequence[int], constants: dict[tuple[int, ...], ir.Value]) -> ir.Value:
-    """Return the initializer with these numbers."""
     key, name = tuple(numbers), f"lit_gelu.sizes_{len(constants)}"
     if key not in constants:
         constants[key] = ir.val(name, const_value=ir.tensor(key, dtype=ir.DataType.INT64, name=name))
@@ -181,16 +177,17 @@ def _constant(graph: ir.Graph, numbers: Sequence[int], constants: dict[tuple[int
     return constants[key]
 
 
-BOUNDS = "bounds"  # where a traced graph keeps them, among what is not written to the file
+BOUNDS = "bounds"  # where a traced graph keeps them as notes, among what is not written to the file
 _RANDOM = frozenset({
     "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
 })  # fmt: skip
 _INPUTS_OF_LIVE_DROPOUT = 3  # data, ratio, training_mode; in evaluation the exporter writes none of it
+_SMALL = 2  # lower ends up to it are torch's own, which traces no size of 0 or 1
 _one_at_a_time = threading.RLock()
 
 
 def trace(flat: FlatModule, trial: Trial, opset: int, sizes: Sequence[OpenSize]) -> ir.Model:
-    """Export a module to a graph whose open sizes have their names everywhere, and what they may be in `BOUNDS`."""
+    """Export a module to a graph whose open sizes have their names everywhere; `BOUNDS` are notes on them."""
     shapes = tuple(
         {size.axis: size.dim for size in sizes if size.place == place} or None for place in range(len(flat.call.names))
     )
@@ -283,18 +280,28 @@ def _quiet() -> Iterator[None]:
                 handler.removeFilter(refuse)
 
 
-def _bounds(program: torch.export.ExportedProgram, sizes: Sequence[OpenSize]) -> dict[str, tuple[int, int | None]]:
-    """Return within which sizes a graph is what forward computes, by their names; ``None`` for no upper end."""
+def _bounds(program: torch.export.ExportedProgram, sizes: Sequence[OpenSize]) -> list[str]:
+    """Say which sizes a graph does not hold for although they are open: forward branches there, or refuses them."""
     # torch.export.export refuses a Dim that is wider than that. torch.onnx.export says nothing.
     values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
-    bounds = {}
+    notes = {}
     for size in sizes:
         tensor = values[program.graph_signature.user_inputs[size.place]]
         symbol = getattr(getattr(tensor.shape[size.axis], "node", None), "expr", None)
         span = program.range_constraints.get(symbol)
-        if span is not None:
-            bounds[size.name] = (int(span.lower), int(span.upper) if span.upper.is_Integer else None)
-    return bounds
+        if span is None:
+            continue
+        least, most = size.bounds
+        lower, upper = int(span.lower), int(span.upper) if span.upper.is_Integer else None
+        ends = [
+            *([f"from {lower}"] if lower > max(_SMALL, least or 0) else []),
+            *([f"up to {upper}"] if upper is not None and (most is None or upper < most) else []),
+        ]
+        if ends:
+            notes[size.name] = (
+                f"the graph holds for {size.name!r} {' '.join(ends)}; elsewhere forward branches or fails."
+            )
+    return list(notes.values())
 
 
 def _require_deterministic(model: ir.Model, flat: FlatModule) -> None:
@@ -332,7 +339,6 @@ def _name_sizes(model: ir.Model, sizes: Sequence[OpenSize], names: dict[str, str
 
 
 def _renamed(dim: ir.SymbolicDim, names: dict[str, str]) -> ir.SymbolicDim | int:
-    """Return a dimension with symbols renamed, within expressions too."""
     if dim.value is None:
         return ir.SymbolicDim(None)
     name = re.sub(r"\b[A-Za-z_]\w*", lambda word: names.get(word[0], word[0]), str(dim.value))

@@ -1,19 +1,23 @@
-"""Writing files so that nothing that existed is lost, and reading JSON that may come from anybody."""
+"""Files that are written so that nothing that existed is lost, JSON that may come from anybody, and what is printed."""
 
 import errno
+import io
 import json
+import logging
 import math
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
 from lit_gelu.errors import LitGeluError
 
 _FULL = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}  # the disk, the largest file allowed, the user's share
+_stdout_lock = threading.RLock()
 
 
 class UnwritablePathError(LitGeluError, OSError):
@@ -145,3 +149,23 @@ def _reserve(target: Path) -> Path:
         raise UnwritablePathError(
             f"Cannot write {str(target)!r}: {reason}. Give a path in a folder that you may write to."
         ) from error
+
+
+@contextmanager
+def captured_stdout() -> Iterator[io.StringIO]:
+    """Collect what libraries print; one thread at a time, for ``sys.stdout`` is the process's."""
+    # Two threads that overlap would each put back what they found, and the second one would leave the first one's.
+    with _stdout_lock, redirect_stdout(io.StringIO()) as printed:
+        yield printed
+
+
+@contextmanager
+def quiet(logger: str = "") -> Iterator[None]:
+    """Keep a logger, by default the root one, from what is less than an error."""
+    one = logging.getLogger(logger)
+    level = one.level
+    one.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        one.setLevel(level)

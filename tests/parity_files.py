@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from lit_gelu.export.parity.execution import SessionSetup
+from lit_gelu.export.parity.runs import SessionSetup
 from lit_gelu.export.parity.structure import site_nodes
 from lit_gelu.export.runtime import CPU
 

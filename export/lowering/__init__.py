@@ -1,1 +1,1 @@
-"""How an activation becomes operators: the policy, the opset, the dtype, hand-written spellings and folded scales."""
+"""How an activation becomes operators: the policy, the opset, the dtype, hand-written spellings and biases."""

@@ -1,11 +1,6 @@
-"""What an activation hands to the linear layers and convolutions around it: scale factors, and the bias in front.
+"""The bias of a linear layer in front of an activation, as a part of the activation's operator.
 
-**Scales.** ``sigma Gelu(x / sigma)`` between two layers is a plain Gelu: the first layer's weights and bias are divided
-by sigma, the second's weights multiplied by it, for one sigma a channel too. Likewise ``Swish(x) = SiLU(beta x) /
-beta``. A factor that is a power of two changes no digit of a weight. Any other rounds each weight once more, an error
-as large as that of the product it takes the place of; only the policy ``fast`` does that.
-
-**Biases.** onnxruntime's CUDA provider's Gelu loads and stores one value at a time, its BiasGelu four: 86 and 37
+onnxruntime's CUDA provider's Gelu loads and stores one value at a time, its BiasGelu four: 86 and 37
 instructions an element in float16 (read in onnxruntime 1.31.1's code for compute capability 9.0). Its Gemm writes the
 bias over the whole output first, and adds the product to it. So a Gemm becomes a MatMul with a transposed weight. In
 float16 BiasGelu rounds erf to float16 before it adds 1, Gelu does not. So under ``strict`` no float16 file has one, nor
@@ -19,9 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from lit_gelu.export.lowering.kernels import DTYPES, Target
-from lit_gelu.export.lowering.lowering_table import MARKER_DOMAIN, BoundActivation, bound
-from lit_gelu.export.lowering.policy import Choice, with_bias
+from lit_gelu.export.lowering.lowering_table import MARKER_DOMAIN, BoundActivation
+from lit_gelu.export.lowering.policy import DTYPES, Choice, Target, with_bias
 from lit_gelu.export.lowering.spellings import in_place_of
 
 _MATRIX = 2
@@ -35,52 +29,10 @@ class ChannelParameters:
     node: ir.Node  # makes its output
 
     @property
-    def names(self) -> str:
-        """The parameters' names."""
-        return " and ".join(str(value.name) for value, _ in self.parameters)
-
-    @property
-    def dim(self) -> int:
-        """Which dimension of its inputs and outputs the channels are."""
-        return 1 if self.node.op_type == "Conv" else -1
-
-    @property
     def channels(self) -> int:
         """How many channels it has."""
         value, axis = self.parameters[0]
         return int(array_of(value).shape[axis])
-
-    def multiply(self, scale: np.ndarray) -> None:
-        """Multiply the parameters by one number a channel, or by one number."""
-        for value, axis in self.parameters:
-            array = array_of(value)
-            shape = [1] * array.ndim
-            if scale.size > 1:
-                shape[axis] = -1
-            product = (array.astype(np.float64) * scale.reshape(shape if scale.size > 1 else ())).astype(array.dtype)
-            value.const_value = ir.tensor(product, name=value.name)
-
-
-def fold(model: ir.Model, marked: dict[str, BoundActivation], *, exact: bool) -> dict[str, str]:
-    """Fold the scales that can be folded, in ``model`` and ``marked``; say by site which factors went where."""
-    # Only where the marker's input has no other reader, both neighbours are a Gemm, a MatMul (with the Add of its bias)
-    # or a Conv, and their weights are initializers that nothing else reads. If exact, only powers of two.
-    folded: dict[str, str] = {}
-    for site, markers in _markers(model).items():
-        plain, scale, dim = _plain(marked[site])
-        if plain is None or scale is None or len(markers) != 1 or markers[0].graph is not model.graph:
-            continue
-        if exact and not np.all(np.frexp(scale)[0] == 0.5):
-            continue
-        before, after = layer_before(markers[0]), _layer_after(markers[0])
-        if before is None or after is None or not _fits(before, after, scale, dim, markers[0]):
-            continue
-        before.multiply(1.0 / scale)
-        after.multiply(scale)
-        marked[site] = plain
-        text = f"{float(scale):.6g}" if scale.size == 1 else f"{scale.size} scales"
-        folded[site] = f"1/{text} in {before.names}, {text} in {after.names}"
-    return folded
 
 
 def hand_over_biases(
@@ -139,7 +91,6 @@ def _linear_with_bias(marker: ir.Node) -> ChannelParameters | None:
 
 
 def _give_bias(marker: ir.Node, layer: ChannelParameters) -> None:
-    """Put the bias behind the product."""
     node, ((weight, axis), (bias, _)) = layer.node, layer.parameters
     if node.op_type == "Add":
         product = next(value for value in node.inputs if value is not bias)
@@ -152,44 +103,11 @@ def _give_bias(marker: ir.Node, layer: ChannelParameters) -> None:
 
 
 def _markers(model: ir.Model) -> dict[str, list[ir.Node]]:
-    """Return the markers of each site, those in branches too."""
     markers: dict[str, list[ir.Node]] = defaultdict(list)
     for node in ir.traversal.RecursiveGraphIterator(model.graph):
         if node.domain == MARKER_DOMAIN:
             markers[node.attributes["site"].as_string()].append(node)
     return markers
-
-
-def _plain(activation: BoundActivation) -> tuple[BoundActivation | None, np.ndarray | None, int]:
-    """Return f and s of ``s f(x / s)``: s is one positive number, or one a channel, of which dimension is said too."""
-    if (scaled := activation.recipes.scaled) is None:
-        return None, None, 0
-    exact = {  # learned ones are float32 arrays
-        name: value.astype(np.float64) if isinstance(value, np.ndarray) else value
-        for name, value in activation.arguments.items()
-    }
-    scale = scaled.scale(exact)
-    if scale is None:
-        return None, None, 0
-    scale = np.asarray(scale, dtype=np.float64)
-    if scale.ndim > 1 and max(scale.shape) != scale.size:
-        return None, None, 0
-    dim = int(activation.arguments.get("channel_dim", 1))
-    if scale.ndim > 1:
-        dim = int(np.argmax(scale.shape)) - scale.ndim
-    plain = bound(scaled.name, scaled.arguments)  # type: ignore[arg-type]  # a row's own are plain
-    return plain, scale.reshape(-1) if scale.size > 1 else scale.reshape(()), dim
-
-
-def _fits(before: ChannelParameters, after: ChannelParameters, scale: np.ndarray, dim: int, marker: ir.Node) -> bool:
-    """Return whether a scale has one entry a channel of both layers, whose channels are the same dimension."""
-    if scale.size == 1:
-        return True
-    x = marker.inputs[0]
-    if x is None or x.shape is None or not before.channels == after.channels == scale.size:
-        return False
-    rank = len(x.shape)
-    return before.dim % rank == after.dim % rank == dim % rank
 
 
 def layer_before(marker: ir.Node) -> ChannelParameters | None:
@@ -210,20 +128,11 @@ def layer_before(marker: ir.Node) -> ChannelParameters | None:
         if weight is None or not _is_own(weight) or array_of(weight).ndim != _MATRIX:
             return None
         return ChannelParameters(((weight, 1), (bias, 0)), node)
-    return _parameters(node, outputs=True)
+    return _parameters(node)
 
 
-def _layer_after(marker: ir.Node) -> ChannelParameters | None:
-    """Return the layer that is the only reader of a marker's output."""
-    y = marker.outputs[0]
-    uses = list(y.uses())
-    if len(uses) != 1 or y.is_graph_output() or uses[0].idx != 0:
-        return None
-    return _parameters(uses[0].node, outputs=False)
-
-
-def _parameters(node: ir.Node, *, outputs: bool) -> ChannelParameters | None:
-    """Return a Gemm's, MatMul's or Conv's parameters along its outputs, or its weight along its inputs."""
+def _parameters(node: ir.Node) -> ChannelParameters | None:
+    """Return a Gemm's, MatMul's or Conv's weight and bias along its outputs."""
     if node.op_type not in {"Gemm", "MatMul", "Conv"} or node.domain not in {"", "ai.onnx"}:
         return None
     weight = node.inputs[1]
@@ -231,25 +140,18 @@ def _parameters(node: ir.Node, *, outputs: bool) -> ChannelParameters | None:
     if weight is None or not _is_own(weight) or (bias is not None and not _is_own(bias)):
         return None
     if node.op_type == "Conv":
-        group = node.attributes["group"].as_int() if "group" in node.attributes else 1
-        if group != 1 and not outputs:
-            return None
-        axis = 0 if outputs else 1
-    elif array_of(weight).ndim != _MATRIX:
+        axis = 0
+    elif array_of(weight).ndim != _MATRIX or ("transA" in node.attributes and node.attributes["transA"].as_int() == 1):
         return None
     else:
-        transposed = "transB" in node.attributes and node.attributes["transB"].as_int() == 1
-        axis = int(outputs) ^ int(transposed)
-        if "transA" in node.attributes and node.attributes["transA"].as_int() == 1:
-            return None
+        axis = 0 if "transB" in node.attributes and node.attributes["transB"].as_int() == 1 else 1
     parameters = [(weight, axis)]
-    if outputs and bias is not None:
+    if bias is not None:
         parameters.append((bias, array_of(bias).ndim - 1))
     return ChannelParameters(tuple(parameters), node)
 
 
 def _is_own(value: ir.Value) -> bool:
-    """Return whether a value is an initializer with one reader."""
     return value.const_value is not None and value.producer() is None and len(list(value.uses())) == 1
 
 

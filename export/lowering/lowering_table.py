@@ -123,7 +123,6 @@ class RecipeBuilder:
         return self._constant(np.asarray(self._plain(node), dtype=np.float64), hint)
 
     def _attribute(self, operator: str, keyword: ast.keyword) -> float | str:
-        """Return a node attribute: a string as written, or a number."""
         value = self._plain(keyword.value)
         if isinstance(value, str):
             return value
@@ -137,7 +136,6 @@ class RecipeBuilder:
         return int(number)
 
     def _plain(self, node: ast.expr) -> Argument | str:
-        """Return the number, array or string that an expression without operators stands for."""
         if isinstance(node, ast.Name):
             return self._arguments[node.id]
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
@@ -167,7 +165,6 @@ def _whole_number_attributes(operator: str) -> frozenset[str]:
 
 
 def _target(statement: ast.Assign) -> str:
-    """Return the name that an assignment gives."""
     (target,) = statement.targets
     if not isinstance(target, ast.Name):
         raise TypeError("a recipe assigns to plain names only")
@@ -175,7 +172,6 @@ def _target(statement: ast.Assign) -> str:
 
 
 def _operator(function: ast.expr) -> tuple[str, str]:
-    """Return domain and name of an operator."""
     match function:
         case ast.Name(id=name):
             return "", name
@@ -208,7 +204,6 @@ def user_row(name: str, onnx: Any, arguments: Mapping[str, Any]) -> OnnxRecipes 
 
 
 def _require_readable(name: str, recipe: str, arguments: Mapping[str, Any]) -> None:
-    """Refuse a recipe that cannot be built."""
     values = {"bias": ir.Value(name="bias"), **arguments}
     builder = RecipeBuilder(ir.Value(name="x"), values, lambda _, hint: ir.Value(name=hint))
     try:
@@ -419,19 +414,16 @@ def _registered(entry: ActivationEntry, arguments: Mapping[str, Argument | str])
 
 
 def _defaults(entry: ActivationEntry) -> dict[str, Any]:
-    """Return the defaults of an activation's arguments."""
     return {key: p.default for key, p in entry.parameters.items() if isinstance(p.default, (int, float, str))}
 
 
 def _arguments(entry: ActivationEntry, module: nn.Module) -> dict[str, Argument | str]:
-    """Return an activation's arguments as they are now."""
     form = entry.form_of(module)
     live = {**({} if form is None else form.read(module)), **(entry.live_arguments(module) or {})}
     return {key: _plain(value) for key, value in {**_defaults(entry), **live}.items() if key != "inplace"}
 
 
 def _plain(value: object) -> Argument | str:
-    """Return a tensor as an array, anything else as it is."""
     if isinstance(value, Tensor):
         array: np.ndarray = value.detach().cpu().numpy()
         return array

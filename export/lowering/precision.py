@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from lit_gelu.errors import ArgumentError
 from lit_gelu.export.inputs import SCOPE
-from lit_gelu.export.lowering.kernels import DTYPES, NEWEST_OPSET, OLDEST_OPSET, accepted_types, has_kernel, schema_of
+from lit_gelu.export.lowering.policy import DTYPES, NEWEST_OPSET, OLDEST_OPSET, accepted_types, has_kernel, schema_of
 from lit_gelu.export.lowering.spellings import calling_module
 
 # What torch.amp's autocast computes in float32, as ONNX operators: exponentials, logarithms, powers, and sums that
@@ -101,7 +101,6 @@ def _separate_types(model: ir.Model) -> None:
 
 
 def _convert_graph(graph: ir.Graph, state: _Conversion) -> None:
-    """Convert the nodes of a graph and of the graphs within it."""
     for node in list(graph):
         computed = _dtype_of(node, state)
         for attribute in node.attributes.values():
@@ -121,7 +120,6 @@ def _convert_graph(graph: ir.Graph, state: _Conversion) -> None:
 
 
 def _dtype_of(node: ir.Node, state: _Conversion) -> ir.DataType:
-    """Return the dtype that a node computes in."""
     names = (node.op_type, node.name or "", calling_module(node))
     for entry in state.keep:
         if any(fnmatch.fnmatchcase(name, entry) for name in names if name):
@@ -144,7 +142,6 @@ def _dtype_of(node: ir.Node, state: _Conversion) -> ir.DataType:
 
 
 def _accepted(node: ir.Node, index: int, *, output: bool = False) -> frozenset[ir.DataType]:
-    """Return the floating-point types that an input or output of a node may have at some opset."""
     if node.domain not in {"", "ai.onnx"}:
         return frozenset(DTYPES.values())
     return accepted_types(node.op_type, index, NEWEST_OPSET, output=output)
@@ -228,7 +225,6 @@ def _convert_initializers(graph: ir.Graph, outputs: ir.DataType, state: _Convers
 
 
 def _reads_narrow(node: ir.Node, index: int, state: _Conversion) -> bool:
-    """Return whether a node reads an input in the dtype."""
     return _dtype_of(node, state) == state.dtype and state.dtype in _accepted(node, index)
 
 
@@ -240,12 +236,10 @@ def _rounded(array: np.ndarray, dtype: ir.DataType) -> np.ndarray:
 
 
 def _is_weight(value: ir.Value) -> bool:
-    """Return whether a value is an initializer."""
     return value.const_value is not None and value.producer() is None
 
 
 def _owner(node: ir.Node) -> ir.Graph:
-    """Return the graph that a node is in."""
     if not isinstance(node.graph, ir.Graph):
         raise TypeError(f"{node.op_type} is in no graph")
     return node.graph
@@ -274,7 +268,6 @@ def _computed_from_integers(graph: ir.Graph, largest: float) -> set[ir.Node]:
 
 
 def _converts(node: ir.Node) -> bool:
-    """Return whether a node turns integers to float32."""
     if node.op_type != "Cast" or node.inputs[0] is None:
         return False
     return node.attributes["to"].as_int() == _FLOAT and node.inputs[0].dtype in _INTEGERS

@@ -13,8 +13,7 @@ from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.onnx_recipes import LOWERINGS, OnnxRecipes
 from lit_gelu.errors import ArgumentError
-from lit_gelu.export.lowering.kernels import DTYPES, Target, off_target, raise_opset, solve
-from lit_gelu.export.lowering.layers import fold, hand_over_biases, keep_biases_apart
+from lit_gelu.export.lowering.layers import hand_over_biases, keep_biases_apart
 from lit_gelu.export.lowering.lowering_table import (
     CONTRIB_DOMAIN,
     MARKER_DOMAIN,
@@ -24,7 +23,17 @@ from lit_gelu.export.lowering.lowering_table import (
     RecipeBuilder,
     infer_types,
 )
-from lit_gelu.export.lowering.policy import Choice, choose, is_available, preferred
+from lit_gelu.export.lowering.policy import (
+    DTYPES,
+    Choice,
+    Target,
+    choose,
+    is_available,
+    off_target,
+    preferred,
+    raise_opset,
+    solve,
+)
 from lit_gelu.export.lowering.precision import convert
 from lit_gelu.export.lowering.spellings import mark_spellings, spec_text
 from lit_gelu.export.lowering.written_out import write_out
@@ -50,15 +59,13 @@ def lower(
     specs: Mapping[str, str] | None = None,
 ) -> Lowered:
     """Replace every marker, and every activation that was called as a function or written by hand, by its recipe."""
-    # In this order: spellings are recognised and marked, scale factors folded, the graph converted to the file's dtype,
+    # In this order: spellings are recognised and marked, the graph converted to the file's dtype,
     # the opset solved, and each marker replaced by what the policy, or the lowering that was asked for, gives there.
     registry = activations.registry if registry is None else registry
     found = {**marked, **mark_spellings(model, registry)}
     if options.lowering != "auto":
         _require_applicable(found, options.lowering)
-    target, before, strict = options.destination, dict(found), options.policy == "strict"
-    foldable = options.lowering == "auto" and any(a.recipes.scaled for a in found.values())
-    folded = fold(model, found, exact=strict) if foldable else {}
+    target, strict = options.destination, options.policy == "strict"
     if target.dtype != "fp32":
         convert(
             model,
@@ -98,9 +105,8 @@ def lower(
             taken[site].operators,
             calls[site],
             str(taken[site]),
-            folded.get(site, ""),
         )
-        for site, activation in before.items()
+        for site, activation in found.items()
     )
     imports = model.graph.opset_imports
     imports.pop(MARKER_DOMAIN, None)
@@ -109,13 +115,12 @@ def lower(
     notes = off_target(list(ir.traversal.RecursiveGraphIterator(model.graph)), target.runtime, opset)
     if target.dtype == "bf16" and target.runtime in {"portable", "ort-cpu"}:
         notes.append("onnxruntime's CPU provider has no bfloat16 kernels: this file runs on a GPU only.")
-    return Lowered(rows, opset, (*notes, *(f"{row.site}: {row.folded}" for row in rows if row.folded)))
+    return Lowered(rows, opset, tuple(notes))
 
 
 def _replace_all(
     model: ir.Model, activations: Mapping[str, BoundActivation], taken: Mapping[str, Choice]
 ) -> Counter[str]:
-    """Replace the markers, and count them by site."""
     calls: Counter[str] = Counter()
     constants = Constants(model.graph)
     for node in list(ir.traversal.RecursiveGraphIterator(model.graph)):
@@ -145,7 +150,6 @@ def _is_of_tanh_gelu(half: ir.Node) -> bool:
 
 
 def _is_half(value: ir.Value | None) -> bool:
-    """Return whether a value is the number 0.5."""
     number = None if value is None else convenience.get_const_tensor(value)
     return number is not None and number.size == 1 and number.numpy().item() == 0.5
 
@@ -161,7 +165,6 @@ def _first_choice(activation: BoundActivation, options: ExportOptions) -> Choice
 
 
 def _choice(activation: BoundActivation, options: ExportOptions, opset: int) -> Choice:
-    """Return what an activation becomes at an opset."""
     if options.lowering != "auto":
         named = _named(activation.recipes, options)
         if is_available(named, Target("ort-cpu", options.dtype), opset):  # it lacks nothing: only validity is asked for
@@ -173,7 +176,6 @@ def _choice(activation: BoundActivation, options: ExportOptions, opset: int) -> 
 
 
 def _nothing(name: str, options: ExportOptions) -> ArgumentError:
-    """Return the error for an activation that the target cannot run."""
     at = "" if options.opset is None else f" at opset {options.opset}"
     return ArgumentError(
         f"there are no operators for {name} in {options.dtype} with target={options.target!r}{at}. Leave opset out, "
@@ -183,7 +185,6 @@ def _nothing(name: str, options: ExportOptions) -> ArgumentError:
 
 
 def _named(recipes: OnnxRecipes, options: ExportOptions) -> Choice:
-    """Return the recipe of the lowering that was asked for by name."""
     name, recipe = recipes.recipe(options.lowering)  # type: ignore[arg-type]
     return Choice(recipe, name)
 
@@ -202,7 +203,6 @@ def _require_applicable(found: Mapping[str, BoundActivation], lowering: str) -> 
 
 
 def _replace(node: ir.Node, site: str, activation: BoundActivation, choice: Choice, constants: Constants) -> None:
-    """Put a recipe's nodes in the place of a marker."""
     x = node.inputs[0]
     if x is None or node.graph is None:
         raise ValueError(f"{site} has no input")

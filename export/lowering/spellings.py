@@ -94,7 +94,6 @@ class _Spelling:
         return None
 
     def _is(self, formula: Sum, arguments: Mapping[str, Argument]) -> bool:
-        """Return whether a formula is this one with these arguments."""
         try:
             return same(self.of(arguments), formula)
         except NotAFormulaError:
@@ -102,7 +101,6 @@ class _Spelling:
 
 
 def _outline(formula: Sum) -> tuple[object, ...]:
-    """Return a formula without its constants."""
     return tuple(
         (term.power, tuple((part.name, tuple(map(_outline, part.arguments))) for part in term.functions))
         for term in formula
@@ -177,7 +175,6 @@ class _Recogniser:
         return matched if matched is not None and self._is_accepted(matched[0]) else None
 
     def _operator(self, node: ir.Node) -> Recognised | None:
-        """Return the activation that a single operator is."""
         x = node.inputs[0] if node.inputs else None
         if x is None or node.op_type not in self._operators:
             return None
@@ -315,7 +312,6 @@ def calling_module(node: ir.Node) -> str:
 
 
 def _attribute(attribute: ir.Attr) -> Argument | str:
-    """Return the value of a string or float attribute."""
     return attribute.as_string() if attribute.type == ir.AttributeType.STRING else attribute.as_float()
 
 
@@ -361,7 +357,6 @@ def in_place_of(old: ir.Node, *new: ir.Node) -> ir.Value:
 
 
 def _equal(first: BoundActivation, second: BoundActivation) -> bool:
-    """Return whether two activations are the same function."""
     return first.row == second.row and all(
         np.array_equal(np.asarray(first.arguments[key]), np.asarray(value)) for key, value in second.arguments.items()
     )

@@ -11,8 +11,8 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir import convenience
 
-from lit_gelu.export.lowering.kernels import DTYPES, has_kernel
 from lit_gelu.export.lowering.lowering_table import Constants
+from lit_gelu.export.lowering.policy import DTYPES, has_kernel
 
 _FLOAT = ir.DataType.FLOAT
 _NARROW = {DTYPES["fp16"], DTYPES["bf16"]}
@@ -137,7 +137,6 @@ def _windows(node: ir.Node) -> list[tuple[int, int, int, int, int]] | None:
 
 
 def _ints(node: ir.Node, name: str, other: Sequence[int]) -> list[int]:
-    """Return an attribute, or its default."""
     return list(node.attributes[name].as_ints() if name in node.attributes else other)
 
 
@@ -158,7 +157,6 @@ def _largest(
 
 
 def _instance_normalization(node: ir.Node, build: _Builder) -> None:
-    """Write an InstanceNormalization in float32."""
     x = node.inputs[0]
     if x is not None and x.shape is not None:
         normalized = build.normalized(build.cast(x, _FLOAT), len(x.shape), _epsilon(node))
@@ -177,7 +175,6 @@ def _group_normalization(node: ir.Node, build: _Builder) -> None:
 
 
 def _epsilon(node: ir.Node) -> float:
-    """Return what a normalisation adds to a variance."""
     return node.attributes["epsilon"].as_float() if "epsilon" in node.attributes else 1e-5
 
 

@@ -15,17 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.errors import ModelFileError, ProviderError
+from lit_gelu.export.inputs import as_array
 from lit_gelu.export.parity.comparison import Differences
 from lit_gelu.export.parity.criterion import limit, smallest_error
-from lit_gelu.export.parity.execution import (
-    LEVELS,
-    SessionSetup,
-    as_array,
-    optimized_graph,
-    run_with_outputs,
-)
-from lit_gelu.export.parity.references import References
-from lit_gelu.export.parity.report import ActivationFate, Culprit, Divergence, LayerError
+from lit_gelu.export.parity.report import Culprit, Divergence, LayerError
+from lit_gelu.export.parity.runs import LEVELS, References, SessionSetup, optimized_graph, run_with_outputs
 from lit_gelu.export.parity.structure import SiteNodes, node_label, site_of
 from lit_gelu.export.runtime import CPU, provider_name
 
@@ -53,9 +47,6 @@ OPTIMIZATIONS: tuple[str, ...] = (
 )  # fmt: skip
 _ONE_BY_ONE_BELOW = 64 * 1024**2  # bytes of file: above, only as many sessions as bisection needs
 _SOME, _FAR = 4096, 0.1  # how many numbers a first look compares, and how far apart of the largest of them
-# How onnxruntime names a value once a Cast has taken the old name over.
-_RENAMED = ("{}", "InsertedPrecisionFreeCast_{}", "InsertedCast_{}")
-_REORDERED = ("ReorderOutput", "ReorderInput")  # compute nothing: channels stand in blocks around convolutions
 
 Place = tuple[str, int]  # a site, and the number of the call
 Excess = Callable[[SessionSetup], float]  # the largest error in units of its limit, under a setup
@@ -248,10 +239,7 @@ def find_culprit(path: Path, setup: SessionSetup, excess: Excess) -> Culprit | N
         if len(names) > 1:
             none = operators(names)
             names = [name for name in names if operators([name]) != none] or names
-    after, before = operators(()), operators(names)
-    sides = [", ".join(f"{n} {name}" for name, n in sorted(side.items())) for side in (before - after, after - before)]
-    change = " -> ".join(side or "nothing" for side in sides) if any(sides) else ""
-    return Culprit("graph optimisation", tuple(names), level, shown, without(names), change)
+    return Culprit("graph optimisation", tuple(names), level, shown, without(names))
 
 
 def smallest_part(names: Sequence[str], restores: Callable[[Sequence[str]], bool]) -> list[str]:
@@ -268,26 +256,3 @@ def smallest_part(names: Sequence[str], restores: Callable[[Sequence[str]], bool
             kept = list(smaller)
             size = max(1, len(kept) // 2) if len(kept) > 1 else 0
     return kept
-
-
-def fates(entries: Sequence[SiteNodes], optimized: onnx.ModelProto) -> list[ActivationFate]:
-    """Say what became of every call of every site in onnxruntime's own optimised graph."""
-    # A fused operator keeps the name of the value that it computes, so what computes the site's output now is what the
-    # site became, with whatever is left of the site's own intermediate values.
-    producer = {name: node for node in optimized.graph.node for name in node.output if name}
-
-    def computing(name: str) -> onnx.NodeProto | None:
-        """Return what computes a value, behind the Casts and changes of layout that onnxruntime inserts."""
-        candidates = [producer[key] for pattern in _RENAMED if (key := pattern.format(name)) in producer]
-        node = next((node for node in candidates if node.op_type != "Cast"), next(iter(candidates), None))
-        while node is not None and node.op_type in _REORDERED and node.input[0] in producer:
-            node = producer[node.input[0]]
-        return node
-
-    result = []
-    for entry in entries:
-        last = computing(entry.y)
-        inner = (computing(name) for node in entry.nodes for name in node.output if name and name != entry.y)
-        after = [] if last is None else [node_label(node) for node in (*inner, last) if node is not None]
-        result.append(ActivationFate(entry.site, entry.call, tuple(map(node_label, entry.nodes)), tuple(after)))
-    return result

@@ -1,17 +1,14 @@
 """`check_parity`: does the file compute what the module computes?"""
 
 import inspect
-import logging
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import onnx
 import onnxruntime
 import torch
 from torch import Tensor, nn
@@ -22,18 +19,11 @@ from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.errors import ModelFileError, ModelInputError, ParityError
 from lit_gelu.export.copying import evaluation_copy, require_copyable, without_callers_autocast
 from lit_gelu.export.inputs import Call, require_order, tensors_by_name
-from lit_gelu.export.metadata import census, read_metadata
-from lit_gelu.export.parity.causes import Layers, fates, find_culprit
+from lit_gelu.export.metadata import census, metadata_of
+from lit_gelu.export.parity.causes import Layers, find_culprit
 from lit_gelu.export.parity.comparison import Comparison
 from lit_gelu.export.parity.criterion import FLOOR, dtype_name, dtype_of, floor, require_tolerance
 from lit_gelu.export.parity.elementwise import activation_rows
-from lit_gelu.export.parity.execution import (
-    file_inputs,
-    open_wanted,
-    optimized_graph,
-    repeatability,
-    run_file,
-)
 from lit_gelu.export.parity.input_families import (
     GAUSSIAN_ROWS,
     families,
@@ -42,10 +32,11 @@ from lit_gelu.export.parity.input_families import (
     sample_call,
 )
 from lit_gelu.export.parity.open_axes import NOTE
-from lit_gelu.export.parity.references import References
 from lit_gelu.export.parity.report import VS_FLOAT64, VS_PYTORCH, ParityReport, TaskMetric, findings
+from lit_gelu.export.parity.runs import References, file_inputs, open_wanted, optimized_graph, repeats, run_file
 from lit_gelu.export.parity.structure import (
     activation_faults,
+    fates,
     has_weights_beside,
     load_structure,
     mismatches,
@@ -53,9 +44,10 @@ from lit_gelu.export.parity.structure import (
     rewritten,
     site_nodes,
 )
-from lit_gelu.export.preprocessing import is_data_module, other_preprocessing, preprocessing_of_file, raw_data_of
+from lit_gelu.export.preprocessing import is_data_module, preprocessing_of_file
 from lit_gelu.export.runtime import OnnxPredictor, Provider
 from lit_gelu.export.runtime.model_file import require_fit
+from lit_gelu.files import quiet
 from lit_gelu.surgery.sites import without_wrappers
 
 _LOOKED_INTO_BELOW = 256 * 1024**2  # bytes of file: above, layers and optimised graph cost copies of it in memory
@@ -82,26 +74,17 @@ def check_parity(
     report says which); PyTorch runs the copies on the CPU in the file's dtype and in float64. Inputs are the sample,
     the data, gaussian rows in batches of 32, 1 and 2 (of the sample's values, where the module takes no gaussian ones),
     and extremes (large magnitudes, a negative tail, tiny, subnormal, zero); integers are random indices of the table
-    that they reach, and random masks. An output passes on a family of inputs if
-
-    * ``max|y - y64| / max|y64|`` is at most ``tolerance`` (in 16 bit one rounding more, see
-      `lit_gelu.export.parity.criterion`), or at most twice the same figure of PyTorch in the file's dtype, where that
-      is more. For extremes ``max|y64|`` is at least that of gaussian inputs;
-    * it is not NaN, nor infinite where ``y64`` fits in the dtype (for extremes: unless PyTorch gives that too).
+    that they reach, and random masks; of a file that takes raw pixels, random, black and white ones. What an output may
+    be off by says `lit_gelu.export.parity.criterion`: ``tolerance`` in units of its largest value, or twice what
+    PyTorch is off by in the file's dtype, as a whole and at each index.
 
     Each distinct activation's nodes are also cut out of the file and run alone: on all 65,536 values in 16 bit, on a
-    strided selection of float32's bit patterns; errors are then in units of ``max(1, |y64|)``, in 16 bit also in units
-    of the last place, and NaN must stay NaN. Two runs on the same input must give
-    the same. Names and types of outputs, labels, and the operators of each activation must be those of the module and
-    of the file's own record. On a breach, the first layer that shows it and the graph optimisation of onnxruntime that
-    causes it are looked for.
+    strided selection of float32's bit patterns. Two runs on the same input must give the same. Names and types of
+    outputs, labels, and the operators of each activation must be those of the module and of the file's own record. On a
+    breach, the first layer that shows it and the graph optimisation of onnxruntime that causes it are looked for.
 
     Reported, and never deciding: the approximation gap (the file against the module as trained), top-1 agreement, the
-    module's own test metrics on a LightningDataModule, whether rows depend on their batch (as the export recorded), and
-    what onnxruntime makes of each activation.
-
-    A file that was exported with ``preprocessing=`` takes raw pixels and is compared with the module behind that
-    preprocessing, on the sample, the data, random pixels and all black and all white ones.
+    module's own test metrics on a LightningDataModule, and what onnxruntime makes of each activation.
 
     Args:
         model: The module that was exported.
@@ -148,20 +131,20 @@ def check_parity(
     require_copyable(model)
     require_tolerance(tolerance)
     registry = registry_or_default(registry)
-    file, name, dtype = Path(path), repr(os.fspath(path)), _recorded_dtype(path)
-    predictor, setup, notes = open_wanted(file, providers, dict(session_config or {}), dtype)
-    metadata = read_metadata(predictor.metadata, name)
+    file, name, metadata = Path(path), repr(os.fspath(path)), metadata_of(path)
+    dtype = dtype_of(metadata.dtype)
     if metadata.dtype == "int8":
         raise ModelFileError(
             f"{name} is in int8, whose rounding no tolerance of floating-point arithmetic fits. Compare it with "
             "lit_gelu.export.quantization.check_quantized, which asks what becomes of the task."
         )
+    predictor, setup, notes = open_wanted(file, providers, dict(session_config or {}), dtype)
     model = without_wrappers(model)
-    preprocessing = preprocessing_of_file(metadata.preprocessing, name, preprocessing, data)
-    call, batches, raw = sample_call(model, preprocessing, input_sample, predictor), data, preprocessing is not None
-    if preprocessing is not None:
-        batches, unread = raw_data_of(data)
-        notes += unread + other_preprocessing(metadata.preprocessing, preprocessing)
+    batches, raw = data, bool(metadata.preprocessing or preprocessing)
+    if raw:
+        preprocessing, batches, unread = preprocessing_of_file(metadata.preprocessing, name, preprocessing, data)
+        notes += unread
+    call = sample_call(model, preprocessing, input_sample, predictor)
     call = _fitting(call, predictor, raw=raw)
     references = References(model, call, metadata.approximate, registry, preprocessing, dtype, softmax=metadata.softmax)
     notes += references.notes + mismatches(references.float32, metadata, registry)
@@ -200,7 +183,7 @@ def check_parity(
     if runs:
         batch = call.tensors if gaussian.name in comparison.refused else next(iter(gaussian.batches))
         plain = partial(run_file, replace(setup, level="DISABLE_ALL").open(file))
-        repeated = repeatability(comparison.run, plain, file_inputs(predictor, batch), graph)
+        repeated = repeats(comparison.run, plain, file_inputs(predictor, batch))
 
     # With preprocessing or softmax in the file the module's own forward is another function.
     measurable = data is not None and not (raw or metadata.softmax)
@@ -212,7 +195,7 @@ def check_parity(
         rows=(*rows, *alone),
         dtype=dtype_name(dtype),
         floor=floor(dtype, tolerance),
-        repeatability=repeated,
+        repeats=repeated,
         metrics=tuple(metrics),
         census=dict(census(graph)),
         faults=tuple(faults),
@@ -235,23 +218,12 @@ def check_parity(
                 excess = comparison.excess_on(worst)
                 culprit = find_culprit(file, setup, lambda other: excess(run_file(other.open(file), worst.batch)))
                 report = replace(report, culprit=culprit)
-            # The values of a folded site, whose scale factors are in neighbouring weights, are not the module's.
-            kept = {record.site: record.calls for record in metadata.sites if not record.folded}
-            inner = [entry for entry in entries if entry.site in kept]
-            layers = Layers(graph, inner, kept, references, setup, tolerance)
+            calls = {record.site: record.calls for record in metadata.sites}
+            layers = Layers(graph, entries, calls, references, setup, tolerance)
             report = replace(report, divergence=layers.first_divergence(worst.batch))
     if strict and not report.passed:
         raise ParityError(_failure(report), report)
     return report
-
-
-def _recorded_dtype(path: str | os.PathLike[str]) -> torch.dtype:
-    """Return the dtype that a file's metadata name; what is wrong with a file is said when it is opened."""
-    try:
-        model = onnx.load(path, load_external_data=False)
-    except Exception:  # noqa: BLE001 - missing, unreadable, damaged, foreign: opening it says which
-        return torch.float32
-    return dtype_of({entry.key: entry.value for entry in model.metadata_props}.get("lit_gelu.dtype", "fp32"))
 
 
 def _fitting(call: Call, predictor: OnnxPredictor, *, raw: bool) -> Call:
@@ -333,7 +305,8 @@ def _tested(model: Any, data: Any) -> dict[str, float]:
 
     before = data.trainer
     model._metric_attributes = None  # in a copy of a module that is being fitted these are the original's
-    with torch.random.fork_rng(devices=[]), _quiet():
+    with torch.random.fork_rng(devices=[]), quiet("lightning.pytorch"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         torch.manual_seed(0)
         trainer = Trainer(
             accelerator="cpu",
@@ -346,17 +319,3 @@ def _tested(model: Any, data: Any) -> dict[str, float]:
         trainer.test(model, datamodule=data, verbose=False)
     data.trainer = before
     return {name: float(value) for name, value in trainer.callback_metrics.items()}
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep Lightning from saying which devices there are, and that more workers would load faster."""
-    logger = logging.getLogger("lightning.pytorch")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)

@@ -11,6 +11,7 @@ from torch import Tensor
 from lit_gelu.errors import ModelFileError, ModelInputError
 from lit_gelu.export.parity.criterion import (
     FACTOR,
+    distance,
     dtype_name,
     explained_by_chance,
     fills,
@@ -19,10 +20,9 @@ from lit_gelu.export.parity.criterion import (
     overflowed,
     smallest_error,
 )
-from lit_gelu.export.parity.execution import distance
 from lit_gelu.export.parity.input_families import DATA, Batch, Family
-from lit_gelu.export.parity.references import Outputs, References, failure, without_ties
 from lit_gelu.export.parity.report import VS_FLOAT64, VS_PYTORCH, VS_TRAINED, ParityRow
+from lit_gelu.export.parity.runs import Outputs, References, failure, without_ties
 
 
 @dataclass(frozen=True)
@@ -308,7 +308,6 @@ class Comparison:
     def _add(
         self, errors: dict[str, OutputErrors], y: list[np.ndarray], reference: Outputs, batch: Batch, family: Family
     ) -> None:
-        """Add what the file gives on one batch."""
         if len(reference.own) != len(y):
             raise ModelInputError(
                 f"The file has {len(y)} outputs ({', '.join(self.outputs)}), the module returns {len(reference.own)} "
@@ -339,7 +338,6 @@ class Comparison:
         return y
 
     def _note_own(self, family: Family, name: str, output: OutputErrors) -> None:
-        """Keep PyTorch's own error on a family."""
         if output.spread.count:
             scale = self._scale(family, name, output)
             self._own[family.name, name] = output.spread.relative(scale, smallest_error(self.dtype))
@@ -373,12 +371,10 @@ class Comparison:
         return rows
 
     def _rows(self, gathered: FamilyErrors) -> list[ParityRow]:
-        """Return the rows of a family."""
         family = gathered.family
         return [row for name, output in gathered.outputs.items() for row in self._rows_of(name, output, family)]
 
     def _rows_of(self, name: str, output: OutputErrors, family: Family) -> list[ParityRow]:
-        """Return the rows of one output."""
         scale, ignored = self._scale(family, name, output), smallest_error(self.dtype)
         spread = output.spread if output.spread.count else None
         own = None if spread is None else spread.relative(scale, ignored)

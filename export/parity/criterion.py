@@ -45,7 +45,6 @@ import numpy as np
 import torch
 
 from lit_gelu.errors import ArgumentError, shown
-from lit_gelu.export.parity.execution import distance
 
 FLOOR = 1e-5
 FACTOR = 2.0
@@ -127,6 +126,13 @@ def explained_by_chance(rows: int, positions: int, share: float) -> int:
     return max(1, int(unlikely[0])) if unlikely.size else max(1, rows)
 
 
+def distance(y: np.ndarray, reference: np.ndarray) -> np.ndarray:
+    """Return absolute differences in float64: 0 at the same infinity, infinite where one is, NaN at NaN."""
+    a, b = y.astype(np.float64), reference.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        return np.where(a == b, 0.0, np.abs(a - b))
+
+
 def spacing(values: np.ndarray, dtype: torch.dtype) -> np.ndarray:
     """Return the unit in the last place at each value: ``2^(max(e, e_min) - p + 1)``, ``2^e <= |v| < 2^(e+1)``."""
     bits, smallest, largest = _FORMATS[dtype]
@@ -143,15 +149,6 @@ def overflowed(exact: np.ndarray, dtype: torch.dtype) -> np.ndarray:
     exact = exact.astype(np.float64)  # a module may end in a cast to 16 bit, which cannot hold the threshold
     threshold = (2.0 - 2.0**-bits) * 2.0**largest  # half a step above the largest finite number
     return np.where(np.abs(exact) >= threshold, np.copysign(np.inf, exact), exact)
-
-
-def ulp_errors(values: np.ndarray, exact: np.ndarray, dtype: torch.dtype) -> np.ndarray:
-    """Return ``|value - exact| / spacing(exact)``: 0 at the same infinity, infinite where one is, NaN at NaN."""
-    y, reference = values.astype(np.float64), overflowed(exact, dtype)
-    finite = np.isfinite(y) & np.isfinite(reference)
-    error = distance(y, reference)
-    error[finite] /= spacing(reference[finite], dtype)
-    return error
 
 
 def fills(output: np.ndarray, own: np.ndarray | None, exact: np.ndarray, dtype: torch.dtype) -> np.ndarray:

@@ -80,7 +80,6 @@ class OfSample:
     """Numbers that the sample holds, in any order and as often as it comes."""
 
     values: Tensor
-    label = "sample's values"
 
     def draw(self, shape: torch.Size, generator: torch.Generator) -> Tensor:
         """Return some of them."""
@@ -88,18 +87,7 @@ class OfSample:
         return known[torch.randint(len(known), shape, generator=generator)]
 
 
-@dataclass(frozen=True)
-class Magnitudes:
-    """Magnitudes of gaussian values."""
-
-    label = "|gaussian|"
-
-    def draw(self, shape: torch.Size, generator: torch.Generator) -> Tensor:
-        """Return some."""
-        return torch.randn(shape, generator=generator).abs()
-
-
-Kind = Indices | Mask | Between | OfSample | Magnitudes
+Kind = Indices | Mask | Between | OfSample
 
 
 def drawn(tensors: Sequence[Tensor], kinds: Mapping[int, Kind], generator: torch.Generator) -> tuple[Tensor, ...]:
@@ -212,12 +200,10 @@ def _instead_of_gaussian(call: Call, kinds: Mapping[int, Kind], trouble: Trouble
     refused = trouble(drawn(gaussian, kinds, torch.Generator().manual_seed(0))) if floats else ""
     if not refused:
         return {}, []
-    varied = any(call.tensors[i].min() < call.tensors[i].max() for i in floats)
-    others: dict[int, Kind] = {i: OfSample(call.tensors[i]) if varied else Magnitudes() for i in floats}
+    others: dict[int, Kind] = {i: OfSample(call.tensors[i]) for i in floats}
     if trouble(drawn(call.tensors, {**kinds, **others}, torch.Generator().manual_seed(0))):
         return {}, []
-    what = "the sample's own" if varied else "their magnitudes"
-    return others, [f"with gaussian values {refused}; {what} were drawn instead."]
+    return others, [f"with gaussian values {refused}; the sample's own were drawn instead."]
 
 
 GAUSSIAN_ROWS = 32
@@ -271,8 +257,7 @@ def families(
     # values; without a floating-point input there are no gaussian and no extreme families. Raw pixels are random ones
     # in the place of gaussian values, and all black and all white.
     floating = any(tensor.is_floating_point() for tensor in call.tensors)
-    labels = [kind.label for kind in kinds.values() if isinstance(kind, OfSample | Magnitudes)]
-    usual = labels[0] if labels else "gaussian"
+    usual = "sample's values" if any(isinstance(kind, OfSample) for kind in kinds.values()) else "gaussian"
     kind = "random pixels" if raw else usual if floating else "random" if kinds else "sample"
     whole = f"{kind}, batch {GAUSSIAN_ROWS}"
     yield Family(SAMPLE, [call.tensors], gap=data is None, rows_of=whole)
@@ -370,7 +355,6 @@ def loaders_in(given: Any) -> list[Any]:
 
 
 def _inputs_of(batch: Any, model: nn.Module, call: Call) -> Batch:
-    """Return the input tensors of one batch."""
     if isinstance(batch, Mapping):
         known = inspect.signature(model.forward).parameters
         parts = [batch[name] for name in call.names if name in batch and name in known]
@@ -425,11 +409,9 @@ def _accepted_sizes(
     """Return up to four other sizes of open dimensions that the module takes, and why it does not take others."""
     accepted: list[dict[str, int]] = []
     notes = []
-    least = smallest_sizes(lengths, lambda sizes: not trouble(resized(call, shapes, sizes)))
-    changed = zip(*([max(1, n // 2), n + 1, 2 * n, 3 * n, 4 * n] for n in lengths.values()), strict=True)
-    for sizes in [least, *(dict(zip(lengths, others, strict=True)) for others in changed)]:
-        if len(accepted) == _OTHER_LENGTHS or sizes in (lengths, *accepted):
-            continue
+    for sizes in other_sizes(lengths, lambda sizes: not trouble(resized(call, shapes, sizes))):
+        if len(accepted) == _OTHER_LENGTHS:
+            break
         tensors = resized(call, shapes, sizes)
         if refused := trouble(tensors):
             shown = ", ".join(f"{name} {list(t.shape)}" for name, t in zip(call.names, tensors, strict=True))
@@ -437,6 +419,19 @@ def _accepted_sizes(
         else:
             accepted.append(sizes)
     return accepted, notes
+
+
+def other_sizes(lengths: Mapping[str, int], accepted: Callable[[Mapping[str, int]], bool]) -> Iterator[dict[str, int]]:
+    """Yield other sizes than the sample's, those first that tell most."""
+    # A window or a table of the sample's size shows itself best at a larger size that is no multiple. Tables of places
+    # end at the sample, and some modules take multiples of a patch alone.
+    tried = [dict(lengths)]
+    columns = [(n + n // 2 + 1, max(1, n // 2), None, n + 1, 2 * n, 3 * n, 4 * n) for n in lengths.values()]
+    for column in zip(*columns, strict=True):
+        sizes = smallest_sizes(lengths, accepted) if column[0] is None else dict(zip(lengths, column, strict=True))
+        if sizes not in tried:
+            tried.append(sizes)
+            yield sizes
 
 
 def smallest_sizes(lengths: Mapping[str, int], accepted: Callable[[Mapping[str, int]], bool]) -> dict[str, int]:

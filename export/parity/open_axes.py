@@ -4,29 +4,25 @@ Both are asked before a file is written: shapes do not tell the first, and a gra
 """
 
 import contextlib
-import math
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.errors import ArgumentError, ExportError, ModelFileError, ModelInputError
 from lit_gelu.export.copying import evaluation_copy
-from lit_gelu.export.inputs import FlatModule, OpenSize, as_in_a_file, named_outputs, named_shapes
+from lit_gelu.export.inputs import FlatModule, OpenSize, as_array, as_in_a_file, named_outputs, named_shapes
 from lit_gelu.export.lowering.lowering_table import BoundActivation
 from lit_gelu.export.lowering.replace import lower
 from lit_gelu.export.metadata import ExportOptions
-from lit_gelu.export.parity.execution import SessionSetup, as_array, distance, run_file
-from lit_gelu.export.parity.input_families import Batch, Kind, integer_kinds, random_batch, resized, smallest_sizes
+from lit_gelu.export.parity.input_families import Batch, Kind, integer_kinds, other_sizes, random_batch, resized
+from lit_gelu.export.parity.runs import SessionSetup, run_file
 from lit_gelu.export.runtime import CPU, OnnxPredictor
 from lit_gelu.sandbox import evaluation_sandbox
 
@@ -34,9 +30,6 @@ _ROWS = 2
 # Of an output's root mean square, so that a few values that rounding decides, such as those of round(x), are no fault:
 # what a size is fixed in shows all over.
 _ALIKE = 1e-3
-_SMALL = 2  # lower ends up to it are torch's own, which traces no size of 0 or 1
-# Larger runs than that may take all memory, such as attention's, unless the sample is as large.
-_LARGE, _MOST_NUMBERS = 2048, 2**22
 _NOTHING = 1e-6  # what is left where an output should be 0
 
 
@@ -47,158 +40,59 @@ class OtherRun:
     sizes: Mapping[str, int]  # by the names that dynamic_shapes gave
     inputs: Batch
     outputs: tuple[Tensor, ...]
-    bounds: str = ""  # of a run just beyond them: within what the graph holds, as torch.export.Dim takes it
 
 
-@dataclass(frozen=True)
-class FailedRun:
-    """Sizes at which the module gives nothing to compare with."""
-
-    reason: str
-    in_linear: bool = False  # whether the weights of a linear layer do not fit them
-
-
-class _LinearShapes(TorchFunctionMode):
-    """While active, notes a linear layer whose weights do not fit its input."""
-
-    misfit = False
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a function of torch, after a look at the shapes of a linear layer."""
-        if func is functional.linear and len(args) >= 2:
-            self.misfit = args[0].shape[-1:] != args[1].shape[-1:]
-        return func(*args, **(kwargs or {}))
-
-
-def runs_at_other_sizes(
-    flat: FlatModule, sizes: Sequence[OpenSize]
-) -> tuple[list[OtherRun], list[str], list[FailedRun]]:
+def runs_at_other_sizes(flat: FlatModule, sizes: Sequence[OpenSize]) -> tuple[list[OtherRun], list[str]]:
     """Run the module once with every open size changed, beside the batch; say which could not be tried, and why."""
     # All change in one run, which costs as little as can be; where the module does not take that, each for itself.
-    chosen = _beside_the_batch(flat, sizes)
+    chosen = [size for size in sizes if size.required and not _is_of_batch(flat, size)]
     lengths = {size.name: flat.call.tensors[size.place].shape[size.axis] for size in chosen}
     if not lengths:
-        return [], [], []
+        return [], []
     together = _accepted_run(flat, chosen, lengths)
     if isinstance(together, OtherRun):
-        return [together], [], []
-    runs, notes, failures = [], [], []
+        return [together], []
+    runs, notes = [], []
     for name, length in lengths.items():
         run = _accepted_run(flat, chosen, {name: length})
         if isinstance(run, OtherRun):
             runs.append(run)
         else:
-            notes.append(f"the open size {name!r} was tried at the sample's {length} alone: with others {run.reason}.")
-            failures.append(run)
-    return runs, notes, failures
-
-
-def require_another_size(
-    flat: FlatModule, sizes: Sequence[OpenSize], runs: Sequence[OtherRun], failures: Sequence[FailedRun]
-) -> None:
-    """Refuse open sizes of one input that the weights of a layer fix at the sample's."""
-    # Whatever else forward raises may be of the numbers that were drawn, or of sizes that were not tried, such as one
-    # more than multiples of 4. Sizes of several inputs may go together, such as samples and frames of one sound.
-    chosen = _beside_the_batch(flat, sizes)
-    fixed = bool(failures) and all(failure.in_linear for failure in failures)
-    if runs or not fixed or len({size.place for size in chosen}) > 1:
-        return
-    names = " and ".join(repr(name) for name in dict.fromkeys(size.name for size in chosen))
-    raise ExportError(
-        f"dynamic_shapes= has {names}, but {type(flat.model).__name__}.forward took none of the other sizes that were "
-        f"tried: {failures[0].reason}. Layers with weights for each place fix them, such as nn.Linear behind "
-        "nn.Flatten: pool to one cell (nn.AdaptiveAvgPool2d(1), or a mean over the axes), or leave the sizes fixed: "
-        "take them out of dynamic_shapes=."
-    )
+            notes.append(f"the open size {name!r} was tried at the sample's {length} alone: with others {run}.")
+    return runs, notes
 
 
 def _is_of_batch(flat: FlatModule, size: OpenSize) -> bool:
     return size.axis in flat.call.batch_axes[size.place]
 
 
-def _beside_the_batch(flat: FlatModule, sizes: Sequence[OpenSize]) -> list[OpenSize]:
-    """Return the sizes that have to be open beside the batch."""
-    return [size for size in sizes if size.required and not _is_of_batch(flat, size)]
-
-
-def _accepted_run(flat: FlatModule, chosen: Sequence[OpenSize], lengths: Mapping[str, int]) -> OtherRun | FailedRun:
+def _accepted_run(flat: FlatModule, chosen: Sequence[OpenSize], lengths: Mapping[str, int]) -> OtherRun | str:
     """Run the module at the first other sizes that it takes; say why it takes none."""
-    failures: list[FailedRun] = []
-
-    def attempt(sizes: Mapping[str, int]) -> OtherRun | None:
+    reason = "there is nothing to try"
+    for sizes in other_sizes(lengths, lambda sizes: isinstance(_run(flat, chosen, sizes), OtherRun)):
         run = _run(flat, chosen, sizes)
         if isinstance(run, OtherRun):
             return run
-        failures.append(run)
-        return None
-
-    for sizes in _candidates(lengths, lambda sizes: attempt(sizes) is not None):
-        if sizes != lengths and (run := attempt(sizes)) is not None:
-            return run
-    return failures[0] if failures else FailedRun("there is nothing to try")
+        reason = run
+    return reason
 
 
-def _candidates(lengths: Mapping[str, int], accepted: Callable[[Mapping[str, int]], bool]) -> Iterator[dict[str, int]]:
-    """Yield other sizes, those first that tell most."""
-    # A window or a table of the sample's size shows itself best at a larger size that is no multiple. Modules that take
-    # multiples of a patch alone take the sample's size and the smallest one more; tables of places end at the sample.
-    yield {name: n + n // 2 + 1 for name, n in lengths.items()}
-    least = smallest_sizes(lengths, accepted)
-    for change in (least, dict.fromkeys(lengths, 1), lengths):
-        yield {name: n + change[name] for name, n in lengths.items()}
-    yield {name: n // 2 + 1 for name, n in lengths.items()}
-    for change in (least, dict.fromkeys(lengths, 1)):
-        yield {name: max(1, n - change[name]) for name, n in lengths.items()}
-
-
-def runs_beyond_bounds(
-    flat: FlatModule, sizes: Sequence[OpenSize], bounds: Mapping[str, tuple[int, int | None]]
-) -> tuple[list[OtherRun], list[str]]:
-    """Run the module just beyond the bounds within which its graph was traced; say which could not be tried."""
-    # Outside them forward takes another branch, or it refuses the size, as a convolution does below its kernel's.
-    runs, notes = [], []
-    for size in {size.name: size for size in sizes}.values():
-        lower, upper = bounds.get(size.name, (0, None))
-        below = lower if lower > _SMALL else None
-        text = ", ".join(f"{end}={n}" for end, n in (("min", below), ("max", upper)) if n is not None)
-        for n in ([] if below is None else [below - 1]) + ([] if upper is None else [upper + 1]):
-            if not _is_within(n, *size.bounds):
-                continue
-            if _is_large(flat, sizes, size, n):
-                notes.append(f"the graph was traced for {size.name!r} up to {upper}, and was not tried beyond.")
-            elif isinstance(run := _run(flat, sizes, {size.name: n}), OtherRun):
-                runs.append(replace(run, bounds=text))
-    return runs, notes
-
-
-def _is_large(flat: FlatModule, sizes: Sequence[OpenSize], size: OpenSize, n: int) -> bool:
-    """Tell whether a run may take too long, or too much memory."""
-    numbers = of_sample = 0
-    for tensor, shape in zip(flat.call.tensors, named_shapes(flat.call, sizes), strict=True):
-        of_sample += tensor.numel()
-        numbers += math.prod(n if name == size.name else own for name, own in zip(shape, tensor.shape, strict=True))
-    length = flat.call.tensors[size.place].shape[size.axis]
-    return n > max(_LARGE, 4 * length) or numbers > max(_MOST_NUMBERS, 4 * of_sample)
-
-
-def _run(flat: FlatModule, chosen: Sequence[OpenSize], sizes: Mapping[str, int]) -> OtherRun | FailedRun:
-    """Run the module at some sizes; say what is wrong if it does not take them."""
+def _run(flat: FlatModule, chosen: Sequence[OpenSize], sizes: Mapping[str, int]) -> OtherRun | str:
     bounds = {size.name: size.bounds for size in chosen}
     outside = [name for name, n in sizes.items() if not _is_within(n, *bounds[name])]
     if outside:
-        return FailedRun(f"{', '.join(outside)} would be outside the bounds of dynamic_shapes=")
+        return f"{', '.join(outside)} would be outside the bounds of dynamic_shapes="
     call = replace(flat.call, tensors=resized(flat.call, named_shapes(flat.call, chosen), sizes))
     rows = next((sizes[size.name] for size in chosen if size.name in sizes and _is_of_batch(flat, size)), _ROWS)
     inputs = random_batch(call, rows, torch.Generator().manual_seed(0), {}, raw=flat.preprocessing is not None)
-    linear = _LinearShapes()
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]), linear:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
             outputs = named_outputs(flat.run([tensor.clone() for tensor in inputs]))
     except Exception as error:  # noqa: BLE001 - forward is the user's: whatever it raises is reported
-        return FailedRun(f"forward fails ({error})", linear.misfit)
+        return f"forward fails ({error})"
     tensors = tuple(as_in_a_file(tensor) for _, tensor in outputs)
     finite = all(bool(t.isfinite().all()) for t in tensors)
-    return OtherRun(dict(sizes), inputs, tensors) if finite else FailedRun("outputs are not finite")
+    return OtherRun(dict(sizes), inputs, tensors) if finite else "outputs are not finite"
 
 
 def _is_within(size: int, least: int | None, most: int | None) -> bool:
@@ -235,7 +129,6 @@ def require_alike(
 
 
 def _trouble(predictor: OnnxPredictor, run: OtherRun) -> str:
-    """Say in what a graph's outputs are not the module's; empty for nothing."""
     try:
         outputs = run_file(predictor, run.inputs)
     except (ModelFileError, ModelInputError) as error:
@@ -258,13 +151,6 @@ def _root_mean_square(tensor: Tensor) -> float:
 def _message(flat: FlatModule, run: OtherRun, trouble: str) -> str:
     name, names = type(flat.model).__name__, " and ".join(map(repr, run.sizes))
     shapes = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in zip(flat.call.names, run.inputs, strict=True))
-    if run.bounds:  # forward takes another branch beyond it
-        ((size, length),) = run.sizes.items()
-        return (
-            f"{name}.forward takes another branch where {size!r} is {length} than at the sample's size, and the graph "
-            f"has that one alone ({run.bounds}): with {shapes} the graph {trouble}. Write it without a size, or give "
-            f"torch.export.Dim({size!r}, {run.bounds}) for the axis in dynamic_shapes= of export_onnx."
-        )
     return (
         f"dynamic_shapes= has {names}, but {name}.forward fixes something at the sample's size: with {shapes} the "
         f"graph {trouble}. Adaptive pooling to more than one cell does so, whose windows are numbers in a graph, and "
@@ -380,7 +266,8 @@ def _of_entries(y: np.ndarray, of: np.ndarray) -> float:
     a, b = (value.astype(np.float64).reshape(-1, value.shape[-1]) for value in (y, of))
     largest = np.where(np.isfinite(b), np.abs(b), 0.0).max(axis=0, initial=0.0)
     units = np.maximum(largest, _LEAST_ENTRY * largest.max(initial=0.0))
-    return float(np.nanmax(distance(a, b) / np.where(units == 0, 1.0, units), initial=0.0))
+    with np.errstate(invalid="ignore"):  # the same infinity in both is no difference
+        return float(np.nanmax(np.abs(a - b) / np.where(units == 0, 1.0, units), initial=0.0))
 
 
 def _outputs(flat: FlatModule, batch: Sequence[Tensor]) -> list[np.ndarray] | None:
@@ -415,6 +302,7 @@ def rows_of(y: np.ndarray, whole: np.ndarray, chosen: slice, all_rows: int) -> n
 
 def relative_difference(y: np.ndarray, of: np.ndarray) -> float:
     """Return the largest difference in units of the largest value."""
-    b = of.astype(np.float64)
+    a, b = y.astype(np.float64), of.astype(np.float64)
     scale = float(np.abs(b[np.isfinite(b)]).max(initial=0.0))
-    return float(np.nanmax(distance(y, b), initial=0.0)) / (scale or 1.0)
+    with np.errstate(invalid="ignore"):  # the same infinity in both is no difference
+        return float(np.nanmax(np.abs(a - b), initial=0.0)) / (scale or 1.0)

@@ -1,6 +1,5 @@
 """`ParityReport` and `ParityRow`: everything that `check_parity` finds, as data and as tables for people."""
 
-import io
 import json
 import math
 from collections import Counter
@@ -8,10 +7,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import Any
-
-from rich import box
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
 
 from lit_gelu.display import Displayed, HtmlTable
 from lit_gelu.files import without_nonfinite
@@ -199,7 +194,6 @@ class Culprit:
     level: str  # the lowest optimisation level that shows the difference; empty for other kinds
     excess_with: float  # the error as the file is run, in units of the limit
     excess_without: float  # the same without the culprit
-    change: str = ""  # what it does to the graph: the operators that it takes out and puts in
 
     def __str__(self) -> str:
         """Return one sentence."""
@@ -211,8 +205,7 @@ class Culprit:
         what = f"onnxruntime's {', '.join(self.names) or 'optimisation'} ({self.level})"
         if self.kind == "provider":
             what = f"the provider {', '.join(self.names)}"
-        change = f", which makes {self.change}" if self.change else ""
-        return f"{what}{change}: {self.excess_with:.3g} times the limit with it, {self.excess_without:.3g} without"
+        return f"{what}: {self.excess_with:.3g} times the limit with it, {self.excess_without:.3g} without"
 
 
 @dataclass(frozen=True)
@@ -230,16 +223,6 @@ class ActivationFate:
         return f"{', '.join(self.before)} -> {after}"
 
 
-@dataclass(frozen=True)
-class Repeatability:
-    """Whether the file repeats itself."""
-
-    # Whether two runs on the same input gave the same bits, as the file is run and without onnxruntime's graph
-    # optimisations, which take out a Dropout that other runtimes would run.
-    identical: bool
-    random_nodes: tuple[str, ...]  # nodes of the file that draw random numbers; a Dropout in training mode is one
-
-
 @dataclass(frozen=True, repr=False)
 class ParityReport(Displayed):
     """What `check_parity` found.
@@ -251,7 +234,8 @@ class ParityReport(Displayed):
         rows: The comparisons; those of each distinct activation's operators alone too.
         dtype: The file's dtype, in torch's name.
         floor: What an output may be off by even where PyTorch is exact, in units of the largest output.
-        repeatability: Whether the file repeats itself; ``None`` if it was not run.
+        repeats: Whether two runs gave the same bits, as the file is run and without graph optimisations, which take out
+            a Dropout that other runtimes would run; ``None`` if it was not run.
         metrics: The module's own test metrics, on a LightningDataModule.
         census: How often each operator occurs in the file.
         optimized_census: The same after onnxruntime's own optimisation; empty if it was not asked for.
@@ -270,7 +254,7 @@ class ParityReport(Displayed):
     rows: tuple[ParityRow, ...]
     dtype: str = "float32"
     floor: float = 1e-5
-    repeatability: Repeatability | None = None
+    repeats: bool | None = None
     metrics: tuple[TaskMetric, ...] = ()
     census: Mapping[str, int] = field(default_factory=dict)
     optimized_census: Mapping[str, int] = field(default_factory=dict)
@@ -296,7 +280,7 @@ class ParityReport(Displayed):
             reasons.append("NaN or infinity where there should be none")
         if not any(row.gating and row.comparison != ELEMENTWISE for row in self.rows):
             reasons.append("the net as a whole could not be compared")
-        if self.repeatability is not None and not self.repeatability.identical:
+        if self.repeats is False:
             reasons.append("two runs on the same input differ")
         if self.faults:
             reasons.append(self.faults[0].rstrip(".") + (f", and {len(self.faults) - 1} more" * (len(self.faults) > 1)))
@@ -315,13 +299,17 @@ class ParityReport(Displayed):
         raise KeyError(f"no row for {inputs!r}, {comparison!r}, output {output!r}")
 
     def summary(self) -> str:
-        """Return one line: the verdict, why, and the largest error of the gating rows without extremes, NaN for NaN."""
-        rows = [row for row in self.rows if row.gating and not row.extreme]
+        """Return one line: the verdict, why, and the largest error."""
         verdict = "passed" if self.passed else f"FAILED ({'; '.join(self.reasons)})"
-        worst = max(rows, key=lambda row: row.error, default=None)
-        finite = worst is not None and not any(row.nonfinite for row in rows)
-        text = f"{worst.error:.2e} {worst.unit}" if worst is not None and finite else "NaN"
-        return f"parity {verdict} on {self.provider}: largest error {text}"
+        error = "not finite" if self.largest_error is None else f"{self.largest_error:.2e}"
+        return f"parity {verdict} on {self.provider}: largest error {error}"
+
+    @property
+    def largest_error(self) -> float | None:
+        """The largest error of the gating rows without extremes, in units of the largest output; ``None`` for NaN."""
+        rows = [row for row in self.rows if row.gating and not row.extreme]
+        finite = bool(rows) and all(row.error < math.inf and not row.nonfinite for row in rows)
+        return max(row.error for row in rows) if finite else None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain data; `SCHEMA_VERSION` grows when an entry changes its meaning or goes away."""
@@ -335,201 +323,107 @@ class ParityReport(Displayed):
         return json.dumps(without_nonfinite(self.to_dict(), as_text=True), indent=indent, allow_nan=False)
 
     def to_markdown(self) -> str:
-        """Return the report as Markdown tables; every figure in them is one of the JSON's, with three digits."""
-        text = [f"# Parity of {cell_text(self.path)}: {'passed' if self.passed else 'FAILED'}", "", _about(self), ""]
-        text += [f"- {cell_text(line)}" for line in findings(self)]
-        for table in tables(self):
-            rows = (table.head, ("---",) * len(table.head), *table.body)
-            text += ["", f"## {table.title}", "", *([table.legend, ""] if table.legend else [])]
-            text += ["| " + " | ".join(map(cell_text, row)) + " |" for row in rows]
-        return "\n".join([*text, ""])
+        """Return the report as Markdown that a terminal shows as well: a table, and lines below it."""
+        rows = [tuple(map(cell_text, row)) for row in (HEAD, *table(self))]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        rows.insert(1, tuple("-" * width for width in widths))
+        text = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in rows]
+        text += ["", *(f"- {cell_text(line)}" for line in lines(self)), ""]
+        return "\n".join([f"# {cell_text(self._title())}", "", *text, self._verdict(), ""])
 
     def to_html(self) -> str:
         """Return the report as a page of its own, which needs nothing from elsewhere."""
-        title = escape(f"Parity of {self.path}: {'passed' if self.passed else 'FAILED'}")
+        title = escape(self._title())
         style = "body { font: 14px/1.5 system-ui; margin: 2rem }"
         head = f'<meta charset="utf-8"><title>{title}</title><style>{style}</style>'
         body = f"<h1>{title}</h1>\n{self._repr_html_()}"
         return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body>{body}\n</body></html>\n'
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the table and the lines around it, for ``rich.print``."""
-        yield terminal_table(self)
-        yield from terminal_lines(self)
-
     def __str__(self) -> str:
-        """Return what rich prints as plain text of 120 columns; square brackets are no markup."""
-        text = io.StringIO()
-        Console(file=text, width=120, color_system=None, legacy_windows=False).print(self, markup=False)
-        return text.getvalue().rstrip()
+        """Return the Markdown, whose last line is the verdict."""
+        return self.to_markdown().rstrip()
+
+    def _title(self) -> str:
+        return f"Parity of {self.path}: {self._verdict()}"
+
+    def _verdict(self) -> str:
+        return "passed" if self.passed else "FAILED"
 
     def _summary(self) -> str:
         return f"{self.path!r}: {self.summary()}"
 
-    def _repr_html_(self) -> str:
-        """Return what Jupyter shows: the verdict, the first table and what was found; the other tables unfold."""
-        drawn = [HtmlTable(one.head, one.body, one.title, [one.legend] * bool(one.legend)) for one in tables(self)]
-        first, *others = ((escape(one.title), one.render()) for one in drawn)
-        lines = "".join(f"<p>{escape(line)}</p>" for line in (_about(self), *findings(self)))
-        folded = "".join(f"<details><summary>{title}</summary>{table}</details>" for title, table in others)
-        return f"<p><b>{escape(self.summary())}</b></p>{first[1]}{lines}{folded}"
+    def _html_table(self) -> HtmlTable:
+        return HtmlTable(HEAD, table(self), self.summary(), lines(self))
 
 
-@dataclass(frozen=True)
-class TextTable:
-    """A table of text."""
-
-    title: str  # what it shows
-    head: tuple[str, ...]  # names of the columns
-    body: tuple[tuple[str, ...], ...]
-    legend: str = ""  # what the columns mean
+HEAD = ("inputs", "n", "max abs", "error", "own", "limit", "top-1", "verdict")
 
 
 def figure(value: float | None) -> str:
     """Return a number for a cell."""
-    return "" if value is None else str(value) if isinstance(value, int) else f"{value:.3g}"
+    return "" if value is None else f"{value:.3g}"
 
 
-def _verdict(row: ParityRow) -> str:
-    return {True: "ok", False: "FAILED", None: "reported"}[row.passed]
-
-
-def tables(report: ParityReport) -> list[TextTable]:
-    """Return all tables of a report that have rows."""
-    drawn = [
-        _comparisons(report),
-        TextTable(
-            "Test metrics",
-            ("metric", "PyTorch as trained", "file", "difference"),
-            tuple((m.name, *map(figure, (m.pytorch, m.file, m.difference))) for m in report.metrics),
-        ),
-        TextTable(
-            "Activations",
-            ("site", "call", "in the file", "as onnxruntime runs it"),
-            tuple(
-                (f.site or "(the module itself)", str(f.call + 1), ", ".join(f.before), ", ".join(f.after))
-                for f in report.activations
-            ),
-            "An activation that is computed by no value of the optimised graph has none.",
-        ),
-        TextTable(
-            "Operators",
-            ("operator", "in the file", "as onnxruntime runs it"),
-            tuple(
-                (name, str(report.census.get(name, 0)), str(report.optimized_census.get(name, 0)))
-                for name in sorted({*report.census, *report.optimized_census})
-                if report.optimized_census
-            ),
-        ),
-    ]
-    return [table for table in drawn if table.body]
-
-
-def _comparisons(report: ParityReport) -> TextTable:
-    head = ("comparison", "inputs", "output", "n", "error", "own", "limit", "max abs", "PyTorch max abs", "scale")
-    body = tuple(
-        (
-            row.comparison,
-            row.inputs,
-            row.output,
+def table(report: ParityReport) -> list[tuple[str, ...]]:
+    """Return one row for each output on each family of inputs, for each gap and for each operator alone."""
+    several = len({row.output for row in report.rows if row.output}) > 1
+    suffixes = {VS_TRAINED: ": gap to the module as trained", ELEMENTWISE: " alone"}
+    rows = []
+    for row in report.rows:
+        if row.comparison.startswith(VS_PYTORCH) and not row.gating:
+            continue
+        output = f", {row.output}" if several and row.output else ""
+        top1 = "" if row.top1_agreement is None else f"{100 * row.top1_agreement:.4g} %"
+        figures = map(figure, (row.max_abs_error, row.error, row.own, row.limit))
+        verdict = {True: "ok", False: "FAILED", None: "reported"}[row.passed]
+        rows.append((
+            f"{row.inputs}{output}{suffixes.get(row.comparison, '')}",
             str(row.count),
-            *map(figure, (row.error, row.own, row.limit, row.max_abs_error, row.spread, row.scale)),
-            row.index_text(),
-            _top1(row),
-            _verdict(row),
-            row.detail,
-        )
-        for row in report.rows
-    )
-    legend = (
-        "error: largest difference in units of scale, the largest output of float64; own: PyTorch's in the file's "
-        f"dtype; limit: the larger of {figure(report.floor)} and twice own. For an operator alone the unit is "
-        "max(1, |y|). Worst index: the one nearest to its limit, which is of its own scale."
-    )
-    return TextTable("Comparisons", (*head, "worst index", "top-1", "verdict", "detail"), body, legend)
+            *figures,
+            top1,
+            verdict,
+        ))
+    return rows
 
 
-def _top1(row: ParityRow) -> str:
-    if row.top1_agreement is None:
-        return ""
-    changes = f", {row.top1_changes} changed" if row.top1_changes else ""
-    return f"{100 * row.top1_agreement:.4g} %{changes}"
+def lines(report: ParityReport) -> list[str]:
+    """Return what stands below the table: what was found first."""
+    text = findings(report)
+    worst: dict[tuple[str, str], ParityRow] = {}  # of each index beyond its limit, the inputs that show it most
+    for row in sorted(report.failures, key=lambda row: row.index_excess):
+        if row.index_excess > 1:
+            worst[row.output, row.index] = row
+    text += [f"{row.inputs}, {row.output}: {row.index_text()}" for row in worst.values()]
+    text += [f"{row.inputs}: {row.detail}" for row in report.rows if row.detail]
+    text += [f"{m.name}: {m.pytorch:.4g} with PyTorch, {m.file:.4g} with the file" for m in report.metrics]
+    if report.optimized_census:
+        for where, census in (("in the file", report.census), ("as onnxruntime runs it", report.optimized_census)):
+            text.append(f"operators {where}: {', '.join(f'{n} {name}' for name, n in sorted(census.items()))}")
+    if report.activations:
+        fates = (f"{count} x {fate}" for fate, count in Counter(map(str, report.activations)).items())
+        text.append(f"activations: {'; '.join(fates)}")
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(report.versions.items()))
+    return [
+        *text,
+        "max abs: largest difference between the file and PyTorch's float64; error: the same in units of the largest "
+        f"output (for an operator alone, of max(1, |y|)); own: the error of PyTorch's {report.dtype}; limit: "
+        f"{report.floor:.3g}, or twice own where that is larger",
+        f"{report.provider}, {report.dtype}, approximate={report.approximate}; {versions}",
+    ]
 
 
 def findings(report: ParityReport) -> list[str]:
     """Return what a person should read first."""
-    lines = [f"Fault: {fault}" for fault in report.faults]
+    text = [f"Fault: {fault}" for fault in report.faults]
     if report.culprit is not None:
-        lines.append(f"Cause: {report.culprit}.")
+        text.append(f"Cause: {report.culprit}.")
     if report.divergence is not None:
-        lines.append(f"Where: {report.divergence}.")
-    repeated = report.repeatability
-    if repeated is not None and not repeated.identical:
-        lines.append("Two runs on the same input gave different outputs.")
-    if repeated is not None and repeated.random_nodes:
-        lines.append(f"Nodes that draw random numbers: {', '.join(repeated.random_nodes)}.")
-    return [*lines, *report.notes]
-
-
-def _about(report: ParityReport) -> str:
-    versions = ", ".join(f"{name} {version}" for name, version in sorted(report.versions.items()))
-    return f"{report.provider}, {report.dtype}, approximate={report.approximate}; {versions}"
+        text.append(f"Where: {report.divergence}.")
+    if report.repeats is False:
+        text.append("Two runs on the same input gave different outputs: it draws random numbers.")
+    return [*text, *report.notes]
 
 
 def cell_text(text: str) -> str:
     r"""Return text that cannot end a cell."""
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
-
-
-def terminal_table(report: ParityReport) -> Table:
-    """Return one line for each family of inputs, one for each gap and one for each operator alone."""
-    shown: dict[str, ParityRow] = {}  # of several outputs, the one that is nearest to its limit
-    for row in report.rows:
-        if row.comparison.startswith(VS_PYTORCH) and not row.gating:
-            continue
-        suffixes = {VS_TRAINED: ": gap to the module as trained", ELEMENTWISE: " alone"}
-        label = row.inputs + suffixes.get(row.comparison, "")
-        if label not in shown or (row.excess, row.error) > (shown[label].excess, shown[label].error):
-            shown[label] = row
-    table = Table(
-        title=f"{report.path}: {report.provider}, {report.dtype}, approximate={report.approximate}",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-    )
-    table.add_column("inputs", overflow="fold")
-    for title in ("n", "max abs", "error", "own", "limit", "top-1", ""):
-        table.add_column(title, justify="right" if title else "left", no_wrap=True)
-    for label, row in shown.items():
-        top1 = "" if row.top1_agreement is None else f"{100 * row.top1_agreement:.4g} %"
-        figures = (row.max_abs_error, row.error, row.own, row.limit)
-        cells = ("" if value is None else f"{value:.1e}" for value in figures)
-        table.add_row(label, str(row.count), *cells, top1, _verdict(row))
-    return table
-
-
-def terminal_lines(report: ParityReport) -> list[str]:
-    """Return what stands below the table."""
-    lines = [
-        "max abs: largest difference between the file and PyTorch's float64; error: the same in units of the largest "
-        "output (for an operator alone, of max(1, |y|))",
-        f"own: the error of PyTorch's {report.dtype}; limit: {report.floor:.3g}, or twice own where that is larger",
-    ]
-    lines += [f"{row.inputs}: {row.detail}" for row in report.rows if row.detail]
-    worst: dict[tuple[str, str], ParityRow] = {}  # of each index beyond its limit, the inputs that show it most
-    for row in sorted(report.failures, key=lambda row: row.index_excess):
-        if row.index_excess > 1:
-            worst[row.output, row.index] = row
-    lines += [f"{row.inputs}, {row.output}: {row.index_text()}" for row in worst.values()]
-    lines += [f"{m.name}: {m.pytorch:.4g} with PyTorch, {m.file:.4g} with the file" for m in report.metrics]
-    if report.optimized_census:
-        lines.append(f"operators in the file: {_counts(report.census)}")
-        lines.append(f"after onnxruntime's optimisation: {_counts(report.optimized_census)}")
-    if report.activations:
-        fates = (f"{count} x {text}" for text, count in Counter(map(str, report.activations)).items())
-        lines.append(f"activations: {'; '.join(fates)}")
-    lines += [f"note: {line}" for line in findings(report)]
-    return [*lines, "passed" if report.passed else "FAILED"]
-
-
-def _counts(census: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {name}" for name, count in sorted(census.items()))

@@ -19,10 +19,14 @@ from lit_gelu.activations.naming.forms import function_spec
 from lit_gelu.errors import LitGeluError
 from lit_gelu.export.lowering.lowering_table import TABLE, Argument, BoundActivation, RecipeBuilder, bind, names_in
 from lit_gelu.export.metadata import FileMetadata, SiteRecord, versions
-from lit_gelu.export.parity.references import OutputSignature
+from lit_gelu.export.parity.report import ActivationFate
+from lit_gelu.export.parity.runs import OutputSignature
 from lit_gelu.export.runtime.model_file import read_model_file
 
 SITE_PROPERTY = "lit_gelu.site"
+# How onnxruntime names a value once a Cast has taken the old name over.
+_RENAMED = ("{}", "InsertedPrecisionFreeCast_{}", "InsertedCast_{}")
+_REORDERED = ("ReorderOutput", "ReorderInput")  # compute nothing: channels stand in blocks around convolutions
 
 
 @dataclass(frozen=True)
@@ -119,42 +123,27 @@ def _one_call(model: onnx.ModelProto, site: str, call: int, places: Sequence[int
     return SiteNodes(site, call, tuple(nodes), *inputs, *outputs) if len(inputs) == len(outputs) == 1 else None
 
 
-def cut_out(model: onnx.ModelProto, entry: SiteNodes) -> onnx.ModelProto:
-    """Return one call of an activation as a model of its own, from a vector ``x`` to a vector ``y``."""
-    # Of constants with one value a channel the first is taken.
-    nodes, names = list(entry.nodes), {name for node in entry.nodes for name in node.input}
-    constants = []
-    for tensor in model.graph.initializer:
-        if tensor.name in names:
-            array = numpy_helper.to_array(tensor)
-            first = np.ravel(array)[:1].copy()
-            constants.append(tensor if array.size <= 1 else numpy_helper.from_array(first, tensor.name))
-    if nodes[0].op_type == "BiasGelu":  # a layer's bias and activation in one node: rows of one value, and a bias of 0
-        (x, bias), (y,) = nodes[0].input, nodes[0].output
-        inner = onnx.NodeProto()
-        inner.CopyFrom(nodes[0])
-        inner.input[0], inner.output[0] = f"{x}_rows", f"{y}_rows"
-        axis = numpy_helper.from_array(np.array([1]), "axis_of_rows")
-        nodes = [
-            onnx.helper.make_node("Unsqueeze", [x, axis.name], [inner.input[0]]),
-            inner,
-            onnx.helper.make_node("Squeeze", [inner.output[0], axis.name], [y]),
-        ]
-        constants = [numpy_helper.from_array(np.zeros_like(numpy_helper.to_array(constants[0])), bias), axis]
-    ports = [onnx.helper.make_tensor_value_info(entry.x, element_type(model, entry), ["n"])]
-    results = [onnx.ValueInfoProto(name=entry.y)]
-    graph = onnx.helper.make_graph(nodes, "activation", ports, results, initializer=constants)
-    cut = onnx.helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
-    cut.functions.extend(model.functions)
-    return cut
+def fates(entries: Sequence[SiteNodes], optimized: onnx.ModelProto) -> list[ActivationFate]:
+    """Say what became of every call of every site in onnxruntime's own optimised graph."""
+    # A fused operator keeps the name of the value that it computes, so what computes the site's output now is what the
+    # site became, with whatever is left of the site's own intermediate values.
+    producer = {name: node for node in optimized.graph.node for name in node.output if name}
 
+    def computing(name: str) -> onnx.NodeProto | None:
+        """Return what computes a value, behind the Casts and changes of layout that onnxruntime inserts."""
+        candidates = [producer[key] for pattern in _RENAMED if (key := pattern.format(name)) in producer]
+        node = next((node for node in candidates if node.op_type != "Cast"), next(iter(candidates), None))
+        while node is not None and node.op_type in _REORDERED and node.input[0] in producer:
+            node = producer[node.input[0]]
+        return node
 
-def element_type(model: onnx.ModelProto, entry: SiteNodes) -> int:
-    """Return the element type of an activation's input, as onnx numbers them; float where the file does not say."""
-    values = (*model.graph.input, *model.graph.value_info, *model.graph.output)
-    types = {value.name: int(value.type.tensor_type.elem_type) for value in values}
-    known = [types[name] for name in (entry.x, entry.y) if types.get(name)]
-    return known[0] if known else int(onnx.TensorProto.FLOAT)
+    result = []
+    for entry in entries:
+        last = computing(entry.y)
+        inner = (computing(name) for node in entry.nodes for name in node.output if name and name != entry.y)
+        after = [] if last is None else [node_label(node) for node in (*inner, last) if node is not None]
+        result.append(ActivationFate(entry.site, entry.call, tuple(map(node_label, entry.nodes)), tuple(after)))
+    return result
 
 
 REGION = "fp32: "  # in front of a recipe that is computed in float32 between two Casts
@@ -240,7 +229,10 @@ def activation_faults(
     # been rewritten by a program that knows nothing of the record, all nodes of a site may be gone: the outputs decide.
     bound = {name: b for name, part in module.named_modules() if (b := bind(part, registry)) is not None}
     recorded = {record.site for record in metadata.sites}
-    nodes = nodes_by_site(model)
+    nodes: dict[str, list[onnx.NodeProto]] = {}  # those that are marked as an activation's, in the graph's order
+    for node in all_nodes(model.graph):
+        if (site := site_of(node)) is not None:
+            nodes.setdefault(site, []).append(node)
     faults = [
         *(
             f"{_name(site)} is {activation.name} in the module, and the file records nothing for it."
@@ -260,21 +252,11 @@ def activation_faults(
         if not record.row or (rewritable and record.site not in nodes):
             continue
         activation = activation or _of_spec(record, registry)
-        # Arguments of a folded site are in other weights.
-        arguments = {} if activation is None or record.folded else activation.arguments
+        arguments = {} if activation is None else activation.arguments
         fault = _unknown_recipe(record, activation, metadata) or recipe_fault(record, there, constants, arguments)
         if fault:
             faults.append(f"{_name(record.site)} ({record.spec}): {fault}.")
     return faults
-
-
-def nodes_by_site(model: onnx.ModelProto) -> dict[str, list[onnx.NodeProto]]:
-    """Return the nodes that are marked as an activation's, by site, in the graph's order."""
-    nodes: dict[str, list[onnx.NodeProto]] = {}
-    for node in all_nodes(model.graph):
-        if (site := site_of(node)) is not None:
-            nodes.setdefault(site, []).append(node)
-    return nodes
 
 
 def _of_spec(record: SiteRecord, registry: ActivationRegistry) -> BoundActivation | None:
@@ -289,7 +271,7 @@ def _of_spec(record: SiteRecord, registry: ActivationRegistry) -> BoundActivatio
 def _unknown_recipe(record: SiteRecord, activation: BoundActivation | None, metadata: FileMetadata) -> str:
     """Say that a recorded recipe is none of the activation's; another release may have had others."""
     foreign = activation is not None and not activation.in_table
-    if not record.recipe or record.folded or foreign or metadata.versions.get("lit-gelu") != versions()["lit-gelu"]:
+    if not record.recipe or foreign or metadata.versions.get("lit-gelu") != versions()["lit-gelu"]:
         return ""
     row = TABLE.get(record.row)
     if row is None:
@@ -323,7 +305,6 @@ def _difference(
     constants: Mapping[str, onnx.TensorProto],
     arguments: Mapping[str, Argument | str],
 ) -> str:
-    """Say in what one call's nodes are not a recipe's."""
     inner = list(call)
     if recipe.startswith(REGION):
         first, *inner, last = call
@@ -363,7 +344,6 @@ def _built(recipe: str, arguments: Mapping[str, Argument | str]) -> list[ir.Node
 
 
 def _attribute_difference(node: onnx.NodeProto, expected: ir.Node) -> str:
-    """Say which attribute is another one."""
     there: dict[str, Any] = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
     there = {name: value.decode() if isinstance(value, bytes) else value for name, value in there.items()}
     recorded = {name: attribute.value for name, attribute in expected.attributes.items()}
@@ -378,7 +358,6 @@ def _attribute_difference(node: onnx.NodeProto, expected: ir.Node) -> str:
 def _input_difference(
     node: onnx.NodeProto, expected: ir.Node, names: Mapping[str, str], constants: Mapping[str, onnx.TensorProto]
 ) -> str:
-    """Say which input is another one."""
     if len(node.input) != len(expected.inputs):
         return f"has {len(node.input)} inputs and should have {len(expected.inputs)}"
     for place, (name, value) in enumerate(zip(node.input, expected.inputs, strict=True)):

@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -19,8 +20,7 @@ from lit_gelu.export.runtime.model_file import Port, bind_names, made_inputs
 from lit_gelu.export.runtime.module_call import answer, arguments_for, ends_with_softmax, float64_answer
 from lit_gelu.export.runtime.predictor import OnnxPredictor
 from lit_gelu.export.runtime.session import Provider, session_options
-from lit_gelu.export.runtime.timing import IN_A_ROW, Latency, interleaved, latency, ratio
-from lit_gelu.export.runtime.tuning import arrays_of, relative_error
+from lit_gelu.export.runtime.timing import arrays_of, interleaved, ratio, relative_error
 from lit_gelu.export.runtime.tuning_file import processor
 from lit_gelu.surgery.recognition import faithful_copy
 from lit_gelu.surgery.sites import without_wrappers
@@ -40,9 +40,9 @@ class BenchRow:
 
     batch_size: int
     variant: str  # "onnxruntime", "torch eager" and so on
-    latency: Latency
-    in_a_row: float  # mean seconds of a call among calls that follow each other without a wait, as CUDA allows
-    throughput: float  # rows a second, of such calls
+    median: float  # seconds of a call
+    p90: float  # nine of ten calls take at most this
+    throughput: float  # rows a second
     ratio: float  # time beside the first PyTorch variant's, or the first variant's if there is none
     error: float  # see `relative_error`; against the module in float64, without a module against the first variant
 
@@ -84,8 +84,7 @@ def bench(
 ) -> BenchReport:
     """Time a file, tuned if it was tuned, beside PyTorch: in one process, after warming up, in shuffled rounds.
 
-    Inputs lie on the device that computes and are passed without copies. On CUDA, times are between events, of
-    single calls and of calls in a row.
+    Inputs lie on the device that computes and are passed without copies. On CUDA, times are between events.
 
     Args:
         path: The file.
@@ -100,7 +99,7 @@ def bench(
         backend: Of torch.compile.
 
     Returns:
-        Percentiles, throughput, ratios and differences.
+        Medians, throughput, ratios and differences.
 
     Raises:
         ModelFileError: See `OnnxPredictor`.
@@ -123,9 +122,9 @@ def bench(
     plain, tuned = OnnxPredictor(path, providers, options, tuning=False), OnnxPredictor(path, providers)
     variants = [] if model is None else torch_variants(model, plain, compiled=compiled, backend=backend)
     if tuned.tuning is not None and tuned.tuning.settings:
-        variants += [Variant("onnxruntime", in_order(tuned)), Variant("onnxruntime, untuned", in_order(plain))]
+        variants += [Variant("onnxruntime", tuned), Variant("onnxruntime, untuned", plain)]
     else:
-        variants.append(Variant("onnxruntime", in_order(plain)))
+        variants.append(Variant("onnxruntime", plain))
     rows: list[BenchRow] = []
     torch.set_num_threads(threads)
     try:
@@ -172,11 +171,6 @@ def torch_variants(
     return variants
 
 
-def in_order(predictor: OnnxPredictor) -> Callable[[Mapping[str, Tensor]], Any]:
-    """Return a predictor that takes its inputs by name, as modules do, and binds them in order, which is quicker."""
-    return lambda values: predictor(*values.values())
-
-
 def resized(inputs: Mapping[str, Tensor], ports: Mapping[str, Port], size: int) -> dict[str, Tensor]:
     """Return inputs of a batch size, their rows cut or repeated; those without a batch stay."""
     batch = next((port.shape[0] for port in ports.values() if port.shape), None)
@@ -201,16 +195,13 @@ def measured(
 ) -> list[BenchRow]:
     """Time variants on the same inputs: ratios are to the first, and so are errors if there are no exact outputs."""
     # A forward may overwrite its inputs, so each variant has its own.
-    inputs = {variant.name: {name: value.clone() for name, value in values.items()} for variant in variants}
-    outputs = {variant.name: arrays_of(variant.call(inputs[variant.name])) for variant in variants}
-    calls = {variant.name: partial(variant.call, inputs[variant.name]) for variant in variants}
-    queued = device.type == "cuda"  # elsewhere a call ends with its work, and there is nothing to overlap
-    samples = interleaved(calls, device, seconds=seconds / 2 if queued else seconds)
-    together = interleaved(calls, device, seconds=seconds / 2, in_a_row=IN_A_ROW) if queued else samples
+    calls = {v.name: partial(v.call, {name: value.clone() for name, value in values.items()}) for v in variants}
+    outputs = {name: arrays_of(call()) for name, call in calls.items()}
+    samples = interleaved(calls, device, seconds=seconds)
     baseline, rows = variants[0].name, []
-    for variant in variants:
-        error = relative_error(outputs[variant.name], outputs[baseline] if exact is None else exact)
-        beside = ratio(samples, variant.name, baseline)
-        mean = latency(together[variant.name]).mean
-        rows.append(BenchRow(size, variant.name, latency(samples[variant.name]), mean, size / mean, beside, error))
+    for name, times in samples.items():
+        error = relative_error(outputs[name], outputs[baseline] if exact is None else exact)
+        median, p90 = (float(value) for value in np.percentile(times, [50, 90]))
+        throughput = size / statistics.fmean(times)
+        rows.append(BenchRow(size, name, median, p90, throughput, ratio(samples, name, baseline), error))
     return rows

@@ -75,7 +75,6 @@ class TensorRunner:
         return binding
 
     def _taken(self, port: Port, value: onnxruntime.OrtValue) -> Tensor:
-        """Return an output that onnxruntime allocated as a tensor."""
         tensor: Tensor = torch.utils.dlpack.from_dlpack(value)
         if port.dtype == torch.bool:
             tensor = tensor.view(torch.bool)  # onnxruntime hands Booleans over as bytes
@@ -148,7 +147,6 @@ class BatchGraphs:
         self.capture()
 
     def _graph(self, rows: int, number: int) -> tuple[dict[str, Tensor], dict[str, Tensor], Any, Any]:
-        """Return a graph's inputs and outputs, their binding, and the options of its runs."""
 
         def buffers(ports: Mapping[str, Port]) -> dict[str, Tensor]:
             return {
@@ -186,7 +184,6 @@ class BatchGraphs:
         return self._pad or next(iter(tensors.values())).shape[0] in self._graphs
 
     def _run(self, tensors: Mapping[str, Tensor], rows: range) -> list[Tensor]:
-        """Run some rows in the smallest graph that holds them."""
         inputs, outputs, binding, options = self._graphs[next(size for size in self.sizes if size >= len(rows))]
         for name, tensor in tensors.items():
             if self._runner.inputs[name].shape[:1] == self._batch:
@@ -254,7 +251,6 @@ class CudaRunner:
     def _ordered(
         self, run: Callable[[Mapping[str, Tensor]], list[Tensor]], tensors: Mapping[str, Tensor]
     ) -> list[Tensor]:
-        """Run in the order of this thread's current stream, on the session's."""
         with self.stream.in_order() as current, torch.cuda.stream(self.stream.stream):
             outputs = run(tensors)
             for tensor in outputs:

@@ -18,17 +18,11 @@ RECORD = "session.record_ep_graph_assignment_info"
 
 @dataclass(frozen=True)
 class PlacedNode:
-    """One node and who runs it.
+    """One node and who runs it."""
 
-    Args:
-        provider: The execution provider.
-        operator: The operator, with its domain unless that is the standard one.
-        name: The node's name in the file.
-    """
-
-    provider: str
-    operator: str
-    name: str
+    provider: str  # the execution provider
+    operator: str  # with its domain unless that is the standard one
+    name: str  # in the file
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,14 +57,7 @@ class Placement(Displayed):
         }
 
     def outside(self, *providers: str) -> tuple[PlacedNode, ...]:
-        """Return the nodes that others run.
-
-        Args:
-            *providers: Execution providers.
-
-        Returns:
-            The nodes that none of them runs.
-        """
+        """Return the nodes that none of these providers runs."""
         return tuple(node for node in self.nodes if node.provider not in providers)
 
     def __str__(self) -> str:

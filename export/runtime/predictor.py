@@ -35,7 +35,7 @@ from lit_gelu.export.runtime.session import (
     session_options,
 )
 from lit_gelu.export.runtime.session import provider_options as options_of_provider
-from lit_gelu.export.runtime.tuning_file import TuningChoice, read_choice, this_key
+from lit_gelu.export.runtime.tuning_file import TuningChoice, choice_for
 
 if TYPE_CHECKING:
     import torch
@@ -136,9 +136,9 @@ class OnnxPredictor:
             (providers is not None or provider_options is not None) and set(options) - {"device_id"}
         )
         choice = tuning if isinstance(tuning, TuningChoice) else None
-        if tuning is True and not explicit and (key := this_key(first, device)) is not None:
+        if tuning is True and not explicit:
             try:
-                choice = read_choice(path, key)
+                choice = choice_for(path, first, device)
             except ModelFileError as error:  # the model itself is whole
                 warnings.warn(f"{path} runs untuned. {error}", TuningFileWarning, stacklevel=3)
         settings = choice.settings if choice else {}
@@ -154,7 +154,6 @@ class OnnxPredictor:
         self._sizes, self._device, self._cuda = sizes, device, None
         arguments: dict[str, Any] = {
             "sess_options": session_options(settings) if choice else sess_options,
-            "disabled_optimizers": settings.get("disabled_optimizers", ()),
             "model": model,
         }
         if device == _HOST:

@@ -4,15 +4,13 @@ import contextlib
 import ctypes
 import difflib
 import importlib
-import io
 import logging
 import os
 import platform
 import reprlib
 import sys
-import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ from lit_gelu.cuda_versions import mismatch, tensorrt_library, tensorrt_wheel
 from lit_gelu.errors import ModelFileError, ProviderError
 from lit_gelu.export.runtime.model_file import ModelFile, read_model_file
 from lit_gelu.export.runtime.placement import RECORD, named, placement_of, without_shape_arithmetic
+from lit_gelu.files import captured_stdout
 
 Settings = Mapping[str, Any]
 Check = Callable[[Any], bool]
@@ -39,10 +38,6 @@ def _number(least: int, most: int) -> Check:
     return lambda value: type(value) is int and least <= value <= most
 
 
-def _list_of(check: Check) -> Check:
-    return lambda value: isinstance(value, (list, tuple)) and all(map(check, value))
-
-
 _SWITCH = _number(0, 1)
 OF_PROVIDER: Mapping[str, Check] = {
     "prefer_nhwc": _SWITCH,
@@ -57,8 +52,7 @@ ACCEPTED: Mapping[str, Check] = {
     "graph_optimization_level": lambda value: isinstance(value, str) and value in LEVELS,
     "enable_mem_pattern": lambda value: isinstance(value, bool),
     "allow_spinning": lambda value: isinstance(value, bool),
-    "disabled_optimizers": _list_of(lambda name: isinstance(name, str)),
-    "batch_buckets": _list_of(_number(1, 2**31 - 1)),
+    "batch_buckets": lambda value: isinstance(value, (list, tuple)) and all(map(_number(1, 2**31 - 1), value)),
 }
 
 
@@ -130,18 +124,7 @@ def has_cuda_device() -> bool:
 
 
 def provider_name(provider: Provider) -> str:
-    """Return the name of a provider, given with or without options.
-
-    Args:
-        provider: As ``onnxruntime.InferenceSession`` takes it.
-
-    Returns:
-        Its name.
-
-    Example:
-        >>> provider_name(("CUDAExecutionProvider", {"use_tf32": 0}))
-        'CUDAExecutionProvider'
-    """
+    """Return the name of a provider, given with or without options."""
     return provider if isinstance(provider, str) else str(provider[0]) if provider else ""
 
 
@@ -151,21 +134,8 @@ def checked_providers(
     *,
     tf32: bool = False,
 ) -> dict[str, dict[str, str]]:
-    """Check a list of providers, given in either of onnxruntime's two ways, and return options as text by name.
-
-    Args:
-        providers: The list; ``None`` is CUDA alone where it works, else the CPU. Nobody asked for a part of the file to
-            run on the CPU behind CUDA.
-        provider_options: One mapping for each of them, where they are names alone.
-        tf32: As `default_providers`.
-
-    Returns:
-        Options by name.
-
-    Raises:
-        ProviderError: If one is not installed, or the list is not as onnxruntime takes it.
-    """
-    if providers is None:
+    """Check a list of providers, given in either of onnxruntime's two ways, and return options as text by name."""
+    if providers is None:  # CUDA alone where it works: nobody asked for a part of the file to run on the CPU behind it
         providers = [provider_name(p) if provider_options else p for p in default_providers(tf32=tf32)[:1]]
     if isinstance(providers, str):
         raise ProviderError(f"providers={providers!r} is text. Give a list: providers=[{providers!r}].")
@@ -204,7 +174,6 @@ _FILE_ERRORS: tuple[type[Exception], ...] = (
     ort_errors.NoModel, ort_errors.InvalidArgument,
 )  # fmt: skip
 _OTHER_ERRORS = (ort_errors.Fail, ort_errors.EPFail, ort_errors.RuntimeException, RuntimeError, ValueError)
-_stdout_lock = threading.RLock()
 
 
 class CpuFallbackWarning(UserWarning):
@@ -217,7 +186,6 @@ def open_session(
     sess_options: onnxruntime.SessionOptions | None = None,
     provider_options: Sequence[Mapping[str, Any]] | None = None,
     *,
-    disabled_optimizers: Sequence[str] = (),
     model: ModelFile | None = None,
 ) -> onnxruntime.InferenceSession:
     """Open a file with onnxruntime, on the provider that was asked for or not at all.
@@ -232,7 +200,6 @@ def open_session(
         providers: As ``onnxruntime.InferenceSession`` takes them; by default CUDA alone where it works, else the CPU.
         sess_options: As ``onnxruntime.InferenceSession`` takes them.
         provider_options: As ``onnxruntime.InferenceSession`` takes them.
-        disabled_optimizers: Names of onnxruntime's graph transformers that shall not run.
         model: What the file says, if it was read before.
 
     Returns:
@@ -262,7 +229,7 @@ def open_session(
             os.fspath(model.path),
             options,
             providers=[(name, _without_first_device(name, given)) for name, given in checked.items()],
-            disabled_optimizers=[*disabled_optimizers, *crashing],
+            disabled_optimizers=crashing,
             enable_fallback=0,  # else a failure prints a banner and the session runs on the CPU
         )
     except (*_FILE_ERRORS, *_OTHER_ERRORS) as error:
@@ -300,14 +267,6 @@ def _judge_cpu_nodes(session: onnxruntime.InferenceSession, model: ModelFile, ch
             f"providers=['{first}', '{CPU}']."
         )
     warnings.warn(message, CpuFallbackWarning, stacklevel=4)
-
-
-@contextlib.contextmanager
-def captured_stdout() -> Iterator[io.StringIO]:
-    """Collect what libraries print; one thread at a time, for ``sys.stdout`` is the process's."""
-    # Two threads that overlap would each put back what they found, and the second one would leave the first one's.
-    with _stdout_lock, contextlib.redirect_stdout(io.StringIO()) as printed:
-        yield printed
 
 
 def config_entry(options: onnxruntime.SessionOptions, key: str) -> str | None:

@@ -1,34 +1,16 @@
-"""Timing several ways to compute the same, side by side."""
+"""Timing several ways to compute the same, side by side, and what their outputs differ by."""
 
 import contextlib
 import random
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-IN_A_ROW = 20  # calls without a wait between them: what a device takes for one, where Python takes longer to start it
-
-
-@dataclass(frozen=True)
-class Latency:
-    """The times of one call, in seconds."""
-
-    calls: int  # how many were measured
-    mean: float
-    p50: float  # the median
-    p90: float  # nine of ten are at most this
-    p99: float  # with fewer than a hundred calls it lies between the two longest
-
-
-def latency(samples: Sequence[float]) -> Latency:
-    """Return percentiles of seconds, linear between neighbours."""
-    p50, p90, p99 = (float(value) for value in np.percentile(samples, [50, 90, 99]))
-    return Latency(len(samples), statistics.fmean(samples), p50, p90, p99)
+from lit_gelu.export.inputs import named_outputs
 
 
 def ratio(samples: Mapping[str, Sequence[float]], of: str, to: str) -> float:
@@ -44,11 +26,10 @@ def interleaved(
     seconds: float,
     rounds: tuple[int, int] = (5, 1000),
     warm_up: int = 3,
-    in_a_row: int = 1,
 ) -> dict[str, list[float]]:
     """Time calls in rounds, each of which runs all of them, in shuffled order; return seconds, one a round."""
     # On CUDA, times are between two events on the current stream; else of the wall clock. After `seconds` no round
-    # begins; there are at least and at most as many as `rounds` says. Calls `in_a_row` do not wait for each other.
+    # begins; there are at least and at most as many as `rounds` says.
     for call in calls.values():
         for _ in range(warm_up):
             call()
@@ -62,24 +43,44 @@ def interleaved(
                 break
             order.shuffle(names)
             for name in names:
-                samples[name].append(timed(calls[name], in_a_row) / in_a_row)
+                samples[name].append(timed(calls[name]))
     return samples
 
 
-def _timed(call: Callable[[], Any], count: int) -> float:
+def _timed(call: Callable[[], Any]) -> float:
     start = time.perf_counter()
-    for _ in range(count):
-        call()
+    call()
     return time.perf_counter() - start
 
 
-def _timed_cuda(call: Callable[[], Any], count: int) -> float:
+def _timed_cuda(call: Callable[[], Any]) -> float:
     """Return seconds between two events, the device being idle before."""
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     torch.cuda.synchronize()
     start.record()
-    for _ in range(count):
-        call()
+    call()
     end.record()
     end.synchronize()
     return float(start.elapsed_time(end)) / 1000
+
+
+def relative_error(outputs: Sequence[np.ndarray], reference: Sequence[np.ndarray]) -> float:
+    """Return the largest error, each output's as a share of its largest reference value; infinite for a lost value."""
+    if len(outputs) != len(reference):
+        return float("inf")
+    largest = 0.0
+    for y, exact in zip(outputs, reference, strict=True):
+        finite = np.isfinite(exact)
+        if y.shape != exact.shape or not np.array_equal(y[~finite], exact[~finite], equal_nan=True):
+            return float("inf")
+        if not np.isfinite(y[finite]).all():
+            return float("inf")
+        if finite.any():
+            scale = float(np.abs(exact[finite]).max()) or 1.0
+            largest = max(largest, float(np.abs(y[finite] - exact[finite]).max()) / scale)
+    return largest
+
+
+def arrays_of(outputs: Any) -> list[np.ndarray]:
+    """Return a tensor, or several in a sequence or mapping, as arrays in float64."""
+    return [output.detach().double().cpu().numpy() for _, output in named_outputs(outputs)]

@@ -7,19 +7,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import onnxruntime
 import torch
 from torch import nn
 
 from lit_gelu.display import Displayed
 from lit_gelu.errors import ModelFileError, ModelInputError, ProviderError, message_of
-from lit_gelu.export.inputs import named_outputs
 from lit_gelu.export.runtime.model_file import Array, ModelFile, bind_names, made_inputs, read_model_file
 from lit_gelu.export.runtime.module_call import ends_with_softmax, float64_answer
 from lit_gelu.export.runtime.predictor import OnnxPredictor
 from lit_gelu.export.runtime.session import CPU, CUDA, Provider, Settings
-from lit_gelu.export.runtime.timing import IN_A_ROW, interleaved, ratio
-from lit_gelu.export.runtime.tuning_file import TuningChoice, choices_beside, cores, this_key, write_choice
+from lit_gelu.export.runtime.timing import arrays_of, interleaved, ratio, relative_error
+from lit_gelu.export.runtime.tuning_file import TuningChoice, cores, device_name, read_choice, write_choice
 
 # What rounding alone may change, as a share of the largest output: float32 as check_parity has it; 16 bit a few last
 # bits of a few layers.
@@ -79,32 +78,6 @@ def candidates(provider: str, model: ModelFile, batch_size: int) -> list[list[Se
     return [[nhwc, graph, {**nhwc, **graph}], [{**nhwc, "fuse_conv_bias": 1}], searches]
 
 
-def relative_error(outputs: Sequence[np.ndarray], reference: Sequence[np.ndarray]) -> float:
-    """Return the largest error, each output's as a share of its largest reference value; infinite for a lost value."""
-    if len(outputs) != len(reference):
-        return float("inf")
-    largest = 0.0
-    for y, exact in zip(outputs, reference, strict=True):
-        finite = np.isfinite(exact)
-        if y.shape != exact.shape or not np.array_equal(y[~finite], exact[~finite], equal_nan=True):
-            return float("inf")
-        if not np.isfinite(y[finite]).all():
-            return float("inf")
-        if finite.any():
-            scale = float(np.abs(exact[finite]).max()) or 1.0
-            largest = max(largest, float(np.abs(y[finite] - exact[finite]).max()) / scale)
-    return largest
-
-
-def arrays_of(outputs: Any) -> list[np.ndarray]:
-    """Return a tensor or array, or several in a sequence or mapping, as arrays in float64."""
-    if isinstance(outputs, np.ndarray):
-        return [outputs.astype(np.float64)]
-    if isinstance(outputs, list | tuple) and any(isinstance(each, np.ndarray) for each in outputs):
-        return [array for each in outputs for array in arrays_of(each)]
-    return [output.detach().double().cpu().numpy() for _, output in named_outputs(outputs)]
-
-
 def tune(  # noqa: C901 - one procedure, told in the order in which it happens
     path: str | os.PathLike[str],
     inputs: Mapping[str, Array] | Sequence[Array] | Array | None = None,
@@ -153,21 +126,25 @@ def tune(  # noqa: C901 - one procedure, told in the order in which it happens
         True
     """
     if save:
-        choices_beside(path)  # refuses a damaged file of choices before anything is measured
+        read_choice(path)  # refuses a damaged file of a choice before anything is measured
     model, plain = read_model_file(path), OnnxPredictor(path, providers, tuning=False)
-    provider, key = plain.providers[0], this_key(plain.providers[0], plain.device)
-    if key is None:
+    provider = plain.providers[0]
+    device = device_name(provider, plain.device)
+    if device is None:
         raise ProviderError("torch finds no CUDA device to time calls on. Install torch with CUDA.")
-    values = _tensors(inputs, plain, batch_size)
+    arguments: Any = inputs if isinstance(inputs, list | tuple) else [inputs]
+    bound = made_inputs(plain.ports, batch_size) if inputs is None else bind_names(plain.input_names, arguments, {})
+    values = {name: torch.as_tensor(value).detach().to(plain.device) for name, value in bound.items()}
     rows = next(iter(values.values())).shape[0] if next(iter(plain.ports.values())).shape else 1
     # onnxruntime's own default is TF32.
     base: dict[str, Any] = {"use_tf32": 0} if provider == CUDA and not model.sixteen_bit else {}
     # Sessions of one group are open at once, so none takes more memory of a GPU than it needs.
     arena = {"arena_extend_strategy": "kSameAsRequested"} if provider == CUDA else {}
 
+    chosen = partial(TuningChoice, onnxruntime.__version__, provider, device)
+
     def opened(settings: Settings) -> OnnxPredictor:
-        choice = TuningChoice(key, {**arena, **settings}, 1.0, 0.0, 0.0, rows)
-        return OnnxPredictor(path, providers, tuning=choice)
+        return OnnxPredictor(path, providers, tuning=chosen({**arena, **settings}, 1.0, 0.0, 0.0, rows))
 
     untuned = opened(base)
     first = arrays_of(untuned(**values))
@@ -175,7 +152,14 @@ def tune(  # noqa: C901 - one procedure, told in the order in which it happens
         unoptimised = opened({**base, "graph_optimization_level": "disabled"})
         exact, own_error = first, relative_error(arrays_of(unoptimised(**values)), first)
     else:
-        exact = _in_float64(reference, values, softmax=ends_with_softmax(untuned.metadata))
+        on_host = {name: value.cpu() for name, value in values.items()}
+        try:
+            exact = arrays_of(float64_answer(reference, on_host, softmax=ends_with_softmax(untuned.metadata)))
+        except Exception as cause:
+            raise ModelInputError(
+                f"{type(reference).__name__}.forward fails on the file's inputs in float64: {message_of(cause)} Give "
+                "the module that the file was exported from, or no reference."
+            ) from cause
         own_error = relative_error(first, exact)
         if own_error > _ANOTHER_MODULE:
             raise ModelInputError(
@@ -211,40 +195,15 @@ def tune(  # noqa: C901 - one procedure, told in the order in which it happens
     final = _times({"": fastest}, untuned, values, seconds / (len(groups) + 1))[""] if best != base else 1.0
     if final > _WORTH:
         best, best_error, final = base, own_error, 1.0
-    choice = TuningChoice(key, best, final, best_error, limit, rows)
+    choice = chosen(best, final, best_error, limit, rows)
     return TuningReport(choice, tuple(trials), write_choice(path, choice) if save else None)
-
-
-def _tensors(inputs: Any, predictor: OnnxPredictor, batch_size: int) -> dict[str, torch.Tensor]:
-    """Return inputs by name where the predictor computes; made-up ones if there are none."""
-    names = list(predictor.ports)
-    if inputs is None:
-        values: Mapping[str, Any] = made_inputs(predictor.ports, batch_size)
-    elif isinstance(inputs, Mapping):
-        values = bind_names(names, (), inputs)
-    else:
-        values = bind_names(names, inputs if isinstance(inputs, list | tuple) else [inputs], {})
-    return {name: torch.as_tensor(value).detach().to(predictor.device) for name, value in values.items()}
-
-
-def _in_float64(module: nn.Module, values: Mapping[str, torch.Tensor], *, softmax: bool) -> list[np.ndarray]:
-    """Return the outputs of a module in float64 on the CPU."""
-    try:
-        return arrays_of(float64_answer(module, {n: x.cpu() for n, x in values.items()}, softmax=softmax))
-    except Exception as error:
-        raise ModelInputError(
-            f"{type(module).__name__}.forward fails on the file's inputs in float64: {message_of(error)} Give the "
-            "module that the file was exported from, or no reference."
-        ) from error
 
 
 def _times(
     others: Mapping[str, OnnxPredictor], beside: OnnxPredictor, values: Mapping[str, torch.Tensor], seconds: float
 ) -> dict[str, float]:
-    """Return how long predictors take beside one, all in the same rounds."""
     if not others:
         return {}
     calls = {name: partial(each, **values) for name, each in {_BEST: beside, **others}.items()}
-    in_a_row = IN_A_ROW if beside.device.type == "cuda" else 1
-    samples = interleaved(calls, beside.device, seconds=seconds, in_a_row=in_a_row)
+    samples = interleaved(calls, beside.device, seconds=seconds)
     return {name: ratio(samples, name, _BEST) for name in others}

@@ -1,17 +1,17 @@
-"""The file beside a model that holds what `tune` chose on this machine and on others."""
+"""The file beside a model that holds what `tune` chose for it on a machine."""
 
 import hashlib
 import json
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnxruntime
 
-from lit_gelu.errors import ModelFileError, shown
+from lit_gelu.errors import ModelFileError
 from lit_gelu.export.runtime.session import ON_CUDA_DEVICES, require_settings
 from lit_gelu.files import parse_json, write_atomically
 
@@ -20,19 +20,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class TuningKey:
-    """What a choice is good for."""
+class TuningChoice:
+    """What `tune` chose."""
 
     onnxruntime: str  # its version
     provider: str  # the execution provider
     device: str  # the GPU's name, or the processor's with the number of cores that this process may use
-
-
-@dataclass(frozen=True)
-class TuningChoice:
-    """What `tune` chose."""
-
-    key: TuningKey  # what it is good for
     settings: Mapping[str, Any]  # value by name; empty if nothing was faster than the defaults
     ratio: float  # time beside the untuned session's, in the same run
     error: float  # largest error of an output, as a share of the largest output
@@ -42,26 +35,24 @@ class TuningChoice:
     def __str__(self) -> str:
         """Return one line."""
         chosen = ", ".join(f"{name}={value}" for name, value in self.settings.items()) or "the defaults"
-        return f"{chosen}: {self.ratio:.2f} of the untuned time at batch {self.batch_size} on {self.key.device}"
+        return f"{chosen}: {self.ratio:.2f} of the untuned time at batch {self.batch_size} on {self.device}"
 
 
 def tuning_path(path: str | os.PathLike[str]) -> Path:
-    """Return where the choices for a model are kept."""
+    """Return where the choice for a model is kept."""
     path = Path(path)
     return path.with_name(path.name + ".tuning.json")
 
 
-def this_key(provider: str, device: "torch.device | str") -> TuningKey | None:
-    """Return the key of this machine; ``None`` for a CUDA device that torch cannot name."""
-    if provider in ON_CUDA_DEVICES:
-        if not str(device).startswith("cuda"):
-            return None
-        import torch  # who works on its device has it
+def device_name(provider: str, device: "torch.device | str") -> str | None:
+    """Return what a choice is good for; ``None`` for a CUDA device that torch cannot name."""
+    if provider not in ON_CUDA_DEVICES:
+        return f"{processor()}, {cores()} cores"
+    if not str(device).startswith("cuda"):
+        return None
+    import torch  # who works on its device has it
 
-        name = torch.cuda.get_device_name(device)
-    else:
-        name = f"{processor()}, {cores()} cores"
-    return TuningKey(onnxruntime.__version__, provider, name)
+    return torch.cuda.get_device_name(device)
 
 
 def processor() -> str:
@@ -81,82 +72,58 @@ def cores() -> int:
 
 
 def digest(path: str | os.PathLike[str]) -> str:
-    """Return the SHA-256 of a model's file: choices for another export of it are not used."""
+    """Return the SHA-256 of a model's file: a choice for another export of it is not used."""
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def choices_beside(path: str | os.PathLike[str]) -> tuple[TuningChoice, ...]:
-    """Return what was chosen for this very file, on whatever machine; refuse a file of choices that is damaged."""
-    model, choices = _read(tuning_path(path))
-    return choices if choices and model == digest(path) else ()
+def read_choice(path: str | os.PathLike[str]) -> TuningChoice | None:
+    """Return what was chosen for this very file, on whatever machine; refuse a damaged file of a choice."""
+    model, choice = _read(tuning_path(path))
+    return choice if choice is not None and model == digest(path) else None
 
 
-def read_choice(path: str | os.PathLike[str], key: TuningKey) -> TuningChoice | None:
-    """Return what was chosen for this very file on one machine, if anything."""
-    return next((choice for choice in choices_beside(path) if choice.key == key), None)
+def choice_for(path: str | os.PathLike[str], provider: str, device: "torch.device | str") -> TuningChoice | None:
+    """Return what was chosen for this very file on this machine, if anything."""
+    choice = read_choice(path)
+    here = (onnxruntime.__version__, provider, device_name(provider, device))
+    return choice if choice is not None and (choice.onnxruntime, choice.provider, choice.device) == here else None
 
 
 def write_choice(path: str | os.PathLike[str], choice: TuningChoice) -> Path:
-    """Keep a choice beside a model, with those of other machines for the same file, and return where."""
-    others = [other for other in choices_beside(path) if other.key != choice.key]
-    _write(tuning_path(path), digest(path), [*others, choice])
+    """Keep a choice beside a model, and return where."""
+    content = {"format": 2, "model_sha256": digest(path), "choice": asdict(choice)}
+    with write_atomically(tuning_path(path)) as temporary:
+        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     return tuning_path(path)
 
 
-def keep_choices(path: str | os.PathLike[str], before: str) -> None:
-    """Let choices for a file, by its `digest`, hold for what took its place: the same model with other notes in it."""
+def keep_choice(path: str | os.PathLike[str], before: str) -> None:
+    """Let the choice for a file, by its `digest`, hold for what took its place: the same model with other notes."""
     try:
-        model, choices = _read(tuning_path(path))
+        model, choice = _read(tuning_path(path))
     except ModelFileError:
         return  # who opens the model hears of it
-    if choices and model == before:
-        _write(tuning_path(path), digest(path), choices)
+    if choice is not None and model == before:
+        write_choice(path, choice)
 
 
-def _write(file: Path, model: str, choices: Sequence[TuningChoice]) -> None:
-    content = {"format": 1, "model_sha256": model, "choices": [asdict(choice) for choice in choices]}
-    with write_atomically(file) as temporary:
-        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
-def _read(file: Path) -> tuple[str, tuple[TuningChoice, ...]]:
-    """Return the digest of the model and the choices that a file holds; nothing where there is no file."""
+def _read(file: Path) -> tuple[str, TuningChoice | None]:
+    """Return the digest of the model and the choice that a file holds; nothing where there is no file."""
     if not os.path.lexists(file):
-        return "", ()
+        return "", None
+    problem = "another format, or fields of other types"
     try:
-        match parse_json(file.read_bytes()):
-            case {"format": 1, "model_sha256": str() as model, "choices": list() as entries}:
-                return model, tuple(_choice(entry, file) for entry in entries)
-            case content:
-                problem = shown(content)
-    except (OSError, ValueError, TypeError) as error:
-        if isinstance(error, ModelFileError):
-            raise
+        content = parse_json(file.read_bytes())
+        model, choice = content["model_sha256"], TuningChoice(**content["choice"])
+        types = [type(value) for value in (model, *vars(choice).values())]
+        if content["format"] == 2 and types[:5] == [str] * 4 + [dict] and {*types[5:]} <= {int, float}:
+            # A file from elsewhere must not set anything that `tune` does not.
+            require_settings(choice.settings, repr(str(file)))
+            return model, choice
+    except (OSError, LookupError, TypeError, ValueError) as error:
         problem = f"{type(error).__name__}: {error}"
     raise ModelFileError(
         f"{str(file)!r} does not hold what tune() writes ({problem}). Delete it, run tune() again, or open the model "
         "with tuning=False."
     )
-
-
-def _choice(entry: Any, file: Path) -> TuningChoice:
-    """Return one entry as a choice: a file from elsewhere must not set anything that `tune` does not."""
-    match entry:
-        case {
-            "key": {
-                "onnxruntime": str() as version,
-                "provider": str() as provider,
-                "device": str() as device,
-                **no_more,
-            },
-            "settings": dict() as settings,
-            "ratio": int() | float() as ratio,
-            "error": int() | float() as error,
-            "limit": int() | float() as limit,
-            "batch_size": int() as batch_size,
-            **nothing,
-        } if not (no_more or nothing or any(isinstance(each, bool) for each in (ratio, error, limit, batch_size))):
-            require_settings(settings, repr(str(file)))
-            return TuningChoice(TuningKey(version, provider, device), settings, ratio, error, limit, batch_size)
-    raise ValueError(f"the entry {shown(entry)}")

@@ -46,22 +46,6 @@ class OnnxOperator:
 
 
 @dataclass(frozen=True)
-class OnnxScaled:
-    """That an activation is ``s f(x / s)`` of another: s can become part of the weights around it.
-
-    Args:
-        name: Name of f.
-        scale: From the arguments with the values they have now to s, one number or one a channel; ``None`` where it
-            cannot be told.
-        arguments: Arguments of f.
-    """
-
-    name: str
-    scale: Callable[[Arguments], Any]
-    arguments: Arguments = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class OnnxRecipes:
     """The recipes of one activation (of one case of it, where its arguments decide).
 
@@ -81,7 +65,6 @@ class OnnxRecipes:
         notes: What a user should know, by target and policy, such as ``"ort-cuda fast"``.
         spellings: Formulas by which it is recognised where it is no module.
         operator: The standard operator that it is by itself, recognised too.
-        scaled: The activation that it is but for a scale, if there is one.
     """
 
     native: str | None = None
@@ -94,7 +77,6 @@ class OnnxRecipes:
     notes: Mapping[str, str] = field(default_factory=dict)
     spellings: tuple[OnnxSpelling, ...] = ()
     operator: OnnxOperator | None = None
-    scaled: OnnxScaled | None = None
 
     @property
     def texts(self) -> tuple[str, ...]:

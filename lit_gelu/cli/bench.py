@@ -107,12 +107,11 @@ def _table(report: "BenchReport") -> Table:
     tuned = f"; onnxruntime is tuned to {report.tuning}" if report.tuning else ""
     title = f"{report.path} on {report.device}, {report.provider}, {report.threads} threads{tuned}"
     table = Table(title=title, title_justify="left")
-    columns = ("p50 ms", "p90 ms", "p99 ms", "in a row ms", "rows/s", f"time / {report.baseline}", "error")
+    columns = ("median ms", "p90 ms", "rows/s", f"time / {report.baseline}", "error")
     for column in ("batch", "variant", *columns):
         table.add_column(column, justify="left" if column == "variant" else "right")
     for row in report.rows:
-        seconds = (row.latency.p50, row.latency.p90, row.latency.p99, row.in_a_row)
         error = "-" if math.isnan(row.error) else f"{row.error:.1e}"
-        times = (f"{1000 * value:.4g}" for value in seconds)
+        times = (f"{1000 * value:.4g}" for value in (row.median, row.p90))
         table.add_row(str(row.batch_size), row.variant, *times, f"{row.throughput:.4g}", f"{row.ratio:.3f}", error)
     return table

@@ -2,6 +2,7 @@
 
 import math
 
+import export_zoo
 import functional_nets
 import numpy as np
 import onnx
@@ -54,10 +55,9 @@ def test_every_form_becomes_the_chosen_one(tmp_path, trained):
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory):
+def exported():
     """The small net with all options at their defaults."""
-    path = tmp_path_factory.mktemp("exported") / "net.onnx"
-    return export_onnx(gelu_net(), path, SAMPLE), path
+    return export_zoo.exported("gelu")
 
 
 def test_native_is_one_gelu_node_a_site(exported):
@@ -157,6 +157,7 @@ class Calls(nn.Module):
         return self.wrapped(torch.tanh(nn.functional.relu(x)) + torch.relu(-x) + x.sin().relu())
 
 
+@pytest.mark.full
 def test_each_activation_is_listed_once_and_calls_of_relu_and_tanh_are(tmp_path):
     report = export_onnx(Calls(), tmp_path / "net.onnx", torch.zeros(2, 3))
     assert sorted((site.site, site.spec, site.calls) for site in report.sites) == [

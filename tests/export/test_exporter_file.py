@@ -95,6 +95,7 @@ def test_large_weights_go_to_a_file_of_their_own(tmp_path, monkeypatch):
     assert check_parity(net, path).passed
 
 
+@pytest.mark.full
 def test_large_weights_go_beside_the_file_that_a_link_names(tmp_path, monkeypatch):
     """Beside the link, they would leave that file without its weights."""
     real, link = tmp_path / "real" / "net.onnx", tmp_path / "links" / "net.onnx"

@@ -70,11 +70,11 @@ def test_what_was_tuned_for_this_very_file(own, tmp_path):
     path = tmp_path / "net.onnx"
     path.write_bytes(own.read_bytes())
     chosen = tune(path, batch_size=2, seconds=0.05).choice
-    assert inspect_onnx(path).tuning == (chosen,)
+    assert inspect_onnx(path).tuning == chosen
     assert f"tuned: {chosen}" in str(inspect_onnx(path))
     path.write_bytes(own.read_bytes() + b"")
     export_onnx(gelu_net(seed=1), path, SAMPLE)
-    assert inspect_onnx(path).tuning == (), "it was tuned for another file"
+    assert inspect_onnx(path).tuning is None, "it was tuned for another file"
 
 
 def test_a_file_of_others_says_what_its_operators_compute(tmp_path):

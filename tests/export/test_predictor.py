@@ -188,6 +188,7 @@ def test_one_name_is_one_size(tmp_path):
     torch.testing.assert_close(predictor(x, weight.repeat(5, 1)), Weighted()(x, weight))
 
 
+@pytest.mark.full
 def test_no_rows_that_would_end_the_process_are_refused():
     predictor, x = OnnxPredictor(export_zoo.exported("recurrent")[1], [CPU]), torch.randn(2, 3, 4)
     torch.testing.assert_close(predictor(x), net("recurrent")(x).detach(), rtol=0, atol=1e-6)
@@ -258,6 +259,7 @@ def test_ten_threads_get_the_same(predictor, kind):
             np.testing.assert_array_equal(result, expected)
 
 
+@pytest.mark.full
 def test_calls_leave_no_memory_behind(predictor):
     """Of spells of some thousands the best counts: Python itself takes or gives back some hundred bytes."""
     x, taken = torch.randn(4, 6), []
@@ -336,6 +338,7 @@ for path in sys.argv[1:]:
 """
 
 
+@pytest.mark.full
 def test_a_float16_transformer_does_not_end_the_process():
     """onnxruntime 1.31 follows a null pointer in one of its optimisations on x86-64: another process tries it."""
     paths = [str(export_zoo.exported(name, "fp16")[1]) for name in ("encoder", "vision transformer")]

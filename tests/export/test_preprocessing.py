@@ -188,6 +188,7 @@ def test_raw_pixels_of_another_shape(tmp_path):
     assert any(row.comparison == "file vs PyTorch float64" for row in report.rows)
 
 
+@pytest.mark.full
 def test_the_sample_may_be_given_or_made_from_the_file(tmp_path):
     net, path = ConvNet(), tmp_path / "net.onnx"
     del net.example_input_array

@@ -2,7 +2,10 @@
 
 import hashlib
 import json
+import shutil
+from pathlib import Path
 
+import export_zoo
 import onnx
 import pytest
 import torch
@@ -46,10 +49,20 @@ def test_weights_of_their_own_stay_and_the_record_is_replaced(tmp_path, monkeypa
     assert check_parity(gelu_net(), path, input_sample=SAMPLE).passed
 
 
-def test_a_file_of_others_is_not_changed(tmp_path):
-    path, own = tmp_path / "others.onnx", tmp_path / "own.onnx"
-    export_onnx(gelu_net(), own, SAMPLE)
-    report = check_parity(gelu_net(), own, input_sample=SAMPLE)
+@pytest.fixture(scope="module")
+def report():
+    return check_parity(export_zoo.net("gelu"), export_zoo.exported("gelu")[1], input_sample=SAMPLE)
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A file of the exporter."""
+    (tmp_path / "own").mkdir()
+    return Path(shutil.copy(export_zoo.exported("gelu")[1], tmp_path / "own" / "own.onnx"))
+
+
+def test_a_file_of_others_is_not_changed(tmp_path, own, report):
+    path = tmp_path / "others.onnx"
     model = onnx.load(own)
     model.ClearField("metadata_props")
     onnx.save(model, path)
@@ -61,26 +74,21 @@ def test_a_file_of_others_is_not_changed(tmp_path):
         write_proof(report, own, ["pdf"])
 
 
-def test_what_was_tuned_stays_in_use(tmp_path):
-    path = tmp_path / "net.onnx"
-    export_onnx(gelu_net(), path, SAMPLE)
-    report = check_parity(gelu_net(), path, input_sample=SAMPLE)
-    tune(path, seconds=0.0)
-    write_proof(report, path, [])
-    assert OnnxPredictor(path).tuning is not None
-    beside = path.with_name("net.onnx.tuning.json")
+def test_what_was_tuned_stays_in_use(own, report):
+    tune(own, seconds=0.0)
+    write_proof(report, own, [])
+    assert OnnxPredictor(own).tuning is not None
+    beside = own.with_name("own.onnx.tuning.json")
     beside.write_text(beside.read_text().replace('"model_sha256": "', '"model_sha256": "0'))  # of another export
-    write_proof(report, path, [])
-    assert OnnxPredictor(path).tuning is None
+    write_proof(report, own, [])
+    assert OnnxPredictor(own).tuning is None
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no model at all"])
-def test_nothing_is_written_beside_a_file_that_is_missing_or_damaged(tmp_path, content):
-    path, own = tmp_path / "net.onnx", tmp_path / "own" / "own.onnx"
-    export_onnx(gelu_net(), own, SAMPLE)
-    report = check_parity(gelu_net(), own, input_sample=SAMPLE)
+def test_nothing_is_written_beside_a_file_that_is_missing_or_damaged(tmp_path, report, content):
+    path = tmp_path / "net.onnx"
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(ModelFileError):
         write_proof(report, path)
-    assert {file.name for file in tmp_path.iterdir()} == {"own"} | ({"net.onnx"} if content is not None else set())
+    assert {file.name for file in tmp_path.iterdir()} == ({"net.onnx"} if content is not None else set())

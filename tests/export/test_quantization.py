@@ -105,21 +105,26 @@ class Net(nn.Module):
         return self.head(self.gelu(self.shared(self.gelu(self.shared(y)))))
 
 
+FLOAT_LAYERS = {"portable": [], "ort-cuda": [], "tensorrt": ["shared"]}  # two calls of one weight are refused there
+
+
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
     torch.manual_seed(0)
-    net, rows, path = Net().eval(), torch.randn(300, 3, 8, 8), tmp_path_factory.mktemp("net") / "net.onnx"
-    export_onnx(net, path, rows[:2])
-    return SimpleNamespace(net=net, rows=rows, path=path)
+    net, rows, folder = Net().eval(), torch.randn(300, 3, 8, 8), tmp_path_factory.mktemp("net")
+    paths = {target: folder / f"{target}.onnx" for target in FLOAT_LAYERS}
+    for target, path in paths.items():
+        export_onnx(net, path, rows[:2], target=target)
+    return SimpleNamespace(net=net, rows=rows, path=paths["portable"], paths=paths)
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("target", ["portable", "ort-cuda", "tensorrt"])
+@pytest.mark.parametrize("target", FLOAT_LAYERS)
 def test_each_method_and_target_stays_near_the_module(exported, tmp_path, method, target):
-    path, int8 = tmp_path / "net.onnx", tmp_path / "int8.onnx"
-    export_onnx(exported.net, path, exported.rows[:2], target=target)
-    record = quantize_onnx(path, int8, exported.rows[:200], method=method).record
-    assert (record.target, record.method, record.rows, len(record.layers)) == (target, method, 200, 5)
+    int8, options = tmp_path / "int8.onnx", {"method": method, "float_layers": FLOAT_LAYERS[target]}
+    record = quantize_onnx(exported.paths[target], int8, exported.rows[:200], **options).record
+    count = 3 if FLOAT_LAYERS[target] else 5
+    assert (record.target, record.method, record.rows, len(record.layers)) == (target, method, 200, count)
     assert record.activations == ("uint8" if target == "portable" else "int8")
     report = check_quantized(exported.net, int8, exported.rows[200:], max_difference=0.1)
     assert not report.faults
@@ -133,9 +138,8 @@ def test_sums_of_products_hold_in_16_bits_but_for_tensorrt_which_adds_in_32(expo
     """Whatever the inputs, the arithmetic of a processor without VNNI gives what 32 bits give."""
     wrong = {}
     for target in ("portable", "tensorrt"):
-        path, int8 = tmp_path / "net.onnx", tmp_path / "int8.onnx"
-        export_onnx(exported.net, path, exported.rows[:2], target=target)
-        record = quantize_onnx(path, int8, exported.rows[:64]).record
+        int8, kept = tmp_path / "int8.onnx", FLOAT_LAYERS[target]
+        record = quantize_onnx(exported.paths[target], int8, exported.rows[:64], float_layers=kept).record
         model = onnx.load(int8)
         stored = {
             t.name: numpy_helper.to_array(t) for t in model.graph.initializer if t.data_type == onnx.TensorProto.INT8
@@ -146,7 +150,7 @@ def test_sums_of_products_hold_in_16_bits_but_for_tensorrt_which_adds_in_32(expo
             for node in model.graph.node
             if node.op_type in {"Conv", "Gemm", "MatMul"} and read.get(node.input[1]) in stored
         ]
-        assert len(weights) == 5
+        assert len(weights) == (3 if kept else 5)
         inputs = [worst_inputs(weight) for weight in weights]
         exact = [x.astype(np.int64) @ weight.T.astype(np.int64) for x, weight in zip(inputs, weights, strict=True)]
         sums = [saturating_products(x, weight) for x, weight in zip(inputs, weights, strict=True)]
@@ -221,18 +225,12 @@ NAN = OutputNoise("y", 1, float("nan"), 0, None, is_logits=False)
         ([TaskMetric("test_loss", 0.0, 1.0)], [], {}, [False]),
         ([], [LOGITS, IMAGE], {}, [False, False]),
         ([], [LOGITS, IMAGE], {"max_difference": 0.03}, [True, False]),
-        ([TaskMetric("test_error", 0.1, 0.1)], [LOGITS], {"min_top1": 0.99}, [True, False]),
         ([], [NAN], {}, [False]),
     ],
 )
 def test_what_decides(metrics, outputs, options, verdicts):
-    options = {"max_difference": 0.01, "min_top1": None, **options}
+    options = {"max_difference": 0.01, **options}
     assert [criterion.passed for criterion in criteria(metrics, outputs, **options)] == verdicts
-
-
-def test_an_agreement_of_classes_needs_logits():
-    with pytest.raises(ArgumentError):
-        criteria([], [IMAGE], max_difference=0.01, min_top1=0.9)
 
 
 def test_what_cannot_be_quantised_is_refused_and_nothing_is_written(tmp_path, digits):
@@ -302,6 +300,7 @@ def test_what_cannot_be_compared_is_refused(digits):
             check_quantized(digits.model, path, data)
 
 
+@pytest.mark.full
 def test_softmax_and_the_proof_of_the_float_file(digits, tmp_path):
     export_onnx(digits.model, tmp_path / "net.onnx", softmax=True)
     write_proof(check_parity(digits.model, tmp_path / "net.onnx"), tmp_path / "net.onnx", [])
@@ -324,6 +323,6 @@ def test_int8_costs_mnist_less_than_half_a_percent(tmp_path, method):
     Trainer(max_epochs=1, accelerator="cpu", enable_model_summary=False, **options).fit(model, datamodule=MNISTData())
     export_onnx(model, tmp_path / "net.onnx")
     quantize_onnx(tmp_path / "net.onnx", tmp_path / "int8.onnx", MNISTData(), method=method)
-    report = check_quantized(model, tmp_path / "int8.onnx", MNISTData(), max_difference=0.005, min_top1=0.99)
+    report = check_quantized(model, tmp_path / "int8.onnx", MNISTData(), max_difference=0.005)
     assert report.outputs[0].rows == 10_000
     assert report.outputs[0].sqnr > 25

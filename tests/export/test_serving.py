@@ -18,9 +18,7 @@ from triton_proto import ENUMS, parsed
 from lit_gelu.errors import ArgumentError, LitGeluError, ModelFileError
 from lit_gelu.export import OnnxPredictor, check_parity, export_onnx, write_proof
 from lit_gelu.export.runtime import CPU
-from lit_gelu.export.runtime.session import ACCEPTED
-from lit_gelu.export.runtime.tuning_file import TuningChoice, TuningKey, this_key, write_choice
-from lit_gelu.export.serving import Word, backend_entries, to_text, write_triton_repository
+from lit_gelu.export.serving import Word, to_text, write_triton_repository
 from lit_gelu.files import UnwritablePathError
 
 
@@ -125,52 +123,6 @@ def test_element_types_as_the_backend_pairs_them(tmp_path, element, expected):
     else:
         with pytest.raises(ModelFileError):
             configured(tmp_path, *ports)
-
-
-ON_CPU = {
-    "intra_op_num_threads": 2,
-    "graph_optimization_level": "extended",
-    "enable_mem_pattern": False,
-    "allow_spinning": False,
-}
-ON_CUDA = {"prefer_nhwc": 1, "fuse_conv_bias": 1, "cudnn_conv_algo_search": "HEURISTIC", "batch_buckets": [32]}
-
-
-def choice(key, settings):
-    return TuningChoice(key, settings, ratio=0.8, error=1e-7, limit=1e-5, batch_size=32)
-
-
-def test_what_was_tuned_on_this_machine_is_taken_over_if_wanted(path, tmp_path):
-    copy = shutil.copy(path, tmp_path / "net.onnx")
-    write_choice(copy, choice(TuningKey("1.0", CPU, "another processor"), ON_CPU))
-    plain = written(copy, tmp_path / "a")
-    write_choice(copy, choice(this_key(CPU, "cpu"), ON_CPU))
-    assert written(copy, tmp_path / "b", tuning=False).config == plain.config
-    tuned = written(copy, tmp_path / "c")
-    config = parsed(tuned.config)
-    assert {key: value.string_value for key, value in config.parameters.items()} == {
-        "intra_op_thread_count": "2",
-        "enable_mem_pattern": "0",
-    }
-    assert config.optimization.graph.level == 1
-    assert any("allow_spinning=False" in note for note in tuned.notes)
-
-
-def test_settings_of_cuda_are_options_of_the_accelerator():
-    entries, _ = backend_entries("gpu", ON_CUDA, sixteen_bit=False)
-    config = parsed(to_text(entries))
-    (cuda,) = config.optimization.execution_accelerators.gpu_execution_accelerator
-    expected = {"use_tf32": "0", "prefer_nhwc": "1", "fuse_conv_bias": "1", "cudnn_conv_algo_search": "HEURISTIC"}
-    assert (cuda.name, dict(cuda.parameters)) == ("cuda", expected)
-    assert config.parameters["cudnn_conv_algo_search"].string_value == "1"  # else the backend searches exhaustively
-
-
-@pytest.mark.parametrize("device", ["cpu", "gpu"])
-@pytest.mark.parametrize("name", sorted(ACCEPTED))
-def test_no_setting_is_lost_without_a_word(device, name):
-    value = {"graph_optimization_level": "basic", "cudnn_conv_algo_search": "DEFAULT"}.get(name, 1)
-    entries, nameless = backend_entries(device, {name: value}, sixteen_bit=False)
-    assert (entries != backend_entries(device, {}, sixteen_bit=False)[0]) != (nameless == [f"{name}={value}"])
 
 
 def test_float32_runs_without_tf32_and_bfloat16_with_it_on_a_gpu_alone(tmp_path):

@@ -191,5 +191,5 @@ def test_parity_tries_five_lengths_with_padding(tmp_path):
     export_onnx(Tokens(), path, SAMPLE, dynamic_shapes="sequence")
     report = check_parity(Tokens(), path, input_sample=SAMPLE)
     tried = {row.inputs for row in report.rows if "input_ids [" in row.inputs}
-    assert tried == {f"random, input_ids [{n}], attention_mask [{n}]" for n in (1, 2, 6, 10)}
+    assert tried == {f"random, input_ids [{n}], attention_mask [{n}]" for n in (1, 2, 6, 8)}
     assert np.isfinite(report.row("sample").error)

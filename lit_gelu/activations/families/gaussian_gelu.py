@@ -2,7 +2,6 @@
 
 import functools
 import math
-from operator import itemgetter
 from typing import Any
 
 import torch
@@ -34,7 +33,7 @@ from lit_gelu.activations.numerics.gates import (
     times_normal_density,
 )
 from lit_gelu.activations.numerics.normal import GaussianMoments, density, distribution, interval_moments, owens_t
-from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxRecipes, OnnxScaled, numbers
+from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxRecipes, numbers
 from lit_gelu.memory import checked_memory, compute_with, memory_text
 
 _STEEP = 1e4
@@ -339,7 +338,6 @@ def _case(arguments: Arguments) -> str:
 
 
 _FUSED = "Mul(Gelu(Div(x, sigma), approximate='none'), sigma)"
-_SCALED_GELU = OnnxScaled("gelu", itemgetter("sigma"), {"approximate": "none"})
 _ONNX = OnnxCases(
     {
         "gaussian_gelu(mu=0)": OnnxRecipes(
@@ -347,7 +345,6 @@ _ONNX = OnnxCases(
             primitives="Mul(Mul(x, 0.5), Add(Erf(Div(x, sigma * SQRT_2)), 1.0))",
             contrib="Mul(microsoft.Gelu(Div(x, sigma)), sigma)",
             absolute=1e-7,  # times sigma
-            scaled=_SCALED_GELU,
         ),
         "gaussian_gelu(mu=0, sigma<1)": OnnxRecipes(
             primitives="Mul(Mul(x, 0.5), Add(Erf(Div(x, sigma * SQRT_2)), 1.0))",
@@ -356,7 +353,6 @@ _ONNX = OnnxCases(
             policy={"* * fast": _FUSED, "* fp16 strict": f"fp32 {_FUSED}"},
             absolute=1e-7,  # times sigma
             notes={"fast": "infinite above sigma times the dtype's largest number"},
-            scaled=_SCALED_GELU,
         ),
         "gaussian_gelu": OnnxRecipes(
             primitives="Mul(Mul(x, 0.5), Add(Erf(Div(Sub(x, mu), sigma * SQRT_2)), 1.0))", absolute=1e-7

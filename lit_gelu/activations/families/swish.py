@@ -26,7 +26,7 @@ from lit_gelu.activations.numerics.gates import (
     logistic_plus_density,
     opened_logistic_gate,
 )
-from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxRecipes, OnnxScaled, OnnxSpelling, numbers
+from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxRecipes, OnnxSpelling
 from lit_gelu.memory import checked_memory, compute_with, memory_text
 
 
@@ -250,15 +250,6 @@ def _case(arguments: Arguments) -> str:
     return "swish(channels)" if getattr(arguments.get("beta", 1.0), "ndim", 0) else "swish"
 
 
-def _scale(arguments: Arguments) -> object:
-    """Return s of ``s silu(x / s)``; a slope near 0 has none."""
-    slopes = numbers(arguments["beta"])
-    if min(map(abs, slopes)) <= 1e-3:
-        return None
-    return 1.0 / arguments["beta"]  # type: ignore[operator]
-
-
-_SCALED_SILU = OnnxScaled("silu", _scale)
 _ONNX = OnnxCases(
     {
         "swish": OnnxRecipes(
@@ -266,9 +257,8 @@ _ONNX = OnnxCases(
             contrib="microsoft.QuickGelu(x, alpha=beta)",
             accurate=_STABLE_SWISH,
             spellings=(OnnxSpelling(_SWISH),),
-            scaled=_SCALED_SILU,
         ),
-        "swish(channels)": OnnxRecipes(primitives=_SWISH, accurate=_STABLE_SWISH, scaled=_SCALED_SILU),
+        "swish(channels)": OnnxRecipes(primitives=_SWISH, accurate=_STABLE_SWISH),
     },
     _case,
 )

@@ -11,11 +11,10 @@ from scipy import special
 from torch import nn
 from traced_graph import TracedGraph
 
-from lit_gelu import activations
 from lit_gelu.export import check_parity, export_onnx
 from lit_gelu.export.lowering import policy
-from lit_gelu.export.lowering.kernels import Target
 from lit_gelu.export.lowering.lowering_table import TABLE
+from lit_gelu.export.lowering.policy import Target
 
 
 class Several(nn.Module):
@@ -30,7 +29,6 @@ class Several(nn.Module):
         torch.nn.init.normal_(self.image[1].weight)
         self.signal = nn.Sequential(nn.Conv1d(5, 8, 3), nn.GELU())
         self.matrix, self.sequence = (nn.Sequential(nn.Linear(8, 16), nn.GELU()) for _ in range(2))
-        self.folded = nn.Sequential(nn.Linear(8, 8), activations.create("gaussian_gelu(sigma=2.0)"), nn.Linear(8, 4))
         self.biasless = nn.Sequential(nn.Linear(8, 16, bias=False), nn.GELU())
         self.first, self.second, self.shared = nn.Linear(8, 8), nn.Linear(8, 8), nn.GELU()
         self.layer, self.mixed = nn.Linear(8, 8), nn.GELU()
@@ -45,7 +43,6 @@ class Several(nn.Module):
             "signal": self.signal(sequences),
             "matrix": self.matrix(x),
             "sequence": self.sequence(sequences),
-            "folded": self.folded(x),
             "shared": self.shared(self.second(self.shared(self.first(x)))),
             "biasless": self.biasless(x),
             "mixed": self.mixed(self.mixed(self.layer(x))),
@@ -55,7 +52,7 @@ class Several(nn.Module):
         }
 
 
-TAKES = {"matrix.1": 1, "sequence.1": 1, "folded.1": 1, "shared": 2}
+TAKES = {"matrix.1": 1, "sequence.1": 1, "shared": 2}
 BIASED = ("com.microsoft::BiasGelu",)
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from lit_gelu.export.lowering import policy
-from lit_gelu.export.lowering.kernels import Target
 from lit_gelu.export.lowering.lowering_table import TABLE
+from lit_gelu.export.lowering.policy import Target
 
 
 def sigmoid(x):

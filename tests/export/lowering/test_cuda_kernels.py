@@ -20,7 +20,7 @@ from traced_graph import TracedGraph
 
 from lit_gelu import activations, tasks
 from lit_gelu.export import export_onnx
-from lit_gelu.export.lowering.kernels import DTYPES, NEWEST_OPSET, OLDEST_OPSET, has_kernel
+from lit_gelu.export.lowering.policy import DTYPES, NEWEST_OPSET, OLDEST_OPSET, has_kernel
 
 KERNELS = cuda_kernel_table.read()
 KINDS = {"fp32": "tensor(float)", "fp16": "tensor(float16)", "bf16": "tensor(bfloat16)"}

@@ -10,9 +10,9 @@ from traced_graph import TracedGraph
 from lit_gelu import activations
 from lit_gelu.errors import ArgumentError
 from lit_gelu.export import OnnxPredictor, export_onnx
-from lit_gelu.export.lowering import kernels, policy
-from lit_gelu.export.lowering.kernels import Target, has_kernel
+from lit_gelu.export.lowering import policy
 from lit_gelu.export.lowering.lowering_table import TABLE
+from lit_gelu.export.lowering.policy import Target, has_kernel
 from lit_gelu.export.metadata import ExportOptions
 
 
@@ -112,12 +112,12 @@ def test_gelu_and_silu_at_opsets_18_and_19_are_fused_by_onnxruntime(tmp_path, op
 def test_an_operator_that_the_installed_onnxruntime_lacks_gives_way_to_the_next_line(monkeypatch):
     """ScaledSiLU came with onnxruntime 1.31; the stable formula in float32 is in files for older ones."""
     silu = TABLE["silu"]
-    monkeypatch.setattr(policy, "runs", kernels.runs.__wrapped__)  # which remembers what there was
-    monkeypatch.setattr(kernels, "has_contrib_operator", lambda name: name != "com.microsoft::ScaledSiLU")
+    monkeypatch.setattr(policy, "runs", policy.runs.__wrapped__)  # which remembers what there was
+    monkeypatch.setattr(policy, "has_contrib_operator", lambda name: name != "com.microsoft::ScaledSiLU")
     for dtype in ("fp16", "bf16"):
         choice = policy.choose(silu, Target("ort-cuda", dtype), 22)
         assert choice.in_fp32
         assert "Sigmoid" not in choice.operators
         assert str(choice) == str(policy.choose(silu, Target("ort-cpu", dtype), 22))
-    monkeypatch.setattr(kernels, "has_contrib_operator", lambda name: True)
+    monkeypatch.setattr(policy, "has_contrib_operator", lambda name: True)
     assert policy.choose(silu, Target("ort-cuda", "fp16"), 22).operators == ("com.microsoft::ScaledSiLU",)

@@ -11,7 +11,7 @@ import stand_in_cuda
 from cuda_nets import CudaNets
 from traced_graph import TracedGraph
 
-from lit_gelu.export.lowering.kernels import has_contrib_operator
+from lit_gelu.export.lowering.policy import has_contrib_operator
 
 CELLS = [(dtype, policy) for dtype in ("fp32", "fp16", "bf16") for policy in ("strict", "fast")]
 # What arranges and counts: it computes no value.

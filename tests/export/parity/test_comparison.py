@@ -13,7 +13,7 @@ from lit_gelu.export.inputs import take_apart
 from lit_gelu.export.parity.comparison import Comparison, Differences, WorstBatch, worst_index, worst_position
 from lit_gelu.export.parity.criterion import fills
 from lit_gelu.export.parity.input_families import Family
-from lit_gelu.export.parity.references import Outputs, References
+from lit_gelu.export.parity.runs import Outputs, References
 
 SAMPLE = torch.randn(8, 6, generator=torch.Generator().manual_seed(0))
 

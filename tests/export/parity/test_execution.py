@@ -10,24 +10,23 @@ import onnx
 import pytest
 import torch
 from lightning.pytorch import LightningModule
-from onnx import TensorProto, helper
-from parity_files import ON_CPU, activation, model, node
+from onnx import TensorProto
+from parity_files import ON_CPU, activation
 from torch import nn
 from torch.nn import functional as F
 
 from lit_gelu.export import check_parity, export_onnx, inspect_onnx
 from lit_gelu.export.inputs import FlatModule, take_apart
-from lit_gelu.export.parity.execution import (
+from lit_gelu.export.parity.open_axes import NOTE, rows_depend, rows_of
+from lit_gelu.export.parity.runs import (
     LEVELS,
     SessionSetup,
     file_inputs,
     open_wanted,
     optimized_graph,
-    random_nodes,
-    repeatability,
+    repeats,
     run_file,
 )
-from lit_gelu.export.parity.open_axes import NOTE, rows_depend, rows_of
 from lit_gelu.export.runtime import CPU, CUDA
 
 ROWS, TOKENS = torch.zeros(2, 4), torch.tensor([[1, 2, 3, 4, 5], [3, 3, 0, 9, 9]])
@@ -217,27 +216,11 @@ def test_lightnings_own_export_is_in_training_mode_and_does_not_repeat_itself(tm
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         Net().to_onnx(path, torch.randn(4, 6), dynamo=True, external_data=False, verbose=False)
-    file = onnx.load(path)
     x = torch.randn(4, 6)
     optimised, plain = ON_CPU.open(path), replace(ON_CPU, level="DISABLE_ALL").open(path)
     runs = [partial(run_file, predictor) for predictor in (optimised, plain)]
-    found = repeatability(*runs, (x,), file)
-    assert not found.identical
-    assert repeatability(runs[0], runs[0], (x,), file).identical  # it takes the Dropout out
-    assert len(found.random_nodes) == 1
-    assert found.random_nodes[0].startswith("Dropout")
-
-
-def test_a_dropout_that_is_off_is_not_random():
-    constants = {"ratio": np.float32(0.5), "off": np.array(False), "on": np.array(True)}
-    off = node("Dropout", ["x", "ratio", "off"], "y", None)
-    bare = node("Dropout", ["x"], "y", None)
-    on = node("Dropout", ["x", "ratio", "on"], "y", None)
-    assert [random_nodes(model([dropout], constants)) for dropout in (off, bare, on)] == [[], [], ["Dropout node_y"]]
-    computed = node("Dropout", ["x", "ratio", "flag"], "y", None)  # whether it is on is known when it runs
-    assert random_nodes(model([computed], constants)) == ["Dropout node_y"]
-    from_node = helper.make_node("Constant", [], ["flag"], value=helper.make_tensor("v", TensorProto.BOOL, [], [False]))
-    assert not random_nodes(model([from_node, node("Dropout", ["x", "ratio", "flag"], "y", None)], constants))
+    assert not repeats(*runs, (x,))
+    assert repeats(runs[0], runs[0], (x,))  # it takes the Dropout out
 
 
 @pytest.mark.parametrize(

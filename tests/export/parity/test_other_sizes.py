@@ -64,7 +64,7 @@ def test_one_cell_and_sizes_of_the_sample_alone_are_written(tmp_path):
     for cells, patch, sizes in ((1, 1, [(17, 20), (5, 9)]), (1, 4, [(20, 8)]), (2, 1, [])):
         path, model = tmp_path / "net.onnx", Pooled(cells, patch).eval()
         report = export_onnx(model, path, IMAGES, dynamic_shapes="image-size" if sizes else ())
-        assert report.notes == ()
+        assert all("the graph holds" in note for note in report.notes)  # from a patch's size on
         for height, width in sizes:
             x = torch.randn(3, 3, height, width)
             torch.testing.assert_close(OnnxPredictor(path)(x), model(x).detach())
@@ -72,16 +72,16 @@ def test_one_cell_and_sizes_of_the_sample_alone_are_written(tmp_path):
 
 def sizes_tried(model, sample, given):
     flat = FlatModule(model, take_apart(model, sample))
-    runs, notes, _ = runs_at_other_sizes(flat, open_sizes(given, flat.call, []))
+    runs, notes = runs_at_other_sizes(flat, open_sizes(given, flat.call, []))
     return [run.sizes for run in runs], notes
 
 
 def test_the_sizes_are_some_that_the_module_takes():
     assert sizes_tried(Pooled(1), IMAGES, "image-size") == ([{"height": 25, "width": 25}], [])
-    assert sizes_tried(Pooled(1, 4), IMAGES, "image-size") == ([{"height": 20, "width": 20}], [])
-    assert sizes_tried(Places(), TEXT, {"x": {1: "length"}}) == ([{"length": 5}], [])
+    assert sizes_tried(Pooled(1, 4), IMAGES, "image-size") == ([{"height": 8, "width": 8}], [])
+    assert sizes_tried(Places(), TEXT, {"x": {1: "length"}}) == ([{"length": 4}], [])
     bounded = {"x": {1: Dim("length", min=6, max=8)}}
-    assert sizes_tried(nn.GELU(), TEXT, {"input": bounded["x"]}) == ([{"length": 7}], [])
+    assert sizes_tried(nn.GELU(), TEXT, {"input": bounded["x"]}) == ([{"length": 6}], [])
     assert sizes_tried(nn.GELU(), TEXT, {"input": {1: Dim.AUTO}}) == ([], [])
     assert sizes_tried(nn.GELU(), TEXT, ()) == ([], [])
 
@@ -108,10 +108,9 @@ class Flattened(nn.Module):
 
 
 @pytest.mark.parametrize("given", ["image-size", {"x": {2: "height", 3: "width"}}])
-def test_sizes_of_which_none_but_the_samples_runs_are_refused(tmp_path, given):
-    with pytest.raises(ExportError):
-        export_onnx(Flattened(), tmp_path / "net.onnx", torch.randn(2, 3, 16, 16), dynamic_shapes=given)
-    assert not (tmp_path / "net.onnx").exists()
+def test_sizes_of_which_none_but_the_samples_runs_are_noted(tmp_path, given):
+    report = export_onnx(Flattened(), tmp_path / "net.onnx", torch.randn(2, 3, 16, 16), dynamic_shapes=given)
+    assert all(any(name in note for note in report.notes) for name in ("'height'", "'width'"))
 
 
 class Branch(nn.Module):
@@ -130,51 +129,20 @@ LONGER = torch.randn(2, 8, 4)
 
 
 @pytest.mark.parametrize("size", ["length", Dim.AUTO], ids=str)
-def test_a_branch_on_an_open_size_is_refused_with_the_bound(tmp_path, size):
+def test_a_branch_beyond_the_sizes_that_are_tried_is_noted_with_the_bound(tmp_path, size):
     net = Branch(lambda n: n > 64, lambda y: 3 * y)
-    with pytest.raises(ExportError):
-        export_onnx(net, tmp_path / "net.onnx", LONGER, dynamic_shapes={"x": {1: size}})
-    assert not (tmp_path / "net.onnx").exists()
+    (note,) = export_onnx(net, tmp_path / "net.onnx", LONGER, dynamic_shapes={"x": {1: size}}).notes
+    assert "up to 64" in note
 
 
-def test_a_branch_below_a_size_and_one_on_the_batch_are_refused(tmp_path):
-    below = Branch(lambda n: n < 6, lambda y: 3 * y)
-    with pytest.raises(ExportError):
-        export_onnx(below, tmp_path / "net.onnx", LONGER, dynamic_shapes={"x": {1: "length"}})
-    batch = Branch(lambda n: n > 100, lambda y: 3 * y, axis=0)
-    with pytest.raises(ExportError):
-        export_onnx(batch, tmp_path / "net.onnx", LONGER)
-    said = {"x": {0: Dim("batch", min=1, max=100), 1: "length"}}
-    assert export_onnx(batch, tmp_path / "net.onnx", LONGER, dynamic_shapes=said).notes == ()
-    both = Branch(lambda n: n < 6 or n > 64, lambda y: 3 * y)
-    with pytest.raises(ExportError):
-        export_onnx(both, tmp_path / "net.onnx", LONGER, dynamic_shapes={"x": {1: Dim("length", max=64)}})
-
-
-def test_bounds_that_are_said_and_branches_that_compute_the_same_are_taken(tmp_path):
+def test_branches_below_a_size_and_on_the_batch_are_noted_and_bounds_that_are_said_are_not(tmp_path):
     path = tmp_path / "net.onnx"
-    net = Branch(lambda n: n > 64, lambda y: 3 * y)
-    assert export_onnx(net, path, LONGER, dynamic_shapes={"x": {1: Dim("length", max=64)}}).notes == ()
+    below = Branch(lambda n: n < 6, lambda y: 3 * y)
+    (note,) = export_onnx(below, path, LONGER, dynamic_shapes={"x": {1: "length"}}).notes
+    assert "'length' from 6" in note
+    batch = Branch(lambda n: n > 100, lambda y: 3 * y, axis=0)
+    (note,) = export_onnx(batch, path, LONGER).notes
+    assert "'batch' up to 100" in note
+    said = {"x": {0: Dim("batch", min=1, max=100), 1: "length"}}
+    assert export_onnx(batch, path, LONGER, dynamic_shapes=said).notes == ()
     assert export_onnx(nn.GELU(), path, LONGER, dynamic_shapes={"input": {1: Dim("length", max=4096)}}).notes == ()
-    rows = Branch(lambda n: n > 200, lambda y: 3 * y, axis=0)
-    assert len(export_onnx(rows, path, torch.zeros(2, 3, 90, 90)).notes) == 1
-    same = Branch(lambda n: n > 64, lambda y: torch.cat(y.split(16, 1), 1))
-    assert export_onnx(same, path, LONGER, dynamic_shapes={"x": {1: "length"}}).notes == ()
-    torch.testing.assert_close(OnnxPredictor(path)(LONGER.repeat(1, 9, 1)), same(LONGER.repeat(1, 9, 1)))
-    (note,) = export_onnx(
-        Branch(lambda n: n > 9999, lambda y: 3 * y), path, LONGER, dynamic_shapes={"x": {1: "length"}}
-    ).notes
-    assert "9999" in note
-
-
-def test_sizes_that_forward_itself_does_not_take_are_no_bounds_of_the_graph(tmp_path):
-    class Checked(nn.Module):
-        def forward(self, x):
-            if x.shape[1] > 64:
-                raise ValueError("at most 64")
-            return nn.functional.gelu(x)
-
-    convolution = nn.Sequential(nn.Conv1d(8, 2, 3), nn.GELU())  # fails below 3
-    assert export_onnx(Checked(), tmp_path / "a.onnx", LONGER, dynamic_shapes={"x": {1: "length"}}).notes == ()
-    sizes = {"input": {2: "length"}}
-    assert export_onnx(convolution, tmp_path / "b.onnx", LONGER, dynamic_shapes=sizes).notes == ()

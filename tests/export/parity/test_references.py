@@ -9,7 +9,7 @@ from torch import nn
 from lit_gelu import activations
 from lit_gelu.export import check_parity, export_onnx
 from lit_gelu.export.inputs import take_apart
-from lit_gelu.export.parity.references import Candidates, PlainLoops, References, RoundedTo, without_ties
+from lit_gelu.export.parity.runs import Candidates, PlainLoops, References, RoundedTo, without_ties
 
 
 def test_a_net_that_amplifies_rounding_is_moved_by_a_unit_in_the_last_place_and_left_as_it_was():

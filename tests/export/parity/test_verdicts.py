@@ -257,7 +257,7 @@ def verdict(report):
             checks.add("numbers" if row.error > row.limit else "index")
     if report.faults:
         checks.add("structure")
-    if report.repeatability is not None and not report.repeatability.identical:
+    if report.repeats is False:
         checks.add("repeats")
     text = " ".join(sorted(checks))
     if report.divergence is None:
