@@ -7,7 +7,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch.utils import _pytree as pytree
 from typing_extensions import override
 
-from lit_gelu.callbacks.trainer_facts import refuse_mixed_packages
+from lit_gelu.callbacks.trainer import refuse_mixed_packages
 from lit_gelu.curvature.ranks import gathered
 from lit_gelu.data.resumable_loader import ResumableDataLoader, random_states, set_random_states
 from lit_gelu.errors import CheckpointError, UnsupportedRunError

@@ -8,7 +8,7 @@ from typing_extensions import override
 from lit_gelu import kernels
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.callbacks.swap.run import registry_for
-from lit_gelu.callbacks.trainer_facts import refuse_mixed_packages
+from lit_gelu.callbacks.trainer import refuse_mixed_packages
 from lit_gelu.surgery import SwapReport
 
 

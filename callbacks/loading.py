@@ -9,13 +9,10 @@ from typing import Any, TypeVar
 from lightning.pytorch import LightningModule, Trainer
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.callbacks.checkpoint_file import (
-    loading,
-    not_plain,
-)
+from lit_gelu.callbacks.checkpoint_file import loading, not_plain
 from lit_gelu.callbacks.swap.history import ACTIVATIONS_KEY, Checkpoint
 from lit_gelu.callbacks.swap.run import registry_for
-from lit_gelu.callbacks.trainer_facts import as_batch, callbacks_of
+from lit_gelu.callbacks.trainer import as_batch, callbacks_of
 from lit_gelu.errors import CheckpointError, message_of
 from lit_gelu.export.copying import evaluation_copy
 from lit_gelu.surgery.activation_record import restore_activations
@@ -140,19 +137,16 @@ def module_of_checkpoint(
     """Return a copy of a run's module, on the CPU for evaluation, with the activations and weights of a checkpoint."""
     # A copy of the module at hand, and not a new one of its class, which needs the constructor's arguments: of a class
     # that does not save them as hyperparameters, a new module may have other activations and the same weights, and
-    # nothing would show it. Only where the copy cannot take the checkpoint, such as one whose structure changed since,
-    # a new module is built with `lit_gelu.callbacks.load_from_checkpoint`.
+    # nothing would show it.
     checkpoint = _read(trainer, path)
     try:
         return _copy_with(pl_module, checkpoint, registry)
     except (CheckpointError, RuntimeError) as error:
-        if ACTIVATIONS_KEY not in checkpoint:
-            raise CheckpointError(
-                f"The best checkpoint does not fit the module as it is now ({message_of(error)}), and does not name "
-                "its activations. Was the module's structure changed during training? ActivationSwap records what it "
-                "does."
-            ) from error
-        return _new_one(pl_module, path, registry, error)
+        raise CheckpointError(
+            f"The best checkpoint does not fit the module as it is now ({message_of(error)}). Was the module's "
+            "structure changed during training? ActivationSwap records what it does. Otherwise load the checkpoint "
+            "with lit_gelu.callbacks.load_from_checkpoint, and export that module."
+        ) from error
 
 
 def _read(trainer: Trainer, path: str) -> Checkpoint:
@@ -179,17 +173,3 @@ def _copy_with(
     twin.load_state_dict(checkpoint["state_dict"], strict=pl_module.strict_loading)
     copy: LightningModule = evaluation_copy(twin)  # type: ignore[assignment]  # activations that were put in are new
     return copy
-
-
-def _new_one(
-    pl_module: LightningModule, path: str, registry: ActivationRegistry | None, why: Exception
-) -> LightningModule:
-    """Return a new module of the class, from its hyperparameters."""
-    try:
-        return load_from_checkpoint(type(pl_module), path, "cpu", registry=registry_for(pl_module, [registry])).eval()
-    except TypeError as error:
-        raise CheckpointError(
-            f"The best checkpoint does not fit the module as it is now ({message_of(why)}), and "
-            f"{type(pl_module).__name__} cannot be built anew ({message_of(error)}). Call "
-            "save_hyperparameters() in its constructor."
-        ) from error

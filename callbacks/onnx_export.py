@@ -14,8 +14,7 @@ from typing_extensions import override
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.callbacks.loading import best_checkpoint, module_of_checkpoint
-from lit_gelu.callbacks.trainer_facts import is_trial_run, refuse_mixed_packages, shards_parameters
-from lit_gelu.callbacks.trainer_loggers import log_figures
+from lit_gelu.callbacks.trainer import is_trial_run, log_figures, refuse_mixed_packages, shards_parameters
 from lit_gelu.errors import ArgumentError, ExportError, ParityError, UnsupportedRunError
 from lit_gelu.sandbox import isolated_random_state
 

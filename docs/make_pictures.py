@@ -150,7 +150,7 @@ def demo(folder: Path) -> tuple[dict[str, LoggedCurve], int, dict[str, dict[str,
 def comparison(folder: Path) -> ActivationChoice:
     """Train the paper's MNIST net, on the bundled digits, with five activations and five seeds."""
     build = partial(MNISTClassifier, hidden_layers=4)
-    return choose(build, list(COLOURS), DigitsData(), seeds=5, max_epochs=8, measure=False, folder=folder)
+    return choose(build, list(COLOURS), DigitsData(), seeds=5, max_epochs=8, folder=folder)
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Which activation for a net of one's own, on real digits: ``python examples/choose_activation.py``.
 
 MNIST where ``LIT_GELU_DATA`` names a folder that holds it (some minutes on a CPU), else scikit-learn's bundled digits
-(less). Writes runs/choose_activation: choice.json, two pictures, the best run as best.ckpt and best.onnx.
+(less). Writes runs/choose_activation: choice.json, a picture, the best run as best.ckpt.
 """
 
 import argparse

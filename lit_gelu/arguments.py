@@ -1,7 +1,7 @@
-"""What arguments are: numbers of some kind, names and patterns."""
+"""What arguments are: numbers of some kind, names and patterns, one of some words."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 
 from lit_gelu.errors import ArgumentError, shown
@@ -35,3 +35,23 @@ def name_of(option: str, value: object) -> str:
     if not isinstance(value, str):
         raise ArgumentError(f"{option}={shown(value)} is not accepted. Give a text.")
     return value
+
+
+def check_one_of(accepted: Sequence[str], **given: str) -> None:
+    """Refuse words that are not among those that are accepted."""
+    for name, value in given.items():
+        if value not in accepted:
+            raise ArgumentError(f"{name}={shown(value)} is not accepted. Give one of {', '.join(map(repr, accepted))}.")
+
+
+def check_count(name: str, value: int, least: int) -> None:
+    """Refuse what is no count."""
+    if not is_count(value, least):
+        raise ArgumentError(f"{name}={shown(value)} is not accepted. Give an integer of at least {least}.")
+
+
+def check_flags(**given: bool) -> None:
+    """Refuse what is neither True nor False: the text "no" would count as True."""
+    for name, value in given.items():
+        if not isinstance(value, bool):
+            raise ArgumentError(f"{name}={shown(value)} is not accepted. Give True or False.")

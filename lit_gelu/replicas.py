@@ -44,10 +44,7 @@ from lit_gelu.sandbox import evaluation_mode
 from lit_gelu.tasks.activation_task import ActivationTask
 from lit_gelu.tasks.layers import adds_noise
 
-__all__ = ["MembersDifferError", "NotReplicableError", "ReplicaArgumentError", "ReplicaDataModule", "ReplicaGroup"]
-
-ReplicaArgumentError = MembersDifferError = ArgumentError
-NotReplicableError = UnsupportedRunError
+__all__ = ["ReplicaDataModule", "ReplicaGroup"]
 
 # What members of a stack may differ in. If a training step reads it, the template lacks it, and the members are looped.
 _READ_BY_OPTIMIZERS = frozenset({"learning_rate", "lr", "momentum", "beta1", "weight_decay"})
@@ -353,10 +350,8 @@ class ReplicaGroup(LightningModule):
 
     def _end_pass(self, hook: str, loaders: Any) -> None:
         self._call(hook)
-        suffixes = [
-            "",
-            *(f"/dataloader_idx_{number}" for number in range(len(tree_leaves(loaders)))),
-        ]  # as Lightning names them
+        numbers = range(len(tree_leaves(loaders)))
+        suffixes = ["", *(f"/dataloader_idx_{number}" for number in numbers)]  # as Lightning names them
         measured = {
             f"{name}{suffix}": self._values(name, suffix)
             for name in sorted(self._validated)
@@ -469,7 +464,7 @@ class ReplicaDataModule(LightningDataModule):
                 f"{type(self.data).__name__} makes its batches in a way of its own ({type(samples).__name__}), which a "
                 "group cannot do for all members at once. Train the modules alone."
             )
-        return _MemberBatches(loader, group.random_states, lambda: group.current_epoch)
+        return _MemberBatches(loader, group.random_states)
 
     def val_dataloader(self) -> Any:
         """Return the data's own loader, or none where the members do not validate."""
@@ -496,9 +491,9 @@ class ReplicaDataModule(LightningDataModule):
 class _MemberBatches:
     """Yields all members' batches; each member's order is drawn from its own numbers when the epoch begins."""
 
-    def __init__(self, loader: DataLoader[Any], states: Sequence[RandomState], epoch: Callable[[], int]) -> None:
+    def __init__(self, loader: DataLoader[Any], states: Sequence[RandomState]) -> None:
         self.samples: Any = loader.dataset
-        self.states, self.epoch, self.length = states, epoch, len(loader)
+        self.states, self.length = states, len(loader)
         # torch draws what a loader draws, whatever that is in a version: of numbers in the place of samples.
         self.numbers: list[DataLoader[Any]] = [
             DataLoader(
@@ -519,8 +514,6 @@ class _MemberBatches:
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
         orders = []
         for state, loader in zip(self.states, self.numbers, strict=True):
-            if hasattr(loader.sampler, "set_epoch"):
-                loader.sampler.set_epoch(self.epoch())
             with state.going_on():
                 orders.append(torch.stack(list(loader)))
         for rows in torch.stack(orders, dim=1):  # [members, batch] of every step
@@ -539,11 +532,7 @@ class _Configured:
 
 
 def configured(member: LightningModule) -> _Configured:
-    """Return the one optimizer that a member configures, and its schedulers.
-
-    Raises:
-        UnsupportedRunError: If it is not one optimizer, or Lightning would not take it either.
-    """
+    """Return the one optimizer that a member configures, and its schedulers; refuse any other number."""
     returned: Any = member.configure_optimizers()
     optimizers, schedulers, monitor = ([], [], None) if returned is None else _configure_optimizers(returned)
     if len(optimizers) != 1 or isinstance(optimizers[0], torch.optim.LBFGS):
@@ -650,13 +639,7 @@ class _Step(nn.Module):
 
 
 class _Stack:
-    """Members whose losses are computed at once by the code of a copy of the first, or else one after another.
-
-    Args:
-        numbers: Of the members in the group.
-        members: The modules.
-        states: Their random numbers.
-    """
+    """Members, by their numbers in the group, whose losses are computed at once, or else one after another."""
 
     def __init__(self, numbers: list[int], members: list[LightningModule], states: list[RandomState]) -> None:
         self.numbers, self.members, self.states = numbers, members, states
@@ -978,11 +961,7 @@ def _check_hooks(member: LightningModule) -> None:
 
 
 def check_data_hooks(data: LightningDataModule) -> None:
-    """Refuse data whose training batches are not taken as an `InMemoryDataModule` takes them.
-
-    Raises:
-        ArgumentError: If they have hooks that change batches, or a training loader of their own.
-    """
+    """Refuse data with hooks that change batches, or a training loader of their own."""
     for hook in _BATCH_HOOKS:
         if is_overridden(hook, data, LightningDataModule):
             raise ArgumentError(

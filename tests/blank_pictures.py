@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from lit_gelu.callbacks import trainer_loggers
+from lit_gelu.callbacks import trainer
 
 
 def leave_blank(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,4 +23,4 @@ def leave_blank(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
             render(figure, file, **options)  # a part of a page
 
     monkeypatch.setattr(Figure, "savefig", save)
-    monkeypatch.setattr(trainer_loggers, "_rendered", lambda _: np.zeros((1, 1, 3), np.uint8))
+    monkeypatch.setattr(trainer, "_rendered", lambda _: np.zeros((1, 1, 3), np.uint8))

@@ -8,7 +8,6 @@ import random
 import re
 import signal
 import zlib
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -122,7 +121,6 @@ def pytest_runtest_protocol():
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Skip, with the reason, what needs data or a device that is not here; put first what forks."""
-    _leave_to_full(items)
     # It sets the levels of its loggers, which tests put back, and lets them propagate because pytest listens by now.
     importlib.import_module("lightning.pytorch")
     spare_lightning()
@@ -136,17 +134,3 @@ def pytest_collection_modifyitems(items):
         for marker, reason in reasons.items():
             if reason and item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))
-
-
-def _leave_to_full(items):
-    """Let `make test` run one in so many of the parameters of a test that is marked so; the first is one of them."""
-    # The first of the first few, the second of the next few, and so on: where the last of two lists of parameters is as
-    # long as that, each of both comes.
-    met = Counter()
-    for item in items:
-        marker, test = item.get_closest_marker("one_in"), item.nodeid.partition("[")[0]
-        if marker:
-            block, place = divmod(met[test], marker.args[0])
-            if place != block % marker.args[0]:
-                item.add_marker(pytest.mark.full)
-            met[test] += 1

@@ -126,7 +126,7 @@ def run(folder: Path, epochs: int, kill: Kill | None, first_seed: int, accumulat
         generator(seed)
     swaps = [
         ActivationSwap({"activation:relu": "prelu"}, at_step=11),
-        ActivationSwap({"activation:gelu": "swish(learnable=True)"}, at_step=18, learning_rate=0.003),
+        ActivationSwap({"activation:gelu": "swish(learnable=True)"}, at_step=18),
     ]
     every = max(3 // accumulated, 1)
     saving = ModelCheckpoint(folder / "saved", filename="{step}", save_last=True, every_n_train_steps=every)

@@ -16,8 +16,8 @@ SIZE, CLASSES = 6, 3
 class Samples(InMemoryDataModule):
     """Random samples; 8 training batches."""
 
-    def __init__(self, features=SIZE, classes=CLASSES, batch_size=8, order="global"):
-        super().__init__(batch_size, order)
+    def __init__(self, features=SIZE, classes=CLASSES, batch_size=8):
+        super().__init__(batch_size)
         generator = torch.Generator().manual_seed(5)
         inputs = torch.rand(8 * batch_size + 3, features, generator=generator)
         self.all = inputs, torch.randint(classes, (len(inputs),), generator=generator)

@@ -2,25 +2,22 @@
 
 import copy
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.loggers import MLFlowLogger, TensorBoardLogger, WandbLogger
-from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_warn
 
 from lit_gelu.arguments import names_of
-from lit_gelu.callbacks.trainer_facts import callbacks_of
-from lit_gelu.callbacks.trainer_loggers import Path, folder_of, log_figure, log_figures
-from lit_gelu.curvature import STATISTICS, HistogramBins
+from lit_gelu.callbacks.trainer import Path, callbacks_of, log_figure, log_figures
+from lit_gelu.curvature import STATISTICS
 from lit_gelu.curvature.activation.evaluator import ActivationEvent
 from lit_gelu.curvature.activation_measurement import ActivationMeasurement, Figures, Readout, has_arrived
 from lit_gelu.curvature.plots import HeatMapHistory
 from lit_gelu.errors import ArgumentError
 from lit_gelu.extras import MissingExtraError
-from lit_gelu.files import write_atomically
 
 PREFIX = "curvature"
 
@@ -140,13 +137,10 @@ class ActivationLog:
         self.heat_maps.load_state_dict(state_dict)
 
     def _write_group(self, trainer: Trainer, group: _SummedTogether) -> list[tuple[int, Figures, Figures]]:
-        """Write figures and histograms to every logger; wait for them if they have not arrived."""
-        readout, source, prefix = _reduced(group), group.source, self._prefix
-        bins, histograms = source.settings.histograms, source.histograms(readout)
-        written = []
-        for event, (measured, predicted), counts in zip(
-            group.events, source.figures(readout, gaussian=self._gaussian), histograms, strict=True
-        ):
+        """Write figures to every logger; wait for them if they have not arrived."""
+        prefix, written = self._prefix, []
+        all_figures = group.source.figures(_reduced(group), gaussian=self._gaussian)
+        for event, (measured, predicted) in zip(group.events, all_figures, strict=True):
             named: dict[Path, float] = {
                 (*prefix, site, name): value for site, row in measured.items() for name, value in row.items()
             }
@@ -155,8 +149,6 @@ class ActivationLog:
             for site, row in predicted.items():
                 named |= {(*prefix, site, "gaussian", name): value for name, value in row.items()}
             log_figures(trainer, named, event.step)
-            if bins is not None:
-                log_histograms(trainer, bins, counts, measured, event.step, prefix=prefix)
             written.append((event.step, measured, predicted))
         return written
 
@@ -174,67 +166,3 @@ def _reduced(group: _SummedTogether) -> Readout:
 
 def _is_there(group: _SummedTogether) -> bool:
     return group.readout is not None and has_arrived(group.readout)
-
-
-@rank_zero_only
-def log_histograms(
-    trainer: Trainer,
-    bins: HistogramBins,
-    counts: Mapping[str, list[float]],
-    statistics: Mapping[str, Any],
-    step: int,
-    *,
-    prefix: Sequence[str] = ("curvature",),
-) -> None:
-    """Write the histogram of every site, as ``curvature/<site>/histogram``."""
-    # TensorBoard and Weights & Biases show them; MLflow gets a JSON file a step; for other loggers an .npz file a step
-    # is written beside their own, curvature_histograms/step_00000049.npz: an array of counts a site (what lies below
-    # the first bin and above the last at its ends), and the edges.
-    folder_name = "_".join([*prefix, "histograms"])
-    path = "/".join(prefix)
-    for logger in trainer.loggers:
-        if isinstance(logger, TensorBoardLogger):
-            for site, row in counts.items():
-                _to_tensorboard(logger, bins, row, statistics[site], f"{path}/{site}/histogram", step)
-        elif isinstance(logger, WandbLogger):
-            import numpy as np
-            import wandb
-
-            ends = np.asarray(bins.edges)
-            histograms = {
-                f"{path}/{site}/histogram": wandb.Histogram(np_histogram=(np.asarray(row[1:-1]), ends))
-                for site, row in counts.items()
-            }
-            logger.experiment.log({**histograms, "trainer/global_step": step})
-        elif isinstance(logger, MLFlowLogger):
-            content = {"edges": bins.edges, "counts": dict(counts)}
-            logger.experiment.log_dict(logger.run_id, content, f"{folder_name}/step_{step:08d}.json")
-        elif (folder := folder_of(logger)) is not None:
-            import numpy as np
-
-            with write_atomically(folder / folder_name / f"step_{step:08d}.npz") as temporary:
-                arrays: dict[str, Any] = {"edges": bins.edges, **counts}
-                np.savez(temporary, **arrays)
-
-
-def _to_tensorboard(
-    logger: TensorBoardLogger, bins: HistogramBins, row: list[float], figures: Mapping[str, float], tag: str, step: int
-) -> None:
-    """Write one histogram; the bins beyond the ends are as wide as the one beside them."""
-    total = sum(row)
-    if not total:
-        return
-    width = (bins.high - bins.low) / bins.bins
-    limits = [*bins.edges, bins.high + width]
-    mean, deviation = figures["mean"], figures["standard_deviation"]
-    logger.experiment.add_histogram_raw(
-        tag,
-        min=bins.low - width,
-        max=bins.high + width,
-        num=total,
-        sum=total * mean,
-        sum_squares=total * (deviation**2 + mean**2),
-        bucket_limits=limits,
-        bucket_counts=row,
-        global_step=step,
-    )

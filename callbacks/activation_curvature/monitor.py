@@ -15,10 +15,7 @@ from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.arguments import name_of, names_of
 from lit_gelu.callbacks.activation_curvature.log import ActivationLog, heat_maps_given, refuse_namesake
 from lit_gelu.callbacks.measurement_schedule import MeasurementSchedule
-from lit_gelu.callbacks.trainer_facts import as_batch, logged_step, logs_at_this_step, refuse_mixed_packages
-from lit_gelu.callbacks.trainer_loggers import require_logger
-from lit_gelu.curvature import HistogramBins
-from lit_gelu.curvature.activation.evaluator import ActivationEvent
+from lit_gelu.callbacks.trainer import as_batch, logged_step, logs_at_this_step, refuse_mixed_packages, require_logger
 from lit_gelu.curvature.activation_measurement import ActivationMeasurement, Figures
 from lit_gelu.curvature.plots import HeatMapHistory
 from lit_gelu.curvature.settings import ActivationSettings
@@ -67,12 +64,11 @@ class ActivationCurvatureMonitor(Callback):
     steps in between wait for its next logging step (``log_every_n_steps``), 64 measurements and 64 MiB of them at most,
     and are summed and logged together, each under its own step: this costs less. They are also logged before a
     checkpoint is written, at the end of an epoch, and, with one process, after an exception. Nothing waits with
-    ``max_overhead``, with ``sample_rows=None``, and where an activation has parameters.
+    ``sample_rows=None``, and where an activation has parameters.
 
     *What stays the same.* Rows are drawn by a generator of its own, from ``seed``, the step and the rank: training is
-    bitwise the same with and without the monitor. A resumed run logs what an uninterrupted one does (without
-    ``max_overhead``, which depends on the clock). With ``sample_rows=None`` in compiled code all inputs are kept until
-    the end of the step.
+    bitwise the same with and without the monitor. A resumed run logs what an uninterrupted one does.
+    With ``sample_rows=None`` in compiled code all inputs are kept until the end of the step.
 
     When activations are replaced, it follows: `ActivationSwap` announces itself, and the model is compared with what
     the hooks are on where a site was not called (the next step is measured instead) and at each measurement before
@@ -89,12 +85,10 @@ class ActivationCurvatureMonitor(Callback):
         registry: Where activations are looked up; ``None`` means `lit_gelu.activations.registry`.
         every_n_epochs: Measure the last step of every so many epochs instead.
         at_steps: Measure at these step numbers, counted from 0, instead.
-        max_overhead: Stretch the interval so that measurements take no greater share of the time, such as 0.01.
         input_sample: A batch for ``forward``, which finds calls; see `lit_gelu.surgery.find_sites`.
         dead_unit_window: Measurements in a row after which a channel that passed nothing counts as dead; ``None`` to
             count none.
         gaussian: Whether to log what a normal input would give.
-        histograms: Whether to log histograms too, with 64 bins from -8 to 8, or with other bins.
         heat_maps: Statistics to draw at the end of the fit, layers over time, as ``curvature/heat_map/<statistic>``:
             names from above, or ``"curvature"`` for |f''| with the kink mass.
         name: If given, figures are logged as ``curvature/<name>/...``. Of several monitors in one Trainer all but one
@@ -122,11 +116,9 @@ class ActivationCurvatureMonitor(Callback):
         *,
         every_n_epochs: int | None = None,
         at_steps: Iterable[int] | None = None,
-        max_overhead: float | None = None,
         input_sample: Any = None,
         dead_unit_window: int | None = 100,
         gaussian: bool = True,
-        histograms: bool | HistogramBins = False,
         heat_maps: Sequence[str] = ("mean_squared_derivative", "curvature", "share_saturated"),
         name: str = "",
     ) -> None:
@@ -136,9 +128,8 @@ class ActivationCurvatureMonitor(Callback):
             seed=seed,
             dead_unit_window=dead_unit_window,
             gaussian=gaussian,
-            histograms=HistogramBins() if histograms is True else None if histograms is False else histograms,
         )
-        self.schedule = MeasurementSchedule(every_n_steps, every_n_epochs, at_steps, max_overhead)
+        self.schedule = MeasurementSchedule(every_n_steps, every_n_epochs, at_steps)
         self.registry = registry
         self.input_sample = input_sample
         self.name = name_of("name", name)
@@ -251,11 +242,6 @@ class ActivationCurvatureMonitor(Callback):
             start = time.perf_counter()
             self._write(trainer, wait=False)
             self._seconds += time.perf_counter() - start
-
-    @override
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Stop the clock of ``max_overhead``: validation is no training."""
-        self.schedule.pause()
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -378,25 +364,10 @@ class ActivationCurvatureMonitor(Callback):
         # One that was not called may have been replaced since the batch began: the next is measured instead.
         self._overdue = in_doubt and not measurement.saw_all(event) and self._follow(pl_module)
         if not self._overdue:
-            self._take(trainer, pl_module, measurement, event, start)
-
-    def _take(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        measurement: ActivationMeasurement,
-        event: ActivationEvent,
-        start: float,
-    ) -> None:
-        """Take note of a measurement, and of what it cost."""
-        event.step = logged_step(trainer)
-        event.seconds = self._seconds + measurement.recorder.seconds + time.perf_counter() - start
-        self._seconds = 0.0
-        self._log.add(event, measurement, pl_module.device)
-        if self.schedule.max_overhead is not None:  # which asks what summing costs
-            self._log.reduce()
-        cost = self.schedule.record_cost(trainer, event.seconds)
-        event.seconds, event.interval = cost.seconds, cost.interval
+            event.step, event.interval = logged_step(trainer), self.schedule.record(trainer)
+            event.seconds = self._seconds + measurement.recorder.seconds + time.perf_counter() - start
+            self._seconds = 0.0
+            self._log.add(event, measurement, pl_module.device)
 
     def _may_wait(self, trainer: Trainer) -> bool:
         """Return whether rows may go on waiting to be summed: until the Trainer logs, or too many wait."""

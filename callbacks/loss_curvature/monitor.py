@@ -11,9 +11,10 @@ from torch import nn
 from typing_extensions import override
 
 from lit_gelu.arguments import name_of, names_of
-from lit_gelu.callbacks.loss_curvature.batches import Fraction, ProbeBatches
 from lit_gelu.callbacks.loss_curvature.run import (
+    Fraction,
     PendingEvent,
+    ProbeBatches,
     has_lazy_parameters,
     learning_rates,
     loggers_off,
@@ -24,8 +25,15 @@ from lit_gelu.callbacks.loss_curvature.run import (
     warn_of_half_precision,
 )
 from lit_gelu.callbacks.measurement_schedule import MeasurementSchedule
-from lit_gelu.callbacks.trainer_facts import logged_step, refuse_mixed_packages
-from lit_gelu.callbacks.trainer_loggers import log_figure, log_figures, log_texts, publish_figures, require_logger
+from lit_gelu.callbacks.trainer import (
+    log_figure,
+    log_figures,
+    log_texts,
+    logged_step,
+    publish_figures,
+    refuse_mixed_packages,
+    require_logger,
+)
 from lit_gelu.curvature.loss import (
     ParameterLayout,
     SpectralDensity,
@@ -78,7 +86,7 @@ class LossCurvatureMonitor(Callback):
     *How.* Products with the matrix come by double backward; a loss that cannot be differentiated twice is refused.
     Eigenvalues start from the last event's vectors and the gradient, and take as many products as ``accuracy`` asks
     for. If the loss or a product is not finite, or ``training_step`` returns ``None``, there is a warning and nothing
-    is logged. If memory runs out in a run of one process, the probe is halved, with a warning. ``directional`` takes a
+    is logged; nor if memory runs out in a run of one process: give fewer ``samples``. ``directional`` takes a
     gradient and one product at the parameters before the step.
 
     Args:
@@ -89,8 +97,6 @@ class LossCurvatureMonitor(Callback):
         every_n_steps: Optimizer steps between two events; 500 if nothing else is given.
         every_n_epochs: Epochs between two events, each at the epoch's last step.
         at_steps: The steps to measure, numbered from 0.
-        max_overhead: The greatest share of training time for the events, such as 0.01: steps are left out until it is
-            kept. ``None`` measures them all, and is the same in every run.
         probe: "fresh": the batch at hand, as it was before ``training_step``; "fixed": the first one that this
             fit measures; or a list of batches as the training loader gives them: they go once through the module's
             ``on_before_batch_transfer`` and ``on_after_batch_transfer``.
@@ -133,7 +139,7 @@ class LossCurvatureMonitor(Callback):
         UnsupportedRunError: At the start of a fit, if the strategy shards parameters.
 
     Example:
-        >>> monitor = LossCurvatureMonitor(["top_eigenvalue", "trace"], every_n_steps=200, max_overhead=0.01)
+        >>> monitor = LossCurvatureMonitor(["top_eigenvalue", "trace"], every_n_steps=200)
         >>> monitor.latest
         {}
     """
@@ -146,7 +152,6 @@ class LossCurvatureMonitor(Callback):
         every_n_steps: int | None = None,
         every_n_epochs: int | None = None,
         at_steps: Sequence[int] | None = None,
-        max_overhead: float | None = None,
         probe: Literal["fresh", "fixed"] | Sequence[Any] = "fresh",
         fraction: Fraction = "auto",
         samples: int | None = None,
@@ -178,7 +183,7 @@ class LossCurvatureMonitor(Callback):
             mode=mode,
             seed=seed,
         )
-        self.schedule = MeasurementSchedule(every_n_steps, every_n_epochs, at_steps, max_overhead, default=500)
+        self.schedule = MeasurementSchedule(every_n_steps, every_n_epochs, at_steps, default=500)
         self.batches = ProbeBatches(probe, fraction, samples, seed)
         self.autocast = autocast
         self.save_vectors_up_to = save_vectors_up_to
@@ -211,11 +216,6 @@ class LossCurvatureMonitor(Callback):
         refuse_parameters(pl_module)
         warn_of_half_precision(pl_module)
         self.schedule.warn_if_never_due(trainer, type(self).__name__)
-
-    @override
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Do not count validation as training time."""
-        self.schedule.pause()
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
@@ -253,22 +253,27 @@ class LossCurvatureMonitor(Callback):
         try:
             with loggers_off(trainer):
                 measured, examples = self._measure(trainer, pl_module, pending, batch_idx)
-        except UnsupportedRunError as error:
+        except (UnsupportedRunError, torch.OutOfMemoryError) as error:
+            reason = str(error)
+            if isinstance(error, torch.OutOfMemoryError):
+                if trainer.world_size > 1:
+                    raise  # the other ranks wait for this one: there is no going on together
+                reason = "Memory ran out: give fewer samples=."
             self._vectors.clear()
             self._warn_once(
-                f"nothing is logged at step {logged_step(trainer)}, and at others like it. {error}", str(error)
+                f"nothing is logged at step {logged_step(trainer)}, and at others like it. {reason}", reason
             )
-            self.schedule.record_cost(trainer, now(trainer) - start)
+            self.schedule.record(trainer)
             return
         few = self.batches.few(examples * trainer.world_size)
         for sentence in [*measured.left_out, *([few] if few else [])]:
             self._warn_once(sentence)
-        cost = self.schedule.record_cost(trainer, now(trainer) - start)
+        seconds = now(trainer) - start
         figures = measured.figures | {
             ("examples",): float(examples),
-            ("seconds",): cost.seconds,
-            ("interval",): float(cost.interval),
-            ("cost_in_training_batches",): cost.seconds / max(start - pending.start, 1e-9),
+            ("seconds",): seconds,
+            ("interval",): float(self.schedule.record(trainer)),
+            ("cost_in_training_batches",): seconds / max(start - pending.start, 1e-9),
         }
         self.latest = ShownFigures({"/".join(path): value for path, value in figures.items()})
         self.spectrum = measured.spectrum or self.spectrum
@@ -279,7 +284,6 @@ class LossCurvatureMonitor(Callback):
         """Return what a resumed run needs for the same figures at the same steps; called on all ranks."""
         return {
             "schedule": self.schedule.state_dict(),
-            "limit": self.batches.limit,
             "vectors": {
                 name: vector.cpu()
                 for name, vector in self._vectors.items()
@@ -291,7 +295,6 @@ class LossCurvatureMonitor(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
         self.schedule.load_state_dict(state_dict["schedule"])
-        self.batches.limit = state_dict["limit"]
         self._vectors = dict(state_dict["vectors"])
 
     def _start_anew(self, trainer: Trainer) -> None:
@@ -306,26 +309,18 @@ class LossCurvatureMonitor(Callback):
     def _measure(
         self, trainer: Trainer, pl_module: LightningModule, pending: PendingEvent, batch_idx: int
     ) -> tuple[LossMeasurement, int]:
-        """Return the figures and the number of examples they are from; if memory runs out, try with half as many."""
-        parts = self.batches.take(trainer, pending.kept)
-        events, out_of_memory = self.schedule.events, None
-        try:
-            with probe_of(trainer, pl_module, parts, self.settings, events, batch_idx, autocast=self.autocast) as probe:
-                measured = measure_loss(
-                    probe,
-                    self.settings,
-                    self._vectors,
-                    event=events,
-                    before=pending.before,
-                    reduce=sum_over_ranks if trainer.world_size > 1 else None,
-                )
-                return measured, sum(probe.samples)
-        except torch.OutOfMemoryError as error:
-            if trainer.world_size > 1:
-                raise  # the other ranks wait for this one: there is no going on together
-            out_of_memory = error.with_traceback(None)  # the frames hold the tensors
-        self.batches.halve(parts, out_of_memory)
-        return self._measure(trainer, pl_module, pending, batch_idx)
+        """Return the figures and the number of examples they are from."""
+        parts, events = self.batches.take(trainer, pending.kept), self.schedule.events
+        with probe_of(trainer, pl_module, parts, self.settings, events, batch_idx, autocast=self.autocast) as probe:
+            measured = measure_loss(
+                probe,
+                self.settings,
+                self._vectors,
+                event=events,
+                before=pending.before,
+                reduce=sum_over_ranks if trainer.world_size > 1 else None,
+            )
+            return measured, sum(probe.samples)
 
     def _warn_once(self, sentence: str, key: str = "") -> None:
         """Warn of what will be the same at every event, known by a key or by the sentence itself."""

@@ -1,39 +1,40 @@
 """`ActivationSwap`: replaces activations of a model in the course of its training."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
 
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import StochasticWeightAveraging, WeightAveraging
+from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.strategies.launchers.multiprocessing import _MultiProcessingLauncher
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import override
 
+from lit_gelu import surgery
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.callbacks.swap.history import LiveSwap, SwapRecord
-from lit_gelu.callbacks.swap.measurement import PREFIX, first_of_batch, measure_swap, require_forward
-from lit_gelu.callbacks.swap.member import RestorableSwap, announce_swap
-from lit_gelu.callbacks.swap.refusals import (
-    check_numbers,
-    parameters_of_specs,
-    parameters_of_swap,
-    refuse_averaging,
-    refuse_parameters_after_wrapping,
-    refuse_sharding,
-    trains_elsewhere,
-    warn_of_activations_before_fit,
-)
+from lit_gelu.activations.numerics.channels import ChannelModule
+from lit_gelu.activations.registry import registry_or_default
+from lit_gelu.callbacks.swap.history import SWAPS_KEY, SwapRecord, describe_target, install_hooks
 from lit_gelu.callbacks.swap.run import SwapRun
 from lit_gelu.callbacks.swap.schedule import MetricTrigger, Mode, SwapSchedule
-from lit_gelu.callbacks.trainer_facts import is_trial_run, logged_step, refuse_mixed_packages
-from lit_gelu.callbacks.trainer_loggers import Path, log_figures, log_texts, require_logger
-from lit_gelu.errors import SwapError
-from lit_gelu.surgery import (
-    OnObstacle,
-    SwapReport,
+from lit_gelu.callbacks.trainer import (
+    as_batch,
+    callbacks_of,
+    log_figures,
+    log_texts,
+    logged_step,
+    refuse_mixed_packages,
+    shards_parameters,
 )
+from lit_gelu.errors import ArgumentError, CheckpointError, SwapError, UnsupportedRunError, shown
+from lit_gelu.surgery import OnObstacle, SwapPlan, SwapReport
+
+_BEFOREHAND = "call lit_gelu.surgery.swap on the model before Trainer.fit"
 
 
-class ActivationSwap(RestorableSwap):
+class ActivationSwap(Callback):
     """Replaces activations once: at the start of an epoch, before an optimizer step, or when a metric says so.
 
     *What is replaced* is said as to `lit_gelu.surgery.swap`. Targets that match nothing and activations that are not
@@ -46,10 +47,7 @@ class ActivationSwap(RestorableSwap):
 
     *What is logged.* One line; the figure ``activation_swap/replaced``; and for every site a hyperparameter
     (in TensorBoard a text) ``activation_swap/step_<step>/<site>`` = "old -> new", with the step as loggers number it.
-    With ``curvature=True`` also the statistics of every replaced site, ``activation_swap/<site>/before/<statistic>``
-    and ``.../after/<statistic>``, and the jump of the model's output, ``activation_swap/jump/relative`` = ||new - old||
-    / ||old|| and ``activation_swap/jump/max_absolute``: from two forward passes in evaluation mode on the batch at
-    hand, which leave no trace in the training.
+    What the swap does to the curvature shows an `ActivationCurvatureMonitor` beside it.
 
     *Checkpoints*, also those saved with ``save_weights_only=True``, say which swaps were made, of which sites. Whoever
     loads one (``fit``, ``validate``, ``test`` or ``predict`` with ``ckpt_path``, this callback in the Trainer) gets the
@@ -64,19 +62,16 @@ class ActivationSwap(RestorableSwap):
     ``torch.compile`` builds new graphs for a new activation.
 
     *In processes of their own*, with the strategies ``ddp_spawn``, ``ddp_fork`` and ``ddp_notebook``, the swap is made
-    and saved there, but Lightning does not bring it back to the module that was given to ``fit``: there is a warning at
-    the end. Build the module from the run's checkpoint with `lit_gelu.callbacks.load_from_checkpoint`.
+    and saved there, but Lightning does not bring it back to the module that was given to ``fit``: there is a warning.
+    Build the module from the run's checkpoint with `lit_gelu.callbacks.load_from_checkpoint`.
 
     Other callbacks learn of the swap through `lit_gelu.callbacks.ActivationSwapListener`.
 
     Args:
         swaps: From target to activation, such as ``{"activation:relu": "gelu", "head.*": "silu"}``. In Python a target
             may also be a module class or ``by_activation(...)``.
-        at_epoch: The epoch (from 0) at whose start to swap; with ``curvature=True`` just before its first batch.
+        at_epoch: The epoch (from 0) at whose start to swap.
         at_step: The number of optimizer steps (``trainer.global_step``) after which to swap.
-        curvature: Whether to measure before and after.
-        input_from_batch: From a training batch to what ``forward`` takes: a tensor, a tuple of arguments, or a dict of
-            keyword arguments. By default a tensor itself, or the first element of a tuple or list.
         registry: Where activations are looked up; ``None`` means `lit_gelu.activations.registry`.
         when: A logged metric, such as ``"val_loss"``; the swap is made before the batch after the one it fires at.
             Every rank takes the mean over all ranks. Give one of ``at_epoch``, ``at_step`` and ``when``.
@@ -86,12 +81,8 @@ class ActivationSwap(RestorableSwap):
         reaches: Fire at the first check as good as this value instead.
         check_on_train_epoch_end: When to look at the metric; ``None`` means after each validation, or at the end of the
             training epoch where there is none.
-        learning_rate: Base learning rate of new parameters; where a scheduler has changed that of the neighbouring
-            weights, this one is changed by the same factor. ``None`` means the neighbouring weights'.
-        weight_decay: Weight decay of new parameters.
-        strict_activations: Whether a checkpoint with other activations is refused; else there is a warning.
         input_sample: What ``forward`` takes: a tensor, a tuple, a dict, or ``"example_input_array"`` for the module's.
-            With it, calls of functions are sites too, as in `lit_gelu.surgery.find_sites`; they have no statistics.
+            With it, calls of functions are sites too, as in `lit_gelu.surgery.find_sites`.
         on_obstacle: What becomes of a selected site that cannot be swapped: ``"refuse"`` stops the run before training,
             ``"skip"`` leaves it as it is, with a warning.
 
@@ -99,8 +90,7 @@ class ActivationSwap(RestorableSwap):
         report: What was replaced, once it was; see `lit_gelu.surgery.SwapReport`.
 
     Raises:
-        ArgumentError: If not exactly one trigger is given, a number is out of range, or ``swaps`` no mapping;
-            at the start of a fit, if ``curvature=True`` and the module has no ``forward``.
+        ArgumentError: If not exactly one trigger is given, a number is out of range, or ``swaps`` no mapping.
         UnsupportedRunError: At the start of a fit, if it is not possible in this run.
         SwapError: At the start of a fit, if a target matches no site of the model.
         OpaqueActivationError: If an activation was never registered: a checkpoint could not say what it is.
@@ -117,8 +107,6 @@ class ActivationSwap(RestorableSwap):
         swaps: Mapping[Any, Any],
         at_epoch: int | None = None,
         at_step: int | None = None,
-        curvature: bool = False,
-        input_from_batch: Callable[[Any], Any] | None = None,
         registry: ActivationRegistry | None = None,
         *,
         when: str | None = None,
@@ -127,46 +115,53 @@ class ActivationSwap(RestorableSwap):
         threshold: float = 0.0,
         reaches: float | None = None,
         check_on_train_epoch_end: bool | None = None,
-        learning_rate: float | None = None,
-        weight_decay: float = 0.0,
-        strict_activations: bool = True,
         input_sample: Any = None,
         on_obstacle: OnObstacle = "refuse",
     ) -> None:
-        check_numbers(learning_rate, weight_decay)
         trigger = MetricTrigger(mode, patience, threshold, reaches)
-        schedule = SwapSchedule(at_epoch, at_step, when, trigger, check_on_train_epoch_end)
-        super().__init__(
-            swaps,
-            schedule,
-            registry,
-            strict_activations=strict_activations,
-            input_sample=input_sample,
-            on_obstacle=on_obstacle,
-        )
-        self.curvature = curvature
-        self.input_from_batch = input_from_batch or first_of_batch
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        # What the module has in the main process, if the fit runs in others. The first swap of the Trainer keeps it.
-        self._given: Mapping[str, Any] | None = None
+        self.schedule = SwapSchedule(at_epoch, at_step, when, trigger, check_on_train_epoch_end)
+        if not isinstance(swaps, Mapping) or not swaps:
+            raise ArgumentError(
+                f"swaps={swaps!r} is no swap. Give a mapping from targets to activations, such as {{'*': 'gelu'}}."
+            )
+        self.registry = registry
+        self.input_sample = input_sample
+        self.on_obstacle = on_obstacle
+        resolve = registry_or_default(registry).resolve
+        self.swaps = {target: resolve(activation).for_checkpoint() for target, activation in swaps.items()}
+        described = {describe_target(target, registry): spec for target, spec in self.swaps.items()}
+        self._key = {"swaps": described, **self.schedule.describe()}
+        self.record: SwapRecord | None = None  # that it was made, and when
+        self.report: SwapReport | None = None  # the swap as it stands in the model now
+        self.order = 0  # how many swaps of the same run came before the one that stands
+        self.run: SwapRun | None = None  # what it has in common with the Trainer's other swaps
+        self._loaded_by_hand = False
+
+    @property
+    def state_key(self) -> str:
+        """What tells the state of this swap from that of others in a checkpoint."""
+        return self._generate_state_key(**self._key)
+
+    @property
+    def applied(self) -> bool:
+        """Whether the swap was made."""
+        return self.record is not None
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Refuse what cannot work, and learn which model is meant."""
         refuse_mixed_packages(trainer, pl_module)
         if stage == "fit":
-            refuse_sharding(trainer)
-            refuse_averaging(trainer)
-            if self.curvature:
-                require_logger(trainer, "ActivationSwap(curvature=True)", ", or leave curvature out")
-                require_forward(pl_module)
-        self.connect(trainer, pl_module)
-        run = self._running()
-        # A checkpoint is loaded later, so that what is there now is so in the main process too.
-        self._given = (
-            run.activations() if stage == "fit" and run.swaps[0] is self and trains_elsewhere(trainer) else None
-        )
+            _refuse_sharding(trainer)
+            _refuse_averaging(trainer)
+        if self.run is not None and self.run.pl_module is not pl_module:  # a swap made in another one does not count
+            self.record = self.report = None
+            self.schedule.metric.reset()
+        self.run = _run_of(trainer, pl_module)
+        if stage == "fit" and self.run.swaps[0] is self:  # one warning for all
+            _warn_of_processes(trainer)
+        self.run.forget_checkpoint()
+        install_hooks(pl_module, find_run)
 
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -175,7 +170,7 @@ class ActivationSwap(RestorableSwap):
         if run.swaps[0] is self:
             run.connect_optimizers()
         if self._loaded_by_hand:
-            with run.parameters_tracked(self.learning_rate, self.weight_decay):
+            with run.parameters_tracked():
                 run.restore([self])
         if self.record is None:
             self._check(run)
@@ -189,19 +184,14 @@ class ActivationSwap(RestorableSwap):
     @override
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Swap if this is the epoch; a resumed run may first have to validate at the end of the one before."""
-        at_start = self.schedule.at_epoch is not None and not self.curvature and not trainer.fit_loop.restarting
-        if at_start and self._due(trainer):
-            self._swap(trainer, pl_module, None)
+        if self.schedule.at_epoch is not None and not trainer.fit_loop.restarting and self._due(trainer):
+            self._swap(trainer, pl_module)
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Swap if this is the step, or if a resumed run is past the epoch or in the middle of it."""
-        if self.applied:
-            return
-        # Called for every batch, so that a wrong one fails at the first batch and not at the swap.
-        inputs = self.input_from_batch(batch) if self.curvature else None
         if self._due(trainer):
-            self._swap(trainer, pl_module, inputs)
+            self._swap(trainer, pl_module)
 
     @override
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -216,10 +206,59 @@ class ActivationSwap(RestorableSwap):
             self.schedule.look_at_metric(trainer, pl_module, train_epoch_end=True)
 
     @override
-    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Warn if the module in the main process is left with other activations than it was trained with."""
-        if self._given is not None and not is_trial_run(trainer):
-            warn_of_activations_before_fit(trainer, self._given, self._running().activations())
+    def state_dict(self) -> dict[str, Any]:
+        """Return whether the swap was made, and what was replaced, as plain data."""
+        metric = {"metric": self.schedule.metric.state_dict()} if self.schedule.when is not None else {}
+        record = self.record.to_dict() if self.record is not None else None
+        return {"applied": self.applied, "record": record, **metric}
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take the state that was saved; the swap itself was made again before the weights were loaded."""
+        if not isinstance(state_dict, Mapping) or not isinstance(state_dict.get("applied"), bool):
+            raise CheckpointError(
+                f"The checkpoint is damaged: it has {shown(state_dict)} as the state of {self.state_key}."
+            )
+        if "metric" in state_dict:
+            self.schedule.metric.load_state_dict(state_dict["metric"])
+        record = SwapRecord.from_dict(state_dict["record"]) if state_dict["applied"] else None
+        changed, self.record = record != self.record, record
+        self._loaded_by_hand = changed and self.run is None
+        if changed and self.run is not None:  # a checkpoint without the swaps at its top level
+            self.run.restore([self])
+
+    @override
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Warn if the checkpoint cannot say whether its weights belong to the swapped activations."""
+        if self.applied and SWAPS_KEY not in checkpoint and self.state_key not in checkpoint.get("callbacks", {}):
+            rank_zero_warn(f"The checkpoint says nothing of {self.state_key}, which was made in this model and stays.")
+
+    def plan(self, pl_module: LightningModule) -> SwapPlan:
+        """Return the swap, checked."""
+        return surgery.plan_swap(
+            pl_module, self.swaps, self._sample(pl_module), registry=self.registry, on_obstacle=self.on_obstacle
+        )
+
+    def take_back(self) -> None:
+        """Put back what was in the model before the swap."""
+        if self.report is not None:
+            self.report.undo()
+        self.report = None
+
+    def make_again(self, pl_module: LightningModule) -> None:
+        """Make the recorded swap in a model, if it is not there."""
+        sample = self._sample(pl_module)
+        if self.record is not None:
+            self.report, self.order = self.record.replay(pl_module, self.registry, sample), self.record.order
+        self._loaded_by_hand = False
+
+    def tell_restored(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Say what a checkpoint has led to, in a line and to the other callbacks."""
+        if self.record is None:
+            rank_zero_info("ActivationSwap: taken back, since the checkpoint is from before it.")
+        else:
+            rank_zero_info(f"{self.record.line()} (made again from the checkpoint)")
+        announce_swap(trainer, pl_module, self.report)
 
     def _running(self) -> SwapRun:
         if self.run is None:
@@ -231,14 +270,14 @@ class ActivationSwap(RestorableSwap):
 
     def _check(self, run: SwapRun) -> None:
         """Refuse a swap that could not be made."""
-        parameters = parameters_of_specs(self.swaps, self.registry)
+        parameters = _parameters_of_specs(self.swaps, self.registry)
         try:
             plan = self.plan(run.pl_module)
         except SwapError:
             if all(other.applied for other in run.swaps if other is not self):
                 raise
         else:
-            parameters = parameters_of_swap(plan)
+            parameters = _parameters_of(plan)
             for note in (*plan.notes, *(row for row in plan.skipped if row.obstacle)):
                 rank_zero_warn(f"{self.state_key}: {note}")
             if not plan.rows:
@@ -247,30 +286,143 @@ class ActivationSwap(RestorableSwap):
 
     def _check_parameters(self, run: SwapRun, parameters: list[str]) -> None:
         """Refuse parameters that come or go where they must not."""
-        refuse_parameters_after_wrapping(run.trainer, run.pl_module, parameters)
+        _refuse_parameters_after_wrapping(run.trainer, run.pl_module, parameters)
         if parameters and run.groups is not None:
             run.groups.check()
 
-    def _swap(self, trainer: Trainer, pl_module: LightningModule, inputs: Any) -> None:
+    def _swap(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Make the swap, remember it, tell the other callbacks, and log it."""
         run = self._running()
         plan = self.plan(pl_module)
-        self._check_parameters(run, parameters_of_swap(plan))
-        figures: dict[Path, float] = {}
-
-        def apply() -> SwapReport:
-            if not (self.curvature and plan.rows):
-                return plan.apply()
-            report, measured = measure_swap(trainer, pl_module, plan, inputs, self.registry)
-            figures.update(measured)
-            return report
-
-        with run.parameters_tracked(self.learning_rate, self.weight_decay):
-            self.live = LiveSwap(run.next_order(), apply())
-        self.report = self.live.report
-        self.record = SwapRecord.of(self.live, trainer.current_epoch, trainer.global_step, logged_step(trainer))
+        self._check_parameters(run, _parameters_of(plan))
+        self.order = run.next_order()
+        with run.parameters_tracked():
+            self.report = plan.apply()
+        sites = {row.name: (str(row.old), str(row.new)) for row in self.report.rows}
+        self.record = SwapRecord(trainer.current_epoch, trainer.global_step, self.order, sites, logged_step(trainer))
         announce_swap(trainer, pl_module, self.report)
         rank_zero_info(self.record.line())
-        log_figures(trainer, {(PREFIX, "replaced"): len(self.report), **figures})
+        log_figures(trainer, {("activation_swap", "replaced"): len(self.report)})
         step = f"step_{self.record.logged_step}"
-        log_texts(trainer, {(PREFIX, step, row.name): f"{row.old} -> {row.new}" for row in self.report.rows})
+        log_texts(trainer, {("activation_swap", step, name): f"{old} -> {new}" for name, (old, new) in sites.items()})
+
+    def _sample(self, pl_module: LightningModule) -> Any:
+        """Return the input sample, as the module takes it."""
+        own = isinstance(self.input_sample, str) and self.input_sample == "example_input_array"
+        return as_batch(pl_module.example_input_array if own else self.input_sample, pl_module)
+
+
+def _parameters_of(plan: SwapPlan) -> list[str]:
+    """Return the names of the parameters that would come or go."""
+    return list(dict.fromkeys([*plan.removed_parameters, *plan.new_parameters]))
+
+
+def _parameters_of_specs(specs: Mapping[str, str], registry: ActivationRegistry | None) -> list[str]:
+    """Describe each activation of some specs that brings parameters, whatever the sites."""
+    described = []
+    for spec in dict.fromkeys(specs.values()):
+        module = registry_or_default(registry).create(spec)
+        waits = isinstance(module, ChannelModule) and module.needs_channels
+        if waits or next(module.parameters(), None) is not None:
+            described.append(f"those of {spec}")
+    return described
+
+
+def _refuse_sharding(trainer: Trainer) -> None:
+    """Refuse strategies that split parameters over devices."""
+    strategy = trainer.strategy
+    if shards_parameters(trainer) or strategy.restore_checkpoint_after_setup:
+        raise UnsupportedRunError(
+            f"ActivationSwap does not work with {type(strategy).__name__}: it wraps the modules before training and "
+            f"loads checkpoints after that, when the swaps cannot be made again first. Use DDP or one device, or "
+            f"{_BEFOREHAND}."
+        )
+
+
+def _refuse_averaging(trainer: Trainer) -> None:
+    """Refuse callbacks that average weights."""
+    for callback in callbacks_of(trainer):
+        if isinstance(callback, (StochasticWeightAveraging, WeightAveraging)):
+            raise UnsupportedRunError(
+                f"ActivationSwap does not work with {type(callback).__name__} in the same Trainer: that keeps a "
+                "copy of the model as it was before the swap, with the old activations, and pairs its parameters with "
+                f"the model's by their order. Leave one of the two out, or {_BEFOREHAND}."
+            )
+
+
+def _warn_of_processes(trainer: Trainer) -> None:
+    """Warn of a fit in processes of its own, from which Lightning brings back weights, but no swaps."""
+    # Nothing here could bring a swap back: the main process calls no hook of a callback, before the fit or after it.
+    # It is no refusal, since checkpoints, reports and exports are made in the fit's own processes, and are right.
+    if isinstance(trainer.strategy.launcher, _MultiProcessingLauncher):
+        rank_zero_warn(
+            "ActivationSwap: this strategy trains in processes of its own (ddp_spawn, ddp_fork, ddp_notebook). From "
+            "these Lightning brings back the trained weights, but not the activations: do not use the module in the "
+            "main process. Build it from the run's checkpoint with lit_gelu.callbacks.load_from_checkpoint, or train "
+            "with strategy='ddp' or on one device."
+        )
+
+
+def _refuse_parameters_after_wrapping(trainer: Trainer, pl_module: LightningModule, parameters: list[str]) -> None:
+    """Refuse new or removed parameters in a model that `DistributedDataParallel` has wrapped."""
+    # It learns at wrapping which gradients to reduce. One that comes later would have each rank's own gradient, without
+    # a word, and the ranks would part; for one that goes it would wait. Making room for new parameters before wrapping
+    # would not do: until the swap they would be unused, which needs find_unused_parameters=True for the whole run.
+    wrapped = isinstance(trainer.strategy, DDPStrategy) or (
+        trainer.model is not pl_module and isinstance(trainer.model, DistributedDataParallel)
+    )
+    if wrapped and parameters:
+        raise UnsupportedRunError(
+            "ActivationSwap cannot add or remove parameters under DistributedDataParallel, which would not average "
+            f"their gradients: {', '.join(parameters)}. Swap to and from activations without parameters, train on one "
+            f"device, or {_BEFOREHAND}."
+        )
+
+
+def _run_of(trainer: Trainer, pl_module: LightningModule) -> SwapRun:
+    """Return what the swaps of a Trainer have in common, made by the first that asks."""
+    swaps = swaps_of(trainer)
+    for swap in swaps:
+        if swap.run is not None and swap.run.trainer is trainer and swap.run.pl_module is pl_module:
+            return swap.run
+    return SwapRun(trainer, pl_module, swaps)
+
+
+def find_run(pl_module: LightningModule) -> SwapRun | None:
+    """Return the swaps of the Trainer that a module is in now."""
+    swaps = swaps_of(pl_module._trainer) if pl_module._trainer is not None else []
+    return swaps[0].run if swaps else None
+
+
+def swaps_of(trainer: Trainer) -> list[ActivationSwap]:
+    """Return the swaps of a Trainer, in its order."""
+    return [callback for callback in callbacks_of(trainer) if isinstance(callback, ActivationSwap)]
+
+
+@runtime_checkable
+class ActivationSwapListener(Protocol):
+    """What a callback has that wants to know when activations are replaced; any callback of the Trainer may have it.
+
+    A hook on a module that is replaced dies silently with it. Whoever holds hooks on, or references to, activations
+    finds them anew when this is called.
+    """
+
+    def on_activations_swapped(self, trainer: Trainer, pl_module: LightningModule, report: SwapReport | None) -> None:
+        """Called on every rank after activations were replaced, in the order of the Trainer's callbacks.
+
+        Args:
+            trainer: The Trainer.
+            pl_module: Its module, with the new activations.
+            report: What was replaced; ``None`` if a swap was taken back, since a checkpoint from before it was loaded.
+        """
+
+
+def announce_swap(trainer: Trainer, pl_module: LightningModule, report: SwapReport | None) -> None:
+    """Call `ActivationSwapListener.on_activations_swapped` of every callback that has it."""
+    if isinstance(trainer.model, DistributedDataParallel):
+        # It fails at the next forward if the model's only buffers went with an activation; to be dropped with the first
+        # torch whose DDP looks for buffers anew (2.13 does not).
+        trainer.model._assign_modules_buffers()  # type: ignore[no-untyped-call]
+    for callback in callbacks_of(trainer):
+        if isinstance(callback, ActivationSwapListener):
+            callback.on_activations_swapped(trainer, pl_module, report)

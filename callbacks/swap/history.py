@@ -8,7 +8,7 @@ are wrapped, on the instance: the module's class stays as it is.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from lightning.pytorch import LightningModule
 from torch import nn
@@ -19,12 +19,12 @@ from lit_gelu.activations.naming.spec import dotted_path
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.errors import CheckpointError, SwapError, shown
 from lit_gelu.report import SwapChange, SwapEvent
-from lit_gelu.surgery import (
-    SwapPlan,
-    SwapReport,
-)
+from lit_gelu.surgery import SwapReport
 from lit_gelu.surgery.activation_record import is_call
 from lit_gelu.surgery.selectors import ActivationSelector, ClassSelector, NameSelector, exactly, selector_of
+
+if TYPE_CHECKING:
+    from lit_gelu.callbacks.swap.run import SwapRun
 
 ACTIVATIONS_KEY = "lit_gelu_activations"  # tasks write it too
 SWAPS_KEY = "lit_gelu_activation_swaps"
@@ -44,12 +44,6 @@ class SwapRecord:
     # The step as loggers number it, one for each batch but for those that only accumulate (accumulate_grad_batches):
     # fewer than `step` where a batch has several optimizer steps.
     logged_step: int
-
-    @classmethod
-    def of(cls, live: "LiveSwap", epoch: int, step: int, logged_step: int) -> Self:
-        """Make the record of a swap."""
-        sites = {row.name: (str(row.old), str(row.new)) for row in live.report.rows}
-        return cls(epoch, step, live.order, sites, logged_step)
 
     def event(self) -> SwapEvent:
         """Return what the report of a run says of it."""
@@ -85,7 +79,7 @@ class SwapRecord:
 
     def replay(
         self, model: nn.Module, registry: ActivationRegistry | None, input_sample: Any = None
-    ) -> "LiveSwap | None":
+    ) -> SwapReport | None:
         """Give the recorded sites their recorded activations; ``None`` if they have these already."""
         sites = surgery.find_sites(model, registry=registry)
         present = {site.call or site.name: str(site.spec) for site in sites}
@@ -103,8 +97,7 @@ class SwapRecord:
         if not targets:
             return None
         sample = input_sample if any(map(is_call, self.sites)) else None
-        plan = surgery.plan_swap(model, targets, sample, registry=registry)
-        return LiveSwap(self.order, plan.apply())
+        return surgery.plan_swap(model, targets, sample, registry=registry).apply()
 
 
 def _specs(row: object) -> tuple[str, str]:
@@ -113,24 +106,6 @@ def _specs(row: object) -> tuple[str, str]:
         case {"old": str() as old, "new": str() as new}:
             return old, new
     raise CheckpointError(f"The checkpoint is damaged: it has {shown(row)} where a swap should stand.")
-
-
-@dataclass
-class LiveSwap:
-    """A swap as it stands in a model now."""
-
-    order: int  # how many swaps of the same run came before it
-    report: SwapReport  # what was replaced
-
-    def undo(self) -> None:
-        """Put back what was there before."""
-        self.report.undo()
-
-
-def modules_of(plan: SwapPlan) -> dict[str, str]:
-    """Return the place of each site where a module stands already: not calls, nor functions that a module holds."""
-    modules = dict(plan.model.named_modules(remove_duplicate=False))
-    return {row.name: row.place for row in plan.rows if row.place in modules}
 
 
 def describe_target(target: Any, registry: ActivationRegistry | None) -> str:
@@ -148,17 +123,7 @@ def describe_target(target: Any, registry: ActivationRegistry | None) -> str:
             return repr(selector)
 
 
-class Participant(Protocol):
-    """What the hooks call: before the module's own hook at loading, after it at saving."""
-
-    def write_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Add to what will be written."""
-
-    def read_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Prepare the module for the weights that will be loaded."""
-
-
-Finder = Callable[[LightningModule], Participant | None]
+Finder = Callable[[LightningModule], "SwapRun | None"]
 
 
 def install_hooks(module: LightningModule, find: Finder) -> None:
@@ -174,16 +139,16 @@ def install_hooks(module: LightningModule, find: Finder) -> None:
 def _save(module: LightningModule, previous: Any, find: Finder, checkpoint: Checkpoint) -> None:
     """Call the module's own hook, then add the record."""
     _own_hook(module, previous, "on_save_checkpoint", checkpoint)
-    participant = find(module)
-    if participant is not None:
-        participant.write_checkpoint(checkpoint)
+    run = find(module)
+    if run is not None:
+        run.write_checkpoint(checkpoint)
 
 
 def _load(module: LightningModule, previous: Any, find: Finder, checkpoint: Checkpoint) -> None:
     """Replay the record, then call the module's own hook."""
-    participant = find(module)
-    if participant is not None:
-        participant.read_checkpoint(checkpoint)
+    run = find(module)
+    if run is not None:
+        run.read_checkpoint(checkpoint)
     _own_hook(module, previous, "on_load_checkpoint", checkpoint)
 
 

@@ -1,7 +1,6 @@
 """Parameters that come and go with a swap: in which group of which optimizer, at what learning rate, as scheduled."""
 
 import copy
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,11 +9,13 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from lit_gelu.errors import ArgumentError, CheckpointError, UnsupportedRunError
+from lit_gelu.errors import CheckpointError, UnsupportedRunError
 
 Scheduler = Any  # Lightning takes anything with step(), state_dict() and optimizer
-_OF_SCHEDULER = {"base_lrs", "_last_lr", "max_lrs"}  # one learning rate a group, in proportion to the group's
-_OTHERS = {"lr_lambdas", "min_lrs", "base_momentums", "max_momentums"}  # one entry a group
+_OF_SCHEDULER = {  # lists with one entry a group
+    *("base_lrs", "_last_lr", "max_lrs", "min_lrs"),
+    *("lr_lambdas", "base_momentums", "max_momentums"),
+}
 
 
 def _common(path: Sequence[str], other: Sequence[str]) -> int:
@@ -41,7 +42,7 @@ def check_scheduler(scheduler: Scheduler) -> None:
     unknown = [
         name
         for name, value in vars(scheduler).items()
-        if isinstance(value, list) and len(value) == groups and name not in _OF_SCHEDULER | _OTHERS | {"_schedulers"}
+        if isinstance(value, list) and len(value) == groups and name not in _OF_SCHEDULER | {"_schedulers"}
     ]
     if unknown:
         raise UnsupportedRunError(
@@ -51,22 +52,18 @@ def check_scheduler(scheduler: Scheduler) -> None:
         )
 
 
-def resize_scheduler(scheduler: Scheduler, sources: Sequence[int], factor: float = 1.0) -> None:
+def resize_scheduler(scheduler: Scheduler, sources: Sequence[int]) -> None:
     """Fit a scheduler to an optimizer's new groups: each is scheduled like the one of number ``sources[i]``."""
     for inner in getattr(scheduler, "_schedulers", ()):
-        resize_scheduler(inner, sources, factor)
-    for name in _OF_SCHEDULER | _OTHERS:
+        resize_scheduler(inner, sources)
+    for name in _OF_SCHEDULER:
         values = vars(scheduler).get(name)
         if not isinstance(values, list) or len(values) <= max(sources):
             continue
-        resized = [copy.copy(values[source]) for source in sources]
-        if name in _OF_SCHEDULER:
-            resized[-1] = resized[-1] * factor
-        setattr(scheduler, name, resized)
+        setattr(scheduler, name, [copy.copy(values[source]) for source in sources])
 
 
 GroupRecord = dict[str, Any]
-_RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")  # those that torch's schedulers keep in a group
 
 
 @dataclass
@@ -104,21 +101,29 @@ class ParameterGroups:
         for scheduler in self.schedulers:
             check_scheduler(scheduler)
 
-    def add(self, parameters: Iterable[nn.Parameter], learning_rate: float | None, weight_decay: float) -> list[str]:
-        """Put new parameters in groups of their own, beside those of the neighbouring weights; return their names."""
+    def add(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Put new parameters in groups of their own, beside those of the neighbouring weights."""
         # A group has the options of the group with the nearest weight (of two dimensions or more) before the parameter,
-        # in the order of the module's parameters, else after it; a parameter that an optimizer has already stays there.
-        # The learning rate is the base one, as one gives it to the optimizer (to OneCycleLR as max_lr): where a
-        # scheduler has changed the neighbouring group's, this one is changed by the same factor.
-        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
-        held = self._places()
-        wanted: dict[tuple[int, int], list[nn.Parameter]] = {}
+        # in the order of the module's parameters, else after it, but no weight decay; a parameter that an optimizer has
+        # already stays there.
+        places = self._places()
+        new: dict[tuple[int, int], list[nn.Parameter]] = {}
         for parameter in parameters:
-            if id(parameter) not in held and parameter.requires_grad:
-                wanted.setdefault(self._neighbour(parameter, held), []).append(parameter)
-        for (number, like), added in wanted.items():
-            self._add_group(number, like, added, names, learning_rate, weight_decay)
-        return [names[id(parameter)] for added in wanted.values() for parameter in added]
+            if id(parameter) not in places and parameter.requires_grad:
+                new.setdefault(self._neighbour(parameter, places), []).append(parameter)
+        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
+        self._know_all()
+        for (number, like), added in new.items():
+            optimizer = self.optimizers[number]
+            group = _options(optimizer.param_groups[like])
+            if "weight_decay" in group:
+                group["weight_decay"] = 0.0
+            is_named = "param_names" in optimizer.param_groups[0]
+            group["params"] = [(names[id(p)], p) for p in added] if is_named else added
+            optimizer.add_param_group(group)
+            self.likes[number].append(like)
+            for scheduler in self._schedulers_of(optimizer):
+                resize_scheduler(scheduler, [*range(len(optimizer.param_groups) - 1), like])
 
     def drop(self, parameters: Iterable[nn.Parameter]) -> None:
         """Take parameters out of the optimizers, with their state. A group stays, also if it becomes empty."""
@@ -198,57 +203,14 @@ class ParameterGroups:
             )
         return places[0]
 
-    def _add_group(
-        self,
-        number: int,
-        like: int,
-        added: list[nn.Parameter],
-        names: dict[int, str],
-        learning_rate: float | None,
-        weight_decay: float,
-    ) -> None:
-        """Add a group to one optimizer, and room for it to its schedulers."""
-        self._know_all()
-        optimizer = self.optimizers[number]
-        group = _options(optimizer.param_groups[like])
-        factor = _factor(group, learning_rate)
-        for rate in _RATES:
-            if group.get(rate) is not None:
-                group[rate] = group[rate] * factor
-        if "weight_decay" in group:
-            group["weight_decay"] = weight_decay
-        elif weight_decay:
-            raise ArgumentError(f"{weight_decay=} is not accepted: {type(optimizer).__name__} has none. Leave it out.")
-        group["params"] = [(names[id(p)], p) for p in added] if "param_names" in optimizer.param_groups[0] else added
-        optimizer.add_param_group(group)
-        self.likes[number].append(like)
-        sources = [*range(len(optimizer.param_groups) - 1), like]
-        for scheduler in self._schedulers_of(optimizer):
-            resize_scheduler(scheduler, sources, factor)
-
     def _schedulers_of(self, optimizer: Optimizer) -> list[Scheduler]:
         return [scheduler for scheduler in self.schedulers if scheduler.optimizer is optimizer]
 
 
-def _factor(group: dict[str, Any], learning_rate: float | None) -> float:
-    """Return what the neighbouring group's learning rates are to be multiplied by."""
-    if learning_rate is None:
-        return 1.0
-    base = float(group.get("max_lr", group.get("initial_lr", group["lr"])))
-    if base <= 0 or not math.isfinite(base):
-        raise ArgumentError(
-            f"{learning_rate=} cannot be set in proportion to the neighbouring weights', which is {base}. Leave it out."
-        )
-    return learning_rate / base
-
-
 def _options(group: dict[str, Any]) -> dict[str, Any]:
     """Return a copy of a group's options, without its parameters."""
-    return {key: _copied(value) for key, value in group.items() if key not in {"params", "param_names"}}
-
-
-def _copied(value: Any) -> Any:
-    return value.clone() if isinstance(value, Tensor) else copy.copy(value)
+    options = {key: value for key, value in group.items() if key not in {"params", "param_names"}}
+    return {key: value.clone() if isinstance(value, Tensor) else copy.copy(value) for key, value in options.items()}
 
 
 def _set(group: dict[str, Any], parameters: list[nn.Parameter]) -> None:

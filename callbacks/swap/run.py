@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
-from lightning.pytorch.utilities import rank_zero_warn
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.callbacks.swap.history import ACTIVATIONS_KEY, GROUPS_KEY, SWAPS_KEY, Checkpoint, SwapRecord
@@ -21,7 +20,7 @@ from lit_gelu.surgery.activation_record import (
 from lit_gelu.surgery.changes import is_mark, without_marks
 
 if TYPE_CHECKING:
-    from lit_gelu.callbacks.swap.member import RestorableSwap
+    from lit_gelu.callbacks.swap.activation_swap import ActivationSwap
 
 
 def registry_for(
@@ -35,7 +34,7 @@ def registry_for(
 class SwapRun:
     """The swaps of a Trainer in one module."""
 
-    def __init__(self, trainer: Trainer, pl_module: LightningModule, swaps: "Sequence[RestorableSwap]") -> None:
+    def __init__(self, trainer: Trainer, pl_module: LightningModule, swaps: "Sequence[ActivationSwap]") -> None:
         self.trainer = trainer
         self.pl_module = pl_module
         self.swaps = swaps
@@ -61,7 +60,7 @@ class SwapRun:
             self.groups.rebuild(recorded)
 
     @contextmanager
-    def parameters_tracked(self, learning_rate: float | None, weight_decay: float) -> Iterator[None]:
+    def parameters_tracked(self) -> Iterator[None]:
         """Bring the optimizers up to date with what happens to the module's parameters within."""
         before = {id(parameter): parameter for parameter in self.pl_module.parameters()}
         yield
@@ -70,13 +69,13 @@ class SwapRun:
         removed = [parameter for key, parameter in before.items() if key not in after]
         if self.groups is not None and (new or removed):
             self.groups.drop(removed)
-            self.groups.add(new, learning_rate, weight_decay)
+            self.groups.add(new)
             self._changed = True
 
-    def restore(self, changed: "Sequence[RestorableSwap]") -> None:
+    def restore(self, changed: "Sequence[ActivationSwap]") -> None:
         """Bring the model to where the records of all swaps say it is: take all back, then make the recorded ones."""
-        live = [(swap.live.order, swap) for swap in self.swaps if swap.live is not None]
-        for _, swap in sorted(live, key=lambda item: item[0], reverse=True):
+        standing = [swap for swap in self.swaps if swap.report is not None]
+        for swap in sorted(standing, key=lambda swap: swap.order, reverse=True):
             swap.take_back()
         recorded = [(swap.record.order, swap) for swap in self.swaps if swap.record is not None]
         for _, swap in sorted(recorded, key=lambda item: item[0]):
@@ -129,20 +128,15 @@ class SwapRun:
             )
 
     def _check_activations(self, checkpoint: Checkpoint, unknown: set[str]) -> None:
-        """Refuse a checkpoint of other activations, or only warn if that was asked for."""
+        """Refuse a checkpoint of other activations."""
         recorded = read_activations(checkpoint.get(ACTIVATIONS_KEY, {}))
         differences = describe_differences(recorded, self.activations())
-        if not differences:
-            return
-        swaps = f" The checkpoint was trained with {', '.join(sorted(unknown))}, which is not here." if unknown else ""
-        message = f"The checkpoint was saved with other activations: {'; '.join(differences)}.{swaps}"
-        if all(swap.strict_activations for swap in self.swaps):
+        if differences:
+            by = f" The checkpoint was trained with {', '.join(sorted(unknown))}, which is not here." if unknown else ""
             raise CheckpointError(
-                f"{message} Use the model and the swaps that it was trained with, rebuild it with "
-                "lit_gelu.callbacks.load_from_checkpoint, or, to load its weights nevertheless, "
-                "ActivationSwap(strict_activations=False)."
+                f"The checkpoint was saved with other activations: {'; '.join(differences)}.{by} Use the model and the "
+                "swaps that it was trained with, or rebuild it with lit_gelu.callbacks.load_from_checkpoint."
             )
-        rank_zero_warn(message)
 
 
 def _read_records(plain: object) -> dict[str, SwapRecord]:

@@ -9,7 +9,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
 from lit_gelu.arguments import is_count, is_number
-from lit_gelu.callbacks.trainer_facts import is_trial_run, steps_of_epoch, steps_of_run
+from lit_gelu.callbacks.trainer import is_trial_run, steps_of_epoch, steps_of_run
 from lit_gelu.curvature.ranks import sum_over_ranks
 from lit_gelu.errors import ArgumentError
 

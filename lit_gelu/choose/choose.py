@@ -22,8 +22,7 @@ from typing_extensions import override
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.callbacks import ActivationCurvatureMonitor, LossCurvatureMonitor
-from lit_gelu.choose.costs import measure_costs, write_best
-from lit_gelu.choose.result import ActivationChoice, CandidateReport, Metric, TrainedRun
+from lit_gelu.choose.result import ActivationChoice, CandidateReport, Metric
 from lit_gelu.choose.statistics import listed
 from lit_gelu.choose.training import (
     Build,
@@ -67,7 +66,6 @@ def choose(
     trainer: Mapping[str, Any] | None = None,
     folder: str | os.PathLike[str] | None = None,
     settings: Mapping[str, Any] | None = None,
-    measure: bool = True,
     registry: ActivationRegistry | None = None,
     say: Say | None = None,
 ) -> ActivationChoice:
@@ -97,11 +95,10 @@ def choose(
         together: Whether to train as a group where that holds.
         trainer: Further options of every run's ``Trainer``. Callbacks are copied for every run, and ask for runs of
             their own; those that serve loggers and checkpoints are left out, and a note says so.
-        folder: Where finished runs are kept as they end, and results are written: ``choice.json``, ``curves.png``,
-            ``differences.png``, ``best.ckpt``, ``best.onnx`` and its proof. Called again with it, runs that are there
-            are not made again; activations and seeds may be added. ``None`` keeps nothing.
+        folder: Where finished runs are kept as they end, and results are written: ``choice.json``,
+            ``differences.png``, ``best.ckpt``. Called again with it, it makes no run again that is there; activations
+            and seeds may be added. ``None`` keeps nothing.
         settings: What else the runs in the folder must have in common, by name, such as the version of your code.
-        measure: Whether to measure time, memory, latency and size, and to export the best module.
         registry: Where names are looked up; ``None`` means `lit_gelu.activations.registry`.
         say: Called with a line whenever something is finished.
 
@@ -120,14 +117,15 @@ def choose(
         >>> from lit_gelu.tasks import MNISTClassifier
         >>> build = partial(MNISTClassifier, hidden_layers=1)
         >>> names = {"gelu": "gelu", "same": "gelu"}
-        >>> choice = choose(build, names, DigitsData(), seeds=5, max_epochs=1, measure=False)
+        >>> choice = choose(build, names, DigitsData(), seeds=5, max_epochs=1)
         >>> choice.verdict[0]
         'gelu and same gave the same numbers with every seed: there is no difference between them.'
     """
     registry, say = registry_or_default(registry), say or (lambda line: None)  # noqa: ARG005 - nothing is said
     candidates, numbers = _candidates(activations, registry), _seeds(seeds)
-    if baseline is not None and baseline not in [candidate.label for candidate in candidates]:
-        raise ArgumentError(f"baseline={shown(baseline)} is not compared. Give one of {listed(_labels(candidates))}.")
+    labels = [candidate.label for candidate in candidates]
+    if baseline is not None and baseline not in labels:
+        raise ArgumentError(f"baseline={shown(baseline)} is not compared. Give one of {listed(labels)}.")
     if not isinstance(data, LightningDataModule):
         raise ArgumentError(f"data={type(data).__name__} is not accepted. Give a LightningDataModule.")
     if settings is not None and not isinstance(settings, Mapping):
@@ -150,20 +148,13 @@ def choose(
         choice = ActivationChoice(decides, numbers, reports, baseline, how, notes)
         if choice.best.middle(decides) is None:
             raise UnsupportedRunError(f"No run came to its end with a number. {' '.join(choice.verdict)}")
-        choice.notes += _notes_on_sameness(choice.candidates) + _notes_on_swap(build, swap, candidates[0], registry)
+        choice.notes += _notes_on_swap(build, swap, candidates[0], registry)
         activation = {candidate.label: candidate.given for candidate in candidates}
-
-        def module_of(run: TrainedRun) -> LightningModule:
-            return runs.module(setup, run, activation[run.label])
-
-        choice.module = module_of(choice.best_run)
-        if measure:
-            measure_costs(choice, setup, module_of, say)
+        choice.module = runs.module(setup, choice.best_run, activation[choice.best.label])
         if folder is not None:
             choice.folder = Path(folder)
             best = runs.checkpoint(choice.best.label, choice.best.spec, choice.best_run.seed)
-            write_best(choice, setup, module_of(choice.best_run), best, exports=measure)
-            _write_results(choice, choice.folder)
+            _write_results(choice, choice.folder, best)
     return choice
 
 
@@ -184,10 +175,6 @@ def _candidates(activations: Sequence[Any] | Mapping[str, Any], registry: Activa
             'gives them labels of your own: {"gelu": "gelu", "the same again": "gelu"}.'
         )
     return [Candidate(label, given, str(registry.resolve(given))) for label, given in pairs]
-
-
-def _labels(candidates: Sequence[Candidate]) -> list[str]:
-    return [candidate.label for candidate in candidates]
 
 
 def _seeds(seeds: int | Sequence[int]) -> list[int]:
@@ -339,23 +326,6 @@ def _metric(name: str | None, mode: str | None, logged: Mapping[str, Sequence[st
     return Metric(chosen, "val" if chosen in logged["val"] else "test", direction)
 
 
-def _notes_on_sameness(candidates: Sequence[CandidateReport]) -> list[str]:
-    """Say which labels are one activation, and which began with other weights than the others at equal seeds."""
-    by_spec: dict[str, list[str]] = {}
-    for candidate in candidates:
-        by_spec.setdefault(candidate.spec, []).append(candidate.label)
-    notes = [f"{listed(labels)} are one activation, {spec}." for spec, labels in by_spec.items() if len(labels) > 1]
-    first = candidates[0]
-    for candidate in candidates[1:]:
-        starts = [(a.initial, b.initial) for a, b in zip(first.runs, candidate.runs, strict=True)]
-        if any(one and other and one != other for one, other in starts):  # of runs that failed before, nothing is known
-            notes.append(
-                f"{first.label} and {candidate.label} began with other weights at equal seeds: the module draws them "
-                "depending on the activation, so that the pairs share less than they could."
-            )
-    return notes
-
-
 def _notes_on_swap(build: Build, swap: Any, candidate: Candidate, registry: ActivationRegistry) -> list[str]:
     """Say which sites of a module are given the activation, and which calls of functions are not."""
     if not _targets(swap):
@@ -366,19 +336,18 @@ def _notes_on_swap(build: Build, swap: Any, candidate: Candidate, registry: Acti
     return [f"The activations at {listed(sites)} are exchanged.", *plan.notes]
 
 
-def _write_results(choice: ActivationChoice, folder: Path) -> None:
+def _write_results(choice: ActivationChoice, folder: Path, best: Path) -> None:
+    choice.files["checkpoint"] = "best.ckpt"
+    with write_atomically(folder / "best.ckpt") as temporary:
+        temporary.write_bytes(best.read_bytes())
     try:
-        need("matplotlib", extra="plots", what="Drawing the pictures of the comparison")
+        need("matplotlib", extra="plots", what="Drawing the picture of the comparison")
     except MissingExtraError as error:  # hours of training may be behind this: the figures are written all the same
-        choice.notes.append(f"There are no pictures. {error}")
+        choice.notes.append(f"There is no picture. {error}")
     else:
-        figures = {"differences": choice.draw_differences()}
-        if choice.metric.stage == "val":  # of a metric that is measured once there are no curves
-            figures["curves"] = choice.draw_curves()
-        for name, figure in figures.items():
-            choice.files[name] = f"{name}.png"
-            with write_atomically(folder / f"{name}.png") as temporary:
-                figure.savefig(temporary, dpi=130, metadata={"Software": None})
+        choice.files["differences"] = "differences.png"
+        with write_atomically(folder / "differences.png") as temporary:
+            choice.draw_differences().savefig(temporary, dpi=130, metadata={"Software": None})
     choice.files["figures"] = "choice.json"
     with write_atomically(folder / "choice.json") as temporary:
         temporary.write_text(choice.to_json() + "\n", encoding="utf-8")

@@ -18,13 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SCHEMA = 2
-_COSTS = {  # head and factor of a column
-    "step_seconds": ("ms/step", 1e3),
-    "kept_bytes": ("MB/step", 1e-6),
-    "latency_seconds": ("ms/row", 1e3),
-    "file_bytes": ("MB", 1e-6),
-}
+SCHEMA = 3
 # Okabe and Ito's palette, with a wine red in the place of its purple, as the paper's figures have it.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#882255", "#E69F00", "#56B4E9", "#000000", "#777777")
 
@@ -59,8 +53,6 @@ class TrainedRun(Displayed):
         curves: What was logged in validation, by name, at the end of every epoch that had one.
         epochs: Those epochs, counted from 1.
         test: What was logged in a test behind the last epoch.
-        initial: A digest of the weights that it began with, those of activations left out.
-        together: Whether it was trained in a group.
         seconds: Its training, or its share of the group's.
         failure: Why it ended early; empty if it did not.
         diverged: Whether its parameters were not all finite at the end, whatever it logged.
@@ -72,8 +64,6 @@ class TrainedRun(Displayed):
     curves: dict[str, list[float]] = field(default_factory=dict)
     epochs: list[int] = field(default_factory=list)
     test: dict[str, float] = field(default_factory=dict)
-    initial: str = ""
-    together: bool = False
     seconds: float = 0.0
     failure: str = ""
     diverged: bool = False
@@ -110,25 +100,17 @@ def is_finite(value: float | None) -> bool:
 
 @dataclass(repr=False)
 class CandidateReport(Displayed):
-    """What is known of one candidate; a cost that was not measured is ``None``.
+    """What is known of one candidate.
 
     Args:
         label: What it is called.
         spec: Its activation.
         runs: One a seed, in the order of the seeds.
-        step_seconds: The median time of a training step.
-        kept_bytes: What a training step keeps for its backward pass, without parameters.
-        latency_seconds: The median time of one row in the exported file.
-        file_bytes: The size of that file.
     """
 
     label: str
     spec: str
     runs: list[TrainedRun]
-    step_seconds: float | None = None
-    kept_bytes: int | None = None
-    latency_seconds: float | None = None
-    file_bytes: int | None = None
 
     def values(self, metric: Metric) -> list[float]:
         """Return the metric at the end of each run; a run that diverged or failed is worse than any other."""
@@ -239,30 +221,21 @@ class ActivationChoice(Displayed):
         return list(dict.fromkeys(filter(None, [self.best.label, self.baseline])))
 
     @property
-    def _costs(self) -> dict[str, tuple[str, float]]:
-        """Those that were measured."""
-        return {n: unit for n, unit in _COSTS.items() if any(getattr(c, n) is not None for c in self.candidates)}
-
-    @property
     def header(self) -> list[str]:
         """The heads of the table's columns."""
         against = [f"to {label}" for label in self._references]
-        units = [unit for unit, _ in self._costs.values()]
-        return ["activation", f"median {self.metric.name}", "lowest", "highest", *against, *units]
+        return ["activation", f"median {self.metric.name}", "lowest", "highest", *against]
 
     @property
     def rows(self) -> list[list[str]]:
         """The table: a row a candidate."""
-        return [self._row(candidate) for candidate in self.candidates]
-
-    def _row(self, candidate: CandidateReport) -> list[str]:
-        values = candidate.values(self.metric)
-        cells = [candidate.label, *(f"{value:.4g}" for value in (self.median(candidate), min(values), max(values)))]
-        cells += [_interval(self.difference(candidate.label, label)) for label in self._references]
-        for name, (_, factor) in self._costs.items():
-            cost = getattr(candidate, name)
-            cells.append("-" if cost is None else f"{factor * cost:.3g}")
-        return cells
+        rows = []
+        for candidate in self.candidates:
+            values = candidate.values(self.metric)
+            numbers = (self.median(candidate), min(values), max(values))
+            differences = [_interval(self.difference(candidate.label, label)) for label in self._references]
+            rows.append([candidate.label, *(f"{number:.4g}" for number in numbers), *differences])
+        return rows
 
     def __str__(self) -> str:
         """Return the table, and below it what is decided."""
@@ -304,34 +277,6 @@ class ActivationChoice(Displayed):
     def _html_table(self) -> HtmlTable:
         below = [*self.verdict, *self.notes, self.trained]
         return HtmlTable(tuple(self.header), self.rows, f"{self.metric.name}, medians over the seeds", below)
-
-    def draw_curves(self) -> "Figure":
-        """Draw the metric over the epochs: medians as lines, and from the lowest to the highest run as a band."""
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import MaxNLocator
-
-        figure = Figure(figsize=(6.4, 4.0), layout="constrained")
-        axes = figure.add_subplot()
-        for number, candidate in enumerate(self.candidates):
-            curves = [run.curves[self.metric.name] for run in candidate.runs if run.curves.get(self.metric.name)]
-            columns = list(zip(*curves, strict=False))  # up to where the shortest ends
-            if not columns:
-                continue
-            # NaN is not drawn: a median of runs that diverged has no place on the axis.
-            drawn = [column if all(map(math.isfinite, column)) else (math.nan,) for column in columns]
-            epochs = min((run.epochs for run in candidate.runs if run.epochs), key=len)[: len(drawn)]
-            colour, marker = _COLOURS[number % len(_COLOURS)], "o" if len(drawn) == 1 else None
-            medians = [statistics.median(column) for column in drawn]
-            axes.plot(epochs, medians, color=colour, linewidth=1.6, marker=marker, label=candidate.label)
-            lows, highs = [min(column) for column in drawn], [max(column) for column in drawn]
-            axes.fill_between(epochs, lows, highs, color=colour, alpha=0.18, linewidth=0)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set_xlabel("epoch")
-        axes.set_ylabel(self.metric.name)
-        axes.set_title(f"medians and range of {len(self.seeds)} seeds", fontsize=10)
-        axes.legend(frameon=False, fontsize=9)
-        _plain(axes)
-        return figure
 
     def draw_differences(self) -> "Figure":
         """Draw how far each candidate is from the best one, and from the baseline, with 95 % intervals."""

@@ -90,18 +90,10 @@ def all_differences(values: Mapping[str, Sequence[float]]) -> list[PairedDiffere
 
 
 def paired_test(differences: np.ndarray, rounding: float = 0.0) -> tuple[float, float, float]:
-    """Return ``p`` of Student's test that the mean is 0, two-sided, and the ends of its 95 % interval.
-
-    Where all differences are one number but for rounding, as errors on a hundred samples may be, they have no spread
-    to be tested by: then by their signs, ``p = 2 / 2^n``.
-
-    Args:
-        differences: One a seed.
-        rounding: How far from each other rounding alone may bring them.
-
-    Returns:
-        ``p``, low, high; ``p`` is 1 if all differences are as small as rounding, or there are less than two.
-    """
+    """Return ``p`` of Student's test that the mean is 0, two-sided, and the ends of its 95 % interval."""
+    # ``p`` is 1 if all differences are as small as rounding, or there are less than two. Where all are one number but
+    # for rounding, as errors on a hundred samples may be, they have no spread to be tested by: then by their signs,
+    # ``p = 2 / 2^n``.
     from scipy import stats  # half a second
 
     mean = float(differences.mean())
@@ -124,15 +116,7 @@ def holm(chances: Sequence[float]) -> list[float]:
 
 
 class Verdict:
-    """What is decided, in sentences.
-
-    Args:
-        name: Of the metric.
-        mode: ``"min"`` if less is better, ``"max"`` if more is.
-        medians: Of the candidates that are compared, by label, the best one first.
-        differences: Of all pairs of them.
-        seeds: How many seeds each was trained with.
-    """
+    """What is decided, in sentences: of candidates' medians by label, the best one first, and all their differences."""
 
     def __init__(
         self, name: str, mode: str, medians: Mapping[str, float], differences: Sequence[PairedDifference], seeds: int

@@ -19,14 +19,13 @@ import torch
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer, seed_everything
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.seed import isolate_rng
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.parameter import is_lazy
 from typing_extensions import override
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.callbacks.checkpoint_file import read_checkpoint
 from lit_gelu.choose.result import SCHEMA, TrainedRun
-from lit_gelu.data.in_memory import description_of
 from lit_gelu.errors import ArgumentError, LitGeluError, shown
 from lit_gelu.files import is_file, parse_json, without_nonfinite, write_atomically
 from lit_gelu.replicas import ReplicaDataModule, ReplicaGroup
@@ -52,17 +51,11 @@ _OF_GROUPS = frozenset({
 
 @dataclass(frozen=True)
 class Candidate:
-    """One of the activations that are compared.
+    """One of the activations that are compared."""
 
-    Args:
-        label: What it is called in tables: what was given, where that is text.
-        given: What the module is built with.
-        spec: The same in canonical form, as text; equal for two names of one activation.
-    """
-
-    label: str
-    given: Any
-    spec: str
+    label: str  # what it is called in tables: what was given, where that is text
+    given: Any  # what the module is built with
+    spec: str  # the same in canonical form, as text; equal for two names of one activation
 
 
 Cell = tuple[Candidate, int]  # with a seed
@@ -70,21 +63,13 @@ Cell = tuple[Candidate, int]  # with a seed
 
 @dataclass(frozen=True)
 class Setup:
-    """What all runs have in common.
-
-    Args:
-        build: A function of ``activation``.
-        data: What they are trained on; its generators are put back before each run.
-        options: Of their Trainers.
-        registry: Which names activations.
-        tests: Whether a test follows the last epoch.
-    """
+    """What all runs have in common."""
 
     build: Build
-    data: LightningDataModule
-    options: Mapping[str, Any]
+    data: LightningDataModule  # its generators are put back before each run
+    options: Mapping[str, Any]  # of their Trainers
     registry: ActivationRegistry
-    tests: bool = False
+    tests: bool = False  # whether a test follows the last epoch
     generators: Sequence[tuple[Callable[[Any], object], Any]] = field(default_factory=list)
 
     def new_trainer(self, *callbacks: Callback, **options: Any) -> Trainer:
@@ -166,7 +151,6 @@ def train_alone(setup: Setup, candidate: Candidate, seed: int, checkpoint: Path)
     try:
         with seeded(seed):
             module = setup.build(activation=candidate.given)
-            run.initial = digest_of_weights(module, setup.registry)
             setup.put_back_generators()
             notes = EpochNotes(run)
             trainer = setup.new_trainer(notes)
@@ -195,9 +179,7 @@ def train_together(setup: Setup, cells: Sequence[Cell], checkpoints: Sequence[Pa
     start = time.perf_counter()
     activations = [{"activation": candidate.given} for candidate, _ in cells]
     group = ReplicaGroup.of(setup.build, activations, seeds=[seed for _, seed in cells])
-    runs = [TrainedRun(candidate.label, candidate.spec, seed, together=True) for candidate, seed in cells]
-    for run, member in zip(runs, group.members, strict=True):
-        run.initial = digest_of_weights(member, setup.registry)
+    runs = [TrainedRun(candidate.label, candidate.spec, seed) for candidate, seed in cells]
     setup.put_back_generators()
     data: Any = setup.data
     setup.new_trainer(GroupNotes(runs)).fit(group, datamodule=ReplicaDataModule(data))
@@ -209,7 +191,8 @@ def train_together(setup: Setup, cells: Sequence[Cell], checkpoints: Sequence[Pa
 
 def _finish(setup: Setup, run: TrainedRun, module: LightningModule, checkpoint: Path) -> None:
     """Save a trained module, and test it if a figure of the test decides."""
-    run.diverged = not all(bool(parameter.isfinite().all()) for parameter in _initialised(module))
+    trained = [parameter for parameter in module.parameters() if not is_lazy(parameter)]
+    run.diverged = not all(bool(parameter.isfinite().all()) for parameter in trained)
     trainer = setup.new_trainer(callbacks=None)
     if setup.tests:
         (values,) = trainer.test(module, datamodule=setup.data, verbose=False)
@@ -223,26 +206,6 @@ def _finish(setup: Setup, run: TrainedRun, module: LightningModule, checkpoint: 
             torch.save({"state_dict": module.state_dict()}, temporary)
 
 
-def _initialised(module: nn.Module) -> Iterator[Tensor]:
-    """Yield the parameters that have values: a `LazyLinear` is given them by its first batch."""
-    return (parameter for parameter in module.parameters() if not is_lazy(parameter))
-
-
-def digest_of_weights(module: nn.Module, registry: ActivationRegistry) -> str:
-    """Return a digest of a module's parameters, those of activations left out."""
-    of_activations = {
-        id(parameter)
-        for part in module.modules()
-        if registry.entry_of(part) is not None
-        for parameter in part.parameters()
-    }
-    digest = hashlib.sha256()
-    for parameter in _initialised(module):
-        if id(parameter) not in of_activations:
-            digest.update(parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()[:16]
-
-
 def first_line(error: BaseException) -> str:
     """Return an error in one line, without the stop at its end."""
     lines = str(error).strip().splitlines()
@@ -250,17 +213,10 @@ def first_line(error: BaseException) -> str:
 
 
 class RunFolder:
-    """Finished runs on disk: a JSON line each in ``runs.jsonl``, and the weights as ordinary checkpoints.
+    """Finished runs on disk: a JSON line each in ``runs.jsonl``, and the weights as ordinary checkpoints."""
 
-    The first line says what all runs have in common. Beyond that the folder is trusted.
-
-    Args:
-        folder: Where they are; made if it is not there.
-        settings: What all runs in it have in common.
-
-    Raises:
-        ArgumentError: If it holds runs with other settings.
-    """
+    # The first line says what all runs have in common; runs with other settings are refused. Beyond that the folder is
+    # trusted.
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
         self.folder, self.path = folder, folder / "runs.jsonl"
@@ -340,7 +296,7 @@ def settings_of(build: Build, swap: Any, setup: Setup, further: Mapping[str, Any
         "build": settings_text(build),
         "swap": settings_text(swap),
         "data": settings_text(type(setup.data)),
-        "data_arguments": settings_text(description_of(setup.data)),
+        "data_arguments": settings_text(setup.data.hparams),
         "trainer": settings_text(setup.options),
         **settings_text(further),
     }
@@ -349,19 +305,8 @@ def settings_of(build: Build, swap: Any, setup: Setup, further: Mapping[str, Any
 def make_runs(
     setup: Setup, folder: RunFolder, cells: Sequence[Cell], *, together: bool, tests_of: str, say: Say
 ) -> tuple[dict[tuple[str, int], TrainedRun], str]:
-    """Make the runs that are not there yet, in groups where that holds.
-
-    Args:
-        setup: What they have in common.
-        folder: Where finished ones are.
-        cells: Candidates with seeds.
-        together: Whether to try a group.
-        tests_of: The figure of a test that a finished run must have; empty where none decides.
-        say: Called with a line whenever something is finished.
-
-    Returns:
-        All runs by label and seed, and a sentence on how they were trained.
-    """
+    """Make the runs that are not in the folder yet; return all by label and seed, and how they were trained."""
+    # A finished run must have the figure ``tests_of`` of a test, if one is named.
     kept = {(c.label, seed): folder.find(c, seed) for c, seed in cells}
     runs = {key: run for key, run in kept.items() if run is not None and (not tests_of or tests_of in run.test)}
     missing = [(c, seed) for c, seed in cells if (c.label, seed) not in runs]

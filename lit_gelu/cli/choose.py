@@ -48,7 +48,6 @@ class ChoosingTrainer(Trainer):
         baseline: str | None = None,
         swap: bool | str = False,
         together: bool = True,
-        measure: bool = True,
         output: str = "runs/choose",
         ckpt_path: str | None = None,
         weights_only: bool | None = None,
@@ -66,7 +65,6 @@ class ChoosingTrainer(Trainer):
             swap: true to exchange all activations of a model that takes none, or which sites: "encoder.*"; calls of
                 functions only if the model has an example_input_array
             together: Whether to train all side by side where that holds
-            measure: Whether to measure time, memory, latency and size, and to export the best module
             output: The folder for results and finished runs
             ckpt_path: Of lit-gelu fit, so that its configurations are taken; null
             weights_only: The same

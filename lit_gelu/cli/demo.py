@@ -96,7 +96,7 @@ def _train(
         logging.getLogger(name).setLevel(logging.WARNING)  # hints about hardware are not the demo's subject
     logger = CSVLogger(folder, name="logs")
     model = MNISTClassifier(activation="relu")
-    swap = ActivationSwap({"activation:relu": "gelu"}, at_epoch=epochs // 2, curvature=True)
+    swap = ActivationSwap({"activation:relu": "gelu"}, at_epoch=epochs // 2)
     trainer = Trainer(
         max_epochs=epochs,
         accelerator="cpu",

@@ -1,6 +1,5 @@
 """Data sets as `LightningDataModule`s, one file per data set."""
 
-from lit_gelu.data.checks import CorruptDataError, DataArgumentError, DataError, DataNotFoundError
 from lit_gelu.data.cifar import CIFAR10Data, CIFAR100Data, CIFARData
 from lit_gelu.data.digits import DigitsData
 from lit_gelu.data.in_memory import InMemoryDataModule, InMemoryImages, InMemorySamples
@@ -8,16 +7,14 @@ from lit_gelu.data.mnist import MNISTData
 from lit_gelu.data.resumable_loader import ResumableDataLoader
 from lit_gelu.data.timit import TIMITData
 from lit_gelu.data.tweets import TweetData
+from lit_gelu.errors import DataError
 from lit_gelu.extras import MissingExtraError
 
 __all__ = [
     "CIFAR10Data",
     "CIFAR100Data",
     "CIFARData",
-    "CorruptDataError",
-    "DataArgumentError",
     "DataError",
-    "DataNotFoundError",
     "DigitsData",
     "InMemoryDataModule",
     "InMemoryImages",

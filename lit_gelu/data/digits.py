@@ -25,8 +25,6 @@ class DigitsData(InMemoryDataModule):
 
     Args:
         batch_size: Samples in a batch.
-        order: What the order of training samples comes from: ``"global"``, torch's default generator, or ``"seed"``,
-            its seed and the number of the epoch alone.
 
     Example:
         >>> data = DigitsData(batch_size=32)
@@ -38,8 +36,8 @@ class DigitsData(InMemoryDataModule):
         (torch.Size([32, 1, 28, 28]), torch.float32, torch.Size([32]), torch.int64)
     """
 
-    def __init__(self, batch_size: int = 32, order: str = "global") -> None:
-        super().__init__(batch_size, order)
+    def __init__(self, batch_size: int = 32) -> None:
+        super().__init__(batch_size)
 
     def load_train_and_val(self) -> tuple[InMemoryImages, InMemoryImages]:
         """Return the training set (1,257) and the validation set (180)."""

@@ -1,123 +1,22 @@
 """Samples that stay in memory: the data set, its loader and order, and the data module that the small sets share."""
 
-import hashlib
 import math
 import os
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import torch
 from lightning.fabric.utilities.data import AttributeDict
 from lightning.fabric.utilities.warnings import PossibleUserWarning
 from lightning.pytorch import LightningDataModule
 from torch import Tensor
-from torch.utils.data import DataLoader, Sampler, SequentialSampler, TensorDataset
-from typing_extensions import override
+from torch.utils.data import DataLoader, TensorDataset
 
-from lit_gelu.data.checks import CorruptDataError, DataArgumentError, DataError, check_count, check_one_of
+from lit_gelu.arguments import check_count
 from lit_gelu.data.resumable_loader import ResumableDataLoader
-from lit_gelu.errors import shown
-
-ORDERS = ("global", "seed")  # what the order of training samples comes from
-T_co = TypeVar("T_co", covariant=True)
-
-
-def order_of_epoch(samples: int, seed: int, epoch: int) -> Tensor:
-    """Return the numbers of all samples in the order of an epoch, ``[samples]``."""
-    digest = hashlib.blake2b(f"order {seed % 2**64} {epoch}".encode(), digest_size=8).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
-    return torch.randperm(samples, generator=generator)
-
-
-class SeededSampler(Sampler[int]):
-    """The numbers of so many samples in the order of `order_of_epoch`, each pass in that of the next epoch."""
-
-    def __init__(self, samples: int) -> None:
-        self.samples = samples
-        self.seed: int | None = None
-        self.epoch = -1
-        self.first = 0  # samples that the next pass leaves out at its start
-
-    def __len__(self) -> int:
-        """Return how many there are."""
-        return self.samples
-
-    def set_epoch(self, epoch: int) -> None:
-        """Let the next pass be that of an epoch; a Trainer calls it."""
-        self.epoch = epoch - 1
-
-    def __iter__(self) -> Iterator[int]:
-        """Yield the numbers of the next epoch."""
-        first, self.first, self.epoch = self.first, 0, self.epoch + 1
-        self.seed = torch.initial_seed() if self.seed is None else self.seed
-        order: list[int] = order_of_epoch(self.samples, self.seed, self.epoch).tolist()
-        yield from order[first:]
-
-
-class SeededDataLoader(ResumableDataLoader[T_co]):
-    """A `ResumableDataLoader` of a `SeededSampler`, which draws nothing from the global generators.
-
-    The seed is that of torch's global generator (``seed_everything``) when the first pass begins. A pass that is gone
-    on with begins at its batch: the ones before are not taken again.
-    """
-
-    @override
-    def state_dict(self) -> dict[str, Any]:
-        """Return where the present pass is, as plain data."""
-        if self._is_in_order():
-            return super().state_dict()
-        sampler = self._seeded()
-        return {"taken": self._taken, "seed": sampler.seed, "epoch": sampler.epoch}
-
-    @override
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Let the next pass go on where a saved one was; one that was at its end is followed by a new one."""
-        if self._is_in_order():
-            super().load_state_dict(state_dict)
-            return
-        given = state_dict if isinstance(state_dict, dict) else {}
-        taken, seed, epoch = given.get("taken"), given.get("seed"), given.get("epoch")
-        if not isinstance(taken, int) or (taken and not (isinstance(seed, int) and isinstance(epoch, int))):
-            raise CorruptDataError(
-                f"The state of the training data in the checkpoint is {shown(state_dict)}: damaged, or that of another "
-                "order. Resume with the order= of the run that saved it, or from another checkpoint."
-            )
-        self._resume = state_dict if self._is_unfinished(taken) else None
-        if seed is not None:
-            self._seeded().seed = seed
-
-    @override
-    def _batches(self) -> Iterator[T_co]:
-        if self._is_in_order():
-            yield from super()._batches()
-            return
-        resume = self._resume
-        self.start_anew()
-        sampler, self._taken = self._seeded(), 0
-        if resume is not None:
-            self._taken = resume["taken"]
-            sampler.first = self._taken * (self.batch_size or 1)
-            sampler.set_epoch(resume["epoch"])
-        for batch in DataLoader.__iter__(self):
-            self._taken += 1
-            yield batch
-
-    def _is_in_order(self) -> bool:
-        """Return whether a Trainer has turned shuffling off, as ``overfit_batches`` does."""
-        return isinstance(self.sampler, SequentialSampler)
-
-    def _seeded(self) -> SeededSampler:
-        sampler: Any = self.sampler
-        if not isinstance(sampler, SeededSampler):
-            raise DataArgumentError(
-                f'order="seed" is of one process alone; the sampler is {type(sampler).__name__}. Give order="global".'
-            )
-        return sampler
-
+from lit_gelu.errors import ArgumentError, DataError
 
 RESIDENT_SHARE = 0.25  # of a GPU's free memory: the net, its gradients and its activations need the rest
 Batch = tuple[Tensor, Tensor]
@@ -194,14 +93,6 @@ def whole_batch(batch: Any) -> Any:
     return batch
 
 
-class RecordedPath(NamedTuple):
-    """A path as it was given, of which hyper-parameters have all but where an absolute one begins."""
-
-    argument: str
-    is_absolute: bool
-    read: Path  # what is read there
-
-
 class InMemoryDataModule(LightningDataModule, ABC):
     """A data module whose samples fit in memory; a subclass says how its sets are read.
 
@@ -215,24 +106,17 @@ class InMemoryDataModule(LightningDataModule, ABC):
     Args:
         batch_size: Samples in a batch, for every loader; where ``evaluation_batch_size`` is set to another number, for
             the training loader.
-        order: What the order of training samples comes from: ``"global"``, torch's default generator, or ``"seed"``,
-            its seed and the number of the epoch alone.
 
     Raises:
-        DataArgumentError: If ``batch_size`` is no positive integer, or ``order`` is neither.
+        ArgumentError: If ``batch_size`` is no positive integer.
     """
 
-    # Of the class: a module that was pickled before there were these has none.
-    _recorded_path: RecordedPath | None = None
-    _remarks_before: Mapping[str, str] = MappingProxyType({})  # of the module whose checkpoint was loaded
-
-    def __init__(self, batch_size: int, order: str = "global") -> None:
+    def __init__(self, batch_size: int) -> None:
         super().__init__()
         check_count("batch_size", batch_size, 1)
-        check_one_of(ORDERS, order=order)
         # Where files lie on one machine is no property of a training run: only the batch size is recorded.
-        self.save_hyperparameters({"batch_size": batch_size} | ({} if order == "global" else {"order": order}))
-        self.batch_size, self.order = batch_size, order
+        self.save_hyperparameters({"batch_size": batch_size})
+        self.batch_size = batch_size
         self.evaluation_batch_size: int | None = None  # as batch_size; a subclass may set another
         self.train_set: InMemorySamples | None = None
         self.val_set: InMemorySamples | None = None
@@ -246,10 +130,6 @@ class InMemoryDataModule(LightningDataModule, ABC):
     def load_test(self) -> InMemorySamples:
         """Read the test set."""
 
-    def description(self) -> dict[str, Any]:
-        """Return what a record says of the data: the logged hyper-parameters, unless a subclass says it elsewise."""
-        return dict(self.hparams)
-
     def remarks(self) -> dict[str, str]:
         """Return what is logged beside the hyper-parameters: what no argument takes, in words."""
         return {}
@@ -259,41 +139,22 @@ class InMemoryDataModule(LightningDataModule, ABC):
         """What loggers are given: hyper-parameters and remarks. Checkpoints have the former, which are arguments."""
         return AttributeDict({**super().hparams_initial, **self.remarks()})
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return what tells whether a module from the checkpoint reads the same data."""
-        remarks = {"remarks": found} if (found := self.remarks()) else {}
-        path = self._recorded_path
-        return remarks | ({"absolute_path": path.argument} if path is not None and path.is_absolute else {})
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Say if the checkpoint does not tell where its data were; `setup` says if these are others."""
-        self._remarks_before = state_dict.get("remarks", {})
-        path = self._recorded_path
-        if path is not None and state_dict.get("absolute_path") == path.argument and not path.is_absolute:
-            warnings.warn(
-                f"{path.argument}= was an absolute path when this checkpoint was saved, of which it has the last part "
-                f"only. {str(path.read)!r} is read now, which may be something else. Give {path.argument}= that "
-                "absolute path, also to load_from_checkpoint.",
-                stacklevel=2,
-            )
-
     def setup(self, stage: str | None = None) -> None:
         """Read the sets that ``stage`` needs, once."""
         if stage in {"fit", "validate", None} and self.train_set is None:
             self.train_set, self.val_set = self.load_train_and_val()
         if stage in {"test", "predict", None} and self.test_set is None:
             self.test_set = self.load_test()
-        self._compare_remarks()
         ranks = 1 if self.trainer is None else self.trainer.world_size
         samples = math.ceil(len(self.train_set or ()) / ranks)  # as Lightning shares them out
         if stage == "fit" and self.train_set is not None and self.batch_size > samples:
             each = "" if ranks == 1 else f" on each of {ranks} ranks"
-            raise DataArgumentError(
+            raise ArgumentError(
                 f"batch_size={self.batch_size} is larger than the training set ({samples} samples{each}), and the "
                 "last, smaller batch is dropped in training: no step would be made. Give a smaller batch_size."
             )
         if stage == "validate" and self.val_set is not None and not len(self.val_set):
-            raise DataArgumentError(
+            raise ArgumentError(
                 f"This {type(self).__name__} has no validation set. Use the test set (Trainer.test, lit-gelu test), or "
                 "give validation= a number of samples."
             )
@@ -318,24 +179,6 @@ class InMemoryDataModule(LightningDataModule, ABC):
         """Return the loader of test batches, in order."""
         return self._loader(self.test_set, "predict")
 
-    def _record_path(self, argument: str, given: str | os.PathLike[str], read: Path) -> None:
-        """Have a path among the hyper-parameters: as given, but of an absolute one the last part."""
-        path = Path(given)
-        self.save_hyperparameters({argument: path.name if path.is_absolute() else path.as_posix()})
-        self._recorded_path = RecordedPath(argument, path.is_absolute(), read)
-
-    def _compare_remarks(self) -> None:
-        """Say what of the data is not as a checkpoint says, once."""
-        before, self._remarks_before = self._remarks_before, {}
-        now = self.remarks()
-        for name, said in before.items():
-            if now.get(name) != said:
-                warnings.warn(
-                    f"These data are not those of the checkpoint: {name} is {now.get(name)!r} now and was {said!r}. "
-                    "Give the place of those data if they are meant.",
-                    stacklevel=3,
-                )
-
     def _loader(self, samples: InMemorySamples | None, stage: str, *, training: bool = False) -> Loader:
         if samples is None:
             raise DataError(f"{type(self).__name__} has not read its data yet: call setup({stage!r}) first.")
@@ -350,9 +193,6 @@ class InMemoryDataModule(LightningDataModule, ABC):
         # A plain DataLoader with PyTorch's own samplers: Lightning can put its distributed sampler in their place.
         kind: type[DataLoader[Any]] = ResumableDataLoader if training else DataLoader
         shuffling: dict[str, Any] = {"shuffle": training}
-        if training and self.order == "seed":
-            # With a generator of its own, of which nothing depends, a loader leaves the global one as it is.
-            kind, shuffling = SeededDataLoader, {"sampler": SeededSampler(len(samples)), "generator": torch.Generator()}
         if training and self.trainer is not None:
             shuffling["limit"] = self.trainer.limit_train_batches
         return kind(
@@ -376,11 +216,11 @@ def fits(nbytes: int, device: torch.device) -> bool:
     return device.type == "cpu"
 
 
-def description_of(module: LightningDataModule) -> Mapping[str, Any]:
-    """Return what a data module says of its data: one of another package says its hyper-parameters."""
-    return module.description() if isinstance(module, InMemoryDataModule) else module.hparams
-
-
 def data_root(root: str | os.PathLike[str] | None) -> Path:
     """Return the folder of the data: what was given, else the environment variable ``LIT_GELU_DATA``, or ``data``."""
     return Path(os.environ.get("LIT_GELU_DATA", "data") if root is None else root)
+
+
+def recorded_path(path: str | os.PathLike[str]) -> str:
+    """Return a path as hyper-parameters have it: as it was given, but of an absolute one the last part."""
+    return Path(path).name if Path(path).is_absolute() else Path(path).as_posix()

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torchvision.datasets import MNIST
 
-from lit_gelu.data.checks import CorruptDataError, DataArgumentError, DataNotFoundError, check_flags
+from lit_gelu.arguments import check_flags
 from lit_gelu.data.in_memory import InMemoryDataModule, InMemoryImages, data_root
+from lit_gelu.errors import ArgumentError, DataError
 from lit_gelu.files import is_file
 
 _UNSIGNED_BYTE = 0x08
@@ -31,24 +32,24 @@ def read_idx(path: Path, shape: tuple[int, ...], sha256: str | None = None) -> T
     # (http://yann.lecun.com/exdb/mnist/, "File formats").
     file = find_idx(path)
     if file is None:
-        raise DataNotFoundError(f"No file {str(path)!r}, and none with .gz added.")
+        raise DataError(f"No file {str(path)!r}, and none with .gz added.")
     header = bytes([0, 0, _UNSIGNED_BYTE, len(shape)]) + b"".join(size.to_bytes(4, "big") for size in shape)
     expected = len(header) + math.prod(shape)
     content = _content(file, expected + 1)
     if content[: len(header)] != header:
-        raise CorruptDataError(
+        raise DataError(
             f"{str(file)!r} does not begin as an idx file of unsigned bytes of shape {shape}: its first bytes are "
             f"{content[: len(header)].hex(' ') or 'none'}, expected {header.hex(' ')}. {_remedy(file)}"
         )
     if len(content) != expected:
         size = f"truncated: it holds {len(content)}" if len(content) < expected else "too long: it holds more"
-        raise CorruptDataError(
+        raise DataError(
             f"{str(file)!r} is {size} bytes{' unpacked' if file.suffix == '.gz' else ''}, expected {expected}. "
             f"{_remedy(file)}"
         )
     digest = None if sha256 is None else hashlib.sha256(content).hexdigest()
     if digest != sha256:
-        raise CorruptDataError(
+        raise DataError(
             f"{str(file)!r} has the right form, but not the right content: its SHA-256 digest is {digest}, expected "
             f"{sha256}. {_remedy(file)} If it is another data set of this form, give checksum=False."
         )
@@ -63,7 +64,7 @@ def _content(file: Path, most: int) -> bytes:
             return stream.read(most)
     except (EOFError, OSError, zlib.error) as error:
         verb = "unpacked" if file.suffix == ".gz" else "read"
-        raise CorruptDataError(f"{str(file)!r} cannot be {verb} ({error}). {_remedy(file)}") from error
+        raise DataError(f"{str(file)!r} cannot be {verb} ({error}). {_remedy(file)}") from error
 
 
 def _remedy(file: Path) -> str:
@@ -99,11 +100,9 @@ class MNISTData(InMemoryDataModule):
         download: Whether to download what is missing (12 MB, checked by checksum) when the Trainer prepares the data.
         validation: How many of the first training images are held out for validation; 0 holds out none.
         checksum: Whether the files must be MNIST's, byte for byte.
-        order: What the order of training samples comes from: ``"global"``, torch's default generator, or ``"seed"``,
-            its seed and the number of the epoch alone.
 
     Raises:
-        DataArgumentError: If an argument is not accepted.
+        ArgumentError: If an argument is not accepted.
 
     Example:
         >>> MNISTData(root="data", batch_size=128).folder.as_posix()
@@ -117,11 +116,10 @@ class MNISTData(InMemoryDataModule):
         download: bool = False,
         validation: int = VALIDATION_SAMPLES,
         checksum: bool = True,
-        order: str = "global",
     ) -> None:
-        super().__init__(batch_size, order)
+        super().__init__(batch_size)
         if isinstance(validation, bool) or not isinstance(validation, int) or not 0 <= validation < _SAMPLES["train"]:
-            raise DataArgumentError(
+            raise ArgumentError(
                 f"validation={validation!r} is not accepted. Give an integer from 0 (train on all 60,000 images) to "
                 "59999."
             )
@@ -143,7 +141,7 @@ class MNISTData(InMemoryDataModule):
         if not missing:
             return
         if not self.download:
-            raise DataNotFoundError(
+            raise DataError(
                 f"MNIST is not in {str(self.folder)!r} (missing: {', '.join(missing)}, packed or not). Give root=, or "
                 "set the environment variable LIT_GELU_DATA, to the folder that holds MNIST/raw; or download it with "
                 "download=True (--data.download true)."
@@ -152,7 +150,7 @@ class MNISTData(InMemoryDataModule):
             MNIST(self.root, download=True)
         except (RuntimeError, URLError, OSError, ValueError) as error:
             reason = " ".join(str(error).split())  # torchvision's message has one line per mirror
-            raise DataNotFoundError(
+            raise DataError(
                 f"MNIST could not be downloaded to {str(self.folder)!r}: {reason}. Check the network and that the "
                 "folder may be written to, or put the files there."
             ) from error
@@ -185,7 +183,7 @@ class MNISTData(InMemoryDataModule):
         pixels = self._pixels(part)
         labels = self._array(part, "labels", (_SAMPLES[part],))
         if int(labels.max()) > 9:
-            raise CorruptDataError(
+            raise DataError(
                 f"{str(self._path(part, 'labels'))!r} holds the label {int(labels.max())}; MNIST's are 0 to 9. Delete "
                 "the file and download it again (download=True), or put a good copy in its place."
             )

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from lightning.pytorch.utilities import rank_zero_info
 
-from lit_gelu.data.checks import CorruptDataError
+from lit_gelu.errors import DataError
 from lit_gelu.files import UnwritablePathError, is_file, write_atomically
 
 Arrays = Mapping[str, npt.NDArray[np.generic]]
@@ -53,7 +53,7 @@ def load_arrays(path: Path, names: Collection[str] | None = None) -> Arrays:
                 and (names is None or name in names)
             }
     except _UNREADABLE as error:
-        raise CorruptDataError(
+        raise DataError(
             f"{str(path)!r} cannot be read as an .npz file of numbers ({error}): it is truncated, damaged, of another "
             "kind, or holds Python objects. Put a good copy in its place."
         ) from error
@@ -99,7 +99,7 @@ def kept_arrays(
     # default one is not, the arrays are computed in each run, and a message says so.
     path = (default_folder() if folder is None else folder) / f"{name}.npz"
     if is_file(path):
-        with contextlib.suppress(CorruptDataError):
+        with contextlib.suppress(DataError):
             found = load_arrays(path)
             if is_whole(found):
                 return found

@@ -10,8 +10,7 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from torch.utils.data import DataLoader
 from typing_extensions import override
 
-from lit_gelu.data.checks import CorruptDataError
-from lit_gelu.errors import message_of, shown
+from lit_gelu.errors import DataError, message_of, shown
 
 _MERSENNE_NUMBERS = 624  # of NumPy's generator, which reads on behind them if it is told that it is further
 RandomStates = dict[str, Any]
@@ -59,7 +58,7 @@ def check_random_states(states: object) -> None:
         if "cuda" in read and torch.cuda.is_available():
             torch.Generator("cuda").set_state(read["cuda"].cpu())
     except (AttributeError, IndexError, KeyError, OverflowError, RuntimeError, TypeError, ValueError) as error:
-        raise CorruptDataError(
+        raise DataError(
             f"The random states of the checkpoint are damaged ({type(error).__name__}: {message_of(error)}). Resume "
             "from another checkpoint, or leave ExactResume out."
         ) from error
@@ -129,7 +128,7 @@ class ResumableDataLoader(DataLoader[T_co]):
         """Let the next pass go on where a saved one was; one that was at its end is followed by a new one."""
         taken = state_dict.get("taken") if isinstance(state_dict, dict) else None
         if not isinstance(taken, int):
-            raise CorruptDataError(
+            raise DataError(
                 f"The state of the training data in the checkpoint is damaged: {shown(state_dict)}. Resume from "
                 "another checkpoint, or use a plain DataLoader."
             )

@@ -7,14 +7,13 @@ import re
 import warnings
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from lit_gelu.data.checks import CorruptDataError, DataArgumentError, DataNotFoundError
-from lit_gelu.data.in_memory import InMemoryDataModule, InMemorySamples, data_root
-from lit_gelu.errors import shown
+from lit_gelu.data.in_memory import InMemoryDataModule, InMemorySamples, data_root, recorded_path
+from lit_gelu.errors import ArgumentError, DataError, shown
 from lit_gelu.files import is_file
 
 UNKNOWN = "UUUNKKK"
@@ -38,7 +37,7 @@ def read_word_vectors(path: Path, words: Collection[str]) -> dict[str, Tensor]:
             continue
         size = size or len(values)
         if not values or len(values) != size:
-            raise CorruptDataError(
+            raise DataError(
                 f"{str(path)!r}, line {number}: {len(values)} values after {shown(word)}, expected "
                 f"{size or 'at least 1'}. Give a text file with a word and its vector on each line."
             )
@@ -46,7 +45,7 @@ def read_word_vectors(path: Path, words: Collection[str]) -> dict[str, Tensor]:
             vectors[word] = _vector(values, path, number)
     missing = [word for word in (UNKNOWN, PADDING) if word not in vectors]
     if missing:
-        raise CorruptDataError(
+        raise DataError(
             f"{str(path)!r} has no vector for {' and '.join(map(repr, missing))}; {UNKNOWN!r} stands for words without "
             f"a vector, {PADDING!r} for the places before and after a tweet. Add a line for each to the file."
         )
@@ -63,7 +62,7 @@ def read_cluster_vectors(path: Path, words: Collection[str]) -> dict[str, Tensor
     for number, line in numbered_lines(path):
         read = _CLUSTER_LINE.fullmatch(line)
         if read is None:
-            raise CorruptDataError(
+            raise DataError(
                 f"{str(path)!r}, line {number}: {shown(line)} given, expected a path of 1 to {_LONGEST_PATH} bits, a "
                 "word and its count with tabs between them. Give the file 50mpaths2 as it is published."
             )
@@ -98,13 +97,13 @@ def _signs(text: str) -> tuple[float, ...]:
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     r"""Go through a text file's lines, which end with ``\n`` or ``\r\n`` only, numbered from 1."""
     if not is_file(path):
-        raise DataNotFoundError(f"There is no file {str(path)!r}. Give the path of one.")
+        raise DataError(f"There is no file {str(path)!r}. Give the path of one.")
     try:
         with path.open(encoding="utf-8-sig", newline="\n") as file:
             for number, line in enumerate(file, start=1):
                 yield number, line.rstrip("\r\n")
     except UnicodeDecodeError as error:
-        raise CorruptDataError(f"{str(path)!r} is no UTF-8 text ({error}). Save it as UTF-8.") from error
+        raise DataError(f"{str(path)!r} is no UTF-8 text ({error}). Save it as UTF-8.") from error
 
 
 def _vector(values: list[str], path: Path, number: int) -> Tensor:
@@ -112,12 +111,12 @@ def _vector(values: list[str], path: Path, number: int) -> Tensor:
     try:
         vector = torch.tensor([float(value) for value in values])
     except ValueError:
-        raise CorruptDataError(
+        raise DataError(
             f"{str(path)!r}, line {number}: {shown(values)} given, expected numbers. Give numbers after the word, with "
             "spaces between them."
         ) from None
     if not vector.isfinite().all():
-        raise CorruptDataError(
+        raise DataError(
             f"{str(path)!r}, line {number}: a value is not finite in float32. Give finite numbers after the word."
         )
     return vector
@@ -173,11 +172,9 @@ class TweetData(InMemoryDataModule):
         vectors: File of word vectors, an absolute path or one from the folder ``tweets`` on. ``None`` means
             ``embeddings-twitter.txt`` unless ``clusters`` is given.
         clusters: File of cluster bit paths (``50mpaths2``), in place of ``vectors``; a path of the same kind.
-        order: What the order of training samples comes from: ``"global"``, torch's default generator, or ``"seed"``,
-            its seed and the number of the epoch alone.
 
     Raises:
-        DataArgumentError: If both ``vectors`` and ``clusters`` are given, or ``batch_size`` is no positive integer.
+        ArgumentError: If both ``vectors`` and ``clusters`` are given, or ``batch_size`` is no positive integer.
 
     Example:
         >>> data = TweetData(root="data", clusters="50mpaths2")
@@ -193,11 +190,10 @@ class TweetData(InMemoryDataModule):
         batch_size: int = 16,
         vectors: str | os.PathLike[str] | None = None,
         clusters: str | os.PathLike[str] | None = None,
-        order: str = "global",
     ) -> None:
-        super().__init__(batch_size, order)
+        super().__init__(batch_size)
         if vectors is not None and clusters is not None:
-            raise DataArgumentError(
+            raise ArgumentError(
                 f"vectors={str(vectors)!r} and clusters={str(clusters)!r} given; accepted: one of them. Leave out "
                 "clusters= to use word vectors."
             )
@@ -205,14 +201,8 @@ class TweetData(InMemoryDataModule):
         self.uses_clusters = clusters is not None
         self.vector_file = self.folder / (clusters or vectors or VECTORS)
         # Under the name of its argument, so that `load_from_checkpoint` gives back what there was.
-        self._record_path(
-            "clusters" if self.uses_clusters else "vectors", clusters or vectors or VECTORS, self.vector_file
-        )
-
-    def description(self) -> dict[str, Any]:
-        """Return what a record says of the data: whose vectors they are, in words."""
-        kept = {name: value for name, value in self.hparams.items() if name != "clusters"}
-        return {**kept, "vectors": self.remarks().get("substitute", self.vector_file.name)}
+        name = "clusters" if self.uses_clusters else "vectors"
+        self.save_hyperparameters({name: recorded_path(clusters or vectors or VECTORS)})
 
     def remarks(self) -> dict[str, str]:
         """Say what stands in for the paper's vectors, if anything does."""
@@ -223,13 +213,13 @@ class TweetData(InMemoryDataModule):
         """Make sure that the files are there."""
         missing = [name for name in _FILES if not is_file(self.folder / name)]
         if missing:
-            raise DataNotFoundError(
+            raise DataError(
                 f"The tweets are not in {str(self.folder)!r} (missing: {', '.join(missing)}). Give root=, or set the "
                 "environment variable LIT_GELU_DATA, to the folder that holds tweets/train.txt, dev.txt and test.txt "
                 "(the authors' data: github.com/hendrycks/GELUs)."
             )
         if not is_file(self.vector_file):
-            raise DataNotFoundError(
+            raise DataError(
                 f"There are no word {'clusters' if self.uses_clusters else 'vectors'} at {str(self.vector_file)!r}. "
                 "Give vectors= a text file, a word and its vector on each line (the paper's: embeddings-twitter.txt), "
                 "or clusters= the file 50mpaths2 of ark-tweet-nlp as a substitute; a path is absolute or from the "
@@ -267,7 +257,7 @@ def check_coverage(path: Path, tokens: Collection[str], vectors: Collection[str]
     """Refuse a file without any word of the tweets, and warn where it lacks many: it may be cut off, or another."""
     without = sum(token not in vectors for token in tokens)
     if without == len(tokens):
-        raise CorruptDataError(
+        raise DataError(
             f"{str(path)!r} has no word of the tweets: every token would have the vector of {UNKNOWN!r}. It may be "
             "empty, cut off, or of another language; give the whole file, as it was published."
         )
@@ -289,7 +279,7 @@ def read_tweets(path: Path) -> list[Tweet]:
             tweets.append([])
     read = [Tweet(*zip(*tweet, strict=True)) for tweet in tweets if tweet]
     if not read:
-        raise CorruptDataError(f"{str(path)!r} holds no tweet. Give a file with token<TAB>tag on each line.")
+        raise DataError(f"{str(path)!r} holds no tweet. Give a file with token<TAB>tag on each line.")
     return read
 
 
@@ -307,11 +297,9 @@ def _token(line: str, path: Path, number: int) -> tuple[str, int]:
     """Return the token of a line and the number of its tag."""
     token, tab, tag = line.partition("\t")
     if not tab or not token:
-        raise CorruptDataError(
-            f"{str(path)!r}, line {number}: {shown(line)} given, expected token<TAB>tag. Mend the line."
-        )
+        raise DataError(f"{str(path)!r}, line {number}: {shown(line)} given, expected token<TAB>tag. Mend the line.")
     if tag not in TAGS:
-        raise CorruptDataError(
+        raise DataError(
             f"{str(path)!r}, line {number}: the tag {shown(tag)} is not one of the 25: {' '.join(TAGS)}. Mend the "
             "line, or map the tags of another tag set to these."
         )

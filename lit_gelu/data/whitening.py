@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lit_gelu.data.checks import DataArgumentError
 from lit_gelu.data.npz import Arrays, kept_arrays
+from lit_gelu.errors import ArgumentError
 
 _CHUNK = 4096  # images at once in float64: 100 MB for 32x32 pixels in three colours
 
@@ -34,11 +34,9 @@ def fit_whitening(
     # after Salimans and Kingma 2016, arXiv 1602.07868; epsilon from their code. Bell and Sejnowski 1997, "The
     # independent components of natural scenes are edge filters".
     if not 0 < epsilon < math.inf:
-        raise DataArgumentError(f"epsilon={epsilon!r} is not accepted. Give a number above 0, such as 1e-5.")
+        raise ArgumentError(f"epsilon={epsilon!r} is not accepted. Give a number above 0, such as 1e-5.")
     if not len(images):
-        raise DataArgumentError(
-            f"Images of shape {list(images.shape)} given: whitening is fitted to at least one image."
-        )
+        raise ArgumentError(f"Images of shape {list(images.shape)} given: whitening is fitted to at least one image.")
 
     def rows(part: Tensor) -> Tensor:
         return scale(part).flatten(start_dim=1).double()
@@ -73,7 +71,7 @@ def whiten(images: Tensor, whitening: Whitening) -> Tensor:
     # Computed in float32 they differ from float64's by about 3e-6 on CIFAR-10, where their variance is 1.
     pixels = images.flatten(start_dim=1)
     if pixels.shape[1] != len(whitening.mean):
-        raise DataArgumentError(
+        raise ArgumentError(
             f"Images of shape {list(images.shape)} given, but the whitening was fitted to images with "
             f"{len(whitening.mean)} values each. Give images of that size."
         )

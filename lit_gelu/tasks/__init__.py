@@ -1,7 +1,6 @@
 """The GELU paper's tasks as `LightningModule`s, one file per task."""
 
 from lit_gelu.tasks.activation_task import ActivationTask, ClassificationTask
-from lit_gelu.tasks.checks import CheckpointMismatchError, TaskArgumentError, TaskInputError
 from lit_gelu.tasks.cifar10_conv_net import CIFAR10ConvNet
 from lit_gelu.tasks.cifar100_wide_res_net import CIFAR100WideResNet
 from lit_gelu.tasks.mnist_autoencoder import MNISTAutoencoder
@@ -16,14 +15,11 @@ __all__ = [
     "AdamEpsilonInsideRoot",
     "CIFAR10ConvNet",
     "CIFAR100WideResNet",
-    "CheckpointMismatchError",
     "ClassificationTask",
     "MNISTAutoencoder",
     "MNISTClassifier",
     "RobustnessCurves",
     "TIMITFrameClassifier",
-    "TaskArgumentError",
-    "TaskInputError",
     "TweetTagger",
     "noise_robustness",
 ]

@@ -16,11 +16,11 @@ from lit_gelu.activations.errors import OpaqueActivationError
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.callbacks import ActivationSwap
 from lit_gelu.callbacks.checkpoint_file import loading
-from lit_gelu.errors import shown
+from lit_gelu.callbacks.swap.history import ACTIVATIONS_KEY
+from lit_gelu.errors import ArgumentError, shown
 from lit_gelu.sandbox import evaluation_mode
 from lit_gelu.surgery.activation_record import record_activations, restore_activations
 from lit_gelu.surgery.changes import without_marks
-from lit_gelu.tasks.checks import TaskArgumentError
 from lit_gelu.tasks.layers import adds_noise
 
 
@@ -51,7 +51,6 @@ class SampleMean(MeanMetric):
 
 
 Batch = tuple[Tensor, Tensor]
-CHECKPOINT_KEY = "lit_gelu_activations"
 
 
 class ActivationTask(LightningModule, ABC):
@@ -81,7 +80,7 @@ class ActivationTask(LightningModule, ABC):
     def __init__(self, activation: Any, registry: activations.ActivationRegistry | None) -> None:
         super().__init__()
         if not isinstance(registry, activations.ActivationRegistry | None):
-            raise TaskArgumentError(f"registry={shown(registry)} is not accepted. Give an ActivationRegistry, or None.")
+            raise ArgumentError(f"registry={shown(registry)} is not accepted. Give an ActivationRegistry, or None.")
         self.registry = registry_or_default(registry)
         self.activation_spec = self.registry.resolve(activation)
         self.save_hyperparameters(ignore=["activation", "registry"])
@@ -120,7 +119,7 @@ class ActivationTask(LightningModule, ABC):
             The module.
 
         Raises:
-            CheckpointFileError: If it is no checkpoint, is damaged, or holds more than plain data.
+            CheckpointError: If it is no checkpoint, is damaged, or holds more than plain data.
             StoredSpecError: If it names an activation that is not registered.
         """
         own = {"hparams_file": hparams_file, "strict": strict, "weights_only": weights_only is not False}
@@ -191,7 +190,7 @@ class ActivationTask(LightningModule, ABC):
         if "activation" in given:  # a subclass that calls save_hyperparameters again has what was given there
             given["activation"] = str(self.activation_spec)
             given.pop("registry", None)
-        checkpoint[CHECKPOINT_KEY] = record_activations(self, self.registry)
+        checkpoint[ACTIVATIONS_KEY] = record_activations(self, self.registry)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Put in the activations that the checkpoint was saved with, before their parameters are loaded."""
@@ -199,8 +198,8 @@ class ActivationTask(LightningModule, ABC):
         callbacks: list[Any] = getattr(self._trainer, "callbacks", [])  # set by a connector, so unknown to mypy
         if any(isinstance(callback, ActivationSwap) for callback in callbacks):
             return
-        if CHECKPOINT_KEY in checkpoint:
-            restore_activations(self, checkpoint[CHECKPOINT_KEY], self.registry)
+        if ACTIVATIONS_KEY in checkpoint:
+            restore_activations(self, checkpoint[ACTIVATIONS_KEY], self.registry)
             without_marks(checkpoint.get("state_dict", {}))
 
     def _measure(self, stage: str, batch: Batch) -> None:

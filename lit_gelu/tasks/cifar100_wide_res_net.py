@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.arguments import is_number
+from lit_gelu.arguments import check_one_of, is_number
+from lit_gelu.errors import ArgumentError
 from lit_gelu.surgery import infer_channels_
 from lit_gelu.tasks.activation_task import Batch, ClassificationTask
-from lit_gelu.tasks.checks import TaskArgumentError, check_colour_images, check_numbers, check_one_of, check_shape_kept
-from lit_gelu.tasks.layers import LasagneBatchNorm
+from lit_gelu.tasks.layers import LasagneBatchNorm, check_colour_images, check_numbers, check_shape_kept
 from lit_gelu.tasks.optimizers import (
     LasagneNesterovSGD,
     check_schedule_lasts,
@@ -227,7 +227,7 @@ class CIFAR100WideResNet(ClassificationTask):
         registry: Where the activation's name is looked up; ``None`` means `lit_gelu.activations.registry`.
 
     Raises:
-        TaskArgumentError: If an argument is not accepted, or the activation changes the shape of its input.
+        ArgumentError: If an argument is not accepted, or the activation changes the shape of its input.
 
     Example:
         >>> model = CIFAR100WideResNet(activation="elu")
@@ -272,7 +272,7 @@ class CIFAR100WideResNet(ClassificationTask):
         check_one_of(get_args(OptimizerName), optimizer=optimizer)
         _check_batches(batches_per_epoch)
         if block == "original" and not closing_norm:
-            raise TaskArgumentError(
+            raise ArgumentError(
                 'closing_norm=False is not accepted with block="original", which has no closing batch normalisation. '
                 'Leave it out, or give block="paper".'
             )
@@ -353,6 +353,6 @@ class CIFAR100WideResNet(ClassificationTask):
 def _check_batches(given: float | None) -> None:
     """Refuse what is neither a positive number nor ``None``."""
     if given is not None and not (is_number(given) and given > 0):
-        raise TaskArgumentError(
+        raise ArgumentError(
             f"batches_per_epoch={given!r} is not accepted. Give a number above 0, or None to ask the Trainer's loader."
         )

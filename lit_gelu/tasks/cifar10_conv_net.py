@@ -1,7 +1,7 @@
 """`CIFAR10ConvNet`: the GELU paper's convolutional net for CIFAR-10 (section 3.5 and its Table 1)."""
 
 from collections import OrderedDict
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
@@ -9,12 +9,18 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.data.whitening import ZCAWhitening
-from lit_gelu.sandbox import evaluation_mode
+from lit_gelu.arguments import check_one_of
+from lit_gelu.errors import ArgumentError
 from lit_gelu.surgery import infer_channels_
 from lit_gelu.tasks.activation_task import Batch, ClassificationTask
-from lit_gelu.tasks.checks import TaskArgumentError, check_colour_images, check_numbers, check_one_of, check_shape_kept
-from lit_gelu.tasks.layers import ConvLayer, GaussianNoise, LasagneBatchNorm
+from lit_gelu.tasks.layers import (
+    ConvLayer,
+    GaussianNoise,
+    LasagneBatchNorm,
+    check_colour_images,
+    check_numbers,
+    check_shape_kept,
+)
 from lit_gelu.tasks.optimizers import (
     AdamEpsilonInsideRoot,
     HalvesSchedule,
@@ -25,19 +31,6 @@ CLASSES = 10
 EPS, MOMENTUM = 1e-4, 0.1  # of Lasagne's batch normalisation; torch's epsilon is 1e-5
 Adam = Literal["epsilon_inside_root", "torch"]
 Decay = Literal["epoch", "step"]
-_ONE_IMAGE = (1, 3, 32, 32)
-
-
-class LayerRow(NamedTuple):
-    """One row of the table: a layer as it words it, and the channels, and height and width, that it puts out."""
-
-    layer: str
-    channels: int
-    size: int
-
-    def __str__(self) -> str:
-        """Return the row as text."""
-        return f"{self.layer:<40} {self.channels:>4} {self.size:>4}"
 
 
 class CIFAR10ConvNet(ClassificationTask):
@@ -91,7 +84,7 @@ class CIFAR10ConvNet(ClassificationTask):
         registry: Where the activation's name is looked up; ``None`` means `lit_gelu.activations.registry`.
 
     Raises:
-        TaskArgumentError: If an argument is out of its range, or the activation changes the shape of its input.
+        ArgumentError: If an argument is out of its range, or the activation changes the shape of its input.
 
     Example:
         >>> model = CIFAR10ConvNet(activation="gelu_tanh")
@@ -165,25 +158,6 @@ class CIFAR10ConvNet(ClassificationTask):
         logits: Tensor = self.output(self.pool(self.features(self.noise(images))).flatten(start_dim=1))
         return logits
 
-    def layer_table(self, preprocessing: nn.Module | None = None) -> list[LayerRow]:
-        """Return the layers as the paper's Table 1 lists them, from the noise on or from ``preprocessing`` on."""
-        rows = [] if preprocessing is None else [LayerRow("raw RGB input", *_ONE_IMAGE[1:3])]
-        modules = [*(() if preprocessing is None else preprocessing.modules()), *self.modules()]
-        words = {module: "softmax output" if module is self.output else _words(module) for module in modules}
-
-        def add(module: nn.Module, _: object, outputs: Tensor) -> None:
-            rows.append(LayerRow(words[module], outputs.shape[1], outputs.shape[2] if outputs.ndim > 2 else 1))
-
-        handles = [module.register_forward_hook(add) for module in modules if words[module]]
-        try:
-            with torch.no_grad(), evaluation_mode(self):
-                pixels = torch.zeros(_ONE_IMAGE)
-                self(pixels if preprocessing is None else preprocessing(pixels.byte()))
-        finally:
-            for handle in handles:
-                handle.remove()
-        return rows
-
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:  # noqa: ARG002 - Lightning's signature
         """Return the loss of the batch, and log it and the share of wrong classes, both with noise and dropout on."""
         images, labels = batch
@@ -211,9 +185,7 @@ class CIFAR10ConvNet(ClassificationTask):
         if self.decay == "step":
             steps = self.trainer.estimated_stepping_batches
             if steps == float("inf"):
-                raise TaskArgumentError(
-                    "decay='step' needs the number of steps: give the Trainer max_epochs or max_steps."
-                )
+                raise ArgumentError("decay='step' needs the number of steps: give the Trainer max_epochs or max_steps.")
             return int(steps)
         check_schedule_lasts(self._trainer, self.epochs)
         return self.epochs
@@ -222,26 +194,7 @@ class CIFAR10ConvNet(ClassificationTask):
 def _checked_channels(channels: tuple[int, int]) -> tuple[int, int]:
     """Return the two numbers."""
     if not isinstance(channels, tuple | list) or len(channels) != 2:
-        raise TaskArgumentError(f"channels={channels!r} is not accepted. Give two integers, such as (96, 192).")
+        raise ArgumentError(f"channels={channels!r} is not accepted. Give two integers, such as (96, 192).")
     check_numbers(**{f"channels[{index}]": number for index, number in enumerate(channels)})
     first, second = channels
     return first, second
-
-
-def _words(module: nn.Module) -> str:
-    """Return how the table words a layer, nothing if it has no row of its own."""
-    match module:
-        case ZCAWhitening():
-            return "ZCA whitening"
-        case GaussianNoise():
-            return f"Gaussian noise, deviation {module.deviation}"
-        case ConvLayer():
-            height, width = module.conv.kernel_size
-            return f"{height}x{width} conv with activation"
-        case nn.MaxPool2d():
-            return f"{module.kernel_size}x{module.kernel_size} max pool, stride {module.stride}"
-        case nn.Dropout():
-            return f"dropout with p = {module.p}"
-        case nn.AdaptiveAvgPool2d():
-            return "global average pool"
-    return ""

@@ -10,8 +10,14 @@ from torch.nn import functional
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.surgery import infer_channels_
 from lit_gelu.tasks.activation_task import ActivationTask
-from lit_gelu.tasks.checks import PIXELS, check_digit_images, check_numbers, check_shape_kept
-from lit_gelu.tasks.layers import dense_layers, init_unit_norm_
+from lit_gelu.tasks.layers import (
+    PIXELS,
+    check_digit_images,
+    check_numbers,
+    check_shape_kept,
+    dense_layers,
+    init_unit_norm_,
+)
 
 ENCODER = (PIXELS, 1000, 500, 250, 30)
 DECODER = (30, 250, 500, 1000)
@@ -42,7 +48,7 @@ class MNISTAutoencoder(ActivationTask):
         registry: Where the activation's name is looked up; ``None`` means `lit_gelu.activations.registry`.
 
     Raises:
-        TaskArgumentError: If the learning rate is out of its range, or the activation changes the shape of its input.
+        ArgumentError: If the learning rate is out of its range, or the activation changes the shape of its input.
 
     Example:
         >>> model = MNISTAutoencoder(activation="elu")

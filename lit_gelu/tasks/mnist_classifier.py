@@ -9,13 +9,14 @@ from torch import Tensor, nn
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.surgery import infer_channels_
 from lit_gelu.tasks.activation_task import ClassificationTask
-from lit_gelu.tasks.checks import (
+from lit_gelu.tasks.layers import (
     PIXELS,
     check_digit_images,
     check_numbers,
     check_shape_kept,
+    dense_layers,
+    init_unit_norm_,
 )
-from lit_gelu.tasks.layers import dense_layers, init_unit_norm_
 
 WIDTH = 128
 CLASSES = 10
@@ -41,7 +42,7 @@ class MNISTClassifier(ClassificationTask):
         registry: Where the activation's name is looked up; ``None`` means `lit_gelu.activations.registry`.
 
     Raises:
-        TaskArgumentError: If a number is out of its range, or the activation changes the shape of its input.
+        ArgumentError: If a number is out of its range, or the activation changes the shape of its input.
 
     Example:
         >>> model = MNISTClassifier(activation="gelu(approximate='tanh')")

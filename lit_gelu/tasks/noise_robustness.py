@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lit_gelu.display import Displayed, HtmlTable
+from lit_gelu.errors import ArgumentError
 from lit_gelu.sandbox import evaluation_sandbox, isolated_random_state
-from lit_gelu.tasks.checks import TaskArgumentError, TaskInputError
 
 Per = Literal["pixel", "image"]
 Batch = tuple[Tensor, Tensor]
@@ -100,8 +100,8 @@ def noise_robustness(
         The curves.
 
     Raises:
-        TaskArgumentError: If an argument is out of its range.
-        TaskInputError: If the data hold no sample, or something else than inputs and labels, or the module gives
+        ArgumentError: If an argument is out of its range.
+        ArgumentError: If the data hold no sample, or something else than inputs and labels, or the module gives
             something else than logits.
 
     Example:
@@ -129,7 +129,7 @@ def noise_robustness(
             for place, noisy in zip(places, drawn, strict=True):
                 sums[place] += _wrong_and_loss(module, noisy.result().to(device), labels)
     if not samples:
-        raise TaskInputError("The data hold no sample. Give a test set, a DataLoader or a pair (inputs, labels).")
+        raise ArgumentError("The data hold no sample. Give a test set, a DataLoader or a pair (inputs, labels).")
     means = sums.cpu().numpy() / samples
     (error, error_spread), (loss, loss_spread) = (_curves(means[..., part]) for part in range(2))
     return RobustnessCurves(levels, error, loss, error_spread, loss_spread, samples, per, clip, draws, seed)
@@ -141,13 +141,13 @@ def _wrong_and_loss(module: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor
     logits = module(inputs.to(next(dtypes, inputs.dtype)))  # the net's own, which is bfloat16 after bf16-true
     if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(labels):
         shape = f"shape {list(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
-        raise TaskInputError(
+        raise ArgumentError(
             f"{type(module).__name__} gives {shape} for {len(labels)} samples; accepted: logits, [batch, classes]. "
             "Give a classifier."
         )
     lowest, highest = int(labels.min()), int(labels.max())
     if lowest < 0 or highest >= logits.shape[1]:
-        raise TaskInputError(
+        raise ArgumentError(
             f"Labels from {lowest} to {highest} given for {logits.shape[1]} logits; accepted: 0 to "
             f"{logits.shape[1] - 1}. Give data of the classes that the module was trained on."
         )
@@ -189,7 +189,7 @@ def _batches(data: Any) -> Iterator[Any]:
         return iter([data])  # refused like any other batch that does not fit
     if isinstance(data, LightningDataModule):
         if type(data).test_dataloader is LightningDataModule.test_dataloader:
-            raise TaskInputError(
+            raise ArgumentError(
                 f"{type(data).__name__} has no test set (test_dataloader). Give one of its loaders instead, such as "
                 "val_dataloader()."
             )
@@ -199,7 +199,7 @@ def _batches(data: Any) -> Iterator[Any]:
         return chain.from_iterable(loaders) if isinstance(loaders, (list, tuple)) else iter(loaders)
     if isinstance(data, Iterable) and not isinstance(data, Tensor):
         return iter(data)
-    raise TaskInputError(
+    raise ArgumentError(
         f"data={type(data).__name__} given; accepted: a LightningDataModule, a DataLoader of (inputs, labels), or a "
         "pair of tensors (inputs, labels)."
     )
@@ -208,15 +208,15 @@ def _batches(data: Any) -> Iterator[Any]:
 def _checked_batch(batch: Any) -> Batch:
     """Return inputs and labels, and refuse any other batch."""
     if not isinstance(batch, (tuple, list)) or len(batch) != 2 or not all(isinstance(x, Tensor) for x in batch):
-        raise TaskInputError(f"A batch is {type(batch).__name__}; accepted: a pair of tensors (inputs, labels).")
+        raise ArgumentError(f"A batch is {type(batch).__name__}; accepted: a pair of tensors (inputs, labels).")
     inputs, labels = batch
     if not inputs.is_floating_point() or inputs.ndim < 2:
-        raise TaskInputError(
+        raise ArgumentError(
             f"Inputs of shape {list(inputs.shape)} and dtype {inputs.dtype} given; accepted: [batch, ...] of a "
             "floating dtype, scaled as the module takes them."
         )
     if labels.shape != inputs.shape[:1] or labels.is_floating_point() or labels.is_complex() or not len(labels):
-        raise TaskInputError(
+        raise ArgumentError(
             f"Labels of shape {list(labels.shape)} and dtype {labels.dtype} given for inputs of shape "
             f"{list(inputs.shape)}; accepted: one integer a sample, {list(inputs.shape[:1])}."
         )
@@ -230,7 +230,7 @@ def _checked_levels(levels: Sequence[float]) -> tuple[float, ...]:
     except (TypeError, ValueError):
         numbers = ()
     if not numbers or not all(0 <= number < math.inf for number in numbers):
-        raise TaskArgumentError(
+        raise ArgumentError(
             f"levels={levels!r} is not accepted. Give finite numbers of at least 0, such as [0, 0.5, 1, 2, 3]."
         )
     return tuple(abs(number) for number in numbers)  # -0.0 is 0.0: a level has one draw
@@ -246,7 +246,7 @@ def _check_options(per: str, clip: bool, draws: int, seed: int) -> None:
     }
     for name, (value, is_accepted, accepts) in accepted.items():
         if not is_accepted:
-            raise TaskArgumentError(f"{name}={value!r} is not accepted. Give {accepts}.")
+            raise ArgumentError(f"{name}={value!r} is not accepted. Give {accepts}.")
 
 
 def _is_integer(value: object) -> bool:

@@ -13,7 +13,8 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.utils.data import DataLoader
 
 from lit_gelu.arguments import is_number
-from lit_gelu.tasks.checks import TaskArgumentError, check_numbers
+from lit_gelu.errors import ArgumentError
+from lit_gelu.tasks.layers import check_numbers
 
 
 class _ForeachOptimizer(Optimizer, ABC):
@@ -69,7 +70,7 @@ class AdamEpsilonInsideRoot(_ForeachOptimizer):
         eps: Added to the second moment, in the square of the gradient's unit.
 
     Raises:
-        TaskArgumentError: If a number is out of its range.
+        ArgumentError: If a number is out of its range.
 
     Example:
         >>> weight = torch.nn.Parameter(torch.tensor([1.0, 1.0]))
@@ -95,7 +96,7 @@ class AdamEpsilonInsideRoot(_ForeachOptimizer):
         ):
             if not accepted:
                 accepts = "a number from 0 to below 1" if name.startswith("betas") else "a finite number above 0"
-                raise TaskArgumentError(f"{name}={value!r} is not accepted. Give {accepts}.")
+                raise ArgumentError(f"{name}={value!r} is not accepted. Give {accepts}.")
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps})
 
     def _update(self, params: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
@@ -190,7 +191,7 @@ def check_schedule_lasts(trainer: Trainer | None, epochs: int) -> None:
     """Refuse a Trainer that trains for more epochs than a model's schedule has."""
     longest = None if trainer is None else trainer.max_epochs
     if longest is not None and longest > epochs:
-        raise TaskArgumentError(
+        raise ArgumentError(
             f"max_epochs={longest} given to the Trainer, but the model's schedule ends after epochs={epochs}: the "
             f"learning rate would be 0 from then on. Give the model epochs={longest}, or fewer max_epochs."
         )
@@ -219,7 +220,7 @@ def steps_per_epoch(trainer: Trainer) -> float:
         exact = len(loader.sampler) / loader.batch_size  # type: ignore[arg-type] # it has one, for it has a length
         batches = exact if math.floor(exact) == batches else batches
     if not math.isfinite(batches):
-        raise TaskArgumentError(
+        raise ArgumentError(
             "The training loader does not know its number of batches, which the schedule needs. Give "
             "batches_per_epoch=, or Trainer(limit_train_batches=...), a number."
         )

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations import ActivationRegistry
+from lit_gelu.errors import ArgumentError
 from lit_gelu.surgery import infer_channels_
 from lit_gelu.tasks.activation_task import ClassificationTask
-from lit_gelu.tasks.checks import TaskArgumentError, TaskInputError, check_numbers, check_shape_kept
-from lit_gelu.tasks.layers import dense_layers, init_unit_norm_
+from lit_gelu.tasks.layers import check_numbers, check_shape_kept, dense_layers, init_unit_norm_
 
 FEATURES = 11 * 26
 CLASSES = 39
@@ -45,7 +45,7 @@ class TIMITFrameClassifier(ClassificationTask):
         registry: Where the activation's name is looked up; ``None`` means `lit_gelu.activations.registry`.
 
     Raises:
-        TaskArgumentError: If a number is out of its range, or the activation changes the shape of its input.
+        ArgumentError: If a number is out of its range, or the activation changes the shape of its input.
 
     Example:
         >>> model = TIMITFrameClassifier(activation="gelu_tanh")
@@ -68,7 +68,7 @@ class TIMITFrameClassifier(ClassificationTask):
         super().__init__(activation, registry)
         check_numbers(learning_rate=learning_rate, keep=keep, width=width, outputs=outputs)
         if outputs < CLASSES:
-            raise TaskArgumentError(f"outputs={outputs} is not accepted. Give {CLASSES} (the phones) or more.")
+            raise ArgumentError(f"outputs={outputs} is not accepted. Give {CLASSES} (the phones) or more.")
         check_shape_kept(self.registry.create(activation), self.activation_spec, width)
         self.batch_means = batch_means
         self.learning_rate = learning_rate  # an attribute, because Lightning's learning rate finder sets it
@@ -81,7 +81,7 @@ class TIMITFrameClassifier(ClassificationTask):
     def forward(self, windows: Tensor) -> Tensor:
         """Return the logits ``[frames, outputs]`` of windows of normalised features, ``[frames, 286]``."""
         if windows.ndim != 2 or windows.shape[1] != FEATURES or not windows.is_floating_point():
-            raise TaskInputError(
+            raise ArgumentError(
                 f"Windows of shape {list(windows.shape)} and dtype {windows.dtype} given; accepted: [frames, "
                 f"{FEATURES}], a floating dtype, 26 features of 11 frames side by side."
             )

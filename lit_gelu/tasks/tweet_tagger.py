@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations import ActivationRegistry
+from lit_gelu.errors import ArgumentError
 from lit_gelu.surgery import infer_channels_
 from lit_gelu.tasks.activation_task import ClassificationTask
-from lit_gelu.tasks.checks import TaskInputError, check_numbers, check_shape_kept
-from lit_gelu.tasks.layers import dense_layers, init_unit_norm_
+from lit_gelu.tasks.layers import check_numbers, check_shape_kept, dense_layers, init_unit_norm_
 
 WINDOW = 3
 WIDTH = 256
@@ -39,7 +39,7 @@ class TweetTagger(ClassificationTask):
         registry: Where the activation's name is looked up; ``None`` means `lit_gelu.activations.registry`.
 
     Raises:
-        TaskArgumentError: If a number is out of its range, or the activation changes the shape of its input.
+        ArgumentError: If a number is out of its range, or the activation changes the shape of its input.
 
     Example:
         >>> model = TweetTagger(activation="gelu_tanh")
@@ -73,7 +73,7 @@ class TweetTagger(ClassificationTask):
         """Return the logits ``[tokens, 25]``, in the order of `lit_gelu.data.tweets.TAGS`, of windows of 3 vectors."""
         width = WINDOW * self.vector_size
         if windows.ndim != 2 or windows.shape[1] != width or not windows.is_floating_point():
-            raise TaskInputError(
+            raise ArgumentError(
                 f"Windows of shape {list(windows.shape)} and dtype {windows.dtype} given; accepted: [tokens, {width}], "
                 f"a floating dtype, {WINDOW} word vectors side by side (vector_size={self.vector_size})."
             )

@@ -66,7 +66,7 @@ def run(folder, options, *callbacks, validated=False, ckpt_path=None, seed=3, sw
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002
     swaps = [
-        ActivationSwap({"net.1": "prelu"}, at_step=5, learning_rate=3e-3),
+        ActivationSwap({"net.1": "prelu"}, at_step=5),
         ActivationSwap({"net.5": "swish(learnable=True)"}, at_step=7),
     ]
     trainer = quiet_trainer(folder, *(swaps if swapped else ()), ExactResume(), *callbacks, **options)
@@ -106,7 +106,7 @@ def test_without_the_callback_the_run_is_another(tmp_path):
     whole = run(tmp_path, {"max_epochs": 2}, SaveEverywhere(tmp_path))
     resumed = Drawing()
     with collected_warnings(""):
-        trainer = quiet_trainer(tmp_path / "b", ActivationSwap({"net.1": "prelu"}, at_step=5, learning_rate=3e-3))
+        trainer = quiet_trainer(tmp_path / "b", ActivationSwap({"net.1": "prelu"}, at_step=5))
         trainer.fit(
             resumed, ResumableDataLoader(dataset(), batch_size=8, shuffle=True), ckpt_path=tmp_path / "batch3.ckpt"
         )

@@ -34,10 +34,9 @@ from lit_gelu.choose import TrainedRun, choose, training
 from lit_gelu.choose.choose import _metric
 from lit_gelu.choose.training import RunFolder
 from lit_gelu.errors import ArgumentError, SwapError, UnsupportedRunError
-from lit_gelu.export import OnnxPredictor
 
 PIXELS = Stripes(size=28)
-QUICK = {"seeds": 2, "max_epochs": 2, "trainer": CPU, "measure": False}
+QUICK = {"seeds": 2, "max_epochs": 2, "trainer": CPU}
 NOT_TRAINED = {"side_effect": SystemExit("trained")}
 
 
@@ -90,7 +89,6 @@ def test_one_activation_under_two_names_is_no_difference():
     assert choice.verdict == [
         "bent_one and bent_too gave the same numbers with every seed: there is no difference between them.",
     ]
-    assert choice.notes == ["bent_one and bent_too are one activation, bent_one."]
     assert not choice.difference("bent_one", "bent_too").is_decided
     assert choice.rows[1][4] == "0"
 
@@ -207,20 +205,6 @@ def test_callers_random_numbers_stay():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-class DrawsByActivation(ConvNet):
-    """Weights that depend on the activation."""
-
-    def __init__(self, activation):
-        super().__init__(activation)
-        with torch.no_grad():
-            self.net[0].weight *= activations.gain(activation)
-
-
-def test_other_beginnings_are_said():
-    choice = choose(DrawsByActivation, ["gelu", "relu"], Stripes(), **QUICK | {"max_epochs": 1})
-    assert [note.split(":")[0][-35:] for note in choice.notes] == ["began with other weights at equal seeds"[-35:]]
-
-
 class OneName(ConvNet):
     """A net that logs its training and its validation by one name."""
 
@@ -241,13 +225,11 @@ class TwoSets(OrdinaryStripes):
         return [super().val_dataloader(), torch.utils.data.DataLoader(self.sets[0], 16)]
 
 
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("data", "together", "metric"),
     [
         (Stripes(), False, "loss"),
         (Stripes(), True, "loss"),
-        (TwoSets(), True, "loss/dataloader_idx_0"),
         (TwoSets(), True, "loss/dataloader_idx_1"),
     ],
 )
@@ -258,7 +240,8 @@ def test_a_name_of_training_and_validation_is_that_of_validation(data, together,
             module = by_hand(OneName, candidate.label, run.seed, data, 2, **CPU).module
             passes = quiet_trainer(**CPU).validate(module, datamodule=data, verbose=False)
             logged = {name: value for found in passes for name, value in found.items()}
-            assert run.value(choice.metric) == logged[metric]
+            rounding = 1e-4 if choice.trained.endswith("as a group.") else 0  # of members that are computed at once
+            assert run.value(choice.metric) == pytest.approx(logged[metric], rel=rounding)
 
 
 @pytest.mark.pictures
@@ -266,37 +249,25 @@ def test_a_name_of_training_and_validation_is_that_of_validation(data, together,
     ("build", "data", "classes"),
     [pytest.param(BUILD, PIXELS, 10, marks=pytest.mark.full, id="task"), pytest.param(ConvNet, Stripes(), 2, id="own")],
 )
-def test_measured_and_written(tmp_path, build, data, classes, monkeypatch):
-    monkeypatch.setattr("lit_gelu.choose.costs._SECONDS", 0.05)
+def test_results_are_written(tmp_path, build, data, classes):
     choice = choose(
         build, ["gelu", "relu"], data, seeds=2, max_epochs=1, trainer=CPU, folder=tmp_path, metric="val_loss",
     )  # fmt: skip
     assert choice.notes == []
-    for candidate in choice.candidates:
-        assert 0 < candidate.step_seconds < 10
-        assert 0 < candidate.latency_seconds < 10
-        assert candidate.kept_bytes > 1000
-        assert candidate.file_bytes > 500
     plain = json.loads((tmp_path / "choice.json").read_text())
     assert plain["best"]["label"] == choice.best.label
     assert plain["verdict"] == choice.verdict
     assert [entry["values"] for entry in plain["candidates"]] == [c.values(choice.metric) for c in choice.candidates]
     for name in plain["files"].values():
         assert (tmp_path / name).stat().st_size > 100
-    for picture in ("curves", "differences"):
-        assert (tmp_path / plain["files"][picture]).read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / plain["files"]["differences"]).read_bytes().startswith(b"\x89PNG")
     data.setup("test")
     images = data.test_set.inputs[:3]
-    predict = OnnxPredictor(tmp_path / "best.onnx")
-    with torch.no_grad():
-        torch.testing.assert_close(predict(images), choice.module(images), rtol=1e-4, atol=1e-5)
-    assert predict(images).shape == (3, classes)
-    assert json.loads((tmp_path / "best.parity.json").read_text())["passed"]
+    assert choice.module(images).shape == (3, classes)
     saved = torch.load(tmp_path / "best.ckpt", weights_only=True)
     torch.testing.assert_close(dict(saved["state_dict"]), dict(choice.module.state_dict()), rtol=0, atol=0)
     text = str(choice)
     assert text.splitlines()[0].split()[:3] == ["activation", "median", "val_loss"]
-    assert all(unit in text for unit in ("ms/step", "MB/step", "ms/row"))
 
 
 class Encoded(ConvNet):
@@ -409,16 +380,6 @@ def test_what_decides_is_of_the_module_at_the_end(options):
     (found,) = quiet_trainer().validate(choice.module, data, verbose=False)
     assert choice.best_run.value(choice.metric) == pytest.approx(found["val_loss"], rel=1e-6)
     assert choice.best_run.epochs[-1] == 3
-
-
-@pytest.mark.full
-def test_files_of_an_earlier_best_module_do_not_stay(tmp_path):
-    given = {**QUICK, "max_epochs": 1}
-    choose(BUILD, ["gelu", "relu"], PIXELS, folder=tmp_path, **{**given, "measure": True})
-    assert (tmp_path / "best.onnx").exists()
-    again = choose(BUILD, ["gelu", "relu"], PIXELS, folder=tmp_path, **given)
-    assert {path.name for path in tmp_path.glob("best.*")} == {"best.ckpt"}
-    assert set(again.files) & {"onnx", "proof_json"} == set()
 
 
 def test_callbacks_that_serve_what_runs_do_not_have_are_left_out():

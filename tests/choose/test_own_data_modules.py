@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset, random_split
 from lit_gelu import activations
 from lit_gelu.choose import choose
 
-QUICK = {"seeds": 2, "max_epochs": 2, "trainer": CPU, "measure": False}
+QUICK = {"seeds": 2, "max_epochs": 2, "trainer": CPU}
 
 
 @pytest.fixture(autouse=True)

@@ -141,7 +141,7 @@ class BySgd(ConvNet):
     ],
 )  # fmt: skip
 def test_runs_have_the_optimizer_of_the_command_line(tmp_path, words, schedule):
-    given = "choose --config my.yaml --activations gelu relu --seeds 2 --metric val_loss --measure false --output here"
+    given = "choose --config my.yaml --activations gelu relu --seeds 2 --metric val_loss --output here"
     assert main([*given.split(), "--together", "false", *SGD, *words]) == 0
     plain = json.loads((tmp_path / "here/choice.json").read_text())
     for candidate in plain["candidates"]:
@@ -151,7 +151,7 @@ def test_runs_have_the_optimizer_of_the_command_line(tmp_path, words, schedule):
 
 
 def test_from_a_configuration_to_files(tmp_path, capsys):
-    words = "choose --config my.yaml --activations gelu relu --seeds 2 --metric val_acc --measure false --output here"
+    words = "choose --config my.yaml --activations gelu relu --seeds 2 --metric val_acc --output here"
     assert main([*words.split(), "--trainer.max_epochs", "1"]) == 0
     plain = json.loads((tmp_path / "here/choice.json").read_text())
     assert plain["metric"] == {"name": "val_acc", "stage": "val", "mode": "max"}
@@ -162,7 +162,7 @@ def test_from_a_configuration_to_files(tmp_path, capsys):
 
 @OVERRIDDEN
 def test_runs_of_another_configuration_are_refused_and_others_taken(capsys):
-    words = "choose --config my.yaml --activations gelu relu --seeds 2 --metric val_loss --measure false --output here"
+    words = "choose --config my.yaml --activations gelu relu --seeds 2 --metric val_loss --output here"
     assert main(words.split()) == 0
     same = ["--trainer.logger", "false", "--model.activation", "silu"]  # which decide nothing
     assert main([*words.split(), *same]) == 0

@@ -5,8 +5,8 @@ import pytest
 import torch
 from cifar_arrays import random_arrays
 
-from lit_gelu.data import CorruptDataError
 from lit_gelu.data.cifar.files import read_arrays_file
+from lit_gelu.errors import DataError
 
 
 @pytest.fixture
@@ -68,5 +68,5 @@ OBJECTS = np.empty(4, dtype=object)
     ],
 )
 def test_arrays_that_are_refused(written, replaced):
-    with pytest.raises(CorruptDataError):
+    with pytest.raises(DataError):
         read_arrays_file(written(**replaced), 3)

@@ -7,9 +7,10 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
-from lit_gelu.data import DataArgumentError, InMemoryDataModule, InMemoryImages
+from lit_gelu.data import InMemoryDataModule, InMemoryImages
 from lit_gelu.data.in_memory import fits
 from lit_gelu.data.resumable_loader import ResumableDataLoader
+from lit_gelu.errors import ArgumentError
 
 
 def images(first: int, count: int) -> InMemoryImages:
@@ -78,14 +79,14 @@ def test_the_loaders_are_plain_ones_that_lightning_can_give_another_sampler():
 
 @pytest.mark.parametrize("batch_size", [0, -1, 2.0, "4", True, None])
 def test_refuses_batch_sizes_that_are_no_positive_integers(batch_size):
-    with pytest.raises(DataArgumentError):
+    with pytest.raises(ArgumentError):
         Numbers(batch_size)
 
 
 def test_refuses_a_batch_larger_than_the_training_set():
     data = Numbers(batch_size=24)
     data.setup("test")
-    with pytest.raises(DataArgumentError):
+    with pytest.raises(ArgumentError):
         data.setup("fit")
 
 

@@ -12,7 +12,8 @@ import torch
 import torchvision
 from torch.utils.data import RandomSampler
 
-from lit_gelu.data import CorruptDataError, DataArgumentError, DataNotFoundError, MNISTData
+from lit_gelu.data import MNISTData
+from lit_gelu.errors import ArgumentError, DataError
 
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
@@ -79,13 +80,13 @@ def test_all_images_train_where_none_are_held_out(made):
     assert len(loader) == 937
     assert isinstance(loader.sampler, RandomSampler)
     assert data.val_dataloader() == []
-    with pytest.raises(DataArgumentError):
+    with pytest.raises(ArgumentError):
         data.setup("validate")
 
 
 def test_missing_files_are_named_with_the_remedies(copied):
     (copied / "MNIST" / "raw" / FILES[2]).unlink()
-    with pytest.raises(DataNotFoundError):
+    with pytest.raises(DataError):
         MNISTData(copied).prepare_data()
 
 
@@ -94,7 +95,7 @@ def test_failed_download(tmp_path, monkeypatch):
         raise URLError("no route to host")
 
     monkeypatch.setattr(torchvision.datasets.mnist, "download_and_extract_archive", fail)
-    with pytest.raises(DataNotFoundError):
+    with pytest.raises(DataError):
         MNISTData(tmp_path / "new", download=True).prepare_data()
 
 
@@ -105,7 +106,7 @@ def test_files_of_the_right_form_with_another_content(copied, packed):
         replace(copied, FILES[2], b"")
         (copied / "MNIST" / "raw" / FILES[2]).unlink()
         (copied / "MNIST" / "raw" / f"{FILES[2]}.gz").write_bytes(gzip.compress(content(FILES[2]), compresslevel=1))
-    with pytest.raises(CorruptDataError):
+    with pytest.raises(DataError):
         MNISTData(copied).setup("test")
     MNISTData(copied, checksum=False).setup("test")
 
@@ -122,7 +123,7 @@ def test_raw_pixels_and_their_preprocessing_give_the_test_images(made):
 
 def test_label_above_nine(copied):
     replace(copied, FILES[3], content(FILES[3])[:-1] + bytes([10]))
-    with pytest.raises(CorruptDataError):
+    with pytest.raises(DataError):
         MNISTData(copied, checksum=False).setup("test")
 
 

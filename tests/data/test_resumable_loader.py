@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from lit_gelu.data import CorruptDataError, ResumableDataLoader
+from lit_gelu.data import ResumableDataLoader
 from lit_gelu.data.resumable_loader import random_states, set_random_states
+from lit_gelu.errors import DataError
 
 
 class Shifted(torch.utils.data.Dataset):
@@ -97,7 +98,7 @@ def test_a_generator_of_its_own_and_plain_data(tmp_path):
     "state", [None, [], {}, {"taken": "3", "start": None}, {"taken": 3, "start": None}, {"taken": 3, "start": {}}]
 )
 def test_a_damaged_state(state):
-    with pytest.raises(CorruptDataError):
+    with pytest.raises(DataError):
         loader().load_state_dict(state)
 
 
@@ -152,7 +153,7 @@ def test_a_damaged_state_is_refused_before_anything_is_set(change):
     before, states = random_states(), random_states() | change
     expected = drawn()
     set_random_states(before)
-    with pytest.raises(CorruptDataError):
+    with pytest.raises(DataError):
         set_random_states(states)
     assert drawn() == expected
 

@@ -8,8 +8,9 @@ from data_checkpoints import loaded_from_checkpoint
 from torch.utils.data import RandomSampler
 from tweet_files import VECTORS, write_tweets
 
-from lit_gelu.data import CorruptDataError, TweetData
+from lit_gelu.data import TweetData
 from lit_gelu.data.tweets import TAGS, Tweet, cluster_vector, read_tweets, signs
+from lit_gelu.errors import DataError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* has no vector for .* of the tweets' tokens")  # five words have one
 SETS = {"train": "abcdef", "dev": "gh", "test": "ij"}
@@ -53,19 +54,16 @@ def test_windows_of_cluster_vectors(tmp_path):
 
 def test_what_is_recorded_says_whose_vectors(tmp_path):
     said = "bit paths of 50mpaths2, not the paper's vectors"
-    data = TweetData("here", clusters="50mpaths2", order="seed")
-    assert dict(data.hparams) == {"batch_size": 16, "order": "seed", "clusters": "50mpaths2"}
+    data = TweetData("here", clusters="50mpaths2")
+    assert dict(data.hparams) == {"batch_size": 16, "clusters": "50mpaths2"}
     assert dict(data.hparams_initial) == {**data.hparams, "substitute": said}  # what loggers are given
-    assert data.description() == {"batch_size": 16, "order": "seed", "vectors": said}  # as records of old have it
-    for given in ("sub/mine.txt", tmp_path / "mine.txt"):
-        assert TweetData("here", vectors=given).description() == {"batch_size": 16, "vectors": "mine.txt"}
     assert dict(TweetData("here").hparams) == {"batch_size": 16, "vectors": "embeddings-twitter.txt"}
     assert dict(TweetData("here", vectors=tmp_path / "mine.txt").hparams) == {"batch_size": 16, "vectors": "mine.txt"}
     assert TweetData("here", vectors=tmp_path / "mine.txt").vector_file == tmp_path / "mine.txt"
 
 
 @pytest.mark.parametrize(
-    "given", [{"vectors": "vectors.txt"}, {"clusters": "clusters.txt"}, {"vectors": "sub/mine.txt", "order": "seed"}]
+    "given", [{"vectors": "vectors.txt"}, {"clusters": "clusters.txt"}, {"vectors": "sub/mine.txt"}]
 )
 def test_a_module_is_loaded_from_its_own_checkpoint(tmp_path, monkeypatch, given):
     data = TweetData(write_tweets(tmp_path), batch_size=2, **given)
@@ -78,22 +76,6 @@ def test_a_module_is_loaded_from_its_own_checkpoint(tmp_path, monkeypatch, given
     for module in (data, loaded):
         module.setup()
     assert torch.equal(loaded.train_set.inputs, data.train_set.inputs)
-
-
-@pytest.mark.filterwarnings("ignore:.*LeafSpec")  # Lightning's own; pytest.warns hands it on
-def test_a_checkpoint_does_not_say_where_absolute_vectors_were(tmp_path, monkeypatch):
-    """Those of the same name in another folder are not taken for them without a word."""
-    (tmp_path / "other").mkdir()
-    mine = tmp_path / "other" / "vectors.txt"
-    mine.write_text(VECTORS)
-    monkeypatch.setenv("LIT_GELU_DATA", str(write_tweets(tmp_path)))
-    data, file = TweetData(batch_size=2, vectors=mine), tmp_path / "run.ckpt"
-    with pytest.warns(UserWarning, match="absolute path"):
-        loaded_from_checkpoint(data, file)
-    for given in ({"vectors": mine}, {"vectors": None, "clusters": "clusters.txt"}):
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", UserWarning)
-            TweetData.load_from_checkpoint(file, weights_only=True, **given)
 
 
 @pytest.mark.parametrize(("words", "share"), [(8, "20.0%"), (9, None), (10, None)])
@@ -123,7 +105,7 @@ def test_the_last_tweet_is_read_however_the_file_ends(tmp_path, end):
 
 @pytest.mark.parametrize("content", ["i\tO\nwin\tVERB\n", "i\tO\nwin\n", "\tO\n", "i\tO\t1\n", "", "\n\n"])
 def test_spoilt_tweets(tmp_path, content):
-    with pytest.raises(CorruptDataError):
+    with pytest.raises(DataError):
         TweetData(write_tweets(tmp_path, train=content), vectors="vectors.txt").setup("fit")
 
 

@@ -5,8 +5,8 @@ import pytest
 import scipy.linalg
 import torch
 
-from lit_gelu.data import DataArgumentError
 from lit_gelu.data.whitening import Whitening, ZCAWhitening, cached_whitening, fit_whitening, whiten
+from lit_gelu.errors import ArgumentError
 
 EPSILON = 1e-2
 
@@ -70,11 +70,11 @@ def test_the_module_does_the_same_and_its_buffers_are_saved():
 
 def test_refuses_what_cannot_be_whitened():
     images = correlated(5)
-    with pytest.raises(DataArgumentError):
+    with pytest.raises(ArgumentError):
         fit_whitening(images, epsilon=0)
-    with pytest.raises(DataArgumentError):
+    with pytest.raises(ArgumentError):
         fit_whitening(images[:0])
-    with pytest.raises(DataArgumentError):
+    with pytest.raises(ArgumentError):
         whiten(images[:, :2], fit_whitening(images))
 
 

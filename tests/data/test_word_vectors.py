@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from lit_gelu.data import CorruptDataError
 from lit_gelu.data.tweets import cluster_vector, read_cluster_vectors, read_word_vectors, signs
+from lit_gelu.errors import DataError
 
 PLACEHOLDERS = "UUUNKKK 0.5 -1e-3\n</s> 1 2\n"
 
@@ -51,7 +51,7 @@ def test_the_forms_of_word2vec_and_glove(tmp_path, header, separator, end):
     ],
 )
 def test_spoilt_vectors(tmp_path, content):
-    with pytest.raises(CorruptDataError):
+    with pytest.raises(DataError):
         read_word_vectors(written(tmp_path, content), {"lol"})
 
 
@@ -85,5 +85,5 @@ def test_words_of_neighbouring_clusters_have_the_inner_products_of_their_common_
 
 @pytest.mark.parametrize("line", ["0000 i 40", "0000\ti", "0120\ti\t40", "\ti\t40", "0" * 17 + "\ti\t40", ""])
 def test_spoilt_clusters(tmp_path, line):
-    with pytest.raises(CorruptDataError):
+    with pytest.raises(DataError):
         read_cluster_vectors(written(tmp_path, f"0000\ti\t40\n{line}\n"), {"i"})

@@ -341,10 +341,6 @@ def test_options_of_the_trainer_mean_what_they_mean_alone(options):
     assert_as_alone(Net, cells, [0, 1], **options)
 
 
-def test_an_order_by_seed_is_each_members_own():
-    assert_as_alone(Net, [{}, {}], [7, 8], lambda: Samples(order="seed"))
-
-
 @pytest.mark.gpu
 def test_members_on_a_gpu_end_as_their_runs_alone():
     cells = [{"activation": name, "vector_size": 4} for name in ("gelu", "relu", "elu")]

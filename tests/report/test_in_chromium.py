@@ -56,7 +56,7 @@ def real(tmp_path_factory):
     """The page of a run with every callback that has something to say."""
     folder = tmp_path_factory.mktemp("real")
     callbacks = [
-        ActivationSwap({"activation:relu": "gelu"}, at_epoch=2, curvature=True),
+        ActivationSwap({"activation:relu": "gelu"}, at_epoch=2),
         ActivationCurvatureMonitor(every_n_steps=1, dead_unit_window=2),
         LossCurvatureMonitor(["top_eigenvalue", "directional"], every_n_steps=2, fraction=None),
         ModelCheckpoint(folder, monitor="val_loss"),

@@ -8,7 +8,7 @@ from small_task import quiet_trainer
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from lit_gelu.tasks import TaskArgumentError
+from lit_gelu.errors import ArgumentError
 from lit_gelu.tasks.optimizers import (
     HalvesSchedule,
     beta1_of_halves,
@@ -119,7 +119,7 @@ class Endless(IterableDataset):
 
 def test_a_loader_without_length():
     loader = DataLoader(Endless(), batch_size=2)
-    with pytest.raises(TaskArgumentError):
+    with pytest.raises(ArgumentError):
         quiet_trainer(max_epochs=1).fit(Asking(), loader)
     model = Asking()
     quiet_trainer(max_epochs=1, limit_train_batches=3).fit(model, loader)

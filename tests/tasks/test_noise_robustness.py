@@ -11,7 +11,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lit_gelu.data import MNISTData
-from lit_gelu.tasks import MNISTClassifier, TaskArgumentError, TaskInputError, noise_robustness
+from lit_gelu.errors import ArgumentError
+from lit_gelu.tasks import MNISTClassifier, noise_robustness
 
 
 class Recorder(nn.Module):
@@ -184,7 +185,7 @@ class OnlyValidation(LightningDataModule):
     ],
 )
 def test_refused_arguments(options):
-    with pytest.raises(TaskArgumentError):
+    with pytest.raises(ArgumentError):
         noise_robustness(small_net(), samples(), **{"levels": [0], **options})
 
 
@@ -209,7 +210,7 @@ INPUTS, LABELS = samples()
     ],
 )
 def test_refused_data(data):
-    with pytest.raises(TaskInputError):
+    with pytest.raises(ArgumentError):
         noise_robustness(small_net(), data, [0])
 
 

@@ -48,7 +48,7 @@ def run(task, folder, ckpt_path=None, *callbacks):
     build, data = TASKS[task]
     swaps = [
         ActivationSwap({"activation:relu": "prelu"}, at_step=2),
-        ActivationSwap({"activation:prelu": "swish(learnable=True)"}, at_step=5, learning_rate=1e-3),
+        ActivationSwap({"activation:prelu": "swish(learnable=True)"}, at_step=5),
     ]
     trainer = quiet_trainer(max_epochs=4, callbacks=[*swaps, ExactResume(), *callbacks])
     model = build()

@@ -7,8 +7,9 @@ from torch.nn import functional
 from tweet_files import write_tweets
 
 from lit_gelu.data import TweetData
+from lit_gelu.errors import ArgumentError
 from lit_gelu.export import check_parity, export_onnx
-from lit_gelu.tasks import TaskInputError, TweetTagger
+from lit_gelu.tasks import TweetTagger
 
 # Of the words of the small files five have a vector.
 pytestmark = pytest.mark.filterwarnings("ignore:.* has no vector for .* of the tweets' tokens")
@@ -43,9 +44,9 @@ def test_vectors_of_another_size(tmp_path):
     data = TweetData(write_tweets(tmp_path), vectors="vectors.txt", batch_size=2)
     (result,) = quiet_trainer().test(TweetTagger(vector_size=2), datamodule=data, verbose=False)
     assert set(result) == {"test_loss", "test_error"}
-    with pytest.raises(TaskInputError):
+    with pytest.raises(ArgumentError):
         quiet_trainer().test(TweetTagger(), datamodule=data, verbose=False)
-    with pytest.raises(TaskInputError):
+    with pytest.raises(ArgumentError):
         TweetTagger()(torch.zeros(2, 150, dtype=torch.int64))
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lit_gelu.data.checks import DataArgumentError, DataNotFoundError, check_count, check_flags
+from lit_gelu.arguments import check_count, check_flags
 from lit_gelu.data.cifar.files import (
     CLASSES,
     CIFARName,
@@ -22,6 +22,7 @@ from lit_gelu.data.cifar.files import (
     read_cifar,
 )
 from lit_gelu.data.in_memory import Batch, InMemoryDataModule, InMemoryImages, InMemorySamples, data_root
+from lit_gelu.errors import ArgumentError, DataError
 from lit_gelu.files import is_file, is_folder
 
 Padding = Literal["zeros", "reflect"]
@@ -134,7 +135,7 @@ class CIFARData(InMemoryDataModule):
         test_samples: Read only so many of the first test images. For quick runs. ``None`` means all.
 
     Raises:
-        DataArgumentError: If an argument is not accepted.
+        ArgumentError: If an argument is not accepted.
     """
 
     set_name: ClassVar[CIFARName]
@@ -205,7 +206,7 @@ class CIFARData(InMemoryDataModule):
         arrays = self.arrays_file()
         if arrays is not None:
             if not is_file(arrays):
-                raise DataNotFoundError(
+                raise DataError(
                     f"There is no arrays file {str(arrays)!r}. Give arrays= the path of an .npz file, absolute or from "
                     f"root={str(self.root)!r} on."
                 )
@@ -215,7 +216,7 @@ class CIFARData(InMemoryDataModule):
             return
         if not self.download:
             folder = cifar_folder(self.root, self.set_name)
-            raise DataNotFoundError(
+            raise DataError(
                 f"{self.set_name} is not in {str(folder)!r} (missing: {', '.join(missing)}), and {self._beside()}. "
                 f"Give root=, or set the environment variable LIT_GELU_DATA, to the folder that holds {folder.name} or "
                 f"{self.set_name}.npz; or give arrays= the path of an .npz file; or download it with download=True "
@@ -255,7 +256,7 @@ class CIFARData(InMemoryDataModule):
             ("test_samples", self.test_samples, arrays.x_test),
         ):
             if wanted is not None and wanted > len(images):
-                raise DataArgumentError(f"{argument}={wanted} is not accepted: there are {len(images)}. Give fewer.")
+                raise ArgumentError(f"{argument}={wanted} is not accepted: there are {len(images)}. Give fewer.")
         train, test = slice(self.train_samples), slice(self.test_samples)
         return ImageArrays(arrays.x_train[train], arrays.y_train[train], arrays.x_test[test], arrays.y_test[test])
 
@@ -271,7 +272,7 @@ class CIFARData(InMemoryDataModule):
     def _split(self, samples: int) -> tuple[Tensor, Tensor]:
         """Return the rows that are trained on and those held out, each in order."""
         if self.validation >= samples:
-            raise DataArgumentError(
+            raise ArgumentError(
                 f"validation={self.validation} of {samples} training images would leave none to train on. Give fewer."
             )
         return held_out(samples, self.validation)

@@ -9,7 +9,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor, nn
 
-from lit_gelu.data.checks import check_flags
+from lit_gelu.arguments import check_flags
 from lit_gelu.data.cifar.base import CIFARData
 from lit_gelu.data.cifar.files import CIFARName
 from lit_gelu.data.whitening import Whitening, ZCAWhitening, cached_whitening, fit_whitening
@@ -49,7 +49,7 @@ class CIFAR10Data(CIFARData):
         test_samples: Read only so many of the first test images. For quick runs; not the paper's protocol.
 
     Raises:
-        DataArgumentError: If an argument is not accepted.
+        ArgumentError: If an argument is not accepted.
 
     Example:
         >>> data = CIFAR10Data(root="data", validation=5000)

@@ -6,10 +6,11 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from lit_gelu.data.checks import DataArgumentError, check_count, check_flags, check_one_of
+from lit_gelu.arguments import check_count, check_flags, check_one_of
 from lit_gelu.data.cifar.base import AugmentedImages, CIFARData, Padding
 from lit_gelu.data.cifar.files import CIFARName
 from lit_gelu.data.in_memory import InMemorySamples
+from lit_gelu.errors import ArgumentError
 
 Normalisation = Literal["mean_image", "channels"]
 _LEVELS = 256
@@ -54,7 +55,7 @@ class CIFAR100Data(CIFARData):
         test_samples: Read only so many of the first test images. For quick runs. ``None`` means all.
 
     Raises:
-        DataArgumentError: If an argument is not accepted.
+        ArgumentError: If an argument is not accepted.
 
     Example:
         >>> data = CIFAR100Data(root="data", arrays="own.npz")
@@ -93,7 +94,7 @@ class CIFAR100Data(CIFARData):
         check_one_of(("mean_image", "channels"), normalisation=normalisation)
         check_flags(mirrored_copies=mirrored_copies, random_mirroring=random_mirroring)
         if mirrored_copies and random_mirroring:
-            raise DataArgumentError(
+            raise ArgumentError(
                 "mirrored_copies=True and random_mirroring=True given; accepted: one of them. To mirror at random: "
                 "mirrored_copies=False."
             )
@@ -160,7 +161,7 @@ def channel_statistics(pixels: Tensor) -> tuple[Tensor, Tensor]:
     mean = shares @ levels
     std = (shares * (levels - mean.unsqueeze(1)).square()).sum(dim=1).sqrt()
     if not std.all():
-        raise DataArgumentError(
+        raise ArgumentError(
             "All training images have the same value at every pixel of a channel, so it cannot be divided by its "
             'standard deviation. Use normalisation="mean_image".'
         )

@@ -11,8 +11,8 @@ from torch import Tensor
 from torchvision.datasets import CIFAR10, CIFAR100
 from torchvision.datasets.utils import check_integrity
 
-from lit_gelu.data.checks import CorruptDataError, DataNotFoundError
 from lit_gelu.data.npz import Arrays, load_arrays
+from lit_gelu.errors import DataError
 from lit_gelu.files import is_file
 
 SIZE = 32
@@ -48,16 +48,14 @@ def read_arrays_file(path: Path, classes: int) -> ImageArrays:
 def _load(path: Path) -> Arrays:
     """Return the arrays of the file as they are."""
     if not is_file(path):
-        raise DataNotFoundError(f"There is no file {str(path)!r}. Give the path of an .npz file of {_contents()}.")
+        raise DataError(f"There is no file {str(path)!r}. Give the path of an .npz file of {_contents()}.")
     try:
         found = load_arrays(path, ARRAYS)
-    except CorruptDataError as error:
-        raise CorruptDataError(f"{error} Expected: {_contents()}.") from error
+    except DataError as error:
+        raise DataError(f"{error} Expected: {_contents()}.") from error
     missing = [name for name in ARRAYS if name not in found]
     if missing:
-        raise CorruptDataError(
-            f"{str(path)!r} lacks {', '.join(missing)}. Write {_contents()} with numpy.savez_compressed."
-        )
+        raise DataError(f"{str(path)!r} lacks {', '.join(missing)}. Write {_contents()} with numpy.savez_compressed.")
     return found
 
 
@@ -65,7 +63,7 @@ def _images(array: _Array, name: str, path: Path) -> Tensor:
     """Return images as ``[samples, 3, 32, 32]``."""
     channels_last, channels_first = (SIZE, SIZE, CHANNELS), (CHANNELS, SIZE, SIZE)
     if array.dtype != np.uint8 or array.shape[1:] not in {channels_last, channels_first} or not len(array):
-        raise CorruptDataError(
+        raise DataError(
             f"{name} in {str(path)!r} has shape {list(array.shape)} and dtype {array.dtype}; accepted: at least one "
             f"image, {['samples', *channels_last]} or {['samples', *channels_first]}, uint8 (0 to 255). Resize or "
             "convert the images.".replace("'", "")
@@ -78,13 +76,13 @@ def _images(array: _Array, name: str, path: Path) -> Tensor:
 def _labels(array: _Array, name: str, samples: int, classes: int, path: Path) -> Tensor:
     """Return labels as ``[samples]``, ``torch.int64``."""
     if array.dtype.kind not in "iu" or array.shape not in {(samples,), (samples, 1)}:
-        raise CorruptDataError(
+        raise DataError(
             f"{name} in {str(path)!r} has shape {list(array.shape)} and dtype {array.dtype}; accepted: one integer for "
             f"each of the {samples} images, of shape [{samples}] or [{samples}, 1]. Write the labels so."
         )
     lowest, highest = int(array.min()), int(array.max())
     if lowest < 0 or highest >= classes:
-        raise CorruptDataError(
+        raise DataError(
             f"{name} in {str(path)!r} holds labels from {lowest} to {highest}; accepted: 0 to {classes - 1}, for "
             f"{classes} classes. Number the classes from 0 on, or give a file of another data set."
         )
@@ -118,12 +116,12 @@ def read_cifar(root: Path, name: CIFARName) -> ImageArrays:
     folder = cifar_folder(root, name)
     missing = missing_cifar_files(root, name)
     if missing:
-        raise DataNotFoundError(
+        raise DataError(
             f"{str(folder)!r} lacks {', '.join(missing)}. Put the files there, or download them with download=True."
         )
     spoilt = [file for file, checksum in _checksums(name) if not check_integrity(folder / file, checksum)]
     if spoilt:
-        raise CorruptDataError(
+        raise DataError(
             f"Wrong checksum of {', '.join(spoilt)} in {str(folder)!r}: truncated, damaged or not the published "
             "files, so they were not unpickled. Delete the folder and download it again (download=True), or put good "
             "copies in their place; images of your own go in an arrays file (arrays=)."
@@ -137,7 +135,7 @@ def download_cifar(root: Path, name: CIFARName) -> None:
         _READERS[name](root, download=True)
     except (RuntimeError, URLError, OSError, EOFError, ValueError) as error:
         reason = " ".join(str(error).split())
-        raise DataNotFoundError(
+        raise DataError(
             f"{name} could not be downloaded to {str(cifar_folder(root, name))!r}: {reason}. Check the network and "
             "that the folder may be written to, or put the files there."
         ) from error

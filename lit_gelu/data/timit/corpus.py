@@ -10,8 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lit_gelu.data.checks import CorruptDataError, DataNotFoundError
-from lit_gelu.errors import shown
+from lit_gelu.errors import DataError, shown
 from lit_gelu.extras import need
 from lit_gelu.files import is_file, is_folder
 
@@ -54,7 +53,7 @@ def class_numbers() -> Tensor:
 def read_phones(path: Path) -> Segments:
     """Read the phones of a sentence: ``begin end phone`` on each line, in samples, in order of time."""
     if not is_file(path):
-        raise DataNotFoundError(
+        raise DataError(
             f"There is no {path.name} beside the audio in {str(path.parent)!r}. Copy the corpus again with the .phn "
             "files, which hold the phones and their times."
         )
@@ -65,7 +64,7 @@ def read_phones(path: Path) -> Segments:
             ends.append(end)
             phones.append(phone)
     if not phones:
-        raise CorruptDataError(f"{str(path)!r} holds no phone. Copy the file again from the corpus.")
+        raise DataError(f"{str(path)!r} holds no phone. Copy the file again from the corpus.")
     return Segments(torch.tensor(ends[1:]), torch.tensor(phones))
 
 
@@ -81,13 +80,13 @@ def _segment(line: str, place: str, before: int) -> tuple[int, int]:
     fields = line.split()
     is_segment = len(fields) == 3 and all(time.isdecimal() and len(time) <= _DIGITS for time in fields[:2])
     if not is_segment or int(fields[1]) < max(int(fields[0]), before):
-        raise CorruptDataError(
+        raise DataError(
             f"{place}: {shown(line)} given, expected 'begin end phone' in samples, not before {before}. Copy the "
             "file again from the corpus."
         )
     phone = fields[2]
     if phone not in CLASS_OF:
-        raise CorruptDataError(
+        raise DataError(
             f"{place}: the phone {shown(phone)} is not one of TIMIT's 61: {' '.join(PHONES)}. Mend the line, or copy "
             "the file again from the corpus."
         )
@@ -106,14 +105,14 @@ def read_audio(path: Path) -> Tensor:
         with soundfile.SoundFile(path) as file:
             found = (file.samplerate, file.channels, file.subtype)
             if found != (SAMPLE_RATE, 1, "PCM_16"):
-                raise CorruptDataError(
+                raise DataError(
                     f"{str(path)!r} holds {found[1]} channels of {found[2]} at {found[0]} Hz; accepted: 1 channel of "
                     f"PCM_16 at {SAMPLE_RATE} Hz, as TIMIT has. Use the original files, or convert: sox IN -c 1 -b 16 "
                     f"-r {SAMPLE_RATE} OUT.wav."
                 )
             return torch.from_numpy(file.read(dtype="int16"))
     except soundfile.LibsndfileError as error:
-        raise CorruptDataError(
+        raise DataError(
             f"{str(path)!r} is no audio file that can be read ({error.error_string}) Copy it again from the corpus."
         ) from error
 
@@ -130,7 +129,7 @@ def _check_header(path: Path) -> None:
     else:
         return
     if size < expected:
-        raise CorruptDataError(
+        raise DataError(
             f"{str(path)!r} is truncated: it holds {size} bytes, its header says {expected}. Copy it again from the "
             "corpus."
         )
@@ -142,13 +141,13 @@ def _sphere_size(header: bytes, path: Path) -> int:
     fields = {line[0]: line[2].strip() for line in lines if len(line) == 3}
     coding = fields.get("sample_coding", "pcm")
     if coding != "pcm":
-        raise CorruptDataError(
+        raise DataError(
             f"{str(path)!r} is a compressed SPHERE file (sample_coding {coding}); accepted: pcm. Unpack it with the "
             "tools of the LDC or of NIST: sph2pipe -f wav IN OUT, or w_decode -o pcm IN OUT."
         )
     numbers = [fields.get(name, default) for name, default in (("sample_count", ""), ("sample_n_bytes", "2"))]
     if not all(number.isdecimal() for number in numbers):
-        raise CorruptDataError(
+        raise DataError(
             f"{str(path)!r} has a SPHERE header without a valid sample_count and sample_n_bytes. Copy it again from "
             "the corpus."
         )
@@ -221,7 +220,7 @@ def find_sentences(folder: Path) -> list[Sentence]:
     # where that is missing. The two SA sentences, which every speaker reads, are left out: TIMIT's documentation says
     # that they "should not be used for training or test purposes" (testset.doc).
     if not is_folder(folder):
-        raise DataNotFoundError(f"There is no folder {str(folder)!r}. {_WHAT_TO_GIVE}")
+        raise DataError(f"There is no folder {str(folder)!r}. {_WHAT_TO_GIVE}")
     names = (Path(parent, name) for parent, _, files in os.walk(folder) for name in files)
     found: dict[tuple[str, str, str], list[Path]] = {}
     for path in names:
@@ -230,9 +229,9 @@ def find_sentences(folder: Path) -> list[Sentence]:
             found.setdefault(match, []).append(path)
     parts = {part for part, _, _ in found}
     if not found:
-        raise DataNotFoundError(f"There is no TIMIT sentence below {str(folder)!r}. {_WHAT_TO_GIVE}")
+        raise DataError(f"There is no TIMIT sentence below {str(folder)!r}. {_WHAT_TO_GIVE}")
     if "sample" in parts and len(parts) > 1:
-        raise CorruptDataError(
+        raise DataError(
             f"{str(folder)!r} holds both the full corpus and NLTK's sample. Give corpus= the folder of one of them."
         )
     return [Sentence(*key, _only(found[key], folder)) for key in sorted(found)]
@@ -251,14 +250,14 @@ def split_sentences(sentences: Iterable[Sentence], allow_incomplete: bool = Fals
     is_sample = any(sentence.part == "sample" for part in sets.values() for sentence in part)
     kind = "sample" if is_sample else "core test" if counts == FULL_SENTENCES else "incomplete"
     if kind == "incomplete" and not allow_incomplete:
-        raise DataNotFoundError(
+        raise DataError(
             f"This TIMIT is not complete: {counts} training, validation and core test sentences found, expected "
             f"{FULL_SENTENCES}. Copy the corpus again, or train on what there is with allow_incomplete=True "
             "(--data.allow_incomplete true), which is not the paper's protocol."
         )
     if not all(counts):
         speakers = Counter(sentence.speaker for part in sets.values() for sentence in part)
-        raise DataNotFoundError(
+        raise DataError(
             f"A set would be empty: {counts} training, validation and test sentences of the speakers "
             f"{', '.join(sorted(speakers))}. Copy the corpus again; each set needs one of its speakers at least."
         )
@@ -286,7 +285,7 @@ def _only(paths: list[Path], folder: Path) -> Path:
     originals = [path for path in paths if not path.name.lower().endswith(".wav.wav")] or paths
     if len(originals) > 1:
         first, second, *_ = sorted(str(path.relative_to(folder)) for path in originals)
-        raise CorruptDataError(
+        raise DataError(
             f"{str(folder)!r} holds a sentence twice, {first!r} and {second!r}. Give corpus= the folder of one copy."
         )
     return originals[0]

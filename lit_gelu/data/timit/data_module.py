@@ -2,17 +2,18 @@
 
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
-from lit_gelu.data.checks import DataError, check_flags, check_one_of
-from lit_gelu.data.in_memory import InMemoryDataModule, data_root
+from lit_gelu.arguments import check_flags, check_one_of
+from lit_gelu.data.in_memory import InMemoryDataModule, data_root, recorded_path
 from lit_gelu.data.timit.corpus import GLOTTAL_STOP, PHONES, Split, class_numbers, find_sentences, split_sentences
 from lit_gelu.data.timit.features import Frames, cached_frames
 from lit_gelu.data.timit.frames import Normalisation, NormaliseFrames, SentenceFrames, fit_normalisation
+from lit_gelu.errors import DataError
 
 GlottalStop = Literal["sil", "ignore"]
 
@@ -52,11 +53,9 @@ class TIMITData(InMemoryDataModule):
         centre_twice: Whether to take the training mean away from the validation and test features twice, as the
             paper's code does (D6). It only makes sense with features that were centred before; ours are not.
         allow_incomplete: Whether a full corpus that lacks sentences is accepted.
-        order: What the order of training samples comes from: ``"global"``, torch's default generator, or ``"seed"``,
-            its seed and the number of the epoch alone.
 
     Raises:
-        DataArgumentError: If an argument is none of the accepted values.
+        ArgumentError: If an argument is none of the accepted values.
 
     Example:
         >>> TIMITData(root="data").folder.as_posix()
@@ -73,9 +72,8 @@ class TIMITData(InMemoryDataModule):
         padded_statistics: bool = False,
         centre_twice: bool = False,
         allow_incomplete: bool = False,
-        order: str = "global",
     ) -> None:
-        super().__init__(batch_size, order)
+        super().__init__(batch_size)
         check_one_of(("sil", "ignore"), glottal_stop=glottal_stop)
         check_flags(padded_statistics=padded_statistics, centre_twice=centre_twice, allow_incomplete=allow_incomplete)
         self.save_hyperparameters({
@@ -84,9 +82,9 @@ class TIMITData(InMemoryDataModule):
             "padded_statistics": padded_statistics,
             "centre_twice": centre_twice,
             "allow_incomplete": allow_incomplete,
+            "corpus": recorded_path(corpus),
         })
         self.folder = data_root(root) / corpus
-        self._record_path("corpus", corpus, self.folder)
         self.cache = None if cache is None else Path(cache)
         self.glottal_stop = glottal_stop
         self.padded_statistics = padded_statistics
@@ -100,11 +98,6 @@ class TIMITData(InMemoryDataModule):
     def split(self) -> str:
         """Which split it is: ``"core test"``, ``"sample"`` or ``"incomplete"``."""
         return self._sentences().kind
-
-    def description(self) -> dict[str, Any]:
-        """Return what a record says of the data: which corpus was found, in words, and how it is fed."""
-        kept = {name: value for name, value in self.hparams.items() if name not in {"corpus", "allow_incomplete"}}
-        return kept if self._found is None else {**kept, "corpus": self._found.description}
 
     def remarks(self) -> dict[str, str]:
         """Say which corpus was found, once it was."""

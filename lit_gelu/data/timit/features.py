@@ -21,9 +21,9 @@ from rich.progress import track
 from torch import Tensor
 from torch.nn import functional
 
-from lit_gelu.data.checks import CorruptDataError
 from lit_gelu.data.npz import Arrays, kept_arrays
 from lit_gelu.data.timit.corpus import PHONES, Sentence, phones_at, read_audio, read_phones
+from lit_gelu.errors import DataError
 from lit_gelu.files import is_file
 
 
@@ -153,12 +153,12 @@ def _frames_of(sentence: Sentence) -> tuple[Tensor, Tensor]:
     """Return the features and the phones of a sentence's frames."""
     audio, segments = read_audio(sentence.audio), read_phones(sentence.phones)
     if len(audio) < DEFAULT.frame:
-        raise CorruptDataError(
+        raise DataError(
             f"{str(sentence.audio)!r} holds {len(audio)} samples, less than a frame ({DEFAULT.frame}). Copy it again."
         )
     end = int(segments.ends[-1])
     if end > len(audio) + _LATEST_END:
-        raise CorruptDataError(
+        raise DataError(
             f"The phones in {str(sentence.phones)!r} go on until sample {end}, but {sentence.audio.name} has "
             f"{len(audio)} samples. One of the two is truncated or of another sentence: copy both again."
         )

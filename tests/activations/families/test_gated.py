@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 from lit_gelu import activations, surgery
 from lit_gelu.activations import ActivationArgumentError, functional
+from lit_gelu.errors import ArgumentError
 from lit_gelu.tasks import MNISTClassifier
-from lit_gelu.tasks.checks import TaskArgumentError
 
 
 def _sigmoid(x: Tensor) -> Tensor:
@@ -137,7 +137,7 @@ def test_they_are_no_activation_sites_and_cannot_become_one(name):
 
 
 def test_the_classifier_refuses_them():
-    with pytest.raises(TaskArgumentError):
+    with pytest.raises(ArgumentError):
         MNISTClassifier(activation="swiglu")
 
 

@@ -15,9 +15,7 @@ def steps(folder, column="curvature/net.1/mean"):
     return [int(row["step"]) for row in logged_rows(folder) if row.get(column)]
 
 
-@pytest.mark.parametrize(
-    "options", [{"every_n_steps": 4}, {"at_steps": [3]}, {"every_n_steps": 4, "max_overhead": 0.9}]
-)
+@pytest.mark.parametrize("options", [{"every_n_steps": 4}, {"at_steps": [3]}])
 def test_one_monitor_measures_every_run_it_is_given_to(tmp_path, options):
     monitor = ActivationCurvatureMonitor(**options)
     for number in range(2):
@@ -29,10 +27,8 @@ def test_one_monitor_measures_every_run_it_is_given_to(tmp_path, options):
 
 @pytest.mark.pictures
 def test_monitors_of_one_trainer_write_under_their_names(tmp_path):
-    first = ActivationCurvatureMonitor(every_n_steps=4, include="net.1", heat_maps=["mean"], histograms=True)
-    second = ActivationCurvatureMonitor(
-        every_n_steps=4, include="net.5", heat_maps=["mean"], histograms=True, name="deep"
-    )
+    first = ActivationCurvatureMonitor(every_n_steps=4, include="net.1", heat_maps=["mean"])
+    second = ActivationCurvatureMonitor(every_n_steps=4, include="net.5", heat_maps=["mean"], name="deep")
     fit(tmp_path, first, second, max_epochs=1)
     row = {key: value for row in logged_rows(tmp_path) for key, value in row.items() if value}
     assert float(row["curvature/net.1/mean"]) == first.latest["net.1"]["mean"]
@@ -42,7 +38,6 @@ def test_monitors_of_one_trainer_write_under_their_names(tmp_path):
     folder = tmp_path / "logs" / "0"
     names = {path.name for path in folder.iterdir()}
     assert {"curvature_heat_map_mean.png", "curvature_deep_heat_map_mean.png"} <= names
-    assert {"curvature_histograms", "curvature_deep_histograms"} <= names
 
 
 def test_two_monitors_of_one_name_are_refused(tmp_path):

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from lit_gelu.callbacks import LossCurvatureMonitor
 
-RUNS = 60
+RUNS = 20
 
 
 def logged_rows(folder):

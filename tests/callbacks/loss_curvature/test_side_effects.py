@@ -158,7 +158,7 @@ class NoMemory(torch.OutOfMemoryError):
     """What a device says; a test says it itself."""
 
 
-def test_out_of_memory_halves_the_probe_and_says_so(tmp_path):
+def test_out_of_memory_is_reported_and_training_goes_on(tmp_path):
     class Large(SmallNet):
         def training_step(self, batch, batch_idx):
             if in_side_pass() and len(batch[0]) > 3:
@@ -166,21 +166,11 @@ def test_out_of_memory_halves_the_probe_and_says_so(tmp_path):
             return super().training_step(batch, batch_idx)
 
     monitor = LossCurvatureMonitor(fraction=None, every_n_steps=1, lanczos_steps=2)
-    with collected_warnings("ran out of memory") as messages:
+    with collected_warnings("Memory ran out") as messages:
         quiet_trainer(tmp_path, monitor, max_epochs=1).fit(Large(), loader(32, 8))
-    assert monitor.latest["examples"] == 2
+    assert monitor.latest == {}
     assert monitor.schedule.events == 4
-    assert ["with 8" in messages[0], "with 4" in messages[1], len(messages)] == [True, True, 2]  # 8, 4, 2: once each
-
-    class Hopeless(Large):
-        def training_step(self, batch, batch_idx):
-            if in_side_pass():
-                raise NoMemory
-            return SmallNet.training_step(self, batch, batch_idx)
-
-    trainer = quiet_trainer(tmp_path / "b", LossCurvatureMonitor(fraction=None, every_n_steps=1), max_epochs=1)
-    with collected_warnings("ran out"), pytest.raises(NoMemory):
-        trainer.fit(Hopeless(), loader(32, 8))
+    assert len(messages) == 1  # said once
 
 
 def test_a_loss_that_is_not_finite_is_reported_and_training_goes_on(tmp_path):

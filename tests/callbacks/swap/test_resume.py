@@ -23,7 +23,7 @@ def make_swaps(kind):
         return chain()
     if kind == "chain reversed":
         return chain()[::-1]
-    return (ActivationSwap(RELU_TO_GELU, **{kind: 1 if kind == "at_epoch" else 5}, curvature=True),)
+    return (ActivationSwap(RELU_TO_GELU, **{kind: 1 if kind == "at_epoch" else 5}),)
 
 
 @pytest.mark.parametrize("kind", ["at_epoch", "at_step", "chain", "chain reversed"])

@@ -12,9 +12,10 @@ from cifar_arrays import random_arrays, write_arrays, write_batches
 from torch.utils.data import RandomSampler
 from torchvision.datasets import CIFAR100
 
-from lit_gelu.data import CIFAR100Data, DataArgumentError
+from lit_gelu.data import CIFAR100Data
 from lit_gelu.data.cifar.base import held_out
 from lit_gelu.data.cifar.cifar100 import channel_statistics, mean_image
+from lit_gelu.errors import ArgumentError
 
 
 def as_images(array):
@@ -133,7 +134,7 @@ def test_refused_arguments(made, arguments):
         data.setup()
         data.setup("fit")
 
-    with pytest.raises(DataArgumentError):
+    with pytest.raises(ArgumentError):
         use()
 
 
@@ -145,7 +146,7 @@ def test_statistics_against_float64():
     torch.testing.assert_close(mean, images.mean(dim=(0, 2, 3)).float().reshape(3, 1, 1), rtol=1e-7, atol=0)
     reference = images.std(dim=(0, 2, 3), correction=0).float().reshape(3, 1, 1)
     torch.testing.assert_close(std, reference, rtol=1e-6, atol=0)
-    with pytest.raises(DataArgumentError):
+    with pytest.raises(ArgumentError):
         channel_statistics(torch.full((2, 3, 4, 4), 7, dtype=torch.uint8))
 
 
@@ -154,7 +155,7 @@ import sys
 import torch
 from pathlib import Path
 from lightning.pytorch import LightningModule, Trainer
-from lit_gelu.data import CIFAR100Data
+from lit_gelu.data import (CIFAR100Data)
 
 class Watch(LightningModule):
     def __init__(self):

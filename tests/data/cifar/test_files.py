@@ -11,8 +11,8 @@ import torchvision
 from cifar_arrays import random_arrays, write_batches
 from torchvision.datasets import CIFAR10, CIFAR100
 
-from lit_gelu.data import CorruptDataError
 from lit_gelu.data.cifar.files import download_cifar, missing_cifar_files, read_cifar
+from lit_gelu.errors import DataError
 
 READERS = {"cifar10": CIFAR10, "cifar100": CIFAR100}
 
@@ -45,7 +45,7 @@ def test_of_files_with_a_wrong_checksum_nothing_is_unpickled(tmp_path, monkeypat
     write_batches(tmp_path, CIFAR100, random_arrays(12, 5, 100), monkeypatch)
     file, trace = tmp_path / "cifar-100-python" / spoilt, tmp_path / "trace"
     file.write_bytes(pickle.dumps(Intruder(trace)))
-    with pytest.raises(CorruptDataError):
+    with pytest.raises(DataError):
         read_cifar(tmp_path, "cifar100")
     assert not trace.exists()
     pickle.loads(file.read_bytes())
@@ -56,7 +56,7 @@ def test_truncated_file(tmp_path, monkeypatch):
     write_batches(tmp_path, CIFAR10, random_arrays(12, 5, 10), monkeypatch)
     file = tmp_path / "cifar-10-batches-py" / "test_batch"
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(CorruptDataError):
+    with pytest.raises(DataError):
         read_cifar(tmp_path, "cifar10")
 
 

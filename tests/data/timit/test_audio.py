@@ -5,8 +5,8 @@ import pytest
 import torch
 from timit_files import noise, write_riff, write_sphere
 
-from lit_gelu.data import CorruptDataError
 from lit_gelu.data.timit.corpus import read_audio
+from lit_gelu.errors import DataError
 
 soundfile = pytest.importorskip("soundfile", reason="machines with a GPU may be without the extra timit")
 
@@ -25,7 +25,7 @@ def test_both_formats_under_any_name(tmp_path, write, name):
 @pytest.mark.parametrize("coding", ["pcm,embedded-shorten-v2.00", "ulaw", "pcm,embedded-wavpack"])
 def test_a_compressed_sphere_file(tmp_path, coding):
     write_sphere(tmp_path / "a.wav", noise(1000), coding=coding)
-    with pytest.raises(CorruptDataError):
+    with pytest.raises(DataError):
         read_audio(tmp_path / "a.wav")
 
 
@@ -34,14 +34,14 @@ def test_a_truncated_file(tmp_path, write):
     path = tmp_path / "a.wav"
     write(path, noise(1000))
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(CorruptDataError):
+    with pytest.raises(DataError):
         read_audio(path)
 
 
 @pytest.mark.parametrize("arguments", [{"rate": 8000}, {"channels": 2}])
 def test_another_rate_or_number_of_channels(tmp_path, arguments):
     write_riff(tmp_path / "a.wav", noise(1000), **arguments)
-    with pytest.raises(CorruptDataError):
+    with pytest.raises(DataError):
         read_audio(tmp_path / "a.wav")
 
 
@@ -50,5 +50,5 @@ def test_another_rate_or_number_of_channels(tmp_path, arguments):
 )
 def test_what_is_no_audio(tmp_path, content):
     (tmp_path / "a.wav").write_bytes(content)
-    with pytest.raises(CorruptDataError):
+    with pytest.raises(DataError):
         read_audio(tmp_path / "a.wav")

@@ -7,10 +7,10 @@ import pytest
 import torch
 from timit_files import write_corpus, write_sentence
 
-from lit_gelu.data import CorruptDataError
 from lit_gelu.data.timit import features
 from lit_gelu.data.timit.corpus import PHONES, find_sentences
 from lit_gelu.data.timit.features import cached_frames, compute_frames
+from lit_gelu.errors import DataError
 
 
 @pytest.fixture
@@ -77,5 +77,5 @@ def test_phones_beyond_the_audio(corpus):
     sentence.phones.write_text("0 4080 h#\n")  # 0.1 s longer than the 2,480 samples
     assert len(compute_frames([sentence]).phones) == 14
     sentence.phones.write_text("0 4081 h#\n")
-    with pytest.raises(CorruptDataError):
+    with pytest.raises(DataError):
         compute_frames([sentence])

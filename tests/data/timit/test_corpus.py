@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from timit_files import write_corpus, write_sample
 
-from lit_gelu.data import DataNotFoundError
 from lit_gelu.data.timit.corpus import CORE_TEST_SPEAKERS, Sentence, find_sentences, split_sentences
+from lit_gelu.errors import DataError
 
 # Men and women of each dialect region: all speakers (TIMIT's readme.doc, table 1), and those of the complete test set
 # (testset.doc, table 2); the three core test speakers of each region (table 1).
@@ -61,7 +61,7 @@ def test_one_missing_sentence_makes_it_incomplete(tmp_path):
     write_full_tree(tmp_path)
     next(tmp_path.rglob("TRAIN/*/*/SX1.WAV")).unlink()
     sentences = find_sentences(tmp_path)
-    with pytest.raises(DataNotFoundError):
+    with pytest.raises(DataError):
         split_sentences(sentences)
     split = split_sentences(sentences, allow_incomplete=True)
     assert (split.kind, len(split.train)) == ("incomplete", 3695)

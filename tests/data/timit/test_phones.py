@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from lit_gelu.data import CorruptDataError, DataNotFoundError
 from lit_gelu.data.timit.corpus import CLASS_OF, CLASSES, PHONES, Segments, class_numbers, phones_at, read_phones
 from lit_gelu.data.timit.features import frame_centres
+from lit_gelu.errors import DataError
 
 # Lee and Hon 1989, table 3, and the closures, pauses and silences as one class.
 FOLDS = {
@@ -76,10 +76,10 @@ def test_phones_of_a_file_that_does_not_begin_at_zero_or_has_gaps(tmp_path):
 )
 def test_spoilt_files(tmp_path, content):
     (tmp_path / "sx1.phn").write_text(content)
-    with pytest.raises(CorruptDataError):
+    with pytest.raises(DataError):
         read_phones(tmp_path / "sx1.phn")
 
 
 def test_a_missing_file(tmp_path):
-    with pytest.raises(DataNotFoundError):
+    with pytest.raises(DataError):
         read_phones(tmp_path / "sx1.phn")
