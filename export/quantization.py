@@ -303,7 +303,7 @@ def check_quantized(
         (True, True)
     """
     if data is None:
-        raise ModelInputError("int8 is compared on data only. Give a data module (lit-gelu parity: --data DigitsData).")
+        raise ModelInputError("int8 is compared on data only. Give a data module, such as DigitsData().")
     name = repr(os.fspath(path))
     predictor, _, notes = open_wanted(Path(path), providers, {}, torch.float32)
     record, metadata = read_record(predictor.metadata, name), read_metadata(predictor.metadata, name)

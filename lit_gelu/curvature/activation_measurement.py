@@ -73,7 +73,7 @@ class ActivationMeasurement:
             self._sites = watchable_sites(model, input_sample, registry=registry, accept_gate=lambda _: True)
         self.names = list(self._sites.calls)  # of the sites that are watched; none if there is nothing to watch
         self.gates, self.refused = self._sites.gates, self._sites.refused
-        self.recorder = ActivationRecorder(self._sites.calls, settings.sample_rows, registry, settings.histograms)
+        self.recorder = ActivationRecorder(self._sites.calls, settings.sample_rows, registry)
         self._window: DeadUnitWindow | None = None
         self._called: set[int] = set()  # the sites that were given something, on any rank
         self._most_waiting: int | None = None
@@ -103,21 +103,22 @@ class ActivationMeasurement:
             self._most_waiting = _most_waiting(sum(taken.rows.nbytes for taken in events[0].waiting), device)
         with self.recorder.inactive():
             self._take_reference(events[0], device)
-            parts = [torch.stack(part) for part in zip(*(self._summed(each, device) for each in events), strict=True)]
-            parts.append(torch.stack(self._alive(events, device)).to(parts[0]))
-        width = [part.shape[1] for part in parts]
-        sums, counts, alive = torch.split(sum_over_ranks(torch.cat(parts, dim=1)), width, dim=1)
+            sums = torch.stack([self.recorder.evaluator.sums(each, device).flatten() for each in events])
+            alive = torch.stack(self._alive(events, device)).to(sums)
+        width = [sums.shape[1], alive.shape[1]]
+        sums, alive = torch.split(sum_over_ranks(torch.cat([sums, alive], dim=1)), width, dim=1)
         by_site = sums.view(len(sums), len(self.names), len(SUMS))
         reference = self.recorder.reference
         pivot = torch.zeros_like(by_site[0, :, 0]) if reference is None else reference[:, 0].nan_to_num(nan=0.0)
         self.recorder.reference = _next_reference(by_site[-1], pivot, reference)
-        return _to_host(torch.cat([sums, pivot.expand(len(sums), -1), self._dead(alive > 0, pivot), counts], dim=1))
+        return _to_host(torch.cat([sums, pivot.expand(len(sums), -1), self._dead(alive > 0, pivot)], dim=1))
 
     def figures(self, readout: Readout, *, gaussian: bool = True) -> list[tuple[Figures, Figures]]:
         """Turn what has arrived on the host into figures: of each event the measured ones, and of a normal input."""
         # The measured ones have share_dead where a window of events is full; a normal input is supposed where an
         # activation has no parameters.
-        sums, pivot, dead, _ = self._parts(readout)
+        count = len(self.names)
+        sums, pivot, dead = torch.split(arrived(readout), [count * len(SUMS), count, count], dim=1)
         rows = statistics_from_sums(sums.view(*pivot.shape, len(SUMS)).double(), pivot.double())
         predicted = self._predicted(rows) if gaussian else [{} for _ in rows]
         found = []
@@ -131,14 +132,6 @@ class ActivationMeasurement:
                     measured[name]["share_dead"] = share
             found.append((measured, others))
         return found
-
-    def histograms(self, readout: Readout) -> list[dict[str, list[float]]]:
-        """Return, of each event, the counts of `HistogramBins.count` by site; empty if none were asked for."""
-        counts = self._parts(readout)[3]
-        if self.settings.histograms is None:
-            return [{} for _ in counts]
-        by_site = counts.view(len(counts), len(self.names), -1)
-        return [dict(zip(self.names, rows, strict=True)) for rows in by_site.tolist()]
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that a resumed run needs to measure the same."""
@@ -161,17 +154,6 @@ class ActivationMeasurement:
         if window is not None and self.settings.dead_unit_window is not None:
             self._window = DeadUnitWindow(self.settings.dead_unit_window, window["channels"], device)
             self._window.load_state_dict(window)
-
-    def _parts(self, readout: Readout) -> tuple[Tensor, ...]:
-        """Return the four parts of a readout, a row a recording: sums, pivots, shares of dead channels, histograms."""
-        values, count = arrived(readout), len(self.names)
-        sizes = [count * len(SUMS), count, count]
-        return torch.split(values, [*sizes, values.shape[1] - sum(sizes)], dim=1)
-
-    def _summed(self, event: ActivationEvent, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return flat sums and histograms of this rank."""
-        evaluator = self.recorder.evaluator
-        return evaluator.sums(event, device).flatten(), evaluator.histograms(event, device).flatten()
 
     def _dead(self, alive: Tensor, pivot: Tensor) -> Tensor:
         """Return each site's share of dead channels after each of some events; NaN before the window is full."""

@@ -5,7 +5,6 @@ from typing import Any
 
 from lit_gelu.arguments import is_count, is_number
 from lit_gelu.curvature.activation.input_layout import SampleRows
-from lit_gelu.curvature.activation.statistics import HistogramBins
 from lit_gelu.curvature.probe.loss_probe import Mode
 from lit_gelu.errors import ArgumentError
 
@@ -32,7 +31,6 @@ class ActivationSettings:
     # Measurements in a row after which a channel counts as dead; ``None`` to count none.
     dead_unit_window: int | None = 100
     gaussian: bool = True  # whether to say what a normal input would give
-    histograms: HistogramBins | None = None  # the bins of histograms; ``None`` for none
 
     def __post_init__(self) -> None:
         if isinstance(self.sample_rows, str) and self.sample_rows not in {"auto", "sparse"}:
@@ -45,10 +43,6 @@ class ActivationSettings:
                 raise ArgumentError(f"{option}={number!r} is not accepted. Give a positive integer, or None.")
         if not is_count(self.seed):
             raise ArgumentError(f"seed={self.seed!r} is not accepted. Give an integer from 0.")
-        if not isinstance(self.histograms, HistogramBins | None):
-            raise ArgumentError(
-                f"histograms={self.histograms!r} is not accepted. Give True, False, or HistogramBins(-8, 8, 64)."
-            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -105,7 +105,7 @@ def _of_sites(run: ReportedRun) -> Iterator[RunFinding]:
 
 
 def _of_curves(run: ReportedRun) -> Iterator[RunFinding]:
-    """Yield what losses, the sharpness and swaps say."""
+    """Yield what losses and the sharpness say."""
     for curve in run.curves:
         prefix, _, name = curve.name.rpartition("/")
         finite = [value for value in curve.values if math.isfinite(value)]
@@ -117,9 +117,6 @@ def _of_curves(run: ReportedRun) -> Iterator[RunFinding]:
             yield RunFinding("alarm", "loss not finite", curve.name, text, advice, {"step": float(step)})
         elif finite and name == "top_eigenvalue":
             yield _sharpness(run, curve, prefix)
-        elif finite and prefix.startswith("activation_swap") and name == "relative":
-            text = f"The swap at step {curve.steps[-1]} changed the output at once by {100 * finite[-1]:.3g} % of it."
-            yield RunFinding("note", "swap", "", text, figures={"relative_jump": finite[-1]})
 
 
 def stability_limit(optimizer: OptimizerSettings, rate: float) -> float:

@@ -134,7 +134,6 @@ def test_a_sharpness_without_a_known_limit_is_noted_and_not_judged(run):
         ("train_loss", (1.0, math.nan, 0.5), {("alarm", "loss not finite")}),
         ("train_loss", (1.0, 0.5, 9.0), set()),
         ("curvature/loss/probe_loss", (math.inf,), set()),
-        ("activation_swap/jump/relative", (0.2,), {("note", "swap")}),
     ],
 )
 def test_curves_are_judged(name, values, expected):

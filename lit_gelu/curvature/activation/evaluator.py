@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.curvature.activation.formulas import formulas_of, has_own_state
-from lit_gelu.curvature.activation.statistics import SUMS, HistogramBins, accumulation_dtype, measure
+from lit_gelu.curvature.activation.statistics import SUMS, accumulation_dtype, measure
 
 Parts = list[tuple[list[int], Tensor]]
 """Tensors with a row for each of some sites, and the numbers of these sites."""
@@ -31,7 +31,6 @@ class ActivationEvent:
     waiting: list[Taken] = field(default_factory=list)  # rows that are not summed yet
     sums: Parts = field(default_factory=list)  # by site, the columns of `SUMS`
     alive: list[tuple[list[int], Tensor | None]] = field(default_factory=list)  # by site, which channels are alive
-    counts: Parts = field(default_factory=list)  # by site, the counts of histograms
     step: int = 0  # the step that was measured
     seconds: float = 0.0  # what it cost so far
     interval: int = 0  # optimizer steps since the measurement before
@@ -40,11 +39,8 @@ class ActivationEvent:
 class ActivationEvaluator:
     """The activations of a model's sites; those that compute the same function are evaluated together."""
 
-    def __init__(
-        self, activations: Sequence[nn.Module], registry: ActivationRegistry, histogram: HistogramBins | None
-    ) -> None:
+    def __init__(self, activations: Sequence[nn.Module], registry: ActivationRegistry) -> None:
         self.reference: Tensor | None = None  # as `ActivationRecorder.reference`
-        self.histogram = histogram  # the bins of histograms; ``None`` for none
         # Of each site, whether its parameters may depend on the channel, so that it takes whole examples.
         self.whole_examples = [_has_tensor_parameters(module) for module in activations]
         self._formulas = [formulas_of(module, registry) for module in activations]
@@ -68,8 +64,6 @@ class ActivationEvaluator:
             channel_dim = None if channels is None else channels + 1
             with torch.no_grad(), torch.autocast(rows.device.type, enabled=False):
                 found = measure(self._formulas[numbers[0]], rows, pivot=pivot, scale=scale, channel_dim=channel_dim)
-                if self.histogram is not None:
-                    event.counts.append((numbers, self.histogram.count(rows)))
             event.sums.append((numbers, found.sums))
             if rows.numel() > 0:  # nothing says which channels pass nothing on where there is nothing
                 event.alive.append((numbers, found.alive))
@@ -90,12 +84,6 @@ class ActivationEvaluator:
         device = device or _device_of(event)
         self._see_waiting(event)
         return self._table(event.sums, len(SUMS), device)
-
-    def histograms(self, event: ActivationEvent, device: torch.device | None = None) -> Tensor:
-        """Return the counts of `HistogramBins.count`, a row a site; no columns if none were asked for."""
-        device = device or _device_of(event)
-        self._see_waiting(event)
-        return self._table(event.counts, 0 if self.histogram is None else self.histogram.bins + 2, device)
 
     def alive_channels(self, event: ActivationEvent) -> dict[int, Tensor]:
         """Return, by site, which channels have |f'| >= 0.01 at any element; of sites that always had equally many."""

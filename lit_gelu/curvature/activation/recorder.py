@@ -24,7 +24,7 @@ from lit_gelu.curvature.activation.input_layout import (
     spread_rows,
     take_rows,
 )
-from lit_gelu.curvature.activation.statistics import HistogramBins, statistics_by_site
+from lit_gelu.curvature.activation.statistics import statistics_by_site
 from lit_gelu.errors import ArgumentError
 from lit_gelu.sandbox import in_side_pass
 
@@ -91,7 +91,6 @@ class ActivationRecorder:
         sample_rows: How many rows of each call to use; ``"auto"`` means as many as hold 8,192 elements (8 at least),
             ``"sparse"`` 4,096, ``None`` all.
         registry: Where the activations' closed forms are looked up; the default registry if not given.
-        histogram: The bins of histograms, if these are wanted too.
 
     Raises:
         ArgumentError: If ``sample_rows`` is not positive.
@@ -119,7 +118,6 @@ class ActivationRecorder:
         sites: Mapping[str, nn.Module | WatchedCall],
         sample_rows: SampleRows = "auto",
         registry: ActivationRegistry | None = None,
-        histogram: HistogramBins | None = None,
     ) -> None:
         if sample_rows not in {*ELEMENTS, None} and (not isinstance(sample_rows, int) or sample_rows < 1):
             raise ArgumentError(
@@ -131,7 +129,7 @@ class ActivationRecorder:
         }
         self.sites = {name: call.activation for name, call in self.calls.items()}
         self.sample_rows = sample_rows
-        self.evaluator = ActivationEvaluator(list(self.sites.values()), registry, histogram)
+        self.evaluator = ActivationEvaluator(list(self.sites.values()), registry)
         self.active = False
         self.seconds = 0.0
         self.held_bytes = 0
@@ -165,11 +163,6 @@ class ActivationRecorder:
     @reference.setter
     def reference(self, value: Tensor | None) -> None:
         self.evaluator.reference = value
-
-    @property
-    def histogram(self) -> HistogramBins | None:
-        """The bins of the histograms, if these are wanted."""
-        return self.evaluator.histogram
 
     @property
     def rows_may_wait(self) -> bool:
