@@ -19,9 +19,9 @@ def _lines(paths):
 @pytest.mark.parametrize(
     ("what", "size", "ceiling"),
     [
-        ("lines of the package", _lines(PACKAGE), 49_400),
-        ("files of the package", len(PACKAGE), 255),
-        ("lines of the tests", _lines(TESTS), 47_700),
+        ("lines of the package", _lines(PACKAGE), 46_200),
+        ("files of the package", len(PACKAGE), 238),
+        ("lines of the tests", _lines(TESTS), 46_400),
     ],
 )
 def test_the_project_stays_small(what, size, ceiling):

@@ -32,7 +32,7 @@ def test_from_a_name_to_a_module(script, tmp_path):
 def test_from_a_name_to_the_nodes_of_a_file(script, tmp_path):
     walk = script["export_tanh"](tmp_path)
     assert {"export/exporter.py", "export/lowering/policy.py", "lit_gelu/activations/families/gelu.py"} <= set(walk)
-    assert len(walk) <= 37
+    assert len(walk) <= 30
     assert walk.total() <= 15_188 / 3  # of the calls that it once took
 
 
@@ -40,4 +40,11 @@ def test_from_a_name_to_the_nodes_of_a_file(script, tmp_path):
 def test_a_batch_becomes_a_logged_statistic(script, tmp_path):
     walk = script["monitor"](tmp_path)
     assert {"callbacks/activation_curvature/monitor.py", "callbacks/trainer.py"} <= set(walk)
-    assert len(walk) <= 45
+    assert len(walk) <= 40
+
+
+@pytest.mark.full
+def test_a_file_to_its_proof(script, tmp_path):
+    walk = script["prove"](tmp_path)
+    assert {"export/parity/check.py", "export/parity/criterion.py", "export/parity/report.py"} <= set(walk)
+    assert len(walk) <= 35
