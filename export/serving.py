@@ -93,6 +93,7 @@ def write_triton_repository(
         UnwritablePathError: If the repository cannot be written to.
 
     Example:
+        >>> import torch
         >>> from lit_gelu.export import export_onnx
         >>> folder = Path(tempfile.mkdtemp())
         >>> _ = export_onnx(torch.nn.GELU(), folder / "gelu.onnx", torch.zeros(2, 3))

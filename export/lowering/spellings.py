@@ -217,14 +217,7 @@ def spec_text(activation: BoundActivation, registry: ActivationRegistry) -> str:
     candidate = built_in() if activation.in_table else registry
     if activation.name not in candidate:  # such as erfc, which is no activation
         return activation.name
-    spec = candidate.resolve(activation.name, **plain)
-    if candidate is registry or (
-        activation.name in registry and registry.entry(activation.name) == candidate.entry(spec.name)
-    ):
-        return str(spec)
-    # The name stands for something else in the registry, which may have another name for this: gelu_tanh.
-    named = registry.spec_of(candidate.create(spec))
-    return str(spec if named.opaque else named)
+    return str(candidate.resolve(activation.name, **plain))
 
 
 def recognise(model: ir.Model, registry: ActivationRegistry | None = None) -> list[tuple[ir.Node, str]]:
