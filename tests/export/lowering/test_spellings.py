@@ -158,7 +158,7 @@ def test_tails_of_erfc_ndtr_and_log_ndtr_keep_their_digits(spelled):
         np.testing.assert_allclose(y, function(sign * x.astype(np.float64)), rtol=3e-5)
 
 
-TANH = "gelu(approximate='tanh')"
+TANH_SPEC = "gelu(approximate='tanh')"
 
 
 class Called(nn.Module):
@@ -178,7 +178,7 @@ class Called(nn.Module):
     [
         (nn.GELU(), F.gelu, "gelu"),
         (Called(F.gelu), F.gelu, "gelu"),
-        (Called(lambda x: F.gelu(x, approximate="tanh")), lambda x: F.gelu(x, approximate="tanh"), TANH),
+        (Called(lambda x: F.gelu(x, approximate="tanh")), lambda x: F.gelu(x, approximate="tanh"), TANH_SPEC),
     ],
 )
 def test_torch_s_gelu_is_itself_where_its_name_is_another_activation_s(tmp_path, taken, activation, oracle, spec):
