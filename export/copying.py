@@ -16,7 +16,7 @@ from lit_gelu import surgery
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.errors import ArgumentError, ExportError, ModelInputError, SwapError
 from lit_gelu.export.inputs import Call, FlatModule, named_outputs, unique_names
-from lit_gelu.sandbox import evaluation_sandbox, isolated_random_state, side_pass
+from lit_gelu.sandbox import as_written, evaluation_sandbox, isolated_random_state, side_pass
 from lit_gelu.surgery.recognition import faithful_copy
 from lit_gelu.surgery.sites import without_wrappers
 
@@ -250,8 +250,13 @@ def require_faithful(flat: FlatModule, model: nn.Module, tensors: Sequence[Tenso
 def _outputs(flat: FlatModule, model: nn.Module, tensors: Sequence[Tensor]) -> list[tuple[str, Tensor]]:
     """Return what a module gives in the place of the copy, in its own dtype and on its own device."""
     like = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
-    eager = torch.compiler.set_stance("force_eager")  # parts that torch.compile made need not be compiled for this
-    with evaluation_sandbox(model), isolated_random_state(model), side_pass(), _without_hooks_of_training(model), eager:
+    with (
+        evaluation_sandbox(model),
+        isolated_random_state(model),
+        side_pass(),
+        _without_hooks_of_training(model),
+        as_written(),  # parts that torch.compile made need not be compiled for this
+    ):
         inputs = flat.fed([t.clone() for t in tensors])  # forward may overwrite them
         inputs = [t.to(like.device, like.dtype if t.is_floating_point() else t.dtype) for t in inputs]
         return named_outputs(flat.called(model, inputs))

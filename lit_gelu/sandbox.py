@@ -4,7 +4,7 @@ import random
 import sys
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import nn
@@ -95,12 +95,31 @@ def isolated_generators(devices: Iterable[torch.device]) -> Iterator[None]:
             numpy_random.set_state(numpy_state)
 
 
-def as_written() -> AbstractContextManager[object]:
-    """Return a context in which compiled modules run as they were written."""
+class _EagerPasses:
+    """How many passes let compiled modules run as they were written: torch's stance is one for all threads."""
+
+    running = 0
+    lock = threading.Lock()
+    stance = ExitStack()  # what the last of them undoes
+
+
+@contextmanager
+def as_written() -> Iterator[None]:
+    """Let compiled modules run as they were written."""
     if "torch._dynamo" not in sys.modules:  # nothing is compiled, and asking would import it
-        return nullcontext()
-    stance: AbstractContextManager[object] = torch.compiler.set_stance("force_eager")
-    return stance
+        yield
+        return
+    with _EagerPasses.lock:
+        if not _EagerPasses.running:
+            _EagerPasses.stance.enter_context(torch.compiler.set_stance("force_eager"))
+        _EagerPasses.running += 1
+    try:
+        yield
+    finally:
+        with _EagerPasses.lock:
+            _EagerPasses.running -= 1
+            if not _EagerPasses.running:
+                _EagerPasses.stance.close()
 
 
 class _SidePasses:

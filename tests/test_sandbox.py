@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from lit_gelu.sandbox import devices_of, evaluation_mode, in_side_pass, isolated_random_state, side_pass
+from lit_gelu.sandbox import as_written, devices_of, evaluation_mode, in_side_pass, isolated_random_state, side_pass
 
 
 def draws():
@@ -77,3 +77,28 @@ def test_devices_of_parameters_and_of_buffers():
     model.register_buffer("only", torch.zeros(1))
     model.register_buffer("absent", None)
     assert devices_of(model) == {torch.device("cpu")}
+
+
+def test_compiled_code_runs_again_when_the_last_of_several_threads_is_done():
+    """torch's stance belongs to the process, and passes do not end in the order in which they began."""
+    runs = []
+
+    def backend(graph, inputs):
+        return lambda *arguments: runs.append(1) or graph.forward(*arguments)
+
+    compiled = torch.compile(torch.sin, backend=backend)
+
+    def compiles():
+        before = len(runs)
+        compiled(torch.ones(2))
+        return len(runs) > before
+
+    assert compiles()
+    first, second = as_written(), as_written()
+    first.__enter__()
+    second.__enter__()
+    assert not compiles()
+    first.__exit__(None, None, None)
+    assert not compiles()
+    second.__exit__(None, None, None)
+    assert compiles()
