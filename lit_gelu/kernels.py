@@ -202,7 +202,8 @@ def _route(module: nn.Module, plan: _Plan, x: Tensor) -> Route:
     if getattr(module, "inplace", False):
         return Route("torch", "inplace=True overwrites the input, which takes no memory")
     if torch.compiler.is_compiling():
-        if torch.compiler.is_exporting():
+        # The flag itself: for torch 2.11's compiler `torch.compiler.is_exporting()` is always true.
+        if torch.compiler._is_exporting_flag:
             return Route("torch", "exported graphs have torch's own operator")
         why = "torch.compile compiles it with what is beside it"
         return Route("formula" if formula else "torch", why)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from lightning.pytorch.utilities import rank_zero_info
 
-from lit_gelu.errors import DataError
+from lit_gelu.errors import DataError, message_of
 from lit_gelu.files import UnwritablePathError, is_file, write_atomically
 
 Arrays = Mapping[str, npt.NDArray[np.generic]]
@@ -54,7 +54,7 @@ def load_arrays(path: Path, names: Collection[str] | None = None) -> Arrays:
             }
     except _UNREADABLE as error:
         raise DataError(
-            f"{str(path)!r} cannot be read as an .npz file of numbers ({error}): it is truncated, damaged, of another "
+            f"{str(path)!r} cannot be read as an .npz file of numbers ({message_of(error)}): it is truncated, damaged, of another "
             "kind, or holds Python objects. Put a good copy in its place."
         ) from error
 
