@@ -54,8 +54,8 @@ def load_arrays(path: Path, names: Collection[str] | None = None) -> Arrays:
             }
     except _UNREADABLE as error:
         raise DataError(
-            f"{str(path)!r} cannot be read as an .npz file of numbers ({message_of(error)}): it is truncated, damaged, of another "
-            "kind, or holds Python objects. Put a good copy in its place."
+            f"{str(path)!r} cannot be read as an .npz file of numbers ({message_of(error)}): it is truncated, damaged, "
+            "of another kind, or holds Python objects. Put a good copy in its place."
         ) from error
 
 
