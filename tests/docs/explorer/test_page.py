@@ -84,7 +84,7 @@ def test_a_number_outside_a_slider_is_brought_to_its_end(page, explorer):
 
 def test_the_address_keeps_the_view(page, explorer):
     page.open(explorer + VIEW)
-    first = {figure: lines(page, figure, "b") for figure in ("plot-value", "plot-second", "plot-variance")}
+    first = {figure: lines(page, figure, "b") for figure in ("plot-value", "plot-second", "plot-density")}
     named(page, "x").send_keys("\ue014")  # so that the page writes its address itself
     wait(page, lambda: "x=-0.74" in page.driver.current_url)
     written = page.driver.current_url
