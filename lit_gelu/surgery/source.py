@@ -5,6 +5,9 @@ import functools
 import hashlib
 import inspect
 import linecache
+import re
+import sys
+import textwrap
 import types
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -198,6 +201,35 @@ def written_calls(kind: type[nn.Module], table: FunctionTable) -> list[WrittenCa
                 where = f"{file_name(method.__code__)}:{call.lineno}"
                 found.append(WrittenCall("", known.name, where))
     return found
+
+
+_READ_ALL = re.compile("_modules|apply|(named_)?(children|modules)|get_submodule|getattr|vars|__dict__")
+
+
+def is_never_read(model: nn.Module, owner: nn.Module, name: str) -> bool:
+    """Return whether a class assigns a child of that name and no code of the model's classes reads it, as it stands."""
+    # Mamba's mixer has its SiLU in ``self.act``, and calls a function that looks the activation up by its name.
+    kinds = {kind for kind in type(owner).__mro__ if kind.__module__.partition(".")[0] not in {"builtins", "torch"}}
+    names = [pair for kind in kinds for pair in _names_in(kind)]
+    if (name, True) not in names or any(
+        used == name or _READ_ALL.fullmatch(used) for used, stored in names if not stored
+    ):
+        return False
+    files = {getattr(sys.modules.get(type(module).__module__), "__file__", None) or "" for module in model.modules()}
+    nodes = (node for file in files for node in ast.walk(_parsed("".join(linecache.getlines(file)))))
+    others = (node for node in nodes if isinstance(node, ast.Attribute) and node.attr == name)
+    return not any(isinstance(n.ctx, ast.Load) and getattr(n.value, "id", "") != "self" for n in others)
+
+
+@functools.lru_cache(maxsize=512)
+def _names_in(kind: type) -> frozenset[tuple[str, bool]]:
+    """Return the names in the source of a class, and whether they are assigned there; none where there is no source."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
+    except (OSError, TypeError, SyntaxError):
+        return frozenset()
+    parts = (part for part in ast.walk(tree) if isinstance(part, (ast.Name, ast.Attribute)))
+    return frozenset((getattr(p, "id", getattr(p, "attr", "")), isinstance(p.ctx, ast.Store)) for p in parts)
 
 
 def _methods(kind: type[nn.Module]) -> Iterator[types.FunctionType]:
