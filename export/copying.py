@@ -16,7 +16,8 @@ from lit_gelu import surgery
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.errors import ArgumentError, ExportError, ModelInputError, SwapError
 from lit_gelu.export.inputs import Call, FlatModule, named_outputs, unique_names
-from lit_gelu.sandbox import as_written, evaluation_sandbox, isolated_random_state, side_pass
+from lit_gelu.export.state import repeatable_outputs
+from lit_gelu.sandbox import as_written, evaluation_mode, isolated_random_state, preserved_state, side_pass
 from lit_gelu.surgery.recognition import faithful_copy
 from lit_gelu.surgery.sites import without_wrappers
 
@@ -160,39 +161,35 @@ class Trial:
     tensors: tuple[Tensor, ...]
     names: tuple[str, ...]
     outputs: tuple[Tensor, ...]
-
-    @property
-    def notes(self) -> list[str]:
-        """Which outputs have another shape in the file than in the module, since files give no complex numbers."""
-        return [
-            f"output {name!r} is complex in the module; in the file it is real, with a last axis of 2 for real and "
-            f"imaginary part: {[*tensor.shape, 2]} for {list(tensor.shape)}."
-            for name, tensor in zip(self.names, self.outputs, strict=True)
-            if tensor.is_complex()
-        ]
+    notes: tuple[str, ...]
 
 
-@torch.no_grad()
 def trial_run(flat: FlatModule) -> Trial:
-    """Run the copy twice: errors in it are reported as the user's (`ModelInputError`), and it must repeat itself."""
+    """Run the copy: errors in it are reported as the user's (`ModelInputError`), and it must repeat itself."""
     # At least two rows. With one, `if x.shape[0] == 1` and broadcasting of size-1 dimensions would be decided for one
     # row, in a graph that says it takes any number.
     model, call = type(flat.model).__name__, flat.call
     tensors = call.resized(max(2, call.batch_size))
     with torch.random.fork_rng(devices=[]):
         try:
-            first, second = (named_outputs(flat.run([t.clone() for t in tensors])) for _ in range(2))
+            outputs, notes = repeatable_outputs(flat, tensors)
+        except ExportError:
+            raise
         except Exception as error:
             raise _refused(flat, tensors, error) from error
-    if not first:
+    if not outputs:
         raise ExportError(
             f"{model}.forward returns no tensor that torch finds. Accepted: a tensor, a tuple, list or dict of them, "
             "or a dataclass that is known to torch: call torch.export.register_dataclass(...) once, before the export."
         )
-    differing = [name for (name, a), (_, b) in zip(first, second, strict=True) if not _same(a, b)]
-    if differing:
-        raise ExportError(random_message(model, ", ".join(differing)))
-    return Trial(tensors, output_names([name for name, _ in first], call), tuple(tensor for _, tensor in first))
+    names = output_names([name for name, _ in outputs], call)
+    notes += [
+        f"output {name!r} is complex in the module; in the file it is real, with a last axis of 2 for real and "
+        f"imaginary part: {[*tensor.shape, 2]} for {list(tensor.shape)}."
+        for name, (_, tensor) in zip(names, outputs, strict=True)
+        if tensor.is_complex()
+    ]
+    return Trial(tensors, names, tuple(tensor for _, tensor in outputs), tuple(notes))
 
 
 def _refused(flat: FlatModule, tensors: Sequence[Tensor], error: Exception) -> ModelInputError:
@@ -204,22 +201,9 @@ def _refused(flat: FlatModule, tensors: Sequence[Tensor], error: Exception) -> M
     )
 
 
-def _same(first: Tensor, second: Tensor) -> bool:
-    """Return whether two results agree; the tolerance is for kernels that add in another order each time."""
-    return first.shape == second.shape and torch.allclose(first, second, rtol=1e-4, atol=1e-6, equal_nan=True)
-
-
 def output_names(names: Sequence[str], call: Call) -> tuple[str, ...]:
     """Return the names that outputs have in a file: none is an input's, and no two are the same."""
     return tuple(unique_names([name if name not in call.names else f"output_{name}" for name in names]))
-
-
-def random_message(model: str, where: str) -> str:
-    """Return the message for a module that does not repeat itself; ``where`` are outputs or operators."""
-    return (
-        f"{model} gives two answers to one input in evaluation mode ({where}): it draws random numbers, or keeps "
-        "something from call to call, and a file can do neither. Let forward do so only where self.training is true."
-    )
 
 
 def require_faithful(flat: FlatModule, model: nn.Module, tensors: Sequence[Tensor]) -> list[str]:
@@ -251,7 +235,9 @@ def _outputs(flat: FlatModule, model: nn.Module, tensors: Sequence[Tensor]) -> l
     """Return what a module gives in the place of the copy, in its own dtype and on its own device."""
     like = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
     with (
-        evaluation_sandbox(model),
+        preserved_state(model),
+        evaluation_mode(model),
+        torch.no_grad(),
         isolated_random_state(model),
         side_pass(),
         _without_hooks_of_training(model),

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.errors import ArgumentError, ExportError, ModelFileError, ModelInputError
@@ -24,7 +24,7 @@ from lit_gelu.export.metadata import ExportOptions
 from lit_gelu.export.parity.input_families import Batch, Kind, integer_kinds, other_sizes, random_batch, resized
 from lit_gelu.export.parity.runs import SessionSetup, run_file
 from lit_gelu.export.runtime import CPU, OnnxPredictor
-from lit_gelu.sandbox import evaluation_sandbox
+from lit_gelu.sandbox import preserved_state
 
 _ROWS = 2
 # Of an output's root mean square, so that a few values that rounding decides, such as those of round(x), are no fault:
@@ -86,7 +86,7 @@ def _run(flat: FlatModule, chosen: Sequence[OpenSize], sizes: Mapping[str, int])
     rows = next((sizes[size.name] for size in chosen if size.name in sizes and _is_of_batch(flat, size)), _ROWS)
     inputs = random_batch(call, rows, torch.Generator().manual_seed(0), {}, raw=flat.preprocessing is not None)
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with preserved_state(flat.model), torch.no_grad(), torch.random.fork_rng(devices=[]):
             outputs = named_outputs(flat.run([tensor.clone() for tensor in inputs]))
     except Exception as error:  # noqa: BLE001 - forward is the user's: whatever it raises is reported
         return f"forward fails ({error})"
@@ -204,7 +204,12 @@ def _batches(flat: FlatModule) -> Iterator[Batch]:
     generator = torch.Generator().manual_seed(0)
     kinds: dict[int, Kind] = {}
     # Forward is the user's, and may raise anything: what does not run here is tried with the sample's values.
-    with contextlib.suppress(Exception), _unchanged(flat.model), torch.random.fork_rng(devices=[]):
+    with (
+        contextlib.suppress(Exception),
+        preserved_state(flat.model),
+        torch.no_grad(),
+        torch.random.fork_rng(devices=[]),
+    ):
         kinds = integer_kinds(call, flat.run, frozenset({0} if raw else ()))[0]
     if kinds:
         yield random_batch(rows, _BATCH, generator, kinds, raw=raw)
@@ -216,19 +221,6 @@ def _batches(flat: FlatModule) -> Iterator[Batch]:
     )
     yield random_batch(replace(rows, tensors=rotated), _BATCH, generator, {}, raw=raw)
     yield rows.tensors
-
-
-@contextlib.contextmanager
-def _unchanged(model: nn.Module) -> Iterator[None]:
-    """Give modules their attributes and buffers back: some keep a mask, say, of the size of the last batch."""
-    before = [(module, dict(vars(module))) for module in model.modules()]
-    try:
-        with evaluation_sandbox(model):
-            yield
-    finally:
-        for module, attributes in before:
-            vars(module).clear()
-            vars(module).update(attributes)
 
 
 @dataclass(frozen=True)
@@ -273,7 +265,7 @@ def _of_entries(y: np.ndarray, of: np.ndarray) -> float:
 def _outputs(flat: FlatModule, batch: Sequence[Tensor]) -> list[np.ndarray] | None:
     """Return the outputs for a batch; ``None`` if the module does not take it."""
     try:
-        with _unchanged(flat.model), torch.random.fork_rng(devices=[]):
+        with preserved_state(flat.model), torch.no_grad(), torch.random.fork_rng(devices=[]):
             return [as_array(tensor) for _, tensor in named_outputs(flat.run([t.clone() for t in batch]))]
     except Exception:  # noqa: BLE001 - forward is the user's: that it does not take a batch says nothing of its rows
         return None

@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_map_only
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.errors import ModelFileError, ProviderError
 from lit_gelu.export.copying import approximate_, evaluation_copy, output_names, require_faithful
-from lit_gelu.export.inputs import Call, FlatModule, as_array, named_outputs, probabilities_first
+from lit_gelu.export.inputs import Call, FlatModule, as_array, left_out, named_outputs, probabilities_first
 from lit_gelu.export.parity.criterion import FACTOR, dtype_name, floor
 from lit_gelu.export.runtime import CPU, CUDA, TENSORRT, OnnxPredictor, Provider, default_providers, provider_name
 from lit_gelu.export.runtime.module_call import Float64Throughout
@@ -222,7 +222,8 @@ class References:
         trained = evaluation_copy(model)
         flat = FlatModule(trained, call, self._preprocessing.get(torch.float32), softmax=softmax)
         self.notes = require_faithful(flat, model, call.tensors)
-        self.signatures = _signatures(flat)
+        self.signatures, parts_left_out = _signatures(flat)
+        self.notes += parts_left_out
         self._trained = None if approximate == "as_trained" else trained
         self._modes: dict[nn.Module, Callable[[], AbstractContextManager[Any]]] = {}
         self.float32 = self._copy(model, torch.float32)
@@ -336,13 +337,15 @@ def failure(error: Exception) -> str:
 
 
 @torch.no_grad()
-def _signatures(flat: FlatModule) -> list[OutputSignature]:
-    """Return names, dtypes and shapes of a module's outputs on its sample."""
+def _signatures(flat: FlatModule) -> tuple[list[OutputSignature], list[str]]:
+    """Return names, dtypes and shapes of a module's outputs on its sample, and what of them no file has."""
     with torch.random.fork_rng(devices=[]):
-        outputs = named_outputs(flat.run([t.clone() for t in flat.call.tensors]))
+        output = flat.run([t.clone() for t in flat.call.tensors])
+    outputs = named_outputs(output)
     names = output_names([name for name, _ in outputs], flat.call)
     pairs = zip(names, outputs, strict=True)
-    return [OutputSignature(name, dtype_name(tensor.dtype), tuple(tensor.shape)) for name, (_, tensor) in pairs]
+    signatures = [OutputSignature(name, dtype_name(tensor.dtype), tuple(tensor.shape)) for name, (_, tensor) in pairs]
+    return signatures, left_out(output)
 
 
 def _moved(tensor: Tensor, generator: torch.Generator) -> Tensor:
