@@ -74,6 +74,21 @@ def _replacements(model: nn.Module) -> dict[int, Any]:
     return memo
 
 
+def nested_encoders(model: nn.Module) -> list[nn.TransformerEncoder]:
+    """Return the encoders that turn padded sequences into nested tensors in inference, which makes padded places 0."""
+    encoders = [part for part in model.modules() if isinstance(part, nn.TransformerEncoder)]
+    return [part for part in encoders if getattr(part, "use_nested_tensor", False)]
+
+
+def two_answers(apart: float) -> str:
+    """Return what to know of `nested_encoders` whose answers are this far apart, in units of the largest output."""
+    return (
+        "torch has two answers for padded sequences: in inference nn.TransformerEncoder makes nested tensors of them, "
+        "after which padded places are 0; elsewhere, and in the file, these are computed like all others. The outputs "
+        f"differ by {apart:.2g} of the largest. nn.TransformerEncoder(..., enable_nested_tensor=False) has one answer."
+    )
+
+
 def require_copyable(model: object) -> None:
     """Refuse what is no module, what TorchScript made, and tensors without values."""
     if not isinstance(model, nn.Module):

@@ -53,6 +53,7 @@ from lit_gelu.export.parity.open_axes import (
     require_alike,
     rows_depend,
     runs_at_other_sizes,
+    without_nested_tensors_,
 )
 from lit_gelu.export.preprocessing import describe, preprocessing_copy, raw_call
 from lit_gelu.export.trace import BOUNDS, recorded_sizes, trace
@@ -236,6 +237,7 @@ def export_onnx(
     trial = trial_run(flat)
     unasked = require_faithful(flat, model, trial.tensors)
     _require_labels_fit(options, trial)
+    unasked += without_nested_tensors_(flat)
     dependent = rows_depend(flat)
     approximate_(flat, options.approximate, registry)
     specs = {site.name: str(function_spec(site.spec)) for site in surgery.find_sites(flat.model, registry=registry)}

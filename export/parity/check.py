@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.errors import ModelFileError, ModelInputError, ParityError
-from lit_gelu.export.copying import evaluation_copy, require_copyable, without_callers_autocast
+from lit_gelu.export.copying import evaluation_copy, require_copyable, two_answers, without_callers_autocast
 from lit_gelu.export.inputs import Call, require_order, tensors_by_name
 from lit_gelu.export.metadata import census, metadata_of
 from lit_gelu.export.parity.causes import Layers, find_culprit
@@ -50,6 +50,7 @@ from lit_gelu.export.runtime.model_file import require_fit
 from lit_gelu.files import quiet
 from lit_gelu.surgery.sites import without_wrappers
 
+_APART = 1e-2  # of two answers of torch, in units of the largest output: above what rounding explains
 _LOOKED_INTO_BELOW = 256 * 1024**2  # bytes of file: above, layers and optimised graph cost copies of it in memory
 
 
@@ -177,6 +178,9 @@ def check_parity(
     outputs = [(value.name, value.type) for value in predictor.session.get_outputs()]
     faults = output_faults(references.signatures, outputs, metadata)
     faults += activation_faults(graph, references.float32, metadata, registry, rewritable=True)
+
+    if references.apart > _APART:
+        faults.append(two_answers(references.apart))
 
     # Two runs: on what the module takes, which is the sample at least.
     repeated = None

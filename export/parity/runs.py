@@ -21,9 +21,9 @@ from torch.utils._pytree import tree_map_only
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.errors import ModelFileError, ProviderError
-from lit_gelu.export.copying import approximate_, evaluation_copy, output_names, require_faithful
+from lit_gelu.export.copying import approximate_, evaluation_copy, nested_encoders, output_names, require_faithful
 from lit_gelu.export.inputs import Call, FlatModule, as_array, left_out, named_outputs, probabilities_first
-from lit_gelu.export.parity.criterion import FACTOR, dtype_name, floor
+from lit_gelu.export.parity.criterion import FACTOR, dtype_name, floor, relative_difference
 from lit_gelu.export.runtime import CPU, CUDA, TENSORRT, OnnxPredictor, Provider, default_providers, provider_name
 from lit_gelu.export.runtime.module_call import Float64Throughout
 
@@ -225,6 +225,7 @@ class References:
         self.signatures, parts_left_out = _signatures(flat)
         self.notes += parts_left_out
         self._trained = None if approximate == "as_trained" else trained
+        self._inference, self.apart = (trained, nested_encoders(trained)), 0.0
         self._modes: dict[nn.Module, Callable[[], AbstractContextManager[Any]]] = {}
         self.float32 = self._copy(model, torch.float32)
         self.own_dtype, self.exact_dtype = dtype, torch.float64
@@ -245,6 +246,8 @@ class References:
     def _copy(self, model: nn.Module, dtype: torch.dtype) -> nn.Module:
         flat = FlatModule(evaluation_copy(model, dtype), self._call, self._preprocessing.get(dtype))
         approximate_(flat, *self._form, dtype)
+        for encoder in nested_encoders(flat.model):
+            encoder.use_nested_tensor = False
         return flat.model
 
     def _copy_that_runs(self, model: nn.Module, dtype: torch.dtype) -> nn.Module | None:
@@ -265,7 +268,15 @@ class References:
         return None
 
     def outputs(self, batch: Sequence[Tensor]) -> Outputs:
-        """Run all references."""
+        """Run all references, and the module as inference calls it where that is another path of torch."""
+        inference, encoders = self._inference
+        if encoders:
+            paths = []
+            for nested in (True, False):
+                for encoder in encoders:
+                    encoder.use_nested_tensor = nested
+                paths.append(self.run(inference, batch, torch.float32))
+            self.apart = max(self.apart, *map(relative_difference, *paths))
         own = self.run(self.own, batch, self.own_dtype)
         exact = None if self.exact is None else self.run(self.exact, batch, self.exact_dtype)
         return Outputs(own, exact, None if self._trained is None else self.run(self._trained, batch, torch.float32))
