@@ -17,7 +17,14 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.errors import ArgumentError, ExportError, ModelInputError, SwapError
 from lit_gelu.export.inputs import Call, FlatModule, named_outputs, unique_names
 from lit_gelu.export.state import repeatable_outputs
-from lit_gelu.sandbox import as_written, evaluation_mode, isolated_random_state, preserved_state, side_pass
+from lit_gelu.sandbox import (
+    as_written,
+    evaluation_mode,
+    isolated_generators,
+    isolated_random_state,
+    preserved_state,
+    side_pass,
+)
 from lit_gelu.surgery.recognition import faithful_copy
 from lit_gelu.surgery.sites import without_wrappers
 
@@ -179,6 +186,19 @@ class Trial:
     notes: tuple[str, ...]
 
 
+def narrowed(flat: FlatModule) -> tuple[Call, list[str]]:
+    """Return the call in float32; float64 inputs stay where forward, whose weights are float32 here, takes them."""
+    call = flat.call
+    if not call.wide:
+        return call, []
+    names = ", ".join(call.names[place] for place in call.wide)
+    if any(True for _ in flat.model.parameters()):  # else its activations would be in float64
+        with contextlib.suppress(Exception), preserved_state(flat.model), torch.no_grad(), isolated_generators([]):
+            flat.run([tensor.clone() for tensor in call.tensors])
+            return call, []
+    return call.narrowed(), [f"{names}: float64 in the sample; the file takes and computes float32."]
+
+
 def trial_run(flat: FlatModule) -> Trial:
     """Run the copy: errors in it are reported as the user's (`ModelInputError`), and it must repeat itself."""
     # At least two rows. With one, `if x.shape[0] == 1` and broadcasting of size-1 dimensions would be decided for one
@@ -221,8 +241,11 @@ def output_names(names: Sequence[str], call: Call) -> tuple[str, ...]:
     return tuple(unique_names([name if name not in call.names else f"output_{name}" for name in names]))
 
 
-def require_faithful(flat: FlatModule, model: nn.Module, tensors: Sequence[Tensor]) -> list[str]:
-    """Refuse a copy whose outputs are not the module's (names, shapes, values); return why nothing was compared."""
+def require_faithful(
+    flat: FlatModule, model: nn.Module, tensors: Sequence[Tensor], caller: Sequence[Tensor] = ()
+) -> list[str]:
+    """Refuse a copy whose outputs are not the module's (names, shapes, values); return what is to be noted."""
+    # A module in float64 gets the caller's own tensors, which may be float64 where the copy's are not.
     # The module runs where it is, on the side of its training; modes, buffers and the random state are as before.
     # Integer outputs are compared where it is in float32 or float64 on the CPU, as the copy is.
     model = without_wrappers(model)
@@ -231,19 +254,26 @@ def require_faithful(flat: FlatModule, model: nn.Module, tensors: Sequence[Tenso
     except Exception as error:
         raise _refused(flat, tensors, error) from error
     try:
-        own = _outputs(flat, model, tensors)
+        wide = any(part.dtype == torch.float64 for part in model.parameters())
+        own = _outputs(flat, model, caller if wide and caller else tensors)
     except Exception as error:  # noqa: BLE001 - a module in 16 bit need not run on the CPU, and then it cannot be asked
         return [f"the copy was not compared with the module itself, which fails on the sample ({error})."]
     parts = [*model.parameters(), *model.buffers()]
     exact = all(t.device.type == "cpu" and (t.dtype.itemsize >= 4 or not t.is_floating_point()) for t in parts)
     difference = _difference(own, copied, exact=exact)
+    if difference and wide and not _difference(_outputs(flat, model, tensors), copied, exact=False):
+        raise ExportError(
+            f"{type(model).__name__} needs its float64 inputs, and a file that computes in float32 takes float32: "
+            f"{difference}. Keep the layers in float32, and let forward take float64 and call .float() on what is "
+            "small, such as a time less its start; then the file takes float64 too."
+        )
     if difference:
         raise ExportError(
             f"A copy of {type(model).__name__} does not compute what the module computes: {difference}. Export and "
             "proof work on copies. What is lost is what copy.deepcopy does not bring along: let __deepcopy__ and "
             "__setstate__ keep all that forward uses, in attributes, parameters and buffers."
         )
-    return []
+    return ["the module's weights are float64; the file has and computes float32."] if wide else []
 
 
 def _outputs(flat: FlatModule, model: nn.Module, tensors: Sequence[Tensor]) -> list[tuple[str, Tensor]]:
@@ -259,7 +289,7 @@ def _outputs(flat: FlatModule, model: nn.Module, tensors: Sequence[Tensor]) -> l
         as_written(),  # parts that torch.compile made need not be compiled for this
     ):
         inputs = flat.fed([t.clone() for t in tensors])  # forward may overwrite them
-        inputs = [t.to(like.device, like.dtype if t.is_floating_point() else t.dtype) for t in inputs]
+        inputs = [t.to(like.device, like.dtype if t.dtype == torch.float32 else t.dtype) for t in inputs]
         return named_outputs(flat.called(model, inputs))
 
 

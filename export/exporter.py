@@ -23,6 +23,7 @@ from lit_gelu.export.copying import (
     Trial,
     approximate_,
     evaluation_copy,
+    narrowed,
     require_faithful,
     trial_run,
     without_callers_autocast,
@@ -230,12 +231,14 @@ def export_onnx(
         twin = evaluation_copy(model)
         call = raw_call(twin, preprocessing, input_sample)
         flat = FlatModule(twin, call, preprocessing_copy(preprocessing, call), softmax=options.softmax)
+    caller = flat.call
+    flat.call, narrow = narrowed(flat)
     sizes = batch_sizes(flat.call)
     if options.dynamic_shapes:
         sizes = open_sizes(options.dynamic_shapes, flat.call, list(inspect.signature(flat.model.forward).parameters))
         flat.call = at_least_two(flat.call.with_batch_of(named_shapes(flat.call, sizes)), sizes)
     trial = trial_run(flat)
-    unasked = require_faithful(flat, model, trial.tensors)
+    unasked = narrow + require_faithful(flat, model, trial.tensors, caller.resized(len(trial.tensors[0])))
     _require_labels_fit(options, trial)
     unasked += without_nested_tensors_(flat)
     dependent = rows_depend(flat)

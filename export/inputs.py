@@ -24,7 +24,7 @@ class Call:
 
     Args:
         names: Names of the tensors: the argument's name, and for nested ones the path joined with underscores.
-        tensors: The tensors, detached, on the CPU, floating-point ones in float32, the file's dtype.
+        tensors: The tensors, detached, on the CPU, floating-point ones in float32, or float64 where the caller has it.
         leaves: All leaves of the arguments, the tensors as ``None``.
         structure: How the leaves make ``(args, kwargs)``.
         positions: Where the tensors stand among the leaves.
@@ -75,6 +75,16 @@ class Call:
                 tensor = tensor.index_select(axis, rows)
             selected.append(tensor)
         return tuple(selected)
+
+    @property
+    def wide(self) -> list[int]:
+        """Which tensors are float64."""
+        return [place for place, tensor in enumerate(self.tensors) if tensor.dtype == torch.float64]
+
+    def narrowed(self, kept: Sequence[int] = ()) -> "Call":
+        """Return the call with float32 in the place of float64, but for some tensors."""
+        pairs = enumerate(self.tensors)
+        return replace(self, tensors=tuple(t.float() if i in self.wide and i not in kept else t for i, t in pairs))
 
     def with_batch_of(self, shapes: Sequence[Sequence[object]]) -> "Call":
         """Return the call whose batch are all sizes that have the name of the first one; shapes as a file has them."""
@@ -182,9 +192,9 @@ def tensors_by_name(signature: inspect.Signature, args: Sequence[Any], kwargs: M
 
 
 def plain_tensor(tensor: Tensor) -> Tensor:
-    """Return an input as the file takes it: detached, on the CPU, floating-point values in float32."""
+    """Return an input detached, on the CPU, floating-point values in float32, or float64 where the caller has that."""
     tensor = tensor.detach().cpu()
-    return tensor.float() if tensor.is_floating_point() else tensor
+    return tensor.float() if tensor.is_floating_point() and tensor.dtype != torch.float64 else tensor
 
 
 def _arguments(sample: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

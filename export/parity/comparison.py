@@ -18,6 +18,7 @@ from lit_gelu.export.parity.criterion import (
     limit,
     limits_of_indices,
     overflowed,
+    relative_difference,
     smallest_error,
 )
 from lit_gelu.export.parity.input_families import DATA, Batch, Family
@@ -242,6 +243,7 @@ class Comparison:
     refused: set[str] = field(default_factory=set)  # those families
     unrun: set[str] = field(default_factory=set)  # the families on which the file does not run
     worst: WorstBatch | None = None
+    rounding: float = 0.0  # what rounding the caller's float64 to the file's float32 moves outputs by
     _usual: dict[str, Differences] = field(default_factory=dict)  # PyTorch's own errors by index
     _scales: dict[str, float] = field(default_factory=dict)  # the largest magnitude of each output
     _own: dict[tuple[str, str], float] = field(default_factory=dict)  # PyTorch's own error by family and output
@@ -272,6 +274,7 @@ class Comparison:
             reference = self._reference(fed, family)
             if reference is None:
                 continue
+            self._note_rounding(batch, fed, reference)
             try:
                 y = self.run(fed)
             except ModelFileError as error:  # such as for a window as large as the sample, and smaller inputs
@@ -292,6 +295,12 @@ class Comparison:
                 self._usual.setdefault(name, Differences(self.dtype)).pool(output.spread)
             self._note_own(family, name, output)
         return FamilyErrors(family, errors, hardest)
+
+    def _note_rounding(self, batch: Batch, fed: Batch, reference: Outputs) -> None:
+        wide = any(t.dtype == torch.float64 and f.dtype == torch.float32 for t, f in zip(batch, fed, strict=True))
+        if wide and self.references.exact is not None and reference.exact is not None:
+            exact = self.references.run(self.references.exact, batch, self.references.exact_dtype)
+            self.rounding = max(self.rounding, *map(relative_difference, reference.exact, exact))
 
     def _reference(self, batch: Batch, family: Family) -> Outputs | None:
         """Run the module; note that it does not take what is no data of the user's, such as a batch of one row."""

@@ -337,7 +337,10 @@ class References:
         tensors = [t.clone() for t in batch]  # forward may overwrite them, and others are given the same batch
         if self._preprocessing:
             tensors[0] = self._preprocessing.get(dtype, self._preprocessing[torch.float32])(tensors[0])
-        args, kwargs = self._call.arguments([t.to(dtype) if t.is_floating_point() else t for t in tensors])
+        # Where the file takes float64, so does forward, in whatever dtype its weights are.
+        wide = () if dtype == torch.float64 else self._call.wide
+        tensors = [t.to(dtype) if t.is_floating_point() and i not in wide else t for i, t in enumerate(tensors)]
+        args, kwargs = self._call.arguments(tensors)
         with self._modes.get(module, nullcontext)():
             return module(*args, **kwargs)
 
