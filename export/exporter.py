@@ -265,7 +265,7 @@ def export_onnx(
     graph.metadata_props.update(metadata.to_properties())
     save_model(graph, path)
     idle = [f"{row.site} ({row.spec.partition('(')[0]})" for row in lowered.sites if not row.calls]
-    unused = [f"The graph never calls {', '.join(idle)}: no output depends on it."] if idle else []
+    unused = [f"No node stands for {', '.join(idle)}: no output depends on it, or vmap calls it."] if idle else []
     notes = (*metadata.notes, *trial.notes, *unasked, *untried, *unused)
     operators = census(ir.to_proto(graph))
     return ExportReport(Path(path), lowered.opset, metadata.sites, operators, metadata, notes, made_folder)

@@ -213,7 +213,7 @@ class References:
         softmax: bool = False,
     ) -> None:
         self.dtype = dtype
-        self._softmax, self._call, self._form = softmax, call, (approximate, registry)
+        self._softmax, self.call, self._form = softmax, call, (approximate, registry)
         self._preprocessing = (
             {}
             if preprocessing is None
@@ -244,7 +244,7 @@ class References:
         self.own = own
 
     def _copy(self, model: nn.Module, dtype: torch.dtype) -> nn.Module:
-        flat = FlatModule(evaluation_copy(model, dtype), self._call, self._preprocessing.get(dtype))
+        flat = FlatModule(evaluation_copy(model, dtype), self.call, self._preprocessing.get(dtype))
         approximate_(flat, *self._form, dtype)
         for encoder in nested_encoders(flat.model):
             encoder.use_nested_tensor = False
@@ -259,7 +259,7 @@ class References:
             try:
                 twin = self._copy(model, dtype)  # the form of a call is found by running forward
                 self._modes[twin] = mode
-                self.run(twin, self._call.tensors, dtype)
+                self.run(twin, self.call.tensors, dtype)
             except Exception as error:  # noqa: BLE001 - forward is the user's: whatever it raises is reported
                 reason, self._modes = reason or f"forward fails in {dtype_name(dtype)} ({error}).", modes
                 continue
@@ -338,9 +338,9 @@ class References:
         if self._preprocessing:
             tensors[0] = self._preprocessing.get(dtype, self._preprocessing[torch.float32])(tensors[0])
         # Where the file takes float64, so does forward, in whatever dtype its weights are.
-        wide = () if dtype == torch.float64 else self._call.wide
+        wide = () if dtype == torch.float64 else self.call.wide
         tensors = [t.to(dtype) if t.is_floating_point() and i not in wide else t for i, t in enumerate(tensors)]
-        args, kwargs = self._call.arguments(tensors)
+        args, kwargs = self.call.arguments(tensors)
         with self._modes.get(module, nullcontext)():
             return module(*args, **kwargs)
 
