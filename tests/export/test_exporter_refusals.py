@@ -263,7 +263,7 @@ def quantised():
         (Orthogonal(), "remove_parametrizations"),
         (Packed(6, 3, batch_first=True), "padded batch"),
         (nn.LSTM(6, 4, proj_size=2, batch_first=True), "proj_size=0"),
-        (MadeLate(), "Call the module once"),
+        (MadeLate(), "weights at its first call"),
         (Mixed(torch.float64), r"head\.weight \(torch\.float64\)"),
         (Mixed(torch.bfloat16), r"head\.weight \(torch\.bfloat16\)"),
         (quantised, "quantize_onnx"),
