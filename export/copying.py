@@ -221,7 +221,7 @@ def narrowed(flat: FlatModule) -> tuple[Call, list[str]]:
     return call.narrowed(), [f"{names}: float64 in the sample; the file takes and computes float32."]
 
 
-def trial_run(flat: FlatModule, origin: nn.Module) -> Trial:
+def trial_run(flat: FlatModule, origin: nn.Module | None = None) -> Trial:
     """Run the copy: errors in it are reported as the user's (`ModelInputError`), and it must repeat itself."""
     # At least two rows. With one, `if x.shape[0] == 1` and broadcasting of size-1 dimensions would be decided for one
     # row, in a graph that says it takes any number.
@@ -257,14 +257,16 @@ def _refused(
     shapes = ", ".join(f"{name} {tuple(t.shape)} {t.dtype}" for name, t in pairs)
     forward, reason = f"{type(flat.model).__name__}.forward", str(error).rstrip(".")
     if tensors[0].shape != flat.call.tensors[0].shape:  # the sample has one row, and the batch is open
-        return ModelInputError(
-            f"A file's batch is open, so the sample's one row was tried twice over ({shapes}), and {forward} fails on "
-            f"that: {reason}. For a file of one row alone give dynamic_shapes={fixed_batch(flat.call)}."
-        )
-    dtypes = {n: p.dtype for n, p in origin.named_parameters() if p.is_floating_point()} if origin is not None else {}
-    dtypes |= {n: b.dtype for n, b in origin.named_buffers() if b.is_floating_point()} if origin is not None else {}
+        with contextlib.suppress(Exception), preserved_state(flat.model), torch.no_grad(), isolated_generators([]):
+            flat.run([tensor.clone() for tensor in flat.call.tensors])
+            return ModelInputError(
+                f"A file's batch is open, so the sample's one row was tried twice over ({shapes}), and {forward} fails "
+                f"on that: {reason}. For a file of one row alone give dynamic_shapes={fixed_batch(flat.call)}."
+            )
+    places = () if origin is None else itertools.chain(origin.named_parameters(), origin.named_buffers())
+    dtypes = {name: tensor.dtype for name, tensor in places if tensor.is_floating_point()}
     converted = [f"{name} ({dtype})" for name, dtype in dtypes.items() if dtype != torch.float32]
-    if len(set(dtypes.values())) > 1:
+    if len(set(dtypes.values())) > 1 and "type" in reason:
         return ModelInputError(
             f"Export computes in float32, so {', '.join(converted[:4])} were converted, and {forward} then fails: "
             f"{reason}. Let forward cast to the layer's dtype, x.to(self.layer.weight.dtype), and not to one by name."

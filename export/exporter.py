@@ -247,9 +247,8 @@ def export_onnx(
     dependent = rows_depend(flat)
     approximate_(flat, options.approximate, registry)
     specs = {site.name: str(function_spec(site.spec)) for site in surgery.find_sites(flat.model, registry=registry)}
-    elsewhere, untried = runs_at_other_sizes(
-        flat, sizes, dependent=dependent
-    )  # before markers stand in the place of activations
+    # Before markers stand in the place of activations.
+    elsewhere, untried = runs_at_other_sizes(flat, sizes, dependent=dependent)
     marked = mark(flat.model, registry)
     graph = trace(flat, trial, options.traced_opset, sizes)
     unmark(flat.model, marked)
@@ -272,9 +271,7 @@ def export_onnx(
     save_model(graph, path)
     idle = [f"{row.site} ({row.spec.partition('(')[0]})" for row in lowered.sites if not row.calls]
     unused = [f"No node stands for {', '.join(idle)}: no output depends on it, or vmap calls it."] if idle else []
-    fixed = (
-        [] if any(flat.call.batched) else [f"the batch is fixed at {flat.call.batch_size}, as dynamic_shapes= says."]
-    )
+    fixed = [] if any(flat.call.batched) else [f"the batch is fixed at {flat.call.batch_size} (dynamic_shapes=)."]
     if flat.call.constants:
         fixed.append(f"arguments that are no tensors are fixed as in the sample: {', '.join(flat.call.constants)}.")
     notes = (*metadata.notes, *fixed, *trial.notes, *unasked, *untried, *unused)

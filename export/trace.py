@@ -12,6 +12,7 @@ import contextlib
 import functools
 import importlib
 import io
+import linecache
 import logging
 import re
 import threading
@@ -243,9 +244,9 @@ def trace(flat: FlatModule, trial: Trial, opset: int, sizes: Sequence[OpenSize])
 
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in \S+\n +(.+)')
-_OF_EXPORT = tuple(  # whose code is not the caller's
-    str(Path(file).parent) for file in (__file__, torch.__file__, onnxscript.__file__, contextlib.__file__)
-)
+_OF_EXPORT = tuple(
+    str(Path(file).parent) for file in (__file__, torch.__file__, onnxscript.__file__)
+)  # not the caller's
 # What torch itself runs there, and what to do instead.
 _INSTEAD = {
     "utils/parametrizations.py": "Weights that are computed by a parametrization: call "
@@ -260,13 +261,12 @@ def _untranslated(flat: FlatModule, error: BaseException) -> str:
     frames: list[tuple[str, str, str]] = []  # file, line, code
     cause: BaseException | None = error
     while cause is not None:
-        text, at = str(cause), cause.__traceback__
-        while at is not None:
-            node = next((v for v in at.tb_frame.f_locals.values() if isinstance(v, torch.fx.Node)), None)
-            text += "" if node is None else str(node.meta.get("stack_trace", ""))
-            at = at.tb_next
-        stack = traceback.extract_tb(cause.__traceback__)
-        frames += [(frame.filename, str(frame.lineno), frame.line or "") for frame in stack]
+        text = str(cause)
+        for frame, line in traceback.walk_tb(cause.__traceback__):
+            nodes = [value for value in frame.f_locals.values() if isinstance(value, torch.fx.Node)]
+            text += "".join(str(node.meta.get("stack_trace", "")) for node in nodes[:1])
+            file = frame.f_code.co_filename
+            frames.append((file, str(line), linecache.getline(file, line)))
         frames += _FRAME.findall(text)
         reason, cause = str(cause).strip() or type(cause).__name__, cause.__cause__
     own = [frame for frame in frames if not frame[0].startswith((*_OF_EXPORT, "<"))]

@@ -142,10 +142,8 @@ def require_alike(
         for run in runs:
             trouble = _trouble(predictor, run)
             if trouble and run.at_one and not (any(flat.call.batched) and len(run.inputs[0]) == 1):
-                known = [
-                    name for name in run.sizes for bound in graph.meta.get(BOUNDS, []) if f"{name!r} from" in bound
-                ]
-                names = " and ".join(repr(name) for name in run.sizes if name not in known)
+                bounds = " ".join(graph.meta.get(BOUNDS, []))
+                names = " and ".join(repr(name) for name in run.sizes if f"{name!r} from" not in bounds)
                 notes += [f"the graph holds for {names} from 2; at 1 it {trouble}: forward branches."] if names else []
             elif trouble:
                 raise ExportError(_message(flat, run, trouble))

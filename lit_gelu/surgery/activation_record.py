@@ -126,9 +126,8 @@ def _swap_calls(
 
 def _swap(model: nn.Module, wanted: dict[str, str], registry: ActivationRegistry | None) -> None:
     """Swap by exact name where the activation is another one."""
-    present = {
-        site.name: str(site.spec) for site in Survey(without_wrappers(model), None, registry_or_default(registry)).sites
-    }
+    sites = Survey(without_wrappers(model), None, registry_or_default(registry)).sites
+    present = {site.name: str(site.spec) for site in sites}
     targets = {exactly(name): _stored(spec, registry) for name, spec in wanted.items() if present[name] != spec}
     if targets:
         swap(model, targets, registry=registry)

@@ -5,9 +5,6 @@ import functools
 import hashlib
 import inspect
 import linecache
-import re
-import sys
-import textwrap
 import types
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -203,33 +200,39 @@ def written_calls(kind: type[nn.Module], table: FunctionTable) -> list[WrittenCa
     return found
 
 
-_READ_ALL = re.compile("_modules|apply|(named_)?(children|modules)|get_submodule|getattr|vars|__dict__")
+_READ_ALL = frozenset({
+    "_modules",
+    "apply",
+    "children",
+    "getattr",
+    "get_submodule",
+    "modules",
+    "named_children",
+    "vars",
+})
 
 
-def is_never_read(model: nn.Module, owner: nn.Module, name: str) -> bool:
-    """Return whether a class assigns a child of that name and no code of the model's classes reads it, as it stands."""
+def is_never_read(model: nn.Module, site: str) -> bool:
+    """Return whether the constructor of a module's owner names it, and no other method of the model's classes does."""
     # Mamba's mixer has its SiLU in ``self.act``, and calls a function that looks the activation up by its name.
-    kinds = {kind for kind in type(owner).__mro__ if kind.__module__.partition(".")[0] not in {"builtins", "torch"}}
-    names = [pair for kind in kinds for pair in _names_in(kind)]
-    if (name, True) not in names or any(
-        used == name or _READ_ALL.fullmatch(used) for used, stored in names if not stored
-    ):
-        return False
-    files = {getattr(sys.modules.get(type(module).__module__), "__file__", None) or "" for module in model.modules()}
-    nodes = (node for file in files for node in ast.walk(_parsed("".join(linecache.getlines(file)))))
-    others = (node for node in nodes if isinstance(node, ast.Attribute) and node.attr == name)
-    return not any(isinstance(n.ctx, ast.Load) and getattr(n.value, "id", "") != "self" for n in others)
+    owner, _, name = site.rpartition(".")
+    own = [_names_in(kind) for kind in type(model.get_submodule(owner)).__mro__]
+    others = {kind for module in model.modules() for kind in type(module).__mro__}
+    made = any(name in constructor for constructor, _ in own)
+    return (
+        made and not any(used & _READ_ALL for _, used in own) and not any(name in _names_in(kind)[1] for kind in others)
+    )
 
 
-@functools.lru_cache(maxsize=512)
-def _names_in(kind: type) -> frozenset[tuple[str, bool]]:
-    """Return the names in the source of a class, and whether they are assigned there; none where there is no source."""
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
-    except (OSError, TypeError, SyntaxError):
-        return frozenset()
-    parts = (part for part in ast.walk(tree) if isinstance(part, (ast.Name, ast.Attribute)))
-    return frozenset((getattr(p, "id", getattr(p, "attr", "")), isinstance(p.ctx, ast.Store)) for p in parts)
+@functools.lru_cache(maxsize=1024)
+def _names_in(kind: type) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the names in the constructor of a class that is not torch's, and in its other methods."""
+    names: dict[bool, set[str]] = {True: set(), False: set()}
+    for key, value in vars(kind).items() if kind.__module__.partition(".")[0] not in {"builtins", "torch"} else ():
+        method = inspect.unwrap(value) if callable(value) else None
+        for code in codes_in(method.__code__) if isinstance(method, types.FunctionType) else ():
+            names[key == "__init__"].update(code.co_names)
+    return frozenset(names[True]), frozenset(names[False])
 
 
 def _methods(kind: type[nn.Module]) -> Iterator[types.FunctionType]:

@@ -362,8 +362,11 @@ def plan_swap(
             continue
         new = _new_module(survey.model, site, wanted if spec == resolved else spec, registry)
         with obstacles.of(site):
-            if input_sample is None and site.kind == "module":
-                _require_read(survey.model, site)
+            if input_sample is None and site.kind == "module" and is_never_read(survey.model, site.name):
+                raise SwapError(
+                    f"{site.name!r} cannot be swapped: no code of the model calls it, so nothing would change. Give "
+                    "input_sample=, which shows the calls that run."
+                )
             planned.append((substitution(survey, site, new), spec))
             if planned[-1][0].place:  # a model that is itself the activation has nobody else's weights
                 mark(new, spec)
@@ -448,17 +451,6 @@ def _new_module(model: nn.Module, site: ActivationSite, wanted: Any, registry: A
         _require_no_hooks_on_parameters(site)
         share_hooks(site.module, new)
     return new
-
-
-def _require_read(model: nn.Module, site: ActivationSite) -> None:
-    """Refuse a module that no code of the model calls, as far as its source tells: nothing would change."""
-    places = [name.rpartition(".") for name in site.names]
-    if all(place and is_never_read(model, model.get_submodule(owner), place) for owner, _, place in places):
-        owner = type(model.get_submodule(places[0][0])).__name__
-        raise SwapError(
-            f"{site.name!r} cannot be swapped: {owner} assigns it, and no code of the model calls it, so nothing would "
-            "change. Give input_sample=, which shows the calls that run."
-        )
 
 
 def _require_no_hooks_on_parameters(site: ActivationSite) -> None:

@@ -228,7 +228,9 @@ class Packed(nn.LSTM):
 
 
 class MadeLate(nn.Module):
-    layer = None
+    def __init__(self):
+        super().__init__()
+        self.layer = None
 
     def forward(self, x):
         if self.layer is None:
@@ -255,7 +257,7 @@ def quantised():
     return torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(6, 6)), {nn.Linear})
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch means to move its quantisation to torchao
+@pytest.mark.filterwarnings("ignore")  # torch means to move its quantisation to torchao
 @pytest.mark.parametrize(
     ("model", "remedy"),
     [
