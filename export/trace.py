@@ -29,10 +29,9 @@ from onnx_ir import convenience
 from onnx_ir.passes import common as common_passes
 
 from lit_gelu.errors import ExportError
-from lit_gelu.export.copying import Trial
+from lit_gelu.export.copying import Trial, random_message
 from lit_gelu.export.exportable_calls import ExportableCalls, translations
 from lit_gelu.export.inputs import SCOPE, Call, FlatModule, OpenSize, fixed_batch
-from lit_gelu.export.state import random_message
 from lit_gelu.files import captured_stdout
 
 Size = int | str | None  # a number; a name or an expression; not known
