@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
-import onnxscript
 import torch
 from onnx_ir import convenience
 from onnx_ir.passes import common as common_passes
@@ -243,9 +242,7 @@ def trace(flat: FlatModule, trial: Trial, opset: int, sizes: Sequence[OpenSize])
 
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in \S+\n +(.+)')
-_OF_EXPORT = tuple(
-    str(Path(file).parent) for file in (__file__, torch.__file__, onnxscript.__file__)
-)  # not the caller's
+_OF_EXPORT = tuple(str(Path(file).parent) for file in (__file__, torch.__file__))  # not the caller's
 # What torch itself runs there, and what to do instead.
 _INSTEAD = {
     "utils/parametrizations.py": "Weights that are computed by a parametrization: call "
@@ -268,7 +265,7 @@ def _untranslated(flat: FlatModule, error: BaseException) -> str:
             frames.append((file, str(line), linecache.getline(file, line)))
         frames += _FRAME.findall(text)
         reason, cause = str(cause).strip() or type(cause).__name__, cause.__cause__
-    own = [frame for frame in frames if not frame[0].startswith((*_OF_EXPORT, "<"))]
+    own = [frame for frame in frames if not frame[0].startswith((*_OF_EXPORT, "<")) and "onnxscript" not in frame[0]]
     where = f", in {Path(own[-1][0]).name}, line {own[-1][1]}: `{own[-1][2].strip()}`" if own else ""
     lines = reason.partition("\n\n")[0].partition(" Tried overloads")[0].partition(" (unhinted")[0].splitlines()
     instead = [text for end, text in _INSTEAD.items() if any(frame[0].endswith(end) for frame in frames)] or [

@@ -86,8 +86,8 @@ def _linear_with_bias(marker: ir.Node) -> ChannelParameters | None:
         return None
     factors = [layer.node.attributes[key].as_float() for key in ("alpha", "beta") if key in layer.node.attributes]
     biases = [array_of(value).shape for value, _ in layer.parameters[1:]]
-    # Of a Gemm torch leaves out a bias of zeros, which a net that is not trained yet has in every layer.
-    fits = biases == [(layer.channels,)] if biases else layer.node.op_type == "Gemm"
+    # torch takes a bias of zeros, as of a net that is not trained yet, out of a Gemm, whose new node has such a name.
+    fits = biases == [(layer.channels,)] if biases else str(layer.node.name).startswith("node_Gemm")
     fits = fits and layer.node.op_type in {"Add", "Gemm"}
     return layer if fits and all(factor == 1.0 for factor in factors) else None
 
