@@ -82,6 +82,27 @@ def test_the_best_checkpoint_with_the_activations_of_its_time(tmp_path, best, fu
     assert {site.spec for site in export.exported.sites} == {function.__name__}
 
 
+class Calling(Exportable):
+    """Calls functions, and says nothing of its input."""
+
+    def __init__(self):
+        super().__init__(best_epoch=1)
+        self.example_input_array = None
+
+    def forward(self, x):
+        return nn.functional.relu(super().forward(x))
+
+
+def test_the_sample_that_is_given_finds_the_calls_of_the_best_checkpoint(tmp_path):
+    sample = torch.zeros(2, 6)
+    swap = ActivationSwap(RELU_TO_GELU, at_epoch=1, input_sample=sample)
+    export = OnnxExport(input_sample=sample)
+    fit(tmp_path, Calling(), swap, best_of(tmp_path), export)
+    assert {site.spec for site in export.exported.sites} == {"gelu"}
+    assert len(export.exported.sites) == 3
+    assert export.parity.passed
+
+
 @pytest.mark.parametrize(
     ("check", "proved"), [(True, "parity passed on CPUExecutionProvider"), (False, "not compared with PyTorch")]
 )

@@ -47,6 +47,18 @@ def test_swapped_by_the_callback(tmp_path):
     assert torch.equal(outputs(loaded), outputs(model))
 
 
+class WithACall(MNISTClassifier):
+    def forward(self, pixels):
+        return torch.relu(super().forward(pixels))
+
+
+def test_a_task_finds_swapped_calls_by_its_own_sample(tmp_path):
+    trainer = quiet_trainer(max_epochs=2, callbacks=[ActivationSwap({":relu": "gelu"}, at_step=1)])
+    trainer.fit(model := WithACall("relu", hidden_layers=1), datamodule=SmallData())
+    trainer.save_checkpoint(tmp_path / "last.ckpt")
+    assert torch.equal(outputs(WithACall.load_from_checkpoint(tmp_path / "last.ckpt")), outputs(model))
+
+
 # Without the callback, Lightning warns that the checkpoint has a state for it.
 @pytest.mark.filterwarnings("ignore:.*Please add the following callbacks:UserWarning")
 @pytest.mark.parametrize("with_callback", [False, True])
