@@ -41,8 +41,8 @@ class ActivationCurvatureMonitor(Callback):
     mass, which |f''| lacks where f' jumps, as ReLU's does; the shares where f' < 0, f' <= -0.01, |f'| < 0.01 and
     |f' - 1| < 0.01, and of the rest, in transition; the share of NaN and infinite inputs. ``share_dead`` is the share
     of channels with |f'| < 0.01 wherever they were looked at in the last ``dead_unit_window`` measurements (see
-    `lit_gelu.curvature.DeadUnitWindow`). Beside them ``curvature/<site>/gaussian/<statistic>`` says what a normal
-    pre-activation of the same mean and deviation would give: a gap means that the input is not normal.
+    `lit_gelu.curvature.DeadUnitWindow`). With ``gaussian=True``, ``curvature/<site>/gaussian/<statistic>`` says what a
+    normal pre-activation of the same mean and deviation would give: a gap means that the input is not normal.
 
     *Which sites.* The elementwise activations that `lit_gelu.surgery.find_sites` lists with the role "activation", by
     their names there; what it lists as gates (tanh, sigmoid) only if ``include`` names it in full. Without an input
@@ -98,7 +98,7 @@ class ActivationCurvatureMonitor(Callback):
             module's ``example_input_array``.
         dead_unit_window: Measurements in a row after which a channel that passed nothing counts as dead; ``None`` to
             count none.
-        gaussian: Whether to log what a normal input would give.
+        gaussian: Whether to log what a normal input would give, which nearly doubles the number of figures.
         heat_maps: Statistics to draw at the end of the fit, layers over time, as ``curvature/heat_map/<statistic>``:
             names from above, or ``"curvature"`` for |f''| with the kink mass.
         name: If given, figures are logged as ``curvature/<name>/...``. Of several monitors in one Trainer all but one
@@ -128,7 +128,7 @@ class ActivationCurvatureMonitor(Callback):
         at_steps: Iterable[int] | None = None,
         input_sample: Any = None,
         dead_unit_window: int | None = 100,
-        gaussian: bool = True,
+        gaussian: bool = False,
         heat_maps: Sequence[str] = ("mean_squared_derivative", "curvature", "share_saturated"),
         name: str = "",
     ) -> None:
@@ -328,6 +328,13 @@ class ActivationCurvatureMonitor(Callback):
         remedy = f" {_GIVE_SAMPLE}." if sample is None else ""
         for site, reason in found.refused.items():
             self._warn_once(site, f"ActivationCurvatureMonitor cannot observe {site!r}: {reason}.{remedy}")
+        if found.unknown_kinks:
+            self._warn_once(
+                "kinks",
+                "ActivationCurvatureMonitor leaves out the kink mass, and with it the curvature in heat maps, of "
+                f"{', '.join(map(repr, found.unknown_kinks))}: where f' jumps is not known. Register the activation "
+                "with facts=ActivationFacts(smoothness=..., kinks=...).",
+            )
         return found
 
     def _follow(self, model: LightningModule) -> bool:
