@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 from lightning.pytorch import LightningModule, Trainer
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.arguments import input_sample_of
 from lit_gelu.callbacks.checkpoint_file import loading, not_plain
 from lit_gelu.callbacks.swap.history import ACTIVATIONS_KEY, Checkpoint
 from lit_gelu.callbacks.swap.run import registry_for
@@ -64,8 +63,7 @@ def load_from_checkpoint(
     """
 
     def sample_for(module: Module) -> Any:
-        given = input_sample(module) if callable(input_sample) else input_sample
-        return as_batch(input_sample_of(module, given), module)
+        return as_batch(input_sample(module) if callable(input_sample) else input_sample, module)
 
     def rebuild(module: LightningModule, checkpoint: Checkpoint) -> None:
         if ACTIVATIONS_KEY not in checkpoint:
@@ -134,11 +132,7 @@ def best_checkpoint(trainer: Trainer) -> str:
 
 
 def module_of_checkpoint(
-    trainer: Trainer,
-    pl_module: LightningModule,
-    path: str,
-    registry: ActivationRegistry | None = None,
-    input_sample: Any = None,
+    trainer: Trainer, pl_module: LightningModule, path: str, registry: ActivationRegistry | None, input_sample: Any
 ) -> LightningModule:
     """Return a copy of a run's module, on the CPU for evaluation, with the activations and weights of a checkpoint."""
     # A copy of the module at hand, and not a new one of its class, which needs the constructor's arguments: of a class
@@ -146,7 +140,7 @@ def module_of_checkpoint(
     # nothing would show it.
     checkpoint = _read(trainer, path)
     try:
-        return _copy_with(pl_module, checkpoint, registry, input_sample_of(pl_module, input_sample))
+        return _copy_with(pl_module, checkpoint, registry, input_sample)
     except (CheckpointError, RuntimeError) as error:
         raise CheckpointError(
             f"The best checkpoint does not fit the module as it is now ({message_of(error)}). Was the module's "
@@ -167,12 +161,12 @@ def _read(trainer: Trainer, path: str) -> Checkpoint:
 
 
 def _copy_with(
-    pl_module: LightningModule, checkpoint: Checkpoint, registry: ActivationRegistry | None, sample: Any
+    pl_module: LightningModule, checkpoint: Checkpoint, registry: ActivationRegistry | None, input_sample: Any
 ) -> LightningModule:
     """Return a copy of the module with what a checkpoint holds."""
     twin: Any = evaluation_copy(pl_module)
     if ACTIVATIONS_KEY in checkpoint:
-        sample = as_batch(sample, twin)
+        sample = as_batch(input_sample, twin)
         restore_activations(twin, checkpoint[ACTIVATIONS_KEY], registry_for(pl_module, [registry]), sample)
         without_marks(checkpoint.get("state_dict", {}))
     twin.on_load_checkpoint(checkpoint)

@@ -320,7 +320,7 @@ class ActivationCurvatureMonitor(Callback):
         registry = registry_or_default(self.registry)
         # A pass that nobody asked for, before the run's first, would make another module the root of the shards.
         left_out = self.input_sample is None and shards_parameters(model.trainer)
-        sample = None if left_out else as_batch(input_sample_of(model, self.input_sample), model)
+        sample = None if left_out else as_batch(self.input_sample, model)
         settings = self.settings
         if settings.sample_rows == "auto" and self.schedule.every_n_steps == 1:
             settings = replace(settings, sample_rows="sparse")
@@ -330,7 +330,7 @@ class ActivationCurvatureMonitor(Callback):
             self._warn_once(site, f"ActivationCurvatureMonitor cannot observe {site!r}: {reason}.{remedy}")
         if found.unknown_kinks:
             self._warn_once(
-                "kinks",
+                "unknown kinks",
                 "ActivationCurvatureMonitor leaves out the kink mass, and with it the curvature in heat maps, of "
                 f"{', '.join(map(repr, found.unknown_kinks))}: where f' jumps is not known. Register the activation "
                 "with facts=ActivationFacts(smoothness=..., kinks=...).",

@@ -16,7 +16,6 @@ from lit_gelu import surgery
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.numerics.channels import ChannelModule
 from lit_gelu.activations.registry import registry_or_default
-from lit_gelu.arguments import input_sample_of
 from lit_gelu.callbacks.swap.history import SWAPS_KEY, SwapRecord, describe_target, install_hooks
 from lit_gelu.callbacks.swap.run import SwapRun
 from lit_gelu.callbacks.swap.schedule import MetricTrigger, Mode, SwapSchedule
@@ -309,7 +308,7 @@ class ActivationSwap(Callback):
 
     def _sample(self, pl_module: LightningModule) -> Any:
         """Return the input sample, as the module takes it."""
-        return as_batch(input_sample_of(pl_module, self.input_sample), pl_module)
+        return as_batch(self.input_sample, pl_module)
 
 
 def _parameters_of(plan: SwapPlan) -> list[str]:
