@@ -145,13 +145,6 @@ def test_no_page_is_wider_than_a_phone(go, site, address):
     assert driver.execute_script(cut) == []
 
 
-def test_a_phone_has_the_menu_behind_a_button(go):
-    driver = go(START, width=390, height=844)
-    driver.find_element("css selector", "label.md-header__button[for=__drawer]").click()
-    guides = until(lambda: [e for e in all_of(driver, ".md-nav--primary .md-nav__link") if "Guides" in e.text])
-    assert guides[0].is_displayed()
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("page", [START, GALLERY, GELU, SURGERY, TABLES, CHANGELOG])
 def test_axe_finds_nothing_serious(go, axe, page, scheme):
