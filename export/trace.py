@@ -25,9 +25,8 @@ from onnx_ir import convenience
 from onnx_ir.passes import common as common_passes
 
 from lit_gelu.errors import ExportError
-from lit_gelu.export.copying import Trial
+from lit_gelu.export.copying import Trial, random_message
 from lit_gelu.export.inputs import SCOPE, Call, FlatModule, OpenSize
-from lit_gelu.export.state import random_message
 from lit_gelu.files import captured_stdout
 
 Size = int | str | None  # a number; a name or an expression; not known

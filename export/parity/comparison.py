@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lit_gelu.errors import ModelFileError, ModelInputError
+from lit_gelu.export.copying import relative_difference
 from lit_gelu.export.parity.criterion import (
     FACTOR,
     UNIT_ROUNDOFF,
@@ -19,7 +20,6 @@ from lit_gelu.export.parity.criterion import (
     limit,
     limits_of_indices,
     overflowed,
-    relative_difference,
     smallest_error,
 )
 from lit_gelu.export.parity.input_families import DATA, SAMPLE, Batch, Family

@@ -21,9 +21,16 @@ from torch.utils._pytree import tree_map_only
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.errors import ModelFileError, ProviderError
-from lit_gelu.export.copying import approximate_, evaluation_copy, nested_encoders, output_names, require_faithful
+from lit_gelu.export.copying import (
+    approximate_,
+    evaluation_copy,
+    nested_encoders,
+    output_names,
+    relative_difference,
+    require_faithful,
+)
 from lit_gelu.export.inputs import Call, FlatModule, as_array, left_out, named_outputs, probabilities_first
-from lit_gelu.export.parity.criterion import FACTOR, dtype_name, floor, relative_difference
+from lit_gelu.export.parity.criterion import FACTOR, dtype_name, floor
 from lit_gelu.export.runtime import CPU, CUDA, TENSORRT, OnnxPredictor, Provider, default_providers, provider_name
 from lit_gelu.export.runtime.module_call import Float64Throughout
 
