@@ -81,8 +81,8 @@ class ActivationSwap(Callback):
         reaches: Fire at the first check as good as this value instead.
         check_on_train_epoch_end: When to look at the metric; ``None`` means after each validation, or at the end of the
             training epoch where there is none.
-        input_sample: What ``forward`` takes: a tensor, a tuple, a dict, or ``"example_input_array"`` for the module's.
-            With it, calls of functions are sites too, as in `lit_gelu.surgery.find_sites`.
+        input_sample: What ``forward`` takes: a tensor, a tuple or a dict; by default the module's
+            ``example_input_array``. With it, calls of functions are sites too, as in `lit_gelu.surgery.find_sites`.
         on_obstacle: What becomes of a selected site that cannot be swapped: ``"refuse"`` stops the run before training,
             ``"skip"`` leaves it as it is, with a warning.
 
@@ -308,8 +308,7 @@ class ActivationSwap(Callback):
 
     def _sample(self, pl_module: LightningModule) -> Any:
         """Return the input sample, as the module takes it."""
-        own = isinstance(self.input_sample, str) and self.input_sample == "example_input_array"
-        return as_batch(pl_module.example_input_array if own else self.input_sample, pl_module)
+        return as_batch(self.input_sample, pl_module)
 
 
 def _parameters_of(plan: SwapPlan) -> list[str]:

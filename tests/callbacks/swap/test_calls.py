@@ -40,9 +40,9 @@ def fit(folder, *callbacks, ckpt_path=None, **options):
     return trainer, model
 
 
-@pytest.mark.parametrize("epoch", [0, 1, 2])
-def test_swapped_calls_are_there_after_a_resume(tmp_path, epoch):
-    trainer, whole = fit(tmp_path, *swaps("example_input_array"), SaveEachEpoch(tmp_path))
+@pytest.mark.parametrize(("epoch", "sample"), [(0, SAMPLE), (1, None), (2, "example_input_array")])
+def test_swapped_calls_are_there_after_a_resume(tmp_path, epoch, sample):
+    trainer, whole = fit(tmp_path, *swaps(sample), SaveEachEpoch(tmp_path))
     assert {name for name, _ in whole.named_parameters() if "call" in name} == {"gelu_call.weight"}
     assert sum(len(group["params"]) for group in trainer.optimizers[0].param_groups) == len(list(whole.parameters()))
     _, resumed = fit(tmp_path / "b", *swaps(), ckpt_path=tmp_path / f"epoch{epoch}.ckpt")
