@@ -40,7 +40,7 @@ def activations(*names: str, json: bool = False) -> int:
         for name, fact in vars(infos[0]).items():
             if name != "spec":
                 details.add_row(name.replace("_", " "), readable(vars(fact) if is_dataclass(fact) else fact))
-        console_for_output(highlight=False, markup=False).print(details)
+        console_for_output(highlight=False).print(details)
         return 0
     table = Table(title=f"{len(infos)} activations", title_justify="left")
     for column in ("activation", "f(x)", "derivatives", "monotone", "convex", "minimum at", "minimum", "max |f'|"):
@@ -72,7 +72,7 @@ def compare(a: str, b: str, *, interval: Sequence[float] = (-12.0, 12.0), json: 
     comparison = compare_activations(a, b, _pair(interval))
     if json:
         return _print_json(comparison.to_dict())
-    console_for_output(highlight=False, soft_wrap=True, markup=False).print(str(comparison))
+    console_for_output(highlight=False, soft_wrap=True).print(str(comparison))
     return 0
 
 

@@ -23,6 +23,7 @@ from lit_gelu.cli.commands import IMPORT, IMPORT_HELP, CommandParser, ExamplesHe
 from lit_gelu.cli.loading import checked_arguments
 from lit_gelu.cli.terminal import silence_known_warnings
 from lit_gelu.data import DigitsData
+from lit_gelu.display import printable
 from lit_gelu.errors import ArgumentError, CheckpointError, LitGeluError, UnsupportedRunError, message_of
 from lit_gelu.files import is_file
 from lit_gelu.surgery.changes import is_mark
@@ -211,14 +212,14 @@ class LitGeluCLI(LightningCLI):
         log_dir = self.trainer.log_dir  # broadcast: every rank has to ask
         if self.trainer.is_global_zero:
             self._say_checkpoint()
-            sys.stdout.write(f"Logs: {log_dir}\n" if log_dir else "")
+            sys.stdout.write(f"Logs: {printable(log_dir)}\n" if log_dir else "")
 
     def _say_checkpoint(self) -> None:
         """Say where the last checkpoint is, or the best one where there is no last."""
         callback = self.trainer.checkpoint_callback
         checkpoint = getattr(callback, "last_model_path", "") or getattr(callback, "best_model_path", "")
         if checkpoint and self.trainer.is_global_zero:
-            sys.stdout.write(f"Checkpoint: {checkpoint}\n")
+            sys.stdout.write(f"Checkpoint: {printable(checkpoint)}\n")
 
 
 @contextmanager
@@ -238,7 +239,7 @@ def weights_explained(module: LightningModule) -> Iterator[None]:
         except RuntimeError as error:
             raise CheckpointError(
                 f"The checkpoint is of another model than {name} with these arguments: "
-                f"{' '.join(message_of(error).split())}. Give --model and its arguments as they were in training."
+                f"{message_of(error)}. Give --model and its arguments as they were in training."
             ) from error
 
     module.load_state_dict = load_state_dict  # type: ignore[method-assign]

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from lit_gelu.cli.terminal import console_for_output, write_text
+from lit_gelu.display import printable
 from lit_gelu.errors import ArgumentError
 
 
@@ -36,11 +37,12 @@ def report(folder: str, *, output: str | None = None, title: str = "", json: str
     if json is not None:
         write_text(run.to_json(), json)
     if json != "-":
-        console = console_for_output(highlight=False, soft_wrap=True, markup=False)
+        console = console_for_output(highlight=False, soft_wrap=True)
         for finding in run.findings:
             if finding.level != "good":
-                console.print(f"{finding.level}: {f'{finding.where}: ' if finding.where else ''}{finding.text}")
+                where = f"{finding.where}: " if finding.where else ""
+                console.print(printable(f"{finding.level}: {where}{finding.text}"))
         for sentence in run.missing:
-            console.print(f"missing: {sentence}")
-        console.print(f"wrote {target}")
+            console.print(printable(f"missing: {sentence}"))
+        console.print(printable(f"wrote {target}"))
     return 0

@@ -28,6 +28,17 @@ def test_a_folder_of_logs(tmp_path, capsys):
     assert "net.1: 0.95" in page  # the last value of the site's curve
 
 
+def test_names_of_files_and_columns_reach_the_terminal_as_text(tmp_path, capsys):
+    folder = tmp_path / "run\x1b[2J\nwrote"
+    folder.mkdir()
+    (folder / "metrics.csv").write_text('step,"loss\x1b[2J\nalarm"\n0,nan\n')
+    (folder / "hparams.yaml").write_text("{\x1b")
+    assert main(["report", str(folder)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.isprintable() for line in lines)
+    assert {line.split(":")[0].split(" ")[0] for line in lines} == {"alarm", "missing", "wrote"}
+
+
 @pytest.mark.parametrize(
     "arguments", [["none"], ["."], ["run", "--output", "page.txt"], ["run/metrics.csv"], ["last.ckpt"], ["\0"]]
 )
