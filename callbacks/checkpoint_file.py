@@ -22,6 +22,7 @@ from lightning.pytorch.core.saving import CHECKPOINT_PAST_HPARAMS_KEYS
 from lit_gelu.activations import StoredSpecError, building_from_file, registry
 from lit_gelu.callbacks.swap.history import Checkpoint
 from lit_gelu.errors import CheckpointError, LitGeluError, shown
+from lit_gelu.files import require_no_pipe
 
 _SCALARS = (str, bytes, int, float, complex, bool, type(None))
 _CONTAINERS = (Union, types.UnionType, list, tuple, set, dict, Sequence, Mapping, Iterable, Collection)
@@ -140,6 +141,7 @@ def _plain_content(source: Any) -> Any:
         content = torch.load(source, map_location="cpu", weights_only=True)
         source.seek(0)
         return content
+    require_no_pipe(source)
     if not Path(source).exists():  # an address
         return load_from_anywhere(source, map_location="cpu", weights_only=True)
     # Mapped, the weights of a file are read when they are used; only files of torch >= 1.6 can be.

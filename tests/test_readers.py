@@ -9,6 +9,7 @@ import copy
 import gzip
 import io
 import json
+import os
 import random
 import struct
 import sys
@@ -320,6 +321,13 @@ def test_a_file_of_another_kind_is_refused(reader, good, folder):
         assert text or kind == "tweets", name  # of which any text is a file
     with pytest.raises((LitGeluError, OSError)):
         READERS[reader][1](folder / "missing" / f"file.{kind}")
+
+
+@pytest.mark.parametrize("reader", [reader for reader in READERS if reader != OF_LIGHTNING])
+def test_a_pipe_is_refused_and_not_waited_for(reader, folder):
+    os.mkfifo(folder / "pipe")
+    with pytest.raises((LitGeluError, OSError)):
+        READERS[reader][1](folder / "pipe")
 
 
 # --- The source ---

@@ -25,7 +25,7 @@ from lit_gelu.cli.terminal import silence_known_warnings
 from lit_gelu.data import DigitsData
 from lit_gelu.display import printable
 from lit_gelu.errors import ArgumentError, CheckpointError, LitGeluError, UnsupportedRunError, message_of
-from lit_gelu.files import is_file
+from lit_gelu.files import is_file, is_special
 from lit_gelu.surgery.changes import is_mark
 from lit_gelu.tasks import MNISTClassifier
 
@@ -177,7 +177,7 @@ class LitGeluCLI(LightningCLI):
             )
         if options.get("weights_only", True) is None:
             self.config[subcommand].weights_only = True  # Lightning's default lets a file from an address run programs
-        if not path or not is_file(path):
+        if not path or not (is_file(path) or is_special(path)):
             return
         self._of_caller = texts_and_mappings(self.config.as_dict())
         arguments = checked_arguments(path, options.model.class_path, self._of_caller)

@@ -11,8 +11,8 @@ from lit_gelu.errors import ArgumentError
 def report(folder: str, *, output: str | None = None, title: str = "", json: str | None = None) -> int:
     """Make one page of a run from its log folder: curves, findings, files.
 
-    The page is one HTML file that needs nothing from elsewhere. RunReport, a callback, knows more of a run than its
-    folder does.
+    The page is one HTML file that needs nothing from elsewhere, made of a log of up to 32 MB. RunReport, a callback,
+    knows more of a run than its folder does.
 
     in a shell:
       lit-gelu report lightning_logs/version_0

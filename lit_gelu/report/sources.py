@@ -12,12 +12,14 @@ from typing import Any
 
 import yaml
 
-from lit_gelu.errors import ArgumentError, DataError, LitGeluError
+from lit_gelu.errors import ArgumentError, DataError, LitGeluError, message_of
 from lit_gelu.files import is_folder
 from lit_gelu.report.content import ExportedFile, LoggedCurve, ReportedRun, SwapChange, SwapEvent, flat
 
 METRICS = "metrics.csv"
 _CONFIGURATIONS = {"hparams.yaml": "Hyper-parameters", "config.yaml": "Configuration of lit-gelu fit"}
+_LARGEST_LOG, _LARGEST_YAML = 32_000_000, 1_000_000  # bytes, which take half a minute
+_MOST_CURVES, _MOST_FILES = 2000, 20
 _DISTRIBUTIONS = ("lit-gelu", "torch", "lightning", "torchmetrics", "onnx", "onnxruntime", "onnxruntime-gpu")
 
 
@@ -45,10 +47,13 @@ def read_metrics_csv(path: Path) -> tuple[LoggedCurve, ...]:
     """Read the ``metrics.csv`` of Lightning's `CSVLogger`, a curve a column; cells that are no numbers are left out."""
     recorder = CurveRecorder()
     try:
+        _require_small(path, _LARGEST_LOG)
         with path.open(encoding="utf-8", errors="replace", newline="") as file:
             rows = csv.DictReader(file)
             if "step" not in (rows.fieldnames or ()):
                 raise DataError(f"{str(path)!r} has no column 'step': it is no metrics.csv of a CSVLogger.")
+            if len(rows.fieldnames or ()) > _MOST_CURVES:
+                raise DataError(f"{str(path)!r} has {len(rows.fieldnames or ())} columns; a page shows {_MOST_CURVES}.")
             for row in rows:
                 step = _number(row.pop("step"), int)
                 if step is not None and 0 <= step < 2**62:
@@ -57,6 +62,15 @@ def read_metrics_csv(path: Path) -> tuple[LoggedCurve, ...]:
     except (OSError, csv.Error) as error:
         raise DataError(f"{str(path)!r} cannot be read as a table of values: {error}.") from error
     return recorder.curves()
+
+
+def _require_small(path: Path, most: int) -> None:
+    size = path.stat().st_size
+    if size > most:
+        raise DataError(
+            f"{str(path)!r} has {size:,} bytes; a page is made of at most {most:,}. Log less often (the Trainer's "
+            "log_every_n_steps), or use the callback RunReport, which needs no log."
+        )
 
 
 def _number(text: Any, kind: Any) -> Any:
@@ -103,6 +117,8 @@ def read_log_folder(folder: str | os.PathLike[str]) -> ReportedRun:
         missing.append(
             "Curvature: it was not logged. ActivationCurvatureMonitor() and LossCurvatureMonitor() measure it."
         )
+    if len(onnx_files) > _MOST_FILES:
+        missing.append(f"{len(onnx_files) - _MOST_FILES} more ONNX files: a page shows {_MOST_FILES}.")
     missing.append("Optimizer, activations, status: a log does not hold them. The callback RunReport records them.")
     return ReportedRun(
         title=top.resolve().name,
@@ -112,7 +128,7 @@ def read_log_folder(folder: str | os.PathLike[str]) -> ReportedRun:
         configuration={title: settings for title, settings in configuration.items() if settings},
         curves=curves,
         swaps=swaps_in(swaps),
-        files=tuple(exported_file(path) for path in onnx_files[:20]),
+        files=tuple(exported_file(path) for path in onnx_files[:_MOST_FILES]),
         environment=environment(),
         missing=tuple(missing),
     )
@@ -134,9 +150,10 @@ def _plain_yaml(file: Path, missing: list[str]) -> dict[str, str]:
     if not file.is_file():
         return {}
     try:
+        _require_small(file, _LARGEST_YAML)
         values = yaml.safe_load(file.read_text(encoding="utf-8", errors="replace"))
     except (OSError, ValueError, yaml.YAMLError, RecursionError, TypeError, AttributeError) as error:
-        missing.append(f"{file.name} is no YAML of plain data and was not read: {' '.join(str(error).split())[:200]}")
+        missing.append(f"{file.name} was not read as YAML of plain data: {message_of(error)[:300]}")
         return {}
     return flat(values) if isinstance(values, Mapping) and values else {}
 

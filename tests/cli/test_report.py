@@ -1,6 +1,7 @@
 """``lit-gelu report``: a page of a folder, and exit code 2 where there is none to make."""
 
 import json
+import os
 
 import pytest
 
@@ -26,6 +27,17 @@ def test_a_folder_of_logs(tmp_path, capsys):
     page = (folder / "report.html").read_text()
     assert "<h1>&lt;/script&gt;</h1>" in page
     assert "net.1: 0.95" in page  # the last value of the site's curve
+
+
+def test_a_log_that_is_too_large_or_a_pipe_is_left_out_and_said(tmp_path, capsys):
+    (tmp_path / "metrics.csv").write_text("step," + ",".join(map(str, range(3000))) + "\n")
+    (tmp_path / "hparams.yaml").write_text("a: b\n" * 300_000)
+    os.mkfifo(tmp_path / "last.ckpt")
+    os.mkfifo(tmp_path / "config.yaml")
+    assert main(["report", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "3001 columns" in said
+    assert "1,500,000 bytes" in said
 
 
 def test_names_of_files_and_columns_reach_the_terminal_as_text(tmp_path, capsys):
