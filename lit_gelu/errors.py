@@ -110,7 +110,7 @@ def message_of(error: BaseException) -> str:
     """Return what another library says of a failure, for a message of ours: the middle left out of what is long."""
     # Such a message may repeat what a file holds, which is of any size, or fail at it: repr has limits of depth.
     try:
-        text = printable(" ".join(str(error).split()).rstrip("."))
+        text = printable(" ".join(str(error).split()).rstrip(".")) or type(error).__name__
     except (RecursionError, ValueError):
         return type(error).__name__
     left_out = len(text) - _LONGEST_MESSAGE

@@ -4,7 +4,7 @@ import pickle
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,7 +17,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 # LightningCLI finds a class by its short name (`--trainer.callbacks ActivationSwap`) once it is imported.
 import lit_gelu.callbacks  # noqa: F401
 from lit_gelu.activations import building_from_file
-from lit_gelu.callbacks.checkpoint_file import not_plain, texts_and_mappings
+from lit_gelu.callbacks.checkpoint_file import no_larger_than, not_plain, read_checkpoint, texts_and_mappings
 from lit_gelu.cli import choose
 from lit_gelu.cli.commands import IMPORT, IMPORT_HELP, CommandParser, ExamplesHelpFormatter, import_modules
 from lit_gelu.cli.loading import checked_arguments
@@ -146,7 +146,12 @@ class LitGeluCLI(LightningCLI):
     def instantiate_classes(self) -> None:
         """Make the data, the model and the Trainer; a mistake in their arguments is raised as it was written."""
         try:
-            with nullcontext() if self._of_caller is None else building_from_file(self._of_caller):
+            with ExitStack() as stack:
+                if self._of_caller is not None:
+                    options = self.config[self.config.subcommand]
+                    stack.enter_context(building_from_file(self._of_caller))
+                    checkpoint, path = read_checkpoint(options.ckpt_path), options.model.class_path
+                    stack.enter_context(no_larger_than(checkpoint, path, repr(str(options.ckpt_path))))
                 super().instantiate_classes()
         except ValueError as error:
             cause: BaseException | None = error

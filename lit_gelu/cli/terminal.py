@@ -77,10 +77,10 @@ def write_text(text: str, target: str) -> None:
         sys.stdout.write(printable_lines(text.rstrip()) + "\n")
         return
     if is_special(target):  # such as /dev/stderr: there is nothing to be kept, and no file to take its place
-        Path(target).write_text(text.rstrip() + "\n", encoding="utf-8")
+        Path(target).write_text(text.rstrip() + "\n", encoding="utf-8", errors="backslashreplace")
         return
     with write_atomically(target) as temporary:
-        temporary.write_text(text.rstrip() + "\n", encoding="utf-8")
+        temporary.write_text(text.rstrip() + "\n", encoding="utf-8", errors="backslashreplace")
 
 
 def silence_known_warnings() -> None:
