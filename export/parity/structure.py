@@ -355,6 +355,12 @@ def _attribute_difference(node: onnx.NodeProto, expected: ir.Node) -> str:
     there: dict[str, Any] = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
     there = {name: value.decode() if isinstance(value, bytes) else value for name, value in there.items()}
     recorded = {name: attribute.value for name, attribute in expected.attributes.items()}
+    schema = onnx.defs.get_schema(node.op_type) if not node.domain and onnx.defs.has(node.op_type) else None
+    for name, attribute in {} if schema is None else schema.attributes.items():
+        if attribute.default_value.type:  # what is left out is this
+            value = onnx.helper.get_attribute_value(attribute.default_value)
+            default = value.decode() if isinstance(value, bytes) else value
+            there, recorded = {name: default, **there}, {name: default, **recorded}
     for name in sorted(there.keys() | recorded.keys()):
         a, b = there.get(name), recorded.get(name)
         both = isinstance(a, float) and isinstance(b, float)

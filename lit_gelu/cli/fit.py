@@ -72,10 +72,12 @@ class NewFolderConfig(SaveConfigCallback):
     """Saves the configuration beside the logs, and says how to go on where a run's is there already."""
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Save ``config.yaml``; refuse a folder that holds another run's."""
+        """Save ``config.yaml``; where another run's is there, refuse to fit, and leave it in a test."""
         folder = trainer.log_dir  # broadcast: every rank has to ask
         saves = folder is not None and self.save_to_log_dir and not (self.overwrite or self.already_saved)
         if saves and trainer.strategy.broadcast(is_file(Path(str(folder)) / self.config_filename)):
+            if stage != "fit":  # nothing goes on from a test
+                return
             raise ArgumentError(
                 f"{folder!r} holds a run already ({self.config_filename}), and nothing is overwritten. Give another "
                 "--trainer.default_root_dir, or a logger without a fixed version."
