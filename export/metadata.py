@@ -216,7 +216,8 @@ def _are_sizes(value: Any) -> bool:
 
 
 def _are_sites(value: Any) -> bool:
-    return isinstance(value, list) and all(
+    """Return whether a value has sites, each of them once."""
+    are_records = isinstance(value, list) and all(
         isinstance(site, dict)
         and site.keys() == {entry.name for entry in fields(SiteRecord)}
         and _are_texts(site["operators"])
@@ -224,6 +225,7 @@ def _are_sites(value: Any) -> bool:
         and all(isinstance(site[key], str) for key in site.keys() - {"operators", "calls"})
         for site in value
     )
+    return are_records and len({site["site"] for site in value}) == len(value)
 
 
 # What each entry that is no plain text must hold, as JSON.

@@ -74,7 +74,7 @@ def node_label(node: onnx.NodeProto) -> str:
 
 def full_name(node: onnx.NodeProto) -> str:
     """Return an operator with its domain, as files record it."""
-    return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+    return node.op_type if node.domain in {"", "ai.onnx"} else f"{node.domain}::{node.op_type}"  # one domain, by ONNX
 
 
 def load_structure(path: str | os.PathLike[str]) -> onnx.ModelProto:
@@ -109,25 +109,35 @@ def site_nodes(model: onnx.ModelProto, calls: Mapping[str, int]) -> list[SiteNod
         if site is not None and site not in inner:
             members.setdefault(site, []).append(i)
     entries: list[SiteNodes] = []
+    fixed = {tensor.name for tensor in model.graph.initializer}
+    readers: dict[str, set[int]] = {value.name: {-1} for value in model.graph.output}
+    for i, node in enumerate(model.graph.node):
+        for name in node.input:
+            readers.setdefault(name, set()).add(i)
     for site, places in members.items():
         count = calls.get(site, 0)
         size, rest = divmod(len(places), count) if count else (0, 1)
         if rest == 0:
             parts = [places[i : i + size] for i in range(0, len(places), size)]
-            entries += [entry for call, part in enumerate(parts) if (entry := _one_call(model, site, call, part))]
+            calls_there = (_one_call(model, site, i, part, fixed, readers) for i, part in enumerate(parts))
+            entries += [entry for entry in calls_there if entry is not None]
     order = {name: i for i, node in enumerate(model.graph.node) for name in node.output}
     return sorted(entries, key=lambda entry: order[entry.y])
 
 
-def _one_call(model: onnx.ModelProto, site: str, call: int, places: Sequence[int]) -> SiteNodes | None:
+def _one_call(
+    model: onnx.ModelProto,
+    site: str,
+    call: int,
+    places: Sequence[int],
+    fixed: set[str],
+    readers: Mapping[str, set[int]],
+) -> SiteNodes | None:
     """Return the nodes at some places as one call, if they have one input and one output."""
     nodes = [model.graph.node[i] for i in places]
     inside, produced = set(places), {name for node in nodes for name in node.output if name}
-    fixed = {tensor.name for tensor in model.graph.initializer}
     inputs = {name for node in nodes for name in node.input if name} - produced - fixed
-    read = {value.name for value in model.graph.output}
-    read.update(name for i, node in enumerate(model.graph.node) if i not in inside for name in node.input)
-    outputs = produced & read
+    outputs = {name for name in produced if readers.get(name, set()) - inside}
     return SiteNodes(site, call, tuple(nodes), *inputs, *outputs) if len(inputs) == len(outputs) == 1 else None
 
 
@@ -355,7 +365,7 @@ def _attribute_difference(node: onnx.NodeProto, expected: ir.Node) -> str:
     there: dict[str, Any] = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
     there = {name: value.decode() if isinstance(value, bytes) else value for name, value in there.items()}
     recorded = {name: attribute.value for name, attribute in expected.attributes.items()}
-    schema = onnx.defs.get_schema(node.op_type) if not node.domain and onnx.defs.has(node.op_type) else None
+    schema = onnx.defs.get_schema(node.op_type) if "::" not in full_name(node) and onnx.defs.has(node.op_type) else None
     for name, attribute in {} if schema is None else schema.attributes.items():
         if attribute.default_value.type:  # what is left out is this
             value = onnx.helper.get_attribute_value(attribute.default_value)
