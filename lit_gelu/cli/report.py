@@ -6,6 +6,9 @@ from pathlib import Path
 from lit_gelu.cli.terminal import console_for_output, write_text
 from lit_gelu.display import printable
 from lit_gelu.errors import ArgumentError
+from lit_gelu.files import is_file
+
+FILE_NAME = "report.html"
 
 
 def report(folder: str, *, output: str | None = None, title: str = "", json: str | None = None) -> int:
@@ -21,11 +24,14 @@ def report(folder: str, *, output: str | None = None, title: str = "", json: str
 
     Args:
         folder: of a CSVLogger
-        output: the page; default: report.html in that folder
+        output: the page; default: report.html in that folder, or log_report.html where RunReport's page is there
         title: of the page; default: the folder's name
         json: print JSON, and nothing else on standard output; or write it into a file
     """
-    target = Path(folder, "report.html") if output is None else Path(output)
+    target = Path(folder, FILE_NAME) if output is None else Path(output)
+    is_richer = output is None and is_file(target) and not is_of_log(target)
+    if is_richer:  # such as that of RunReport
+        target = target.with_name(f"log_{FILE_NAME}")
     if target.suffix not in {".html", ".htm"}:
         raise ArgumentError(f"--output {target} is not accepted. Give a file that ends in .html.")
     from lit_gelu.report import judged, page
@@ -44,5 +50,15 @@ def report(folder: str, *, output: str | None = None, title: str = "", json: str
                 console.print(printable(f"{finding.level}: {where}{finding.text}"))
         for sentence in run.missing:
             console.print(printable(f"missing: {sentence}"))
+        if is_richer:
+            console.print(f"{FILE_NAME} is there already, was not made of this log, and stays: it may say more.")
         console.print(printable(f"wrote {target}"))
     return 0
+
+
+def is_of_log(page: Path) -> bool:
+    """Return whether a page is one that this command wrote."""
+    from lit_gelu.report.sources import OF_FOLDER
+
+    with page.open(encoding="utf-8", errors="replace") as file:
+        return f'content="lit-gelu: {OF_FOLDER}' in file.read(1000)

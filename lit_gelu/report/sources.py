@@ -17,6 +17,7 @@ from lit_gelu.files import is_folder
 from lit_gelu.report.content import ExportedFile, LoggedCurve, ReportedRun, SwapChange, SwapEvent, flat
 
 METRICS = "metrics.csv"
+OF_FOLDER = "the folder"
 _CONFIGURATIONS = {"hparams.yaml": "Hyper-parameters", "config.yaml": "Configuration of lit-gelu fit"}
 _LARGEST_LOG, _LARGEST_YAML = 32_000_000, 1_000_000  # bytes, which take half a minute
 _MOST_CURVES, _MOST_FILES = 2000, 20
@@ -122,7 +123,7 @@ def read_log_folder(folder: str | os.PathLike[str]) -> ReportedRun:
     missing.append("Optimizer, activations, status: a log does not hold them. The callback RunReport records them.")
     return ReportedRun(
         title=top.resolve().name,
-        source=f"the folder {top.resolve().name}",
+        source=f"{OF_FOLDER} {top.resolve().name}",
         made=now(),
         steps=max((curve.steps[-1] + 1 for curve in curves), default=None),
         configuration={title: settings for title, settings in configuration.items() if settings},

@@ -6,6 +6,7 @@ import os
 import pytest
 
 from lit_gelu.cli.main import main
+from lit_gelu.report import ReportedRun, page
 
 CSV = (
     "epoch,step,train_loss,curvature/loss/learning_rate,curvature/loss/top_eigenvalue,curvature/net.1/share_saturated\n"
@@ -27,6 +28,21 @@ def test_a_folder_of_logs(tmp_path, capsys):
     page = (folder / "report.html").read_text()
     assert "<h1>&lt;/script&gt;</h1>" in page
     assert "net.1: 0.95" in page  # the last value of the site's curve
+
+
+@pytest.mark.parametrize("before", [page(ReportedRun(title="t", source="RunReport", made="now")), "of somebody else"])
+def test_a_page_that_the_command_did_not_write_stays(before, tmp_path, capsys):
+    (tmp_path / "metrics.csv").write_text(CSV)
+    (tmp_path / "report.html").write_text(before)
+    for _ in range(2):
+        assert main(["report", str(tmp_path)]) == 0
+        assert "stays" in capsys.readouterr().out
+    assert (tmp_path / "report.html").read_text() == before
+    assert {path.name for path in tmp_path.glob("*.html")} == {"report.html", "log_report.html"}
+    (tmp_path / "report.html").unlink()
+    for _ in range(2):  # its own page is written anew
+        assert main(["report", str(tmp_path)]) == 0
+        assert "stays" not in capsys.readouterr().out
 
 
 def test_a_log_that_is_too_large_or_a_pipe_is_left_out_and_said(tmp_path, capsys):
