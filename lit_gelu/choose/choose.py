@@ -39,7 +39,7 @@ from lit_gelu.choose.training import (
 from lit_gelu.errors import ArgumentError, MissingExtraError, SwapError, UnsupportedRunError, shown
 from lit_gelu.extras import need
 from lit_gelu.files import write_atomically
-from lit_gelu.surgery import SwapPlan, plan_swap
+from lit_gelu.surgery import SwapPlan, find_sites, plan_swap
 
 # Runs have no logger, progress bar or checkpoints of their own: what serves these is left out.
 _UNUSED = (
@@ -138,6 +138,9 @@ def choose(
     temporary = tempfile.TemporaryDirectory(prefix="lit_gelu-choose-") if folder is None else nullcontext(folder)
     with temporary as place, _quiet(), isolate_rng():
         logged = _logged(setup, candidates, numbers[0], metric)
+        for note in logged.get("notes", []):
+            notes.append(note)
+            say(note)
         decides = _metric(metric, mode, logged)
         setup = replace(setup, tests=decides.stage == "test")
         runs = RunFolder(Path(place), settings_of(build, swap, setup, settings or {}))
@@ -291,6 +294,12 @@ def _logged_by(setup: Setup, candidate: Candidate, metric: str | None) -> dict[s
             "before has trained. Build or copy within the function: lambda a: Net(copy.deepcopy(encoder), a)."
         )
     logged: dict[str, list[str]] = {"val": [], "test": []}
+    sites = find_sites(module, getattr(module, "example_input_array", None), registry=setup.registry)
+    if setup.registry.resolve(candidate.given).name not in {site.spec.name for site in sites}:
+        logged["notes"] = [
+            f"No site of {type(module).__name__} with activation={candidate.label} is a {candidate.label}: if it makes "
+            "no use of that argument, give swap=True (--swap true), which exchanges the activations that it has."
+        ]
     # All else is as in a run, so that schedules are made for the steps that it will have; callbacks may write files.
     options = {"limit_val_batches": min(1, setup.options.get("limit_val_batches", 1)), "check_val_every_n_epoch": 1}
     notes = _OneBatch()
