@@ -104,41 +104,28 @@ def site_nodes(model: onnx.ModelProto, calls: Mapping[str, int]) -> list[SiteNod
     # and one that is called within a branch or loop too.
     inner = sites_in_subgraphs(model)
     members: dict[str, list[int]] = {}
-    for i, node in enumerate(model.graph.node):
-        site = site_of(node)
-        if site is not None and site not in inner:
-            members.setdefault(site, []).append(i)
-    entries: list[SiteNodes] = []
     fixed = {tensor.name for tensor in model.graph.initializer}
     readers: dict[str, set[int]] = {value.name: {-1} for value in model.graph.output}
     for i, node in enumerate(model.graph.node):
         for name in node.input:
             readers.setdefault(name, set()).add(i)
+        site = site_of(node)
+        if site is not None and site not in inner:
+            members.setdefault(site, []).append(i)
+    entries: list[SiteNodes] = []
     for site, places in members.items():
         count = calls.get(site, 0)
         size, rest = divmod(len(places), count) if count else (0, 1)
-        if rest == 0:
-            parts = [places[i : i + size] for i in range(0, len(places), size)]
-            calls_there = (_one_call(model, site, i, part, fixed, readers) for i, part in enumerate(parts))
-            entries += [entry for entry in calls_there if entry is not None]
+        for call in range(0 if rest else count):
+            inside = places[call * size : (call + 1) * size]
+            nodes = [model.graph.node[i] for i in inside]
+            produced = {name for node in nodes for name in node.output if name}
+            inputs = {name for node in nodes for name in node.input if name} - produced - fixed
+            outputs = {name for name in produced if readers.get(name, set()).difference(inside)}
+            if len(inputs) == len(outputs) == 1:
+                entries.append(SiteNodes(site, call, tuple(nodes), *inputs, *outputs))
     order = {name: i for i, node in enumerate(model.graph.node) for name in node.output}
     return sorted(entries, key=lambda entry: order[entry.y])
-
-
-def _one_call(
-    model: onnx.ModelProto,
-    site: str,
-    call: int,
-    places: Sequence[int],
-    fixed: set[str],
-    readers: Mapping[str, set[int]],
-) -> SiteNodes | None:
-    """Return the nodes at some places as one call, if they have one input and one output."""
-    nodes = [model.graph.node[i] for i in places]
-    inside, produced = set(places), {name for node in nodes for name in node.output if name}
-    inputs = {name for node in nodes for name in node.input if name} - produced - fixed
-    outputs = {name for name in produced if readers.get(name, set()) - inside}
-    return SiteNodes(site, call, tuple(nodes), *inputs, *outputs) if len(inputs) == len(outputs) == 1 else None
 
 
 def fates(entries: Sequence[SiteNodes], optimized: onnx.ModelProto) -> list[ActivationFate]:

@@ -61,18 +61,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def require_files(words: Sequence[str]) -> None:
     """Refuse files that are not there before torch and Lightning are imported, which takes seconds."""
-    first = [("", words[0])] if words and words[0].endswith((".ckpt", ".onnx")) else []
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for before, word in zip(["", *words], words, strict=False):
         option, equals, value = word.partition("=")
-        if option in {
-            "--config",
-            "--ckpt",
-            "--ckpt_path",
-        }:  # a configuration may also stand there itself, or an address
-            first.append((f"{option} ", value if equals else following))
-    for option, path in first:
-        if path.endswith((".ckpt", ".onnx", ".yaml", ".yml")) and "://" not in path and not os.path.exists(path):  # noqa: PTH110
-            raise ArgumentError(f"{option}{path[:300]!r}: there is no such file. Give the path of one.")
+        option, path = (option, value) if equals else (before, word)
+        is_read = option in {"", "--config", "--ckpt", "--ckpt_path"} and "://" not in path
+        if is_read and path.endswith((".ckpt", ".onnx", ".yaml", ".yml")) and not os.path.exists(path):  # noqa: PTH110
+            raise ArgumentError(f"There is no file {path[:300]!r}. Give the path of one.")
 
 
 def run(name: str, arguments: list[str]) -> int:

@@ -29,14 +29,14 @@ def report(folder: str, *, output: str | None = None, title: str = "", json: str
         json: print JSON, and nothing else on standard output; or write it into a file
     """
     target = Path(folder, FILE_NAME) if output is None else Path(output)
-    is_richer = output is None and is_file(target) and not is_of_log(target)
-    if is_richer:  # such as that of RunReport
-        target = target.with_name(f"log_{FILE_NAME}")
     if target.suffix not in {".html", ".htm"}:
         raise ArgumentError(f"--output {target} is not accepted. Give a file that ends in .html.")
     from lit_gelu.report import judged, page
-    from lit_gelu.report.sources import read_log_folder
+    from lit_gelu.report.sources import OF_FOLDER, read_log_folder
 
+    is_there = output is None and is_file(target)
+    if is_there and f'content="lit-gelu: {OF_FOLDER}' not in target.read_text("utf-8", errors="replace")[:1000]:
+        target = target.with_name(f"log_{FILE_NAME}")  # the other is RunReport's, which says more
     run = read_log_folder(folder)
     run = judged(replace(run, title=title or run.title))
     write_text(page(run), str(target))
@@ -50,15 +50,7 @@ def report(folder: str, *, output: str | None = None, title: str = "", json: str
                 console.print(printable(f"{finding.level}: {where}{finding.text}"))
         for sentence in run.missing:
             console.print(printable(f"missing: {sentence}"))
-        if is_richer:
+        if target.name != FILE_NAME and output is None:
             console.print(f"{FILE_NAME} is there already, was not made of this log, and stays: it may say more.")
         console.print(printable(f"wrote {target}"))
     return 0
-
-
-def is_of_log(page: Path) -> bool:
-    """Return whether a page is one that this command wrote."""
-    from lit_gelu.report.sources import OF_FOLDER
-
-    with page.open(encoding="utf-8", errors="replace") as file:
-        return f'content="lit-gelu: {OF_FOLDER}' in file.read(1000)

@@ -495,7 +495,7 @@ def test_a_folder_of_which_nothing_is_known_is_refused(header, tmp_path):
 class Ignores(ConvNet):
     """Takes an activation and makes no use of it."""
 
-    def __init__(self, activation="gelu"):  # noqa: ARG002
+    def __init__(self, activation="gelu"):
         super().__init__("tanh")
 
 
