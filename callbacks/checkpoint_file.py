@@ -112,10 +112,8 @@ def no_larger_than(checkpoint: Checkpoint, class_path: str, called: object) -> I
     """Refuse to build a module of far more parameters than a checkpoint holds: its arguments may claim any number."""
     # Others' modules may keep most of their weights out of checkpoints: theirs are bounded in number alone.
     tensors = [value for value in checkpoint["state_dict"].values() if isinstance(value, torch.Tensor)]
-    most = 10 * len(tensors) + 10_000
-    largest = 2 * sum(tensor.numel() for tensor in tensors) + 10_000_000
-    count = values = 0
-    thread = threading.get_ident()
+    most, largest = 10 * len(tensors) + 10_000, 2 * sum(tensor.numel() for tensor in tensors) + 10_000_000
+    count, values, thread = 0, 0, threading.get_ident()
 
     def add(module: torch.nn.Module, name: str, parameter: Any) -> None:  # noqa: ARG001 - torch's signature
         nonlocal count, values

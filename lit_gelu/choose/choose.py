@@ -138,7 +138,7 @@ def choose(
     temporary = tempfile.TemporaryDirectory(prefix="lit_gelu-choose-") if folder is None else nullcontext(folder)
     with temporary as place, _quiet(), isolate_rng():
         logged = _logged(setup, candidates, numbers[0], metric)
-        for note in logged.get("notes", []):
+        for note in logged.pop("notes", []):
             notes.append(note)
             say(note)
         decides = _metric(metric, mode, logged)

@@ -84,7 +84,7 @@ def curvature(
         input_shape: for a model without example_input_array: the sizes of one row of each input, without the batch;
             1,28,28, or by name input_ids=16:int64 mask=16:int64
         split: which of the data to use
-        samples: how many examples: those that its loader gives first
+        samples: how many examples, to which the time is proportional: those that its loader gives first
         seed: of a shuffling loader's order, and of all random vectors
         quantities: which of those below; default: all
         operator: whose eigenvalues and trace
@@ -129,11 +129,8 @@ def curvature(
     if "activations" in quantities:
         measure_activations(report, net, batches, random_sample(input_shape) if input_shape else None)
     if settings is not None:
-        products = lanczos_steps + trace_probes + density_steps  # at most
-        sys.stderr.write(
-            f"up to {products} products with the {report.matrix} on {report.samples} examples, each as long as two "
-            "training steps on them; fewer --samples, --quantities and --density-steps take less\n"
-        )
+        text = f"up to {lanczos_steps + trace_probes + density_steps} products with the {report.matrix}"
+        sys.stderr.write(f"{text} on {report.samples} examples, each as long as two training steps on them\n")
         with LossProbe(net, batches, mode=mode, seed=seed) as probe:
             report.loss = measure_loss(probe, settings)
         report.notes += report.loss.left_out

@@ -151,9 +151,9 @@ class LitGeluCLI(LightningCLI):
             with ExitStack() as stack:
                 if self._of_caller is not None:
                     options = self.config[self.config.subcommand]
+                    path, cls = options.ckpt_path, options.model.class_path
                     stack.enter_context(building_from_file(self._of_caller))
-                    checkpoint, path = read_checkpoint(options.ckpt_path), options.model.class_path
-                    stack.enter_context(no_larger_than(checkpoint, path, repr(str(options.ckpt_path))))
+                    stack.enter_context(no_larger_than(read_checkpoint(path), cls, repr(str(path))))
                 super().instantiate_classes()
         except ValueError as error:
             cause: BaseException | None = error

@@ -64,11 +64,10 @@ def plain_table(table: Table, console: Console) -> str:
 
 def console_for_output(**options: Any) -> Console:
     """Return a console on standard output, plain into a pipe or a file; options are those of rich."""
-    options = {"markup": False, **options}  # text of any origin
     if not sys.stdout.isatty():
-        return PlainConsole(**options)
+        return PlainConsole(markup=False, **options)
     # Early releases of rich take "" for a wish.
-    return SafeConsole(no_color=bool(os.environ.get("NO_COLOR")), **options)
+    return SafeConsole(markup=False, no_color=bool(os.environ.get("NO_COLOR")), **options)
 
 
 def write_text(text: str, target: str) -> None:

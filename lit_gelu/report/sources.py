@@ -19,8 +19,7 @@ from lit_gelu.report.content import ExportedFile, LoggedCurve, ReportedRun, Swap
 METRICS = "metrics.csv"
 OF_FOLDER = "the folder"
 _CONFIGURATIONS = {"hparams.yaml": "Hyper-parameters", "config.yaml": "Configuration of lit-gelu fit"}
-_LARGEST_LOG, _LARGEST_YAML = 32_000_000, 1_000_000  # bytes, which take half a minute
-_MOST_CURVES, _MOST_FILES = 2000, 20
+_LARGEST_LOG, _LARGEST_YAML, _MOST_CURVES, _MOST_FILES = 32_000_000, 1_000_000, 2000, 20  # half a minute
 _DISTRIBUTIONS = ("lit-gelu", "torch", "lightning", "torchmetrics", "onnx", "onnxruntime", "onnxruntime-gpu")
 
 
@@ -48,13 +47,12 @@ def read_metrics_csv(path: Path) -> tuple[LoggedCurve, ...]:
     """Read the ``metrics.csv`` of Lightning's `CSVLogger`, a curve a column; cells that are no numbers are left out."""
     recorder = CurveRecorder()
     try:
-        _require_small(path, _LARGEST_LOG)
+        _require_few(path.stat().st_size, _LARGEST_LOG, "bytes", path)
         with path.open(encoding="utf-8", errors="replace", newline="") as file:
             rows = csv.DictReader(file)
             if "step" not in (rows.fieldnames or ()):
                 raise DataError(f"{str(path)!r} has no column 'step': it is no metrics.csv of a CSVLogger.")
-            if len(rows.fieldnames or ()) > _MOST_CURVES:
-                raise DataError(f"{str(path)!r} has {len(rows.fieldnames or ())} columns; a page shows {_MOST_CURVES}.")
+            _require_few(len(rows.fieldnames or ()), _MOST_CURVES, "columns", path)
             for row in rows:
                 step = _number(row.pop("step"), int)
                 if step is not None and 0 <= step < 2**62:
@@ -65,13 +63,9 @@ def read_metrics_csv(path: Path) -> tuple[LoggedCurve, ...]:
     return recorder.curves()
 
 
-def _require_small(path: Path, most: int) -> None:
-    size = path.stat().st_size
-    if size > most:
-        raise DataError(
-            f"{str(path)!r} has {size:,} bytes; a page is made of at most {most:,}. Log less often (the Trainer's "
-            "log_every_n_steps), or use the callback RunReport, which needs no log."
-        )
+def _require_few(count: int, most: int, what: str, path: Path) -> None:
+    if count > most:
+        raise DataError(f"{str(path)!r} has {count:,} {what}, a page takes {most:,}: log less, or use RunReport.")
 
 
 def _number(text: Any, kind: Any) -> Any:
@@ -151,7 +145,7 @@ def _plain_yaml(file: Path, missing: list[str]) -> dict[str, str]:
     if not file.is_file():
         return {}
     try:
-        _require_small(file, _LARGEST_YAML)
+        _require_few(file.stat().st_size, _LARGEST_YAML, "bytes", file)
         values = yaml.safe_load(file.read_text(encoding="utf-8", errors="replace"))
     except (OSError, ValueError, yaml.YAMLError, RecursionError, TypeError, AttributeError) as error:
         missing.append(f"{file.name} was not read as YAML of plain data: {message_of(error)[:300]}")

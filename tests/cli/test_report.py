@@ -52,7 +52,7 @@ def test_a_log_that_is_too_large_or_a_pipe_is_left_out_and_said(tmp_path, capsys
     os.mkfifo(tmp_path / "config.yaml")
     assert main(["report", str(tmp_path)]) == 0
     said = capsys.readouterr().out
-    assert "3001 columns" in said
+    assert "3,001 columns" in said
     assert "1,500,000 bytes" in said
 
 
