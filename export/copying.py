@@ -1,13 +1,19 @@
-"""The evaluation-mode copy that is exported, and runs of it beside the caller's module, which is never touched."""
+"""The evaluation-mode copy that is exported, and runs of it beside the caller's module, which is never touched.
+
+A file has no memory. A module that reads what an earlier call wrote (a key-value cache, a memory bank, a running
+maximum) is another function at each call, and is refused. No trial leaves its trace in the copy, so that none is in the
+file.
+"""
 
 import contextlib
 import functools
 import itertools
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -15,8 +21,17 @@ from torch.nn.parameter import is_lazy
 from lit_gelu import surgery
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.errors import ArgumentError, ExportError, ModelInputError, SwapError
-from lit_gelu.export.inputs import Call, FlatModule, named_outputs, unique_names
-from lit_gelu.sandbox import as_written, evaluation_sandbox, isolated_random_state, side_pass
+from lit_gelu.export.inputs import Call, FlatModule, left_out, named_outputs, unique_names
+from lit_gelu.sandbox import (
+    as_written,
+    equal,
+    evaluation_mode,
+    isolated_generators,
+    isolated_random_state,
+    preserved_state,
+    side_pass,
+    tensors_of,
+)
 from lit_gelu.surgery.recognition import faithful_copy
 from lit_gelu.surgery.sites import without_wrappers
 
@@ -71,6 +86,29 @@ def _replacements(model: nn.Module) -> dict[int, Any]:
         for name in ("_backward_hooks", "_backward_pre_hooks"):
             memo[id(module.__dict__[name])] = OrderedDict()
     return memo
+
+
+def nested_encoders(model: nn.Module) -> list[nn.TransformerEncoder]:
+    """Return the encoders that turn padded sequences into nested tensors in inference, which makes padded places 0."""
+    encoders = [part for part in model.modules() if isinstance(part, nn.TransformerEncoder)]
+    return [part for part in encoders if getattr(part, "use_nested_tensor", False)]
+
+
+def relative_difference(y: np.ndarray, of: np.ndarray) -> float:
+    """Return the largest difference in units of the largest value."""
+    a, b = y.astype(np.float64), of.astype(np.float64)
+    scale = float(np.abs(b[np.isfinite(b)]).max(initial=0.0))
+    with np.errstate(invalid="ignore"):  # the same infinity in both is no difference
+        return float(np.nanmax(np.abs(a - b), initial=0.0)) / (scale or 1.0)
+
+
+def two_answers(apart: float) -> str:
+    """Return what to know of `nested_encoders` whose answers are this far apart, in units of the largest output."""
+    return (
+        "torch has two answers for padded sequences: in inference nn.TransformerEncoder makes nested tensors of them, "
+        "after which padded places are 0; elsewhere, and in the file, these are computed like all others. The outputs "
+        f"differ by {apart:.2g} of the largest. nn.TransformerEncoder(..., enable_nested_tensor=False) has one answer."
+    )
 
 
 def require_copyable(model: object) -> None:
@@ -160,39 +198,179 @@ class Trial:
     tensors: tuple[Tensor, ...]
     names: tuple[str, ...]
     outputs: tuple[Tensor, ...]
-
-    @property
-    def notes(self) -> list[str]:
-        """Which outputs have another shape in the file than in the module, since files give no complex numbers."""
-        return [
-            f"output {name!r} is complex in the module; in the file it is real, with a last axis of 2 for real and "
-            f"imaginary part: {[*tensor.shape, 2]} for {list(tensor.shape)}."
-            for name, tensor in zip(self.names, self.outputs, strict=True)
-            if tensor.is_complex()
-        ]
+    notes: tuple[str, ...]
 
 
 @torch.no_grad()
+def repeatable_outputs(flat: FlatModule, tensors: Sequence[Tensor]) -> tuple[list[tuple[str, Tensor]], list[str]]:
+    """Run a module, and leave it as it was; refuse one that draws random numbers or reads what an earlier call wrote.
+
+    Returns:
+        The outputs with their names, and notes on what is in no file: other parts of the output, writes to buffers.
+
+    Raises:
+        ExportError: If it does not repeat itself.
+    """
+    with preserved_state(flat.model) as state:
+        before, parameters = _copies(flat.model), {name for name, _ in flat.model.named_parameters()}
+        output = flat.run(_clones(tensors))
+        outputs, notes = _cloned(output), left_out(output)
+        if late := [name for name, _ in flat.model.named_parameters() if name not in parameters]:
+            raise ExportError(
+                f"{type(flat.model).__name__} makes weights at its first call ({', '.join(map(repr, late[:3]))}). Call "
+                "it once before the export, so that they are its own."
+            )
+        written = {*_differing(before, _copies(flat.model))}
+        again = _run(flat, tensors)
+        if _alike(outputs, again) and not state.is_changed():
+            return outputs, notes
+        after = _copies(flat.model)
+        written = sorted(written | {*_differing(before, after)})
+    if not _alike(outputs, again):
+        with preserved_state(flat.model):
+            anew = _run(flat, tensors)
+        raise ExportError(
+            _memory_message(flat.model, written)
+            if _alike(outputs, anew)
+            else random_message(flat.model, _names(outputs, anew))
+        )
+    # A call on other values may leave something that the next one reads. Where the next one writes over it, as a cache
+    # does at the same positions, the rest tells: it is made noise, and what reads it gives other outputs.
+    with preserved_state(flat.model):
+        _run_on_others(flat, tensors)
+        carried = [name for name in _differing(after, _copies(flat.model)) if name in written]
+        if not _alike(outputs, _run(flat, tensors)):
+            raise ExportError(_memory_message(flat.model, carried or written))
+    if not carried:
+        return outputs, notes
+    with preserved_state(flat.model):
+        flat.run(_clones(tensors))
+        for name, tensor in tensors_of(flat.model).items():
+            if name in carried:
+                tensor.copy_(_noise(tensor))
+        try:
+            alike = _alike(outputs, _run(flat, tensors))
+        except Exception:  # noqa: BLE001 - forward is the user's: that noise stops it shows that it reads it
+            alike = False
+    if not alike:
+        raise ExportError(_memory_message(flat.model, carried))
+    buffers = [repr(name) for name, _ in flat.model.named_buffers() if name in carried]
+    written_only = [f"forward writes to {', '.join(buffers)}; the file does not."] if buffers else []
+    return outputs, [*notes, *written_only]
+
+
+def _run(flat: FlatModule, tensors: Sequence[Tensor]) -> list[tuple[str, Tensor]]:
+    return _cloned(flat.run(_clones(tensors)))
+
+
+def _cloned(output: Any) -> list[tuple[str, Tensor]]:
+    return [(name, tensor.clone()) for name, tensor in named_outputs(output)]  # it may be a view of a buffer
+
+
+def random_message(model: nn.Module, where: str) -> str:
+    """Return the message for a module that does not repeat itself; ``where`` are outputs or operators."""
+    return (
+        f"{type(model).__name__} gives two answers to one input in evaluation mode ({where}): it draws random numbers, "
+        "which a file cannot. Let forward do so only where self.training is true."
+    )
+
+
+def _names(outputs: Sequence[tuple[str, Tensor]], others: Sequence[tuple[str, Tensor]]) -> str:
+    if len(outputs) != len(others):
+        return "their number"
+    return ", ".join(name for (name, a), (_, b) in zip(outputs, others, strict=True) if not _same(a, b))
+
+
+def _run_on_others(flat: FlatModule, tensors: Sequence[Tensor]) -> None:
+    """Run the module on other values of the same shapes: gaussian ones, or the same rows in another order."""
+    generator = torch.Generator().manual_seed(0)
+    others = [
+        torch.randn(t.shape, generator=generator).to(t.dtype) if t.is_floating_point() else t.flip(0) for t in tensors
+    ]
+    with contextlib.suppress(Exception), torch.random.fork_rng(devices=[]):
+        flat.run(others)
+        return
+    with contextlib.suppress(Exception), torch.random.fork_rng(devices=[]):
+        flat.run([t.flip(0) for t in tensors])
+
+
+def _clones(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [tensor.clone() for tensor in tensors]
+
+
+def _copies(model: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in tensors_of(model).items()}
+
+
+def _differing(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> list[str]:
+    """Return the names of tensors that are new or have other values."""
+    return [name for name, tensor in after.items() if name not in before or not equal(before[name], tensor)]
+
+
+def _noise(tensor: Tensor) -> Tensor:
+    """Return other content of the same kind; whole numbers, which may be indices, in another order."""
+    if tensor.is_floating_point() or tensor.is_complex():
+        return torch.randn(tensor.shape, generator=torch.Generator().manual_seed(0)).to(tensor)
+    return ~tensor if tensor.dtype == torch.bool else tensor.flatten().roll(1).reshape(tensor.shape)
+
+
+def _same(first: Tensor, second: Tensor) -> bool:
+    """Return whether two results agree; the tolerance is for kernels that add in another order each time."""
+    return first.shape == second.shape and torch.allclose(first, second, rtol=1e-4, atol=1e-6, equal_nan=True)
+
+
+def _alike(first: Sequence[tuple[str, Tensor]], second: Sequence[tuple[str, Tensor]]) -> bool:
+    return len(first) == len(second) and all(_same(a, b) for (_, a), (_, b) in zip(first, second, strict=True))
+
+
+def _memory_message(model: nn.Module, names: Sequence[str]) -> str:
+    places = f" ({', '.join(map(repr, names))})" if names else ""
+    return (
+        f"{type(model).__name__}.forward reads what an earlier call wrote{places}, and a file has no memory. Take that "
+        "state as an input of forward and return the new one, and keep it outside the model; or let forward begin "
+        "anew where self.training is false."
+    )
+
+
+def narrowed(flat: FlatModule) -> tuple[Call, list[str]]:
+    """Return the call in float32; float64 inputs stay where forward, whose weights are float32 here, takes them."""
+    call = flat.call
+    if not call.wide:
+        return call, []
+    names = ", ".join(call.names[place] for place in call.wide)
+    if any(True for _ in flat.model.parameters()):  # else its activations would be in float64
+        with contextlib.suppress(Exception), preserved_state(flat.model), torch.no_grad(), isolated_generators([]):
+            flat.run([tensor.clone() for tensor in call.tensors])
+            return call, []
+    return call.narrowed(), [f"{names}: float64 in the sample; the file takes and computes float32."]
+
+
 def trial_run(flat: FlatModule) -> Trial:
-    """Run the copy twice: errors in it are reported as the user's (`ModelInputError`), and it must repeat itself."""
+    """Run the copy: errors in it are reported as the user's (`ModelInputError`), and it must repeat itself."""
     # At least two rows. With one, `if x.shape[0] == 1` and broadcasting of size-1 dimensions would be decided for one
     # row, in a graph that says it takes any number.
     model, call = type(flat.model).__name__, flat.call
     tensors = call.resized(max(2, call.batch_size))
     with torch.random.fork_rng(devices=[]):
         try:
-            first, second = (named_outputs(flat.run([t.clone() for t in tensors])) for _ in range(2))
+            outputs, notes = repeatable_outputs(flat, tensors)
+        except ExportError:
+            raise
         except Exception as error:
             raise _refused(flat, tensors, error) from error
-    if not first:
+    if not outputs:
         raise ExportError(
             f"{model}.forward returns no tensor that torch finds. Accepted: a tensor, a tuple, list or dict of them, "
             "or a dataclass that is known to torch: call torch.export.register_dataclass(...) once, before the export."
         )
-    differing = [name for (name, a), (_, b) in zip(first, second, strict=True) if not _same(a, b)]
-    if differing:
-        raise ExportError(random_message(model, ", ".join(differing)))
-    return Trial(tensors, output_names([name for name, _ in first], call), tuple(tensor for _, tensor in first))
+    names = output_names([name for name, _ in outputs], call)
+    notes += [
+        f"output {name!r} is complex in the module; in the file it is real, with a last axis of 2 for real and "
+        f"imaginary part: {[*tensor.shape, 2]} for {list(tensor.shape)}."
+        for name, (_, tensor) in zip(names, outputs, strict=True)
+        if tensor.is_complex()
+    ]
+    return Trial(tensors, names, tuple(tensor for _, tensor in outputs), tuple(notes))
 
 
 def _refused(flat: FlatModule, tensors: Sequence[Tensor], error: Exception) -> ModelInputError:
@@ -204,26 +382,16 @@ def _refused(flat: FlatModule, tensors: Sequence[Tensor], error: Exception) -> M
     )
 
 
-def _same(first: Tensor, second: Tensor) -> bool:
-    """Return whether two results agree; the tolerance is for kernels that add in another order each time."""
-    return first.shape == second.shape and torch.allclose(first, second, rtol=1e-4, atol=1e-6, equal_nan=True)
-
-
 def output_names(names: Sequence[str], call: Call) -> tuple[str, ...]:
     """Return the names that outputs have in a file: none is an input's, and no two are the same."""
     return tuple(unique_names([name if name not in call.names else f"output_{name}" for name in names]))
 
 
-def random_message(model: str, where: str) -> str:
-    """Return the message for a module that does not repeat itself; ``where`` are outputs or operators."""
-    return (
-        f"{model} gives two answers to one input in evaluation mode ({where}): it draws random numbers, or keeps "
-        "something from call to call, and a file can do neither. Let forward do so only where self.training is true."
-    )
-
-
-def require_faithful(flat: FlatModule, model: nn.Module, tensors: Sequence[Tensor]) -> list[str]:
-    """Refuse a copy whose outputs are not the module's (names, shapes, values); return why nothing was compared."""
+def require_faithful(
+    flat: FlatModule, model: nn.Module, tensors: Sequence[Tensor], caller: Sequence[Tensor] = ()
+) -> list[str]:
+    """Refuse a copy whose outputs are not the module's (names, shapes, values); return what is to be noted."""
+    # A module in float64 gets the caller's own tensors, which may be float64 where the copy's are not.
     # The module runs where it is, on the side of its training; modes, buffers and the random state are as before.
     # Integer outputs are compared where it is in float32 or float64 on the CPU, as the copy is.
     model = without_wrappers(model)
@@ -232,33 +400,42 @@ def require_faithful(flat: FlatModule, model: nn.Module, tensors: Sequence[Tenso
     except Exception as error:
         raise _refused(flat, tensors, error) from error
     try:
-        own = _outputs(flat, model, tensors)
+        wide = any(part.dtype == torch.float64 for part in model.parameters())
+        own = _outputs(flat, model, caller if wide and caller else tensors)
     except Exception as error:  # noqa: BLE001 - a module in 16 bit need not run on the CPU, and then it cannot be asked
         return [f"the copy was not compared with the module itself, which fails on the sample ({error})."]
     parts = [*model.parameters(), *model.buffers()]
     exact = all(t.device.type == "cpu" and (t.dtype.itemsize >= 4 or not t.is_floating_point()) for t in parts)
     difference = _difference(own, copied, exact=exact)
+    if difference and wide and not _difference(_outputs(flat, model, tensors), copied, exact=False):
+        raise ExportError(
+            f"{type(model).__name__} needs its float64 inputs, and a file that computes in float32 takes float32: "
+            f"{difference}. Keep the layers in float32, and let forward take float64 and call .float() on what is "
+            "small, such as a time less its start; then the file takes float64 too."
+        )
     if difference:
         raise ExportError(
             f"A copy of {type(model).__name__} does not compute what the module computes: {difference}. Export and "
             "proof work on copies. What is lost is what copy.deepcopy does not bring along: let __deepcopy__ and "
             "__setstate__ keep all that forward uses, in attributes, parameters and buffers."
         )
-    return []
+    return ["the module's weights are float64; the file has and computes float32."] if wide else []
 
 
 def _outputs(flat: FlatModule, model: nn.Module, tensors: Sequence[Tensor]) -> list[tuple[str, Tensor]]:
     """Return what a module gives in the place of the copy, in its own dtype and on its own device."""
     like = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
     with (
-        evaluation_sandbox(model),
+        preserved_state(model),
+        evaluation_mode(model),
+        torch.no_grad(),
         isolated_random_state(model),
         side_pass(),
         _without_hooks_of_training(model),
         as_written(),  # parts that torch.compile made need not be compiled for this
     ):
         inputs = flat.fed([t.clone() for t in tensors])  # forward may overwrite them
-        inputs = [t.to(like.device, like.dtype if t.is_floating_point() else t.dtype) for t in inputs]
+        inputs = [t.to(like.device, like.dtype if t.dtype == torch.float32 else t.dtype) for t in inputs]
         return named_outputs(flat.called(model, inputs))
 
 

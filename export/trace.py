@@ -312,7 +312,7 @@ def _require_deterministic(model: ir.Model, flat: FlatModule) -> None:
         if node.op_type in _RANDOM or (node.op_type == "Dropout" and len(node.inputs) == _INPUTS_OF_LIVE_DROPOUT)
     }
     if drawn:
-        raise ExportError(random_message(type(flat.model).__name__, ", ".join(sorted(drawn))))
+        raise ExportError(random_message(flat.model, ", ".join(sorted(drawn))))
 
 
 def _name_values(model: ir.Model) -> None:

@@ -3,12 +3,27 @@
 import random
 import sys
 import threading
+import types
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+
+_DEPTH = 4  # of containers and objects within one attribute; configurations are no deeper
+_NO_STATE = (type, types.FunctionType, types.MethodType, types.ModuleType, types.BuiltinFunctionType, str, int, float)
+_LIBRARIES = frozenset({"lightning", "lightning_fabric", "lit_gelu", "logging", "pytorch_lightning", "threading"})
+_CONTAINERS = (dict, list, set, deque)
+_REGISTERED = frozenset({"_buffers", "_modules", "_parameters"})
+# Attributes that are not the module's own, and hooks of which calls of forward change none.
+_OF_TORCH = frozenset({"_fabric", "_trainer", *vars(nn.Module())}) - {
+    *_REGISTERED,
+    "_forward_hooks",
+    "_forward_pre_hooks",
+}
 
 
 @contextmanager
@@ -60,6 +75,108 @@ def evaluation_sandbox(model: nn.Module) -> Iterator[None]:
                 if buffer is not None and content is not None:
                     buffer.copy_(content)
                 module._buffers[name] = buffer
+
+
+@contextmanager
+def preserved_state(model: nn.Module) -> Iterator["State"]:
+    """Give a module back, on leaving, what its forward may write: buffers, attributes, and what is in these."""
+    state = State(model)
+    try:
+        yield state
+    finally:
+        state.restore()
+
+
+class State:
+    """What a module holds beside its parameters, as it was when this was made."""
+
+    def __init__(self, model: nn.Module) -> None:
+        parts = state_of(model)
+        self._tensors = [(part, part.detach().clone()) for part in parts.values() if isinstance(part, Tensor)]
+        mutable = [part for part in parts.values() if not isinstance(part, Tensor)]
+        live = [part if isinstance(part, _CONTAINERS) else vars(part) for part in mutable]
+        self._items = [(items, items.copy()) for items in live]
+
+    def _written(self) -> list[tuple[Any, Any]]:
+        """Return the containers and attributes that hold other objects than they did, and what they held."""
+        written = []
+        for now, before in self._items:
+            pair = (now.values(), before.values()) if isinstance(now, dict) else (now, before)
+            kept = [*map(id, pair[0])] == [*map(id, pair[1])]
+            if not kept or (isinstance(now, dict) and [*now] != [*before]):
+                written.append((now, before))
+        return written
+
+    def is_changed(self) -> bool:
+        """Return whether anything was written since."""
+        return bool(self._written()) or not all(equal(tensor, before) for tensor, before in self._tensors)
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Put everything back; nothing that was not written is touched."""
+        for now, before in self._written():
+            now.clear()
+            now.extend(before) if isinstance(now, list | deque) else now.update(before)
+        for tensor, before in self._tensors:
+            if tensor.shape == before.shape:
+                tensor.copy_(before)
+
+
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """Return buffers and tensors in attributes, by fully qualified names."""
+    return {name: part for name, part in state_of(model).items() if isinstance(part, Tensor)}
+
+
+def state_of(model: nn.Module) -> dict[str, Any]:
+    """Return what a forward may write but parameters, by name: tensors, containers, objects with attributes."""
+    parameters = {id(parameter) for parameter in model.parameters()}
+    parts = _inside((name, module, 0) for name, module in model.named_modules())
+    return {
+        name: part
+        for name, part in parts.items()
+        if not (isinstance(part, Tensor) and (id(part) in parameters or is_lazy(part) or part.is_meta))
+    }
+
+
+def _inside(waiting: Iterable[tuple[str, Any, int]]) -> dict[str, Any]:
+    """Return values that may hold state and what is in them, by name; modules in them are no part of them."""
+    parts: dict[str, Any] = {}
+    seen: set[int] = set()
+    stack = [*waiting]
+    while stack:
+        name, value, depth = stack.pop()
+        if id(value) in seen or depth > _DEPTH or isinstance(value, _NO_STATE):
+            continue
+        seen.add(id(value))
+        inner: dict[Any, Any] = {}
+        is_module = isinstance(value, nn.Module)
+        if isinstance(value, dict):
+            inner = value
+        elif isinstance(value, list | tuple | deque | set):
+            inner = dict(enumerate(value))
+        elif not isinstance(value, Tensor):
+            of_library = not is_module and type(value).__module__.partition(".")[0] in _LIBRARIES
+            if of_library or not hasattr(value, "__dict__"):
+                continue
+            inner = vars(value)
+        if not isinstance(value, tuple):
+            parts[f"{name} {id(value)}" if name in parts else name] = value
+        for key, part in inner.items():
+            if not isinstance(part, nn.Module) and not (is_module and key in _OF_TORCH):
+                # What is in torch's own dicts of a module is an attribute of it.
+                path = name if is_module and key in _REGISTERED else f"{name}.{key}" if name else str(key)
+                stack.append((path, part, depth + 1))
+    return parts
+
+
+def holds_tensors(value: Any) -> bool:
+    """Return whether tensors are in a value: in containers, or attributes of objects, that torch does not look into."""
+    return any(isinstance(part, Tensor) for part in _inside([("", value, 0)]).values())
+
+
+def equal(a: Tensor, b: Tensor) -> bool:
+    """Return whether two tensors hold the same, NaN included."""
+    return a.shape == b.shape and a.dtype == b.dtype and bool(((a == b) | ((a != a) & (b != b))).all())
 
 
 def devices_of(model: nn.Module) -> set[torch.device]:
