@@ -119,12 +119,7 @@ class ShownFigures(dict[str, Any]):
 
 
 def printable(text: str) -> str:
-    r"""Return text of any origin as one line that a terminal only shows: what it would obey is written as in ``repr``.
-
-    Example:
-        >>> print(printable("cat\x1b[2J\nproof: passed"))
-        cat\x1b[2J\nproof: passed
-    """
+    """Return text of any origin as one line that a terminal shows: what it would obey is written as in ``repr``."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -296,10 +296,8 @@ def _logged_by(setup: Setup, candidate: Candidate, metric: str | None) -> dict[s
     logged: dict[str, list[str]] = {"val": [], "test": []}
     sites = find_sites(module, getattr(module, "example_input_array", None), registry=setup.registry)
     if setup.registry.resolve(candidate.given).name not in {site.spec.name for site in sites}:
-        logged["notes"] = [
-            f"No site of {type(module).__name__} with activation={candidate.label} is a {candidate.label}: if it makes "
-            "no use of that argument, give swap=True (--swap true), which exchanges the activations that it has."
-        ]
+        name = type(module).__name__
+        logged["notes"] = [f"No site of {name} is a {candidate.label}: if it makes no use of activation=, --swap true."]
     # All else is as in a run, so that schedules are made for the steps that it will have; callbacks may write files.
     options = {"limit_val_batches": min(1, setup.options.get("limit_val_batches", 1)), "check_val_every_n_epoch": 1}
     notes = _OneBatch()

@@ -503,5 +503,5 @@ class Ignores(ConvNet):
 def test_a_module_that_makes_no_use_of_the_activation_is_noted_before_training(build, count):
     said = []
     choice = choose(build, ["relu", "gelu"], Stripes(), metric="val_loss", say=said.append, **QUICK)
-    assert sum("swap=True" in note for note in choice.notes) == count
+    assert sum("--swap true" in note for note in choice.notes) == count
     assert said[:count] == choice.notes
