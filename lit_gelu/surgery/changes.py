@@ -326,11 +326,11 @@ def has_same_properties(first: type, second: type) -> bool:
 
 # An activation without parameters leaves no trace in a `state_dict`, so every new one adds a key with an empty
 # tensor: `load_state_dict(strict=True)` of a model without the swap fails with it. Its name is all that torch's
-# error shows (and not that of `_extra_state`), so it names the activation and the loader that puts it in. A model
+# error shows (and not that of `_extra_state`), so it names the activation and what puts it in. A model
 # with the same swap takes the key, and weights that lack it. The module has the tensor as an attribute too, where
 # `torch.distributed.checkpoint` and `torch.func.functional_call` look keys up.
 _KEY = "_lit_gelu_swap_key"  # the attribute that holds the key
-_LOADER = "__load_with_lit_gelu_callbacks_load_from_checkpoint"
+_LOADER = "__needs_ActivationSwap_or_lit_gelu_callbacks_load_from_checkpoint"
 _LONGEST = 100  # characters of the activation in a key
 
 
@@ -354,10 +354,10 @@ def without_marks(state_dict: MutableMapping[str, Any]) -> None:
         state_dict: Changed in place.
 
     Example:
-        >>> weights = {"0.weight": 1, "1.swapped_to_gelu__load_with_lit_gelu_callbacks_load_from_checkpoint": 2}
+        >>> weights = {"0": 1, "1.swapped_to_gelu__needs_ActivationSwap_or_lit_gelu_callbacks_load_from_checkpoint": 2}
         >>> without_marks(weights)
         >>> weights
-        {'0.weight': 1}
+        {'0': 1}
     """
     for key in [key for key in state_dict if is_mark(key)]:
         del state_dict[key]
@@ -366,16 +366,6 @@ def without_marks(state_dict: MutableMapping[str, Any]) -> None:
 def is_mark(key: str) -> bool:
     """Say whether a key of a ``state_dict`` is that of a swap."""
     return key.endswith(_LOADER) and key.rpartition(".")[2].startswith("swapped_to_")
-
-
-def marks_in(text: str) -> list[str]:
-    """Return the keys of swaps that an error of ``load_state_dict`` names, without what they say of the loader.
-
-    Example:
-        >>> marks_in('"1.swapped_to_gelu__load_with_lit_gelu_callbacks_load_from_checkpoint", "2.weight".')
-        ['1.swapped_to_gelu']
-    """
-    return sorted(set(re.findall(rf'"([^"]*swapped_to_[^"]*){_LOADER}"', text)))
 
 
 def _words(spec: ActivationSpec) -> str:
