@@ -16,7 +16,15 @@ from lit_gelu import surgery
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.errors import ArgumentError, ExportError, ModelInputError, SwapError
 from lit_gelu.export.inputs import Call, FlatModule, named_outputs, unique_names
-from lit_gelu.sandbox import as_written, evaluation_sandbox, isolated_random_state, side_pass
+from lit_gelu.export.state import repeatable_outputs
+from lit_gelu.sandbox import (
+    as_written,
+    evaluation_mode,
+    isolated_generators,
+    isolated_random_state,
+    preserved_state,
+    side_pass,
+)
 from lit_gelu.surgery.recognition import faithful_copy
 from lit_gelu.surgery.sites import without_wrappers
 
@@ -71,6 +79,21 @@ def _replacements(model: nn.Module) -> dict[int, Any]:
         for name in ("_backward_hooks", "_backward_pre_hooks"):
             memo[id(module.__dict__[name])] = OrderedDict()
     return memo
+
+
+def nested_encoders(model: nn.Module) -> list[nn.TransformerEncoder]:
+    """Return the encoders that turn padded sequences into nested tensors in inference, which makes padded places 0."""
+    encoders = [part for part in model.modules() if isinstance(part, nn.TransformerEncoder)]
+    return [part for part in encoders if getattr(part, "use_nested_tensor", False)]
+
+
+def two_answers(apart: float) -> str:
+    """Return what to know of `nested_encoders` whose answers are this far apart, in units of the largest output."""
+    return (
+        "torch has two answers for padded sequences: in inference nn.TransformerEncoder makes nested tensors of them, "
+        "after which padded places are 0; elsewhere, and in the file, these are computed like all others. The outputs "
+        f"differ by {apart:.2g} of the largest. nn.TransformerEncoder(..., enable_nested_tensor=False) has one answer."
+    )
 
 
 def require_copyable(model: object) -> None:
@@ -160,39 +183,48 @@ class Trial:
     tensors: tuple[Tensor, ...]
     names: tuple[str, ...]
     outputs: tuple[Tensor, ...]
-
-    @property
-    def notes(self) -> list[str]:
-        """Which outputs have another shape in the file than in the module, since files give no complex numbers."""
-        return [
-            f"output {name!r} is complex in the module; in the file it is real, with a last axis of 2 for real and "
-            f"imaginary part: {[*tensor.shape, 2]} for {list(tensor.shape)}."
-            for name, tensor in zip(self.names, self.outputs, strict=True)
-            if tensor.is_complex()
-        ]
+    notes: tuple[str, ...]
 
 
-@torch.no_grad()
+def narrowed(flat: FlatModule) -> tuple[Call, list[str]]:
+    """Return the call in float32; float64 inputs stay where forward, whose weights are float32 here, takes them."""
+    call = flat.call
+    if not call.wide:
+        return call, []
+    names = ", ".join(call.names[place] for place in call.wide)
+    if any(True for _ in flat.model.parameters()):  # else its activations would be in float64
+        with contextlib.suppress(Exception), preserved_state(flat.model), torch.no_grad(), isolated_generators([]):
+            flat.run([tensor.clone() for tensor in call.tensors])
+            return call, []
+    return call.narrowed(), [f"{names}: float64 in the sample; the file takes and computes float32."]
+
+
 def trial_run(flat: FlatModule) -> Trial:
-    """Run the copy twice: errors in it are reported as the user's (`ModelInputError`), and it must repeat itself."""
+    """Run the copy: errors in it are reported as the user's (`ModelInputError`), and it must repeat itself."""
     # At least two rows. With one, `if x.shape[0] == 1` and broadcasting of size-1 dimensions would be decided for one
     # row, in a graph that says it takes any number.
     model, call = type(flat.model).__name__, flat.call
     tensors = call.resized(max(2, call.batch_size))
     with torch.random.fork_rng(devices=[]):
         try:
-            first, second = (named_outputs(flat.run([t.clone() for t in tensors])) for _ in range(2))
+            outputs, notes = repeatable_outputs(flat, tensors)
+        except ExportError:
+            raise
         except Exception as error:
             raise _refused(flat, tensors, error) from error
-    if not first:
+    if not outputs:
         raise ExportError(
             f"{model}.forward returns no tensor that torch finds. Accepted: a tensor, a tuple, list or dict of them, "
             "or a dataclass that is known to torch: call torch.export.register_dataclass(...) once, before the export."
         )
-    differing = [name for (name, a), (_, b) in zip(first, second, strict=True) if not _same(a, b)]
-    if differing:
-        raise ExportError(random_message(model, ", ".join(differing)))
-    return Trial(tensors, output_names([name for name, _ in first], call), tuple(tensor for _, tensor in first))
+    names = output_names([name for name, _ in outputs], call)
+    notes += [
+        f"output {name!r} is complex in the module; in the file it is real, with a last axis of 2 for real and "
+        f"imaginary part: {[*tensor.shape, 2]} for {list(tensor.shape)}."
+        for name, (_, tensor) in zip(names, outputs, strict=True)
+        if tensor.is_complex()
+    ]
+    return Trial(tensors, names, tuple(tensor for _, tensor in outputs), tuple(notes))
 
 
 def _refused(flat: FlatModule, tensors: Sequence[Tensor], error: Exception) -> ModelInputError:
@@ -204,26 +236,16 @@ def _refused(flat: FlatModule, tensors: Sequence[Tensor], error: Exception) -> M
     )
 
 
-def _same(first: Tensor, second: Tensor) -> bool:
-    """Return whether two results agree; the tolerance is for kernels that add in another order each time."""
-    return first.shape == second.shape and torch.allclose(first, second, rtol=1e-4, atol=1e-6, equal_nan=True)
-
-
 def output_names(names: Sequence[str], call: Call) -> tuple[str, ...]:
     """Return the names that outputs have in a file: none is an input's, and no two are the same."""
     return tuple(unique_names([name if name not in call.names else f"output_{name}" for name in names]))
 
 
-def random_message(model: str, where: str) -> str:
-    """Return the message for a module that does not repeat itself; ``where`` are outputs or operators."""
-    return (
-        f"{model} gives two answers to one input in evaluation mode ({where}): it draws random numbers, or keeps "
-        "something from call to call, and a file can do neither. Let forward do so only where self.training is true."
-    )
-
-
-def require_faithful(flat: FlatModule, model: nn.Module, tensors: Sequence[Tensor]) -> list[str]:
-    """Refuse a copy whose outputs are not the module's (names, shapes, values); return why nothing was compared."""
+def require_faithful(
+    flat: FlatModule, model: nn.Module, tensors: Sequence[Tensor], caller: Sequence[Tensor] = ()
+) -> list[str]:
+    """Refuse a copy whose outputs are not the module's (names, shapes, values); return what is to be noted."""
+    # A module in float64 gets the caller's own tensors, which may be float64 where the copy's are not.
     # The module runs where it is, on the side of its training; modes, buffers and the random state are as before.
     # Integer outputs are compared where it is in float32 or float64 on the CPU, as the copy is.
     model = without_wrappers(model)
@@ -232,33 +254,42 @@ def require_faithful(flat: FlatModule, model: nn.Module, tensors: Sequence[Tenso
     except Exception as error:
         raise _refused(flat, tensors, error) from error
     try:
-        own = _outputs(flat, model, tensors)
+        wide = any(part.dtype == torch.float64 for part in model.parameters())
+        own = _outputs(flat, model, caller if wide and caller else tensors)
     except Exception as error:  # noqa: BLE001 - a module in 16 bit need not run on the CPU, and then it cannot be asked
         return [f"the copy was not compared with the module itself, which fails on the sample ({error})."]
     parts = [*model.parameters(), *model.buffers()]
     exact = all(t.device.type == "cpu" and (t.dtype.itemsize >= 4 or not t.is_floating_point()) for t in parts)
     difference = _difference(own, copied, exact=exact)
+    if difference and wide and not _difference(_outputs(flat, model, tensors), copied, exact=False):
+        raise ExportError(
+            f"{type(model).__name__} needs its float64 inputs, and a file that computes in float32 takes float32: "
+            f"{difference}. Keep the layers in float32, and let forward take float64 and call .float() on what is "
+            "small, such as a time less its start; then the file takes float64 too."
+        )
     if difference:
         raise ExportError(
             f"A copy of {type(model).__name__} does not compute what the module computes: {difference}. Export and "
             "proof work on copies. What is lost is what copy.deepcopy does not bring along: let __deepcopy__ and "
             "__setstate__ keep all that forward uses, in attributes, parameters and buffers."
         )
-    return []
+    return ["the module's weights are float64; the file has and computes float32."] if wide else []
 
 
 def _outputs(flat: FlatModule, model: nn.Module, tensors: Sequence[Tensor]) -> list[tuple[str, Tensor]]:
     """Return what a module gives in the place of the copy, in its own dtype and on its own device."""
     like = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
     with (
-        evaluation_sandbox(model),
+        preserved_state(model),
+        evaluation_mode(model),
+        torch.no_grad(),
         isolated_random_state(model),
         side_pass(),
         _without_hooks_of_training(model),
         as_written(),  # parts that torch.compile made need not be compiled for this
     ):
         inputs = flat.fed([t.clone() for t in tensors])  # forward may overwrite them
-        inputs = [t.to(like.device, like.dtype if t.is_floating_point() else t.dtype) for t in inputs]
+        inputs = [t.to(like.device, like.dtype if t.dtype == torch.float32 else t.dtype) for t in inputs]
         return named_outputs(flat.called(model, inputs))
 
 

@@ -23,6 +23,7 @@ from lit_gelu.export.copying import (
     Trial,
     approximate_,
     evaluation_copy,
+    narrowed,
     require_faithful,
     trial_run,
     without_callers_autocast,
@@ -53,6 +54,7 @@ from lit_gelu.export.parity.open_axes import (
     require_alike,
     rows_depend,
     runs_at_other_sizes,
+    without_nested_tensors_,
 )
 from lit_gelu.export.preprocessing import describe, preprocessing_copy, raw_call
 from lit_gelu.export.trace import BOUNDS, recorded_sizes, trace
@@ -229,13 +231,16 @@ def export_onnx(
         twin = evaluation_copy(model)
         call = raw_call(twin, preprocessing, input_sample)
         flat = FlatModule(twin, call, preprocessing_copy(preprocessing, call), softmax=options.softmax)
+    caller = flat.call
+    flat.call, narrow = narrowed(flat)
     sizes = batch_sizes(flat.call)
     if options.dynamic_shapes:
         sizes = open_sizes(options.dynamic_shapes, flat.call, list(inspect.signature(flat.model.forward).parameters))
         flat.call = at_least_two(flat.call.with_batch_of(named_shapes(flat.call, sizes)), sizes)
     trial = trial_run(flat)
-    unasked = require_faithful(flat, model, trial.tensors)
+    unasked = narrow + require_faithful(flat, model, trial.tensors, caller.resized(len(trial.tensors[0])))
     _require_labels_fit(options, trial)
+    unasked += without_nested_tensors_(flat)
     dependent = rows_depend(flat)
     approximate_(flat, options.approximate, registry)
     specs = {site.name: str(function_spec(site.spec)) for site in surgery.find_sites(flat.model, registry=registry)}
@@ -260,7 +265,7 @@ def export_onnx(
     graph.metadata_props.update(metadata.to_properties())
     save_model(graph, path)
     idle = [f"{row.site} ({row.spec.partition('(')[0]})" for row in lowered.sites if not row.calls]
-    unused = [f"The graph never calls {', '.join(idle)}: no output depends on it."] if idle else []
+    unused = [f"No node stands for {', '.join(idle)}: no output depends on it, or vmap calls it."] if idle else []
     notes = (*metadata.notes, *trial.notes, *unasked, *untried, *unused)
     operators = census(ir.to_proto(graph))
     return ExportReport(Path(path), lowered.opset, metadata.sites, operators, metadata, notes, made_folder)

@@ -1,5 +1,6 @@
 """A module's inputs and outputs as flat, named lists of tensors, and which sizes of them a file leaves open."""
 
+import copy
 import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from lit_gelu.errors import ArgumentError, ModelInputError
+from lit_gelu.sandbox import holds_tensors
 
 BATCH = "batch"  # its name in a file, where the caller gives none
 
@@ -22,7 +24,7 @@ class Call:
 
     Args:
         names: Names of the tensors: the argument's name, and for nested ones the path joined with underscores.
-        tensors: The tensors, detached, on the CPU, floating-point ones in float32, the file's dtype.
+        tensors: The tensors, detached, on the CPU, floating-point ones in float32, or float64 where the caller has it.
         leaves: All leaves of the arguments, the tensors as ``None``.
         structure: How the leaves make ``(args, kwargs)``.
         positions: Where the tensors stand among the leaves.
@@ -38,7 +40,7 @@ class Call:
 
     def arguments(self, tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return ``(args, kwargs)`` with other tensors in the places of these."""
-        leaves = list(self.leaves)
+        leaves = [_own_copy(leaf) for leaf in self.leaves]  # forward may write to a list or an object
         for position, tensor in zip(self.positions, tensors, strict=True):
             leaves[position] = tensor
         args, kwargs = pytree.tree_unflatten(leaves, self.structure)
@@ -73,6 +75,16 @@ class Call:
                 tensor = tensor.index_select(axis, rows)
             selected.append(tensor)
         return tuple(selected)
+
+    @property
+    def wide(self) -> list[int]:
+        """Which tensors are float64."""
+        return [place for place, tensor in enumerate(self.tensors) if tensor.dtype == torch.float64]
+
+    def narrowed(self, kept: Sequence[int] = ()) -> "Call":
+        """Return the call with float32 in the place of float64, but for some tensors."""
+        pairs = enumerate(self.tensors)
+        return replace(self, tensors=tuple(t.float() if i in self.wide and i not in kept else t for i, t in pairs))
 
     def with_batch_of(self, shapes: Sequence[Sequence[object]]) -> "Call":
         """Return the call whose batch are all sizes that have the name of the first one; shapes as a file has them."""
@@ -153,8 +165,23 @@ def take_apart(model: nn.Module, sample: Any) -> Call:
             f"The input sample has complex tensors ({', '.join(complex_ones)}), and no file takes complex numbers. Let "
             "forward take real ones and begin with torch.view_as_complex(x), and give torch.view_as_real(x)."
         )
-    leaves = tuple(None if i in positions else leaf for i, (_, leaf) in enumerate(paths))
+    leaves = tuple(None if i in positions else _own_copy(leaf) for i, (_, leaf) in enumerate(paths))
+    for (path, _), leaf in zip(paths, leaves, strict=True):
+        if holds_tensors(leaf):
+            raise ModelInputError(
+                f"The input sample has {_names([path], signature)[0]!r}, a {type(leaf).__name__}, in which torch sees "
+                "no tensors: a file would hold them as constants. Leave it out, or let forward take the tensors and "
+                "make it of them."
+            )
     return Call(tuple(names), tensors, leaves, structure, positions)
+
+
+def _own_copy(leaf: Any) -> Any:
+    """Return a copy of an argument that is no tensor; the argument itself if it cannot be copied, such as a lock."""
+    try:
+        return copy.deepcopy(leaf)
+    except Exception:  # noqa: BLE001 - a class may raise anything
+        return leaf
 
 
 def tensors_by_name(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -165,9 +192,9 @@ def tensors_by_name(signature: inspect.Signature, args: Sequence[Any], kwargs: M
 
 
 def plain_tensor(tensor: Tensor) -> Tensor:
-    """Return an input as the file takes it: detached, on the CPU, floating-point values in float32."""
+    """Return an input detached, on the CPU, floating-point values in float32, or float64 where the caller has that."""
     tensor = tensor.detach().cpu()
-    return tensor.float() if tensor.is_floating_point() else tensor
+    return tensor.float() if tensor.is_floating_point() and tensor.dtype != torch.float64 else tensor
 
 
 def _arguments(sample: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -299,6 +326,16 @@ def named_outputs(output: Any) -> list[tuple[str, Tensor]]:
             name = "_".join(str(_key(entry)) for entry in path)
             pairs.append((f"output_{name}" if name[:1].isdigit() else name, leaf))
     return pairs
+
+
+def left_out(output: Any) -> list[str]:
+    """Say which parts of an output are in no file: ``None``, numbers, and objects whose tensors torch does not see."""
+    notes = []
+    for path, leaf in _leaves_with_paths(output):
+        if not isinstance(leaf, Tensor):
+            what = f"a {type(leaf).__name__} with tensors in it" if holds_tensors(leaf) else repr(leaf)[:40]
+            notes.append(f"output {'.'.join(str(_key(entry)) for entry in path) or 0!r} is {what}: not in the file.")
+    return notes
 
 
 PRESETS = ("sequence", "image-size")

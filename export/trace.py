@@ -25,8 +25,9 @@ from onnx_ir import convenience
 from onnx_ir.passes import common as common_passes
 
 from lit_gelu.errors import ExportError
-from lit_gelu.export.copying import Trial, random_message
+from lit_gelu.export.copying import Trial
 from lit_gelu.export.inputs import SCOPE, Call, FlatModule, OpenSize
+from lit_gelu.export.state import random_message
 from lit_gelu.files import captured_stdout
 
 Size = int | str | None  # a number; a name or an expression; not known
@@ -312,7 +313,7 @@ def _require_deterministic(model: ir.Model, flat: FlatModule) -> None:
         if node.op_type in _RANDOM or (node.op_type == "Dropout" and len(node.inputs) == _INPUTS_OF_LIVE_DROPOUT)
     }
     if drawn:
-        raise ExportError(random_message(type(flat.model).__name__, ", ".join(sorted(drawn))))
+        raise ExportError(random_message(flat.model, ", ".join(sorted(drawn))))
 
 
 def _name_values(model: ir.Model) -> None:

@@ -3,12 +3,21 @@
 import random
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+import types
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+
+_DEPTH = 4  # of containers and objects within one attribute; configurations are no deeper
+_OF_OTHERS = frozenset({"_trainer", "_fabric"})  # attributes that do not belong to the module
+_NO_STATE = (type, types.FunctionType, types.MethodType, types.ModuleType, types.BuiltinFunctionType, Tensor)
+_LIBRARIES = frozenset({"lightning", "lightning_fabric", "logging", "pytorch_lightning", "threading"})
+_CONTAINERS = (dict, list, set, deque)
 
 
 @contextmanager
@@ -60,6 +69,116 @@ def evaluation_sandbox(model: nn.Module) -> Iterator[None]:
                 if buffer is not None and content is not None:
                     buffer.copy_(content)
                 module._buffers[name] = buffer
+
+
+@contextmanager
+def preserved_state(model: nn.Module) -> Iterator["State"]:
+    """Give a module back, on leaving, what its forward may write: buffers, attributes, and what is in these."""
+    state = State(model)
+    try:
+        yield state
+    finally:
+        state.restore()
+
+
+class State:
+    """What a module holds beside its parameters, as it was when this was made."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._kept: list[tuple[Any, Any]] = []  # containers and objects, with shallow copies
+        self._tensors: list[tuple[Tensor, Tensor]] = []
+        parameters = {id(parameter) for parameter in model.parameters()}
+        for _, part in _state_of(model):
+            if isinstance(part, Tensor):
+                if id(part) not in parameters and not is_lazy(part) and not part.is_meta:
+                    self._tensors.append((part, part.detach().clone()))
+            else:
+                self._kept.append((part, _items(part).copy()))
+
+    def is_changed(self) -> bool:
+        """Return whether anything was written since."""
+        return not (
+            all(_same_items(_items(part), before) for part, before in self._kept)
+            and all(equal(tensor, before) for tensor, before in self._tensors)
+        )
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Put everything back; nothing that was not written is touched."""
+        for part, before in self._kept:
+            now = _items(part)
+            if not _same_items(now, before):
+                now.clear()
+                now.extend(before) if isinstance(now, list | deque) else now.update(before)
+        for tensor, before in self._tensors:
+            if tensor.shape == before.shape:
+                tensor.copy_(before)
+
+
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """Return buffers and tensors in attributes, by fully qualified names."""
+    parameters = {id(parameter) for parameter in model.parameters()}
+    parts = [(name, part) for name, part in _state_of(model) if isinstance(part, Tensor)]
+    return {name: part for name, part in parts if id(part) not in parameters and not is_lazy(part)}
+
+
+def _state_of(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    seen: set[int] = set()
+    for name, module in model.named_modules():
+        yield from _parts(name, module, _DEPTH, seen)
+
+
+def _parts(name: str, value: Any, depth: int, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    """Yield a value that may hold state and what is in it, with names; modules within it are no part of it."""
+    if id(value) in seen:
+        return
+    if isinstance(value, Tensor):
+        seen.add(id(value))
+        yield name, value
+        return
+    if isinstance(value, tuple):
+        inner: Mapping[Any, Any] = dict(enumerate(value))
+    elif isinstance(value, _CONTAINERS):
+        seen.add(id(value))
+        yield name, value
+        inner = value if isinstance(value, dict) else dict(enumerate(value))
+    elif (
+        isinstance(value, _NO_STATE)
+        or not hasattr(value, "__dict__")
+        or type(value).__module__.partition(".")[0] in _LIBRARIES
+    ):
+        return
+    else:
+        seen.add(id(value))
+        yield name, value
+        inner = vars(value)
+    for key, part in [*inner.items()] if depth else ():
+        if key not in _OF_OTHERS and not isinstance(part, nn.Module):
+            # Those of the module itself are attributes of it by torch's rule, whatever dict they are kept in.
+            path = name if key in ("_buffers", "_parameters", "_modules") else f"{name}.{key}" if name else str(key)
+            yield from _parts(path, part, depth - 1, seen)
+
+
+def _items(part: Any) -> Any:
+    return part if isinstance(part, _CONTAINERS) else vars(part)
+
+
+def _same_items(now: Any, before: Any) -> bool:
+    if isinstance(now, set):
+        return now == before
+    if isinstance(now, dict):
+        return list(now) == list(before) and all(now[key] is before[key] for key in before)
+    return len(now) == len(before) and all(a is b for a, b in zip(now, before, strict=True))
+
+
+def holds_tensors(value: Any) -> bool:
+    """Return whether tensors are in a value: in containers, or attributes of objects, that torch does not look into."""
+    return any(isinstance(part, Tensor) for _, part in _parts("", value, _DEPTH, set()))
+
+
+def equal(a: Tensor, b: Tensor) -> bool:
+    """Return whether two tensors hold the same, NaN included."""
+    return a.shape == b.shape and a.dtype == b.dtype and bool(((a == b) | ((a != a) & (b != b))).all())
 
 
 def devices_of(model: nn.Module) -> set[torch.device]:

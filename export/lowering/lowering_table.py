@@ -457,7 +457,7 @@ def mark(model: nn.Module, registry: ActivationRegistry | None = None) -> dict[s
         bound = None if id(module) in hidden else bind(module, registry)
         if bound is not None:
             marked[site] = bound
-            module.forward = functools.partial(_marked_forward, site, getattr(module, "inplace", False))
+            module.forward = functools.partial(_marked_forward, module.forward, site)
     return marked
 
 
@@ -467,10 +467,12 @@ def unmark(model: nn.Module, marked: Iterable[str]) -> None:
         del model.get_submodule(site).forward
 
 
-def _marked_forward(site: str, inplace: bool, *args: Tensor, **kwargs: Tensor) -> Tensor:
+def _marked_forward(forward: Callable[..., Any], site: str, *args: Tensor, **kwargs: Tensor) -> Any:
     """Stand for an activation while the exporter traces; its one input may be named, and is overwritten if in-place."""
+    if torch._C._are_functorch_transforms_active():  # vmap and jvp have no rule for a stand-in
+        return forward(*args, **kwargs)
     (x,) = (*args, *kwargs.values())
     y = torch.onnx.ops.symbolic(
         f"{MARKER_DOMAIN}::{MARKER_OPERATOR}", (x,), {"site": site}, dtype=x.dtype, shape=x.shape, version=1
     )
-    return x.copy_(y) if inplace else y
+    return x.copy_(y) if getattr(getattr(forward, "__self__", None), "inplace", False) else y

@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor  # torch 2.11 to 2.15: no public name says as much
 
 from lit_gelu.errors import ModelFileError, ProviderError
 from lit_gelu.export.inputs import as_array
@@ -92,7 +93,8 @@ def captured(
     calls: Counter[str] = Counter()
 
     def keep(name: str, output: object) -> None:
-        if isinstance(output, Tensor):
+        # One that vmap or a nested tensor wraps has no values of its own to compare.
+        if isinstance(output, Tensor) and not output.is_nested and not is_functorch_wrapped_tensor(output):
             kept[name, calls[name]] = as_array(output.clone())  # what follows may overwrite it
         calls[name] += 1
 

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.errors import ModelFileError, ModelInputError, ParityError
-from lit_gelu.export.copying import evaluation_copy, require_copyable, without_callers_autocast
+from lit_gelu.export.copying import evaluation_copy, require_copyable, two_answers, without_callers_autocast
 from lit_gelu.export.inputs import Call, require_order, tensors_by_name
 from lit_gelu.export.metadata import census, metadata_of
 from lit_gelu.export.parity.causes import Layers, find_culprit
@@ -50,6 +50,7 @@ from lit_gelu.export.runtime.model_file import require_fit
 from lit_gelu.files import quiet
 from lit_gelu.surgery.sites import without_wrappers
 
+_APART = 1e-3  # of two answers of torch, in units of the largest output: above what rounding explains
 _LOOKED_INTO_BELOW = 256 * 1024**2  # bytes of file: above, layers and optimised graph cost copies of it in memory
 
 
@@ -146,6 +147,8 @@ def check_parity(
         notes += unread
     call = sample_call(model, preprocessing, input_sample, predictor)
     call = _fitting(call, predictor, raw=raw)
+    kept = [place for place, value in enumerate(predictor.session.get_inputs()) if value.type == "tensor(double)"]
+    caller, call = call, call.narrowed(kept)
     references = References(model, call, metadata.approximate, registry, preprocessing, dtype, softmax=metadata.softmax)
     notes += references.notes + mismatches(references.float32, metadata, registry)
 
@@ -154,7 +157,7 @@ def check_parity(
     kinds, unvaried = input_kinds(call, run_float32, references.trouble, GAUSSIAN_ROWS, raw=raw)
     shapes = [value.shape for value in predictor.session.get_inputs()]
     lengths, untaken = other_lengths(call, shapes, references.trouble)
-    inputs = [*families(call, batches, model, seed, raw=raw, dtype=dtype, kinds=kinds, lengths=lengths)]
+    inputs = [*families(caller, batches, model, seed, raw=raw, dtype=dtype, kinds=kinds, lengths=lengths)]
 
     # The net as a whole.
     comparison = Comparison(
@@ -177,6 +180,7 @@ def check_parity(
     outputs = [(value.name, value.type) for value in predictor.session.get_outputs()]
     faults = output_faults(references.signatures, outputs, metadata)
     faults += activation_faults(graph, references.float32, metadata, registry, rewritable=True)
+    faults += _inference_faults(references.apart, comparison.rounding)
 
     # Two runs: on what the module takes, which is the sample at least.
     repeated = None
@@ -236,6 +240,17 @@ def _fitting(call: Call, predictor: OnnxPredictor, *, raw: bool) -> Call:
     for port, tensor in zip(predictor.ports.values(), file_inputs(predictor, call.tensors), strict=True):
         require_fit(port, tensor, raw=raw)
     return call.with_batch_of([value.shape for value in predictor.session.get_inputs()])
+
+
+def _inference_faults(apart: float, rounding: float) -> list[str]:
+    """Say in what the module as it is called elsewhere differs from what the file was compared with."""
+    faults = [two_answers(apart)] if apart > _APART else []
+    if rounding > _APART:
+        faults.append(
+            f"the file takes float32: rounding float64 inputs to it moves outputs by {rounding:.2g} of the largest. "
+            "Let forward take float64 and call .float() on what is small, and export again."
+        )
+    return faults
 
 
 def _failure(report: ParityReport) -> str:

@@ -133,6 +133,14 @@ def distance(y: np.ndarray, reference: np.ndarray) -> np.ndarray:
         return np.where(a == b, 0.0, np.abs(a - b))
 
 
+def relative_difference(y: np.ndarray, of: np.ndarray) -> float:
+    """Return the largest difference in units of the largest value."""
+    a, b = y.astype(np.float64), of.astype(np.float64)
+    scale = float(np.abs(b[np.isfinite(b)]).max(initial=0.0))
+    with np.errstate(invalid="ignore"):  # the same infinity in both is no difference
+        return float(np.nanmax(np.abs(a - b), initial=0.0)) / (scale or 1.0)
+
+
 def spacing(values: np.ndarray, dtype: torch.dtype) -> np.ndarray:
     """Return the unit in the last place at each value: ``2^(max(e, e_min) - p + 1)``, ``2^e <= |v| < 2^(e+1)``."""
     bits, smallest, largest = _FORMATS[dtype]

@@ -368,7 +368,8 @@ def _inputs_of(batch: Any, model: nn.Module, call: Call) -> Batch:
             "names."
         )
     for name, tensor, sample in zip(call.names, tensors, call.tensors, strict=True):
-        if tensor.ndim != sample.ndim or tensor.dtype != sample.dtype:
+        alike = tensor.dtype == sample.dtype or (tensor.is_floating_point() and sample.is_floating_point())
+        if tensor.ndim != sample.ndim or not alike:
             hint = " The file takes raw pixels: give them as they are before the preprocessing."
             raise ModelInputError(
                 f"A batch of the data has {name!r} as {tensor.dtype} of shape {tuple(tensor.shape)}, the sample is "

@@ -12,19 +12,20 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.errors import ArgumentError, ExportError, ModelFileError, ModelInputError
-from lit_gelu.export.copying import evaluation_copy
+from lit_gelu.export.copying import evaluation_copy, nested_encoders, two_answers
 from lit_gelu.export.inputs import FlatModule, OpenSize, as_array, as_in_a_file, named_outputs, named_shapes
 from lit_gelu.export.lowering.lowering_table import BoundActivation
 from lit_gelu.export.lowering.replace import lower
 from lit_gelu.export.metadata import ExportOptions
+from lit_gelu.export.parity.criterion import relative_difference
 from lit_gelu.export.parity.input_families import Batch, Kind, integer_kinds, other_sizes, random_batch, resized
 from lit_gelu.export.parity.runs import SessionSetup, run_file
 from lit_gelu.export.runtime import CPU, OnnxPredictor
-from lit_gelu.sandbox import evaluation_sandbox
+from lit_gelu.sandbox import preserved_state
 
 _ROWS = 2
 # Of an output's root mean square, so that a few values that rounding decides, such as those of round(x), are no fault:
@@ -86,7 +87,7 @@ def _run(flat: FlatModule, chosen: Sequence[OpenSize], sizes: Mapping[str, int])
     rows = next((sizes[size.name] for size in chosen if size.name in sizes and _is_of_batch(flat, size)), _ROWS)
     inputs = random_batch(call, rows, torch.Generator().manual_seed(0), {}, raw=flat.preprocessing is not None)
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with preserved_state(flat.model), torch.no_grad(), torch.random.fork_rng(devices=[]):
             outputs = named_outputs(flat.run([tensor.clone() for tensor in inputs]))
     except Exception as error:  # noqa: BLE001 - forward is the user's: whatever it raises is reported
         return f"forward fails ({error})"
@@ -110,7 +111,7 @@ def require_alike(
     """Refuse a traced graph that does not compute what the module computed; return why nothing was compared."""
     # What fixes a size is in the graph as torch made it. So its float32 form for the CPU is run, whatever the file's
     # dtype and target are: 16 bit would hide small differences, and there is no kernel for some of it here.
-    if not runs:
+    if not runs and not flat.call.wide:
         return []
     twin = graph.clone()
     with tempfile.TemporaryDirectory() as folder:
@@ -120,6 +121,11 @@ def require_alike(
             ir.save(twin, path, external_data="weights")
             predictor = SessionSetup((CPU,)).open(path)
         except (ArgumentError, ModelFileError) as error:
+            if flat.call.wide:
+                raise ExportError(
+                    f"{type(flat.model).__name__} computes in float64 what onnxruntime has in float32 alone: "
+                    f"{error.__cause__ or error}. Call .float() before it."
+                ) from error
             return [f"no other size than the sample's was tried: {error}"]
         for run in runs:
             trouble = _trouble(predictor, run)
@@ -164,6 +170,7 @@ NOTE = (
     "padded or divided along it."
 )
 _BATCH = 4
+_PADDED = 8  # rows with masks, half of which keep the first places: those alone become nested tensors
 # Rows that are run alone: some with one before and one behind them, since a net may look in one direction alone; one,
 # since a net may swap a pair; and each is missing somewhere, since it may hold what decides for all.
 _SELECTIONS = (slice(1, 3), slice(1), slice(0, 4, 3))
@@ -197,38 +204,48 @@ def rows_depend(flat: FlatModule) -> bool:
     return False
 
 
-def _batches(flat: FlatModule) -> Iterator[Batch]:
+def without_nested_tensors_(flat: FlatModule) -> list[str]:
+    """Let encoders compute padded places, as a file does; note where inference gives something else for them."""
+    encoders = nested_encoders(flat.model)
+    apart = 0.0
+    for batch in _batches(flat, _PADDED) if encoders else ():
+        for row in range(_PADDED):
+            alone = flat.call.selected(batch, torch.tensor([row]))
+            outputs = []
+            for nested in (True, False):
+                for encoder in encoders:
+                    encoder.use_nested_tensor = nested
+                outputs.append(_outputs(flat, alone))
+            fast, slow = outputs
+            if fast is not None and slow is not None:
+                apart = max(apart, *map(relative_difference, fast, slow))
+    return [two_answers(apart)] if apart > _CERTAIN else []
+
+
+def _batches(flat: FlatModule, count: int = _BATCH) -> Iterator[Batch]:
     """Yield random rows, and then for a module that does not take them the sample's, rotated and as they are."""
     call, raw = flat.call, flat.preprocessing is not None
-    rows = replace(call, tensors=call.resized(_BATCH), named=call.batch_axes)
+    rows = replace(call, tensors=call.resized(count), named=call.batch_axes)
     generator = torch.Generator().manual_seed(0)
     kinds: dict[int, Kind] = {}
     # Forward is the user's, and may raise anything: what does not run here is tried with the sample's values.
-    with contextlib.suppress(Exception), _unchanged(flat.model), torch.random.fork_rng(devices=[]):
+    with (
+        contextlib.suppress(Exception),
+        preserved_state(flat.model),
+        torch.no_grad(),
+        torch.random.fork_rng(devices=[]),
+    ):
         kinds = integer_kinds(call, flat.run, frozenset({0} if raw else ()))[0]
     if kinds:
-        yield random_batch(rows, _BATCH, generator, kinds, raw=raw)
+        yield random_batch(rows, count, generator, kinds, raw=raw)
     rotated = tuple(
         torch.stack([row.roll(number, -1) for number, row in enumerate(t)])  # so that no two rows are equal
         if not t.is_floating_point() and tuple(axes) == (0,) and t.ndim > 1
         else t
         for t, axes in zip(rows.tensors, call.batch_axes, strict=True)
     )
-    yield random_batch(replace(rows, tensors=rotated), _BATCH, generator, {}, raw=raw)
+    yield random_batch(replace(rows, tensors=rotated), count, generator, {}, raw=raw)
     yield rows.tensors
-
-
-@contextlib.contextmanager
-def _unchanged(model: nn.Module) -> Iterator[None]:
-    """Give modules their attributes and buffers back: some keep a mask, say, of the size of the last batch."""
-    before = [(module, dict(vars(module))) for module in model.modules()]
-    try:
-        with evaluation_sandbox(model):
-            yield
-    finally:
-        for module, attributes in before:
-            vars(module).clear()
-            vars(module).update(attributes)
 
 
 @dataclass(frozen=True)
@@ -273,7 +290,7 @@ def _of_entries(y: np.ndarray, of: np.ndarray) -> float:
 def _outputs(flat: FlatModule, batch: Sequence[Tensor]) -> list[np.ndarray] | None:
     """Return the outputs for a batch; ``None`` if the module does not take it."""
     try:
-        with _unchanged(flat.model), torch.random.fork_rng(devices=[]):
+        with preserved_state(flat.model), torch.no_grad(), torch.random.fork_rng(devices=[]):
             return [as_array(tensor) for _, tensor in named_outputs(flat.run([t.clone() for t in batch]))]
     except Exception:  # noqa: BLE001 - forward is the user's: that it does not take a batch says nothing of its rows
         return None
@@ -298,11 +315,3 @@ def rows_of(y: np.ndarray, whole: np.ndarray, chosen: slice, all_rows: int) -> n
         return None
     cut = whole[tuple(chosen if is_batch else slice(None) for is_batch in batch)]
     return cut if cut.shape == y.shape else None
-
-
-def relative_difference(y: np.ndarray, of: np.ndarray) -> float:
-    """Return the largest difference in units of the largest value."""
-    a, b = y.astype(np.float64), of.astype(np.float64)
-    scale = float(np.abs(b[np.isfinite(b)]).max(initial=0.0))
-    with np.errstate(invalid="ignore"):  # the same infinity in both is no difference
-        return float(np.nanmax(np.abs(a - b), initial=0.0)) / (scale or 1.0)

@@ -21,9 +21,9 @@ from torch.utils._pytree import tree_map_only
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.errors import ModelFileError, ProviderError
-from lit_gelu.export.copying import approximate_, evaluation_copy, output_names, require_faithful
-from lit_gelu.export.inputs import Call, FlatModule, as_array, named_outputs, probabilities_first
-from lit_gelu.export.parity.criterion import FACTOR, dtype_name, floor
+from lit_gelu.export.copying import approximate_, evaluation_copy, nested_encoders, output_names, require_faithful
+from lit_gelu.export.inputs import Call, FlatModule, as_array, left_out, named_outputs, probabilities_first
+from lit_gelu.export.parity.criterion import FACTOR, dtype_name, floor, relative_difference
 from lit_gelu.export.runtime import CPU, CUDA, TENSORRT, OnnxPredictor, Provider, default_providers, provider_name
 from lit_gelu.export.runtime.module_call import Float64Throughout
 
@@ -213,7 +213,7 @@ class References:
         softmax: bool = False,
     ) -> None:
         self.dtype = dtype
-        self._softmax, self._call, self._form = softmax, call, (approximate, registry)
+        self._softmax, self.call, self._form = softmax, call, (approximate, registry)
         self._preprocessing = (
             {}
             if preprocessing is None
@@ -222,8 +222,10 @@ class References:
         trained = evaluation_copy(model)
         flat = FlatModule(trained, call, self._preprocessing.get(torch.float32), softmax=softmax)
         self.notes = require_faithful(flat, model, call.tensors)
-        self.signatures = _signatures(flat)
+        self.signatures, parts_left_out = _signatures(flat)
+        self.notes += parts_left_out
         self._trained = None if approximate == "as_trained" else trained
+        self._inference, self.apart = (trained, nested_encoders(trained)), 0.0
         self._modes: dict[nn.Module, Callable[[], AbstractContextManager[Any]]] = {}
         self.float32 = self._copy(model, torch.float32)
         self.own_dtype, self.exact_dtype = dtype, torch.float64
@@ -242,8 +244,10 @@ class References:
         self.own = own
 
     def _copy(self, model: nn.Module, dtype: torch.dtype) -> nn.Module:
-        flat = FlatModule(evaluation_copy(model, dtype), self._call, self._preprocessing.get(dtype))
+        flat = FlatModule(evaluation_copy(model, dtype), self.call, self._preprocessing.get(dtype))
         approximate_(flat, *self._form, dtype)
+        for encoder in nested_encoders(flat.model):
+            encoder.use_nested_tensor = False
         return flat.model
 
     def _copy_that_runs(self, model: nn.Module, dtype: torch.dtype) -> nn.Module | None:
@@ -255,7 +259,7 @@ class References:
             try:
                 twin = self._copy(model, dtype)  # the form of a call is found by running forward
                 self._modes[twin] = mode
-                self.run(twin, self._call.tensors, dtype)
+                self.run(twin, self.call.tensors, dtype)
             except Exception as error:  # noqa: BLE001 - forward is the user's: whatever it raises is reported
                 reason, self._modes = reason or f"forward fails in {dtype_name(dtype)} ({error}).", modes
                 continue
@@ -264,7 +268,15 @@ class References:
         return None
 
     def outputs(self, batch: Sequence[Tensor]) -> Outputs:
-        """Run all references."""
+        """Run all references, and the module as inference calls it where that is another path of torch."""
+        inference, encoders = self._inference
+        if encoders:
+            paths = []
+            for nested in (True, False):
+                for encoder in encoders:
+                    encoder.use_nested_tensor = nested
+                paths.append(self.run(inference, batch, torch.float32))
+            self.apart = max(self.apart, *map(relative_difference, *paths))
         own = self.run(self.own, batch, self.own_dtype)
         exact = None if self.exact is None else self.run(self.exact, batch, self.exact_dtype)
         return Outputs(own, exact, None if self._trained is None else self.run(self._trained, batch, torch.float32))
@@ -325,7 +337,10 @@ class References:
         tensors = [t.clone() for t in batch]  # forward may overwrite them, and others are given the same batch
         if self._preprocessing:
             tensors[0] = self._preprocessing.get(dtype, self._preprocessing[torch.float32])(tensors[0])
-        args, kwargs = self._call.arguments([t.to(dtype) if t.is_floating_point() else t for t in tensors])
+        # Where the file takes float64, so does forward, in whatever dtype its weights are.
+        wide = () if dtype == torch.float64 else self.call.wide
+        tensors = [t.to(dtype) if t.is_floating_point() and i not in wide else t for i, t in enumerate(tensors)]
+        args, kwargs = self.call.arguments(tensors)
         with self._modes.get(module, nullcontext)():
             return module(*args, **kwargs)
 
@@ -336,13 +351,15 @@ def failure(error: Exception) -> str:
 
 
 @torch.no_grad()
-def _signatures(flat: FlatModule) -> list[OutputSignature]:
-    """Return names, dtypes and shapes of a module's outputs on its sample."""
+def _signatures(flat: FlatModule) -> tuple[list[OutputSignature], list[str]]:
+    """Return names, dtypes and shapes of a module's outputs on its sample, and what of them no file has."""
     with torch.random.fork_rng(devices=[]):
-        outputs = named_outputs(flat.run([t.clone() for t in flat.call.tensors]))
+        output = flat.run([t.clone() for t in flat.call.tensors])
+    outputs = named_outputs(output)
     names = output_names([name for name, _ in outputs], flat.call)
     pairs = zip(names, outputs, strict=True)
-    return [OutputSignature(name, dtype_name(tensor.dtype), tuple(tensor.shape)) for name, (_, tensor) in pairs]
+    signatures = [OutputSignature(name, dtype_name(tensor.dtype), tuple(tensor.shape)) for name, (_, tensor) in pairs]
+    return signatures, left_out(output)
 
 
 def _moved(tensor: Tensor, generator: torch.Generator) -> Tensor:

@@ -92,7 +92,7 @@ class Usual(nn.Module):
         act = activations.create
         self.images = nn.ModuleDict({
             "max": nn.MaxPool2d(2), "padded": nn.MaxPool2d(3, 2, 1), "rounded up": nn.MaxPool2d(3, 2, ceil_mode=True),
-            "largest": nn.AdaptiveMaxPool2d(1), "average": nn.AvgPool2d(2), "mean": nn.AdaptiveAvgPool2d(1),
+            "average": nn.AvgPool2d(2), "mean": nn.AdaptiveAvgPool2d(1),
             "batch": nn.BatchNorm2d(4), "instance": nn.InstanceNorm2d(4, affine=True), "group": nn.GroupNorm(2, 4),
             "transposed": nn.ConvTranspose2d(4, 3, 2, stride=2), "nearest": nn.Upsample(scale_factor=2),
             "bilinear": nn.Upsample(scale_factor=2, mode="bilinear"), "shuffle": nn.PixelShuffle(2),
@@ -114,7 +114,7 @@ class Usual(nn.Module):
         a, b = torch.cat([h, h.flip(-1)], -1).split(8, -1)
         found = {name: module(stem) for name, module in self.images.items()}
         found["where"] = torch.where(a > b, a, b.clamp(min=-1))
-        found["mean of"] = h.mean(1)
+        found["largest"], found["mean of"] = stem.amax((2, 3)), h.mean(1)
         found["softmax"] = torch.softmax(a @ b.mT, -1)
         found["head"] = self.head(h)
         found["most"] = h.argmax(-1)

@@ -239,3 +239,26 @@ def test_which_activation_became_what(tmp_path, activation, expected):
     assert (fate.site, fate.call) == ("1", 0)
     operators = {name.removeprefix("com.microsoft::") for name in report.optimized_census}
     assert {name.partition("(")[0] for name in fate.after} <= operators
+
+
+class Mapped(nn.Module):
+    """Calls its parts under vmap, so that what they give has no values of its own."""
+
+    def __init__(self, activation):
+        super().__init__()
+        self.layer, self.activation = nn.Linear(6, 4), activation
+
+    def forward(self, x):
+        return torch.vmap(lambda row: self.activation(self.layer(row)))(x)
+
+
+@pytest.mark.parametrize("activation", [nn.functional.gelu, nn.GELU(), nn.SiLU()], ids=str)
+def test_a_breach_in_parts_that_vmap_calls(tmp_path, activation):
+    net, path = Mapped(activation), tmp_path / "net.onnx"
+    export_onnx(net, path, ROWS)
+    assert check_parity(net, path, input_sample=ROWS).passed
+    with torch.no_grad():
+        net.layer.bias += 0.1
+    report = check_parity(net, path, input_sample=ROWS, strict=False)
+    assert not report.passed
+    assert report.divergence is not None

@@ -315,8 +315,13 @@ def test_the_file_as_it_was_exported_passes(files, net, tmp_path):
     assert not report.faults
 
 
+OF_LATER_TORCH = {"LSTM of any length", "states and complex numbers"}  # torch 2.11 fixes an LSTM's sizes
+
+
 @pytest.mark.parametrize("name", HEALTHY)
 def test_a_right_file_is_no_false_alarm(name, tmp_path):
+    if name in OF_LATER_TORCH and torch.__version__.startswith("2.11."):
+        pytest.skip("torch 2.11 exports no LSTM of open sizes")
     report = checked_healthy(name, tmp_path)
     assert report.passed
     assert not report.faults

@@ -1,0 +1,138 @@
+"""Kinds of modules that people export: files give what the modules give, at other batches too, and proofs pass."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.utils import parametrizations
+from torch.optim.swa_utils import AveragedModel
+
+from lit_gelu.export import OnnxPredictor, check_parity, export_onnx
+
+
+class OwnLSTM(nn.Module):
+    """A recurrent net by hand, over the places of the sample."""
+
+    def __init__(self):
+        super().__init__()
+        self.gates, self.head = nn.Linear(6 + 5, 20), nn.Linear(5, 3)
+
+    def forward(self, x):
+        h = c = x.new_zeros(x.shape[0], 5)
+        for step in x.unbind(1):
+            i, f, g, o = self.gates(torch.cat([step, h], 1)).chunk(4, 1)
+            c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+            h = o.sigmoid() * c.tanh()
+        return F.gelu(self.head(h))
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.inner, self.head = nn.Embedding(12, 6), nn.Linear(6, 6), nn.Linear(6, 12, bias=False)
+        self.head.weight = self.words.weight
+
+    def forward(self, ids):
+        return self.head(F.gelu(self.inner(self.words(ids))))
+
+
+class LoRA(nn.Linear):
+    """A layer with an update of rank two."""
+
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.down, self.up = nn.Parameter(torch.randn(2, sizes[0])), nn.Parameter(torch.randn(sizes[1], 2))
+
+    def forward(self, x):
+        return super().forward(x) + 0.5 * (x @ self.down.T) @ self.up.T
+
+
+class Experts(nn.Module):
+    """Of four experts the two that a row chooses, weighted."""
+
+    def __init__(self):
+        super().__init__()
+        self.router = nn.Linear(6, 4)
+        self.experts = nn.ModuleList([nn.Sequential(nn.Linear(6, 8), nn.SiLU(), nn.Linear(8, 3)) for _ in range(4)])
+
+    def forward(self, x):
+        weights, chosen = self.router(x).softmax(-1).topk(2, dim=-1)
+        each = torch.stack([expert(x) for expert in self.experts], 1)
+        return (each.gather(1, chosen[..., None].expand(-1, -1, 3)) * weights[..., None]).sum(1)
+
+
+class Masked(nn.Module):
+    """Attention whose mask is the least number of its dtype, behind a norm of root mean squares."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.qkv = nn.RMSNorm(6), nn.Linear(6, 18)
+
+    def forward(self, x, kept):
+        q, k, v = self.qkv(self.norm(x)).unsqueeze(1).chunk(3, -1)
+        mask = (1 - kept[:, None, None].to(x.dtype)) * torch.finfo(x.dtype).min
+        return F.gelu(F.scaled_dot_product_attention(q, k, v, mask))
+
+
+@torch.jit.script
+def scripted_gelu(x: torch.Tensor) -> torch.Tensor:
+    return 0.5 * x * (1.0 + torch.erf(x * 0.7071067811865476))
+
+
+class Scripted(nn.Linear):
+    def forward(self, x):
+        return scripted_gelu(super().forward(x))
+
+
+def layers(wrap=lambda layer: layer):
+    return nn.Sequential(wrap(nn.Linear(6, 8)), nn.GELU(), wrap(nn.Linear(8, 3)))
+
+
+def averaged():
+    net = AveragedModel(layers())
+    net.update_parameters(layers())
+    return net
+
+
+X = torch.randn(2, 6, generator=torch.Generator().manual_seed(1))
+KINDS = {
+    "an LSTM by hand": (OwnLSTM, (X[:, None].repeat(1, 4, 1),)),
+    "weight norm, by a hook": (lambda: layers(nn.utils.weight_norm), (X,)),
+    "weight norm": (lambda: layers(parametrizations.weight_norm), (X,)),
+    "spectral norm": (lambda: layers(parametrizations.spectral_norm), (X,)),
+    "batch norm without statistics": (
+        lambda: nn.Sequential(layers(), nn.BatchNorm1d(3, track_running_stats=False)),
+        (X,),
+    ),
+    "tied weights": (Tied, (torch.tensor([[1, 2, 3], [4, 5, 11]]),)),
+    "LoRA": (lambda: nn.Sequential(LoRA(6, 8), nn.GELU(), LoRA(8, 3)), (X,)),
+    "an average of weights": (averaged, (X,)),
+    "experts": (Experts, (X,)),
+    "masked attention": (Masked, (X[:, None].repeat(1, 4, 1), torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]]))),
+    "a scripted function": (lambda: Scripted(6, 3), (X,)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated", "ignore:.*torch.jit.*is deprecated")
+@pytest.mark.parametrize("name", KINDS)
+def test_kinds_of_modules(tmp_path, name):
+    build, sample = KINDS[name]
+    torch.manual_seed(0)
+    net, path = build().eval(), tmp_path / "net.onnx"
+    state = copy.deepcopy(net.state_dict())
+    export_onnx(net, path, sample)
+    assert all(torch.equal(tensor, state[key]) for key, tensor in net.state_dict().items())
+    assert check_parity(net, path, input_sample=sample).passed
+    others = [t[torch.tensor([1, 0, 1])] * 2 if t.is_floating_point() else t[torch.tensor([1, 0, 1])] for t in sample]
+    with torch.no_grad():
+        expected = net(*others)
+    torch.testing.assert_close(OnnxPredictor(path)(*others), expected, rtol=0, atol=2e-5)
+
+
+def test_masked_attention_in_16_bit_is_finite(tmp_path):
+    net, path = KINDS["masked attention"][0]().eval(), tmp_path / "net.onnx"
+    sample = KINDS["masked attention"][1]
+    export_onnx(net, path, sample, target="ort-cuda", dtype="fp16", io_dtype="fp32")
+    assert OnnxPredictor(path, ["CPUExecutionProvider"])(*sample).isfinite().all()
