@@ -1,8 +1,9 @@
-# `make demo` and `make test` set up all they need in .venv; a second call finds it there.
+# Each command sets up in .venv what it needs; a second call finds it there. The demo needs less than the tests.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 FLOOR := .venv-floor
 BIN := $(VENV)/bin
+RUNS := $(VENV)/.demo
 READY := $(VENV)/.ready
 WORKERS ?= 2
 # Small nets are 10 to 40 times slower with two threads that contend for two cores.
@@ -13,20 +14,24 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help: ## Say what each command does
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-$(READY): pyproject.toml
+$(RUNS): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	rm -rf build
-	@echo 'Installing into $(VENV): 7 GB, some minutes, and nothing more is said until it is done.'
+	@echo 'Installing lit-gelu with what the demo needs into $(VENV): 6.3 GB, most of it PyTorch with CUDA. This takes some minutes.'
+	$(BIN)/python -m pip install --editable '.[demo]' 'setuptools>=77'
+	touch $@
+
+$(READY): $(RUNS)
+	@echo 'Installing what tests and linters need beside it: 0.7 GB. Nothing more is said until that is done.'
 	$(BIN)/python -m pip install --quiet --editable '.[dev]' 'setuptools>=77'
-	touch $(READY)
+	touch $@
 
 install: $(READY) ## Make .venv and install the package with its development tools
 
-demo: $(READY) ## Train on digits, swap ReLU for GELU midway, export, prove parity: about 20 seconds; leaves runs/demo/
+demo: $(RUNS) ## Train on digits, swap ReLU for GELU midway, export, prove parity: about 20 seconds; leaves runs/demo/
 	$(BIN)/lit-gelu demo
 
-web: $(READY) ## Train on digits and serve a page to draw on; needs npm, for onnxruntime-web; Ctrl+C ends it
+web: $(RUNS) ## Train on digits and serve a page to draw on; needs npm, for onnxruntime-web; Ctrl+C ends it
 	$(BIN)/python examples/web/serve.py
 
 test: check ## Lint, types, import directions and the tests: no network, no GPU, no file from outside
@@ -39,7 +44,7 @@ test-full: check browser rivals site links ## All tests, real data included wher
 
 # A bound without a release, or one that another dependency refuses, fails in pip: no floor is raised in silence.
 $(FLOOR)/.ready: pyproject.toml .ci/floors.py | $(READY)
-	rm -rf $(FLOOR) build
+	rm -rf $(FLOOR)
 	$(PYTHON) -m venv $(FLOOR)
 	$(BIN)/python .ci/floors.py > $(FLOOR)/constraints.txt
 	$(FLOOR)/bin/python -m pip install --quiet --upgrade pip
@@ -55,11 +60,12 @@ browser: $(READY) ## Install what the tests in Chromium need, where it is missin
 rivals: $(READY) ## Install the packages that benchmarks/curvature.py compares with (test-full and bench do it)
 	$(BIN)/python -m pip install --quiet --editable '.[bench]' 'setuptools>=77'
 
+# A module that was deleted would stay in build/lib, and come into the copy; the built site stays where it is.
 # mypy and import-linter do not see the package-dir mapping of an editable install, so they read an installed copy.
 check: $(READY) ## Lint, types and import directions
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	rm -rf build
+	rm -rf build/lib build/bdist.* build/typed
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --target build/typed .
 	cd build/typed && ../../$(BIN)/mypy --config-file ../../pyproject.toml -p lit_gelu
 	cd build/typed && ../../$(BIN)/lint-imports --config ../../pyproject.toml

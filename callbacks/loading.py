@@ -63,8 +63,7 @@ def load_from_checkpoint(
     """
 
     def sample_for(module: Module) -> Any:
-        given = input_sample(module) if callable(input_sample) else input_sample
-        return as_batch(module.example_input_array if given is None else given, module)
+        return as_batch(input_sample(module) if callable(input_sample) else input_sample, module)
 
     def rebuild(module: LightningModule, checkpoint: Checkpoint) -> None:
         if ACTIVATIONS_KEY not in checkpoint:
@@ -80,12 +79,14 @@ def load_from_checkpoint(
 
 def _unnamed(checkpoint: Checkpoint, path: str | Path, module_class: type[LightningModule]) -> str:
     """Say what to do with a checkpoint that does not name its activations."""
-    swapped = [key.partition("__load_with")[0] for key in checkpoint["state_dict"] if is_mark(key)]
+    swapped = [key.partition("__needs_")[0] for key in checkpoint["state_dict"] if is_mark(key)]
     how = (
         f"Its weights are those of a model in which lit_gelu.surgery.swap was called ({', '.join(swapped)}): build "
-        "the model, make the same swaps, and call load_state_dict(torch.load(path, weights_only=True)['state_dict'])."
+        "the model, make the same swaps, and call load_state_dict(torch.load(path, weights_only=True)['state_dict']). "
+        "A model that has these activations by itself takes what lit_gelu.surgery.without_marks leaves of it."
         if swapped
-        else f"Load it with {module_class.__name__}.load_from_checkpoint."
+        else f"Load it with {module_class.__name__}.load_from_checkpoint, with those arguments of the constructor that "
+        "save_hyperparameters(ignore=...) left out, above all the activation: else they are the defaults."
     )
     return f"{path} does not name its activations: it was saved without ActivationSwap in the Trainer. {how}"
 
@@ -132,7 +133,7 @@ def best_checkpoint(trainer: Trainer) -> str:
 
 
 def module_of_checkpoint(
-    trainer: Trainer, pl_module: LightningModule, path: str, registry: ActivationRegistry | None = None
+    trainer: Trainer, pl_module: LightningModule, path: str, registry: ActivationRegistry | None, input_sample: Any
 ) -> LightningModule:
     """Return a copy of a run's module, on the CPU for evaluation, with the activations and weights of a checkpoint."""
     # A copy of the module at hand, and not a new one of its class, which needs the constructor's arguments: of a class
@@ -140,7 +141,7 @@ def module_of_checkpoint(
     # nothing would show it.
     checkpoint = _read(trainer, path)
     try:
-        return _copy_with(pl_module, checkpoint, registry)
+        return _copy_with(pl_module, checkpoint, registry, input_sample)
     except (CheckpointError, RuntimeError) as error:
         raise CheckpointError(
             f"The best checkpoint does not fit the module as it is now ({message_of(error)}). Was the module's "
@@ -161,12 +162,12 @@ def _read(trainer: Trainer, path: str) -> Checkpoint:
 
 
 def _copy_with(
-    pl_module: LightningModule, checkpoint: Checkpoint, registry: ActivationRegistry | None
+    pl_module: LightningModule, checkpoint: Checkpoint, registry: ActivationRegistry | None, input_sample: Any
 ) -> LightningModule:
     """Return a copy of the module with what a checkpoint holds."""
     twin: Any = evaluation_copy(pl_module)
     if ACTIVATIONS_KEY in checkpoint:
-        sample = pl_module.example_input_array
+        sample = as_batch(input_sample, twin)
         restore_activations(twin, checkpoint[ACTIVATIONS_KEY], registry_for(pl_module, [registry]), sample)
         without_marks(checkpoint.get("state_dict", {}))
     twin.on_load_checkpoint(checkpoint)

@@ -173,7 +173,8 @@ class OnnxExport(Callback):
         best = best_checkpoint(trainer)
         module: nn.Module = pl_module
         if best:
-            module = module_of_checkpoint(trainer, pl_module, best, self.registry)
+            sample = self.input_sample if self.preprocessing in (None, False) else None  # else it is raw pixels
+            module = module_of_checkpoint(trainer, pl_module, best, self.registry, sample)
         registry = self.registry or getattr(pl_module, "registry", None)
         remote = not best or "://" in best
         path = Path(self.path) if self.path else (Path(folder) if remote else Path(best).parent) / FILE_NAME

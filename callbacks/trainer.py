@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from typing_extensions import override
 
+from lit_gelu.arguments import input_sample_of
 from lit_gelu.errors import UnsupportedRunError
 from lit_gelu.files import write_atomically
 from lit_gelu.report.sources import CurveRecorder
@@ -41,8 +42,8 @@ def shards_parameters(trainer: Trainer) -> bool:
     return isinstance(trainer.strategy, (FSDPStrategy, DeepSpeedStrategy, ModelParallelStrategy))
 
 
-def as_batch(sample: Any, module: LightningModule) -> Any:
-    """Return an input sample as the Trainer hands it to a module: on its device, in its dtype where that is set."""
+def as_batch(input_sample: Any, module: LightningModule) -> Any:
+    """Return `input_sample_of` a module as the Trainer hands it over: on its device, in its dtype where that is set."""
     # ``precision="bf16-true"`` and the like convert batches. A module that is to be restored is not converted yet.
     plugin = None if module._trainer is None else module._trainer.precision_plugin
     is_set = isinstance(plugin, HalfPrecision | DoublePrecision)
@@ -53,7 +54,7 @@ def as_batch(sample: Any, module: LightningModule) -> Any:
             return leaf
         return leaf.to(module.device, dtype if leaf.is_floating_point() else None)
 
-    return pytree.tree_map(placed, sample)
+    return pytree.tree_map(placed, input_sample_of(module, input_sample))
 
 
 def is_trial_run(trainer: Trainer) -> bool:

@@ -53,6 +53,7 @@ def family() -> dict[str, str]:
     points_head = ["activation", "lowest point", "inflections", "sup abs f'", "f'(0)", "range", "jumps of f'"]
     return {
         "number_of_activations": str(len(infos())),
+        "number_of_names": str(len(ActivationRegistry().list_activations())),
         "family_table": table(["activation", "formula", "other names"], _names()),
         "points_table": table([*points_head, "continuous derivatives", "monotone"], _points()),
     }

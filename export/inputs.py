@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from lit_gelu.arguments import input_sample_of
 from lit_gelu.errors import ArgumentError, ModelInputError
 from lit_gelu.sandbox import holds_tensors
 
@@ -131,7 +132,7 @@ def require_order(model: object, path: object) -> None:
 
 def sample_of(model: nn.Module, input_sample: Any) -> Any:
     """Return the sample to trace with: the given one, or the module's ``example_input_array``."""
-    sample = getattr(model, "example_input_array", None) if input_sample is None else input_sample
+    sample = input_sample_of(model, input_sample)
     if sample is None:
         raise ModelInputError(
             f"{type(model).__name__} has no example_input_array. Set it in the module, or give input_sample=: a "

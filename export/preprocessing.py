@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lit_gelu.arguments import input_sample_of, is_left_to_model
 from lit_gelu.errors import ArgumentError, ModelInputError
 from lit_gelu.export.copying import evaluation_copy
 from lit_gelu.export.inputs import Call, plain_tensor, sample_of, take_apart
@@ -24,10 +25,10 @@ def raw_call(model: nn.Module, preprocessing: nn.Module, input_sample: Any = Non
             f"preprocessing={type(preprocessing).__name__} is not accepted. Give a torch.nn.Module that turns raw "
             "pixels (uint8) into what the module takes, such as MNISTData().preprocessing()."
         )
-    if input_sample is not None:
-        call = take_apart(model, input_sample)
+    if is_left_to_model(input_sample):
+        call = _default_call(model, input_sample_of(preprocessing))
     else:
-        call = _default_call(model, getattr(preprocessing, "example_input_array", None))
+        call = take_apart(model, input_sample)
     if call.tensors[0].dtype != RAW_DTYPE:
         raise ModelInputError(
             f"The sample's first input, {call.names[0]!r}, is {call.tensors[0].dtype}; with preprocessing= the file "
@@ -38,7 +39,7 @@ def raw_call(model: nn.Module, preprocessing: nn.Module, input_sample: Any = Non
 
 def _default_call(model: nn.Module, raw: Tensor | None) -> Call:
     """Return the module's own sample call with raw pixels as its first tensor."""
-    if raw is not None and getattr(model, "example_input_array", None) is None:
+    if raw is not None and input_sample_of(model) is None:
         return take_apart(model, raw)
     call = take_apart(model, sample_of(model, None))
     if raw is None:

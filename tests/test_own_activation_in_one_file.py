@@ -92,7 +92,7 @@ def test_listed_with_its_closed_moments(registered):
 
 
 def test_trained_watched_and_swapped(tmp_path, registered):
-    monitor = ActivationCurvatureMonitor(every_n_steps=1, sample_rows=None)
+    monitor = ActivationCurvatureMonitor(every_n_steps=1, sample_rows=None, gaussian=True)
     swap = ActivationSwap({"activation:relu": "own_sine(w=1.5)"}, at_step=2)
     quiet_trainer(tmp_path, swap, monitor, max_epochs=2).fit(model := SmallNet(), loader())
     assert activations_of(model) == ["Sine", "Sine"]

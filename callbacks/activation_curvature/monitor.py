@@ -12,16 +12,25 @@ from typing_extensions import override
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.registry import registry_or_default
-from lit_gelu.arguments import name_of, names_of
+from lit_gelu.arguments import input_sample_of, name_of, names_of
 from lit_gelu.callbacks.activation_curvature.log import ActivationLog, heat_maps_given, refuse_namesake
 from lit_gelu.callbacks.measurement_schedule import MeasurementSchedule
-from lit_gelu.callbacks.trainer import as_batch, logged_step, logs_at_this_step, refuse_mixed_packages, require_logger
+from lit_gelu.callbacks.trainer import (
+    as_batch,
+    logged_step,
+    logs_at_this_step,
+    refuse_mixed_packages,
+    require_logger,
+    shards_parameters,
+)
 from lit_gelu.curvature.activation_measurement import ActivationMeasurement, Figures
 from lit_gelu.curvature.plots import HeatMapHistory
 from lit_gelu.curvature.settings import ActivationSettings
 from lit_gelu.display import ShownFigures
 from lit_gelu.errors import UnsupportedRunError
 from lit_gelu.surgery import SwapReport
+
+_GIVE_SAMPLE = "Give input_sample=, a batch for forward, or set the module's example_input_array"
 
 
 class ActivationCurvatureMonitor(Callback):
@@ -32,12 +41,12 @@ class ActivationCurvatureMonitor(Callback):
     mass, which |f''| lacks where f' jumps, as ReLU's does; the shares where f' < 0, f' <= -0.01, |f'| < 0.01 and
     |f' - 1| < 0.01, and of the rest, in transition; the share of NaN and infinite inputs. ``share_dead`` is the share
     of channels with |f'| < 0.01 wherever they were looked at in the last ``dead_unit_window`` measurements (see
-    `lit_gelu.curvature.DeadUnitWindow`). Beside them ``curvature/<site>/gaussian/<statistic>`` says what a normal
-    pre-activation of the same mean and deviation would give: a gap means that the input is not normal.
+    `lit_gelu.curvature.DeadUnitWindow`). With ``gaussian=True``, ``curvature/<site>/gaussian/<statistic>`` says what a
+    normal pre-activation of the same mean and deviation would give: a gap means that the input is not normal.
 
     *Which sites.* The elementwise activations that `lit_gelu.surgery.find_sites` lists with the role "activation", by
-    their names there; what it lists as gates (tanh, sigmoid) only if ``include`` names it in full. Without
-    ``input_sample`` these are modules. With one, also calls of functions (``F.gelu`` in a ``forward``), functions that
+    their names there; what it lists as gates (tanh, sigmoid) only if ``include`` names it in full. Without an input
+    sample these are modules. With one, also calls of functions (``F.gelu`` in a ``forward``), functions that
     a module holds, and, of a module that is called from several places, each call by itself (``relu#0``) beside all
     together. For that, the argument of the call is led through a probe that returns it; what is computed stays the same
     to the last bit, in compiled code too. A call that is not written out in a module's method, or one whose arguments
@@ -85,10 +94,11 @@ class ActivationCurvatureMonitor(Callback):
         registry: Where activations are looked up; ``None`` means `lit_gelu.activations.registry`.
         every_n_epochs: Measure the last step of every so many epochs instead.
         at_steps: Measure at these step numbers, counted from 0, instead.
-        input_sample: A batch for ``forward``, which finds calls; see `lit_gelu.surgery.find_sites`.
+        input_sample: A batch for ``forward``, which finds calls; see `lit_gelu.surgery.find_sites`. By default the
+            module's ``example_input_array``.
         dead_unit_window: Measurements in a row after which a channel that passed nothing counts as dead; ``None`` to
             count none.
-        gaussian: Whether to log what a normal input would give.
+        gaussian: Whether to log what a normal input would give, which nearly doubles the number of figures.
         heat_maps: Statistics to draw at the end of the fit, layers over time, as ``curvature/heat_map/<statistic>``:
             names from above, or ``"curvature"`` for |f''| with the kink mass.
         name: If given, figures are logged as ``curvature/<name>/...``. Of several monitors in one Trainer all but one
@@ -118,7 +128,7 @@ class ActivationCurvatureMonitor(Callback):
         at_steps: Iterable[int] | None = None,
         input_sample: Any = None,
         dead_unit_window: int | None = 100,
-        gaussian: bool = True,
+        gaussian: bool = False,
         heat_maps: Sequence[str] = ("mean_squared_derivative", "curvature", "share_saturated"),
         name: str = "",
     ) -> None:
@@ -308,14 +318,23 @@ class ActivationCurvatureMonitor(Callback):
         """Put hooks on all sites that are to be watched."""
         self._detach()
         registry = registry_or_default(self.registry)
-        sample = None if self.input_sample is None else as_batch(self.input_sample, model)
+        # A pass that nobody asked for, before the run's first, would make another module the root of the shards.
+        left_out = self.input_sample is None and shards_parameters(model.trainer)
+        sample = None if left_out else as_batch(self.input_sample, model)
         settings = self.settings
         if settings.sample_rows == "auto" and self.schedule.every_n_steps == 1:
             settings = replace(settings, sample_rows="sparse")
         found = self._measurement = ActivationMeasurement(model, settings, registry, sample)
-        remedy = " Give input_sample=, a batch for forward." if sample is None else ""
+        remedy = f" {_GIVE_SAMPLE}." if sample is None else ""
         for site, reason in found.refused.items():
             self._warn_once(site, f"ActivationCurvatureMonitor cannot observe {site!r}: {reason}.{remedy}")
+        if found.unknown_kinks:
+            self._warn_once(
+                "unknown kinks",
+                "ActivationCurvatureMonitor leaves out the kink mass, and with it the curvature in heat maps, of "
+                f"{', '.join(map(repr, found.unknown_kinks))}: where f' jumps is not known. Register the activation "
+                "with facts=ActivationFacts(smoothness=..., kinks=...).",
+            )
         return found
 
     def _follow(self, model: LightningModule) -> bool:
@@ -395,11 +414,12 @@ class ActivationCurvatureMonitor(Callback):
     def _nothing_to_watch(self, model: LightningModule, found: ActivationMeasurement) -> str:
         gates = found.gates
         gate_hint = f"; its gates, which are watched if include= names them in full: {', '.join(gates)}"
-        calls = "Calls of functions such as F.gelu are found with input_sample=, a batch for forward; otherwise use "
-        remedy = f"{calls}activation modules" if self.input_sample is None else "Use other patterns"
+        calls = f"Calls of functions such as F.gelu are found with a sample. {_GIVE_SAMPLE}, use activation modules"
+        remedy = calls if input_sample_of(model, self.input_sample) is None else "Use other patterns"
+        own = "none (a class of your own is one once it is registered: lit_gelu.activations.register)"
         return (
             f"ActivationCurvatureMonitor(include={list(self.settings.include)}) finds nothing to watch in "
-            f"{type(model).__name__}. Its activations: {', '.join(found.passed_over) or 'none'}"
+            f"{type(model).__name__}. Its activations: {', '.join(found.passed_over) or own}"
             f"{gate_hint if gates else ''}. {remedy}, or leave the monitor out."
         )
 

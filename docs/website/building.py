@@ -37,6 +37,8 @@ def write_source(folder: Path, code: Path) -> list[dict[str, object]]:
     tree.add_pages(pages())
     written = [name for name in tree.written if name.endswith(".md")]
     shown = gallery.write(tree)
+    tables = folder / "activations.md"
+    tables.write_text(gallery.with_pages(tables.read_text(encoding="utf-8")), encoding="utf-8")
     rooms = reference.write(tree, package)
     shutil.copytree(ASSETS, folder / "assets")
     return menu(written, shown, rooms, _add_explorer(folder / "explorer"))

@@ -101,6 +101,22 @@ def index(entries: Iterable[tuple[str, ActivationInfo, PlotFiles]]) -> str:
     )
 
 
+def with_pages(text: str) -> str:
+    """Return the page of tables with each activation in a first column leading to its page, and not to its function.
+
+    Example:
+        >>> with_pages("| `gelu(approximate='tanh')` | x |")
+        "| [`gelu(approximate='tanh')`](gallery/gelu_tanh.md) | x |"
+    """
+    names_by_spec = {str(info.spec): name for name, info in names().items()}
+
+    def link(match: re.Match[str]) -> str:
+        name = names_by_spec.get(match[1])
+        return f"| [`{match[1]}`]({GALLERY}/{name}.md) |" if name else match[0]
+
+    return re.sub(r"^\| \[?`([^`|]+)`(?:\]\[[^\]]*\])? \|", link, text, flags=re.MULTILINE)
+
+
 def write(tree: SourceTree) -> list[str]:
     """Write the gallery, and return its pages, the index first."""
     entries = [(name, info, draw(name, info, tree.folder)) for name, info in names().items()]

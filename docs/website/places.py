@@ -8,19 +8,18 @@ EXPLORER = PurePosixPath("docs/explorer")  # a page of its own, which docs/make_
 SHOWN = "files"  # the folder of pages that show a file as it is
 
 # Titles of the menu's parts, with their pages in order. What stands in no part goes into the last one.
-GUIDES = (
-    *("choose", "names", "swapping", "curvature", "report", "export", "export_speed", "providers", "quantization"),
-    "serving",
-)
-GUIDES += ("replicas", "kernels", "gains", "command_line", "coming_from")
+GUIDES = ("choose", "names", "swapping", "curvature", "report", "export", "export_speed", "providers", "quantization")
+GUIDES += ("serving", "replicas", "gains", "command_line", "coming_from", "installation", "limits")
 PARTS: dict[str, tuple[str, ...]] = {
     "Guides": tuple(f"{name}.md" for name in GUIDES),
-    "The paper": ("paper.md",),
-    "Background": (
+    # Of little use to those who only use the package.
+    "Project": (
         "numerics.md",
         "lowering.md",
+        "kernels.md",
+        "guides/use_kernels.md",
         "gpu.md",
-        "limits.md",
+        "paper.md",
         "decisions.md",
         "contributing.md",
         "changelog.md",
@@ -78,14 +77,18 @@ def menu(names: Iterable[str], gallery: list[str], reference: list[str], explore
     """
     left = [name for name in names if not name.startswith(f"{SHOWN}/")]
     left.remove("index.md")
-    guides = sorted(name for name in left if name.startswith("guides/"))
+    first = [name for name in ("essentials.md",) if name in left]
+    guides = first + sorted(name for name in left if name.startswith("guides/") and name not in PARTS["Project"])
     parts: dict[str, list[object]] = {}
     for title, wanted in PARTS.items():
         there = [name for name in wanted if name in left]
         parts[title] = [*guides, *there] if title == "Guides" else list(there)
+    # Where the explorer is, its page is one for those who change it; else it says how to have it.
     tables = [name for name in ("activations.md", "explorer.md") if name in left]
+    if explorer and "explorer.md" in tables:
+        tables.remove("explorer.md")
     placed = {name for part in parts.values() for name in part} | set(tables)
-    parts["Background"] += [name for name in left if name not in placed]
+    parts["Project"] += [name for name in left if name not in placed]
     activations: list[object] = [*gallery[:1], *tables, {"All activations": gallery[1:]}]
     if explorer:
         activations.insert(1, {"Explorer": "explorer/index.html"})
@@ -93,7 +96,6 @@ def menu(names: Iterable[str], gallery: list[str], reference: list[str], explore
         {"Start": "index.md"},
         {"Guides": parts["Guides"]},
         {"Activations": activations},
-        {"The paper": parts["The paper"]},
         {"Reference": reference},
-        {"Background": parts["Background"]},
+        {"Project": parts["Project"]},
     ]

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader
 
+from lit_gelu.arguments import input_sample_of
 from lit_gelu.errors import ModelInputError
 from lit_gelu.export.inputs import Call, plain_tensor, sample_of, take_apart
 from lit_gelu.export.preprocessing import RAW_DTYPE, is_data_module, preprocessing_copy, random_pixels, raw_call
@@ -462,7 +463,7 @@ def resized(call: Call, shapes: Sequence[Sequence[int | str]], sizes: Mapping[st
 def sample_call(model: nn.Module, preprocessing: nn.Module | None, input_sample: Any, predictor: OnnxPredictor) -> Call:
     """Return the sample call: of the given sample, the module's own, or one that is made up."""
     owners = [model] if preprocessing is None else [model, preprocessing]
-    if input_sample is None and all(getattr(owner, "example_input_array", None) is None for owner in owners):
+    if all(input_sample_of(owner, input_sample) is None for owner in owners):
         input_sample = _sample_of_shapes(predictor, raw=preprocessing is not None)
     if preprocessing is None:
         return take_apart(model, sample_of(model, input_sample))

@@ -21,6 +21,7 @@ from typing_extensions import override
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.registry import registry_or_default
+from lit_gelu.arguments import input_sample_of
 from lit_gelu.callbacks import ActivationCurvatureMonitor, LossCurvatureMonitor
 from lit_gelu.choose.result import ActivationChoice, CandidateReport, Metric
 from lit_gelu.choose.statistics import listed
@@ -246,7 +247,7 @@ def _targets(swap: Any) -> list[Any]:
 
 
 def _plan(module: LightningModule, swap: Any, activation: Any, registry: ActivationRegistry) -> SwapPlan:
-    sample = getattr(module, "example_input_array", None)
+    sample = input_sample_of(module)
     try:
         return plan_swap(module, dict.fromkeys(_targets(swap), activation), sample, registry=registry)
     except SwapError as error:

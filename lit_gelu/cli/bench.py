@@ -105,7 +105,8 @@ def bench(
 def _table(report: "BenchReport") -> Table:
     """Return the measurements, times in milliseconds."""
     tuned = f"; onnxruntime is tuned to {report.tuning}" if report.tuning else ""
-    title = f"{report.path} on {report.device}, {report.provider}, {report.threads} threads{tuned}"
+    alone = "; onnxruntime alone, --ckpt times PyTorch beside it" if report.baseline.startswith("onnxruntime") else ""
+    title = f"{report.path} on {report.device}, {report.provider}, {report.threads} threads{tuned}{alone}"
     table = Table(title=title, title_justify="left")
     columns = ("median ms", "p90 ms", "rows/s", f"time / {report.baseline}", "error")
     for column in ("batch", "variant", *columns):

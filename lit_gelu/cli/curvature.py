@@ -220,7 +220,7 @@ def measure_activations(
     from lit_gelu.curvature.activation_measurement import statistics_on
     from lit_gelu.curvature.probe.forward_inputs import forward_sample
 
-    sample = forward_sample(model, batches[0]) if input_sample is None else input_sample
+    sample = forward_sample(model, batches[0], input_sample)
     report.activations, report.gaussian, report.refused = statistics_on(model, batches, registry, sample)
     if not report.activations:
         report.notes.append("No activation was observed.")

@@ -10,6 +10,7 @@ from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor, nn
 
+from lit_gelu.arguments import input_sample_of
 from lit_gelu.curvature.probe.forward_inputs import ROWS, forward_inputs
 from lit_gelu.errors import ModelInputError
 
@@ -26,7 +27,7 @@ def input_sample(shapes: Sequence[str], model: nn.Module, data: LightningDataMod
     """Return what to call a model with; ``None`` where only its ``example_input_array`` says it."""
     if shapes:
         return random_sample(shapes)
-    if data is None or getattr(model, "example_input_array", None) is not None:
+    if data is None or input_sample_of(model) is not None:
         return None
     return inputs_of_data(data, model)
 
@@ -44,7 +45,7 @@ def sample_for(shapes: Sequence[str], data: LightningDataModule | None) -> Calla
 
 def require_input(sample: Any, model: nn.Module) -> None:
     """Refuse a model of which it is not known what it takes."""
-    if sample is None and getattr(model, "example_input_array", None) is None:
+    if input_sample_of(model, sample) is None:
         raise ModelInputError(
             f"{type(model).__name__} has no example_input_array, which would say what it takes. Give the shape of one "
             "row, such as --input-shape 1,28,28, or a data module: --data my_package.MyData."

@@ -14,7 +14,7 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.curvature.activation.call_sites import ModuleTree, watchable_sites
 from lit_gelu.curvature.activation.dead_units import DeadUnitWindow
 from lit_gelu.curvature.activation.evaluator import ActivationEvent
-from lit_gelu.curvature.activation.formulas import has_own_state
+from lit_gelu.curvature.activation.formulas import has_own_state, kinks_of
 from lit_gelu.curvature.activation.gaussian_prediction import PREDICTED, GaussianPrediction
 from lit_gelu.curvature.activation.recorder import ActivationRecorder
 from lit_gelu.curvature.activation.statistics import STATISTICS, SUMS, statistics_from_sums
@@ -71,9 +71,11 @@ class ActivationMeasurement:
         self._sites = watchable_sites(model, input_sample, registry=registry, accept=wanted, accept_gate=named)
         if gates_if_alone and not self._sites.calls and self._sites.gates:
             self._sites = watchable_sites(model, input_sample, registry=registry, accept_gate=lambda _: True)
-        self.names = list(self._sites.calls)  # of the sites that are watched; none if there is nothing to watch
+        calls = self._sites.calls
+        self.names = list(calls)  # of the sites that are watched; none if there is nothing to watch
         self.gates, self.refused = self._sites.gates, self._sites.refused
-        self.recorder = ActivationRecorder(self._sites.calls, settings.sample_rows, registry)
+        self.unknown_kinks = [name for name, call in calls.items() if kinks_of(call.activation, registry) is None]
+        self.recorder = ActivationRecorder(calls, settings.sample_rows, registry)
         self._window: DeadUnitWindow | None = None
         self._called: set[int] = set()  # the sites that were given something, on any rank
         self._most_waiting: int | None = None

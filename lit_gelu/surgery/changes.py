@@ -5,7 +5,7 @@ import types
 from abc import ABC, abstractmethod
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -326,12 +326,15 @@ def has_same_properties(first: type, second: type) -> bool:
 
 # An activation without parameters leaves no trace in a `state_dict`, so every new one adds a key with an empty
 # tensor: `load_state_dict(strict=True)` of a model without the swap fails with it. Its name is all that torch's
-# error shows (and not that of `_extra_state`), so it names the activation and the loader that puts it in. A model
-# with the same swap takes the key, and weights that lack it. The module has the tensor as an attribute too, where
-# `torch.distributed.checkpoint` and `torch.func.functional_call` look keys up.
+# error shows (and not that of `_extra_state`), so it names the activation, what puts it in, and what takes the key out
+# for a model that has the activation by itself. A model with the same swap takes the key, and weights that lack it. The
+# module has the tensor as an attribute too, where `torch.distributed.checkpoint` and `torch.func.functional_call` look
+# keys up.
 _KEY = "_lit_gelu_swap_key"  # the attribute that holds the key
-_LOADER = "__load_with_lit_gelu_callbacks_load_from_checkpoint"
+_LOADER = "__needs_ActivationSwap_or_lit_gelu_callbacks_load_from_checkpoint_or_lit_gelu_surgery_without_marks"
 _LONGEST = 100  # characters of the activation in a key
+
+_Weights = TypeVar("_Weights", bound=MutableMapping[str, Any])
 
 
 def mark(module: nn.Module, spec: ActivationSpec) -> None:
@@ -347,35 +350,30 @@ def mark(module: nn.Module, spec: ActivationSpec) -> None:
         untyped.register_load_state_dict_pre_hook(_take)
 
 
-def without_marks(state_dict: MutableMapping[str, Any]) -> None:
-    """Take the keys of swaps out of a ``state_dict``, once the activations are known to be right.
+def without_marks(state_dict: _Weights) -> _Weights:
+    """Take the keys of swaps out of a ``state_dict``: plain weights, for a model that has these activations by itself.
 
     Args:
         state_dict: Changed in place.
 
+    Returns:
+        The same ``state_dict``.
+
     Example:
-        >>> weights = {"0.weight": 1, "1.swapped_to_gelu__load_with_lit_gelu_callbacks_load_from_checkpoint": 2}
-        >>> without_marks(weights)
-        >>> weights
-        {'0.weight': 1}
+        >>> from lit_gelu import surgery
+        >>> model, same = nn.Sequential(nn.Linear(2, 2), nn.ReLU()), nn.Sequential(nn.Linear(2, 2), nn.GELU())
+        >>> _ = surgery.swap(model, {nn.ReLU: "gelu"})
+        >>> same.load_state_dict(without_marks(model.state_dict()))
+        <All keys matched successfully>
     """
     for key in [key for key in state_dict if is_mark(key)]:
         del state_dict[key]
+    return state_dict
 
 
 def is_mark(key: str) -> bool:
     """Say whether a key of a ``state_dict`` is that of a swap."""
     return key.endswith(_LOADER) and key.rpartition(".")[2].startswith("swapped_to_")
-
-
-def marks_in(text: str) -> list[str]:
-    """Return the keys of swaps that an error of ``load_state_dict`` names, without what they say of the loader.
-
-    Example:
-        >>> marks_in('"1.swapped_to_gelu__load_with_lit_gelu_callbacks_load_from_checkpoint", "2.weight".')
-        ['1.swapped_to_gelu']
-    """
-    return sorted(set(re.findall(rf'"([^"]*swapped_to_[^"]*){_LOADER}"', text)))
 
 
 def _words(spec: ActivationSpec) -> str:

@@ -14,6 +14,7 @@ from torchmetrics import MeanMetric
 from lit_gelu import activations
 from lit_gelu.activations.errors import OpaqueActivationError
 from lit_gelu.activations.registry import registry_or_default
+from lit_gelu.arguments import input_sample_of
 from lit_gelu.callbacks import ActivationSwap
 from lit_gelu.callbacks.checkpoint_file import loading
 from lit_gelu.callbacks.swap.history import ACTIVATIONS_KEY
@@ -199,7 +200,7 @@ class ActivationTask(LightningModule, ABC):
         if any(isinstance(callback, ActivationSwap) for callback in callbacks):
             return
         if ACTIVATIONS_KEY in checkpoint:
-            restore_activations(self, checkpoint[ACTIVATIONS_KEY], self.registry)
+            restore_activations(self, checkpoint[ACTIVATIONS_KEY], self.registry, input_sample_of)
             without_marks(checkpoint.get("state_dict", {}))
 
     def _measure(self, stage: str, batch: Batch) -> None:

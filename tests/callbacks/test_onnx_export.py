@@ -5,7 +5,6 @@ import csv
 import hashlib
 import itertools
 import json
-import logging
 import random
 from functools import partial
 from types import SimpleNamespace
@@ -82,16 +81,25 @@ def test_the_best_checkpoint_with_the_activations_of_its_time(tmp_path, best, fu
     assert {site.spec for site in export.exported.sites} == {function.__name__}
 
 
-@pytest.mark.parametrize(
-    ("check", "proved"), [(True, "parity passed on CPUExecutionProvider"), (False, "not compared with PyTorch")]
-)
-def test_one_line_says_what_was_written_and_whether_it_was_proved(tmp_path, caplog, check, proved):
-    export = OnnxExport(str(tmp_path / "net.onnx"), check=check)
-    with caplog.at_level(logging.INFO, logger="lightning.pytorch.utilities.rank_zero"):
-        fit(tmp_path, Exportable(), export, enable_checkpointing=False)
-    (line,) = [record.getMessage() for record in caplog.records if "OnnxExport" in record.getMessage()]
-    assert line.startswith(f"OnnxExport: wrote {tmp_path / 'net.onnx'} (opset 20); ")
-    assert proved in line
+class Calling(Exportable):
+    """Calls functions, and says nothing of its input."""
+
+    def __init__(self):
+        super().__init__(best_epoch=1)
+        self.example_input_array = None
+
+    def forward(self, x):
+        return nn.functional.relu(super().forward(x))
+
+
+def test_the_sample_that_is_given_finds_the_calls_of_the_best_checkpoint(tmp_path):
+    sample = torch.zeros(2, 6)
+    swap = ActivationSwap(RELU_TO_GELU, at_epoch=1, input_sample=sample)
+    export = OnnxExport(input_sample=sample)
+    fit(tmp_path, Calling(), swap, best_of(tmp_path), export)
+    assert {site.spec for site in export.exported.sites} == {"gelu"}
+    assert len(export.exported.sites) == 3
+    assert export.parity.passed
 
 
 def test_what_the_constructor_does_not_record_is_not_lost(tmp_path):

@@ -22,6 +22,7 @@ FULL = {
     "docs/choose.md",
     "docs/coming_from.md",
     "docs/curvature.md",
+    "docs/essentials.md",
     "docs/export.md",
     "docs/guides/choose_an_activation.md",
     "docs/guides/export_and_serve.md",

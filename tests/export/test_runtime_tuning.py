@@ -44,11 +44,11 @@ def path(exported, tmp_path):
 def made_up(monkeypatch):
     """Levels alone are tried, in made-up times: basic takes half of the time, and at the end what is given here."""
 
-    def times(final=0.5):
+    def times(final=0.5, again=1.0):
         def interleaved(calls, device, **options):
             for call in calls.values():
                 call()
-            given = {tuning._BEST: 1.0, "": final}
+            given = {tuning._BEST: 1.0, "": final, "again": again}
             return {name: [given.get(name, 0.5 if "basic" in name else 0.9)] * 5 for name in calls}
 
         monkeypatch.setattr(tuning, "interleaved", interleaved)
@@ -68,7 +68,7 @@ def test_a_real_search_on_this_machine(path):
     groups = candidates(
         CPU, ModelFile(path, {}, {}, sixteen_bit=False, bfloat16=False, saturates=False, external=()), 8
     )
-    assert len(report.trials) == sum(map(len, groups))
+    assert len(report.trials) - sum(map(len, groups)) in (0, 2)  # the confirmation, if anything was faster
     assert all(trial.ratio is not None and trial.error < 1e-6 for trial in report.trials)
     assert (report.choice.ratio <= 0.98) == bool(report.choice.settings)
     predictor = OnnxPredictor(path)
@@ -80,7 +80,8 @@ def test_a_real_search_on_this_machine(path):
 def test_the_choice_is_kept_beside_the_file_and_used_unless_the_caller_says_otherwise(path, made_up):
     report = tune(path)
     assert (dict(report.choice.settings), report.choice.ratio) == (BASIC, 0.5)
-    assert [trial.verdict for trial in report.trials] == ["faster", "faster"]
+    assert [trial.verdict for trial in report.trials][:2] == ["faster", "faster"]
+    assert report.trials[-1].verdict == "kept"
     assert report.path.name == "net.onnx.tuning.json"
     for predictor in (OnnxPredictor(path), OnnxPredictor(path, [CPU])):
         assert level_of(predictor) == LEVEL.ORT_ENABLE_BASIC
@@ -101,9 +102,19 @@ def test_a_predictor_that_is_tuned_runs_with_it_also_in_another_process(path, ma
     assert not tuning_file.tuning_path(path).exists()
 
 
-@pytest.mark.parametrize(("final", "chosen"), [(0.97, True), (0.99, False), (1.4, False)])
-def test_the_confirmation_beside_the_untuned_session_takes_a_choice_back(path, made_up, final, chosen):
-    made_up(final)
+@pytest.mark.parametrize(
+    ("final", "again", "chosen"),
+    [
+        (0.97, 1.0, True),
+        (0.99, 1.0, False),
+        (1.4, 1.0, False),
+        (0.96, 1.03, False),
+        (0.96, 0.97, False),
+        (0.9, 1.03, True),
+    ],
+)
+def test_the_confirmation_beside_two_untuned_sessions_takes_a_choice_back(path, made_up, final, again, chosen):
+    made_up(final, again)
     report = tune(path, save=False)
     assert dict(report.choice.settings) == (BASIC if chosen else {})
     assert report.choice.ratio == (final if chosen else 1.0)

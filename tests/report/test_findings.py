@@ -114,18 +114,22 @@ def test_of_several_groups_the_largest_rate_gives_a_lower_bound_and_no_warning()
 
 
 @pytest.mark.parametrize(
-    "run",
+    ("run", "why"),
     [
-        measured(1e4, 0.1, optimizers=(OptimizerSettings("Adam"),)),
-        measured(1e4, 0.1, optimizers=()),
-        measured(1e4, 0.1, optimizers=(SGD, SGD)),
-        measured(1e4),
-        measured(1e4, 0.0),
+        (measured(1e4, 0.1, optimizers=(OptimizerSettings("AdamW"),)), "for AdamW"),
+        (measured(1e4, 0.1, optimizers=(OptimizerSettings("SGD"),)), "SGD with these settings"),
+        (measured(1e4, 0.1, optimizers=()), "optimizer is not known"),
+        (measured(1e4, 0.1, optimizers=(SGD, SGD)), "2 optimizers"),
+        (measured(1e4), "SGD's limit"),
+        (measured(1e4, 0.0), "SGD's limit"),
     ],
-    ids=["adam", "unknown", "several", "no rate", "rate 0"],
+    ids=["adam", "dampening", "unknown", "several", "no rate", "rate 0"],
 )
-def test_a_sharpness_without_a_known_limit_is_noted_and_not_judged(run):
-    assert levels(run) == {("note", "sharpness")}
+def test_a_sharpness_without_a_known_limit_is_noted_and_decides_nothing(run, why):
+    (finding,) = judged(run).findings
+    assert (finding.level, finding.topic, finding.advice) == ("note", "sharpness", "")
+    assert "Nothing is decided" in finding.text
+    assert why in finding.text
 
 
 @pytest.mark.parametrize(

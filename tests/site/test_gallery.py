@@ -34,6 +34,11 @@ def test_a_page_says_what_is_known(names):
     assert "gelu_tanh-f-dark.svg#only-dark" in page
 
 
+def test_the_tables_lead_to_the_pages(names):
+    text = (gallery_facts.ROOT / "docs" / "activations.md").read_text().replace("| `relu` |", "| [`relu`][a.relu] |")
+    assert set(re.findall(r"^\| \[`.*`\]\(gallery/(\w+)\.md\) \|", gallery.with_pages(text), re.M)) == names.keys()
+
+
 @pytest.mark.full
 def test_the_code_of_every_page_runs(names, capsys):
     for name in names:

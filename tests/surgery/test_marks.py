@@ -16,7 +16,10 @@ from lit_gelu.surgery.activation_record import restore_activations
 from lit_gelu.surgery.changes import is_mark
 
 X = torch.linspace(-2, 2, 12).reshape(3, 4)
-KEY = "1.swapped_to_silu__load_with_lit_gelu_callbacks_load_from_checkpoint"
+KEY = (
+    "1.swapped_to_silu__needs_ActivationSwap_or_lit_gelu_callbacks_load_from_checkpoint"
+    "_or_lit_gelu_surgery_without_marks"
+)
 
 
 def net():
@@ -52,6 +55,14 @@ def test_a_model_with_the_same_swap_takes_them_and_weights_from_before_a_swap():
         assert not result.unexpected_keys
     for one, other in (("swish(beta=2)", "swish(beta=2.0)"), ("relu6(inplace=True)", "relu6")):
         swapped(one).load_state_dict(swapped(other).state_dict())
+
+
+@pytest.mark.parametrize("spec", ["silu", "prelu"])
+def test_plain_weights_go_into_a_model_that_was_built_without_the_package(spec):
+    built = nn.Sequential(nn.Linear(4, 4), {"silu": nn.SiLU(), "prelu": nn.PReLU()}[spec], nn.Linear(4, 2))
+    weights = surgery.without_marks(swapped(spec).state_dict())
+    built.load_state_dict(weights, strict=True)
+    assert torch.equal(built(X), swapped(spec)(X))
 
 
 def test_the_state_dict_is_plain_tensors_and_read_as_plain_data():
@@ -102,7 +113,7 @@ def test_calls_and_held_functions_have_it_too():
 
     model = nn.Sequential(Functional(), nn.TransformerEncoderLayer(4, 2, 8, batch_first=True))
     surgery.swap(model, {"activation:gelu": "silu", "activation:relu": "tanh"}, X[None])
-    marks = [key.partition("__load")[0] for key in model.state_dict() if is_mark(key)]
+    marks = [key.partition("__needs")[0] for key in model.state_dict() if is_mark(key)]
     assert marks == ["0.gelu_call.swapped_to_silu", "1.activation.swapped_to_tanh"]
 
 

@@ -13,10 +13,15 @@ from lit_gelu.surgery.activation_record import restore_activations
 from lit_gelu.tasks import MNISTClassifier
 
 
-def saved(tmp_path, callbacks=(), **swaps):
+class WithACall(MNISTClassifier):
+    def forward(self, pixels):
+        return torch.relu(super().forward(pixels))
+
+
+def saved(tmp_path, callbacks=(), kind=MNISTClassifier, **swaps):
     """Train a net for two epochs with swaps before it, and return it with its checkpoint."""
     torch.manual_seed(0)
-    model = MNISTClassifier("relu", hidden_layers=3)
+    model = kind("relu", hidden_layers=3)
     if swaps:
         surgery.swap(model, swaps)
     trainer = quiet_trainer(max_epochs=2, callbacks=list(callbacks))
@@ -40,9 +45,10 @@ def test_swapped_by_hand(tmp_path, spec):
     assert torch.equal(outputs(loaded), outputs(model))
 
 
-def test_swapped_by_the_callback(tmp_path):
-    model, path = saved(tmp_path, [ActivationSwap({"activation:relu": "gelu"}, at_epoch=1)])
-    loaded = MNISTClassifier.load_from_checkpoint(path)
+@pytest.mark.parametrize("kind", [MNISTClassifier, WithACall])  # whose call is found by the task's own sample
+def test_swapped_by_the_callback(tmp_path, kind):
+    model, path = saved(tmp_path, [ActivationSwap({"activation:relu": "gelu"}, at_epoch=1)], kind)
+    loaded = kind.load_from_checkpoint(path)
     assert isinstance(loaded.hidden[0].activation, nn.GELU)
     assert torch.equal(outputs(loaded), outputs(model))
 

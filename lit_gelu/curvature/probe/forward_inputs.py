@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from lit_gelu.arguments import input_sample_of
 from lit_gelu.curvature.probe.examples import take_examples
 from lit_gelu.errors import ArgumentError
 from lit_gelu.sandbox import evaluation_sandbox, isolated_random_state
@@ -29,9 +30,9 @@ def forward_inputs(batch: Any, model: nn.Module) -> Any:
     return None
 
 
-def forward_sample(model: nn.Module, batch: Any) -> Any:
-    """Return a model's ``example_input_array``, or the inputs of a batch if ``forward`` runs on them, or ``None``."""
-    sample = getattr(model, "example_input_array", None)
+def forward_sample(model: nn.Module, batch: Any, input_sample: Any = None) -> Any:
+    """Return `input_sample_of` a model, or the inputs of a batch if ``forward`` runs on them, or ``None``."""
+    sample = input_sample_of(model, input_sample)
     return tried_inputs(model, batch)[0] if sample is None else sample
 
 

@@ -54,7 +54,8 @@ def test_logged_at_lightnings_own_steps(tmp_path):
             self.log("own", 1.0)
             return super().training_step(batch, batch_idx)
 
-    fit(tmp_path, ActivationCurvatureMonitor(every_n_steps=3), model=LogsItself(), log_every_n_steps=3, max_epochs=3)
+    monitor = ActivationCurvatureMonitor(every_n_steps=3, gaussian=True)
+    fit(tmp_path, monitor, model=LogsItself(), log_every_n_steps=3, max_epochs=3)
     rows = logged_rows(tmp_path)
     own = [row["step"] for row in rows if row["own"]]
     ours = [row["step"] for row in rows if row["curvature/net.1/mean"]]

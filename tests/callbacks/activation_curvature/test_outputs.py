@@ -22,7 +22,7 @@ def fit(folder, monitor, **options):
 
 @pytest.mark.pictures
 def test_csv_has_the_figures_of_a_normal_input_and_the_cost(tmp_path):
-    monitor = ActivationCurvatureMonitor(every_n_steps=3)
+    monitor = ActivationCurvatureMonitor(every_n_steps=3, gaussian=True)
     fit(tmp_path, monitor)
     with (tmp_path / "logs" / "0" / "metrics.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["curvature/net.1/mean"]]
@@ -48,7 +48,7 @@ def test_tensorboard_has_figures_and_images(tmp_path):
     fit(tmp_path, monitor, logger=logger)
     board = EventAccumulator(str(tmp_path / "board" / "0")).Reload()
     assert {f"curvature/heat_map/{name}" for name in MAPS} <= set(board.Tags()["images"])
-    assert [event.step for event in board.Scalars("curvature/net.1/gaussian/mean_gate")] == [3, 7]
+    assert [event.step for event in board.Scalars("curvature/net.1/mean_gate")] == [3, 7]
 
 
 @pytest.mark.pictures
@@ -74,7 +74,7 @@ def test_mlflow_in_files(tmp_path, monkeypatch):
     logger = MLFlowLogger("test", tracking_uri=(tmp_path / "mlruns").as_uri())
     fit(tmp_path, ActivationCurvatureMonitor(every_n_steps=4), logger=logger)
     run = logger.experiment.get_run(logger.run_id)
-    assert run.data.metrics["curvature/net.1/gaussian/mean_gate"] > 0
+    assert run.data.metrics["curvature/net.1/mean_gate"] > 0
     artifacts = {path.name: path for path in (tmp_path / "mlruns").glob("**/artifacts/**/*") if path.is_file()}
     assert {f"curvature_heat_map_{name}.png" for name in MAPS} <= set(artifacts)
 

@@ -49,13 +49,16 @@ def trace(trainer, model):
     return [*model.state_dict().values(), *state, torch.tensor(model.losses), torch.get_rng_state()]
 
 
-def test_calls_of_functions_and_single_calls_are_logged(tmp_path):
-    monitor = ActivationCurvatureMonitor(every_n_steps=4, input_sample=SAMPLE, include=[":*", "act*"])
-    run(tmp_path, monitor)
+@pytest.mark.parametrize("sample", [SAMPLE, None, "example_input_array"], ids=["given", "own", "own, by name"])
+def test_calls_of_functions_and_single_calls_are_logged(tmp_path, sample):
+    monitor = ActivationCurvatureMonitor(every_n_steps=4, input_sample=sample, include=[":*", "act*"])
+    model = FunctionalNet()
+    model.example_input_array = None if sample is SAMPLE else SAMPLE
+    run(tmp_path, monitor, model=model)
     assert list(monitor.latest) == [":gelu", "act", "act#0", "act#1"]
     mean = [monitor.latest[site]["mean"] for site in ("act", "act#0", "act#1")]
     assert mean[0] == pytest.approx((mean[1] + mean[2]) / 2, rel=1e-9)
-    assert "curvature/:gelu/gaussian/mean_gate" in logged_rows(tmp_path)[0]
+    assert not any("gaussian" in name for name in logged_rows(tmp_path)[0])  # only where it is asked for
 
 
 @pytest.mark.parametrize("options", [{}, {"accumulate_grad_batches": 3}, {"precision": "bf16-mixed"}])

@@ -17,9 +17,9 @@ from lightning.pytorch import Callback
 from monitor_helpers import SITES, History, fit, logged_rows, measured
 from torch import nn
 
-from lit_gelu.callbacks import (
-    ActivationCurvatureMonitor,
-)
+from lit_gelu import activations
+from lit_gelu.activations import ActivationFacts
+from lit_gelu.callbacks import ActivationCurvatureMonitor
 from lit_gelu.errors import UnsupportedRunError
 
 
@@ -59,6 +59,23 @@ def test_resumed_run_logs_what_the_uninterrupted_one_does(tmp_path):
     assert list(resumed) == [5, 8, 11]
     for step, row in resumed.items():
         assert measured(row) == measured(whole[step])
+
+
+class Bent(nn.Module):
+    def forward(self, x):
+        return x + (x * x + 1).sqrt() / 2
+
+
+@pytest.mark.parametrize(
+    ("facts", "unknown"), [(None, 1), (ActivationFacts(smoothness=0), 1), (ActivationFacts(smoothness=9), 0)]
+)
+def test_what_is_left_out_of_an_activation_without_facts_is_said_once(tmp_path, facts, unknown):
+    with activations.registry.scope() as registry, collected_warnings("leaves out the kink mass") as seen:
+        registry.register("bent", facts=facts)(Bent)
+        monitor = ActivationCurvatureMonitor(every_n_steps=1)
+        fit(tmp_path, monitor, model=SmallNet(Bent), max_epochs=1)
+    assert len(seen) == unknown
+    assert math.isnan(monitor.latest["net.1"]["kink_mass"]) == bool(unknown)
 
 
 def test_include_picks_sites_by_pattern(tmp_path):

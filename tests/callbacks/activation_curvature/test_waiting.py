@@ -63,7 +63,7 @@ def test_figures_do_not_depend_on_the_wait(tmp_path, activation):
     rows = [
         run(
             tmp_path / str(every),
-            ActivationCurvatureMonitor(every_n_steps=1, sample_rows=6, dead_unit_window=3),
+            ActivationCurvatureMonitor(every_n_steps=1, sample_rows=6, dead_unit_window=3, gaussian=True),
             activation=activation,
             log_every_n_steps=every,
         )

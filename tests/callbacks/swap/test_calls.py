@@ -40,14 +40,20 @@ def fit(folder, *callbacks, ckpt_path=None, **options):
     return trainer, model
 
 
-@pytest.mark.parametrize("epoch", [0, 1, 2])
-def test_swapped_calls_are_there_after_a_resume(tmp_path, epoch):
-    trainer, whole = fit(tmp_path, *swaps("example_input_array"), SaveEachEpoch(tmp_path))
+@pytest.mark.parametrize(("epoch", "sample"), [(0, SAMPLE), (1, None), (2, "example_input_array")])
+def test_swapped_calls_are_there_after_a_resume(tmp_path, epoch, sample):
+    trainer, whole = fit(tmp_path, *swaps(sample), SaveEachEpoch(tmp_path))
     assert {name for name, _ in whole.named_parameters() if "call" in name} == {"gelu_call.weight"}
     assert sum(len(group["params"]) for group in trainer.optimizers[0].param_groups) == len(list(whole.parameters()))
     _, resumed = fit(tmp_path / "b", *swaps(), ckpt_path=tmp_path / f"epoch{epoch}.ckpt")
     for (name, a), b in zip(whole.state_dict().items(), resumed.state_dict().values(), strict=True):
         assert torch.equal(a, b), name
+
+
+def test_a_resume_without_the_sample_says_what_to_give(tmp_path):
+    fit(tmp_path, *swaps(), SaveEachEpoch(tmp_path), max_epochs=2)
+    with pytest.raises(SwapError, match="input_sample that it had"):
+        fit(tmp_path / "b", *swaps(None), ckpt_path=tmp_path / "epoch1.ckpt")
 
 
 def test_loads_without_a_trainer_by_the_modules_own_sample(tmp_path):
