@@ -5,11 +5,12 @@ import os
 import pickle
 import re
 import sys
+import threading
 import types
 import typing
 import zipfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePath
 from typing import Any, Literal, Union
 
@@ -18,10 +19,13 @@ import yaml
 from lightning.fabric.utilities.cloud_io import _load as load_from_anywhere
 from lightning.pytorch import LightningModule
 from lightning.pytorch.core.saving import CHECKPOINT_PAST_HPARAMS_KEYS
+from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.nn.parameter import is_lazy
 
 from lit_gelu.activations import StoredSpecError, building_from_file, registry
 from lit_gelu.callbacks.swap.history import Checkpoint
 from lit_gelu.errors import CheckpointError, LitGeluError, shown
+from lit_gelu.files import require_no_pipe
 
 _SCALARS = (str, bytes, int, float, complex, bool, type(None))
 _CONTAINERS = (Union, types.UnionType, list, tuple, set, dict, Sequence, Mapping, Iterable, Collection)
@@ -88,6 +92,7 @@ def loading(module_class: type[LightningModule], source: Any, arguments: Mapping
         yield
         return
     given = {name: value for name, value in arguments.items() if name not in _OF_LIGHTNING}
+    stack = ExitStack()
     if arguments.get("weights_only") is not False:
         called = repr(str(source)) if isinstance(source, str | os.PathLike) else "The file"
         checkpoint = read_checkpoint(source)
@@ -97,8 +102,34 @@ def loading(module_class: type[LightningModule], source: Any, arguments: Mapping
             named = {"_instantiator", "_class_path", *given}
             rest = {name: value for name, value in found.items() if name not in named}
             require_no_imports(rest, module_class, (), called)
-    with building_from_file(texts_and_mappings(given)):
+        stack.enter_context(no_larger_than(checkpoint, module_class.__module__, called))
+    with stack, building_from_file(texts_and_mappings(given)):
         yield
+
+
+@contextmanager
+def no_larger_than(checkpoint: Checkpoint, class_path: str, called: object) -> Iterator[None]:
+    """Refuse to build a module of far more parameters than a checkpoint holds: its arguments may claim any number."""
+    # Others' modules may keep most of their weights out of checkpoints: theirs are bounded in number alone.
+    tensors = [value for value in checkpoint["state_dict"].values() if isinstance(value, torch.Tensor)]
+    most, largest = 10 * len(tensors) + 10_000, 2 * sum(tensor.numel() for tensor in tensors) + 10_000_000
+    count, values, thread = 0, 0, threading.get_ident()
+
+    def add(module: torch.nn.Module, name: str, parameter: Any) -> None:  # noqa: ARG001 - torch's signature
+        nonlocal count, values
+        if threading.get_ident() == thread and parameter is not None and not is_lazy(parameter):
+            count, values = count + 1, values + parameter.numel()
+        if count > most or (values > largest and class_path.startswith("lit_gelu.tasks.")):
+            raise CheckpointError(
+                f"{called} holds {len(tensors)} tensors, and its hyper-parameters are those of a model of many times "
+                "its size. Give another checkpoint, or build the model in code and load its 'state_dict'."
+            )
+
+    hook = register_module_parameter_registration_hook(add)  # before a tensor is filled, which takes its memory
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def _require_known(found: Mapping[str, Any], module_class: type[LightningModule], called: str) -> None:
@@ -140,6 +171,7 @@ def _plain_content(source: Any) -> Any:
         content = torch.load(source, map_location="cpu", weights_only=True)
         source.seek(0)
         return content
+    require_no_pipe(source)
     if not Path(source).exists():  # an address
         return load_from_anywhere(source, map_location="cpu", weights_only=True)
     # Mapped, the weights of a file are read when they are used; only files of torch >= 1.6 can be.

@@ -3,6 +3,7 @@
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerStatus
 from lightning.pytorch.utilities import rank_zero_warn
 from torch.utils import _pytree as pytree
 from typing_extensions import override
@@ -17,7 +18,8 @@ class ExactResume(Callback):
     """Keeps in checkpoints what Lightning does not: random number generators, the place in the shuffled data.
 
     Together with a `lit_gelu.data.ResumableDataLoader` for training (the data modules of `lit_gelu.data` use it), a run
-    that was killed and resumed from its last checkpoint ends with the very weights of one that was not::
+    that was killed and resumed from its last checkpoint (of those saved between two batches, as ``every_n_train_steps``
+    saves them) ends with the very weights of one that was not::
 
         Trainer(callbacks=[ExactResume(), ModelCheckpoint(save_last=True, every_n_train_steps=100)])
         trainer.fit(model, data, ckpt_path="last")
@@ -33,7 +35,8 @@ class ExactResume(Callback):
 
     It holds no generators that a model or data set owns, and nothing that Lightning's own loop leaves out of its
     checkpoints: docs/limits.md has the list. A checkpoint from between the batches of one accumulated step
-    (``accumulate_grad_batches``) has no gradients of those that are done; there is a warning when one is saved.
+    (``accumulate_grad_batches``) has no gradients of those that are done, and one that is saved behind an error
+    (``save_on_exception``) has done half a batch or validation; there is a warning when such a one is saved.
     Operations without deterministic algorithm stay what they are (``Trainer(deterministic=True)``).
 
     Raises:
@@ -58,6 +61,11 @@ class ExactResume(Callback):
             rank_zero_warn(
                 "A checkpoint is saved between the batches of one accumulated step, without the gradients so far: a "
                 "run that resumes from it will not go on as this one. Save after optimizer steps: every_n_train_steps."
+            )
+        if self._trainer is not None and _is_broken_off(self._trainer):
+            rank_zero_warn(
+                "A checkpoint is saved within a batch, a validation or the start of an epoch (save_on_exception): what "
+                "resumes from it leaves out a batch, or draws other numbers. Save between batches: every_n_train_steps."
             )
         loaders = [loader.state_dict() for loader in self._loaders()]
         return {"ranks": gathered({"generators": random_states(), "loaders": loaders})}
@@ -134,6 +142,13 @@ def _is_state(state: object) -> bool:
     return (
         isinstance(state, dict) and isinstance(state.get("generators"), dict) and isinstance(state.get("loaders"), list)
     )
+
+
+def _is_broken_off(trainer: Trainer) -> bool:
+    """Return whether a batch, an epoch's start or (behind an error) a validation has begun and is not over."""
+    batches, epochs = trainer.fit_loop.epoch_loop.batch_progress.current, trainer.fit_loop.epoch_progress.current
+    begun = batches.ready > batches.processed or epochs.ready > epochs.started
+    return begun or (trainer.state.status == TrainerStatus.INTERRUPTED and trainer.validating)
 
 
 def _is_within_a_step(trainer: Trainer) -> bool:

@@ -79,13 +79,14 @@ def load_from_checkpoint(
 
 def _unnamed(checkpoint: Checkpoint, path: str | Path, module_class: type[LightningModule]) -> str:
     """Say what to do with a checkpoint that does not name its activations."""
-    swapped = [key.partition("__load_with")[0] for key in checkpoint["state_dict"] if is_mark(key)]
+    swapped = [key.partition("__needs_")[0] for key in checkpoint["state_dict"] if is_mark(key)]
     how = (
         f"Its weights are those of a model in which lit_gelu.surgery.swap was called ({', '.join(swapped)}): build "
         "the model, make the same swaps, and call load_state_dict(torch.load(path, weights_only=True)['state_dict']). "
         "A model that has these activations by itself takes what lit_gelu.surgery.without_marks leaves of it."
         if swapped
-        else f"Load it with {module_class.__name__}.load_from_checkpoint."
+        else f"Load it with {module_class.__name__}.load_from_checkpoint, with those arguments of the constructor that "
+        "save_hyperparameters(ignore=...) left out, above all the activation: else they are the defaults."
     )
     return f"{path} does not name its activations: it was saved without ActivationSwap in the Trainer. {how}"
 

@@ -9,6 +9,7 @@ can ask either. Under a minute on a CPU, no network; ``--keep`` goes on serving.
 import argparse
 import contextlib
 import json
+import socket
 import statistics
 import sys
 import threading
@@ -41,8 +42,22 @@ class Handler(BaseHTTPRequestHandler):
     """Answers ``GET /v2/health/ready`` and ``POST /v2/models/digits/infer``, each request in a thread of its own."""
 
     protocol_version = "HTTP/1.1"  # connections stay open between requests
-    timeout = 30  # seconds that a silent connection may hold a thread
+    timeout = 30  # seconds that a connection may be silent, and that a whole request may take
     server: "PredictionServer"
+
+    def handle_one_request(self) -> None:
+        """Answer one request; end a connection on which it is not all here in time, as where bytes drip in."""
+        timer = threading.Timer(self.timeout, self.give_up)
+        timer.start()
+        try:
+            super().handle_one_request()
+        finally:
+            timer.cancel()
+
+    def give_up(self) -> None:
+        """Let the thread that waits for this connection go on."""
+        with contextlib.suppress(OSError):  # it is closed already
+            self.connection.shutdown(socket.SHUT_RDWR)
 
     def do_GET(self) -> None:
         """Say whether the server is ready."""
@@ -125,6 +140,8 @@ def levels_of(body: bytes) -> np.ndarray:
         kind = given["name"], given["datatype"]
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise RequestError(f"this is no request for a prediction ({type(error).__name__}: {error})") from error
+    if list(values.shape) != given["shape"]:  # for numpy -1 is whatever fits
+        raise RequestError(f"the data have the shape {list(values.shape)}, and {given['shape']} was given")
     if kind != ("images", "UINT8") or values.dtype.kind != "i" or values.min() < 0 or values.max() > 255:
         raise RequestError("the input is 'images', of type UINT8: whole numbers from 0 to 255")
     return values.astype(np.uint8)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.display import Displayed, HtmlTable
+from lit_gelu.display import Displayed, HtmlTable, printable
 from lit_gelu.errors import LitGeluError, ModelFileError, message_of
 from lit_gelu.export.lowering.spellings import recognise
 from lit_gelu.export.metadata import PREFIX, FileMetadata, read_metadata, strip_origin
@@ -61,7 +61,7 @@ class FileInspection(Displayed):
 
     def __str__(self) -> str:
         """Return it as text, a fact a line."""
-        return "\n".join([
+        lines = [
             f"{self.file}: {self.size:,} bytes, written by {self.producer or 'an unnamed program'}",
             "opset: " + ", ".join(f"{name or 'standard'} {version}" for name, version in self.opsets.items()),
             *(f"input {name}: {_port(*port)}" for name, port in self.inputs.items()),
@@ -72,7 +72,8 @@ class FileInspection(Displayed):
             *_of_metadata(self.metadata),
             *([] if self.quantization is None else [f"int8: {self.quantization}"]),
             *([] if self.tuning is None else [f"tuned: {self.tuning}"]),
-        ])
+        ]
+        return "\n".join(map(printable, lines))
 
     def _summary(self) -> str:
         counted = _counted(self.activations) or "none that is known"

@@ -106,7 +106,9 @@ class ExportOptions:
 
 def _texts(option: str, value: object) -> tuple[str, ...]:
     texts = tuple(value) if isinstance(value, Iterable) else (None,)
-    if isinstance(value, str) or not all(isinstance(text, str) for text in texts):
+    # Half a pair of UTF-16, which is what Python makes of a shell's bytes that are no text, can stand in no file.
+    texts_only = all(isinstance(text, str) and text == text.encode(errors="ignore").decode() for text in texts)
+    if isinstance(value, str) or not texts_only:
         raise ArgumentError(f"{option}={value!r} is not accepted. Give a list of texts.")
     return texts
 
@@ -217,7 +219,8 @@ def _are_sizes(value: Any) -> bool:
 
 
 def _are_sites(value: Any) -> bool:
-    return isinstance(value, list) and all(
+    """Return whether a value has sites, each of them once."""
+    are_records = isinstance(value, list) and all(
         isinstance(site, dict)
         and site.keys() == {entry.name for entry in fields(SiteRecord)}
         and _are_texts(site["operators"])
@@ -225,6 +228,7 @@ def _are_sites(value: Any) -> bool:
         and all(isinstance(site[key], str) for key in site.keys() - {"operators", "calls"})
         for site in value
     )
+    return are_records and len({site["site"] for site in value}) == len(value)
 
 
 # What each entry that is no plain text must hold, as JSON.
@@ -256,6 +260,9 @@ def read_metadata(properties: Mapping[str, str], file: str) -> FileMetadata:
     for name, accepts in _ACCEPTS.items():
         try:
             values[name] = parse_json(values[name])
+            json.dumps(
+                values[name], ensure_ascii=False
+            ).encode()  # half a pair of UTF-16: no file and terminal takes it
         except ValueError as error:
             raise ModelFileError(f"{file} is damaged: {PREFIX}{name} is no JSON. Copy or export it again.") from error
         if not accepts(values[name]):

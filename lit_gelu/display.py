@@ -118,6 +118,18 @@ class ShownFigures(dict[str, Any]):
         return HtmlTable(("site", *(key.replace("_", " ") for key in columns)), rows).render()
 
 
+def printable(text: str) -> str:
+    """Return text of any origin as one line that a terminal shows: what it would obey is written as in ``repr``."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def printable_lines(text: str) -> str:
+    """Return a text of several lines, each as `printable` has it."""
+    return "\n".join(map(printable, text.expandtabs(4).split("\n")))
+
+
 def short(text: str, longest: int = LONGEST_REPR) -> str:
     """Return a text in one line, cut off where it is longer; a bracket that stood at its end still does.
 
@@ -125,7 +137,7 @@ def short(text: str, longest: int = LONGEST_REPR) -> str:
         >>> short("Report(one two three four)", 16)
         'Report(one ...)'
     """
-    line = " ".join(text.split())
+    line = printable(" ".join(text.split()))
     if len(line) <= longest:
         return line
     end = line[-1] if line[-1] in ")}]>" else ""

@@ -3,6 +3,8 @@
 import reprlib
 from typing import Any
 
+from lit_gelu.display import printable, printable_lines
+
 _LONGEST_MESSAGE = 1500  # characters
 
 
@@ -10,8 +12,8 @@ class LitGeluError(Exception):
     """A mistake that the caller can mend; the command line prints it without a stack trace."""
 
     def __str__(self) -> str:
-        """Return the message as it was written (``KeyError`` would print its ``repr``)."""
-        return str(self.args[0]) if self.args else ""
+        """Return the message (``KeyError`` would print its ``repr``), with nothing in it that a terminal would obey."""
+        return printable_lines(str(self.args[0])) if self.args else ""
 
 
 class ArgumentError(LitGeluError, ValueError, TypeError):
@@ -108,7 +110,7 @@ def message_of(error: BaseException) -> str:
     """Return what another library says of a failure, for a message of ours: the middle left out of what is long."""
     # Such a message may repeat what a file holds, which is of any size, or fail at it: repr has limits of depth.
     try:
-        text = str(error).rstrip(".")
+        text = printable(" ".join(str(error).split()).rstrip(".")) or type(error).__name__
     except (RecursionError, ValueError):
         return type(error).__name__
     left_out = len(text) - _LONGEST_MESSAGE

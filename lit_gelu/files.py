@@ -39,6 +39,12 @@ def is_special(path: str | os.PathLike[str]) -> bool:
     return os.path.exists(path) and not is_file(path) and not is_folder(path)  # noqa: PTH110 - see `is_file`
 
 
+def require_no_pipe(path: str | os.PathLike[str]) -> None:
+    """Refuse a device or a pipe, for whose content a reader would wait."""
+    if is_special(path):
+        raise OSError(errno.EINVAL, "a device or a pipe, and no file", os.fspath(path))
+
+
 @contextmanager
 def write_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path in the folder of ``path``; on success it takes the place of ``path`` in one rename."""

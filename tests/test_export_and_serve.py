@@ -6,6 +6,7 @@ import json
 import runpy
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -111,6 +112,8 @@ def test_nested_data_and_a_connection_that_stays_open(server):
         (request(data=[], shape=[0, 1, 8, 8]), "whole numbers from 0 to 255"),
         (request(data=[[1, 2], [3]]), "no request for a prediction (ValueError"),
         (request(shape=[3, 1, 8, 8]), "cannot reshape array of size 128"),
+        (request(shape=[-1, 1, 8, 8]), "[2, 1, 8, 8]"),
+        (request(shape=-1), "[128]"),
         (request(shape="2188"), "no request for a prediction (TypeError"),
         (request(shape=[2, 64]), "(batch, 1, 8, 8)"),
     ],
@@ -120,6 +123,22 @@ def test_bad_requests_are_answered_with_what_is_wrong_and_the_server_goes_on(ser
     assert status == 400
     assert message in content["error"]
     assert asked(server, "POST", INFER, request())[0] == 200
+
+
+def drip(client):
+    for _ in range(100):
+        client.sendall(b"x")
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("end", [b"", b"\r\n"])  # within the head, and within the body
+def test_a_request_that_drips_in_is_given_up(example, server, monkeypatch, end):
+    monkeypatch.setattr(example["Handler"], "timeout", 1)
+    head = f"POST {INFER} HTTP/1.1\r\nContent-Length: 1000\r\n".encode() + end
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=PATIENCE) as client:
+        client.sendall(head)
+        with pytest.raises(ConnectionError):
+            drip(client)
 
 
 @pytest.mark.parametrize("length", ["", "abc", "-5", str(1 << 40)])

@@ -9,6 +9,7 @@ import copy
 import gzip
 import io
 import json
+import os
 import random
 import struct
 import sys
@@ -320,6 +321,26 @@ def test_a_file_of_another_kind_is_refused(reader, good, folder):
         assert text or kind == "tweets", name  # of which any text is a file
     with pytest.raises((LitGeluError, OSError)):
         READERS[reader][1](folder / "missing" / f"file.{kind}")
+
+
+@pytest.mark.parametrize("layers", [10**9, 90_000])
+@pytest.mark.parametrize("reader", ["MNISTClassifier.load_from_checkpoint", "lit-gelu export", "lit-gelu test"])
+def test_layers_that_a_checkpoint_has_no_weights_for_are_not_built(reader, layers, good, folder, monkeypatch):
+    built = []
+    monkeypatch.setattr(nn.Linear, "reset_parameters", lambda self: built.append(self))
+    checkpoint = torch.load(io.BytesIO(good["ckpt"]), weights_only=True)
+    checkpoint["hyper_parameters"] |= {"_class_path": OWN, "_instantiator": INSTANTIATOR, "hidden_layers": layers}
+    torch.save(checkpoint, folder / "file.ckpt")
+    monkeypatch.setitem(READERS, "lit-gelu test", ("ckpt", _command("test", "--ckpt_path", "FILE")))
+    assert refusal(reader, folder / "file.ckpt")
+    assert len(built) < 1000
+
+
+@pytest.mark.parametrize("reader", [reader for reader in READERS if reader != OF_LIGHTNING])
+def test_a_pipe_is_refused_and_not_waited_for(reader, folder):
+    os.mkfifo(folder / "pipe")
+    with pytest.raises((LitGeluError, OSError)):
+        READERS[reader][1](folder / "pipe")
 
 
 # --- The source ---

@@ -416,9 +416,10 @@ class ActivationCurvatureMonitor(Callback):
         gate_hint = f"; its gates, which are watched if include= names them in full: {', '.join(gates)}"
         calls = f"Calls of functions such as F.gelu are found with a sample. {_GIVE_SAMPLE}, use activation modules"
         remedy = calls if input_sample_of(model, self.input_sample) is None else "Use other patterns"
+        own = "none (a class of your own is one once it is registered: lit_gelu.activations.register)"
         return (
             f"ActivationCurvatureMonitor(include={list(self.settings.include)}) finds nothing to watch in "
-            f"{type(model).__name__}. Its activations: {', '.join(found.passed_over) or 'none'}"
+            f"{type(model).__name__}. Its activations: {', '.join(found.passed_over) or own}"
             f"{gate_hint if gates else ''}. {remedy}, or leave the monitor out."
         )
 

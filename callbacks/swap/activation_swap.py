@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import StochasticWeightAveraging, WeightAveraging
+from lightning.pytorch.callbacks import BackboneFinetuning, StochasticWeightAveraging, WeightAveraging
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.strategies.launchers.multiprocessing import _MultiProcessingLauncher
 from lightning.pytorch.trainer.states import TrainerFn
@@ -41,9 +41,10 @@ class ActivationSwap(Callback):
     accepted are refused before training starts. (If the Trainer has another `ActivationSwap` that is still to come, its
     result may be what a target waits for; then only the swap itself refuses.)
 
-    *Learnable parameters* that a new activation brings get a group of their own in the optimizer that has the
-    neighbouring weights: options and schedule are theirs, without weight decay. Parameters that go leave the optimizer
-    with their state.
+    *Learnable parameters* that a new activation brings share the fate of the neighbouring weights in their part of the
+    model. They get a group of their own in the optimizer that has these, with its options and schedule and without
+    weight decay. Among frozen weights they are frozen, and where no optimizer has these, none has them: there is a
+    warning. Parameters that go leave the optimizer with their state.
 
     *What is logged.* One line; the figure ``activation_swap/replaced``; and for every site a hyperparameter
     (in TensorBoard a text) ``activation_swap/step_<step>/<site>`` = "old -> new", with the step as loggers number it.
@@ -58,7 +59,8 @@ class ActivationSwap(Callback):
     `lit_gelu.callbacks.ExactResume`.
 
     *Not possible*, and refused before training: with FSDP, DeepSpeed or model parallelism, and beside callbacks that
-    average weights; under DDP, to or from activations with learnable parameters (others are fine there).
+    average weights; to activations with learnable parameters where two optimizers have the neighbouring weights, or
+    beside `BackboneFinetuning`; under DDP, to or from activations with learnable parameters (others are fine there).
     ``torch.compile`` builds new graphs for a new activation.
 
     *In processes of their own*, with the strategies ``ddp_spawn``, ``ddp_fork`` and ``ddp_notebook``, the swap is made
@@ -270,7 +272,7 @@ class ActivationSwap(Callback):
 
     def _check(self, run: SwapRun) -> None:
         """Refuse a swap that could not be made."""
-        parameters = _parameters_of_specs(self.swaps, self.registry)
+        parameters, plan = _parameters_of_specs(self.swaps, self.registry), None
         try:
             plan = self.plan(run.pl_module)
         except SwapError:
@@ -282,19 +284,23 @@ class ActivationSwap(Callback):
                 rank_zero_warn(f"{self.state_key}: {note}")
             if not plan.rows:
                 rank_zero_warn(f"{self.state_key} will change nothing: {'; '.join(map(str, plan.skipped))}.")
-        self._check_parameters(run, parameters)
+        self._check_parameters(run, parameters, plan)
 
-    def _check_parameters(self, run: SwapRun, parameters: list[str]) -> None:
+    def _check_parameters(self, run: SwapRun, parameters: list[str], plan: SwapPlan | None) -> None:
         """Refuse parameters that come or go where they must not."""
         _refuse_parameters_after_wrapping(run.trainer, run.pl_module, parameters)
+        placements = () if plan is None else plan.placements
+        rows = [row for row in placements if next(row.module.parameters(), None) is not None]
+        if parameters and (rows or plan is None):
+            _refuse_backbone_finetuning(run.trainer)
         if parameters and run.groups is not None:
-            run.groups.check()
+            run.groups.check(row.site.names if row.site.kind == "module" else (row.place,) for row in rows)
 
     def _swap(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Make the swap, remember it, tell the other callbacks, and log it."""
         run = self._running()
         plan = self.plan(pl_module)
-        self._check_parameters(run, _parameters_of(plan))
+        self._check_parameters(run, _parameters_of(plan), plan)
         self.order = run.next_order()
         with run.parameters_tracked():
             self.report = plan.apply()
@@ -347,6 +353,16 @@ def _refuse_averaging(trainer: Trainer) -> None:
                 "copy of the model as it was before the swap, with the old activations, and pairs its parameters with "
                 f"the model's by their order. Leave one of the two out, or {_BEFOREHAND}."
             )
+
+
+def _refuse_backbone_finetuning(trainer: Trainer) -> None:
+    """Refuse `BackboneFinetuning` beside new parameters."""
+    if any(isinstance(callback, BackboneFinetuning) for callback in callbacks_of(trainer)):
+        raise UnsupportedRunError(
+            "ActivationSwap brings new parameters, which get a group of their own, and BackboneFinetuning takes the "
+            "optimizer's last group for the backbone's. Use an activation without parameters, a BaseFinetuning of your "
+            f"own, or {_BEFOREHAND}."
+        )
 
 
 def _warn_of_processes(trainer: Trainer) -> None:

@@ -85,6 +85,11 @@ class SwapRecord:
         present = {site.call or site.name: str(site.spec) for site in sites}
         to_find = input_sample is not None
         missing = [name for name in self.sites if name not in present and not (to_find and is_call(name))]
+        if missing and not to_find and any(map(is_call, missing)):
+            raise SwapError(
+                f"The checkpoint says that ActivationSwap replaced {', '.join(missing)}: calls of functions, which are "
+                "found with a sample alone. Give ActivationSwap the input_sample that it had."
+            )
         if missing:
             raise SwapError(
                 f"The checkpoint says that ActivationSwap replaced {', '.join(map(repr, missing))}, and the model has "

@@ -1,27 +1,23 @@
 """Parameters that come and go with a swap: in which group of which optimizer, at what learning rate, as scheduled."""
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from lit_gelu.errors import CheckpointError, UnsupportedRunError
+from lit_gelu.surgery.swap import weights_beside
 
 Scheduler = Any  # Lightning takes anything with step(), state_dict() and optimizer
 _OF_SCHEDULER = {  # lists with one entry a group
     *("base_lrs", "_last_lr", "max_lrs", "min_lrs"),
     *("lr_lambdas", "base_momentums", "max_momentums"),
 }
-
-
-def _common(path: Sequence[str], other: Sequence[str]) -> int:
-    """Return how many parts two paths through a module have in common."""
-    pairs = enumerate(zip(path, other, strict=False))
-    return next((depth for depth, (a, b) in pairs if a != b), min(len(path), len(other)))
 
 
 def check_scheduler(scheduler: Scheduler) -> None:
@@ -79,8 +75,8 @@ class ParameterGroups:
     def __post_init__(self) -> None:
         self.likes = [list(range(len(optimizer.param_groups))) for optimizer in self.optimizers]
 
-    def check(self) -> None:
-        """Refuse optimizers and schedulers that cannot take new groups."""
+    def check(self, places: Iterable[Sequence[str]] = ()) -> None:
+        """Refuse optimizers and schedulers that cannot take new groups, and new modules that belong to several."""
         if not self._places():
             raise UnsupportedRunError(
                 "ActivationSwap brings new parameters, and the module has no optimizer that could train them. Return "
@@ -100,18 +96,29 @@ class ParameterGroups:
             )
         for scheduler in self.schedulers:
             check_scheduler(scheduler)
+        held = self._places()
+        for names in places:
+            self._home(names, held)
 
     def add(self, parameters: Iterable[nn.Parameter]) -> None:
         """Put new parameters in groups of their own, beside those of the neighbouring weights."""
-        # A group has the options of the group with the nearest weight (of two dimensions or more) before the parameter,
-        # in the order of the module's parameters, else after it, but no weight decay; a parameter that an optimizer has
-        # already stays there.
-        places = self._places()
+        # A group has the options of the group with the nearest weight of the same part (`surgery.swap.weights_beside`),
+        # but no weight decay. Where none of that part's weights is in an optimizer, the new parameters are in none; a
+        # parameter that an optimizer has already stays there.
+        held = self._places()
+        missing = {id(parameter): parameter for parameter in parameters if id(parameter) not in held}
+        names: dict[int, list[str]] = {}
+        for name, parameter in self.model.named_parameters(remove_duplicate=False):
+            names.setdefault(id(parameter), []).append(name)
         new: dict[tuple[int, int], list[nn.Parameter]] = {}
-        for parameter in parameters:
-            if id(parameter) not in places and parameter.requires_grad:
-                new.setdefault(self._neighbour(parameter, places), []).append(parameter)
-        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
+        for key, parameter in missing.items():
+            home = self._home([name.rpartition(".")[0] for name in names[key]], held, missing.keys())
+            if home is not None:
+                new.setdefault(home, []).append(parameter)
+            if home is None or not parameter.requires_grad:
+                rank_zero_warn(
+                    f"ActivationSwap: {names[key][0]}, a new parameter, is not trained while those beside it are not."
+                )
         self._know_all()
         for (number, like), added in new.items():
             optimizer = self.optimizers[number]
@@ -119,7 +126,7 @@ class ParameterGroups:
             if "weight_decay" in group:
                 group["weight_decay"] = 0.0
             is_named = "param_names" in optimizer.param_groups[0]
-            group["params"] = [(names[id(p)], p) for p in added] if is_named else added
+            group["params"] = [(names[id(p)][0], p) for p in added] if is_named else added
             optimizer.add_param_group(group)
             self.likes[number].append(like)
             for scheduler in self._schedulers_of(optimizer):
@@ -186,22 +193,21 @@ class ParameterGroups:
                     places.setdefault(id(parameter), []).append((number, index))
         return places
 
-    def _neighbour(self, parameter: nn.Parameter, held: dict[int, list[tuple[int, int]]]) -> tuple[int, int]:
-        """Return the place of the nearest weight: in the same part of the model, before or behind."""
-        # The order of all weights alone would take a part's first activation for the last one's of the part before.
-        every = [(name.split(".")[:-1], other) for name, other in self.model.named_parameters()]
-        here = next(index for index, (_, other) in enumerate(every) if other is parameter)
-        near = [(path, other) for path, other in (*reversed(every[:here]), *every[here:]) if id(other) in held]
-        near = [(path, other) for path, other in near if other.dim() > 1] or near
-        own = every[here][0]
-        _, nearest = max(near, key=lambda one: _common(one[0], own), default=(None, None))  # the first of the nearest
-        places = [] if nearest is None else held[id(nearest)]
-        if len({number for number, _ in places}) != 1:
+    def _home(
+        self, names: Sequence[str], held: dict[int, list[tuple[int, int]]], new: Collection[int] = ()
+    ) -> tuple[int, int] | None:
+        """Return the place of the weights beside a module, by all its names; ``None`` if no optimizer has any."""
+        places: list[tuple[int, int]] = []
+        for name in names:
+            weights = [weight for weight in weights_beside(self.model, name, new) if id(weight) in held]
+            nearest = next((weight for weight in weights if weight.dim() > 1), weights[0] if weights else None)
+            places += [] if nearest is None else held[id(nearest)]
+        if len({number for number, _ in places}) > 1:
             raise UnsupportedRunError(
-                "ActivationSwap cannot tell which optimizer is to train its new parameters: the neighbouring weights "
-                f"are in {len(places)} of them. Let exactly one have them."
+                f"ActivationSwap cannot tell which optimizer is to train the new parameters of {names[0]}: the "
+                "neighbouring weights are in several. Let one of them have these weights, or give another activation."
             )
-        return places[0]
+        return places[0] if places else None
 
     def _schedulers_of(self, optimizer: Optimizer) -> list[Scheduler]:
         return [scheduler for scheduler in self.schedulers if scheduler.optimizer is optimizer]

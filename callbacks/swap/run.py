@@ -5,11 +5,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import BaseFinetuning
 from lightning.pytorch.trainer.states import TrainerFn
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.callbacks.swap.history import ACTIVATIONS_KEY, GROUPS_KEY, SWAPS_KEY, Checkpoint, SwapRecord
 from lit_gelu.callbacks.swap.parameter_groups import ParameterGroups
+from lit_gelu.callbacks.trainer import callbacks_of
 from lit_gelu.errors import CheckpointError, shown
 from lit_gelu.surgery.activation_record import (
     ActivationRecord,
@@ -71,6 +73,13 @@ class SwapRun:
             self.groups.drop(removed)
             self.groups.add(new)
             self._changed = True
+            names = {parameter: name for name, parameter in self.pl_module.named_parameters()}
+            for callback in callbacks_of(self.trainer):  # it keeps the names in all groups, and renews its own alone
+                if isinstance(callback, BaseFinetuning):
+                    for number in callback._internal_optimizer_metadata:
+                        groups = self.groups.optimizers[number].param_groups
+                        renewed = callback._apply_mapping_to_param_groups(groups, names)
+                        callback._internal_optimizer_metadata[number] = renewed
 
     def restore(self, changed: "Sequence[ActivationSwap]") -> None:
         """Bring the model to where the records of all swaps say it is: take all back, then make the recorded ones."""

@@ -7,12 +7,15 @@ onnxruntime-web; after that no network is.
 """
 
 import argparse
+import contextlib
 import functools
 import io
 import os
 import shutil
+import socket
 import subprocess
 import sys
+import threading
 from http import HTTPStatus
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -50,7 +53,7 @@ class WebExampleError(LitGeluError):
 class Handler(SimpleHTTPRequestHandler):
     """Files with the types that browsers ask for, and the headers without which a page gets no threads."""
 
-    timeout = 30  # seconds that a silent connection may hold a thread
+    timeout = 30  # seconds that a connection may be silent, and that a whole request may take
     extensions_map = {  # noqa: RUF012 - as the base class has it
         **SimpleHTTPRequestHandler.extensions_map,
         ".mjs": "text/javascript",  # Python 3.11 does not know it, and a module of another type is refused
@@ -58,6 +61,20 @@ class Handler(SimpleHTTPRequestHandler):
         ".wasm": "application/wasm",
         ".onnx": "application/octet-stream",
     }
+
+    def handle_one_request(self) -> None:
+        """Answer one request; end a connection on which it is not all here in time, as where bytes drip in."""
+        timer = threading.Timer(self.timeout, self.give_up)
+        timer.start()
+        try:
+            super().handle_one_request()
+        finally:
+            timer.cancel()
+
+    def give_up(self) -> None:
+        """Let the thread that waits for this connection go on."""
+        with contextlib.suppress(OSError):  # it is closed already
+            self.connection.shutdown(socket.SHUT_RDWR)
 
     def send_head(self) -> io.BytesIO | BinaryIO | None:
         """Answer with a file of the site; folders are not listed, and links do not lead out of it.

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import Any
 
-from lit_gelu.display import Displayed, HtmlTable
+from lit_gelu.display import Displayed, HtmlTable, printable
 from lit_gelu.files import without_nonfinite
 
 SCHEMA = "lit-gelu-parity"
@@ -284,7 +284,7 @@ class ParityReport(Displayed):
             reasons.append("two runs on the same input differ")
         if self.faults:
             reasons.append(self.faults[0].rstrip(".") + (f", and {len(self.faults) - 1} more" * (len(self.faults) > 1)))
-        return tuple(reasons)
+        return tuple(map(printable, reasons))
 
     @property
     def failures(self) -> tuple[ParityRow, ...]:
@@ -421,9 +421,9 @@ def findings(report: ParityReport) -> list[str]:
         text.append(f"Where: {report.divergence}.")
     if report.repeats is False:
         text.append("Two runs on the same input gave different outputs: it draws random numbers.")
-    return [*text, *report.notes]
+    return [printable(line) for line in (*text, *report.notes)]
 
 
 def cell_text(text: str) -> str:
     r"""Return text that cannot end a cell."""
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
+    return printable(text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " "))

@@ -74,7 +74,7 @@ def node_label(node: onnx.NodeProto) -> str:
 
 def full_name(node: onnx.NodeProto) -> str:
     """Return an operator with its domain, as files record it."""
-    return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+    return node.op_type if node.domain in {"", "ai.onnx"} else f"{node.domain}::{node.op_type}"  # one domain, by ONNX
 
 
 def load_structure(path: str | os.PathLike[str]) -> onnx.ModelProto:
@@ -104,7 +104,11 @@ def site_nodes(model: onnx.ModelProto, calls: Mapping[str, int]) -> list[SiteNod
     # and one that is called within a branch or loop too.
     inner = sites_in_subgraphs(model)
     members: dict[str, list[int]] = {}
+    fixed = {tensor.name for tensor in model.graph.initializer}
+    readers: dict[str, set[int]] = {value.name: {-1} for value in model.graph.output}
     for i, node in enumerate(model.graph.node):
+        for name in node.input:
+            readers.setdefault(name, set()).add(i)
         site = site_of(node)
         if site is not None and site not in inner:
             members.setdefault(site, []).append(i)
@@ -112,23 +116,16 @@ def site_nodes(model: onnx.ModelProto, calls: Mapping[str, int]) -> list[SiteNod
     for site, places in members.items():
         count = calls.get(site, 0)
         size, rest = divmod(len(places), count) if count else (0, 1)
-        if rest == 0:
-            parts = [places[i : i + size] for i in range(0, len(places), size)]
-            entries += [entry for call, part in enumerate(parts) if (entry := _one_call(model, site, call, part))]
+        for call in range(0 if rest else count):
+            inside = places[call * size : (call + 1) * size]
+            nodes = [model.graph.node[i] for i in inside]
+            produced = {name for node in nodes for name in node.output if name}
+            inputs = {name for node in nodes for name in node.input if name} - produced - fixed
+            outputs = {name for name in produced if readers.get(name, set()).difference(inside)}
+            if len(inputs) == len(outputs) == 1:
+                entries.append(SiteNodes(site, call, tuple(nodes), *inputs, *outputs))
     order = {name: i for i, node in enumerate(model.graph.node) for name in node.output}
     return sorted(entries, key=lambda entry: order[entry.y])
-
-
-def _one_call(model: onnx.ModelProto, site: str, call: int, places: Sequence[int]) -> SiteNodes | None:
-    """Return the nodes at some places as one call, if they have one input and one output."""
-    nodes = [model.graph.node[i] for i in places]
-    inside, produced = set(places), {name for node in nodes for name in node.output if name}
-    fixed = {tensor.name for tensor in model.graph.initializer}
-    inputs = {name for node in nodes for name in node.input if name} - produced - fixed
-    read = {value.name for value in model.graph.output}
-    read.update(name for i, node in enumerate(model.graph.node) if i not in inside for name in node.input)
-    outputs = produced & read
-    return SiteNodes(site, call, tuple(nodes), *inputs, *outputs) if len(inputs) == len(outputs) == 1 else None
 
 
 def fates(entries: Sequence[SiteNodes], optimized: onnx.ModelProto) -> list[ActivationFate]:
@@ -355,6 +352,12 @@ def _attribute_difference(node: onnx.NodeProto, expected: ir.Node) -> str:
     there: dict[str, Any] = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
     there = {name: value.decode() if isinstance(value, bytes) else value for name, value in there.items()}
     recorded = {name: attribute.value for name, attribute in expected.attributes.items()}
+    schema = onnx.defs.get_schema(node.op_type) if "::" not in full_name(node) and onnx.defs.has(node.op_type) else None
+    for name, attribute in {} if schema is None else schema.attributes.items():
+        if attribute.default_value.type:  # what is left out is this
+            value = onnx.helper.get_attribute_value(attribute.default_value)
+            default = value.decode() if isinstance(value, bytes) else value
+            there, recorded = {name: default, **there}, {name: default, **recorded}
     for name in sorted(there.keys() | recorded.keys()):
         a, b = there.get(name), recorded.get(name)
         both = isinstance(a, float) and isinstance(b, float)

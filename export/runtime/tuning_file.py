@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import onnxruntime
 
-from lit_gelu.errors import ModelFileError
+from lit_gelu.errors import ModelFileError, message_of
 from lit_gelu.export.runtime.session import ON_CUDA_DEVICES, require_settings
-from lit_gelu.files import parse_json, write_atomically
+from lit_gelu.files import parse_json, require_no_pipe, write_atomically
 
 if TYPE_CHECKING:
     import torch
@@ -114,6 +114,7 @@ def _read(file: Path) -> tuple[str, TuningChoice | None]:
         return "", None
     problem = "another format, or fields of other types"
     try:
+        require_no_pipe(file)
         content = parse_json(file.read_bytes())
         model, choice = content["model_sha256"], TuningChoice(**content["choice"])
         types = [type(value) for value in (model, *vars(choice).values())]
@@ -122,7 +123,7 @@ def _read(file: Path) -> tuple[str, TuningChoice | None]:
             require_settings(choice.settings, repr(str(file)))
             return model, choice
     except (OSError, LookupError, TypeError, ValueError) as error:
-        problem = f"{type(error).__name__}: {error}"
+        problem = f"{type(error).__name__}: {message_of(error)}"
     raise ModelFileError(
         f"{str(file)!r} does not hold what tune() writes ({problem}). Delete it, run tune() again, or open the model "
         "with tuning=False."

@@ -40,7 +40,7 @@ from lit_gelu.choose.training import (
 from lit_gelu.errors import ArgumentError, MissingExtraError, SwapError, UnsupportedRunError, shown
 from lit_gelu.extras import need
 from lit_gelu.files import write_atomically
-from lit_gelu.surgery import SwapPlan, plan_swap
+from lit_gelu.surgery import SwapPlan, find_sites, plan_swap
 
 # Runs have no logger, progress bar or checkpoints of their own: what serves these is left out.
 _UNUSED = (
@@ -139,6 +139,9 @@ def choose(
     temporary = tempfile.TemporaryDirectory(prefix="lit_gelu-choose-") if folder is None else nullcontext(folder)
     with temporary as place, _quiet(), isolate_rng():
         logged = _logged(setup, candidates, numbers[0], metric)
+        for note in logged.pop("notes", []):
+            notes.append(note)
+            say(note)
         decides = _metric(metric, mode, logged)
         setup = replace(setup, tests=decides.stage == "test")
         runs = RunFolder(Path(place), settings_of(build, swap, setup, settings or {}))
@@ -292,6 +295,10 @@ def _logged_by(setup: Setup, candidate: Candidate, metric: str | None) -> dict[s
             "before has trained. Build or copy within the function: lambda a: Net(copy.deepcopy(encoder), a)."
         )
     logged: dict[str, list[str]] = {"val": [], "test": []}
+    sites = find_sites(module, getattr(module, "example_input_array", None), registry=setup.registry)
+    if setup.registry.resolve(candidate.given).name not in {site.spec.name for site in sites}:
+        name = type(module).__name__
+        logged["notes"] = [f"No site of {name} is a {candidate.label}: if it makes no use of activation=, --swap true."]
     # All else is as in a run, so that schedules are made for the steps that it will have; callbacks may write files.
     options = {"limit_val_batches": min(1, setup.options.get("limit_val_batches", 1)), "check_val_every_n_epoch": 1}
     notes = _OneBatch()

@@ -232,7 +232,7 @@ class RunFolder:
             pairs = "; ".join(f"{n}: {shown(there.get(n))}, now {shown(settings.get(n))}" for n in differing[:3])
             raise ArgumentError(
                 f"folder={str(folder)!r} holds runs with other settings ({pairs or 'of another lit-gelu'}). Runs that "
-                "differ in more than activation and seed are not compared. Give another folder, or remove this one."
+                "differ in more than activation and seed are not compared. Give another folder (--output)."
             )
         self.runs = {(run.label, run.spec, run.seed): run for run in filter(None, map(_run_of, self.lines[1:]))}
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
+import torch
 from rich.table import Table
 
 from lit_gelu.activations import UnknownActivationError, registry
@@ -31,6 +32,7 @@ def activations(*names: str, json: bool = False) -> int:
         *names: patterns over names, or specs; all by default
         json: print plain data
     """
+    torch.set_num_threads(1)  # the arrays are small: threads that wait for each other take several times as long
     specs = selected(names or ["*"])
     infos = [registry.info(spec) for spec in specs]
     if json:
@@ -40,7 +42,7 @@ def activations(*names: str, json: bool = False) -> int:
         for name, fact in vars(infos[0]).items():
             if name != "spec":
                 details.add_row(name.replace("_", " "), readable(vars(fact) if is_dataclass(fact) else fact))
-        console_for_output(highlight=False, markup=False).print(details)
+        console_for_output(highlight=False).print(details)
         return 0
     table = Table(title=f"{len(infos)} activations", title_justify="left")
     for column in ("activation", "f(x)", "derivatives", "monotone", "convex", "minimum at", "minimum", "max |f'|"):
@@ -69,10 +71,11 @@ def compare(a: str, b: str, *, interval: Sequence[float] = (-12.0, 12.0), json: 
         interval: where to compare, from and to
         json: print plain data
     """
+    torch.set_num_threads(1)
     comparison = compare_activations(a, b, _pair(interval))
     if json:
         return _print_json(comparison.to_dict())
-    console_for_output(highlight=False, soft_wrap=True, markup=False).print(str(comparison))
+    console_for_output(highlight=False, soft_wrap=True).print(str(comparison))
     return 0
 
 

@@ -73,7 +73,7 @@ def bench(
     sample = random_sample(input_shape) if input_shape else None
     net = None if ckpt is None else load_checkpoint(ckpt, model, sample_for(input_shape, None))
     inputs = named_inputs(sample, list(predictor.ports))
-    console = console_for_output(markup=False)
+    console = console_for_output()
     if tune:
         rows = max(batch_sizes)
         values = () if inputs is None else measurement.resized(inputs, predictor.ports, rows).values()

@@ -95,7 +95,7 @@ def run_choice(config: Any, instances: Any, data: LightningDataModule | None, op
         raise ArgumentError("There are no data. Give --data.")
     trainer, notes = _trainer_options(config.trainer, instances.trainer)
     plain = {name: value for name, value in config.trainer.as_dict().items() if name not in _OF_ONE_RUN}
-    console = console_for_output(soft_wrap=True, markup=False)
+    console = console_for_output(soft_wrap=True)
     for note in notes:
         console.print(note)
     choice = compare(

@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 import jsonargparse
 from docstring_parser import parse as parse_docstring
 
+from lit_gelu.display import printable_lines
 from lit_gelu.errors import ArgumentError
 from lit_gelu.files import is_file, is_special
 
@@ -70,7 +71,7 @@ class CommandParser(jsonargparse.ArgumentParser):
             super().error(message, ex)
         parser = getattr(ex, "subcommand_parser", None) or self
         program = parser.prog.replace(" [options]", "")
-        sys.stderr.write(f"{program}: {message.strip().rstrip('.')}. See {program} --help.\n")
+        sys.stderr.write(f"{program}: {printable_lines(message.strip().rstrip('.'))}. See {program} --help.\n")
         sys.exit(2)
 
 

@@ -2,6 +2,7 @@
 
 import json as json_format
 import math
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -46,7 +47,7 @@ def curvature(
     model: str | None = None,
     input_shape: Sequence[str] = (),
     split: Literal["train", "val", "test"] = "train",
-    samples: int = 1024,
+    samples: int = 256,
     seed: int = 0,
     quantities: Sequence[Quantity] = get_args(Quantity),
     operator: Literal["hessian", "gauss_newton"] = "hessian",
@@ -69,7 +70,7 @@ def curvature(
 
     in a shell:
       lit-gelu curvature last.ckpt --data DigitsData
-      lit-gelu curvature last.ckpt --data MNISTData --data-root data --samples 2048 --figure curvature.png
+      lit-gelu curvature last.ckpt --data MNISTData --data-root data --samples 1024 --figure curvature.png
       lit-gelu curvature last.ckpt --data DigitsData --quantities activations trace --json all.json
       lit-gelu curvature last.ckpt --data DigitsData --json | jq .eigenvalues
       lit-gelu curvature last.ckpt --data DigitsData --operator gauss_newton --split test
@@ -83,7 +84,7 @@ def curvature(
         input_shape: for a model without example_input_array: the sizes of one row of each input, without the batch;
             1,28,28, or by name input_ids=16:int64 mask=16:int64
         split: which of the data to use
-        samples: how many examples: those that its loader gives first
+        samples: how many examples, to which the time is proportional: those that its loader gives first
         seed: of a shuffling loader's order, and of all random vectors
         quantities: which of those below; default: all
         operator: whose eigenvalues and trace
@@ -128,6 +129,8 @@ def curvature(
     if "activations" in quantities:
         measure_activations(report, net, batches, random_sample(input_shape) if input_shape else None)
     if settings is not None:
+        text = f"up to {lanczos_steps + trace_probes + density_steps} products with the {report.matrix}"
+        sys.stderr.write(f"{text} on {report.samples} examples, each as long as two training steps on them\n")
         with LossProbe(net, batches, mode=mode, seed=seed) as probe:
             report.loss = measure_loss(probe, settings)
         report.notes += report.loss.left_out

@@ -12,7 +12,7 @@ from lightning.pytorch.loggers import CSVLogger
 from rich.console import Console
 from rich.table import Table
 
-from lit_gelu.callbacks import ActivationCurvatureMonitor, ActivationSwap
+from lit_gelu.callbacks import ActivationCurvatureMonitor, ActivationSwap, RunReport
 from lit_gelu.cli.terminal import console_for_output, silence_known_warnings, write_text
 from lit_gelu.data import DigitsData
 from lit_gelu.errors import ArgumentError
@@ -72,6 +72,7 @@ def demo(*, output: str = "runs/demo", epochs: int = 24, seed: int = 0) -> int:
             report = reports[path] = check_parity(model, path, data, strict=False, seed=seed)
             write_proof(report, path, [])  # into the file itself, as lit-gelu export does
             write_text(report.to_json(), str(path.with_suffix(".json")))
+            write_text(report.to_html(), str(path.with_suffix(".html")))
         console.print(f"{path}: {'passed' if report.passed else 'FAILED'}", soft_wrap=True)
         for failure in report.failures:
             console.print(f"  {failure}", soft_wrap=True)
@@ -80,8 +81,8 @@ def demo(*, output: str = "runs/demo", epochs: int = 24, seed: int = 0) -> int:
     with write_atomically(folder / "training.png") as temporary:
         draw_training(log, swap_step).savefig(temporary, dpi=130)
     console.print(_summary(reports))
-    files = " ".join(f"{path.name} {path.stem}.json" for path in reports)
-    console.print(f"{folder}: training.png {files}; training log {metrics}", soft_wrap=True)
+    files = " ".join(f"{path.name} {path.stem}.html {path.stem}.json" for path in reports)
+    console.print(f"{folder}: report.html training.png {files}; training log {metrics}", soft_wrap=True)
     return 0 if all(report.passed for report in reports.values()) else 1
 
 
@@ -97,6 +98,7 @@ def _train(
     logger = CSVLogger(folder, name="logs")
     model = MNISTClassifier(activation="relu")
     swap = ActivationSwap({"activation:relu": "gelu"}, at_epoch=epochs // 2)
+    monitor, report = ActivationCurvatureMonitor(every_n_steps=20), RunReport(str(folder / "report.html"))
     trainer = Trainer(
         max_epochs=epochs,
         accelerator="cpu",
@@ -105,7 +107,7 @@ def _train(
         log_every_n_steps=10,
         enable_checkpointing=False,
         enable_model_summary=False,
-        callbacks=[RichProgressBar(), swap, ActivationCurvatureMonitor(every_n_steps=20)],
+        callbacks=[RichProgressBar(), swap, monitor, report],
     )
     trainer.fit(model, datamodule=data)
     (result,) = trainer.test(model, datamodule=data, verbose=False)

@@ -88,7 +88,7 @@ def export(
     sample = input_sample(input_shape, net, module if raw is None else None)
     if raw is None:
         require_input(sample, net)
-    console = console_for_output(soft_wrap=True, highlight=False, markup=False)
+    console = console_for_output(soft_wrap=True, highlight=False)
     passed = True
     for form, path in outputs.items():
         report = export_onnx(

@@ -4,7 +4,7 @@ import pickle
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,14 +17,15 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 # LightningCLI finds a class by its short name (`--trainer.callbacks ActivationSwap`) once it is imported.
 import lit_gelu.callbacks  # noqa: F401
 from lit_gelu.activations import building_from_file
-from lit_gelu.callbacks.checkpoint_file import not_plain, texts_and_mappings
+from lit_gelu.callbacks.checkpoint_file import no_larger_than, not_plain, read_checkpoint, texts_and_mappings
 from lit_gelu.cli import choose
 from lit_gelu.cli.commands import IMPORT, IMPORT_HELP, CommandParser, ExamplesHelpFormatter, import_modules
 from lit_gelu.cli.loading import checked_arguments
 from lit_gelu.cli.terminal import silence_known_warnings
 from lit_gelu.data import DigitsData
+from lit_gelu.display import printable
 from lit_gelu.errors import ArgumentError, CheckpointError, LitGeluError, UnsupportedRunError, message_of
-from lit_gelu.files import is_file
+from lit_gelu.files import is_file, is_special
 from lit_gelu.surgery.changes import is_mark
 from lit_gelu.tasks import MNISTClassifier
 
@@ -71,10 +72,12 @@ class NewFolderConfig(SaveConfigCallback):
     """Saves the configuration beside the logs, and says how to go on where a run's is there already."""
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Save ``config.yaml``; refuse a folder that holds another run's."""
+        """Save ``config.yaml``; where another run's is there, refuse to fit, and leave it in a test."""
         folder = trainer.log_dir  # broadcast: every rank has to ask
         saves = folder is not None and self.save_to_log_dir and not (self.overwrite or self.already_saved)
         if saves and trainer.strategy.broadcast(is_file(Path(str(folder)) / self.config_filename)):
+            if stage != "fit":  # nothing goes on from a test
+                return
             raise ArgumentError(
                 f"{folder!r} holds a run already ({self.config_filename}), and nothing is overwritten. Give another "
                 "--trainer.default_root_dir, or a logger without a fixed version."
@@ -145,7 +148,12 @@ class LitGeluCLI(LightningCLI):
     def instantiate_classes(self) -> None:
         """Make the data, the model and the Trainer; a mistake in their arguments is raised as it was written."""
         try:
-            with nullcontext() if self._of_caller is None else building_from_file(self._of_caller):
+            with ExitStack() as stack:
+                if self._of_caller is not None:
+                    options = self.config[self.config.subcommand]
+                    path, cls = options.ckpt_path, options.model.class_path
+                    stack.enter_context(building_from_file(self._of_caller))
+                    stack.enter_context(no_larger_than(read_checkpoint(path), cls, repr(str(path))))
                 super().instantiate_classes()
         except ValueError as error:
             cause: BaseException | None = error
@@ -176,7 +184,7 @@ class LitGeluCLI(LightningCLI):
             )
         if options.get("weights_only", True) is None:
             self.config[subcommand].weights_only = True  # Lightning's default lets a file from an address run programs
-        if not path or not is_file(path):
+        if not path or not (is_file(path) or is_special(path)):
             return
         self._of_caller = texts_and_mappings(self.config.as_dict())
         arguments = checked_arguments(path, options.model.class_path, self._of_caller)
@@ -211,14 +219,14 @@ class LitGeluCLI(LightningCLI):
         log_dir = self.trainer.log_dir  # broadcast: every rank has to ask
         if self.trainer.is_global_zero:
             self._say_checkpoint()
-            sys.stdout.write(f"Logs: {log_dir}\n" if log_dir else "")
+            sys.stdout.write(f"Logs: {printable(log_dir)}\n" if log_dir else "")
 
     def _say_checkpoint(self) -> None:
         """Say where the last checkpoint is, or the best one where there is no last."""
         callback = self.trainer.checkpoint_callback
         checkpoint = getattr(callback, "last_model_path", "") or getattr(callback, "best_model_path", "")
         if checkpoint and self.trainer.is_global_zero:
-            sys.stdout.write(f"Checkpoint: {checkpoint}\n")
+            sys.stdout.write(f"Checkpoint: {printable(checkpoint)}\n")
 
 
 @contextmanager
@@ -238,7 +246,7 @@ def weights_explained(module: LightningModule) -> Iterator[None]:
         except RuntimeError as error:
             raise CheckpointError(
                 f"The checkpoint is of another model than {name} with these arguments: "
-                f"{' '.join(message_of(error).split())}. Give --model and its arguments as they were in training."
+                f"{message_of(error)}. Give --model and its arguments as they were in training."
             ) from error
 
     module.load_state_dict = load_state_dict  # type: ignore[method-assign]

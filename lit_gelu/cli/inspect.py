@@ -19,7 +19,7 @@ def inspect(file: str, *, json: str | None = None) -> int:
 
     inspection = inspect_onnx(file)
     if json != "-":
-        console_for_output(soft_wrap=True, highlight=False, markup=False).print(str(inspection))
+        console_for_output(soft_wrap=True, highlight=False).print(str(inspection))
     if json is not None:
         write_text(inspection.to_json(), json)
     return 0

@@ -26,6 +26,8 @@ def new(project: str) -> int:
         project: the folder to write; its last part is the project's name
     """
     folder = Path(project)
+    if ".." in folder.parts:  # on the way to a/../b no folder a is made
+        folder = folder.parent.resolve() / folder.name
     files = write_project(folder)
     sys.stdout.write(
         f"wrote {folder}: {', '.join(files)}\n\n"

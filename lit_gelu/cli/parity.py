@@ -63,7 +63,7 @@ def parity(
     sample = input_sample(input_shape, net, None if takes_raw else module)
     report = check_parity(net, file, module, sample, tolerance=tolerance, providers=runtimes, strict=False)
     if json != "-":
-        console_for_output(soft_wrap=True, highlight=False, markup=False).print(str(report))
+        console_for_output(soft_wrap=True, highlight=False).print(str(report))
     for target, form in ((json, "json"), (markdown, "markdown"), (html, "html")):
         if target is not None:
             write_text(getattr(report, f"to_{form}")(), target)

@@ -13,12 +13,22 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from lit_gelu.display import printable_lines
 from lit_gelu.files import is_special, write_atomically
 
 _PIPE_WIDTH = 10_000  # nothing is wrapped or cut off that another program reads
 
 
-class PlainConsole(Console):
+class SafeConsole(Console):
+    """Prints text of any origin without what a terminal would obey; colours and lines are of the console alone."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Render, with control characters as `lit_gelu.display.printable` writes them."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable_lines(segment.text))
+
+
+class PlainConsole(SafeConsole):
     """Prints for programs: no colours, no lines drawn around tables, one line a row."""
 
     def __init__(self, **options: Any) -> None:
@@ -55,20 +65,21 @@ def plain_table(table: Table, console: Console) -> str:
 def console_for_output(**options: Any) -> Console:
     """Return a console on standard output, plain into a pipe or a file; options are those of rich."""
     if not sys.stdout.isatty():
-        return PlainConsole(**options)
-    return Console(no_color=bool(os.environ.get("NO_COLOR")), **options)  # early releases of rich take "" for a wish
+        return PlainConsole(markup=False, **options)
+    # Early releases of rich take "" for a wish.
+    return SafeConsole(markup=False, no_color=bool(os.environ.get("NO_COLOR")), **options)
 
 
 def write_text(text: str, target: str) -> None:
     """Write a report into a file, or on standard output where the file is ``-``."""
     if target == "-":
-        sys.stdout.write(text.rstrip() + "\n")
+        sys.stdout.write(printable_lines(text.rstrip()) + "\n")
         return
     if is_special(target):  # such as /dev/stderr: there is nothing to be kept, and no file to take its place
-        Path(target).write_text(text.rstrip() + "\n", encoding="utf-8")
+        Path(target).write_text(text.rstrip() + "\n", encoding="utf-8", errors="backslashreplace")
         return
     with write_atomically(target) as temporary:
-        temporary.write_text(text.rstrip() + "\n", encoding="utf-8")
+        temporary.write_text(text.rstrip() + "\n", encoding="utf-8", errors="backslashreplace")
 
 
 def silence_known_warnings() -> None:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from lightning.pytorch.utilities import rank_zero_info
 
 from lit_gelu.errors import DataError, message_of
-from lit_gelu.files import UnwritablePathError, is_file, write_atomically
+from lit_gelu.files import UnwritablePathError, is_file, require_no_pipe, write_atomically
 
 Arrays = Mapping[str, npt.NDArray[np.generic]]
 _SUFFIX = ".npy"
@@ -43,6 +43,7 @@ _UNREADABLE = (
 def load_arrays(path: Path, names: Collection[str] | None = None) -> Arrays:
     """Return the arrays of numbers of an ``.npz`` file, all or those of ``names`` that it has; nothing is unpickled."""
     try:
+        require_no_pipe(path)
         with path.open("rb") as stream, zipfile.ZipFile(stream) as archive:
             members = archive.infolist()
             _check_sizes(members, path.stat().st_size)

@@ -12,12 +12,14 @@ from typing import Any
 
 import yaml
 
-from lit_gelu.errors import ArgumentError, DataError, LitGeluError
+from lit_gelu.errors import ArgumentError, DataError, LitGeluError, message_of
 from lit_gelu.files import is_folder
 from lit_gelu.report.content import ExportedFile, LoggedCurve, ReportedRun, SwapChange, SwapEvent, flat
 
 METRICS = "metrics.csv"
+OF_FOLDER = "the folder"
 _CONFIGURATIONS = {"hparams.yaml": "Hyper-parameters", "config.yaml": "Configuration of lit-gelu fit"}
+_LARGEST_LOG, _LARGEST_YAML, _MOST_CURVES, _MOST_FILES = 32_000_000, 1_000_000, 2000, 20  # half a minute
 _DISTRIBUTIONS = ("lit-gelu", "torch", "lightning", "torchmetrics", "onnx", "onnxruntime", "onnxruntime-gpu")
 
 
@@ -45,10 +47,12 @@ def read_metrics_csv(path: Path) -> tuple[LoggedCurve, ...]:
     """Read the ``metrics.csv`` of Lightning's `CSVLogger`, a curve a column; cells that are no numbers are left out."""
     recorder = CurveRecorder()
     try:
+        _require_few(path.stat().st_size, _LARGEST_LOG, "bytes", path)
         with path.open(encoding="utf-8", errors="replace", newline="") as file:
             rows = csv.DictReader(file)
             if "step" not in (rows.fieldnames or ()):
                 raise DataError(f"{str(path)!r} has no column 'step': it is no metrics.csv of a CSVLogger.")
+            _require_few(len(rows.fieldnames or ()), _MOST_CURVES, "columns", path)
             for row in rows:
                 step = _number(row.pop("step"), int)
                 if step is not None and 0 <= step < 2**62:
@@ -57,6 +61,11 @@ def read_metrics_csv(path: Path) -> tuple[LoggedCurve, ...]:
     except (OSError, csv.Error) as error:
         raise DataError(f"{str(path)!r} cannot be read as a table of values: {error}.") from error
     return recorder.curves()
+
+
+def _require_few(count: int, most: int, what: str, path: Path) -> None:
+    if count > most:
+        raise DataError(f"{str(path)!r} has {count:,} {what}, a page takes {most:,}: log less, or use RunReport.")
 
 
 def _number(text: Any, kind: Any) -> Any:
@@ -103,16 +112,18 @@ def read_log_folder(folder: str | os.PathLike[str]) -> ReportedRun:
         missing.append(
             "Curvature: it was not logged. ActivationCurvatureMonitor() and LossCurvatureMonitor() measure it."
         )
+    if len(onnx_files) > _MOST_FILES:
+        missing.append(f"{len(onnx_files) - _MOST_FILES} more ONNX files: a page shows {_MOST_FILES}.")
     missing.append("Optimizer, activations, status: a log does not hold them. The callback RunReport records them.")
     return ReportedRun(
         title=top.resolve().name,
-        source=f"the folder {top.resolve().name}",
+        source=f"{OF_FOLDER} {top.resolve().name}",
         made=now(),
         steps=max((curve.steps[-1] + 1 for curve in curves), default=None),
         configuration={title: settings for title, settings in configuration.items() if settings},
         curves=curves,
         swaps=swaps_in(swaps),
-        files=tuple(exported_file(path) for path in onnx_files[:20]),
+        files=tuple(exported_file(path) for path in onnx_files[:_MOST_FILES]),
         environment=environment(),
         missing=tuple(missing),
     )
@@ -134,9 +145,10 @@ def _plain_yaml(file: Path, missing: list[str]) -> dict[str, str]:
     if not file.is_file():
         return {}
     try:
+        _require_few(file.stat().st_size, _LARGEST_YAML, "bytes", file)
         values = yaml.safe_load(file.read_text(encoding="utf-8", errors="replace"))
     except (OSError, ValueError, yaml.YAMLError, RecursionError, TypeError, AttributeError) as error:
-        missing.append(f"{file.name} is no YAML of plain data and was not read: {' '.join(str(error).split())[:200]}")
+        missing.append(f"{file.name} was not read as YAML of plain data: {message_of(error)[:300]}")
         return {}
     return flat(values) if isinstance(values, Mapping) and values else {}
 

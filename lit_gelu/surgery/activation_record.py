@@ -91,7 +91,8 @@ def _require_same_sites(recorded: ActivationRecord, present: ActivationRecord) -
     if different:
         raise CheckpointError(
             f"Only one of the checkpoint's model and this one has a registered activation at: {', '.join(different)}. "
-            "Load the checkpoint into a model like the one that it was saved from."
+            "Load the checkpoint into a model like the one that it was saved from. Layers made in setup come too late: "
+            "make them in configure_model."
         )
     unknown = [name for name, entry in recorded.items() if _is_opaque(entry) and present[name] != entry]
     if unknown:

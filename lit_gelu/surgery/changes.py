@@ -326,12 +326,12 @@ def has_same_properties(first: type, second: type) -> bool:
 
 # An activation without parameters leaves no trace in a `state_dict`, so every new one adds a key with an empty
 # tensor: `load_state_dict(strict=True)` of a model without the swap fails with it. Its name is all that torch's
-# error shows (and not that of `_extra_state`), so it names the activation, the loader that puts it in, and what takes
-# the key out for a model that has the activation by itself. A model with the same swap takes the key, and weights that
-# lack it. The module has the tensor as an attribute too, where `torch.distributed.checkpoint` and
-# `torch.func.functional_call` look keys up.
+# error shows (and not that of `_extra_state`), so it names the activation, what puts it in, and what takes the key out
+# for a model that has the activation by itself. A model with the same swap takes the key, and weights that lack it. The
+# module has the tensor as an attribute too, where `torch.distributed.checkpoint` and `torch.func.functional_call` look
+# keys up.
 _KEY = "_lit_gelu_swap_key"  # the attribute that holds the key
-_LOADER = "__load_with_lit_gelu_callbacks_load_from_checkpoint_or_take_out_by_lit_gelu_surgery_without_marks"
+_LOADER = "__needs_ActivationSwap_or_lit_gelu_callbacks_load_from_checkpoint_or_lit_gelu_surgery_without_marks"
 _LONGEST = 100  # characters of the activation in a key
 
 _Weights = TypeVar("_Weights", bound=MutableMapping[str, Any])

@@ -159,8 +159,11 @@ def collect_claims(survey: Survey, targets: Mapping[Any, Any]) -> list[tuple[Act
         selector = selector_of(target)
         matching = [site for site in [*sites, *_single_calls(sites, selector)] if selector.matches(site, registry)]
         if not matching:
+            elsewhere = [replace(site, role="activation") for site in sites if site.role == "gate"]
+            gates = [repr(site.name) for site in elsewhere if selector.matches(site, registry)]
+            hint = f" Patterns leave gates alone ({', '.join(gates)}): name them in full." if gates else ""
             listed = " ".join([_listed(sites, sampled=survey.seen is not None), *survey.notes])
-            raise SwapError(f"No activation site matches {selector}. {listed}")
+            raise SwapError(f"No activation site matches {selector}.{hint} {listed}")
         for site in matching:
             if site.name in claimed:
                 raise SwapError(_conflict(site.name, claimed[site.name][0], selector))
@@ -210,6 +213,7 @@ def _listed(sites: list[ActivationSite], *, sampled: bool) -> str:
     """List sites for an error message, in one or two sentences."""
     hint = "" if sampled else " Calls of functions, such as F.gelu(x), are found if input_sample is given."
     if not sites:
+        hint += " Classes and functions of your own are found once they are registered (lit_gelu.activations.register)."
         return f"The model has no activation{'' if sampled else ' modules'}.{hint}"
     names = [f"{site.name!r} ({site.spec})" for site in sites]
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""

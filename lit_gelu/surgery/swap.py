@@ -2,12 +2,13 @@
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, get_args
 
 from torch import nn
+from torch.nn.parameter import UninitializedParameter
 from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
@@ -271,11 +272,11 @@ def swap(
     """Give activation sites of a model other activations, in place.
 
     Nothing is changed unless all of it can be. A replaced module's names, hooks, train/eval flag, device, dtype and
-    whether it is trained carry over to the new one; a module that stands in several places is replaced in all of them
-    by one new module, and a model that is itself the activation becomes the new one. Fused paths of torch that would go
-    on with the old activation are told. In the ``state_dict`` a key for each new activation (with an empty tensor) says
-    what was put in: a model without the swap refuses such weights, one with it takes them with and without the keys
-    (`without_marks` takes them out).
+    whether it is trained carry over to the new one (new parameters are frozen where the weights beside them are); a
+    module that stands in several places is replaced in all of them by one new module, and a model that is itself the
+    activation becomes the new one. Fused paths of torch that would go on with the old activation are told. In the
+    ``state_dict`` a key for each new activation (with an empty tensor) says what was put in: a model without the swap
+    refuses such weights, one with it takes them with and without the keys (`without_marks` takes them out).
     ``channels="infer"`` becomes the number of channels that the sample shows, or
     without one that of the nearest layer before the site; see `infer_channels_`.
 
@@ -367,8 +368,10 @@ def plan_swap(
                     f"{site.name!r} cannot be swapped: no code of the model calls it, so nothing would change. Give "
                     "input_sample=, which shows the calls that run."
                 )
-            planned.append((substitution(survey, site, new), spec))
-            if planned[-1][0].place:  # a model that is itself the activation has nobody else's weights
+            row = substitution(survey, site, new)
+            _share_fate_of_weights(model, row)
+            planned.append((row, spec))
+            if row.place:  # a model that is itself the activation has nobody else's weights
                 mark(new, spec)
     planned, parts = _without_parts(planned)
     planned = _passing(survey, input_sample, planned, obstacles)
@@ -440,12 +443,9 @@ def _check(site: ActivationSite, spec: ActivationSpec, registry: ActivationRegis
 def _new_module(model: nn.Module, site: ActivationSite, wanted: Any, registry: ActivationRegistry) -> nn.Module:
     """Build the module for a site, with the old one's mode, hooks, device, dtype and whether it is trained."""
     new = registry.create(wanted)
-    own = list(site.module.parameters()) if site.kind == "module" else []
     reference = _neighbour(model, site.module)
     if reference is not None:
         new = new.to(device=reference.device, dtype=reference.dtype if reference.is_floating_point() else None)
-    if own and not any(parameter.requires_grad for parameter in own):
-        new.requires_grad_(False)
     new.train(site.module.training)
     if site.kind == "module":
         _require_no_hooks_on_parameters(site)
@@ -462,6 +462,66 @@ def _require_no_hooks_on_parameters(site: ActivationSite) -> None:
                 "before each call, and the new activation has none of these. Remove it first (prune.remove, "
                 "remove_weight_norm, remove_spectral_norm)."
             )
+    added = list(site.module._modules) if type(site.module).__module__.startswith("torch.nn.") else []
+    if added and (site.module._forward_hooks or site.module._forward_pre_hooks):
+        raise SwapError(
+            f"{site.name!r} cannot be swapped: {', '.join(added)} was put into it, which its hooks may call, as "
+            "those of torch.ao.quantization do. Swap first, then call prepare, prepare_qat or what else did that."
+        )
+
+
+def _share_fate_of_weights(model: nn.Module, row: Substitution) -> None:
+    """Freeze the parameters of a new module where its part is frozen; refuse them where others hold the model's."""
+    is_module = row.site.kind == "module"
+    old = list(row.site.module.parameters()) if is_module else []
+    if not old and next(row.module.parameters(), None) is None:
+        return
+    wrappers = {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"}  # fully_shard's is the last
+    wrapped = not wrappers.isdisjoint(cls.__name__ for module in model.modules() for cls in type(module).__mro__)
+    if wrapped or any(hasattr(parameter, "device_mesh") for parameter in model.parameters()):
+        raise SwapError(
+            f"{row.site.name!r} cannot be swapped: parameters would come or go, and what holds the model's already "
+            "(fully_shard, FullyShardedDataParallel, DistributedDataParallel, tensor parallelism) would not see it. "
+            "Swap before that, or to and from activations without parameters."
+        )
+    places = row.site.names if is_module else (row.place,)
+    beside = [weight for place in places for weight in weights_beside(without_wrappers(model), place)]
+    weights = old or [weight for weight in beside if _is_matrix(weight)]
+    if weights and not any(weight.requires_grad for weight in weights):
+        row.module.requires_grad_(False)
+
+
+def weights_beside(model: nn.Module, place: str, other_than: Collection[int] = ()) -> list[nn.Parameter]:
+    """Return the weights that a place in a model belongs to, nearest first: new parameters there share their fate.
+
+    In the smallest module around it that has any, they are those of its last child before the place, else of the first
+    behind it. Matrices and kernels decide which child that is, in models that have some.
+    """
+    # The order of all weights alone would take a part's first activation for the last one's of the part before.
+    around = place.split(".")[:-1]
+    rows: list[tuple[list[str], nn.Parameter]] = []
+    here, end_of_part = None, 0
+    for name, module in model.named_modules():
+        path = name.split(".") if name else []
+        here = len(rows) if name == place else here
+        if not _is_within(f"{name}.", place):
+            rows += [(path, weight) for weight in module.parameters(recurse=False) if id(weight) not in other_than]
+        end_of_part = len(rows) if path[: len(around)] == around else end_of_part
+    here = end_of_part if here is None else here  # a new child comes last
+    nearest = [*reversed(rows[:here]), *rows[here:]]
+
+    def shared(row: tuple[list[str], nn.Parameter]) -> int:
+        return sum(row[0][:depth] == around[:depth] for depth in range(1, len(around) + 1))
+
+    first = max([row for row in nearest if _is_matrix(row[1])] or nearest, key=shared, default=None)
+    if first is None:
+        return []
+    depth = shared(first) + 1
+    return [weight for path, weight in nearest if path[:depth] == first[0][:depth]]
+
+
+def _is_matrix(weight: nn.Parameter) -> bool:
+    return isinstance(weight, UninitializedParameter) or weight.dim() > 1  # a lazy layer's is going to be one
 
 
 def _neighbour(model: nn.Module, module: nn.Module) -> nn.Parameter | None:

@@ -161,7 +161,7 @@ _RANGES: Mapping[str, _Range] = {
     "dropout": (lambda value: 0 <= value < 1, "a number of at least 0 and below 1"),
     "weight_decay": (lambda value: 0 <= value < math.inf, "a number of at least 0, such as 1e-3"),
 }
-_COUNT: _Range = (lambda value: isinstance(value, int) and value >= 1, "an integer of at least 1")
+_COUNT: _Range = (lambda value: isinstance(value, int) and 1 <= value <= 100_000, "an integer from 1 to 100,000")
 
 
 def check_numbers(**given: float) -> None:

@@ -7,11 +7,13 @@ import pytest
 import torch
 from callback_helpers import SmallNet, collected_warnings, dataset, loader, quiet_trainer
 from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader
 
 from lit_gelu.callbacks import (
     ActivationSwap,
     ExactResume,
+    exact_resume,
 )
 from lit_gelu.data import (
     ResumableDataLoader,
@@ -99,6 +101,41 @@ def test_every_checkpoint_leads_to_the_same_end(tmp_path, options, validated, ea
         assert resumed.losses == whole.losses[len(whole.losses) - len(resumed.losses) :], path.stem
         for (name, a), b in zip(whole.state_dict().items(), resumed.state_dict().values(), strict=True):
             assert torch.equal(a, b), (path.stem, name)
+
+
+class Fails(Callback):
+    """Raises in the sixth call of a hook."""
+
+    def __init__(self, hook):
+        self.calls = 0
+        setattr(self, hook, self.call)
+
+    def call(self, *arguments):
+        self.calls += 1
+        if self.calls == 6:
+            raise RuntimeError("as out of memory")
+
+
+@pytest.mark.parametrize(
+    ("hook", "warned"),
+    [
+        ("on_train_batch_start", True),
+        ("on_before_optimizer_step", True),
+        ("on_validation_batch_start", True),
+        ("on_train_batch_end", False),
+    ],
+)
+def test_a_checkpoint_behind_an_error_is_exact_or_warned_of(tmp_path, monkeypatch, hook, warned):
+    options = {"max_epochs": 4, "enable_checkpointing": True}
+    whole = run(tmp_path, options, validated=True)
+    saving = ModelCheckpoint(tmp_path / "saved", filename="error", save_on_exception=True, every_n_epochs=9)
+    messages = []
+    monkeypatch.setattr(exact_resume, "rank_zero_warn", messages.append)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        run(tmp_path / "broken", options, Fails(hook), saving, validated=True)
+    resumed = run(tmp_path / "resumed", options, validated=True, ckpt_path=tmp_path / "saved" / "error.ckpt", seed=8)
+    assert any("leaves out a batch" in message for message in messages) == warned
+    assert warned or all(map(torch.equal, whole.parameters(), resumed.parameters()))
 
 
 def test_without_the_callback_the_run_is_another(tmp_path):

@@ -490,3 +490,18 @@ def test_a_folder_of_which_nothing_is_known_is_refused(header, tmp_path):
     (tmp_path / "runs.jsonl").write_text(f"{header}\n{json.dumps(RUN)}\n")
     with pytest.raises(ArgumentError):
         RunFolder(tmp_path, {})
+
+
+class Ignores(ConvNet):
+    """Takes an activation and makes no use of it."""
+
+    def __init__(self, activation="gelu"):
+        super().__init__("tanh")
+
+
+@pytest.mark.parametrize(("build", "count"), [(Ignores, 1), (ConvNet, 0)])
+def test_a_module_that_makes_no_use_of_the_activation_is_noted_before_training(build, count):
+    said = []
+    choice = choose(build, ["relu", "gelu"], Stripes(), metric="val_loss", say=said.append, **QUICK)
+    assert sum("--swap true" in note for note in choice.notes) == count
+    assert said[:count] == choice.notes

@@ -24,7 +24,8 @@ def test_it_leaves_what_it_promises(demo):
     folder, code = demo
     assert code == 0
     assert {path.name for path in folder.iterdir()} == {
-        *(f"gelu_{form}.{suffix}" for form in ("exact", "tanh", "sigmoid") for suffix in ("onnx", "json")),
+        *(f"gelu_{form}.{suffix}" for form in ("exact", "tanh", "sigmoid") for suffix in ("onnx", "html", "json")),
+        "report.html",
         "logs",
         "training.png",
     }

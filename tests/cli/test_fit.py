@@ -198,11 +198,13 @@ def test_a_mistake_is_exit_code_two_without_a_stack_trace_or_usage(words, tmp_pa
     assert "usage:" not in error
 
 
-def test_a_folder_that_holds_a_run_is_not_overwritten(tmp_path):
+def test_a_folder_that_holds_a_run_is_not_overwritten(plain_checkpoint, tmp_path):
     arguments = [*SHORT[:3], "--trainer.logger=false", "--trainer.enable_checkpointing=false", "--trainer.max_epochs=1"]
     assert main(["fit", *arguments]) == 0
     first = (tmp_path / "runs/config.yaml").read_bytes()
     assert main(["fit", *arguments, "--model.activation=relu"]) == 2
+    for command in ("test", "validate"):
+        assert main([command, f"--ckpt_path={plain_checkpoint}", "--trainer.logger=false", *FAST[:3]]) == 0
     assert (tmp_path / "runs/config.yaml").read_bytes() == first
 
 

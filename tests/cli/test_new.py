@@ -98,3 +98,11 @@ def test_the_commands_of_the_readme_run_in_order(project):
     assert (project / "model.onnx").is_file()
     log = (project / "runs/spiral_net/version_0/metrics.csv").read_text()
     assert "curvature/net.1/excess_kurtosis" in log.splitlines()[0]
+
+
+def test_a_folder_on_the_way_up_is_not_made(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert main(["new", "a/../../waves"]) == 0
+    assert not list((tmp_path / "here").iterdir())
+    assert (tmp_path / "waves" / "waves").is_dir()

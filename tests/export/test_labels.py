@@ -9,9 +9,10 @@ import torch
 from export_cases import gelu_net, gelu_net_by_hand, operators_by_site
 from torch import nn
 
-from lit_gelu.errors import ArgumentError
+from lit_gelu.errors import ArgumentError, ModelFileError
 from lit_gelu.export import OnnxPredictor, check_parity, export_onnx
 from lit_gelu.export.metadata import read_metadata
+from lit_gelu.export.serving import write_triton_repository
 
 SAMPLE = torch.zeros(1, 6)
 LABELS = ["zero", "one", "größer"]
@@ -33,6 +34,17 @@ def test_the_last_node_gives_the_probabilities_of_the_definition(labelled):
     logits = gelu_net_by_hand(gelu_net(), x, "none")
     powers = np.exp(logits - logits.max(1, keepdims=True))
     assert np.abs(OnnxPredictor(path)(x) - powers / powers.sum(1, keepdims=True)).max() < 1e-6
+
+
+def test_half_a_pair_of_utf16_is_no_label(labelled, tmp_path):
+    with pytest.raises(ArgumentError):
+        export_onnx(gelu_net(), tmp_path / "net.onnx", SAMPLE, labels=["a", "b", "\udcff"])
+    model = onnx.load(labelled[1])
+    (entry,) = (entry for entry in model.metadata_props if entry.key == "lit_gelu.labels")
+    entry.value = json.dumps(["a", "b", "\ud800"])
+    onnx.save(model, tmp_path / "net.onnx")
+    with pytest.raises(ModelFileError, match="labels"):
+        write_triton_repository(tmp_path / "net.onnx", tmp_path / "repository", device="cpu")
 
 
 def test_the_file_says_so(labelled):

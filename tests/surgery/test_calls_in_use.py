@@ -5,6 +5,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from lit_gelu import surgery
@@ -45,6 +47,15 @@ def test_a_frozen_activation_stays_frozen():
     assert [parameter.requires_grad for parameter in model.parameters()] == [False, True]
 
 
+def test_new_parameters_are_frozen_where_the_weights_beside_them_are():
+    model = nn.ModuleDict({"act": nn.ReLU(), "b": build(nets.Function), "a": nn.Sequential(nn.ReLU(), nn.Linear(4, 4))})
+    model["b"].requires_grad_(False)
+    surgery.swap(model["b"], {"*": "prelu"}, SAMPLE)
+    surgery.swap(model, {nn.ReLU: "prelu"})
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert trained == {"a.0.weight", "a.1.weight", "a.1.bias"}  # "act" stands beside "b"
+
+
 def test_a_report_says_what_the_sample_never_called():
     class Unused(nets.Function):
         def __init__(self):
@@ -66,6 +77,14 @@ def test_ddp_wraps_a_swapped_model(tmp_path):
         wrapped(SAMPLE).sum().backward()
         assert model.gelu_call.weight.grad is not None
         assert [site.name for site in surgery.find_sites(wrapped, SAMPLE)] == ["module.gelu_call"]
+        net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.PReLU())
+        for held in (DistributedDataParallel(net), fully_shard(net, mesh=init_device_mesh("cpu", (1,)))):
+            for kind, activation in ((nn.ReLU, "prelu"), (nn.PReLU, "gelu")):  # one that comes, one that goes
+                with pytest.raises(SwapError, match="Swap before that"):
+                    surgery.swap(held, {kind: activation})
+            assert len(surgery.swap(held, {nn.ReLU: "silu"}).rows) == 1
+            assert held(SAMPLE).shape == (3, 4)
+            surgery.swap(net, {nn.SiLU: "relu"})
     finally:
         torch.distributed.destroy_process_group()
 

@@ -17,7 +17,8 @@ from lit_gelu.surgery.changes import is_mark
 
 X = torch.linspace(-2, 2, 12).reshape(3, 4)
 KEY = (
-    "1.swapped_to_silu__load_with_lit_gelu_callbacks_load_from_checkpoint_or_take_out_by_lit_gelu_surgery_without_marks"
+    "1.swapped_to_silu__needs_ActivationSwap_or_lit_gelu_callbacks_load_from_checkpoint"
+    "_or_lit_gelu_surgery_without_marks"
 )
 
 
@@ -112,7 +113,7 @@ def test_calls_and_held_functions_have_it_too():
 
     model = nn.Sequential(Functional(), nn.TransformerEncoderLayer(4, 2, 8, batch_first=True))
     surgery.swap(model, {"activation:gelu": "silu", "activation:relu": "tanh"}, X[None])
-    marks = [key.partition("__load")[0] for key in model.state_dict() if is_mark(key)]
+    marks = [key.partition("__needs")[0] for key in model.state_dict() if is_mark(key)]
     assert marks == ["0.gelu_call.swapped_to_silu", "1.activation.swapped_to_tanh"]
 
 

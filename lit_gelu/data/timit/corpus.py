@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lit_gelu.errors import DataError, shown
 from lit_gelu.extras import need
-from lit_gelu.files import is_file, is_folder
+from lit_gelu.files import is_file, is_folder, require_no_pipe
 
 GLOTTAL_STOP = "q"
 _DIGITS = 9  # of a time: 10**9 samples are 17 hours, a sentence of TIMIT has 8 seconds
@@ -100,6 +100,7 @@ _SPHERE_HEADER = 1024
 def read_audio(path: Path) -> Tensor:
     """Read a recording of one channel with 16 bits a sample at 16 kHz."""
     soundfile = need("soundfile", extra="speech", what="Reading TIMIT's audio")
+    require_no_pipe(path)
     _check_header(path)
     try:
         with soundfile.SoundFile(path) as file:

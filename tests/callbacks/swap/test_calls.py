@@ -50,6 +50,12 @@ def test_swapped_calls_are_there_after_a_resume(tmp_path, epoch, sample):
         assert torch.equal(a, b), name
 
 
+def test_a_resume_without_the_sample_says_what_to_give(tmp_path):
+    fit(tmp_path, *swaps(), SaveEachEpoch(tmp_path), max_epochs=2)
+    with pytest.raises(SwapError, match="input_sample that it had"):
+        fit(tmp_path / "b", *swaps(None), ckpt_path=tmp_path / "epoch1.ckpt")
+
+
 def test_loads_without_a_trainer_by_the_modules_own_sample(tmp_path):
     _, whole = fit(tmp_path, *swaps(), SaveEachEpoch(tmp_path))
     for sample in (None, SAMPLE):

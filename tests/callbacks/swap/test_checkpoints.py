@@ -149,7 +149,7 @@ def test_plain_lightning_refuses_a_swapped_checkpoint_and_names_who_takes_it(tmp
         if weights_only and run == "fit":
             continue  # Lightning resumes from no such file
         loaders = (loader(), loader()) if run == "fit" else (loader(),)
-        with pytest.raises(RuntimeError):
+        with pytest.raises(RuntimeError, match="needs_ActivationSwap_or_lit_gelu_callbacks_load_from_checkpoint"):
             getattr(quiet_trainer(tmp_path / run), run)(Computed(), *loaders, ckpt_path=path, weights_only=True)
     if swapped_by == "callback":
         loaded = load_from_checkpoint(Computed, path)

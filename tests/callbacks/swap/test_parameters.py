@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from callback_helpers import SaveEachEpoch, SmallNet, loader, quiet_trainer
+from callback_helpers import SaveEachEpoch, SmallNet, collected_warnings, loader, quiet_trainer
+from lightning.pytorch.callbacks import BackboneFinetuning, BaseFinetuning
 from torch import nn
 from torch.optim import lr_scheduler
 
@@ -254,8 +255,82 @@ def test_each_optimizer_gets_the_parameters_beside_its_weights(tmp_path):
 
 
 def test_weights_in_two_optimizers_leave_it_open_which_one(tmp_path):
-    with pytest.raises(UnsupportedRunError):
-        fit(tmp_path, Two(shared=True), prelu_at(4, "net.5"))
+    model = Two(shared=True)
+    with pytest.raises(UnsupportedRunError, match="of net"):
+        fit(tmp_path, model, prelu_at(4, "net.5"))
+    assert model.losses == []  # known at the start, and said there
+    fit(tmp_path, model, prelu_at(4, "net.1"))
+
+
+class Distilled(SmallNet):
+    """Has frozen weights: a teacher before or behind its net, or the first layers of the net itself."""
+
+    def __init__(self, frozen):
+        super().__init__(dropout=0)
+        net = self.net
+        del self.net
+        teacher = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3)).requires_grad_(False)
+        for name, part in [("teacher", teacher), ("net", net)][:: -1 if frozen == "behind" else 1]:
+            self.add_module(name, part)
+        if frozen == "layers":
+            self.net[:4].requires_grad_(False)
+
+    def forward(self, x):
+        return self.net(x) - self.teacher(x)
+
+
+@pytest.mark.parametrize("held", ["net", "trained", "all"])
+@pytest.mark.parametrize("frozen", ["before", "behind", "layers"])
+def test_parameters_in_a_frozen_part_stay_as_they_are(tmp_path, frozen, held):
+    model = Distilled(frozen)
+    weights = {"net": model.net.parameters, "all": model.parameters}.get(held)
+    weights = list(weights()) if weights else [p for p in model.parameters() if p.requires_grad]
+    model.configure_optimizers = lambda: torch.optim.AdamW(weights, lr=0.05)
+    with collected_warnings("is not trained") as messages:
+        trainer = fit(tmp_path, model, prelu_at(2))
+    assert any("teacher.1.weight" in message for message in messages)
+    slopes = {name: model.get_parameter(f"{name}.weight") for name in ("teacher.1", "net.1", "net.5")}
+    trained = {name for name, slope in slopes.items() if slope.item() != 0.25}
+    assert trained == ({"net.5"} if frozen == "layers" else {"net.1", "net.5"})
+    assert {name for name, slope in slopes.items() if slope.requires_grad} == trained
+    kept = {id(p) for p in holdings(trainer.optimizers[0])}
+    assert (id(slopes["teacher.1"]) in kept) == (held == "all")  # for whoever unfreezes the teacher
+
+
+class Unfreezing(BaseFinetuning):
+    def freeze_before_training(self, pl_module):
+        self.freeze(pl_module.backbone)
+
+    def finetune_function(self, pl_module, epoch, optimizer):
+        if epoch == 1:
+            self.unfreeze_and_add_param_group(pl_module.backbone, optimizer, lr=1e-3)
+
+
+@pytest.mark.parametrize("swap_first", [True, False])
+@pytest.mark.parametrize(("old", "new"), [(nn.ReLU, "prelu"), (nn.PReLU, "gelu"), (nn.PReLU, "swish(learnable=True)")])
+def test_beside_a_callback_that_adds_groups(tmp_path, old, new, swap_first):
+    def run(folder, ckpt_path=None, step=2):
+        callbacks = [ActivationSwap({"*": new}, at_step=step), Unfreezing()]
+        model = TwoParts(activation=old)
+        model.configure_optimizers = lambda: torch.optim.AdamW(model.head.parameters(), lr=1e-2)
+        return model, trained_in_parts(folder, model, *callbacks[:: 1 if swap_first else -1], ckpt_path=ckpt_path)
+
+    for step in (2, 6):  # before the backbone joins, and behind
+        with collected_warnings(""):
+            whole, groups = run(tmp_path / f"{step}", step=step)
+        for epoch in (0, 1):
+            checkpoint = tmp_path / f"{step}" / f"epoch{epoch}.ckpt"
+            resumed, groups_again = run(tmp_path / f"{step}-{epoch}", checkpoint, step)
+            assert groups_again == groups
+            if epoch == 0:  # later on Lightning itself leaves the backbone frozen
+                assert all(map(torch.equal, whole.parameters(), resumed.parameters()))
+
+
+def test_no_new_group_beside_one_that_takes_the_last_for_the_backbones(tmp_path):
+    model = TwoParts()
+    with pytest.raises(UnsupportedRunError, match="BackboneFinetuning"):
+        trained_in_parts(tmp_path, model, prelu_at(2), BackboneFinetuning(1))
+    assert model.losses == []
 
 
 def test_other_optimizers_than_the_checkpoints_are_refused(tmp_path):
@@ -271,8 +346,8 @@ def test_other_optimizers_than_the_checkpoints_are_refused(tmp_path):
 class TwoParts(SmallNet):
     """Trains its head, and from epoch 1 on its backbone too if it is told to."""
 
-    def __init__(self, unfreezes=False):
-        super().__init__(dropout=0)
+    def __init__(self, unfreezes=False, activation=nn.ReLU):
+        super().__init__(activation, dropout=0)
         self.backbone, self.head = self.net[:2], self.net[2:]
         del self.net
         self.unfreezes = unfreezes

@@ -1,5 +1,7 @@
 """Module, record and graph agree on every file that the exporter writes; where one of them does not, it is said."""
 
+import json
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -10,6 +12,7 @@ from parity_files import model, node
 from torch import nn
 
 from lit_gelu import activations
+from lit_gelu.errors import ModelFileError
 from lit_gelu.export import check_parity, export_onnx
 from lit_gelu.export.inputs import take_apart
 from lit_gelu.export.parity.elementwise import cut_out
@@ -107,6 +110,35 @@ def test_a_swapped_activation_is_a_fault_whatever_the_numbers(tmp_path):
     assert not report.failures
     (fault,) = report.faults
     assert fault in str(report)
+
+
+def test_a_default_that_is_left_out_is_no_fault_and_another_value_is(tmp_path):
+    net = nn.Sequential(nn.Linear(6, 3), nn.GELU(), nn.LeakyReLU(0.01), nn.ELU())
+    export_onnx(net, tmp_path / "net.onnx", SAMPLE)
+    file = onnx.load(tmp_path / "net.onnx")
+    activation_nodes = [node for node in file.graph.node if node.op_type in {"Gelu", "LeakyRelu", "Elu"}]
+    assert len(activation_nodes) == 3
+    for one in activation_nodes:
+        one.domain = "ai.onnx"
+        del one.attribute[:]
+    onnx.save(file, tmp_path / "net.onnx")
+    assert check_parity(net, tmp_path / "net.onnx").passed
+    for one, name, value in zip(activation_nodes[:2], ("approximate", "alpha"), ("tanh", 0.02), strict=True):
+        one.attribute.append(onnx.helper.make_attribute(name, value))
+    onnx.save(file, tmp_path / "net.onnx")
+    assert len(check_parity(net, tmp_path / "net.onnx", strict=False).faults) == 2
+
+
+def test_a_file_that_records_a_site_twice_is_damaged(tmp_path):
+    net = nn.Sequential(nn.Linear(6, 3), nn.GELU())
+    export_onnx(net, tmp_path / "net.onnx", SAMPLE)
+    file = onnx.load(tmp_path / "net.onnx")
+    entries = {entry.key: entry.value for entry in file.metadata_props}
+    entries["lit_gelu.sites"] = json.dumps(2 * json.loads(entries["lit_gelu.sites"]))
+    onnx.helper.set_model_props(file, entries)
+    onnx.save(file, tmp_path / "net.onnx")
+    with pytest.raises(ModelFileError, match="sites"):
+        check_parity(net, tmp_path / "net.onnx")
 
 
 class OfParameters(nn.Module):
