@@ -8,6 +8,7 @@ file.
 import contextlib
 import functools
 import itertools
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from torch.nn.parameter import is_lazy
 from lit_gelu import surgery
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.errors import ArgumentError, ExportError, ModelInputError, SwapError
-from lit_gelu.export.inputs import Call, FlatModule, left_out, named_outputs, unique_names
+from lit_gelu.export.inputs import Call, FlatModule, fixed_batch, left_out, named_outputs, unique_names
 from lit_gelu.sandbox import (
     as_written,
     equal,
@@ -121,12 +122,33 @@ def require_copyable(model: object) -> None:
             f"{name} was made by torch.jit.trace or torch.jit.script, or a part of it was: copies and forward are "
             "TorchScript's. Give the module that it was made from."
         )
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        raise ExportError(f"{name} wraps a module for several processes: export the module in it, model.module.")
+    quantized = [where for where, part in model.named_modules() if _is_quantized(part)]
+    if quantized:
+        raise ExportError(
+            f"{name} was prepared for torch's own quantisation, or converted by it ({quantized[0]!r}). Export the "
+            "float module that it was made from, and quantise the file: lit_gelu.export.quantization.quantize_onnx."
+        )
+    for where, part in model.named_modules():
+        if isinstance(part, nn.LSTM) and part.proj_size:
+            raise ExportError(
+                f"{where or name} is an LSTM with proj_size={part.proj_size}, which ONNX's LSTM has no place for. "
+                "Train one with proj_size=0 and a Linear behind it, or write it by hand with torch.nn.LSTMCell."
+            )
     for where, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
         if is_lazy(tensor) or tensor.is_meta:
             raise ExportError(
                 f"{name} cannot be exported: {where!r} has no values yet. Call a lazy module once first; load the "
                 "weights of one on the meta device (load_state_dict(..., assign=True))."
             )
+
+
+def _is_quantized(module: nn.Module) -> bool:
+    """Return whether torch's quantisation made a module, or watches it; fused float layers and stubs are neither."""
+    place = f"{type(module).__module__}."
+    kinds = r"ao\.(nn(\.intrinsic)?\.(quantized|qat)|quantization\.(observer|fake_quantize))|nn\.(quantized|qat)"
+    return re.match(rf"torch(ao)?\.({kinds})\.", place) is not None and type(module).__name__ != "FloatFunctional"
 
 
 def _converted(model: nn.Module, dtype: torch.dtype) -> nn.Module:
@@ -345,7 +367,7 @@ def narrowed(flat: FlatModule) -> tuple[Call, list[str]]:
     return call.narrowed(), [f"{names}: float64 in the sample; the file takes and computes float32."]
 
 
-def trial_run(flat: FlatModule) -> Trial:
+def trial_run(flat: FlatModule, origin: nn.Module | None = None) -> Trial:
     """Run the copy: errors in it are reported as the user's (`ModelInputError`), and it must repeat itself."""
     # At least two rows. With one, `if x.shape[0] == 1` and broadcasting of size-1 dimensions would be decided for one
     # row, in a graph that says it takes any number.
@@ -357,7 +379,7 @@ def trial_run(flat: FlatModule) -> Trial:
         except ExportError:
             raise
         except Exception as error:
-            raise _refused(flat, tensors, error) from error
+            raise _refused(flat, tensors, error, origin) from error
     if not outputs:
         raise ExportError(
             f"{model}.forward returns no tensor that torch finds. Accepted: a tensor, a tuple, list or dict of them, "
@@ -373,12 +395,31 @@ def trial_run(flat: FlatModule) -> Trial:
     return Trial(tensors, names, tuple(tensor for _, tensor in outputs), tuple(notes))
 
 
-def _refused(flat: FlatModule, tensors: Sequence[Tensor], error: Exception) -> ModelInputError:
+def _refused(
+    flat: FlatModule, tensors: Sequence[Tensor], error: Exception, origin: nn.Module | None = None
+) -> ModelInputError:
+    """Say on what forward fails; of the module that the copy was made from, which layers were converted for it."""
     pairs = zip(flat.call.names, tensors, strict=True)
     shapes = ", ".join(f"{name} {tuple(t.shape)} {t.dtype}" for name, t in pairs)
+    forward, reason = f"{type(flat.model).__name__}.forward", str(error).rstrip(".")
+    if tensors[0].shape != flat.call.tensors[0].shape:  # the sample has one row, and the batch is open
+        with contextlib.suppress(Exception), preserved_state(flat.model), torch.no_grad(), isolated_generators([]):
+            flat.run([tensor.clone() for tensor in flat.call.tensors])
+            return ModelInputError(
+                f"A file's batch is open, so the sample's one row was tried twice over ({shapes}), and {forward} fails "
+                f"on that: {reason}. For a file of one row alone give dynamic_shapes={fixed_batch(flat.call)}."
+            )
+    places = () if origin is None else itertools.chain(origin.named_parameters(), origin.named_buffers())
+    dtypes = {name: tensor.dtype for name, tensor in places if tensor.is_floating_point()}
+    converted = [f"{name} ({dtype})" for name, dtype in dtypes.items() if dtype != torch.float32]
+    if len(set(dtypes.values())) > 1 and "type" in reason:
+        return ModelInputError(
+            f"Export computes in float32, so {', '.join(converted[:4])} were converted, and {forward} then fails: "
+            f"{reason}. Let forward cast to the layer's dtype, x.to(self.layer.weight.dtype), and not to one by name."
+        )
     return ModelInputError(
-        f"{type(flat.model).__name__}.forward fails on the input sample ({shapes}; the first size is the batch): "
-        f"{str(error).rstrip('.')}. If forward takes another call, give that as input_sample=."
+        f"{forward} fails on the input sample ({shapes}; the first size is the batch, and open ones are 2 at least): "
+        f"{reason}. If forward takes another call, give that as input_sample=."
     )
 
 

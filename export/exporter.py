@@ -48,6 +48,7 @@ from lit_gelu.export.metadata import (
     class_path,
     save_model,
     strip_origin,
+    weights_digest,
 )
 from lit_gelu.export.parity.open_axes import (
     NOTE,
@@ -182,6 +183,7 @@ def export_onnx(
         dynamic_shapes: Which sizes of inputs are open beside the batch. By input and axis, with names that the file
             shows: ``{"input_ids": {1: "sequence"}, "attention_mask": {1: "sequence"}}``; one name is one size. Or
             what ``torch.export.export`` takes, a dict or tuple of ``Dim``, ``Dim.DYNAMIC``, ``Dim.AUTO``, ``None``.
+            ``{"x": {0: None}}`` fixes the batch at the sample's rows.
             ``"sequence"`` opens the length of tokens and masks, ``"image-size"`` height and width of images, and
             ``"input_ids:1=sequence"`` is a short form for one axis; a list may hold several of these.
 
@@ -231,20 +233,22 @@ def export_onnx(
         twin = evaluation_copy(model)
         call = raw_call(twin, preprocessing, input_sample)
         flat = FlatModule(twin, call, preprocessing_copy(preprocessing, call), softmax=options.softmax)
+    weights = weights_digest(twin)
     caller = flat.call
     flat.call, narrow = narrowed(flat)
     sizes = batch_sizes(flat.call)
     if options.dynamic_shapes:
         sizes = open_sizes(options.dynamic_shapes, flat.call, list(inspect.signature(flat.model.forward).parameters))
         flat.call = at_least_two(flat.call.with_batch_of(named_shapes(flat.call, sizes)), sizes)
-    trial = trial_run(flat)
+    trial = trial_run(flat, model)
     unasked = narrow + require_faithful(flat, model, trial.tensors, caller.resized(len(trial.tensors[0])))
     _require_labels_fit(options, trial)
     unasked += without_nested_tensors_(flat)
     dependent = rows_depend(flat)
     approximate_(flat, options.approximate, registry)
     specs = {site.name: str(function_spec(site.spec)) for site in surgery.find_sites(flat.model, registry=registry)}
-    elsewhere, untried = runs_at_other_sizes(flat, sizes)  # before markers stand in the place of activations
+    # Before markers stand in the place of activations.
+    elsewhere, untried = runs_at_other_sizes(flat, sizes, dependent=dependent)
     marked = mark(flat.model, registry)
     graph = trace(flat, trial, options.traced_opset, sizes)
     unmark(flat.model, marked)
@@ -258,6 +262,7 @@ def export_onnx(
         "preprocessing": "" if preprocessing is None else describe(preprocessing),
         "notes": (*lowered.notes, *([NOTE] if dependent else [])),
         "rows_depend": dependent,
+        "weights": weights,
         "dynamic_shapes": recorded_sizes(graph, flat.call),
     }
     metadata = FileMetadata(**{**vars(options), **about})
@@ -266,7 +271,10 @@ def export_onnx(
     save_model(graph, path)
     idle = [f"{row.site} ({row.spec.partition('(')[0]})" for row in lowered.sites if not row.calls]
     unused = [f"No node stands for {', '.join(idle)}: no output depends on it, or vmap calls it."] if idle else []
-    notes = (*metadata.notes, *trial.notes, *unasked, *untried, *unused)
+    fixed = [] if any(flat.call.batched) else [f"the batch is fixed at {flat.call.batch_size} (dynamic_shapes=)."]
+    if flat.call.constants:
+        fixed.append(f"arguments that are no tensors are fixed as in the sample: {', '.join(flat.call.constants)}.")
+    notes = (*metadata.notes, *fixed, *trial.notes, *unasked, *untried, *unused)
     operators = census(ir.to_proto(graph))
     return ExportReport(Path(path), lowered.opset, metadata.sites, operators, metadata, notes, made_folder)
 

@@ -3,7 +3,8 @@
 import copy
 import inspect
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from lit_gelu.arguments import input_sample_of
-from lit_gelu.errors import ArgumentError, ModelInputError
+from lit_gelu.errors import ArgumentError, ModelInputError, shown
 from lit_gelu.sandbox import holds_tensors
 
 BATCH = "batch"  # its name in a file, where the caller gives none
@@ -30,6 +31,7 @@ class Call:
         structure: How the leaves make ``(args, kwargs)``.
         positions: Where the tensors stand among the leaves.
         named: Which axes of each tensor are called as the batch is; ``None`` where nothing is named.
+        constants: The arguments that are no tensors, as ``name=value``.
     """
 
     names: tuple[str, ...]
@@ -38,6 +40,7 @@ class Call:
     structure: pytree.TreeSpec
     positions: tuple[int, ...]
     named: tuple[tuple[int, ...], ...] | None = None
+    constants: tuple[str, ...] = ()
 
     def arguments(self, tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return ``(args, kwargs)`` with other tensors in the places of these."""
@@ -89,9 +92,11 @@ class Call:
 
     def with_batch_of(self, shapes: Sequence[Sequence[object]]) -> "Call":
         """Return the call whose batch are all sizes that have the name of the first one; shapes as a file has them."""
+        # Nothing is the batch where the first size is a number: that file has a fixed one.
         name = shapes[0][0]
-        if not isinstance(name, str):
+        if not isinstance(name, (str, int)):
             return self
+        name = name if isinstance(name, str) else None
         return replace(self, named=tuple(tuple(i for i, size in enumerate(s) if size == name) for s in shapes))
 
 
@@ -174,7 +179,10 @@ def take_apart(model: nn.Module, sample: Any) -> Call:
                 "no tensors: a file would hold them as constants. Leave it out, or let forward take the tensors and "
                 "make it of them."
             )
-    return Call(tuple(names), tensors, leaves, structure, positions)
+    others = [(path, leaf) for (path, _), leaf in zip(paths, leaves, strict=True) if leaf is not None]
+    pairs = zip(_names([path for path, _ in others], signature), others, strict=True)
+    constants = tuple(f"{name}={shown(leaf)}" for name, (_, leaf) in pairs)
+    return Call(tuple(names), tensors, leaves, structure, positions, constants=constants)
 
 
 def _own_copy(leaf: Any) -> Any:
@@ -275,10 +283,12 @@ class FlatModule(nn.Module):
         self.call = call
         self.preprocessing = preprocessing
         self.softmax = softmax
+        self.mode: Callable[[], AbstractContextManager[Any]] = nullcontext  # in which forward runs
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Call the module."""
-        return tuple(tensor for _, tensor in named_outputs(self.run(tensors)))
+        with self.mode():
+            return tuple(tensor for _, tensor in named_outputs(self.run(tensors)))
 
     def run(self, tensors: Sequence[Tensor]) -> Any:
         """Call the module."""
@@ -363,11 +373,17 @@ def open_sizes(dynamic_shapes: Any, call: Call, parameters: Sequence[str]) -> tu
     batch, limits = {BATCH}, None
     opened: dict[tuple[int, int], OpenSize | None] = {}
     first = {0}  # places of inputs whose first axis is the batch, or is said to be something else
-    for name, axis, value in _entries(require_readable(dynamic_shapes), call, parameters):
-        size = _open_size(name, axis, value, call)
+    entries = [
+        (name, axis, _open_size(name, axis, value, call))
+        for name, axis, value in _entries(require_readable(dynamic_shapes), call, parameters)
+    ]
+    # Where the first input's rows are fixed, so are those of all that are as long and have no name of their own.
+    fixed = {call.names.index(name) for name, axis, size in entries if axis == 0 and size is None}
+    batched = [is_batched and not fixed & {0, place} for place, is_batched in enumerate(call.batched)]
+    for name, axis, size in entries:
         place = call.names.index(name)
         first |= set() if axis else {place}
-        if axis or not call.batched[place]:
+        if axis or not batched[place]:
             opened[place, axis] = size
         elif size is not None and size.named:
             batch, limits = (batch - {BATCH}) | {size.name}, size.dim
@@ -377,7 +393,11 @@ def open_sizes(dynamic_shapes: Any, call: Call, parameters: Sequence[str]) -> tu
         )
     # As many layers as rows: of a state whose second axis is called the batch, the first one is not.
     states = {place for (place, axis), size in opened.items() if axis and size is not None and size.name in batch}
-    rows = (size for size in batch_sizes(call, next(iter(batch)), limits) if size.place not in states - first)
+    rows = (
+        size
+        for size in batch_sizes(call, next(iter(batch)), limits)
+        if batched[size.place] and size.place not in states - first
+    )
     sizes = (*rows, *filter(None, opened.values()))
     lengths: dict[str, int] = {}
     for size in sizes:
@@ -388,6 +408,11 @@ def open_sizes(dynamic_shapes: Any, call: Call, parameters: Sequence[str]) -> tu
                 f"the sample ({_shapes(call)}). One name is one size: give another name, or another sample."
             )
     return sizes
+
+
+def fixed_batch(call: Call) -> str:
+    """Return the ``dynamic_shapes`` that fixes the batch, as text."""
+    return f"{{{call.names[0]!r}: {{0: None}}}}"
 
 
 def at_least_two(call: Call, sizes: Sequence[OpenSize]) -> Call:
@@ -425,7 +450,8 @@ def _entries(sizes: Any, call: Call, parameters: Sequence[str]) -> Iterator[tupl
         if (parts := _WORD.fullmatch(word)) is None:
             yield from _preset(word, call)
         else:
-            yield parts["input"], int(parts["axis"]), parts["size"]
+            size = parts["size"]
+            yield parts["input"], int(parts["axis"]), int(size) if size.isdecimal() else size
 
 
 def _in_tree(path: str, tree: Any, call: Call) -> Iterator[tuple[str, int, Any]]:

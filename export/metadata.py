@@ -1,6 +1,7 @@
 """What an export is asked for, and what its file says of itself in ``lit_gelu.*``: no path of a machine."""
 
 import difflib
+import hashlib
 import importlib.metadata
 import json
 import os
@@ -175,6 +176,7 @@ class FileMetadata(ExportOptions):
             each of its steps; empty if there is none.
         notes: What a user of the file should know.
         rows_depend: Whether rows of the first axis see each other, so that calls cannot be joined, padded or divided.
+        weights: The `weights_digest` of the module; empty in files that were written before there was one.
         parity: What `lit_gelu.export.proof.record_parity` added after a comparison; empty before.
     """
 
@@ -186,6 +188,7 @@ class FileMetadata(ExportOptions):
     preprocessing: str = ""
     notes: tuple[str, ...] = ()
     rows_depend: bool = False
+    weights: str = ""
     parity: Mapping[str, Any] = field(default_factory=dict)
 
     def to_properties(self) -> dict[str, str]:
@@ -247,6 +250,7 @@ def read_metadata(properties: Mapping[str, str], file: str) -> FileMetadata:
     """Return what a file says of itself; `ModelFileError` if this release did not write it, or an entry is damaged."""
     entries = {key.removeprefix(PREFIX): text for key, text in properties.items() if key.startswith(PREFIX)}
     names = {entry.name for entry in fields(FileMetadata)}
+    entries.setdefault("weights", "")
     if missing := names - entries.keys():
         raise ModelFileError(
             f"{file} does not carry lit-gelu's metadata (lit_gelu.{min(missing)} is missing), so it is not known how "
@@ -308,6 +312,16 @@ def _strip(part: ir.Graph | ir.Function | ir.Node | ir.Value) -> None:
     part.metadata_props.clear()
     part.metadata_props.update(kept)
     part.doc_string = None
+
+
+def weights_digest(module: nn.Module) -> str:
+    """Return a digest of a module's parameters and buffers, which tells whether it has changed."""
+    digest = hashlib.sha256()
+    for name, tensor in module.state_dict().items():
+        digest.update(name.encode())
+        if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided and not tensor.is_quantized:
+            digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()
 
 
 def class_path(module: nn.Module) -> str:

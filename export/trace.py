@@ -12,11 +12,14 @@ import contextlib
 import functools
 import importlib
 import io
+import linecache
 import logging
 import re
 import threading
+import traceback
 import warnings
 from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
@@ -26,7 +29,8 @@ from onnx_ir.passes import common as common_passes
 
 from lit_gelu.errors import ExportError
 from lit_gelu.export.copying import Trial, random_message
-from lit_gelu.export.inputs import SCOPE, Call, FlatModule, OpenSize
+from lit_gelu.export.exportable_calls import ExportableCalls, translations
+from lit_gelu.export.inputs import SCOPE, Call, FlatModule, OpenSize, fixed_batch
 from lit_gelu.files import captured_stdout
 
 Size = int | str | None  # a number; a name or an expression; not known
@@ -192,6 +196,7 @@ def trace(flat: FlatModule, trial: Trial, opset: int, sizes: Sequence[OpenSize])
         {size.axis: size.dim for size in sizes if size.place == place} or None for place in range(len(flat.call.names))
     )
     try:
+        flat.mode = ExportableCalls
         with _one_at_a_time, _translations_read_once(), _quiet():
             program = torch.onnx.export(
                 flat,
@@ -203,17 +208,12 @@ def trace(flat: FlatModule, trial: Trial, opset: int, sizes: Sequence[OpenSize])
                 dynamic_shapes={"tensors": shapes},
                 external_data=False,
                 verbose=False,
+                custom_translation_table=translations(),
             )
     except Exception as error:
-        cause: BaseException = error
-        while cause.__cause__ is not None:
-            cause = cause.__cause__
-        raise ExportError(
-            f"torch.onnx.export cannot translate {type(flat.model).__name__}: {str(cause).strip() or type(cause)}. "
-            "Write that part of forward in other operators of torch (torch.where where control flow depends on values "
-            "in tensors), or move it out of forward. Open sizes that are always equal need one name; leave out of "
-            "dynamic_shapes= those that forward fixes."
-        ) from error
+        raise ExportError(_untranslated(flat, error)) from error
+    finally:
+        flat.mode = contextlib.nullcontext
     if program is None:
         raise ExportError("torch.onnx.export returned nothing.")
     model, fixed = program.model, {}
@@ -222,6 +222,12 @@ def trace(flat: FlatModule, trial: Trial, opset: int, sizes: Sequence[OpenSize])
         ranges = exported.range_constraints
         fixed = {str(symbol): str(span.lower) for symbol, span in ranges.items() if span.is_singleton()}
     _require_deterministic(model, flat)
+    for node in ir.traversal.RecursiveGraphIterator(model.graph):  # index_put by int32, as of torch.istft
+        if node.op_type in {"ScatterND", "GatherND"} and node.inputs[1].dtype == ir.DataType.INT32:
+            cast = ir.node("Cast", [node.inputs[1]], attributes={"to": ir.DataType.INT64})
+            cast.outputs[0].dtype, cast.outputs[0].shape = ir.DataType.INT64, node.inputs[1].shape
+            node.prepend(cast)
+            node.replace_input_with(1, cast.outputs[0])
     _name_values(model)
     _name_sizes(model, sizes, fixed)
     _require_dynamic(model, flat, trial, sizes)
@@ -233,6 +239,44 @@ def trace(flat: FlatModule, trial: Trial, opset: int, sizes: Sequence[OpenSize])
         if plain not in model.graph.initializers:  # a module may have a child called as the preprocessing is here
             model.graph.initializers[name].name = plain
     return model
+
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+), in \S+\n +(.+)')
+_OF_EXPORT = tuple(str(Path(file).parent) for file in (__file__, torch.__file__))  # not the caller's
+# What torch itself runs there, and what to do instead.
+_INSTEAD = {
+    "utils/parametrizations.py": "Weights that are computed by a parametrization: call "
+    "torch.nn.utils.parametrize.remove_parametrizations(layer, 'weight') on the trained layer, and export then.",
+    "modules/rnn.py": "Packed sequences have lengths that only a run knows: give the padded batch to the recurrent "
+    "layer in forward, and take the last steps by gather, or mask what is behind them.",
+}
+
+
+def _untranslated(flat: FlatModule, error: BaseException) -> str:
+    """Say what torch's exporter does not translate, where that stands in the caller's code, and what to do."""
+    frames: list[tuple[str, str, str]] = []  # file, line, code
+    cause: BaseException | None = error
+    while cause is not None:
+        text = str(cause)
+        for frame, line in traceback.walk_tb(cause.__traceback__):
+            nodes = [value for value in frame.f_locals.values() if isinstance(value, torch.fx.Node)]
+            text += "".join(str(node.meta.get("stack_trace", "")) for node in nodes[:1])
+            file = frame.f_code.co_filename
+            frames.append((file, str(line), linecache.getline(file, line)))
+        frames += _FRAME.findall(text)
+        reason, cause = str(cause).strip() or type(cause).__name__, cause.__cause__
+    own = [frame for frame in frames if not frame[0].startswith((*_OF_EXPORT, "<")) and "onnxscript" not in frame[0]]
+    where = f", in {Path(own[-1][0]).name}, line {own[-1][1]}: `{own[-1][2].strip()}`" if own else ""
+    lines = reason.partition("\n\n")[0].partition(" Tried overloads")[0].partition(" (unhinted")[0].splitlines()
+    instead = [text for end, text in _INSTEAD.items() if any(frame[0].endswith(end) for frame in frames)] or [
+        "Write that part of forward in other operators of torch (torch.where where control flow depends on values in "
+        "tensors), or move it out of forward. Open sizes that are always equal need one name; leave out of "
+        "dynamic_shapes= those that forward fixes."
+    ]
+    return (
+        f"torch.onnx.export cannot translate {type(flat.model).__name__}: {' '.join(lines).rstrip('.')}{where}. "
+        f"{' '.join(instead)}"
+    )
 
 
 @contextlib.contextmanager
@@ -354,6 +398,8 @@ def _dim(model: ir.Model, size: OpenSize) -> int | str | None:
 
 def _require_dynamic(model: ir.Model, flat: FlatModule, trial: Trial, sizes: Sequence[OpenSize]) -> None:
     """Refuse a graph whose batch is fixed at the sample's size."""
+    if not any(flat.call.batched):  # as was asked for
+        return
     rows, batch = trial.tensors[0].shape[0], sizes[0].name
     fixed = [
         value.name
@@ -375,10 +421,12 @@ def _require_dynamic(model: ir.Model, flat: FlatModule, trial: Trial, sizes: Seq
     elsewhere = f"If axes of other inputs are the batch too, name them so: dynamic_shapes={others}. " if others else ""
     raise ExportError(
         f"The batch of {', '.join(map(str, fixed))} is fixed at the sample's {rows} rows: "
-        f"{type(flat.model).__name__}.forward turns the batch size into a Python number. Use x.shape[0] as it is "
-        f"(no int(), no list of it), x.flatten(1) or x.reshape(-1, ...), and make no buffer of that size. {elsewhere}"
+        f"{type(flat.model).__name__}.forward turns the batch size into a Python number. Use x.shape[0] as it is (no "
+        "int(), no list of it, no loop over rows), x.flatten(1) or x.reshape(-1, ...), and make no buffer of that "
+        f"size. {elsewhere}"
         f"Inputs that are as long as the first one are taken for a batch: if {flat.call.batch_size} is the size of "
-        "something else by chance, give a sample with another number of rows."
+        "something else by chance, give a sample with another number of rows. For a file of that many rows alone give "
+        f"dynamic_shapes={fixed_batch(flat.call)}."
     )
 
 
@@ -395,8 +443,9 @@ def _require_open(model: ir.Model, flat: FlatModule, sizes: Sequence[OpenSize]) 
         alike = " or ".join(f"axis {axis} of {name!r}" for name, axis in _as_long(flat.call, dim, sizes))
         hint = f"If that is as long as {alike}, open both by one name. " if alike else ""
         raise ExportError(
-            f"{where} fixed at the sample's {dim} by {type(flat.model).__name__}.forward. {hint}Weights for each "
-            "place, a table of them, a check of the size or int() of it fix one: leave it out, or change forward."
+            f"{where} fixed at the sample's {dim} by {type(flat.model).__name__}.forward. {hint}A loop over "
+            "it in Python, weights for each place, a table of them, a check of the size or int() of it fix one: leave "
+            "it out, or change forward."
         )
 
 

@@ -82,16 +82,19 @@ def _as_row(bias: ir.Value, graph: ir.Graph) -> ir.Value:
 def _linear_with_bias(marker: ir.Node) -> ChannelParameters | None:
     """Return the linear layer that alone makes a marker's input, with a bias for each channel."""
     layer = layer_before(marker)
-    if layer is None or layer.node.graph is not marker.graph or len(layer.parameters) == 1:
+    if layer is None or layer.node.graph is not marker.graph:
         return None
     factors = [layer.node.attributes[key].as_float() for key in ("alpha", "beta") if key in layer.node.attributes]
-    _, bias = (array_of(value) for value, _ in layer.parameters)
-    fits = layer.node.op_type in {"Add", "Gemm"} and bias.shape == (layer.channels,)
+    biases = [array_of(value).shape for value, _ in layer.parameters[1:]]
+    # torch takes a bias of zeros, as of a net that is not trained yet, out of a Gemm, whose new node has such a name.
+    fits = biases == [(layer.channels,)] if biases else str(layer.node.name).startswith("node_Gemm")
+    fits = fits and layer.node.op_type in {"Add", "Gemm"}
     return layer if fits and all(factor == 1.0 for factor in factors) else None
 
 
 def _give_bias(marker: ir.Node, layer: ChannelParameters) -> None:
-    node, ((weight, axis), (bias, _)) = layer.node, layer.parameters
+    node, ((weight, axis), *biases) = layer.node, layer.parameters
+    bias = biases[0][0] if biases else _zeros(node, weight, layer.channels)
     if node.op_type == "Add":
         product = next(value for value in node.inputs if value is not bias)
     else:
@@ -100,6 +103,16 @@ def _give_bias(marker: ir.Node, layer: ChannelParameters) -> None:
             weight.const_value, weight.shape = ir.tensor(array, name=weight.name), ir.Shape(array.shape)
         product = in_place_of(node, ir.node("MatMul", [node.inputs[0], weight], name=node.name))
     in_place_of(marker, ir.node(marker.op_type, [product, bias], marker.attributes, domain=marker.domain))
+
+
+def _zeros(node: ir.Node, weight: ir.Value, channels: int) -> ir.Value:
+    """Return a new bias of zeros of a weight's dtype."""
+    name = f"lit_gelu.no_bias_{weight.name}"
+    bias = ir.Value(name=name, const_value=ir.tensor(np.zeros(channels, array_of(weight).dtype), name=name))
+    bias.dtype, bias.shape = weight.dtype, ir.Shape([channels])
+    if node.graph is not None:
+        node.graph.initializers[name] = bias
+    return bias
 
 
 def _markers(model: ir.Model) -> dict[str, list[ir.Node]]:
@@ -117,7 +130,7 @@ def layer_before(marker: ir.Node) -> ChannelParameters | None:
     if x is None or node is None or len(list(x.uses())) != 1 or x.is_graph_output():
         return None
     if node.op_type == "Add":
-        bias = next((value for value in node.inputs if value is not None and _is_own(value)), None)
+        bias = next((value for value in node.inputs if value is not None and _is_constant(value)), None)
         product = next((value for value in node.inputs if value is not None and value is not bias), None)
         matrix = None if product is None else product.producer()
         if bias is None or product is None or matrix is None or matrix.op_type != "MatMul":
@@ -125,7 +138,7 @@ def layer_before(marker: ir.Node) -> ChannelParameters | None:
         if len(list(product.uses())) != 1 or product.is_graph_output() or array_of(bias).ndim != 1:
             return None
         weight = matrix.inputs[1]
-        if weight is None or not _is_own(weight) or array_of(weight).ndim != _MATRIX:
+        if weight is None or not _is_constant(weight) or array_of(weight).ndim != _MATRIX:
             return None
         return ChannelParameters(((weight, 1), (bias, 0)), node)
     return _parameters(node)
@@ -137,7 +150,7 @@ def _parameters(node: ir.Node) -> ChannelParameters | None:
         return None
     weight = node.inputs[1]
     bias = node.inputs[2] if len(node.inputs) > 2 else None
-    if weight is None or not _is_own(weight) or (bias is not None and not _is_own(bias)):
+    if weight is None or not _is_own(weight) or (bias is not None and not _is_constant(bias)):
         return None
     if node.op_type == "Conv":
         axis = 0
@@ -151,8 +164,13 @@ def _parameters(node: ir.Node) -> ChannelParameters | None:
     return ChannelParameters(tuple(parameters), node)
 
 
+def _is_constant(value: ir.Value) -> bool:
+    """Return whether a value is an initializer; others may read it too, for torch joins those that are equal."""
+    return value.const_value is not None and value.producer() is None
+
+
 def _is_own(value: ir.Value) -> bool:
-    return value.const_value is not None and value.producer() is None and len(list(value.uses())) == 1
+    return _is_constant(value) and len(list(value.uses())) == 1  # a weight may be transposed in place
 
 
 def array_of(value: ir.Value) -> np.ndarray:

@@ -19,13 +19,15 @@ from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.errors import ModelFileError, ModelInputError, ParityError
 from lit_gelu.export.copying import evaluation_copy, require_copyable, two_answers, without_callers_autocast
 from lit_gelu.export.inputs import Call, require_order, tensors_by_name
-from lit_gelu.export.metadata import census, metadata_of
+from lit_gelu.export.metadata import census, metadata_of, weights_digest
 from lit_gelu.export.parity.causes import Layers, find_culprit
 from lit_gelu.export.parity.comparison import Comparison
 from lit_gelu.export.parity.criterion import FLOOR, dtype_name, dtype_of, floor, require_tolerance
 from lit_gelu.export.parity.elementwise import activation_rows
 from lit_gelu.export.parity.input_families import (
+    DATA,
     GAUSSIAN_ROWS,
+    SAMPLE,
     families,
     input_kinds,
     other_lengths,
@@ -174,7 +176,7 @@ def check_parity(
         vs_float64=VS_FLOAT64 if references.exact_dtype == torch.float64 else f"{VS_PYTORCH} float32",
     )
     rows = comparison.compare(inputs)
-    gaussian = next(family for family in inputs if family.name.endswith(f"batch {GAUSSIAN_ROWS}"))
+    gaussian = next(family for family in inputs if family.gap and family.name not in {SAMPLE, DATA})
     runs = not any(gaussian.name in (f.name, f.rows_of) for f in inputs if f.name in comparison.unrun)
 
     # Its activations, alone and in the graph.
@@ -231,6 +233,9 @@ def check_parity(
             report = replace(report, divergence=layers.first_divergence(worst.batch))
             if "Sigmoid" in report.census and all(row.extreme for row in report.failures):
                 report = replace(report, notes=(*report.notes, _OF_SIGMOID))
+    if not report.passed and weights_digest(evaluation_copy(model)) != metadata.weights:
+        changed = "The module's weights are not those of the export: was it trained since? Then export it again."
+        report = replace(report, notes=(changed, *report.notes))
     if strict and not report.passed:
         raise ParityError(_failure(report), report)
     return report
@@ -263,9 +268,8 @@ def _failure(report: ParityReport) -> str:
     """Say which comparisons failed, and what is known of the cause."""
     rows = "; ".join(map(str, report.failures[:4]))
     return (
-        f"{report.path!r} does not compute what the module computes ({'; '.join(report.reasons)}). Was the module "
-        f"trained or changed since the export? Then export it again. {f'{rows}. ' if rows else ''}"
-        f"{' '.join(findings(report))} ParityError.report holds every comparison."
+        f"{report.path!r} does not compute what the module computes ({'; '.join(report.reasons)}). "
+        f"{f'{rows}. ' if rows else ''}{' '.join(findings(report))} ParityError.report holds every comparison."
     )
 
 

@@ -260,14 +260,16 @@ def families(
     floating = any(tensor.is_floating_point() for tensor in call.tensors)
     usual = "sample's values" if any(isinstance(kind, OfSample) for kind in kinds.values()) else "gaussian"
     kind = "random pixels" if raw else usual if floating else "random" if kinds else "sample"
-    whole = f"{kind}, batch {GAUSSIAN_ROWS}"
+    size = GAUSSIAN_ROWS if any(call.batched) else call.batch_size  # a fixed batch is tried as often as makes up for it
+    whole = f"{kind}, batch {size}"
     yield Family(SAMPLE, [call.tensors], gap=data is None, rows_of=whole)
     if data is not None:
         yield Family(DATA, data_batches(data, model, call), gap=True)
     generator = torch.Generator().manual_seed(seed)
-    rows = random_batch(call, GAUSSIAN_ROWS, generator, kinds, raw=raw)
-    yield Family(whole, [rows], gap=True)
-    for size in (1, 2):
+    batches = [random_batch(call, size, generator, kinds, raw=raw) for _ in range(-(-GAUSSIAN_ROWS // size))]
+    rows = batches[0]
+    yield Family(whole, batches, gap=True)
+    for size in (1, 2) if any(call.batched) else ():
         yield Family(f"{kind}, batch {size}", [first_rows(rows, call, size)], rows_of=whole)
     for other in lengths:
         shapes = ", ".join(f"{name} {list(t.shape[1:])}" for name, t in zip(other.names, other.tensors, strict=True))

@@ -24,6 +24,7 @@ from lit_gelu.export.metadata import ExportOptions
 from lit_gelu.export.parity.input_families import Batch, Kind, integer_kinds, other_sizes, random_batch, resized
 from lit_gelu.export.parity.runs import SessionSetup, run_file
 from lit_gelu.export.runtime import CPU, OnnxPredictor
+from lit_gelu.export.trace import BOUNDS
 from lit_gelu.sandbox import preserved_state
 
 _ROWS = 2
@@ -41,18 +42,28 @@ class OtherRun:
     inputs: Batch
     outputs: tuple[Tensor, ...]
 
+    @property
+    def at_one(self) -> bool:
+        """Whether all these sizes are 1, where torch's exporter sees no branch."""
+        return set(self.sizes.values()) == {1}
 
-def runs_at_other_sizes(flat: FlatModule, sizes: Sequence[OpenSize]) -> tuple[list[OtherRun], list[str]]:
-    """Run the module once with every open size changed, beside the batch; say which could not be tried, and why."""
+
+def runs_at_other_sizes(
+    flat: FlatModule, sizes: Sequence[OpenSize], *, dependent: bool = False
+) -> tuple[list[OtherRun], list[str]]:
+    """Run the module once with every open size changed, the batch if rows depend; say which could not be tried."""
     # All change in one run, which costs as little as can be; where the module does not take that, each for itself.
+    # At a size of 1 forward may branch without torch's exporter seeing it, which takes every open size for 2 or more.
+    rows = [size for size in sizes if _is_of_batch(flat, size)] if dependent else []
     chosen = [size for size in sizes if size.required and not _is_of_batch(flat, size)]
     lengths = {size.name: flat.call.tensors[size.place].shape[size.axis] for size in chosen}
+    ones = [_run(flat, group, {size.name: 1 for size in group}) for group in (rows, chosen) if group]
+    runs, notes = [run for run in ones if isinstance(run, OtherRun)], []
     if not lengths:
-        return [], []
+        return runs, []
     together = _accepted_run(flat, chosen, lengths)
     if isinstance(together, OtherRun):
-        return [together], []
-    runs, notes = [], []
+        return [*runs, together], []
     for name, length in lengths.items():
         run = _accepted_run(flat, chosen, {name: length})
         if isinstance(run, OtherRun):
@@ -107,7 +118,7 @@ def require_alike(
     marked: Mapping[str, BoundActivation],
     registry: ActivationRegistry,
 ) -> list[str]:
-    """Refuse a traced graph that does not compute what the module computed; return why nothing was compared."""
+    """Refuse a traced graph that does not compute what the module computed; return what it does not hold for."""
     # What fixes a size is in the graph as torch made it. So its float32 form for the CPU is run, whatever the file's
     # dtype and target are: 16 bit would hide small differences, and there is no kernel for some of it here.
     if not runs and not flat.call.wide:
@@ -126,11 +137,16 @@ def require_alike(
                     f"{error.__cause__ or error}. Call .float() before it."
                 ) from error
             return [f"no other size than the sample's was tried: {error}"]
+        notes = []
         for run in runs:
             trouble = _trouble(predictor, run)
-            if trouble:
+            if trouble and run.at_one and not (any(flat.call.batched) and len(run.inputs[0]) == 1):
+                bounds = " ".join(graph.meta.get(BOUNDS, []))
+                names = " and ".join(repr(name) for name in run.sizes if f"{name!r} from" not in bounds)
+                notes += [f"the graph holds for {names} from 2; at 1 it {trouble}: forward branches."] if names else []
+            elif trouble:
                 raise ExportError(_message(flat, run, trouble))
-    return []
+    return notes
 
 
 def _trouble(predictor: OnnxPredictor, run: OtherRun) -> str:
@@ -156,6 +172,13 @@ def _root_mean_square(tensor: Tensor) -> float:
 def _message(flat: FlatModule, run: OtherRun, trouble: str) -> str:
     name, names = type(flat.model).__name__, " and ".join(map(repr, run.sizes))
     shapes = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in zip(flat.call.names, run.inputs, strict=True))
+    if run.at_one and not trouble.startswith("fails"):
+        return (
+            f"{name}.forward does something else where {names} is 1 than where it is 2 or more, and a graph has one "
+            f"branch: with {shapes} the graph {trouble}. Write that part without `if` (and without squeeze(), which "
+            "asks the same), or export a file for that size alone: None for that axis in dynamic_shapes=, and a sample "
+            "of that size."
+        )
     return (
         f"dynamic_shapes= has {names}, but {name}.forward fixes something at the sample's size: with {shapes} the "
         f"graph {trouble}. Adaptive pooling to more than one cell does so, whose windows are numbers in a graph, and "
@@ -187,6 +210,8 @@ _LEAST_ENTRY = 1e-5
 
 def rows_depend(flat: FlatModule) -> bool:
     """Return whether rows of a module's batch give something else alone than among others, if that can be tried."""
+    if not any(flat.call.batched):
+        return False
     for batch in _batches(flat):
         differences = _differences(flat, batch)
         first = next(differences, None)

@@ -125,11 +125,13 @@ def bench(
         variants += [Variant("onnxruntime", tuned), Variant("onnxruntime, untuned", plain)]
     else:
         variants.append(Variant("onnxruntime", plain))
+    first = next(iter(plain.ports.values())).shape[:1]
+    fixed = [size for size in first if isinstance(size, int)]  # the batch, if the file has one alone
     rows: list[BenchRow] = []
     torch.set_num_threads(threads)
     try:
         with torch.inference_mode():
-            for size in batch_sizes:
+            for size in fixed or batch_sizes:
                 values = made_inputs(plain.ports, size) if inputs is None else resized(inputs, plain.ports, size)
                 values = {name: value.to(plain.device) for name, value in values.items()}
                 softmax = ends_with_softmax(plain.metadata)

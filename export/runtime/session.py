@@ -316,7 +316,8 @@ def _not_loaded(model: ModelFile, provider: str, error: Exception) -> str:
     if isinstance(error, ort_errors.NotImplemented) and model.bfloat16 and provider == CPU:
         return (
             f"{release}'s CPU provider has no bfloat16 kernel for a node of {str(model.path)!r}: this file runs on a "
-            f"GPU only (providers=['{CUDA}']). Export with dtype='fp16' or 'fp32' for the CPU: {error}"
+            f"GPU only (providers=['{CUDA}']). Export with dtype='fp16' or 'fp32' for the CPU, and without "
+            f"torch.autocast or .bfloat16() in forward: {error}"
         )
     versions = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in model.opsets.items())
     return (

@@ -9,7 +9,7 @@ from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.errors import CheckpointError, shown
 from lit_gelu.surgery.selectors import exactly
-from lit_gelu.surgery.sites import find_sites
+from lit_gelu.surgery.sites import Survey, without_wrappers
 from lit_gelu.surgery.swap import swap
 
 ActivationRecord = dict[str, str]
@@ -25,7 +25,7 @@ def record_activations(
     # that, but another in its place is noticed.
     return {
         site.call or site.name: str(site.spec) if name_opaque or site.role == "gate" else site.spec.for_checkpoint()
-        for site in find_sites(model, registry=registry)
+        for site in Survey(without_wrappers(model), None, registry_or_default(registry)).sites
     }
 
 
@@ -127,7 +127,8 @@ def _swap_calls(
 
 def _swap(model: nn.Module, wanted: dict[str, str], registry: ActivationRegistry | None) -> None:
     """Swap by exact name where the activation is another one."""
-    present = {site.name: str(site.spec) for site in find_sites(model, registry=registry)}
+    sites = Survey(without_wrappers(model), None, registry_or_default(registry)).sites
+    present = {site.name: str(site.spec) for site in sites}
     targets = {exactly(name): _stored(spec, registry) for name, spec in wanted.items() if present[name] != spec}
     if targets:
         swap(model, targets, registry=registry)

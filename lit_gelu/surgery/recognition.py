@@ -139,10 +139,15 @@ def _operator_spec(
     return spec if spec is None or spec.opaque or not overwrites else registry.resolve(spec, inplace=True)
 
 
+def is_softmax(spec: ActivationSpec) -> bool:
+    """Say whether a spec is softmax: no activation, and swapped only where it is named in full."""
+    return spec.opaque and spec.name.lower().endswith("softmax")
+
+
 def is_gate(spec: ActivationSpec, registry: ActivationRegistry) -> bool:
     """Say whether an activation, softmax among them, which is not registered, usually gates another value."""
     if spec.opaque:
-        return spec.name.lower().endswith("softmax")
+        return is_softmax(spec)
     return registry.entry(spec.name).facts_for(spec.arguments).gate
 
 

@@ -15,7 +15,14 @@ from lit_gelu.display import Displayed, HtmlTable, count_of, readable
 from lit_gelu.errors import SwapError
 from lit_gelu.surgery.changes import edits_of
 from lit_gelu.surgery.observation import CallWatcher, Observation, SeenCall, observe
-from lit_gelu.surgery.recognition import FunctionTable, KnownFunction, activation_spec, hidden_modules, is_gate
+from lit_gelu.surgery.recognition import (
+    FunctionTable,
+    KnownFunction,
+    activation_spec,
+    hidden_modules,
+    is_gate,
+    is_softmax,
+)
 from lit_gelu.surgery.source import WrittenCall, written_calls
 
 Role = Literal["activation", "gate"]
@@ -69,8 +76,8 @@ class ActivationSite(Displayed):
             which they are first reached: ``"blocks.0.mlp:gelu"``, ``":relu#1"``.
         module: The activation module; for an attribute or a call, the module that holds it or makes it.
         spec: Its canonical spec.
-        role: ``"gate"`` for a sigmoid, a hard sigmoid, tanh, softmax and the registry's other gates, which mostly gate
-            another value; such a site is swapped only if it is named in full, by its class or by its activation.
+        role: ``"gate"`` for a sigmoid, a hard sigmoid, tanh and the registry's other gates, which mostly gate another
+            value; such a site is swapped only if it is named in full, by its class or by its activation.
         aliases: The other fully qualified names, if the module stands in several places.
         kind: ``"module"``, ``"attribute"`` or ``"call"``.
         calls: From where it is called and how often; ``None`` if no ``input_sample`` was run, empty if the sample does
@@ -192,7 +199,8 @@ def find_sites(
     """
     if not isinstance(model, nn.Module):
         raise SwapError(f"find_sites takes a torch.nn.Module, not {type(model).__name__}.")
-    return Survey(without_wrappers(model), input_sample, registry or activations.registry).sites
+    sites = Survey(without_wrappers(model), input_sample, registry or activations.registry).sites
+    return [site for site in sites if not is_softmax(site.spec)]
 
 
 def without_wrappers(model: nn.Module) -> nn.Module:

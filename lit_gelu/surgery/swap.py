@@ -22,6 +22,7 @@ from lit_gelu.surgery.changes import make_all, mark, revert_all, share_hooks
 from lit_gelu.surgery.channels import with_inferred_channels
 from lit_gelu.surgery.selectors import collect_claims, note_of_written
 from lit_gelu.surgery.sites import ActivationSite, Survey, without_wrappers
+from lit_gelu.surgery.source import is_never_read
 from lit_gelu.surgery.substitution import (
     Substitution,
     changes_for,
@@ -362,6 +363,11 @@ def plan_swap(
             continue
         new = _new_module(survey.model, site, wanted if spec == resolved else spec, registry)
         with obstacles.of(site):
+            if input_sample is None and site.kind == "module" and is_never_read(survey.model, site.name):
+                raise SwapError(
+                    f"{site.name!r} cannot be swapped: no code of the model calls it, so nothing would change. Give "
+                    "input_sample=, which shows the calls that run."
+                )
             row = substitution(survey, site, new)
             _share_fate_of_weights(model, row)
             planned.append((row, spec))

@@ -209,3 +209,73 @@ def test_a_dataclass_that_is_registered_as_the_error_says_is_exported(tmp_path):
     torch.export.register_dataclass(Registered)
     export_onnx(Net(), tmp_path / "net.onnx", SAMPLE)
     assert [output.name for output in onnx.load(tmp_path / "net.onnx").graph.output] == ["logits"]
+
+
+class Orthogonal(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.utils.parametrizations.orthogonal(nn.Linear(6, 6))
+
+    def forward(self, x):
+        return F.gelu(self.layer(x))
+
+
+class Packed(nn.LSTM):
+    def forward(self, x):
+        lengths = x[:, 0].round().long().clamp(1, 1)
+        rows = nn.utils.rnn.pack_padded_sequence(x[:, None], lengths, batch_first=True, enforce_sorted=False)
+        return nn.utils.rnn.pad_packed_sequence(super().forward(rows)[0], batch_first=True)[0]
+
+
+class MadeLate(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = None
+
+    def forward(self, x):
+        if self.layer is None:
+            self.layer = nn.Linear(x.shape[1], 3)
+        return F.gelu(self.layer(x))
+
+
+class Mixed(nn.Module):
+    def __init__(self, dtype):
+        super().__init__()
+        self.layer, self.head, self.dtype = nn.Linear(6, 6), nn.Linear(6, 3).to(dtype), dtype
+
+    def forward(self, x):
+        return self.head(F.gelu(self.layer(x)).to(self.dtype))
+
+
+def prepared_for_quantisation():
+    net = nn.Sequential(nn.Linear(6, 6), nn.ReLU()).train()
+    net.qconfig = torch.ao.quantization.get_default_qat_qconfig("fbgemm")
+    return torch.ao.quantization.prepare_qat(net)
+
+
+def quantised():
+    return torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(6, 6)), {nn.Linear})
+
+
+@pytest.mark.filterwarnings("ignore")  # torch means to move its quantisation to torchao
+@pytest.mark.parametrize(
+    ("model", "remedy"),
+    [
+        (DataDependent(), r"in test_exporter_refusals\.py, line \d+: `"),
+        (Orthogonal(), "remove_parametrizations"),
+        (Packed(6, 3, batch_first=True), "padded batch"),
+        (nn.LSTM(6, 4, proj_size=2, batch_first=True), "proj_size=0"),
+        (MadeLate(), "weights at its first call"),
+        (Mixed(torch.float64), r"head\.weight \(torch\.float64\)"),
+        (Mixed(torch.bfloat16), r"head\.weight \(torch\.bfloat16\)"),
+        (quantised, "quantize_onnx"),
+        (prepared_for_quantisation, "quantize_onnx"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else getattr(value, "__name__", type(value).__name__),
+)
+def test_a_refusal_says_where_and_what_to_do(tmp_path, model, remedy):
+    model = model if isinstance(model, nn.Module) else model()
+    before = [name for name, _ in model.named_parameters()]
+    with pytest.raises(LitGeluError, match=remedy):
+        export_onnx(model, tmp_path / "net.onnx", SAMPLE)
+    assert [name for name, _ in model.named_parameters()] == before

@@ -8,7 +8,7 @@ from export_zoo import Tokens
 from torch import nn
 from torch.export import Dim
 
-from lit_gelu.errors import ArgumentError, LitGeluError
+from lit_gelu.errors import ArgumentError, LitGeluError, ModelInputError
 from lit_gelu.export import ExportError, OnnxPredictor, check_parity, export_onnx
 from lit_gelu.export.inputs import at_least_two, open_sizes, take_apart
 
@@ -43,9 +43,8 @@ def dims(path):
     [
         BOTH,
         {"input_ids": {"1": "sequence"}, "attention_mask": {"1": "sequence"}},
-        {"input_ids": {0: "batch", 1: SEQUENCE}, "attention_mask": (None, SEQUENCE)},
-        ({1: SEQUENCE}, {0: 2, 1: SEQUENCE}),
-        [[Dim.STATIC, "sequence"], [None, "sequence"]],
+        {"input_ids": {0: "batch", 1: SEQUENCE}, "attention_mask": ("batch", SEQUENCE)},
+        ({1: SEQUENCE}, {1: SEQUENCE}),
         "sequence",
         ["sequence"],
         ("input_ids:1=sequence", "attention_mask:1=sequence"),
@@ -92,7 +91,7 @@ def test_image_sizes_and_names_of_torchs_hints(tmp_path):
     assert dims(path)["pixels"] == ["batch", 3, "height", "width"]
     x = torch.randn(3, 3, 5, 9)
     torch.testing.assert_close(OnnxPredictor(path)(x), model(x).detach())
-    for given in ({"pixels": {2: Dim.DYNAMIC, 3: Dim.AUTO}}, {"pixels": (None, None, Dim.AUTO, Dim.DYNAMIC)}):
+    for given in ({"pixels": {2: Dim.DYNAMIC, 3: Dim.AUTO}}, {"pixels": (Dim.AUTO, None, Dim.AUTO, Dim.DYNAMIC)}):
         report = export_onnx(model, path, torch.randn(2, 3, 8, 6), dynamic_shapes=given)
         assert dims(path)["pixels"] == ["batch", 3, "pixels_2", "pixels_3"]
         assert report.metadata.dynamic_shapes == {"pixels": {2: "pixels_2", 3: "pixels_3"}}
@@ -104,6 +103,64 @@ def test_what_a_hint_leaves_to_torch_may_be_fixed_and_is_then_not_recorded(tmp_p
     report = export_onnx(net, path, torch.zeros(2, 4), dynamic_shapes={"input": {1: Dim.AUTO}})
     assert dims(path)["input"] == ["batch", 4]
     assert report.metadata.dynamic_shapes == {}
+
+
+class OneRow(nn.Module):
+    """Keeps a state of one row, as streams do."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("state", torch.ones(1, 2, 4))
+
+    def forward(self, x):
+        return nn.functional.gelu(self.linear(torch.cat([self.state, x], 1)))
+
+
+@pytest.mark.parametrize("rows", [None, Dim.STATIC, 1])
+@pytest.mark.parametrize("form", [lambda rows: {"x": {0: rows, 1: "time"}}, lambda rows: [(rows, "time")]])
+def test_a_batch_that_is_fixed(tmp_path, rows, form):
+    path, net, x = tmp_path / "net.onnx", OneRow().eval(), torch.randn(1, 3, 4)
+    with pytest.raises(ModelInputError, match=r"\{0: None\}"):
+        export_onnx(net, path, x)
+    report = export_onnx(net, path, x, dynamic_shapes=form(rows))
+    assert dims(path)["x"] == [1, "time", 4]
+    assert any("fixed at 1" in note for note in report.notes)
+    assert check_parity(net, path, input_sample=x).row("gaussian, batch 1").count == 32
+    other = torch.randn(1, 7, 4)
+    torch.testing.assert_close(OnnxPredictor(path)(other), net(other).detach())
+
+
+def test_an_input_that_is_as_long_as_the_batch_and_is_none(tmp_path):
+    class Scored(nn.Module):
+        def forward(self, x, table):
+            return nn.functional.gelu(x) @ table.T
+
+    path, sample = tmp_path / "net.onnx", (torch.randn(3, 4), torch.randn(3, 4))
+    export_onnx(Scored(), path, sample, dynamic_shapes={"table": {0: 3}})
+    assert dims(path) == {"x": ["batch", 4], "table": [3, 4], "output": ["batch", 3]}
+    export_onnx(Scored(), path, sample, dynamic_shapes="x:0=3")
+    assert dims(path) == {"x": [3, 4], "table": [3, 4], "output": [3, 3]}
+
+
+class Branches(nn.Module):
+    def __init__(self, axis):
+        super().__init__()
+        self.linear, self.axis = nn.Linear(4, 4), axis
+
+    def forward(self, x):
+        y = nn.functional.gelu(self.linear(x))
+        return 2 * y if x.shape[self.axis] == 1 else y
+
+
+def test_a_branch_where_a_size_is_one_is_named(tmp_path):
+    path, x = tmp_path / "net.onnx", torch.randn(2, 3, 4)
+    with pytest.raises(ExportError, match="where 'batch' is 1"):
+        export_onnx(Branches(0), path, x)
+    export_onnx(net := Branches(0), path, x[:1], dynamic_shapes={"x": {0: None}})
+    assert check_parity(net, path, input_sample=x[:1]).passed
+    (note,) = export_onnx(Branches(1), path, x, dynamic_shapes={"x": {1: "time"}}).notes
+    assert "'time' from 2" in note
 
 
 def test_names_and_the_batch_of_ones_own(tmp_path):

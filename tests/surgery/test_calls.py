@@ -129,7 +129,6 @@ def test_gates_are_listed_and_swapped_only_if_named():
         ":tanh": "gate",
         ":sigmoid": "gate",
         ":hard_sigmoid": "gate",
-        ":softmax": "gate",
         ":relu": "activation",
     }
     assert [row.name for row in surgery.swap(model, {"*": "silu"}, SAMPLE).rows] == [":relu"]

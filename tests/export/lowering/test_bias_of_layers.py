@@ -83,6 +83,16 @@ def test_the_gelu_adds_the_bias_of_the_layer_in_front(several, dtype, policy):
     assert {site.recipe for site in lowered.sites if site.site in TAKES} == {"microsoft.BiasGelu(x, bias)"}
 
 
+@pytest.mark.parametrize("shape", [(2, 8), (2, 5, 8)])
+def test_equal_biases_of_a_net_that_is_not_trained(tmp_path, shape):
+    net, x = nn.Sequential(*[nn.Sequential(nn.Linear(8, 8), nn.GELU()) for _ in range(3)]), torch.randn(shape)
+    for layer, _ in net:
+        nn.init.zeros_(layer.bias)
+    report = export_onnx(net, tmp_path / "net.onnx", x, target="ort-cuda")
+    assert report.census["com.microsoft::BiasGelu"] == 3
+    assert check_parity(net, tmp_path / "net.onnx", input_sample=x).passed
+
+
 @pytest.mark.parametrize(
     ("target", "others"),
     [

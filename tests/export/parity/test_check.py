@@ -4,6 +4,7 @@ import copy
 import math
 
 import export_zoo
+import onnx
 import pytest
 import torch
 from export_cases import gelu_net
@@ -65,6 +66,7 @@ def test_changed_weights_are_caught(exported):
         check_parity(changed, path)
     report = caught.value.report
     assert not report.passed
+    assert any("trained since" in note for note in report.notes)
     assert {row.inputs for row in report.failures} >= {"sample", "gaussian, batch 32", "zeros"}
     assert not check_parity(changed, path, strict=False).passed
     assert check_parity(changed, path, tolerance=1e-3).passed
@@ -89,6 +91,17 @@ class TestTolerance:
         net, path = exported
         report = check_parity(net, path, tolerance=0.0, strict=False)
         assert all(2 * row.own <= row.limit < 1e-5 for row in report.rows if row.gating)
+
+
+def test_a_damaged_file_is_not_taken_for_a_trained_module(exported):
+    net, path = exported
+    model = onnx.load(path)
+    next(weight for weight in model.graph.initializer if weight.name == "5.bias").float_data[:] = []
+    next(weight for weight in model.graph.initializer if weight.name == "5.bias").raw_data = bytes(12)
+    onnx.save(model, path)
+    report = check_parity(net, path, strict=False)
+    assert not report.passed
+    assert not any("trained" in note for note in report.notes)
 
 
 def test_overflow_that_pytorch_shares_is_no_failure(tmp_path):
