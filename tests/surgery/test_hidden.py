@@ -122,5 +122,5 @@ class TrainingHead(nn.Module):
 
 def test_an_activation_that_the_graph_never_calls_does_not_pass_in_silence(tmp_path):
     report = export_onnx(TrainingHead(), tmp_path / "net.onnx", torch.zeros(2, 4))
-    assert "The graph never calls head (silu): no output depends on it." in report.notes
+    assert any("head (silu)" in note for note in report.notes)
     assert "head: silu, which the graph never calls" in str(report)

@@ -15,11 +15,11 @@ SAMPLE = torch.zeros(2, FEATURES)
 class Functional(SmallNet):
     """Calls functions, and one module twice."""
 
-    def __init__(self):
+    def __init__(self, example=SAMPLE):
         super().__init__()
         self.first, self.second, self.act = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, WIDTH), nn.ReLU()
         self.net = nn.Linear(WIDTH, 3)
-        self.example_input_array = SAMPLE
+        self.example_input_array = example
 
     def forward(self, x):
         x = self.act(functional.gelu(self.first(x)))
@@ -33,8 +33,8 @@ def swaps(sample=SAMPLE):
     ]
 
 
-def fit(folder, *callbacks, ckpt_path=None, **options):
-    model = Functional()
+def fit(folder, *callbacks, ckpt_path=None, model=None, **options):
+    model = model or Functional()
     trainer = quiet_trainer(folder, *callbacks, **({"max_epochs": 4} | options))
     trainer.fit(model, loader(), ckpt_path=ckpt_path)
     return trainer, model
@@ -53,7 +53,7 @@ def test_swapped_calls_are_there_after_a_resume(tmp_path, epoch, sample):
 def test_a_resume_without_the_sample_says_what_to_give(tmp_path):
     fit(tmp_path, *swaps(), SaveEachEpoch(tmp_path), max_epochs=2)
     with pytest.raises(SwapError, match="input_sample that it had"):
-        fit(tmp_path / "b", *swaps(None), ckpt_path=tmp_path / "epoch1.ckpt")
+        fit(tmp_path / "b", *swaps(None), ckpt_path=tmp_path / "epoch1.ckpt", model=Functional(example=None))
 
 
 def test_loads_without_a_trainer_by_the_modules_own_sample(tmp_path):
@@ -62,13 +62,8 @@ def test_loads_without_a_trainer_by_the_modules_own_sample(tmp_path):
         loaded = load_from_checkpoint(Functional, tmp_path / "epoch3.ckpt", input_sample=sample)
         assert torch.equal(loaded(SAMPLE + 1), whole(SAMPLE + 1))
 
-    class NoSample(Functional):
-        def __init__(self):
-            super().__init__()
-            self.example_input_array = None
-
     with pytest.raises(CheckpointError):
-        load_from_checkpoint(NoSample, tmp_path / "epoch3.ckpt")
+        load_from_checkpoint(Functional, tmp_path / "epoch3.ckpt", example=None)
 
 
 class Obstructed(Functional):
