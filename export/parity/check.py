@@ -233,9 +233,7 @@ def check_parity(
             report = replace(report, divergence=layers.first_divergence(worst.batch))
             if "Sigmoid" in report.census and all(row.extreme for row in report.failures):
                 report = replace(report, notes=(*report.notes, _OF_SIGMOID))
-    if not report.passed and weights_digest(evaluation_copy(model)) != metadata.weights:
-        changed = "The module's weights are not those of the export: was it trained since? Then export it again."
-        report = replace(report, notes=(changed, *report.notes))
+    report = _with_note_of_weights(report, model, metadata.weights)
     if strict and not report.passed:
         raise ParityError(_failure(report), report)
     return report
@@ -262,6 +260,14 @@ def _inference_faults(apart: float, rounding: float) -> list[str]:
             "Let forward take float64 and call .float() on what is small, and export again."
         )
     return faults
+
+
+def _with_note_of_weights(report: ParityReport, model: nn.Module, digest: str) -> ParityReport:
+    """Return a failed report with a note if the module's weights are not those of the export."""
+    if report.passed or weights_digest(evaluation_copy(model)) == digest:
+        return report
+    changed = "The module's weights are not those of the export: was it trained since? Then export it again."
+    return replace(report, notes=(changed, *report.notes))
 
 
 def _failure(report: ParityReport) -> str:
