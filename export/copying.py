@@ -235,58 +235,64 @@ def repeatable_outputs(flat: FlatModule, tensors: Sequence[Tensor]) -> tuple[lis
     """
     with preserved_state(flat.model) as state:
         before, parameters = _copies(flat.model), {name for name, _ in flat.model.named_parameters()}
-        output = flat.run(_clones(tensors))
-        outputs, notes = _cloned(output), left_out(output)
+        outputs, notes = _run(flat, tensors)
         if late := [name for name, _ in flat.model.named_parameters() if name not in parameters]:
             raise ExportError(
                 f"{type(flat.model).__name__} makes weights at its first call ({', '.join(map(repr, late[:3]))}). Call "
                 "it once before the export, so that they are its own."
             )
         written = {*_differing(before, _copies(flat.model))}
-        again = _run(flat, tensors)
+        again, _ = _run(flat, tensors)
         if _alike(outputs, again) and not state.is_changed():
             return outputs, notes
         after = _copies(flat.model)
         written = sorted(written | {*_differing(before, after)})
     if not _alike(outputs, again):
         with preserved_state(flat.model):
-            anew = _run(flat, tensors)
-        raise ExportError(
-            _memory_message(flat.model, written)
-            if _alike(outputs, anew)
-            else random_message(flat.model, _names(outputs, anew))
-        )
+            anew, _ = _run(flat, tensors)
+        if _alike(outputs, anew):
+            raise ExportError(_memory_message(flat.model, written))
+        pairs = zip(outputs, anew, strict=False)
+        raise ExportError(random_message(flat.model, ", ".join(name for (name, a), (_, b) in pairs if not _same(a, b))))
+    return outputs, [*notes, *_written_for_nobody(flat, tensors, outputs, after, written)]
+
+
+def _written_for_nobody(
+    flat: FlatModule,
+    tensors: Sequence[Tensor],
+    outputs: Sequence[tuple[str, Tensor]],
+    after: Mapping[str, Tensor],
+    written: Sequence[str],
+) -> list[str]:
+    """Note buffers that forward writes and no later call reads; refuse what one reads."""
     # A call on other values may leave something that the next one reads. Where the next one writes over it, as a cache
     # does at the same positions, the rest tells: it is made noise, and what reads it gives other outputs.
     with preserved_state(flat.model):
         _run_on_others(flat, tensors)
         carried = [name for name in _differing(after, _copies(flat.model)) if name in written]
-        if not _alike(outputs, _run(flat, tensors)):
+        if not _alike(outputs, _run(flat, tensors)[0]):
             raise ExportError(_memory_message(flat.model, carried or written))
     if not carried:
-        return outputs, notes
+        return []
     with preserved_state(flat.model):
-        flat.run(_clones(tensors))
+        _run(flat, tensors)
         for name, tensor in tensors_of(flat.model).items():
             if name in carried:
                 tensor.copy_(_noise(tensor))
         try:
-            alike = _alike(outputs, _run(flat, tensors))
+            alike = _alike(outputs, _run(flat, tensors)[0])
         except Exception:  # noqa: BLE001 - forward is the user's: that noise stops it shows that it reads it
             alike = False
     if not alike:
         raise ExportError(_memory_message(flat.model, carried))
     buffers = [repr(name) for name, _ in flat.model.named_buffers() if name in carried]
-    written_only = [f"forward writes to {', '.join(buffers)}; the file does not."] if buffers else []
-    return outputs, [*notes, *written_only]
+    return [f"forward writes to {', '.join(buffers)}; the file does not."] if buffers else []
 
 
-def _run(flat: FlatModule, tensors: Sequence[Tensor]) -> list[tuple[str, Tensor]]:
-    return _cloned(flat.run(_clones(tensors)))
-
-
-def _cloned(output: Any) -> list[tuple[str, Tensor]]:
-    return [(name, tensor.clone()) for name, tensor in named_outputs(output)]  # it may be a view of a buffer
+def _run(flat: FlatModule, tensors: Sequence[Tensor]) -> tuple[list[tuple[str, Tensor]], list[str]]:
+    """Return outputs, which may be views of buffers and are copied, and what is in no file."""
+    output = flat.run([tensor.clone() for tensor in tensors])  # forward may overwrite them
+    return [(name, tensor.clone()) for name, tensor in named_outputs(output)], left_out(output)
 
 
 def random_message(model: nn.Module, where: str) -> str:
@@ -295,12 +301,6 @@ def random_message(model: nn.Module, where: str) -> str:
         f"{type(model).__name__} gives two answers to one input in evaluation mode ({where}): it draws random numbers, "
         "which a file cannot. Let forward do so only where self.training is true."
     )
-
-
-def _names(outputs: Sequence[tuple[str, Tensor]], others: Sequence[tuple[str, Tensor]]) -> str:
-    if len(outputs) != len(others):
-        return "their number"
-    return ", ".join(name for (name, a), (_, b) in zip(outputs, others, strict=True) if not _same(a, b))
 
 
 def _run_on_others(flat: FlatModule, tensors: Sequence[Tensor]) -> None:
@@ -314,10 +314,6 @@ def _run_on_others(flat: FlatModule, tensors: Sequence[Tensor]) -> None:
         return
     with contextlib.suppress(Exception), torch.random.fork_rng(devices=[]):
         flat.run([t.flip(0) for t in tensors])
-
-
-def _clones(tensors: Sequence[Tensor]) -> list[Tensor]:
-    return [tensor.clone() for tensor in tensors]
 
 
 def _copies(model: nn.Module) -> dict[str, Tensor]:

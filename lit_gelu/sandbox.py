@@ -129,13 +129,10 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
 
 def state_of(model: nn.Module) -> dict[str, Any]:
     """Return what a forward may write but parameters, by name: tensors, containers, objects with attributes."""
-    parameters = {id(parameter) for parameter in model.parameters()}
+    no_state = {id(parameter) for parameter in model.parameters()}
     parts = _inside((name, module, 0) for name, module in model.named_modules())
-    return {
-        name: part
-        for name, part in parts.items()
-        if not (isinstance(part, Tensor) and (id(part) in parameters or is_lazy(part) or part.is_meta))
-    }
+    no_state |= {id(part) for part in parts.values() if isinstance(part, Tensor) and (is_lazy(part) or part.is_meta)}
+    return {name: part for name, part in parts.items() if id(part) not in no_state}
 
 
 def _inside(waiting: Iterable[tuple[str, Any, int]]) -> dict[str, Any]:

@@ -36,48 +36,31 @@ _GIVE_SAMPLE = "Give input_sample=, a batch for forward, or set the module's exa
 class ActivationCurvatureMonitor(Callback):
     """Logs ``curvature/<site>/<statistic>`` for every activation, every so many optimizer steps.
 
-    The statistics are those of `lit_gelu.curvature.statistics_from_sums`: mean, standard deviation, skewness and excess
-    kurtosis of the pre-activation; the means of f, f^2, f', f'^2 (backward gain), |f''| and the gate f(x) / x; the kink
-    mass, which |f''| lacks where f' jumps, as ReLU's does; the shares where f' < 0, f' <= -0.01, |f'| < 0.01 and
-    |f' - 1| < 0.01, and of the rest, in transition; the share of NaN and infinite inputs. ``share_dead`` is the share
-    of channels with |f'| < 0.01 wherever they were looked at in the last ``dead_unit_window`` measurements (see
-    `lit_gelu.curvature.DeadUnitWindow`). With ``gaussian=True``, ``curvature/<site>/gaussian/<statistic>`` says what a
-    normal pre-activation of the same mean and deviation would give: a gap means that the input is not normal.
+    The statistics are those of `lit_gelu.curvature.statistics_from_sums`; docs/curvature.md has their formulas and how
+    to read them. ``share_dead`` is the share of channels with |f'| < 0.01 wherever they were looked at in the last
+    ``dead_unit_window`` measurements (see `lit_gelu.curvature.DeadUnitWindow`). With ``gaussian=True``,
+    ``curvature/<site>/gaussian/<statistic>`` says what a normal pre-activation of the same mean and deviation would
+    give: a gap means that the input is not normal.
 
     *Which sites.* The elementwise activations that `lit_gelu.surgery.find_sites` lists with the role "activation", by
     their names there; what it lists as gates (tanh, sigmoid) only if ``include`` names it in full. Without an input
-    sample these are modules. With one, also calls of functions (``F.gelu`` in a ``forward``), functions that
-    a module holds, and, of a module that is called from several places, each call by itself (``relu#0``) beside all
-    together. For that, the argument of the call is led through a probe that returns it; what is computed stays the same
-    to the last bit, in compiled code too. A call that is not written out in a module's method, or one whose arguments
-    are the activation's parameters, cannot be observed; a warning names it and says why.
+    sample these are modules. With one, also calls of functions (``F.gelu`` in a ``forward``), functions that a module
+    holds, and of a module that is called from several places each call by itself (``relu#0``). What is computed stays
+    the same to the last bit, in compiled code too. A warning names a call that cannot be observed, and says why.
 
-    *When.* At the steps at which Lightning itself logs with ``log_every_n_steps`` of the same value (the 50th, the
-    100th, ...), or at the end of epochs, or at chosen steps; see `MeasurementSchedule`. Figures carry the number of the
-    step that was measured. The Trainer's own ``log_every_n_steps`` does not gate them: a figure that was asked for is
-    never dropped. Under gradient accumulation the first micro-batch of such a step is measured. Validation and sanity
-    checks are not.
+    *When.* At the steps at which Lightning itself logs with ``log_every_n_steps`` of the same value, at the end of
+    epochs, or at chosen steps; see `MeasurementSchedule`. Under gradient accumulation the first micro-batch of such a
+    step is measured. Figures carry the number of the step that was measured. They are logged at the end of that step if
+    the Trainer itself logs there; else they wait for its next logging step, a checkpoint or the end of an epoch.
 
-    *What counts.* All calls of a site in the training step, outside of the backward pass (what activation checkpointing
-    computes again does not count twice), of all ranks together. Calls for which the module is switched to evaluation
-    within the step do not count. Figures are left out for a site that was not called, with a warning, and those that
-    are not defined (``mean_gate`` where f(0) != 0, ``kink_mass`` of an activation whose kinks are not known).
+    *What counts.* All calls of a site in the training step, outside of the backward pass, of all ranks together. There
+    is no figure for a site that was not called, with a warning, nor where it is not defined (``mean_gate`` where
+    f(0) != 0, ``kink_mass`` of an activation whose kinks are not known).
 
-    *What it costs.* Rows are copied in the forward pass, one operation a site (on a CPU, of activations whose backward
-    pass needs their input, as GELU's does, at its end; 64 MiB of inputs at most are held for that). For all sites there
-    is one reduction, one all-reduce over ranks (the first event has three more) and one transfer to the host. On CUDA
-    nothing waits for it: figures are logged once they have arrived, mostly a step later.
-    ``curvature/activations/seconds`` is the time that the host spent on the event.
-
-    *When figures appear.* At the end of the step that was measured, if the Trainer itself logs at that step. Rows of
-    steps in between wait for its next logging step (``log_every_n_steps``), 64 measurements and 64 MiB of them at most,
-    and are summed and logged together, each under its own step: this costs less. They are also logged before a
-    checkpoint is written, at the end of an epoch, and, with one process, after an exception. Nothing waits with
-    ``sample_rows=None``, and where an activation has parameters.
-
-    *What stays the same.* Rows are drawn by a generator of its own, from ``seed``, the step and the rank: training is
-    bitwise the same with and without the monitor. A resumed run logs what an uninterrupted one does.
-    With ``sample_rows=None`` in compiled code all inputs are kept until the end of the step.
+    *What it costs.* One copy of rows a site in the forward pass; for all sites one reduction, one all-reduce and one
+    transfer; nothing waits for the GPU. ``curvature/activations/seconds`` is the host's time of the event. Rows are
+    drawn by a generator of its own: training is bitwise the same with and without the monitor. With
+    ``sample_rows=None`` in compiled code all inputs are kept until the end of the step.
 
     When activations are replaced, it follows: `ActivationSwap` announces itself, and the model is compared with what
     the hooks are on where a site was not called (the next step is measured instead) and at each measurement before

@@ -50,47 +50,22 @@ from lit_gelu.extras import MissingExtraError
 class LossCurvatureMonitor(Callback):
     """Logs ``curvature/loss/<name>`` at chosen optimizer steps, and leaves training bitwise as it is without.
 
-    ======================= =======================================================================================
-    quantity                names that are logged
-    ======================= =======================================================================================
-    ``top_eigenvalue``      ``top_eigenvalue``, the algebraically largest eigenvalue of the Hessian, by Lanczos
-                            iteration: the Rayleigh quotient plus what is estimated to be missing;
-                            ``.._residual``: an eigenvalue lies no farther from the quotient than this;
-                            ``.._converged``: 1 if the residual is below 1 % of it
-    ``smallest_eigenvalue`` the same of the smallest (most negative) one
-    ``trace``               ``trace`` and ``trace_standard_error`` by Hutchinson's estimator, with
-                            ``trace_by_layer/<module>``, ``trace_standard_error_by_layer/<module>``, and
-                            ``frobenius_norm``
-    ``spectral_density``    a figure ``spectral_density``, and ``spectrum_mean``, ``spectrum_largest_node``,
-                            ``spectrum_smallest_node``, ``spectrum_share_negative``: below -1 % of the largest in
-                            magnitude
-    ``directional``         along the step u that the optimizer took, with the Hessian and gradient before it:
-                            ``directional_curvature`` u'Hu / u'u, ``directional_slope`` g'u,
-                            ``directional_stability`` u'Hu / (-2 g'u): from 1 on, the step raises the loss's quadratic
-                            model
-    ======================= =======================================================================================
+    ``top_eigenvalue`` and ``smallest_eigenvalue`` of the Hessian, with ``.._residual`` and ``.._converged``; ``trace``,
+    its standard error, its parts by layer and the Frobenius norm; ``spectral_density``, a figure; ``directional``,
+    along the step that the optimizer took: u'Hu / u'u, g'u and u'Hu / (-2 g'u), with the Hessian and the gradient
+    before it. docs/curvature.md has the formula of each figure and how to read it. Besides: ``probe_loss``,
+    ``gradient_norm``, ``products``, ``examples``, ``seconds``, ``interval``, ``cost_in_training_batches``, and the
+    step's ``learning_rate``.
 
-    Besides: ``probe_loss``, ``gradient_norm``, ``products`` (with the matrix), ``examples`` (of the probe, on each
-    rank), ``seconds``, ``interval`` (steps since the event before), and ``cost_in_training_batches`` (the event's time
-    in units of that of the training batch at hand, optimizer step included). Loggers are given ``learning_rate`` too,
-    of the step: the first positive one of the parameter groups, and of several groups ``largest_learning_rate``.
-
-    *Of which loss.* Of the module's ``curvature_loss(batch)`` if it defines that, else of what its ``training_step``
-    returns, on the probe: the batch at hand, or a fixed one. See `lit_gelu.curvature.LossProbe`: dropout
-    draws the same masks in all passes of an event, and everything is left as it was found. Under DDP each rank probes
-    its own batch, ranks are weighted by their examples, and figures are those of the union.
-
-    *When.* After the optimizer step, at its parameters; along the update, seen from the parameters before it. Steps are
-    numbered as Lightning's loggers number them. Under accumulation the step's last micro-batch is at hand.
-
-    *How.* Products with the matrix come by double backward; a loss that cannot be differentiated twice is refused.
-    Eigenvalues start from the last event's vectors and the gradient, and take as many products as ``accuracy`` asks
-    for. If the loss or a product is not finite, or ``training_step`` returns ``None``, there is a warning and nothing
-    is logged; nor if memory runs out in a run of one process: give fewer ``samples``. ``directional`` takes a
-    gradient and one product at the parameters before the step.
+    The loss is the module's ``curvature_loss(batch)`` if it defines that, else what its ``training_step`` returns, on
+    the probe; see `lit_gelu.curvature.LossProbe`: everything is left as it was. It is measured after the optimizer
+    step, at its parameters; along the update, seen from the parameters before it. Under DDP figures are those of the
+    union of all ranks' batches; under accumulation the step's last micro-batch is at hand. If the loss or a product is
+    not finite, ``training_step`` returns ``None``, or memory runs out, there is a warning and nothing is logged.
 
     Args:
-        quantities: One or several of the above.
+        quantities: ``"top_eigenvalue"``, ``"smallest_eigenvalue"``, ``"trace"``, ``"spectral_density"``,
+            ``"directional"``; one or several.
         operator: "hessian", or "gauss_newton" for the generalised Gauss-Newton matrix, which has no negative
             eigenvalues; the loss must then be one call of torch's cross_entropy, mse_loss or
             binary_cross_entropy_with_logits.

@@ -51,21 +51,14 @@ class ActivationSwap(Callback):
     What the swap does to the curvature shows an `ActivationCurvatureMonitor` beside it.
 
     *Checkpoints*, also those saved with ``save_weights_only=True``, say which swaps were made, of which sites. Whoever
-    loads one (``fit``, ``validate``, ``test`` or ``predict`` with ``ckpt_path``, this callback in the Trainer) gets the
-    activations it was trained with before the weights are loaded: the swap is made again, or taken back if the
-    checkpoint is from before it. A run that resumes beyond the trigger from a checkpoint that knows nothing of swaps
-    makes it at once. A checkpoint with other activations than these swaps lead to is refused. Without a Trainer:
-    `lit_gelu.callbacks.load_from_checkpoint`. For a run that goes on bit by bit after a kill, see
-    `lit_gelu.callbacks.ExactResume`.
+    loads one with this callback in the Trainer gets the activations it was trained with before the weights are loaded.
+    One with other activations than these swaps lead to is refused. `lit_gelu.callbacks.load_from_checkpoint` does the
+    same without a Trainer, and after ``ddp_spawn``, ``ddp_fork`` or ``ddp_notebook``, whose processes keep the swapped
+    module. For a run that goes on bit by bit after a kill, see `lit_gelu.callbacks.ExactResume`.
 
     *Not possible*, and refused before training: with FSDP, DeepSpeed or model parallelism, and beside callbacks that
     average weights; to activations with learnable parameters where two optimizers have the neighbouring weights, or
     beside `BackboneFinetuning`; under DDP, to or from activations with learnable parameters (others are fine there).
-    ``torch.compile`` builds new graphs for a new activation.
-
-    *In processes of their own*, with the strategies ``ddp_spawn``, ``ddp_fork`` and ``ddp_notebook``, the swap is made
-    and saved there, but Lightning does not bring it back to the module that was given to ``fit``: there is a warning.
-    Build the module from the run's checkpoint with `lit_gelu.callbacks.load_from_checkpoint`.
 
     Other callbacks learn of the swap through `lit_gelu.callbacks.ActivationSwapListener`.
 

@@ -67,9 +67,9 @@ class LossProbe:
     it was found, bit by bit: train/eval flags, parameters, buffers, generators, ``.grad``, attributes, metrics. The
     batches given are not touched.
 
-    Attributes are followed into dictionaries, lists, tuples, sets and deques, and into the ``__dict__`` of plain
-    objects, such as a meter; not into objects that these hold, ``__slots__``, iterators, or a container of more than
-    1,000 elements. Of a list or dictionary of more than 10,000, only what is added at the end is taken away again.
+    Attributes are followed into containers of up to 1,000 elements and into the ``__dict__`` of plain objects, such as
+    a meter; not into objects that these hold, ``__slots__`` or iterators. Of a list or dictionary of more than 10,000,
+    only what is added at the end is taken away again.
 
     Frozen parameters may be written to by the ``training_step``, which is how teachers are averaged: they are put back.
     One that writes to parameters that are trained is refused; see `WriteGuard`.
@@ -79,10 +79,9 @@ class LossProbe:
     ``training_step`` does outside of the module (it writes files, or to globals and attributes of classes) it does in a
     probe, too: define ``curvature_loss`` then. A module with manual optimisation must define it.
 
-    Second derivatives need some care, which is taken: scaled dot-product attention runs by its "math" kernel, since the
-    fused ones have no double backward; compiled modules run as they were written, for the same reason; autocast is off,
-    unless ``precision`` switches it on, since 16-bit products are off by about 0.5 %. Activation checkpointing works
-    with ``use_reentrant=False``.
+    Attention runs by its "math" kernel, and compiled modules as they were written: the fused ones have no second
+    derivatives. Autocast is off, unless ``precision`` switches it on. Activation checkpointing works with
+    ``use_reentrant=False``.
 
     Args:
         module: The LightningModule, unwrapped; of a compiled one the original is used. All ranks must enter, if its
