@@ -140,11 +140,9 @@ def export_onnx(
 ) -> ExportReport:
     """Write a module as an ONNX file with a dynamic batch, and other dynamic sizes that are asked for.
 
-    The module is copied first and stays as it is: training mode, parameters, hooks and the random state. The file is
-    the copy in evaluation mode, whose outputs are first compared with the module's own on the sample. Forward hooks are
-    part of it, but for those of lit_gelu and Lightning, which watch a training. The file is checked (``onnx.checker``
-    with full shape inference) before it takes the place of what was at ``path``. Its metadata say what it is; they hold
-    no path of this machine.
+    The module is copied and stays as it is. The file is the copy in evaluation mode, forward hooks included, but for
+    those of lit_gelu and Lightning, which watch a training; its outputs are first compared with the module's own. The
+    file is checked by ``onnx.checker`` before it takes its place. It holds no path of this machine.
 
     Args:
         model: A module or LightningModule, on any device, compiled or not.

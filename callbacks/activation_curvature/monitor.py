@@ -62,16 +62,12 @@ class ActivationCurvatureMonitor(Callback):
     drawn by a generator of its own: training is bitwise the same with and without the monitor. With
     ``sample_rows=None`` in compiled code all inputs are kept until the end of the step.
 
-    When activations are replaced, it follows: `ActivationSwap` announces itself, and the model is compared with what
-    the hooks are on where a site was not called (the next step is measured instead) and at each measurement before
-    which no other waits. The windows of dead units then begin anew.
+    When activations are replaced, it follows, and the windows of dead units begin anew.
 
     Args:
         every_n_steps: How many optimizer steps lie between two measurements; 50 if nothing else is given.
-        sample_rows: How many rows of each input to use on each rank (see `lit_gelu.curvature.count_rows`); ``"auto"``
-            as many as hold 8,192 elements, 8 at least, with ``every_n_steps=1`` as ``"sparse"``, 4,096, since two
-            neighbouring steps hold as many; ``None`` all. A row holds every channel. 8,192 independent
-            elements put a standard error of 0.5 % on a share of 1/4.
+        sample_rows: How many rows, with all channels, of each input to use on each rank; ``"auto"`` as many as hold
+            8,192 elements, 8 at least, with ``every_n_steps=1`` as ``"sparse"``, 4,096; ``None`` all.
         include: Shell-style patterns for the names of the sites to watch; one or several.
         seed: Which rows are drawn.
         registry: Where activations are looked up; ``None`` means `lit_gelu.activations.registry`.
@@ -84,14 +80,12 @@ class ActivationCurvatureMonitor(Callback):
         gaussian: Whether to log what a normal input would give, which nearly doubles the number of figures.
         heat_maps: Statistics to draw at the end of the fit, layers over time, as ``curvature/heat_map/<statistic>``:
             names from above, or ``"curvature"`` for |f''| with the kink mass.
-        name: If given, figures are logged as ``curvature/<name>/...``. Of several monitors in one Trainer all but one
-            need a name.
+        name: Figures are logged as ``curvature/<name>/...``; several monitors in one Trainer need several names.
 
     Raises:
         ArgumentError: If a number is not positive, or more than one way is given to say when; at the start of a
             fit, if another monitor of the Trainer has the same name.
-        UnsupportedRunError: At the start of a fit, if the Trainer has no logger.
-        UnsupportedRunError: At the start of a fit, if the model has no site, or none that ``include`` matches.
+        UnsupportedRunError: At the start of a fit, if the Trainer has no logger, or ``include`` matches no site.
 
     Example:
         >>> monitor = ActivationCurvatureMonitor(every_n_steps=100, include=["encoder.*", "decoder.*"])

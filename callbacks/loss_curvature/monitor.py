@@ -1,13 +1,12 @@
 """`LossCurvatureMonitor`: logs, during training, how curved the loss is."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
-from torch import nn
 from typing_extensions import override
 
 from lit_gelu.arguments import name_of, names_of
@@ -77,9 +76,8 @@ class LossCurvatureMonitor(Callback):
             ``on_before_batch_transfer`` and ``on_after_batch_transfer``.
         fraction: Which share of each batch to use: its first examples, at least two. "auto" is an eighth, and at least
             32 examples, or the whole batch with a warning if it has fewer. ``None`` means all, and is needed for
-            batches that cannot be cut: a ``PackedSequence``, objects of your own. One whose examples cannot be counted
-            weighs as one example, so batches and ranks weigh the same. Of a loss that is a sum over examples the
-            figures are those of the part's sum.
+            batches that cannot be cut: a ``PackedSequence``, objects of your own. Of a loss that is a sum over examples
+            the figures are those of the part's sum.
         samples: How many examples of each batch to use instead.
         mode: "train": the module's parts in the mode they are in, so dropout and batch statistics are those of
             training; "eval": all in evaluation.
@@ -88,9 +86,7 @@ class LossCurvatureMonitor(Callback):
         lanczos_steps: Products for the eigenvalues at the first event.
         warm_steps: Products for the eigenvalues at later events, at most; 2 to 5 are usual on a fresh probe.
         accuracy: At which relative error of the eigenvalues, as estimated by a Gauss-Radau rule, later events take
-            no more products. ``None``: they take ``warm_steps``, and the host looks at no number before the end. It is
-            an estimate, and none can know of an eigenvector that the start has no share in: docs/curvature.md says how
-            often it was right.
+            no more products (docs/curvature.md says how often it was right). ``None``: they take ``warm_steps``.
         trace_probes: Random vectors for the trace, a product each.
         trace_accuracy: More are taken until the trace's standard error is at most this share of it. ``None``: exactly
             ``trace_probes`` are.
@@ -106,12 +102,10 @@ class LossCurvatureMonitor(Callback):
         spectrum: The last spectral density.
 
     Raises:
-        ArgumentError: If an argument is not accepted.
-        ArgumentError: If ``fraction`` or ``samples`` is not accepted; at the start of a fit, if the module's loss
-            cannot be computed on the side of its training; at an event, if no part can be taken of the batch, if
-            ``training_step`` writes to parameters that are trained, or the model has reentrant checkpoints.
-        UnsupportedRunError: At the start of a fit, if the Trainer has no logger.
-        UnsupportedRunError: At the start of a fit, if the strategy shards parameters.
+        ArgumentError: If an argument is not accepted; at the start of a fit, if the module's loss cannot be computed on
+            the side of its training; at an event, if no part can be taken of the batch, if ``training_step`` writes to
+            parameters that are trained, or the model has reentrant checkpoints.
+        UnsupportedRunError: At the start of a fit, if the Trainer has no logger, or the strategy shards parameters.
 
     Example:
         >>> monitor = LossCurvatureMonitor(["top_eigenvalue", "trace"], every_n_steps=200)
@@ -218,7 +212,7 @@ class LossCurvatureMonitor(Callback):
         pending, self._pending = self._pending, None
         if pending is None:
             return
-        if pending.before is not None and not _are_same(pending.parameters, pl_module.parameters()):
+        if pending.before is not None and [*map(id, pending.parameters)] != [*map(id, pl_module.parameters())]:
             self._warn_once(
                 "directional is left out at steps amid which a swap brings or takes parameters: the difference would "
                 "not be the optimizer's update."
@@ -323,8 +317,3 @@ class LossCurvatureMonitor(Callback):
             )
             texts = {"operator": self.settings.operator, "mode": self.settings.mode}
             log_texts(trainer, {(*prefix, name): text for name, text in texts.items()})
-
-
-def _are_same(some: Iterable[nn.Parameter], others: Iterable[nn.Parameter]) -> bool:
-    """Return whether two lists hold the very same parameters, in the same order."""
-    return list(map(id, some)) == list(map(id, others))

@@ -87,9 +87,8 @@ class ActivationSwap(Callback):
     Raises:
         ArgumentError: If not exactly one trigger is given, a number is out of range, or ``swaps`` no mapping.
         UnsupportedRunError: At the start of a fit, if it is not possible in this run.
-        SwapError: At the start of a fit, if a target matches no site of the model.
+        SwapError: If a target cannot be read; at the start of a fit, if it matches no site of the model.
         OpaqueActivationError: If an activation was never registered: a checkpoint could not say what it is.
-        SwapError: If a target cannot be read.
 
     Example:
         >>> swap = ActivationSwap({"activation:relu": "gelu"}, at_epoch=5)

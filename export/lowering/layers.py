@@ -150,7 +150,12 @@ def _parameters(node: ir.Node) -> ChannelParameters | None:
         return None
     weight = node.inputs[1]
     bias = node.inputs[2] if len(node.inputs) > 2 else None
-    if weight is None or not _is_own(weight) or (bias is not None and not _is_constant(bias)):
+    if (
+        weight is None
+        or not _is_constant(weight)
+        or len(list(weight.uses())) != 1
+        or (bias is not None and not _is_constant(bias))
+    ):
         return None
     if node.op_type == "Conv":
         axis = 0
@@ -167,10 +172,6 @@ def _parameters(node: ir.Node) -> ChannelParameters | None:
 def _is_constant(value: ir.Value) -> bool:
     """Return whether a value is an initializer; others may read it too, for torch joins those that are equal."""
     return value.const_value is not None and value.producer() is None
-
-
-def _is_own(value: ir.Value) -> bool:
-    return _is_constant(value) and len(list(value.uses())) == 1  # a weight may be transposed in place
 
 
 def array_of(value: ir.Value) -> np.ndarray:

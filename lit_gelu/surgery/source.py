@@ -244,7 +244,8 @@ def _methods(kind: type[nn.Module]) -> Iterator[types.FunctionType]:
         if isinstance(method, types.FunctionType):
             yield method
             called = [node.func for node in _calls_in(method) if isinstance(node.func, ast.Attribute)]
-            own = [node.attr for node in called if isinstance(node.value, ast.Name) and node.value.id == _self(method)]
+            itself = method.__code__.co_varnames[:1]
+            own = [node.attr for node in called if isinstance(node.value, ast.Name) and (node.value.id,) == itself]
             names += [each for each in dict.fromkeys(own) if each not in names]
 
 
@@ -255,11 +256,6 @@ def _calls_in(method: types.FunctionType) -> list[ast.Call]:
     except SourceError:
         return []
     return [node for node in ast.walk(function) if isinstance(node, ast.Call)]
-
-
-def _self(method: types.FunctionType) -> str:
-    """Return what a method calls its own module."""
-    return next(iter(method.__code__.co_varnames), "")
 
 
 def _known(call: ast.Call, method: types.FunctionType, table: FunctionTable) -> KnownFunction | None:

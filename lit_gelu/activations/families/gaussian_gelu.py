@@ -129,7 +129,8 @@ def _quotient(numerator: Tensor, sigma: float | Tensor) -> Tensor:
 def zero_mean_gelu(x: Tensor, sigma: float) -> Tensor:
     """Return ``sigma GELU(x / sigma)`` by torch's function, and in pieces where ``x / sigma`` may overflow."""
     check_floating("gaussian_gelu", x)
-    return normal_gated(x, 0.0, sigma) if _may_overflow(x.dtype, sigma) else sigma * F.gelu(x / sigma)
+    may_overflow = x.dtype == torch.float16 or sigma < math.sqrt(torch.finfo(x.dtype).tiny)
+    return normal_gated(x, 0.0, sigma) if may_overflow else sigma * F.gelu(x / sigma)
 
 
 @elementwise
@@ -240,11 +241,6 @@ class GaussianGELU(ChannelModule):
         """Return ``mu=..., sigma=..., learnable=...`` for ``repr``."""
         values = f"mu={self.initial_mu}, sigma={self.initial_sigma}, learnable={self.learnable}"
         return f"{values}{self.channel_text()}{memory_text(self.memory)}"
-
-
-def _may_overflow(dtype: torch.dtype, sigma: float) -> bool:
-    """Say whether ``x / sigma`` is infinite for usual x: float16 ends at 65,504, and others where sigma is tiny."""
-    return dtype == torch.float16 or sigma < math.sqrt(torch.finfo(dtype).tiny)
 
 
 def _is_standard(mu: float | Tensor, sigma: float | Tensor) -> bool:

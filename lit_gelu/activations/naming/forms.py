@@ -210,7 +210,8 @@ class PresentArguments:
         if note is None:
             return initial
         present = {name: _held(module, name) for name in note["mirrored"] if name in self.names}
-        if initial.keys() - present.keys() and _has_state(module):  # the module itself still computes what it computes
+        has_state = bool([*module.parameters(), *module.buffers()])
+        if initial.keys() - present.keys() and has_state:  # the module itself still computes what it computes
             raise UnknownArgumentsError(
                 f"Which of the parameters and buffers of {type(module).__qualname__} are its arguments "
                 f"{', '.join(sorted(initial.keys() - present.keys()))} is not known."
@@ -243,14 +244,13 @@ def _plain_arguments(
             continue
         if parameter.kind in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}:
             found[name] = plain_value(value, name, "a constructor")
-        elif value and value is not parameter.default and not _only_placement(value):
+        elif (
+            value
+            and value is not parameter.default
+            and not (isinstance(value, dict) and NOT_IN_SPECS.issuperset(value))
+        ):
             raise ActivationSpecError(f"{name}={value!r} cannot be given by a keyword.")
     return found
-
-
-def _only_placement(value: object) -> bool:
-    """Say whether a ``**kwargs`` gives nothing but device and dtype."""
-    return isinstance(value, dict) and NOT_IN_SPECS.issuperset(value)
 
 
 def _held(module: nn.Module, name: str) -> Any:
@@ -290,7 +290,3 @@ def _plain_attribute(module: nn.Module, name: str, value: Any) -> PlainValue:
             f"What {type(module).__qualname__} was built with is not known: its attribute {name!r} is no plain data. "
             "Register the class before instances are built."
         ) from error
-
-
-def _has_state(module: nn.Module) -> bool:
-    return any(True for _ in module.parameters()) or any(True for _ in module.buffers())

@@ -42,7 +42,9 @@ class ActivationEvaluator:
     def __init__(self, activations: Sequence[nn.Module], registry: ActivationRegistry) -> None:
         self.reference: Tensor | None = None  # as `ActivationRecorder.reference`
         # Of each site, whether its parameters may depend on the channel, so that it takes whole examples.
-        self.whole_examples = [_has_tensor_parameters(module) for module in activations]
+        self.whole_examples = [
+            any(tensor.numel() > 1 for tensor in (*module.parameters(), *module.buffers())) for module in activations
+        ]
         self._formulas = [formulas_of(module, registry) for module in activations]
         self._shared = [_shared_name(module, registry) for module in activations]
         # Of each site, whether its activation has parameters or buffers, or is not registered.
@@ -146,8 +148,3 @@ def _shared_name(module: nn.Module, registry: ActivationRegistry) -> str | None:
     """Return a name that modules computing the same function share; ``None`` if this one has state of its own."""
     spec = registry.spec_of(module)
     return None if spec.opaque or has_own_state(module) else str(spec)
-
-
-def _has_tensor_parameters(module: nn.Module) -> bool:
-    """Return whether a module's parameters may depend on the channel, so that it takes whole examples only."""
-    return any(tensor.numel() > 1 for tensor in (*module.parameters(), *module.buffers()))

@@ -278,7 +278,7 @@ class ActivationRecorder:
             if before % turn[1] != turn[0]:
                 return
         x = args[0] if args else next(iter(kwargs.values()), None)
-        if not isinstance(x, Tensor) or not _has_rows(x):
+        if not isinstance(x, Tensor) or x.layout != torch.strided or x.is_nested or x.is_complex():
             return
         if not compiling:
             # On a CPU a copy in the middle of the forward pass takes ten times as long as among its like, since the
@@ -389,8 +389,3 @@ def _keeps_its_input(module: nn.Module, registry: ActivationRegistry) -> bool:
     row = registry.entry_of_class(type(module))
     form = None if row is None else row.form_of(module)
     return form is not None and form.keeps_input and not getattr(module, "inplace", False)
-
-
-def _has_rows(x: Tensor) -> bool:
-    """Return whether a tensor is a table of real numbers: not nested, sparse or complex."""
-    return x.layout == torch.strided and not x.is_nested and not x.is_complex()
