@@ -241,12 +241,12 @@ def repeatable_outputs(flat: FlatModule, tensors: Sequence[Tensor]) -> tuple[lis
                 f"{type(flat.model).__name__} makes weights at its first call ({', '.join(map(repr, late[:3]))}). Call "
                 "it once before the export, so that they are its own."
             )
-        written = {*_differing(before, _copies(flat.model))}
+        between = _copies(flat.model)
         again, _ = _run(flat, tensors)
         if _alike(outputs, again) and not state.is_changed():
             return outputs, notes
         after = _copies(flat.model)
-        written = sorted(written | {*_differing(before, after)})
+        written = sorted({*_differing(before, between), *_differing(before, after)})
     if not _alike(outputs, again):
         with preserved_state(flat.model):
             anew, _ = _run(flat, tensors)

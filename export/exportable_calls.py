@@ -1,7 +1,7 @@
 """Calls that torch's exporter does not translate, or translates to something else, in others that it does."""
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -50,18 +50,19 @@ def attention(
         if extra > 0 and attn_mask.ndim > _RANK - 1:
             attn_mask = attn_mask.expand(*query.shape[:-1], key.shape[-2]).flatten(0, extra)
     if extra > 0:
-        flat = [tensor.flatten(0, extra) for tensor in (query, key, value)]
+        query, key, value = (tensor.flatten(0, extra) for tensor in (query, key, value))
     else:
-        flat = [tensor[(None,) * -extra] for tensor in (query, key, value)]
-    result = F.scaled_dot_product_attention(*flat, attn_mask, *args, **kwargs)
-    result = result.unflatten(0, lead) if extra > 0 else result[(0,) * -extra]
+        query, key, value = (tensor[(None,) * -extra] for tensor in (query, key, value))
+    result = F.scaled_dot_product_attention(query, key, value, attn_mask, *args, **kwargs)
+    result = result.reshape(*lead, *result.shape[1:]) if extra > 0 else result[(0,) * -extra]
     return result if masked is None else result.masked_fill(masked, 0.0)
 
 
 def _grouped_matmul(input: Any, weight: Any, offs: Any) -> Any:  # noqa: A002 - the operator's own name for it
     """Return the rows of each group times the matrix of that group; groups end at ``offs``."""
-    from onnxscript.onnx_opset import opset20 as op
+    from onnxscript.onnx_opset import opset20
 
+    op: Any = opset20  # its types ask for one element type of a tensor that may have several
     ends = op.Cast(offs, to=7)
     start, products = op.Constant(value_ints=[0]), []
     for i in range(weight.shape[0]):
@@ -72,7 +73,7 @@ def _grouped_matmul(input: Any, weight: Any, offs: Any) -> Any:  # noqa: A002 - 
     return op.Concat(*products, axis=0)
 
 
-def translations() -> Mapping[Callable[..., Any], Callable[..., Any]]:
+def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
     """Return how operators of other libraries are written in ONNX, of those libraries that are imported."""
     with contextlib.suppress(AttributeError):
         return {torch.ops.transformers.grouped_mm_fallback.default: _grouped_matmul}

@@ -320,7 +320,7 @@ def weights_digest(module: nn.Module) -> str:
     for name, tensor in module.state_dict().items():
         digest.update(name.encode())
         if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided and not tensor.is_quantized:
-            digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy())
+            digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 

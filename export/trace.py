@@ -223,9 +223,10 @@ def trace(flat: FlatModule, trial: Trial, opset: int, sizes: Sequence[OpenSize])
         fixed = {str(symbol): str(span.lower) for symbol, span in ranges.items() if span.is_singleton()}
     _require_deterministic(model, flat)
     for node in ir.traversal.RecursiveGraphIterator(model.graph):  # index_put by int32, as of torch.istft
-        if node.op_type in {"ScatterND", "GatherND"} and node.inputs[1].dtype == ir.DataType.INT32:
-            cast = ir.node("Cast", [node.inputs[1]], attributes={"to": ir.DataType.INT64})
-            cast.outputs[0].dtype, cast.outputs[0].shape = ir.DataType.INT64, node.inputs[1].shape
+        places = node.inputs[1] if node.op_type in {"ScatterND", "GatherND"} else None
+        if places is not None and places.dtype == ir.DataType.INT32:
+            cast = ir.node("Cast", [places], attributes={"to": ir.DataType.INT64})
+            cast.outputs[0].dtype, cast.outputs[0].shape = ir.DataType.INT64, places.shape
             node.prepend(cast)
             node.replace_input_with(1, cast.outputs[0])
     _name_values(model)

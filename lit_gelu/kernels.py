@@ -14,7 +14,7 @@ import sys
 import types
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -166,7 +166,7 @@ def _plan(module: nn.Module, registry: ActivationRegistry) -> _Plan | str:
     if holds and row.function is None:
         return f"{name} holds buffers or modules, so it may do more than compute"
     if form is None:  # of a plain function
-        return _Plan(row.joint, lambda module: dict(module.kwargs), one_pass=False)
+        return _Plan(row.joint, lambda module: dict(cast("Any", module).kwargs), one_pass=False)
     holds = holds or next((True for _ in module.parameters()), False)
     return _Plan(None if holds else row.joint, form.live_arguments, of_torch)
 

@@ -94,16 +94,16 @@ class State:
         parts = state_of(model)
         self._tensors = [(part, part.detach().clone()) for part in parts.values() if isinstance(part, Tensor)]
         mutable = [part for part in parts.values() if not isinstance(part, Tensor)]
-        live = [part if isinstance(part, _CONTAINERS) else vars(part) for part in mutable]
+        live: list[Any] = [part if isinstance(part, _CONTAINERS) else vars(part) for part in mutable]
         self._items = [(items, items.copy()) for items in live]
 
     def _written(self) -> list[tuple[Any, Any]]:
         """Return the containers and attributes that hold other objects than they did, and what they held."""
         written = []
         for now, before in self._items:
-            pair = (now.values(), before.values()) if isinstance(now, dict) else (now, before)
-            kept = [*map(id, pair[0])] == [*map(id, pair[1])]
-            if not kept or (isinstance(now, dict) and [*now] != [*before]):
+            is_dict = isinstance(now, dict)
+            kept = [*map(id, now.values() if is_dict else now)] == [*map(id, before.values() if is_dict else before)]
+            if not kept or (is_dict and [*now] != [*before]):
                 written.append((now, before))
         return written
 

@@ -108,8 +108,7 @@ def _give_bias(marker: ir.Node, layer: ChannelParameters) -> None:
 def _zeros(node: ir.Node, weight: ir.Value, channels: int) -> ir.Value:
     """Return a new bias of zeros of a weight's dtype."""
     name = f"lit_gelu.no_bias_{weight.name}"
-    bias = ir.Value(name=name, const_value=ir.tensor(np.zeros(channels, array_of(weight).dtype), name=name))
-    bias.dtype, bias.shape = weight.dtype, ir.Shape([channels])
+    bias = ir.val(name, const_value=ir.tensor(np.zeros(channels, array_of(weight).dtype), name=name))
     if node.graph is not None:
         node.graph.initializers[name] = bias
     return bias
