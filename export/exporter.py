@@ -29,6 +29,7 @@ from lit_gelu.export.copying import (
     without_callers_autocast,
 )
 from lit_gelu.export.inputs import (
+    BOUNDS,
     FlatModule,
     at_least_two,
     batch_sizes,
@@ -58,7 +59,7 @@ from lit_gelu.export.parity.open_axes import (
     without_nested_tensors_,
 )
 from lit_gelu.export.preprocessing import describe, preprocessing_copy, raw_call
-from lit_gelu.export.trace import BOUNDS, recorded_sizes, trace
+from lit_gelu.export.trace import recorded_sizes, trace
 from lit_gelu.files import is_folder, require_writable
 
 

@@ -30,7 +30,7 @@ from onnx_ir.passes import common as common_passes
 from lit_gelu.errors import ExportError
 from lit_gelu.export.copying import Trial, random_message
 from lit_gelu.export.exportable_calls import ExportableCalls, translations
-from lit_gelu.export.inputs import SCOPE, Call, FlatModule, OpenSize, fixed_batch
+from lit_gelu.export.inputs import BOUNDS, SCOPE, Call, FlatModule, OpenSize, fixed_batch
 from lit_gelu.files import captured_stdout
 
 Size = int | str | None  # a number; a name or an expression; not known
@@ -181,7 +181,6 @@ def _constant(graph: ir.Graph, numbers: Sequence[int], constants: dict[tuple[int
     return constants[key]
 
 
-BOUNDS = "bounds"  # where a traced graph keeps them as notes, among what is not written to the file
 _RANDOM = frozenset({
     "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
 })  # fmt: skip

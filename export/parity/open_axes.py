@@ -17,14 +17,13 @@ from torch import Tensor
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.errors import ArgumentError, ExportError, ModelFileError, ModelInputError
 from lit_gelu.export.copying import evaluation_copy, nested_encoders, relative_difference, two_answers
-from lit_gelu.export.inputs import FlatModule, OpenSize, as_array, as_in_a_file, named_outputs, named_shapes
+from lit_gelu.export.inputs import BOUNDS, FlatModule, OpenSize, as_array, as_in_a_file, named_outputs, named_shapes
 from lit_gelu.export.lowering.lowering_table import BoundActivation
 from lit_gelu.export.lowering.replace import lower
 from lit_gelu.export.metadata import ExportOptions
 from lit_gelu.export.parity.input_families import Batch, Kind, integer_kinds, other_sizes, random_batch, resized
 from lit_gelu.export.parity.runs import SessionSetup, run_file
 from lit_gelu.export.runtime import CPU, OnnxPredictor
-from lit_gelu.export.trace import BOUNDS
 from lit_gelu.sandbox import preserved_state
 
 _ROWS = 2
