@@ -146,8 +146,8 @@ def _is_state(state: object) -> bool:
 
 def _is_broken_off(trainer: Trainer) -> bool:
     """Return whether a batch, an epoch's start or (behind an error) a validation has begun and is not over."""
-    batches: Any = trainer.fit_loop.epoch_loop.batch_progress.current
-    epochs: Any = trainer.fit_loop.epoch_progress.current
+    loop: Any = trainer.fit_loop  # its trackers have fields that their annotations do not
+    batches, epochs = loop.epoch_loop.batch_progress.current, loop.epoch_progress.current
     begun = batches.ready > batches.processed or epochs.ready > epochs.started
     return begun or (trainer.state.status == TrainerStatus.INTERRUPTED and trainer.validating)
 

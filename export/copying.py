@@ -1,8 +1,6 @@
 """The evaluation-mode copy that is exported, and runs of it beside the caller's module, which is never touched.
 
-A file has no memory. A module that reads what an earlier call wrote (a key-value cache, a memory bank, a running
-maximum) is another function at each call, and is refused. No trial leaves its trace in the copy, so that none is in the
-file.
+A file has no memory: a module that reads what an earlier call wrote is refused, and no trial leaves a trace in the copy.
 """
 
 import contextlib

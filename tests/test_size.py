@@ -19,9 +19,9 @@ def _lines(paths):
 @pytest.mark.parametrize(
     ("what", "size", "ceiling"),
     [
-        ("lines of the package", _lines(PACKAGE), 46_200),
+        ("lines of the package", _lines(PACKAGE), 47_100),
         ("files of the package", len(PACKAGE), 238),
-        ("lines of the tests", _lines(TESTS), 46_400),
+        ("lines of the tests", _lines(TESTS), 47_500),
     ],
 )
 def test_the_project_stays_small(what, size, ceiling):
