@@ -1,6 +1,6 @@
 """The evaluation-mode copy that is exported, and runs of it beside the caller's module, which is never touched.
 
-A file has no memory: a module that reads what an earlier call wrote is refused, and no trial leaves a trace in the copy.
+A file has no memory: a module that reads what an earlier call wrote is refused, and no trial leaves a trace in it.
 """
 
 import contextlib
@@ -250,8 +250,8 @@ def repeatable_outputs(flat: FlatModule, tensors: Sequence[Tensor]) -> tuple[lis
             anew, _ = _run(flat, tensors)
         if _alike(outputs, anew):
             raise ExportError(_memory_message(flat.model, written))
-        pairs = zip(outputs, anew, strict=False)
-        raise ExportError(random_message(flat.model, ", ".join(name for (name, a), (_, b) in pairs if not _same(a, b))))
+        names = [name for (name, a), (_, b) in zip(outputs, anew, strict=False) if not _same(a, b)]
+        raise ExportError(random_message(flat.model, ", ".join(names)))
     return outputs, [*notes, *_written_for_nobody(flat, tensors, outputs, after, written)]
 
 

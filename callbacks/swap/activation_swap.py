@@ -37,9 +37,8 @@ _BEFOREHAND = "call lit_gelu.surgery.swap on the model before Trainer.fit"
 class ActivationSwap(Callback):
     """Replaces activations once: at the start of an epoch, before an optimizer step, or when a metric says so.
 
-    *What is replaced* is said as to `lit_gelu.surgery.swap`. Targets that match nothing and activations that are not
-    accepted are refused before training starts. (If the Trainer has another `ActivationSwap` that is still to come, its
-    result may be what a target waits for; then only the swap itself refuses.)
+    *What is replaced* is said as to `lit_gelu.surgery.swap`. What matches nothing or is not accepted is refused before
+    training starts, unless it may be the result of another `ActivationSwap` that is still to come.
 
     *Learnable parameters* that a new activation brings share the fate of the neighbouring weights in their part of the
     model. They get a group of their own in the optimizer that has these, with its options and schedule and without
@@ -47,8 +46,7 @@ class ActivationSwap(Callback):
     warning. Parameters that go leave the optimizer with their state.
 
     *What is logged.* One line; the figure ``activation_swap/replaced``; and for every site a hyperparameter
-    (in TensorBoard a text) ``activation_swap/step_<step>/<site>`` = "old -> new", with the step as loggers number it.
-    What the swap does to the curvature shows an `ActivationCurvatureMonitor` beside it.
+    (in TensorBoard a text) ``activation_swap/step_<step>/<site>`` = "old -> new".
 
     *Checkpoints*, also those saved with ``save_weights_only=True``, say which swaps were made, of which sites. Whoever
     loads one with this callback in the Trainer gets the activations it was trained with before the weights are loaded.
