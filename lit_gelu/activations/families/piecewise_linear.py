@@ -311,6 +311,10 @@ def prelu_pieces(init: float = 0.25) -> tuple[Piece, ...]:
     return two_sided(init)
 
 
+def _prelu_parameters(module: nn.Module) -> dict[str, Any]:
+    return {"weight": module.weight}
+
+
 def _prelu_call(given: dict[str, Any]) -> dict[str, Any]:
     """Return what a spec has of a call ``F.prelu(x, weight)``."""
     weight = given.pop("weight", None)
@@ -414,11 +418,7 @@ ENTRIES = (
         derivative=prelu_derivative,
         moments=PiecewiseMoments(prelu_pieces),
         facts=_prelu_facts,
-        modules=(
-            ModuleForm(
-                nn.PReLU, ReadAttributes(("num_parameters", "init")), live=lambda module: {"weight": module.weight}
-            ),
-        ),
+        modules=(ModuleForm(nn.PReLU, ReadAttributes(("num_parameters", "init")), live=_prelu_parameters),),
         calls=(CallForm(F.prelu, ("weight",), _prelu_call),),
         onnx=OnnxRecipes(
             native="PRelu(x, weight)",

@@ -93,9 +93,9 @@ class TestTolerance:
         assert all(2 * row.own <= row.limit < 1e-5 for row in report.rows if row.gating)
 
 
-def test_a_damaged_file_is_not_taken_for_a_trained_module(exported):
-    net, path = exported
-    model = onnx.load(path)
+def test_a_damaged_file_is_not_taken_for_a_trained_module(exported, tmp_path):
+    net, shared = exported
+    model, path = onnx.load(shared), tmp_path / "damaged.onnx"
     next(weight for weight in model.graph.initializer if weight.name == "5.bias").float_data[:] = []
     next(weight for weight in model.graph.initializer if weight.name == "5.bias").raw_data = bytes(12)
     onnx.save(model, path)
