@@ -131,7 +131,7 @@ def test_data_that_are_not_there_or_not_the_protocols_are_refused(tmp_path):
     digits = {"class_path": "lit_gelu.data.DigitsData", "init_args": {}}
     prepare(digits, {}, None)
     with pytest.raises(DataError):
-        prepare(digits, {"order": "core test"}, None)
+        prepare(digits, {"batch_size": "core test"}, None)
 
 
 @pytest.mark.realdata
