@@ -90,11 +90,9 @@ def variants(activation: type[nn.Module], interval: int, few: int) -> dict[str, 
         "nothing": Variant(lambda: None, 2, interval),
         "nothing, once more": Variant(lambda: None, 2, interval),
         f"{ours}, every step": Variant(
-            lambda: ActivationCurvatureMonitor(every_n_steps=1, heat_maps=()), interval, interval, interval
+            lambda: ActivationCurvatureMonitor(every_n_steps=1), interval, interval, interval
         ),
-        rare: Variant(
-            lambda: ActivationCurvatureMonitor(every_n_steps=interval, heat_maps=()), interval, interval, interval
-        ),
+        rare: Variant(lambda: ActivationCurvatureMonitor(every_n_steps=interval), interval, interval, interval),
         "fastai-style, activations": Variant(lambda: FastaiStyle(activation), 2, few),
         "Composer-style, activations": Variant(lambda: ComposerStyle(activation), 2, few),
         "Composer-style, all leaves": Variant(lambda: ComposerStyle(nn.Module), 2, few),

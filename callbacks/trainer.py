@@ -204,8 +204,8 @@ def log_texts(trainer: Trainer, texts: Mapping[Path, str]) -> None:
 
 def log_figure(trainer: Trainer, path: Path, figure: "Figure", step: int | None = None) -> None:
     """Write a plot to every logger: as image to TensorBoard, Weights & Biases and MLflow, else as a PNG file."""
-    # The file lies beside the metrics.csv of a CSVLogger, named after the parts of the path: curvature_heat_map.png; a
-    # later one of the same name takes its place. To be called on rank 0.
+    # The file lies beside the metrics.csv of a CSVLogger, named after the parts of the path:
+    # curvature_loss_spectral_density.png; a later one of the same name takes its place. To be called on rank 0.
     step = logged_step(trainer) if step is None else step
     for logger in trainer.loggers:
         name = logger.group_separator.join(path)

@@ -5,13 +5,13 @@ import re
 import sys
 import tomllib
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+from callback_helpers import SmallNet, collected_warnings, loader, quiet_trainer
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from lit_gelu.callbacks.activation_curvature.log import ActivationLog
+from lit_gelu.callbacks import LossCurvatureMonitor
 from lit_gelu.cli.main import main
 from lit_gelu.extras import need
 
@@ -121,7 +121,9 @@ def test_a_command_without_its_library(tmp_path, monkeypatch, capsys, library, e
 
 def test_a_monitor_without_matplotlib_logs_figures_and_says_what_is_left_out(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    log = ActivationLog(("mean",), gaussian=False)
-    log.heat_maps.add(0, {"layer": {"mean": 1.0}})
-    with pytest.warns(UserWarning, match=r"leaves its heat maps out.*pip install 'lit-gelu\[plots\]'"):
-        log.draw(SimpleNamespace(is_global_zero=True, loggers=[]))
+    monitor = LossCurvatureMonitor("spectral_density", at_steps=[1], fraction=None)
+    with collected_warnings("pip install 'lit-gelu[plots]'") as messages:
+        quiet_trainer(tmp_path, monitor, max_epochs=1).fit(SmallNet(), loader())
+    assert len(messages) == 1
+    assert monitor.latest["spectrum_largest_node"] > 0
+    assert not list(tmp_path.glob("**/*.png"))

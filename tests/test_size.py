@@ -19,9 +19,9 @@ def _lines(paths):
 @pytest.mark.parametrize(
     ("what", "size", "ceiling"),
     [
-        ("lines of the package", _lines(PACKAGE), 47_100),
+        ("lines of the package", _lines(PACKAGE), 47_000),
         ("files of the package", len(PACKAGE), 238),
-        ("lines of the tests", _lines(TESTS), 47_500),
+        ("lines of the tests", _lines(TESTS), 47_400),
     ],
 )
 def test_the_project_stays_small(what, size, ceiling):

@@ -1,34 +1,17 @@
-"""`ActivationLog`: what is logged of measurements of activations, once they have arrived, and what is remembered."""
+"""`ActivationLog`: what is logged of measurements of activations, once they have arrived."""
 
-import copy
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.utilities import rank_zero_warn
 
-from lit_gelu.arguments import names_of
-from lit_gelu.callbacks.trainer import Path, callbacks_of, log_figure, log_figures
-from lit_gelu.curvature import STATISTICS
+from lit_gelu.callbacks.trainer import Path, callbacks_of, log_figures
 from lit_gelu.curvature.activation.evaluator import ActivationEvent
 from lit_gelu.curvature.activation_measurement import ActivationMeasurement, Figures, Readout, has_arrived
-from lit_gelu.curvature.plots import HeatMapHistory
 from lit_gelu.errors import ArgumentError
-from lit_gelu.extras import MissingExtraError
 
 PREFIX = "curvature"
-
-
-def heat_maps_given(statistics: object) -> tuple[str, ...]:
-    """Return the statistics that heat maps are to show; refuse what is none."""
-    accepted = (*STATISTICS, "share_dead", "curvature")
-    for name in (names := names_of("heat_maps", statistics)):
-        if name not in accepted:
-            raise ArgumentError(f"heat_maps={name!r} is no statistic. Accepted are {', '.join(accepted)}.")
-    return names
 
 
 def refuse_namesake(trainer: Trainer, monitor: Callback, name: str) -> None:
@@ -36,9 +19,8 @@ def refuse_namesake(trainer: Trainer, monitor: Callback, name: str) -> None:
     others = [callback for callback in callbacks_of(trainer) if isinstance(callback, type(monitor))]
     if any(getattr(other, "name", None) == name for other in others if other is not monitor):
         raise ArgumentError(
-            f"Two monitors of activations are both named {name!r}, and would overwrite each other's figures and heat "
-            "maps. Give one of them a name: ActivationCurvatureMonitor(name='encoder', ...) logs as "
-            "curvature/encoder/..."
+            f"Two monitors of activations are both named {name!r}, and would overwrite each other's figures. "
+            "Give one of them a name: ActivationCurvatureMonitor(name='encoder', ...) logs as curvature/encoder/..."
         )
 
 
@@ -53,15 +35,14 @@ class _SummedTogether:
 
 
 class ActivationLog:
-    """Writes measurements to the loggers of a Trainer, and keeps the last one and what heat maps are drawn from."""
+    """Writes measurements to the loggers of a Trainer, and keeps the last one."""
 
     # What follows the sums is some hundred operations on a few numbers, and takes as long for many measurements as for
     # one: so rows of several wait here, the oldest first.
 
-    def __init__(self, heat_maps: Sequence[str], *, gaussian: bool, name: str = "") -> None:
+    def __init__(self, *, gaussian: bool, name: str = "") -> None:
         self.latest: Figures = {}  # the figures of the last measurement that was logged, by site and statistic
         self.latest_gaussian: Figures = {}  # the same for a normal input
-        self.heat_maps = HeatMapHistory(heat_maps)  # the history of all
         self._groups: list[_SummedTogether] = []
         self._gaussian = gaussian
         self._prefix = (PREFIX, name) if name else (PREFIX,)
@@ -81,11 +62,6 @@ class ActivationLog:
         self._groups.clear()
         self.latest, self.latest_gaussian = {}, {}
 
-    def start_anew(self) -> None:
-        """Forget the history, too."""
-        self.clear()
-        self.heat_maps = HeatMapHistory(self.heat_maps.statistics)
-
     def add(self, event: ActivationEvent, source: ActivationMeasurement, device: torch.device) -> None:
         """Take in the youngest measurement, to be summed on a device."""
         last = self._groups[-1] if self._groups else None
@@ -104,39 +80,12 @@ class ActivationLog:
         # With `wait`, all that was measured, when it has arrived: on all ranks then.
         written = []
         while self._groups and (wait or _is_there(self._groups[0])):
-            for step, measured, predicted in self._write_group(trainer, self._groups.pop(0)):
+            for measured, predicted in self._write_group(trainer, self._groups.pop(0)):
                 self.latest, self.latest_gaussian = measured, predicted
-                self.heat_maps.add(step, measured)
                 written.append(measured)
         return written
 
-    def draw(self, trainer: Trainer) -> None:
-        """Draw the heat maps and write them to every logger, on rank 0."""
-        if not trainer.is_global_zero:
-            return
-        try:
-            for statistic in self.heat_maps.statistics:
-                figure = self.heat_maps.draw(statistic)
-                if figure is not None:
-                    log_figure(trainer, (*self._prefix, "heat_map", statistic), figure)
-        except MissingExtraError as error:  # a run does not fail at its end for want of a picture
-            rank_zero_warn(f"ActivationCurvatureMonitor leaves its heat maps out; all figures are logged. {error}")
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the history that a resumed run goes on with; to be called on all ranks."""
-        # What is not logged yet is logged in this run, and seen in the next one's heat maps.
-        heat_maps = copy.deepcopy(self.heat_maps)
-        for group in self._groups:
-            figures = group.source.figures(_reduced(group), gaussian=False)
-            for event, (measured, _) in zip(group.events, figures, strict=True):
-                heat_maps.add(event.step, measured)
-        return heat_maps.state_dict()
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on with a history."""
-        self.heat_maps.load_state_dict(state_dict)
-
-    def _write_group(self, trainer: Trainer, group: _SummedTogether) -> list[tuple[int, Figures, Figures]]:
+    def _write_group(self, trainer: Trainer, group: _SummedTogether) -> list[tuple[Figures, Figures]]:
         """Write figures to every logger; wait for them if they have not arrived."""
         prefix, written = self._prefix, []
         all_figures = group.source.figures(_reduced(group), gaussian=self._gaussian)
@@ -149,7 +98,7 @@ class ActivationLog:
             for site, row in predicted.items():
                 named |= {(*prefix, site, "gaussian", name): value for name, value in row.items()}
             log_figures(trainer, named, event.step)
-            written.append((event.step, measured, predicted))
+            written.append((measured, predicted))
         return written
 
 

@@ -13,7 +13,7 @@ from typing_extensions import override
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.arguments import input_sample_of, name_of, names_of
-from lit_gelu.callbacks.activation_curvature.log import ActivationLog, heat_maps_given, refuse_namesake
+from lit_gelu.callbacks.activation_curvature.log import ActivationLog, refuse_namesake
 from lit_gelu.callbacks.measurement_schedule import MeasurementSchedule
 from lit_gelu.callbacks.trainer import (
     as_batch,
@@ -24,7 +24,6 @@ from lit_gelu.callbacks.trainer import (
     shards_parameters,
 )
 from lit_gelu.curvature.activation_measurement import ActivationMeasurement, Figures
-from lit_gelu.curvature.plots import HeatMapHistory
 from lit_gelu.curvature.settings import ActivationSettings
 from lit_gelu.display import ShownFigures
 from lit_gelu.errors import UnsupportedRunError
@@ -78,8 +77,6 @@ class ActivationCurvatureMonitor(Callback):
         dead_unit_window: Measurements in a row after which a channel that passed nothing counts as dead; ``None`` to
             count none.
         gaussian: Whether to log what a normal input would give, which nearly doubles the number of figures.
-        heat_maps: Statistics to draw at the end of the fit, layers over time, as ``curvature/heat_map/<statistic>``:
-            names from above, or ``"curvature"`` for |f''| with the kink mass.
         name: Figures are logged as ``curvature/<name>/...``; several monitors in one Trainer need several names.
 
     Raises:
@@ -106,7 +103,6 @@ class ActivationCurvatureMonitor(Callback):
         input_sample: Any = None,
         dead_unit_window: int | None = 100,
         gaussian: bool = False,
-        heat_maps: Sequence[str] = ("mean_squared_derivative", "curvature", "share_saturated"),
         name: str = "",
     ) -> None:
         self.settings = ActivationSettings(
@@ -120,7 +116,7 @@ class ActivationCurvatureMonitor(Callback):
         self.registry = registry
         self.input_sample = input_sample
         self.name = name_of("name", name)
-        self._log = ActivationLog(heat_maps_given(heat_maps), gaussian=gaussian, name=name)
+        self._log = ActivationLog(gaussian=gaussian, name=name)
         self._measurement: ActivationMeasurement | None = None  # while hooks are on
         self._recording = False
         self._overdue = False
@@ -137,11 +133,6 @@ class ActivationCurvatureMonitor(Callback):
     def latest_gaussian(self) -> Figures:
         """The same for a normal input."""
         return ShownFigures(self._log.latest_gaussian)
-
-    @property
-    def heat_maps(self) -> HeatMapHistory:
-        """What the heat maps are drawn from."""
-        return self._log.heat_maps
 
     @property
     @override
@@ -167,7 +158,7 @@ class ActivationCurvatureMonitor(Callback):
             refuse_namesake(trainer, self, self.name)
             if trainer.global_step == 0:  # a checkpoint is loaded later
                 self.schedule.reset()
-                self._log.start_anew()
+                self._log.clear()
                 self._state = None
 
     @override
@@ -243,9 +234,8 @@ class ActivationCurvatureMonitor(Callback):
 
     @override
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log the rest, and the heat maps."""
+        """Log the rest."""
         self._write(trainer)
-        self._log.draw(trainer)
 
     def on_activations_swapped(
         self,
@@ -277,10 +267,10 @@ class ActivationCurvatureMonitor(Callback):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs to log the same."""
+        """Return what a resumed run needs to log the same; to be called on all ranks."""
+        self._log.reduce()  # windows of dead units take in what waits
         return {
             "schedule": self.schedule.state_dict(),
-            "heat_maps": self._log.state_dict(),
             "measurement": self._state if self._measurement is None else self._measurement.state_dict(),
         }
 
@@ -288,7 +278,6 @@ class ActivationCurvatureMonitor(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
         self.schedule.load_state_dict(state_dict["schedule"])
-        self._log.load_state_dict(state_dict["heat_maps"])
         self._state = state_dict["measurement"]
 
     def _attach(self, model: LightningModule) -> ActivationMeasurement:
@@ -308,7 +297,7 @@ class ActivationCurvatureMonitor(Callback):
         if found.unknown_kinks:
             self._warn_once(
                 "unknown kinks",
-                "ActivationCurvatureMonitor leaves out the kink mass, and with it the curvature in heat maps, of "
+                "ActivationCurvatureMonitor leaves out the kink mass of "
                 f"{', '.join(map(repr, found.unknown_kinks))}: where f' jumps is not known. Register the activation "
                 "with facts=ActivationFacts(smoothness=..., kinks=...).",
             )

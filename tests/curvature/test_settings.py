@@ -15,7 +15,6 @@ from lit_gelu.errors import ArgumentError
         (ActivationCurvatureMonitor, {"dead_unit_window": 1.5}),
         (ActivationCurvatureMonitor, {"seed": "a"}),
         (ActivationCurvatureMonitor, {"include": 3}),
-        (ActivationCurvatureMonitor, {"heat_maps": ["mean", "foo"]}),
         (ActivationCurvatureMonitor, {"name": 3}),
         (ActivationCurvatureMonitor, {"at_steps": 5}),
         (LossCurvatureMonitor, {"quantities": ()}),

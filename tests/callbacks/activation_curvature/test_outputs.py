@@ -1,4 +1,4 @@
-"""What the monitor leaves in each kind of logger: figures of a normal input, heat maps, the cost."""
+"""What the monitor leaves in each kind of logger: figures of a normal input, the cost."""
 
 import csv
 
@@ -8,10 +8,6 @@ from lightning.pytorch.loggers import MLFlowLogger, TensorBoardLogger, WandbLogg
 
 from lit_gelu.activations.gaussian import gaussian_moments
 from lit_gelu.callbacks import ActivationCurvatureMonitor
-from lit_gelu.curvature.plots import HeatMapHistory
-
-MAPS = ("mean_squared_derivative", "curvature", "share_saturated")
-PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def fit(folder, monitor, **options):
@@ -20,7 +16,6 @@ def fit(folder, monitor, **options):
     return trainer
 
 
-@pytest.mark.pictures
 def test_csv_has_the_figures_of_a_normal_input_and_the_cost(tmp_path):
     monitor = ActivationCurvatureMonitor(every_n_steps=3, gaussian=True)
     fit(tmp_path, monitor)
@@ -35,23 +30,18 @@ def test_csv_has_the_figures_of_a_normal_input_and_the_cost(tmp_path):
         assert gain == pytest.approx(exact.derivative_squared.item(), rel=1e-9)
         assert float(row["curvature/activations/seconds"]) > 0
         assert float(row["curvature/activations/interval"]) == 3
-    for name in MAPS:
-        assert (tmp_path / "logs" / "0" / f"curvature_heat_map_{name}.png").read_bytes().startswith(PNG)
 
 
-@pytest.mark.pictures
-def test_tensorboard_has_figures_and_images(tmp_path):
+def test_tensorboard_has_figures(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     logger = TensorBoardLogger(tmp_path, name="board", version="0")
     monitor = ActivationCurvatureMonitor(every_n_steps=4)
     fit(tmp_path, monitor, logger=logger)
     board = EventAccumulator(str(tmp_path / "board" / "0")).Reload()
-    assert {f"curvature/heat_map/{name}" for name in MAPS} <= set(board.Tags()["images"])
     assert [event.step for event in board.Scalars("curvature/net.1/mean_gate")] == [3, 7]
 
 
-@pytest.mark.pictures
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 def test_weights_and_biases_offline(tmp_path, monkeypatch):
@@ -59,14 +49,10 @@ def test_weights_and_biases_offline(tmp_path, monkeypatch):
     logger = WandbLogger(project="test", save_dir=tmp_path, offline=True)
     fit(tmp_path, ActivationCurvatureMonitor(every_n_steps=4), logger=logger)
     run = logger.experiment
-    folder = run.dir
     assert run.summary["curvature/net.1/mean_gate"] is not None
     logger.experiment.finish()
-    images = list((tmp_path / "wandb").glob("**/media/images/curvature/heat_map/*.png"))
-    assert len(images) == len(MAPS), folder
 
 
-@pytest.mark.pictures
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 def test_mlflow_in_files(tmp_path, monkeypatch):
@@ -75,16 +61,3 @@ def test_mlflow_in_files(tmp_path, monkeypatch):
     fit(tmp_path, ActivationCurvatureMonitor(every_n_steps=4), logger=logger)
     run = logger.experiment.get_run(logger.run_id)
     assert run.data.metrics["curvature/net.1/mean_gate"] > 0
-    artifacts = {path.name: path for path in (tmp_path / "mlruns").glob("**/artifacts/**/*") if path.is_file()}
-    assert {f"curvature_heat_map_{name}.png" for name in MAPS} <= set(artifacts)
-
-
-def test_a_drawn_map_names_sites_and_steps():
-    history = HeatMapHistory(["share_saturated", "share_dead"])
-    for step in (9, 19):
-        history.add(step, {"net.1": {"share_saturated": 0.25}, "net.5": {"share_saturated": 0.5}})
-    axes = history.draw("share_saturated").axes[0]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["net.1", "net.5"]
-    assert axes.get_xlabel() == "step"
-    assert axes.collections[0].get_array().reshape(2, 2).tolist() == [[0.25, 0.25], [0.5, 0.5]]
-    assert history.draw("share_dead") is None
