@@ -1,5 +1,6 @@
-"""Where the eigenvalues of the loss lie, as a picture."""
+"""What pictures of curvature show: a statistic of each site, and where the eigenvalues of the loss lie."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,6 +14,14 @@ if TYPE_CHECKING:
 
 _POINTS = 512
 _SMOOTHING = 0.01  # of the span: narrow against the bulk, wide enough that a single eigenvalue is seen
+
+
+def statistic_of(values: Mapping[str, float], name: str) -> float:
+    """Return a site's statistic, NaN if it has none; "curvature" is |f''| and the kink mass, to compare activations."""
+    nothing = float("nan")
+    if name == "curvature":
+        return values.get("mean_abs_second_derivative", nothing) + values.get("kink_mass", nothing)
+    return values.get(name, nothing)
 
 
 def density_figure(spectrum: SpectralDensity, title: str) -> "Figure":

@@ -172,14 +172,21 @@ def exported(folder, names, **options):
     return paths
 
 
-@pytest.fixture(scope="module", params=["fp16", pytest.param("bf16", marks=pytest.mark.full)])
+@pytest.fixture(
+    scope="module",
+    params=[
+        ("fp16", ("usual", "vision transformer", "CIFAR10ConvNet")),
+        *(pytest.param((dtype, tuple(NETS)), marks=pytest.mark.full) for dtype in ("fp16", "bf16")),
+    ],
+    ids=["fp16", "fp16, all nets", "bf16, all nets"],
+)
 def files(request, tmp_path_factory):
-    return exported(tmp_path_factory.mktemp(request.param), NETS, dtype=request.param)
+    dtype, names = request.param
+    return exported(tmp_path_factory.mktemp(dtype), names, dtype=dtype)
 
 
-@pytest.mark.parametrize("name", NETS)
-def test_every_node_has_a_kernel(files, name):
-    assert not without_kernel(onnx.load(files[name]))
+def test_every_node_has_a_kernel(files):
+    assert not {name: missing for name, path in files.items() if (missing := without_kernel(onnx.load(path)))}
 
 
 def test_the_provider_opens_them_and_nothing_is_copied(files, tmp_path):

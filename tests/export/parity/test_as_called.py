@@ -29,7 +29,12 @@ class Padded(nn.Module):
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors", "ignore:enable_nested_tensor is True")
 @pytest.mark.parametrize(
     ("pool", "nested", "agrees"),
-    [("all", True, False), ("none", True, False), ("kept", True, True), ("all", False, True)],
+    [
+        ("all", True, False),
+        ("kept", True, True),
+        pytest.param("none", True, False, marks=pytest.mark.full),
+        pytest.param("all", False, True, marks=pytest.mark.full),
+    ],
 )
 def test_places_that_are_0_in_inference_and_not_in_the_file(tmp_path, pool, nested, agrees):
     net, path = Padded(pool, nested=nested).eval(), tmp_path / "net.onnx"
