@@ -8,6 +8,7 @@ import random
 import re
 import signal
 import zlib
+from collections import defaultdict
 
 import numpy as np
 import pytest
@@ -16,6 +17,8 @@ from hypothesis import HealthCheck, settings
 from repeated_work import seed_torch, spare_lightning, spare_torch
 
 gc.disable()  # until all tests are imported
+
+_ROWS = 5  # of a test's table, in `make test`
 
 # Small nets are 10 to 40 times slower with two threads that contend for two cores.
 torch.set_num_threads(1)
@@ -120,7 +123,7 @@ def pytest_runtest_protocol():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Skip, with the reason, what needs data or a device that is not here; put first what forks."""
+    """Skip, with the reason, what needs data or a device that is not here; put first what forks; thin out tables."""
     # It sets the levels of its loggers, which tests put back, and lets them propagate because pytest listens by now.
     importlib.import_module("lightning.pytorch")
     spare_lightning()
@@ -134,3 +137,10 @@ def pytest_collection_modifyitems(items):
         for marker, reason in reasons.items():
             if reason and item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))
+    tables = defaultdict(list)
+    for item in items:
+        if not any(item.get_closest_marker(marker) for marker in ("every", "full")):
+            tables[item.nodeid.partition("[")[0]].append(item)
+    for rows in tables.values():
+        for item in sorted(rows, key=lambda item: zlib.crc32(item.nodeid.encode()))[_ROWS:]:
+            item.add_marker(pytest.mark.full)

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -44,10 +45,9 @@ def spare_torch() -> None:
     look_up, seen = export_utils._materialize_cpp_cia_ops, set()
 
     def look_up_once() -> None:
-        number = len(torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd"))
-        if number not in seen:  # a library that is imported later adds some
+        if len(sys.modules) not in seen:  # a library that is imported later brings operators
             look_up()
-            seen.add(number)
+            seen.add(len(sys.modules))
 
     export_utils._materialize_cpp_cia_ops = look_up_once
 

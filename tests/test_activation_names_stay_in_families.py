@@ -79,34 +79,6 @@ def asked(tree):
     return found
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "spec.name == 'mish'",
-        "name != 'gelu_new'",
-        "name in {'elu', 'celu'}",
-        "TABLE = {'swish(channels)': 1}",
-        "table['relu']",
-        "table.get('relu')",
-        "row.startswith('gelu(')",
-        "match name:\n    case 'selu':\n        pass",
-        "EXPONENTIAL = frozenset({'elu'})",
-        "EXPONENTIAL = frozenset({*('tanh', 'elu'), 'other'})",
-        "EXPONENTIAL = ('elu', 'celu')",
-        "EXPONENTIAL: list[str] = ['elu', 'celu']",
-    ],
-)
-def test_a_comparison_with_a_name_is_seen(code):
-    assert asked(ast.parse(code))
-
-
-@pytest.mark.parametrize(
-    "code", ["gate = 'silu'", "create('gelu')", "operator == 'Gelu'", "def f(x='relu'): pass", "__all__ = ['mish']"]
-)
-def test_a_default_or_an_argument_decides_nothing(code):
-    assert not asked(ast.parse(code))
-
-
 @pytest.mark.parametrize("file", files())
 def test_no_file_outside_the_families_asks_for_an_activation_by_name(file):
     names = dict(asked(ast.parse(files()[file].read_text())))

@@ -19,6 +19,7 @@ def modules() -> list[str]:
     )
 
 
+@pytest.mark.every
 @pytest.mark.parametrize("name", modules())
 def test_examples_in_docstrings(name):
     failed, _ = doctest.testmod(importlib.import_module(name))

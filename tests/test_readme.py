@@ -17,6 +17,7 @@ def _blocks(language, page=README):
     return re.findall(rf"^```{language}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.full
 def test_the_python_runs_from_top_to_bottom(tmp_path):
     code = "\n".join(_blocks("python"))
     result = run_warm("-c", code, cwd=tmp_path, env={**os.environ, "LIT_GELU_PLUGINS": "0"})

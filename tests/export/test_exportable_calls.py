@@ -28,9 +28,7 @@ class Attention(nn.Module):
         return F.gelu(F.scaled_dot_product_attention(self.query(x), x, x, *mask, **self.options))
 
 
-@pytest.mark.parametrize(
-    "sizes", [(), pytest.param((3,), marks=pytest.mark.full), (3, 2)], ids=lambda sizes: f"{len(sizes) + 3} axes"
-)
+@pytest.mark.parametrize("sizes", [(), (3,), (3, 2)], ids=lambda sizes: f"{len(sizes) + 3} axes")
 @pytest.mark.parametrize("kind", ["none", "causal", "bool", "float"])
 def test_attention_of_any_rank_and_places_that_are_masked_all_over(tmp_path, sizes, kind):
     def call(rows):
@@ -53,7 +51,7 @@ def test_attention_of_any_rank_and_places_that_are_masked_all_over(tmp_path, siz
     ],
     ids=["1.0 - mask", "sub", "rsub", "//", "**"],
 )
-@pytest.mark.parametrize("dtype", [torch.int64, pytest.param(torch.int32, marks=pytest.mark.full)])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
 def test_a_number_before_whole_numbers(tmp_path, weight, dtype):
     class Weighted(nn.Linear):
         def forward(self, x, mask):

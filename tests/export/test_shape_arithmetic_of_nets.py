@@ -72,13 +72,7 @@ def computed(model):
     return dict(Counter(name for name in whole if name in ARITHMETIC))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.full) if name in {"encoder", "rows", "decoder", "groups"} else name
-        for name in NETS
-    ],
-)
+@pytest.mark.parametrize("name", NETS)
 def test_sizes_are_computed_where_shapes_do_not_tell_them_alone(name, tmp_path, monkeypatch):
     make, sample, sizes, after, before, shapes = NETS[name]
     counts = []

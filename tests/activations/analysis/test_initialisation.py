@@ -111,9 +111,7 @@ def _deviations(name: str, inputs: torch.Tensor, seed: int) -> list[float]:
 
 
 @pytest.mark.realdata
-@pytest.mark.parametrize(
-    "name", [name if name == "gelu" else pytest.param(name, marks=pytest.mark.full) for name in PUBLISHED]
-)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_pre_activations_on_mnist_have_the_published_deviations(name):
     """The spread between seeds grows from layer to layer, as weights multiply: 20 seeds, and six standard errors."""
     file = Path(os.environ["LIT_GELU_DATA"], "MNIST", "raw", "train-images-idx3-ubyte")

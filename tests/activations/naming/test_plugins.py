@@ -100,6 +100,7 @@ def test_a_plugin_registers_a_function_and_a_class(site):
     assert "could not be loaded" not in errors
 
 
+@pytest.mark.full
 def test_plugins_are_loaded_at_the_first_look_up_and_not_before(site):
     output, _ = _run(
         site,

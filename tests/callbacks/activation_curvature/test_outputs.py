@@ -11,9 +11,7 @@ from lit_gelu.callbacks import ActivationCurvatureMonitor
 
 
 def fit(folder, monitor, **options):
-    trainer = quiet_trainer(folder, monitor, **options)
-    trainer.fit(SmallNet(), loader())
-    return trainer
+    quiet_trainer(folder, monitor, **options).fit(SmallNet(), loader())
 
 
 def test_csv_has_the_figures_of_a_normal_input_and_the_cost(tmp_path):

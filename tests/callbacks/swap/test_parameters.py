@@ -143,13 +143,7 @@ def scheduled(name):
     return make
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        name if name in {"step", "lambda", "one cycle", "chained"} else pytest.param(name, marks=pytest.mark.full)
-        for name in SCHEDULERS
-    ],
-)
+@pytest.mark.parametrize("name", SCHEDULERS)
 def test_the_new_group_follows_the_schedule_of_its_neighbour(tmp_path, name):
     rates = {}
 

@@ -265,6 +265,7 @@ def verdict(report):
     return f"{text} @ {report.divergence.layer.site if report.divergence.layer else 'the end'}"
 
 
+@pytest.mark.every
 @pytest.mark.parametrize(("net", "row"), ROWS)
 def test_a_spoilt_file_has_its_verdict(files, net, row, tmp_path):
     original, path = files(net), tmp_path / "net.onnx"
@@ -318,6 +319,7 @@ def test_the_file_as_it_was_exported_passes(files, net, tmp_path):
 OF_LATER_TORCH = {"LSTM of any length", "states and complex numbers"}  # torch 2.11 fixes an LSTM's sizes
 
 
+@pytest.mark.every
 @pytest.mark.parametrize("name", HEALTHY)
 def test_a_right_file_is_no_false_alarm(name, tmp_path):
     if name in OF_LATER_TORCH and torch.__version__.startswith("2.11."):
