@@ -301,8 +301,7 @@ REWRITTEN = {
     Mangled: "gelu",
     OverSuper: "gelu",
     Decorated: "gelu",
-    OtherReceiver: "gelu",
     Checkpointed: "gelu",
 }
-INTERCEPTED = {ByHelper: "gelu", ByVariable: "gelu", BySuper: "gelu"}
+INTERCEPTED = {OtherReceiver: "gelu", ByHelper: "gelu", ByVariable: "gelu", BySuper: "gelu"}
 HELD = {Held: "gelu", HeldPartial: "leaky_relu(negative_slope=0.2)", HeldWithArguments: "silu"}

@@ -132,11 +132,6 @@ class Starred(Holding):
         return self.act(*(self.linear(x), 0.2))
 
 
-class OverSuper(Positional):
-    def forward(self, x):
-        return super().forward(x)
-
-
 class ByVariable(Holding):
     def forward(self, x):
         act = self.act

@@ -5,11 +5,10 @@ import types
 from abc import ABC, abstractmethod
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 
 from lit_gelu.activations import ActivationSpec
 from lit_gelu.activations.naming.forms import NOT_OF_THE_FUNCTION
@@ -84,7 +83,7 @@ class SetAttribute(Change):
 
 @dataclass
 class SetClass(Change):
-    """Gives a module another class; parametrizations that come or go meanwhile stay as they are."""
+    """Gives a module another class."""
 
     target: nn.Module
     cls: type[nn.Module]
@@ -95,16 +94,10 @@ class SetClass(Change):
         self.target.__class__ = self.cls
 
     def stands(self) -> bool:  # noqa: D102
-        return without_parametrizations(type(self.target)) is without_parametrizations(self.cls)
+        return type(self.target) is self.cls
 
     def revert(self) -> None:  # noqa: D102
-        now = type(self.target)
-        if now is self._before:  # the change failed
-            return
-        if has_same_properties(now, self._before):
-            self.target.__class__ = self._before
-        else:
-            self.target.__class__ = parametrized_over(without_parametrizations(self._before), now)
+        self.target.__class__ = self._before
 
 
 @dataclass
@@ -289,39 +282,6 @@ def edits_of(module: nn.Module) -> list[Edit]:
     if not hasattr(type(module), EDITS):
         return []
     return [edit for cls in type(module).__mro__ for edit in cls.__dict__.get(EDITS, ())]
-
-
-# Torch removes a parametrization from ``type(module)`` itself, and puts back the class that is right below. So the
-# class of a parametrized module is changed below the one that holds its properties, never above it.
-
-
-def is_parametrized_class(cls: type) -> bool:
-    """Return whether torch made a class to hold the properties of a parametrized module."""
-    return cls.__module__ == parametrize.__name__ and cls.__name__.startswith("Parametrized")
-
-
-def without_parametrizations(cls: type[nn.Module]) -> type[nn.Module]:
-    """Return the class below the one with the properties; of a module that is not parametrized, its class."""
-    return cast("type[nn.Module]", cls.__bases__[0]) if is_parametrized_class(cls) else cls
-
-
-def parametrized_over(base: type[nn.Module], parametrized: type[nn.Module]) -> type[nn.Module]:
-    """Return a new class with the properties of a parametrized one over another class; over none, that class."""
-    # A new one each time: torch deletes a property from it, and no other module must lose its own by that.
-    if not is_parametrized_class(parametrized):
-        return base
-    namespace: dict[str, Any] = {
-        name: value for name, value in vars(parametrized).items() if name not in {"__dict__", "__weakref__"}
-    }
-    made = types.new_class(parametrized.__name__, (base,), exec_body=lambda body: body.update(namespace))
-    return cast("type[nn.Module]", made)
-
-
-def has_same_properties(first: type, second: type) -> bool:
-    """Return whether two classes parametrize the same tensors."""
-    return is_parametrized_class(first) == is_parametrized_class(second) and (
-        not is_parametrized_class(first) or vars(first).keys() == vars(second).keys()
-    )
 
 
 # An activation without parameters leaves no trace in a `state_dict`, so every new one adds a key with an empty

@@ -5,7 +5,6 @@ import functools
 import itertools
 import sys
 import types
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,11 +33,6 @@ _PASSED_OVER = frozenset({
     "torch.nn.modules.module",
     "torch.overrides",
 })  # torch's own wrappers
-
-# Two of three frames of a forward pass.
-OF_EVERY_MODULE = frozenset({nn.Module._wrapped_call_impl.__code__, nn.Module._call_impl.__code__})
-# Only methods are remembered: a class may be patched, and have later what it has not now.
-_METHODS: weakref.WeakKeyDictionary[type, set[types.CodeType]] = weakref.WeakKeyDictionary()
 
 Key = tuple[int, types.CodeType, Position | int, str]
 """Calling module, code, end of the expression (or the instruction), and what is called there."""
@@ -95,17 +89,17 @@ def locate(frame: types.FrameType, modules: Mapping[int, Any]) -> Origin | None:
         code = outer.f_code
         if method is None and outer.f_globals.get("__name__") == "torch.utils.checkpoint":
             checkpointed = True  # the call may be made again in the backward pass, when the method runs no more
-        first = outer.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
-        if isinstance(first, nn.Module) and (code in OF_EVERY_MODULE or is_method_of(first, code)):
-            running.append(first)
-            if id(first) in modules:
-                chain[id(first)] = first
+        itself = outer.f_locals.get("self") if code.co_argcount and code.co_varnames[0] == "self" else None
+        if isinstance(itself, nn.Module):
+            running.append(itself)
+            if id(itself) in modules:
+                chain[id(itself)] = itself
                 method = method or code
         outer = outer.f_back
     if inner is None or method is None:
         return None
     code, owner = inner.f_code, next(iter(chain.values()))
-    names = {method.co_varnames[0], *code.co_freevars, *code.co_cellvars}
+    names = {"self", *code.co_freevars, *code.co_cellvars}
     filename = code.co_filename.replace("\\", "/").rpartition("/")[2]
     return Origin(
         owner=owner,
@@ -351,57 +345,3 @@ def functions_called(activation: nn.Module) -> set[Any]:
 def input_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Return the input of a call of an activation: the first argument, or the one called input, x or self."""
     return args[0] if args else next((kwargs[key] for key in ("input", "x", "self") if key in kwargs), None)
-
-
-def is_method_of(module: nn.Module, code: types.CodeType) -> bool:
-    """Return whether a module's class has a function of a given code, or the module itself one bound to it."""
-    cls = type(module)
-    methods = _METHODS.setdefault(cls, set())
-    if code in methods:
-        return True
-    if _is_under_its_name(cls, code) or _is_in_class(cls, code):
-        methods.add(code)
-        return True
-    bound = [value for value in tuple(vars(module).values()) if _is_bound_to(module, value)]
-    return any(function.__code__ is code for value in bound for function in _functions_of(value))
-
-
-def _is_under_its_name(cls: type, code: types.CodeType) -> bool:
-    """Return whether a class has a function where its name says, and undecorated, as most are."""
-    for owner in cls.__mro__:
-        value = vars(owner).get(code.co_name)
-        if isinstance(value, types.FunctionType) and value.__code__ is code:
-            return True
-    return False
-
-
-def _is_in_class(cls: type, code: types.CodeType) -> bool:
-    every = (value for owner in cls.__mro__ for value in tuple(vars(owner).values()))
-    return any(function.__code__ is code for value in every for function in _functions_of(value))
-
-
-def _is_bound_to(module: nn.Module, value: Any) -> bool:
-    if isinstance(value, types.MethodType):
-        return value.__self__ is module
-    return isinstance(value, functools.partial) and bool(value.args) and value.args[0] is module
-
-
-def _functions_of(value: Any) -> Iterator[types.FunctionType]:
-    """Yield the functions that get the module first when an attribute is used, and those that decorators wrap."""
-    # A static method is not among them: which module it is given first is up to the caller.
-    waiting, seen = [value], set[int]()
-    while waiting:
-        current = waiting.pop()
-        if current is None or id(current) in seen or isinstance(current, (staticmethod, classmethod, type)):
-            continue
-        seen.add(id(current))
-        match current:
-            case types.FunctionType():
-                yield current
-            case types.MethodType():
-                waiting.append(current.__func__)
-            case property():
-                waiting += [current.fget, current.fset]
-            case functools.partial() | functools.partialmethod() | functools.cached_property():
-                waiting.append(current.func)
-        waiting.append(getattr(current, "__dict__", {}).get("__wrapped__"))

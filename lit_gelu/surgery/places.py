@@ -44,7 +44,6 @@ class CallPlace:
     """A call expression in a method, with lines counted from the method's first."""
 
     method: str
-    receiver: str  # what it calls its module; mostly ``self``
     begin: Position
     end: Position
     argument: tuple[Position, Position]  # where the tensor that goes in begins and ends
@@ -54,7 +53,7 @@ class CallPlace:
 def call_place(origin: Origin, is_callee: Callable[[Any], bool], tensor_method: str = "") -> CallPlace:
     """Find the expression of a call that names what ``is_callee`` accepts, or a tensor's method; refuse any other."""
     code = origin.code
-    method = method_name(type(origin.owner), origin.method)
+    method = _method_name(type(origin.owner), origin.method)
     if all(inner is not code for inner in source.codes_in(origin.method)):  # equal code may stand elsewhere too
         raise ObstacleError(f"{code.co_qualname} makes the call, which is not part of {origin.method.co_qualname}")
     if origin.end is None:
@@ -65,21 +64,16 @@ def call_place(origin: Origin, is_callee: Callable[[Any], bool], tensor_method: 
         raise ObstacleError(
             "its result is not used: it is called to overwrite its input. Write x = f(x) there, and it can be swapped"
         )
-    return place_of(node, argument, method, origin.method)
-
-
-def place_of(node: ast.Call, argument: ast.expr, method: str, code: types.CodeType) -> CallPlace:
-    """Return the place of a call expression in the method of a name, with its input."""
-    receiver, first = code.co_varnames[0], code.co_firstlineno
-    _require_same_receiver(code, receiver)
+    first = origin.method.co_firstlineno
+    _require_self(origin.method)
 
     def begin_and_end(part: ast.expr) -> tuple[Position, Position]:
         return (part.lineno - first, part.col_offset), ((part.end_lineno or 0) - first, part.end_col_offset or 0)
 
-    return CallPlace(method, receiver, *begin_and_end(node), begin_and_end(argument), ast.unparse(node))
+    return CallPlace(method, *begin_and_end(node), begin_and_end(argument), ast.unparse(node))
 
 
-def method_name(cls: type, code: types.CodeType) -> str:
+def _method_name(cls: type, code: types.CodeType) -> str:
     """Return the name under which a class has a function with a given code; what decorators wrap is looked into."""
     for owner in cls.__mro__:
         for name, value in vars(owner).items():
@@ -102,7 +96,7 @@ def _argument(node: ast.Call, origin: Origin, is_callee: Callable[[Any], bool], 
     """Return the expression of the tensor that goes in; refuse a call of something else, which in turn calls this."""
     callee = node.func
     if is_callee(_resolve(callee, origin)):
-        return first_argument(node)
+        return _first_argument(node)
     if tensor_method and isinstance(callee, ast.Attribute) and callee.attr == tensor_method:
         base = _resolve(callee.value, origin)
         if base is _UNKNOWN or isinstance(base, Tensor):
@@ -119,7 +113,7 @@ def holder_of(place: CallPlace, origin: Origin) -> tuple[nn.Module, str] | None:
     return (base, callee.func.attr) if isinstance(base, nn.Module) else None
 
 
-def first_argument(node: ast.Call) -> ast.expr:
+def _first_argument(node: ast.Call) -> ast.expr:
     """Return the expression of an activation's input: the first argument, or the one called input, x or self."""
     if node.args and not isinstance(node.args[0], ast.Starred):
         return node.args[0]
@@ -135,7 +129,7 @@ def _resolve(node: ast.expr, origin: Origin) -> Any:
     match node:
         case ast.Name(name):
             own = {*origin.method.co_varnames, *origin.method.co_cellvars, *origin.code.co_varnames}
-            if name in own and name != origin.method.co_varnames[0]:
+            if name in own and name != "self":
                 return _UNKNOWN
             for scope in (origin.variables, origin.variables_of_file, vars(builtins)):
                 if name in scope:
@@ -155,12 +149,12 @@ def _resolve(node: ast.expr, origin: Origin) -> Any:
     return _UNKNOWN
 
 
-def _require_same_receiver(method: types.CodeType, receiver: str) -> None:
-    """Refuse a method that gives the name of its module to something else."""
+def _require_self(method: types.CodeType) -> None:
+    """Refuse a method in which ``self`` may be something else than its module."""
     function = source.function_at(method)
     parameters = [*function.args.posonlyargs, *function.args.args]
     for node in ast.walk(function):
-        stored = isinstance(node, ast.Name) and node.id == receiver and not isinstance(node.ctx, ast.Load)
-        hidden = isinstance(node, ast.arg) and node.arg == receiver and node not in parameters
+        stored = isinstance(node, ast.Name) and node.id == "self" and not isinstance(node.ctx, ast.Load)
+        hidden = isinstance(node, ast.arg) and node.arg == "self" and node not in parameters
         if stored or hidden:
-            raise ObstacleError(f"{method.co_qualname} gives the name {receiver!r} to something else")
+            raise ObstacleError(f"{method.co_qualname} gives the name self to something else")

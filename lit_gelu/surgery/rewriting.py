@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from torch import nn
+from torch.nn.utils import parametrize
 from torch.overrides import TorchFunctionMode
 
 from lit_gelu.surgery import source
@@ -26,9 +27,6 @@ from lit_gelu.surgery.changes import (
     KeptChild,
     ProbedCall,
     RewrittenCall,
-    is_parametrized_class,
-    parametrized_over,
-    without_parametrizations,
 )
 from lit_gelu.surgery.places import ObstacleError, wrapped_functions
 from lit_gelu.surgery.source import Replacement
@@ -38,8 +36,11 @@ _FRESH: weakref.WeakValueDictionary[Any, type[nn.Module]] = weakref.WeakValueDic
 
 def edited_class(cls: type[nn.Module], edits: tuple[Edit, ...]) -> type[nn.Module]:
     """Return the subclass, of the same name, in which calls go to children; the same one for the same edits."""
-    if is_parametrized_class(cls):
-        return parametrized_over(edited_class(without_parametrizations(cls), edits), cls)
+    if cls.__module__ == parametrize.__name__:
+        raise ObstacleError(
+            f"{cls.__name__} is the class that torch.nn.utils.parametrize made for it, to which it goes back when the "
+            "parametrization is removed. Swap first, then parametrize"
+        )
     found = _FRESH.get((cls, edits))
     if found is not None:
         return found
@@ -83,7 +84,7 @@ def _rewritten(cls: type, name: str, edits: Sequence[RewrittenCall | ProbedCall]
             raise ObstacleError(f"{cls.__qualname__}.{name} has been changed: {place.text!r} is not where it was")
         begin, stop = ((line + first, column) for line, column in place.argument)
         outer = (begin, stop) if isinstance(edit, ProbedCall) else ((place.begin[0] + first, place.begin[1]), end)
-        replacements.append(Replacement(*outer, (begin, stop), f"{place.receiver}.{edit.child}"))
+        replacements.append(Replacement(*outer, (begin, stop), f"self.{edit.child}"))
     new: Callable[..., Any] = _with_code(chain[-1], source.with_calls_replaced(code, replacements))
     for wrapper, inner in reversed(list(itertools.pairwise(chain))):
         new = _with_inner(wrapper, inner, new)

@@ -1,5 +1,6 @@
 """How a site gets its new activation: the changes that each kind of site takes, and whether it then runs."""
 
+import ast
 import contextlib
 import inspect
 import itertools
@@ -34,7 +35,6 @@ from lit_gelu.surgery.changes import (
     innermost_method,
     make_all,
 )
-from lit_gelu.surgery.held_functions import calls_of_attribute
 from lit_gelu.surgery.observation import (
     Key,
     SeenCall,
@@ -62,7 +62,6 @@ class Substitution:
     place: str  # its fully qualified name
     mechanism: str  # in words
     edits: tuple[Edit, ...] = ()  # the changes of the calling module's class, if it needs any
-    note: str = ""  # what is not known of it, a sentence
 
     @property
     def is_in_place(self) -> bool:
@@ -76,8 +75,9 @@ def substitution(survey: Survey, site: ActivationSite, module: nn.Module) -> Sub
         return Substitution(site, module, site.name, "module")
     if site.kind == "attribute":
         _require_no_container(site, site.module)
-        held = calls_of_attribute(site, survey.spec_of_held(site))
-        return Substitution(site, module, site.name, "attribute made a module", held.edits, held.doubt)
+        return Substitution(
+            site, module, site.name, "attribute made a module", _calls_with_more(site, survey.spec_of_held(site))
+        )
     (call,) = site.calls or ()
     owner = survey.names_of(call.seen.owner)[0]
     if call.seen.child:
@@ -109,6 +109,25 @@ def _edit(survey: Survey, site: ActivationSite, seen: SeenCall, owner: str) -> t
         )
     functions = survey.table.named(seen.known.name)
     return InterceptedCall(seen.known.name, functions, child, relative), f"call intercepted, because {seen.place}"
+
+
+def _calls_with_more(site: ActivationSite, declared: ActivationSpec) -> tuple[Edit, ...]:
+    """Return how calls of a held function are written anew that give more than the input, which a module would not."""
+    edits: list[Edit] = []
+    attribute = site.name.rpartition(".")[2]
+    for call in site.calls or ():
+        place = call.seen.place
+        if isinstance(place, CallPlace) and call.seen.owner is site.module:
+            expression = ast.parse(place.text, mode="eval").body
+            if isinstance(expression, ast.Call) and len(expression.args) + len(expression.keywords) > 1:
+                edits.append(RewrittenCall(place, attribute, attribute))
+        elif any(spec != declared for spec in call.seen.specs):
+            reason = place if isinstance(place, str) else f"that is in {type(call.seen.owner).__name__}"
+            raise SwapError(
+                f"{site.name!r} cannot become a module, which takes its input alone: at {call.where} it is called as "
+                f"{call.seen.specs[0]}, and {reason}. Have it called with the input alone."
+            )
+    return tuple(edits)
 
 
 def _require_no_container(site: ActivationSite, owner: nn.Module) -> None:

@@ -377,8 +377,8 @@ def plan_swap(
     planned = _passing(survey, input_sample, planned, obstacles)
     placements = tuple(row for row, _ in planned)
     rows = tuple(_swapped_site(survey.model, row, spec) for row, spec in planned)
-    notes = [*(row.note for row in placements if row.note), *note_of_written(survey, targets)]
-    return SwapPlan(survey.model, placements, rows, (*skipped, *parts, *obstacles.skipped), (*survey.notes, *notes))
+    notes = (*survey.notes, *note_of_written(survey, targets))
+    return SwapPlan(survey.model, placements, rows, (*skipped, *parts, *obstacles.skipped), notes)
 
 
 def _without_parts(planned: Planned) -> tuple[Planned, list[SkippedSite]]:
