@@ -53,15 +53,15 @@ def restore_activations(
     """Give every site of a model the activation that was recorded for it; sites that have it stay as they are."""
     # A record may come from a file: its specs name registered activations, and nothing is imported. Calls that were
     # swapped are found with an ``input_sample`` alone; it may be a function of the model, called where there are some.
-    wanted = read_activations(recorded)
+    recorded_specs = read_activations(recorded)
     present = record_activations(model, registry, name_opaque=True)
-    calls = {name: wanted[name] for name in wanted.keys() - present.keys() if is_call(name)}
+    calls = {name: recorded_specs[name] for name in recorded_specs.keys() - present.keys() if is_call(name)}
     if calls:
         sample = input_sample(model) if callable(input_sample) else input_sample
         _swap_calls(model, calls, registry, sample)
         present = record_activations(model, registry, name_opaque=True)
-    _require_same_sites(wanted, present)
-    _swap(model, {name: entry for name, entry in wanted.items() if present[name] != entry}, registry)
+    _require_same_sites(recorded_specs, present)
+    _swap(model, {name: entry for name, entry in recorded_specs.items() if present[name] != entry}, registry)
 
 
 def is_call(name: str) -> bool:
@@ -125,10 +125,10 @@ def _swap_calls(
     )
 
 
-def _swap(model: nn.Module, wanted: dict[str, str], registry: ActivationRegistry | None) -> None:
+def _swap(model: nn.Module, specs: dict[str, str], registry: ActivationRegistry | None) -> None:
     """Swap by exact name where the activation is another one."""
     sites = Survey(without_wrappers(model), None, registry_or_default(registry)).sites
     present = {site.name: str(site.spec) for site in sites}
-    targets = {exactly(name): _stored(spec, registry) for name, spec in wanted.items() if present[name] != spec}
+    targets = {exactly(name): _stored(spec, registry) for name, spec in specs.items() if present[name] != spec}
     if targets:
         swap(model, targets, registry=registry)

@@ -129,21 +129,21 @@ class RebindCompiled(Change):
     method: str
     _before: Any = field(default=None, init=False)  # the attribute
     _original: Any = field(default=None, init=False)  # what it was compiled of
-    _made: Any = field(default=None, init=False)
+    _compiled: Any = field(default=None, init=False)
 
     def make(self) -> None:  # noqa: D102
         context: dict[str, Any] = vars(self.target)["_compiler_ctx"]
         self._before = vars(self.target)[self.method]
         self._original = innermost_method(self._before)
         bound = types.MethodType(getattr(type(self.target), self.method), self.target)
-        self._made = context["dynamo_ctx"](bound)
-        self._set(self._made, bound)
+        self._compiled = context["dynamo_ctx"](bound)
+        self._set(self._compiled, bound)
 
     def revert(self) -> None:  # noqa: D102
-        if self._made is None:  # the change failed
+        if self._compiled is None:  # the change failed
             return
         context = vars(self.target).get("_compiler_ctx")
-        if vars(self.target).get(self.method) is self._made:
+        if vars(self.target).get(self.method) is self._compiled:
             value = self._before
         else:  # Lightning has compiled it again since, or left the method as it was written
             value = self._original if context is None else context["dynamo_ctx"](self._original)
@@ -190,13 +190,13 @@ class Become(Change):
 
 def make_all(changes: Sequence[Change]) -> None:
     """Make changes in order; if one fails, those before it are taken back."""
-    made: list[Change] = []
+    attempted: list[Change] = []
     try:
         for change in changes:
-            made.append(change)
+            attempted.append(change)
             change.make()
     except BaseException:
-        for change in reversed(made):
+        for change in reversed(attempted):
             change.revert()
         raise
 

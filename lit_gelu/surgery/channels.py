@@ -73,9 +73,9 @@ def channels_before(model: nn.Module, names: list[str]) -> int:
     """Return the number of channels of the nearest layer before an activation, which all its names agree on."""
     counts = {name: _nearest(model, name) for name in names}
     if len(set(counts.values())) > 1:
-        given = ", ".join(f"{count} at {name!r}" for name, count in counts.items())
+        counted = ", ".join(f"{count} at {name!r}" for name, count in counts.items())
         raise SwapError(
-            f"One activation with channels='infer' stands at places with different numbers of channels: {given}. "
+            f"One activation with channels='infer' stands at places with different numbers of channels: {counted}. "
             "Give each place an activation of its own, or leave channels out."
         )
     return counts[names[0]]
@@ -91,16 +91,16 @@ def with_inferred_channels(
     dim = spec.arguments.get("channel_dim", parameters["channel_dim"].default)
     counts = {shape[dim] for shape in shapes if -len(shape) <= dim < len(shape)}
     if shapes and len(counts) != 1:
-        given = ", ".join(str(tuple(shape)) for shape in shapes)
+        sizes = ", ".join(str(tuple(shape)) for shape in shapes)
         raise SwapError(
-            f"channels='infer' at {site.name!r}: dimension {dim} of its inputs, {given}, is not one number. Give "
+            f"channels='infer' at {site.name!r}: dimension {dim} of its inputs, {sizes}, is not one number. Give "
             "another channel_dim, or leave channels out."
         )
     number = counts.pop() if counts else channels_before(model, list(site.names))
     return ActivationSpec.of(spec.name, **{**spec.arguments, "channels": number})
 
 
-def nearest_before(model: nn.Module, name: str, wanted: Callable[[nn.Module], Found | None]) -> Found | None:
+def nearest_before(model: nn.Module, name: str, read: Callable[[nn.Module], Found | None]) -> Found | None:
     """Return what is wanted of the nearest module before a place that has it, in the order of registration."""
     # Of the place's siblings, else of its parent's, and so on, the last one's.
     place = name
@@ -108,12 +108,12 @@ def nearest_before(model: nn.Module, name: str, wanted: Callable[[nn.Module], Fo
         parent_name, _, child = place.rpartition(".")
         parent = model.get_submodule(parent_name)
         if isinstance(parent, (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)) and child == "activation":
-            return wanted(parent.linear1)  # registered last, but called between its two linear layers
+            return read(parent.linear1)  # registered last, but called between its two linear layers
         siblings = list(parent.named_children())
         before = siblings[: [key for key, _ in siblings].index(child)] if child in dict(siblings) else siblings
-        found = [each for _, sibling in before for layer in sibling.modules() if (each := wanted(layer)) is not None]
-        if found:
-            return found[-1]
+        values = [each for _, sibling in before for layer in sibling.modules() if (each := read(layer)) is not None]
+        if values:
+            return values[-1]
         place = parent_name
     return None
 

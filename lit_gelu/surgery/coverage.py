@@ -242,15 +242,15 @@ class _KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
 
     def _find_foreign(self, module: nn.Module) -> None:
         """Learn which site the call of a module is that is no part of the model; at another time it may be another."""
-        found = locate(sys._getframe(2), self._own_modules)
-        site = next(iter(self._called_at(found)), None) if found is not None else None
+        origin = locate(sys._getframe(2), self._own_modules)
+        site = next(iter(self._called_at(origin)), None) if origin is not None else None
         if site is not None:
             self._modules[id(module)] = module
             self._sites_of_modules[id(module)] = site
 
-    def _called_at(self, found: Origin) -> list[ActivationSite]:
+    def _called_at(self, origin: Origin) -> list[ActivationSite]:
         """Return the sites of calls in one place of the code."""
-        return [site for key, site in self._sites_of_keys if key[:3] == key_of(found, "")[:3]]
+        return [site for key, site in self._sites_of_keys if key[:3] == key_of(origin, "")[:3]]
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -263,12 +263,12 @@ class _KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
         return func(*args, **kwargs)
 
     def _note(self, kernel: str, spec: ActivationSpec | None) -> None:
-        found = locate(sys._getframe(2), self._modules)
-        if found is None:
+        origin = locate(sys._getframe(2), self._modules)
+        if origin is None:
             return
-        inside = next((s for m in found.chain if (s := self._sites_of_modules.get(id(m))) is not None), None)
+        inside = next((s for m in origin.chain if (s := self._sites_of_modules.get(id(m))) is not None), None)
         if inside is None:
-            called = self._called_at(found)
+            called = self._called_at(origin)
             same = [site for site in called if spec is not None and site.spec.name == spec.name]
             inside = next(iter([*same, *called]), None)
             if inside is not None:
@@ -276,11 +276,11 @@ class _KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
         if inside is not None:
             self._kernels.setdefault(inside.name, Counter())[kernel] += 1
             return
-        key = key_of(found, kernel), str(spec)
+        key = key_of(origin, kernel), str(spec)
         before = self.outside[key].calls if key in self.outside else 0
-        owner = self._survey.names_of(found.owner)[0]
+        owner = self._survey.names_of(origin.owner)[0]
         role: Role = "gate" if spec is None or is_gate(spec, self._survey.registry) else "activation"
-        self.outside[key] = OutsideActivation(owner, spec, kernel, role, before + 1, found.where)
+        self.outside[key] = OutsideActivation(owner, spec, kernel, role, before + 1, origin.where)
 
     def covered(self, site: ActivationSite) -> CoveredSite:
         """Return what ran at a site."""

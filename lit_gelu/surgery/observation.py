@@ -123,9 +123,9 @@ def _end_of(code: types.CodeType, instruction: int) -> Position | None:
     return None if end_line is None or end_column is None else (end_line, end_column)
 
 
-def key_of(found: Origin, called: str) -> Key:
+def key_of(origin: Origin, called: str) -> Key:
     """Return what tells the expression of a call from all others."""
-    return id(found.owner), found.code, found.end or found.instruction, called
+    return id(origin.owner), origin.code, origin.end or origin.instruction, called
 
 
 @dataclass
@@ -141,7 +141,7 @@ class SeenCall:
     # What the site is called after, such as ``"gelu"``; empty for a module of the model, which has a name.
     name: str = ""
     # The function that is called; of a module that is no part of the model, the one that it calls.
-    known: KnownFunction | None = None
+    function: KnownFunction | None = None
     count: int = 0  # how often it was reached
     inputs: list[torch.Size] = field(default_factory=list)  # the inputs' shapes, without repetition
     child: str = ""  # the name by which the owner, an ``nn.Sequential``, calls the module
@@ -233,73 +233,75 @@ class CallWatcher(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = dict(kwargs or {})
-        known = self._table.find_call(func, args, kwargs)
-        found = None if known is None else locate(sys._getframe(1), self._modules)
-        if known is not None and found is not None:
-            self._note_function(known, args, kwargs, found)
+        function = self._table.find_call(func, args, kwargs)
+        origin = None if function is None else locate(sys._getframe(1), self._modules)
+        if function is not None and origin is not None:
+            self._note_function(function, args, kwargs, origin)
         return func(*args, **kwargs)
 
     def _note_function(
-        self, known: KnownFunction, args: tuple[Any, ...], kwargs: dict[str, Any], found: Origin
+        self, function: KnownFunction, args: tuple[Any, ...], kwargs: dict[str, Any], origin: Origin
     ) -> None:
-        key, foreign = key_of(found, known.name), None
-        for module in found.running if self._foreign else ():
+        key, foreign = key_of(origin, function.name), None
+        for module in origin.running if self._foreign else ():
             if id(module) in self._foreign:
                 _, key, foreign = self._foreign[id(module)]
                 break
-        for module in found.chain:
-            self.seen.extents.setdefault((id(module), known.name), set()).add(key)
-        if not self._activations.keys().isdisjoint(map(id, found.chain)):
+        for module in origin.chain:
+            self.seen.extents.setdefault((id(module), function.name), set()).add(key)
+        if not self._activations.keys().isdisjoint(map(id, origin.chain)):
             return  # it is that module's
         if foreign is not None:
-            foreign.known = foreign.known or known
+            foreign.function = foreign.function or function
             return
         call = self.seen.functions.get(key)
         if call is None:
-            call = SeenCall(found.owner, found.where, self._place_finder(found, known), name=known.name, known=known)
-            call.checkpointed, call.training_only = found.checkpointed, self._training
+            call = SeenCall(
+                origin.owner, origin.where, self._place_finder(origin, function), name=function.name, function=function
+            )
+            call.checkpointed, call.training_only = origin.checkpointed, self._training
             if self._held:
-                call.holder, call.held = self._held_as(found, call.place, known)
+                call.holder, call.held = self._held_as(origin, call.place, function)
             self.seen.functions[key] = call
-        call.note(self._table.spec(known, args, kwargs), input_of(args, kwargs), training=self._training)
+        call.note(self._table.spec(function, args, kwargs), input_of(args, kwargs), training=self._training)
 
-    def _place_finder(self, found: Origin, known: KnownFunction) -> Callable[[], CallPlace]:
+    def _place_finder(self, origin: Origin, function: KnownFunction) -> Callable[[], CallPlace]:
         """Return what finds the expression of a call of a function."""
 
         def is_callee(target: Any) -> bool:
             held = self._table.find_held(target)
-            return target is known.function or (held is not None and held[0].name == known.name)
+            return target is function.function or (held is not None and held[0].name == function.name)
 
-        name = known.function.__name__ if known.path.startswith("torch.Tensor.") else ""
-        return functools.partial(call_place, found, is_callee, name)
+        name = function.function.__name__ if function.path.startswith("torch.Tensor.") else ""
+        return functools.partial(call_place, origin, is_callee, name)
 
-    def _held_as(self, found: Origin, place: CallPlace | str, known: KnownFunction) -> tuple[nn.Module | None, str]:
+    def _held_as(self, origin: Origin, place: CallPlace | str, function: KnownFunction) -> tuple[nn.Module | None, str]:
         """Return the attribute through which a function is called; by its text, or if only one can be meant."""
         if isinstance(place, CallPlace):
-            holder = holder_of(place, found)
+            holder = holder_of(place, origin)
             is_held = holder is not None and holder[1] in self._held.get(id(holder[0]), {})
             return holder if holder is not None and is_held else (None, "")
-        held = self._held.get(id(found.owner), {})
-        same = [name for name, other in held.items() if other.name == known.name]
-        return (found.owner, same[0]) if len(same) == 1 else (None, "")
+        held = self._held.get(id(origin.owner), {})
+        same = [name for name, other in held.items() if other.name == function.name]
+        return (origin.owner, same[0]) if len(same) == 1 else (None, "")
 
     def note_module(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """Note that an activation module is called; a hook before every module's forward."""
-        known = id(module) in self._activations
-        spec = None if known or id(module) in self._modules else self._spec_of(module)
-        if not known and spec is None:
+        of_model = id(module) in self._activations
+        spec = None if of_model or id(module) in self._modules else self._spec_of(module)
+        if not of_model and spec is None:
             return
-        found = locate(sys._getframe(1), self._modules)
-        if found is None or not self._activations.keys().isdisjoint(map(id, found.chain)):
+        origin = locate(sys._getframe(1), self._modules)
+        if origin is None or not self._activations.keys().isdisjoint(map(id, origin.chain)):
             return  # the model itself, or a part of another activation
-        child = "" if spec is not None else self._turn(found.owner, module)
+        child = "" if spec is not None else self._turn(origin.owner, module)
         name = "" if spec is None else spec.name.rpartition(".")[2].lower()
-        key = key_of(found, child or name)
+        key = key_of(origin, child or name)
         calls = self.seen.functions if spec is not None else self.seen.modules.setdefault(id(module), {})
         if key not in calls:
-            find_place = functools.partial(call_place, found, lambda target: target is module)
-            calls[key] = SeenCall(found.owner, found.where, find_place, name=name, child=child)
-            calls[key].checkpointed, calls[key].training_only = found.checkpointed, self._training
+            find_place = functools.partial(call_place, origin, lambda target: target is module)
+            calls[key] = SeenCall(origin.owner, origin.where, find_place, name=name, child=child)
+            calls[key].checkpointed, calls[key].training_only = origin.checkpointed, self._training
         calls[key].note(spec, input_of(args, {}), training=self._training)
         if spec is not None:
             self._foreign[id(module)] = (module, key, calls[key])
@@ -332,8 +334,8 @@ def functions_called(activation: nn.Module) -> set[Any]:
     """Return the functions of torch that an activation calls in evaluation and in training."""
     # One that takes no such input has called none before it failed, or those that are seen.
     width = max((parameter.numel() for parameter in activation.parameters()), default=2)
-    known = next(activation.parameters(), torch.zeros(0))
-    inputs = torch.zeros(2, width, dtype=known.dtype, device=known.device)
+    like = next(activation.parameters(), torch.zeros(0))
+    inputs = torch.zeros(2, width, dtype=like.dtype, device=like.device)
     functions = _CalledFunctions()
     with functions:
         for training in (False, True):

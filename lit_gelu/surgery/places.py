@@ -128,8 +128,8 @@ def _resolve(node: ast.expr, origin: Origin) -> Any:
     # Variables of the method do not count, except the module itself: they may stand for something else the next time.
     match node:
         case ast.Name(name):
-            own = {*origin.method.co_varnames, *origin.method.co_cellvars, *origin.code.co_varnames}
-            if name in own and name != "self":
+            variables = {*origin.method.co_varnames, *origin.method.co_cellvars, *origin.code.co_varnames}
+            if name in variables and name != "self":
                 return _UNKNOWN
             for scope in (origin.variables, origin.variables_of_file, vars(builtins)):
                 if name in scope:

@@ -25,32 +25,32 @@ Arguments = Mapping[str, Any]
 _SELU_SCALE = 1.0507009873554805
 
 
-def _elu(given: Arguments) -> ActivationSpec | None:
-    if math.isclose(given["scale"], _SELU_SCALE, rel_tol=1e-6):
+def _elu(arguments: Arguments) -> ActivationSpec | None:
+    if math.isclose(arguments["scale"], _SELU_SCALE, rel_tol=1e-6):
         return ActivationSpec("selu")
-    if given["scale"] == 1:
-        return ActivationSpec.of("elu", alpha=float(given["alpha"]))
+    if arguments["scale"] == 1:
+        return ActivationSpec.of("elu", alpha=float(arguments["alpha"]))
     return None
 
 
-def _hard_tanh(given: Arguments) -> ActivationSpec | None:
-    return ActivationSpec("relu6") if (given["min_val"], given["max_val"]) == (0, 6) else None
+def _hard_tanh(arguments: Arguments) -> ActivationSpec | None:
+    return ActivationSpec("relu6") if (arguments["min_val"], arguments["max_val"]) == (0, 6) else None
 
 
-def _fused(given: Arguments) -> ActivationSpec | None:
-    return ActivationSpec("gelu" if given["use_gelu"] else "relu")
+def _fused(arguments: Arguments) -> ActivationSpec | None:
+    return ActivationSpec("gelu" if arguments["use_gelu"] else "relu")
 
 
-def _softmax(given: Arguments) -> ActivationSpec | None:
-    return ActivationSpec("aten.softmax", (("dim", given["dim"]),), opaque=True)
+def _softmax(arguments: Arguments) -> ActivationSpec | None:
+    return ActivationSpec("aten.softmax", (("dim", arguments["dim"]),), opaque=True)
 
 
-def _prelu(given: Arguments) -> ActivationSpec | None:
-    return ActivationSpec.of("prelu", num_parameters=given["weight"].numel())
+def _prelu(arguments: Arguments) -> ActivationSpec | None:
+    return ActivationSpec.of("prelu", num_parameters=arguments["weight"].numel())
 
 
 def _plain(name: str, *arguments: str) -> Callable[[Arguments], ActivationSpec | None]:
-    return lambda given: ActivationSpec.of(name, **{key: given[key] for key in arguments})
+    return lambda call: ActivationSpec.of(name, **{key: call[key] for key in arguments})
 
 
 _SPECS: Mapping[str, Callable[[Arguments], ActivationSpec | None]] = {
@@ -59,13 +59,13 @@ _SPECS: Mapping[str, Callable[[Arguments], ActivationSpec | None]] = {
     "_safe_softmax": _softmax,
     "_softmax": _softmax,
     "_transformer_encoder_layer_fwd": _fused,
-    "celu": lambda given: ActivationSpec.of("celu", alpha=float(given["alpha"])),
+    "celu": lambda arguments: ActivationSpec.of("celu", alpha=float(arguments["alpha"])),
     "elu": _elu,
     "gelu": _plain("gelu", "approximate"),
     "hardsigmoid": _plain("hard_sigmoid"),
     "hardswish": _plain("hard_swish"),
     "hardtanh": _hard_tanh,
-    "leaky_relu": lambda given: ActivationSpec.of("leaky_relu", negative_slope=float(given["negative_slope"])),
+    "leaky_relu": lambda arguments: ActivationSpec.of("leaky_relu", negative_slope=float(arguments["negative_slope"])),
     "log_sigmoid": _plain("log_sigmoid"),
     "log_sigmoid_forward": _plain("log_sigmoid"),
     "mish": _plain("mish"),
@@ -76,8 +76,8 @@ _SPECS: Mapping[str, Callable[[Arguments], ActivationSpec | None]] = {
     "sigmoid": _plain("sigmoid"),
     "silu": _plain("silu"),
     "softmax": _softmax,
-    "softplus": lambda given: ActivationSpec.of(
-        "softplus", beta=float(given["beta"]), threshold=float(given["threshold"])
+    "softplus": lambda arguments: ActivationSpec.of(
+        "softplus", beta=float(arguments["beta"]), threshold=float(arguments["threshold"])
     ),
     "tanh": _plain("tanh"),
 }
@@ -109,8 +109,8 @@ def kernel_spec(
     if read is None:
         return None
     schema = overload._schema.arguments
-    given = {row.name: row.default_value for row in schema if row.has_default_value()}
-    spec = read(given | {row.name: value for row, value in zip(schema, args, strict=False)} | dict(kwargs))
+    arguments = {row.name: row.default_value for row in schema if row.has_default_value()}
+    spec = read(arguments | {row.name: value for row, value in zip(schema, args, strict=False)} | dict(kwargs))
     return spec if spec is None or spec.opaque else _resolved(spec, registry)
 
 
@@ -179,11 +179,11 @@ class KnownFunction:
 
     def arguments_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
         """Return the arguments of a call by name, without the input; ``names`` are those of what may follow it."""
-        given = {key: value for key, value in kwargs.items() if key not in {*_INPUTS, "_stacklevel"}}
+        by_name = {key: value for key, value in kwargs.items() if key not in {*_INPUTS, "_stacklevel"}}
         positional = args if any(key in kwargs for key in _INPUTS) else args[1:]
-        found = dict(self.preset) | dict(zip(names, positional, strict=False)) | given
+        arguments = dict(self.preset) | dict(zip(names, positional, strict=False)) | by_name
         overwrites = str(getattr(self.function, "__name__", "")).endswith("_")
-        return found | ({"inplace": True} if overwrites else {})
+        return arguments | ({"inplace": True} if overwrites else {})
 
 
 class FunctionTable:
@@ -204,16 +204,16 @@ class FunctionTable:
         except TypeError:  # it has no hash
             return None
         if row is not None and function not in self._met:
-            self._met[function] = row.known()
+            self._met[function] = row.known_function()
         return self._met.get(function) if row is not None else None
 
     def find_call(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> KnownFunction | None:
         """Return what is known of a function as it is called: also ``F.hardtanh(x, 0, 6)``, and torch's operators."""
         if kwargs.get("out") is not None:  # it writes to a tensor of the model's, which no module would
             return None
-        known = self.find(function)
-        if known is not None:
-            return known
+        row = self.find(function)
+        if row is not None:
+            return row
         if isinstance(function, OpOverload | OpOverloadPacket):
             spec = _operator_spec(function, args, kwargs, self._registry)
         elif function is F.hardtanh or function is F.hardtanh_:
@@ -227,46 +227,46 @@ class FunctionTable:
 
     def _clipped(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ActivationSpec | None:
         """Return ``relu6`` if a call of ``F.hardtanh`` is that."""
-        given = inspect.signature(F.hardtanh).bind(*args, **kwargs)
-        given.apply_defaults()
-        overwrites = function is F.hardtanh_ or given.arguments["inplace"]
-        spec = _hard_tanh(given.arguments)
+        bound = inspect.signature(F.hardtanh).bind(*args, **kwargs)
+        bound.apply_defaults()
+        overwrites = function is F.hardtanh_ or bound.arguments["inplace"]
+        spec = _hard_tanh(bound.arguments)
         return None if spec is None else _resolved(spec, self._registry, **({"inplace": True} if overwrites else {}))
 
     def find_held(self, value: Any) -> tuple[KnownFunction, dict[str, Any]] | None:
         """Return what is known of an attribute's value, a function or a partial, and the arguments bound to it."""
         partial = isinstance(value, functools.partial) and not value.args
-        known = self.find(value.func if partial else value)
-        return None if known is None else (known, dict(value.keywords) if partial else {})
+        row = self.find(value.func if partial else value)
+        return None if row is None else (row, dict(value.keywords) if partial else {})
 
     def named(self, name: str) -> tuple[Callable[..., Any], ...]:
         """Return all functions that are the activation of a canonical name."""
-        return tuple(form for form, row in self._rows.items() if row.name == name and row.known() is not None)
+        return tuple(form for form, row in self._rows.items() if row.name == name and row.known_function() is not None)
 
-    def spec(self, known: KnownFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ActivationSpec:
+    def spec(self, function: KnownFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ActivationSpec:
         """Return the canonical spec of one call; for softmax and arguments that are no plain data an opaque one."""
-        if known.spec is not None:
-            return known.spec
-        arguments = known.arguments_of(args, kwargs, self._names(known))
+        if function.spec is not None:
+            return function.spec
+        arguments = function.arguments_of(args, kwargs, self._names(function))
         try:
-            if known.call is not None:
-                arguments = known.call.read(arguments)
-            if known.name != "softmax":
-                return self._registry.resolve(ActivationSpec.of(known.name, **arguments))
+            if function.call is not None:
+                arguments = function.call.read(arguments)
+            if function.name != "softmax":
+                return self._registry.resolve(ActivationSpec.of(function.name, **arguments))
         except LitGeluError:
             pass  # a tensor as an argument, or one that the activation's module does not have: not to be rebuilt
         plain = {key: value for key, value in arguments.items() if isinstance(value, (bool, int, float, str))}
-        return ActivationSpec(known.path, tuple(plain.items()), opaque=True)
+        return ActivationSpec(function.path, tuple(plain.items()), opaque=True)
 
-    def _names(self, known: KnownFunction) -> tuple[str, ...]:
+    def _names(self, function: KnownFunction) -> tuple[str, ...]:
         """Return the names of what may follow the input by position."""
-        if known.name == "softmax":
-            return ("dim", "dtype") if known.function is not F.softmax else ("dim",)
-        if known.call is not None:
-            return known.call.parameters
-        if inspect.isfunction(known.function):
-            return tuple(inspect.signature(known.function).parameters)[1:]
-        return tuple(name for name in self._registry.entry(known.name).parameters if name != "inplace")
+        if function.name == "softmax":
+            return ("dim", "dtype") if function.function is not F.softmax else ("dim",)
+        if function.call is not None:
+            return function.call.parameters
+        if inspect.isfunction(function.function):
+            return tuple(inspect.signature(function.function).parameters)[1:]
+        return tuple(name for name in self._registry.entry(function.name).parameters if name != "inplace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +279,7 @@ class _FunctionRow:
     entry: ActivationEntry | None = None
     call: CallForm | None = None
 
-    def known(self) -> KnownFunction | None:
+    def known_function(self) -> KnownFunction | None:
         """Return what is known of the function, ``None`` for one that halves: no other could stand for GLU."""
         if self.entry is None:
             return KnownFunction(self.name, self.form, gate=self.name == "softmax")

@@ -41,9 +41,9 @@ def edited_class(cls: type[nn.Module], edits: tuple[Edit, ...]) -> type[nn.Modul
             f"{cls.__name__} is the class that torch.nn.utils.parametrize made for it, to which it goes back when the "
             "parametrization is removed. Swap first, then parametrize"
         )
-    found = _FRESH.get((cls, edits))
-    if found is not None:
-        return found
+    cached = _FRESH.get((cls, edits))
+    if cached is not None:
+        return cached
     rewritten = [edit for edit in edits if isinstance(edit, RewrittenCall | ProbedCall)]
     intercepted = [edit for edit in edits if isinstance(edit, InterceptedCall)]
     namespace: dict[str, Any] = {
@@ -58,13 +58,13 @@ def edited_class(cls: type[nn.Module], edits: tuple[Edit, ...]) -> type[nn.Modul
     namespace |= {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
     namespace |= {EDITS: edits, "__reduce_ex__": _reduce}
     try:
-        made = cast(
+        edited = cast(
             "type[nn.Module]", types.new_class(cls.__name__, (cls,), exec_body=lambda body: body.update(namespace))
         )
     except Exception as error:
         raise ObstacleError(f"{cls.__qualname__} cannot be derived from: {error}") from error
-    _FRESH[cls, edits] = made
-    return made
+    _FRESH[cls, edits] = edited
+    return edited
 
 
 def _rewritten(cls: type, name: str, edits: Sequence[RewrittenCall | ProbedCall]) -> Callable[..., Any]:
@@ -104,9 +104,9 @@ def _with_inner(wrapper: types.FunctionType, inner: types.FunctionType, new: Cal
     if not any(holds):
         raise ObstacleError(f"{inner.__qualname__} is decorated in a way that cannot be taken apart")
     changed = tuple(types.CellType(new) if hold else cell for cell, hold in zip(cells, holds, strict=True))
-    made = _like(wrapper, wrapper.__code__, changed)
-    made.__dict__["__wrapped__"] = new
-    return made
+    outer = _like(wrapper, wrapper.__code__, changed)
+    outer.__dict__["__wrapped__"] = new
+    return outer
 
 
 def _content(cell: types.CellType) -> Any:
@@ -183,5 +183,5 @@ def _reduce(self: nn.Module, protocol: Any) -> Any:
 
 def _build(original: type[nn.Module], layers: tuple[tuple[Edit, ...], ...], *args: Any) -> nn.Module:
     """Make an empty module of an edited class: what pickle and copy call."""
-    made: type[nn.Module] = functools.reduce(edited_class, layers, original)
-    return made.__new__(made, *args)
+    edited: type[nn.Module] = functools.reduce(edited_class, layers, original)
+    return edited.__new__(edited, *args)

@@ -35,8 +35,8 @@ class NameSelector(Selector):
     pattern: str  # such as "encoder.*"; * also matches dots and what follows a colon
 
     def matches(self, site: ActivationSite, registry: ActivationRegistry) -> bool:  # noqa: ARG002, D102
-        own = (*site.names, site.call) if site.call else site.names
-        names = [name for each in own for name in names_for_patterns(each)]
+        all_names = (*site.names, site.call) if site.call else site.names
+        names = [name for each in all_names for name in names_for_patterns(each)]
         if site.role == "gate":
             return self.pattern in {*names, *(glob.escape(name) for name in names)}
         return any(fnmatch.fnmatchcase(name, self.pattern) for name in names)
@@ -80,14 +80,14 @@ class ActivationSelector(Selector):
 
     def matches_spec(self, spec: ActivationSpec, registry: ActivationRegistry) -> bool:
         """Say whether an activation is selected, by its canonical spec."""
-        wanted = registry.resolve(self.activation)
-        if wanted.name != spec.name or wanted.opaque != spec.opaque:
+        selected = registry.resolve(self.activation)
+        if selected.name != spec.name or selected.opaque != spec.opaque:
             return False
-        if wanted.opaque:
+        if selected.opaque:
             return True
         parameters = registry.entry(spec.name).parameters
         present = {name: parameter.default for name, parameter in parameters.items()} | spec.arguments
-        required = _given_arguments(self.activation, wanted.name, registry) | wanted.arguments
+        required = _given_arguments(self.activation, selected.name, registry) | selected.arguments
         return all(present.get(name, inspect.Parameter.empty) == value for name, value in required.items())
 
     def __str__(self) -> str:
@@ -155,7 +155,7 @@ def collect_claims(survey: Survey, targets: Mapping[Any, Any]) -> list[tuple[Act
     """Collect which site is to become what; every target must match, and no two the same site or call of it."""
     sites, registry = survey.sites, survey.registry
     claimed: dict[str, tuple[Selector, ActivationSite, Any]] = {}
-    for target, wanted in targets.items():
+    for target, spec in targets.items():
         selector = selector_of(target)
         matching = [site for site in [*sites, *_single_calls(sites, selector)] if selector.matches(site, registry)]
         if not matching:
@@ -167,12 +167,12 @@ def collect_claims(survey: Survey, targets: Mapping[Any, Any]) -> list[tuple[Act
         for site in matching:
             if site.name in claimed:
                 raise SwapError(_conflict(site.name, claimed[site.name][0], selector))
-            claimed[site.name] = (selector, site, wanted)
-    for whole in sites:
-        for part in whole.calls or ():
-            if part.name != whole.name and whole.name in claimed and part.name in claimed:
-                raise SwapError(_conflict(part.name, claimed[whole.name][0], claimed[part.name][0]))
-    return [(site, wanted) for _, site, wanted in claimed.values()]
+            claimed[site.name] = (selector, site, spec)
+    for site in sites:
+        for part in site.calls or ():
+            if part.name != site.name and site.name in claimed and part.name in claimed:
+                raise SwapError(_conflict(part.name, claimed[site.name][0], claimed[part.name][0]))
+    return [(site, spec) for _, site, spec in claimed.values()]
 
 
 def _conflict(name: str, first: Selector, second: Selector) -> str:

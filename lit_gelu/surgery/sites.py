@@ -119,17 +119,19 @@ def relative_name(name: str, base: str) -> str:
     # It stays right when the model becomes a part of another: ("blocks.0:gelu", "blocks.0") gives ":gelu", and
     # ("a.act#1", "b.mlp") gives "^^a.act#1".
     path, tail = _split(name)
-    own = _parts(base)
-    common = next((i for i, (a, b) in enumerate(zip(path, own, strict=False)) if a != b), min(len(path), len(own)))
-    return "^" * (len(own) - common) + ".".join(path[common:]) + tail
+    base_parts = _parts(base)
+    common = next(
+        (i for i, (a, b) in enumerate(zip(path, base_parts, strict=False)) if a != b), min(len(path), len(base_parts))
+    )
+    return "^" * (len(base_parts) - common) + ".".join(path[common:]) + tail
 
 
 def absolute_name(relative: str, base: str) -> str:
     """Return the name in the model of what `relative_name` named, where the module is called ``base`` now."""
     rest = relative.lstrip("^")
-    own = _parts(base)
+    base_parts = _parts(base)
     path, tail = _split(rest)
-    return ".".join([*own[: max(0, len(own) - (len(relative) - len(rest)))], *path]) + tail
+    return ".".join([*base_parts[: max(0, len(base_parts) - (len(relative) - len(rest)))], *path]) + tail
 
 
 def names_for_patterns(name: str) -> tuple[str, ...]:
@@ -139,8 +141,8 @@ def names_for_patterns(name: str) -> tuple[str, ...]:
         >>> names_for_patterns("blocks.0:gelu#1")
         ('blocks.0:gelu#1', 'blocks.0:gelu')
     """
-    whole, number, _ = name.partition("#")
-    return (name, whole) if number and ":" in whole else (name,)
+    unnumbered, number, _ = name.partition("#")
+    return (name, unnumbered) if number and ":" in unnumbered else (name,)
 
 
 def _parts(path: str) -> list[str]:
@@ -229,7 +231,9 @@ class Survey:
         self._recognize(modules)
         self.seen: Observation | None = None  # what the pass saw; ``None`` without a sample
         if input_sample is not None:
-            held = {key: {name: f for name, (f, _) in found.items()} for key, found in self._held_functions.items()}
+            held = {
+                key: {name: f for name, (f, _) in functions.items()} for key, functions in self._held_functions.items()
+            }
             named = {key: modules[key] for key in self._specs}
             spec_of = functools.partial(activation_spec, registry=registry)
             self.seen = observe(model, input_sample, CallWatcher(model, self.table, named, held, spec_of))
@@ -257,8 +261,8 @@ class Survey:
             for name, value in vars(module).items() if spec is None else ():
                 held = self.table.find_held(value) if callable(value) else None
                 if held is not None:
-                    found = held[0], self.table.spec(held[0], (None,), held[1])
-                    self._held_functions.setdefault(key, {})[name] = found
+                    row = held[0], self.table.spec(held[0], (None,), held[1])
+                    self._held_functions.setdefault(key, {})[name] = row
             for edit in edits_of(module):
                 if edit.name != edit.child:  # else the child is a site of its own, such as a function that was held
                     name = absolute_name(edit.name, self._names[key][0])
@@ -309,7 +313,7 @@ class Survey:
 
     def _attribute_sites(self, module: nn.Module) -> list[ActivationSite]:
         sites = []
-        for attribute, (known, spec) in self._held_functions[id(module)].items():
+        for attribute, (function, spec) in self._held_functions[id(module)].items():
             names = [f"{name}.{attribute}".removeprefix(".") for name in self.names_of(module)]
             calls = None
             if self.seen is not None:
@@ -317,7 +321,7 @@ class Survey:
                 calls = self._numbered(names[0], through)
                 seen = [other for call in through for other in call.specs]
                 spec = seen[0] if seen and all(other == seen[0] for other in seen) else spec
-            sites.append(_site(names, module, spec, known.gate, "attribute", calls))
+            sites.append(_site(names, module, spec, function.gate, "attribute", calls))
         return sites
 
     def _call_sites(self, module: nn.Module) -> list[ActivationSite]:

@@ -37,10 +37,10 @@ class Replacement:
 
 def call_at(code: types.CodeType, end: Position) -> ast.Call:
     """Return the call expression, in the file of some code, that ends at a position."""
-    found = _calls(_tree(code)).get(end)
-    if found is None:
+    call = _calls(_tree(code)).get(end)
+    if call is None:
         raise SourceError(f"no call expression ends at line {end[0]} of {code.co_filename}")
-    return found
+    return call
 
 
 def function_at(code: types.CodeType) -> ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda:
@@ -64,10 +64,10 @@ def with_calls_replaced(code: types.CodeType, replacements: Sequence[Replacement
     filename = f"<lit_gelu {_original(code)} rewritten {digest}>"
     _REWRITTEN[filename] = new
     linecache.cache[filename] = (len(new), None, new.splitlines(keepends=True), filename)
-    found = _codes_by_place(filename, new).get(_place(code), [])
-    if len(found) != 1 or not set(found[0].co_freevars) <= set(code.co_freevars):
+    codes = _codes_by_place(filename, new).get(_place(code), [])
+    if len(codes) != 1 or not set(codes[0].co_freevars) <= set(code.co_freevars):
         raise SourceError(f"{code.co_qualname} cannot be told from other functions of {code.co_filename}")
-    return found[0]
+    return codes[0]
 
 
 def file_name(code: types.CodeType) -> str:
@@ -86,10 +86,10 @@ def parent_of(code: types.CodeType, node: ast.AST) -> ast.AST | None:
 
 def codes_in(code: types.CodeType) -> list[types.CodeType]:
     """Return code and all that is nested in it, the outer one first."""
-    found = [code]
-    for outer in found:  # which grows meanwhile
-        found += [constant for constant in outer.co_consts if isinstance(constant, types.CodeType)]
-    return found
+    codes = [code]
+    for outer in codes:  # which grows meanwhile
+        codes += [constant for constant in outer.co_consts if isinstance(constant, types.CodeType)]
+    return codes
 
 
 def _place(code: types.CodeType) -> tuple[str, int]:
@@ -123,10 +123,10 @@ def _codes_by_place(filename: str, text: str) -> dict[tuple[str, int], list[type
         compiled = compile(text, filename, "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
         raise SourceError(f"the source in {filename} is no Python: {error}") from error
-    found: dict[tuple[str, int], list[types.CodeType]] = {}
+    codes: dict[tuple[str, int], list[types.CodeType]] = {}
     for code in codes_in(compiled):
-        found.setdefault(_place(code), []).append(code)
-    return found
+        codes.setdefault(_place(code), []).append(code)
+    return codes
 
 
 @functools.lru_cache(maxsize=128)
@@ -190,14 +190,14 @@ def written_calls(kind: type[nn.Module], table: FunctionTable) -> list[WrittenCa
     # torch's own modules hold their activations, and `find_sites` lists those.
     if kind.__module__.partition(".")[0] == "torch":
         return []
-    found = []
+    calls = []
     for method in _methods(kind):
         for call in _calls_in(method):
-            known = _known(call, method, table)
-            if known is not None and not known.gate:
+            function = _activation_function(call, method, table)
+            if function is not None and not function.gate:
                 where = f"{file_name(method.__code__)}:{call.lineno}"
-                found.append(WrittenCall("", known.name, where))
-    return found
+                calls.append(WrittenCall("", function.name, where))
+    return calls
 
 
 _READ_ALL = frozenset({
@@ -216,11 +216,13 @@ def is_never_read(model: nn.Module, site: str) -> bool:
     """Return whether the constructor of a module's owner names it, and no other method of the model's classes does."""
     # Mamba's mixer has its SiLU in ``self.act``, and calls a function that looks the activation up by its name.
     owner, _, name = site.rpartition(".")
-    own = [_names_in(kind) for kind in type(model.get_submodule(owner)).__mro__]
+    names = [_names_in(kind) for kind in type(model.get_submodule(owner)).__mro__]
     others = {kind for module in model.modules() for kind in type(module).__mro__}
-    made = any(name in constructor for constructor, _ in own)
+    in_constructor = any(name in constructor for constructor, _ in names)
     return (
-        made and not any(used & _READ_ALL for _, used in own) and not any(name in _names_in(kind)[1] for kind in others)
+        in_constructor
+        and not any(used & _READ_ALL for _, used in names)
+        and not any(name in _names_in(kind)[1] for kind in others)
     )
 
 
@@ -239,14 +241,14 @@ def _methods(kind: type[nn.Module]) -> Iterator[types.FunctionType]:
     """Yield ``forward``, and the methods that it or they call."""
     names = ["forward"]
     for name in names:  # which grows meanwhile
-        found = getattr(kind, name, None)
-        method = inspect.unwrap(found) if callable(found) else None  # transformers decorates its methods
+        attribute = getattr(kind, name, None)
+        method = inspect.unwrap(attribute) if callable(attribute) else None  # transformers decorates its methods
         if isinstance(method, types.FunctionType):
             yield method
             called = [node.func for node in _calls_in(method) if isinstance(node.func, ast.Attribute)]
             itself = method.__code__.co_varnames[:1]
-            own = [node.attr for node in called if isinstance(node.value, ast.Name) and (node.value.id,) == itself]
-            names += [each for each in dict.fromkeys(own) if each not in names]
+            methods = [node.attr for node in called if isinstance(node.value, ast.Name) and (node.value.id,) == itself]
+            names += [each for each in dict.fromkeys(methods) if each not in names]
 
 
 def _calls_in(method: types.FunctionType) -> list[ast.Call]:
@@ -258,7 +260,7 @@ def _calls_in(method: types.FunctionType) -> list[ast.Call]:
     return [node for node in ast.walk(function) if isinstance(node, ast.Call)]
 
 
-def _known(call: ast.Call, method: types.FunctionType, table: FunctionTable) -> KnownFunction | None:
+def _activation_function(call: ast.Call, method: types.FunctionType, table: FunctionTable) -> KnownFunction | None:
     """Return the activation function that is called, if its name leads to one."""
     function = _named(call.func, method)
     if function is not None:

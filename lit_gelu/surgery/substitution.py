@@ -102,13 +102,13 @@ def _edit(survey: Survey, site: ActivationSite, seen: SeenCall, owner: str) -> t
     if isinstance(seen.place, CallPlace):
         return RewrittenCall(seen.place, child, relative), "call rewritten"
     reason = _obstacle_to_interception(survey, seen)
-    if seen.known is None or reason:
+    if seen.function is None or reason:
         raise SwapError(
             f"{site.name!r}, at {seen.where}, cannot be swapped: {seen.place}{f'; and {reason}' if reason else ''}. "
             "Have the module hold an activation module and call that."
         )
-    functions = survey.table.named(seen.known.name)
-    return InterceptedCall(seen.known.name, functions, child, relative), f"call intercepted, because {seen.place}"
+    functions = survey.table.named(seen.function.name)
+    return InterceptedCall(seen.function.name, functions, child, relative), f"call intercepted, because {seen.place}"
 
 
 def _calls_with_more(site: ActivationSite, declared: ActivationSpec) -> tuple[Edit, ...]:
@@ -142,14 +142,14 @@ def _require_no_container(site: ActivationSite, owner: nn.Module) -> None:
 
 def _obstacle_to_interception(survey: Survey, seen: SeenCall) -> str:
     """Say why a function cannot be intercepted while the calling module's ``forward`` runs; empty if it can."""
-    if seen.known is None or survey.seen is None:
+    if seen.function is None or survey.seen is None:
         return ""
     if any(spec.arguments.get("inplace") for spec in seen.specs):
         return "it overwrites its input, which another activation would not"
     if seen.checkpointed:
         return "it is called through torch.utils.checkpoint, which calls it again when forward runs no more"
-    if len(survey.seen.extents.get((id(seen.owner), seen.known.name), ())) != 1:
-        return f"{seen.known.name} is called from other places too while {type(seen.owner).__name__}.forward runs"
+    if len(survey.seen.extents.get((id(seen.owner), seen.function.name), ())) != 1:
+        return f"{seen.function.name} is called from other places too while {type(seen.owner).__name__}.forward runs"
     return ""
 
 
@@ -175,11 +175,11 @@ def changes_for(model: nn.Module, planned: Sequence[Substitution]) -> list[Chang
             parent_name, _, child = name.rpartition(".")
             parent = model.get_submodule(parent_name)
             changes.append(SetChild(parent, child, row.module))
-            wanted = list(row.edits)
+            new_edits = list(row.edits)
             if isinstance(parent, nn.TransformerDecoderLayer) and child == "activation":
-                wanted += {KeptChild(child)}.difference(edits_of(parent))  # its copies would hide it
-            known = edits.setdefault(parent, [])  # under another name of the same module it has them already
-            known += [edit for edit in wanted if edit not in known]
+                new_edits += {KeptChild(child)}.difference(edits_of(parent))  # its copies would hide it
+            edits_of_parent = edits.setdefault(parent, [])  # under another name of the same module it has them already
+            edits_of_parent += [edit for edit in new_edits if edit not in edits_of_parent]
     for owner, rows in edits.items():
         if rows:
             in_order = tuple(sorted(rows, key=lambda edit: edit.child))
@@ -222,15 +222,15 @@ def _is_method_of(owner: nn.Module, value: object, method: str) -> bool:
 
 def _hidden_by(owner: nn.Module, name: str, *, is_compiled: bool) -> str:
     """Say what lies on a module where its class's method should run, and what to do."""
-    given = f"{type(owner).__name__}.{name} lies on the instance (a {type(vars(owner)[name]).__name__})"
+    obstacle = f"{type(owner).__name__}.{name} lies on the instance (a {type(vars(owner)[name]).__name__})"
     never = "what is changed in the class's method would never run"
     if is_compiled:
         return (
-            f"{given}, as module.{name} = torch.compile(module.{name}) puts it there: {never}. Swap before that, or "
+            f"{obstacle}, as module.{name} = torch.compile(module.{name}) puts it there: {never}. Swap before that, or "
             "call module.compile(), which follows a swap."
         )
     return (
-        f"{given}, as accelerate's add_hook_to_module puts it there: {never}. Swap before that, or have the module "
+        f"{obstacle}, as accelerate's add_hook_to_module puts it there: {never}. Swap before that, or have the module "
         "hold an activation module and call that."
     )
 
@@ -333,19 +333,19 @@ def ineffective(
 
     def note(module: nn.Module, args: tuple[Any, ...]) -> None:  # noqa: ARG001 - a hook's signature
         if id(module) in awaited:
-            found = locate(sys._getframe(1), modules)
-            callers[awaited[id(module)]].update([] if found is None else [key_of(found, "")])
+            origin = locate(sys._getframe(1), modules)
+            callers[awaited[id(module)]].update([] if origin is None else [key_of(origin, "")])
             missing.pop(id(module), None)
 
     missing = dict(awaited)
     if awaited:
-        with _made(changes), before_every_module(note):
+        with _in_effect(changes), before_every_module(note):
             _run_in_evaluation(model, input_sample)
             if missing:
                 _run_in_training(model, input_sample)
-    found = {number: _reason(planned[number]) for number in missing.values()}
+    reasons = {number: _reason(planned[number]) for number in missing.values()}
     added = {number for number in callers if planned[number].site.kind == "call" and not planned[number].is_in_place}
-    return found | {number: _CALLED_TWICE for number in added if len(callers[number]) > 1}
+    return reasons | {number: _CALLED_TWICE for number in added if len(callers[number]) > 1}
 
 
 def _run_in_evaluation(model: nn.Module, input_sample: Any) -> None:
@@ -367,7 +367,7 @@ def _run_in_training(model: nn.Module, input_sample: Any) -> None:
 
 
 @contextlib.contextmanager
-def _made(changes: Sequence[Change]) -> Iterator[None]:
+def _in_effect(changes: Sequence[Change]) -> Iterator[None]:
     make_all(changes)
     try:
         yield
@@ -443,12 +443,12 @@ def _outputs(survey: Survey, input_sample: Any, out_of_place: list[ActivationSit
 @contextlib.contextmanager
 def _copied_inputs(model: nn.Module, modules: Mapping[nn.Module, set[Key] | None]) -> Iterator[None]:
     """Give modules copies of their inputs, in calls from some expressions or, of ``None``, in all."""
-    known = {id(module): module for module in model.modules()}
+    modules_by_id = {id(module): module for module in model.modules()}
 
     def copy(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         keys = modules[module]
-        found = None if keys is None else locate(sys._getframe(1), known)
-        if keys is not None and (found is None or not any(key[:3] == key_of(found, "")[:3] for key in keys)):
+        origin = None if keys is None else locate(sys._getframe(1), modules_by_id)
+        if keys is not None and (origin is None or not any(key[:3] == key_of(origin, "")[:3] for key in keys)):
             return args
         return tuple(arg.clone() if isinstance(arg, Tensor) else arg for arg in args)
 
@@ -470,10 +470,10 @@ class _OutOfPlace(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        known = self._table.find_call(func, args, kwargs or {}) if self._keys and args else None
-        if known is not None:
-            found = locate(sys._getframe(1), self._modules)
-            if found is not None and key_of(found, known.name) in self._keys:
+        function = self._table.find_call(func, args, kwargs or {}) if self._keys and args else None
+        if function is not None:
+            origin = locate(sys._getframe(1), self._modules)
+            if origin is not None and key_of(origin, function.name) in self._keys:
                 args = (args[0].clone(), *args[1:])
         return func(*args, **(kwargs or {}))
 

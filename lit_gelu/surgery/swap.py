@@ -165,9 +165,9 @@ def _in_one_line(rows: Sequence[SwappedSite], skipped: Sequence[SkippedSite]) ->
 
 def _table(title: str, rows: Sequence[SwappedSite], skipped: Sequence[SkippedSite], notes: Sequence[str]) -> HtmlTable:
     """Return the sites for a notebook."""
-    said: list[tuple[Any, ...]] = [(row.name, row.old, row.new, row.mechanism, row.calls) for row in rows]
-    said += [(row.name, row.spec, row.spec, f"left as it is, {row.reason}", None) for row in skipped]
-    return HtmlTable(("site", "old", "new", "how", "calls"), said, f"{count_of(len(rows), 'site')} {title}", notes)
+    cells: list[tuple[Any, ...]] = [(row.name, row.old, row.new, row.mechanism, row.calls) for row in rows]
+    cells += [(row.name, row.spec, row.spec, f"left as it is, {row.reason}", None) for row in skipped]
+    return HtmlTable(("site", "old", "new", "how", "calls"), cells, f"{count_of(len(rows), 'site')} {title}", notes)
 
 
 OnObstacle = Literal["refuse", "skip"]
@@ -352,8 +352,8 @@ def plan_swap(
     obstacles = _Obstacles(skip=on_obstacle == "skip")
     planned: Planned = []
     skipped: list[SkippedSite] = []
-    for site, wanted in collect_claims(survey, targets):
-        resolved = registry.resolve(wanted)
+    for site, claim in collect_claims(survey, targets):
+        resolved = registry.resolve(claim)
         _check(site, resolved, registry)
         spec = resolved
         if not spec.opaque and spec.arguments.get("channels") == INFER:
@@ -361,7 +361,7 @@ def plan_swap(
         if spec == site.spec and not spec.opaque:
             skipped.append(SkippedSite(site.name, site.spec, "because it is that already"))
             continue
-        new = _new_module(survey.model, site, wanted if spec == resolved else spec, registry)
+        new = _new_module(survey.model, site, claim if spec == resolved else spec, registry)
         with obstacles.of(site):
             if input_sample is None and site.kind == "module" and is_never_read(survey.model, site.name):
                 raise SwapError(
@@ -388,11 +388,11 @@ def _without_parts(planned: Planned) -> tuple[Planned, list[SkippedSite]]:
     parts = []
     for row, spec in planned:
         wholes = [_whole_of(name, replaced) for name in row.site.names]
-        whole = wholes[0]
-        if whole is None or None in wholes:
+        outer = wholes[0]
+        if outer is None or None in wholes:
             kept.append((row, spec))
         else:
-            reason = f"because it is a part of {whole.name!r}, which is replaced"
+            reason = f"because it is a part of {outer.name!r}, which is replaced"
             parts.append(SkippedSite(row.site.name, row.site.spec, reason))
     return kept, parts
 
@@ -429,8 +429,8 @@ def _passing(survey: Survey, input_sample: Any, planned: Planned, obstacles: _Ob
 
 def _swapped_site(model: nn.Module, row: Substitution, spec: ActivationSpec) -> SwappedSite:
     site = row.site
-    own = site.kind == "module" and site.module is model  # what calls the model itself is no part of it
-    count = None if site.calls is None or own else sum(call.count for call in site.calls)
+    is_model = site.kind == "module" and site.module is model  # what calls the model itself is no part of it
+    count = None if site.calls is None or is_model else sum(call.count for call in site.calls)
     return SwappedSite(site.call or site.name, site.spec, spec, site.aliases, row.mechanism, row.place, count)
 
 
@@ -440,9 +440,9 @@ def _check(site: ActivationSite, spec: ActivationSpec, registry: ActivationRegis
         raise SwapError(f"{spec} is not elementwise, so it cannot stand at {site.name!r}: it would change the shape.")
 
 
-def _new_module(model: nn.Module, site: ActivationSite, wanted: Any, registry: ActivationRegistry) -> nn.Module:
+def _new_module(model: nn.Module, site: ActivationSite, spec: Any, registry: ActivationRegistry) -> nn.Module:
     """Build the module for a site, with the old one's mode, hooks, device, dtype and whether it is trained."""
-    new = registry.create(wanted)
+    new = registry.create(spec)
     reference = _neighbour(model, site.module)
     if reference is not None:
         new = new.to(device=reference.device, dtype=reference.dtype if reference.is_floating_point() else None)
@@ -485,8 +485,8 @@ def _share_fate_of_weights(model: nn.Module, row: Substitution) -> None:
             "Swap before that, or to and from activations without parameters."
         )
     places = row.site.names if is_module else (row.place,)
-    beside = [weight for place in places for weight in weights_beside(without_wrappers(model), place)]
-    weights = old or [weight for weight in beside if _is_matrix(weight)]
+    neighbours = [weight for place in places for weight in weights_beside(without_wrappers(model), place)]
+    weights = old or [weight for weight in neighbours if _is_matrix(weight)]
     if weights and not any(weight.requires_grad for weight in weights):
         row.module.requires_grad_(False)
 
@@ -528,9 +528,9 @@ def _neighbour(model: nn.Module, module: nn.Module) -> nn.Parameter | None:
     """Return a parameter of a module, else the nearest one before it, else behind it: floating-point if any is."""
     before: list[nn.Parameter] = []
     behind: list[nn.Parameter] = []
-    found = before
+    parameters = before
     for other in model.modules():
-        found = behind if other is module else found
-        found += other.parameters(recurse=False)
+        parameters = behind if other is module else parameters
+        parameters += other.parameters(recurse=False)
     nearest = [*module.parameters(), *reversed(before), *behind]
     return next((parameter for parameter in nearest if parameter.is_floating_point()), next(iter(nearest), None))
