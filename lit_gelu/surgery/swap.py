@@ -2,24 +2,21 @@
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, get_args
 
 from torch import nn
-from torch.nn.parameter import UninitializedParameter
-from torch.nn.utils.prune import BasePruningMethod
-from torch.nn.utils.spectral_norm import SpectralNorm
-from torch.nn.utils.weight_norm import WeightNorm
 
 from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.activations.numerics.channels import INFER
 from lit_gelu.display import Displayed, HtmlTable, count_of
 from lit_gelu.errors import SwapError
-from lit_gelu.surgery.changes import make_all, mark, revert_all, share_hooks
+from lit_gelu.surgery.changes import make_all, mark, revert_all
 from lit_gelu.surgery.channels import with_inferred_channels
+from lit_gelu.surgery.replacement import new_module, share_fate_of_weights
 from lit_gelu.surgery.selectors import collect_claims, note_of_written
 from lit_gelu.surgery.sites import ActivationSite, Survey, without_wrappers
 from lit_gelu.surgery.source import is_never_read
@@ -361,7 +358,7 @@ def plan_swap(
         if spec == site.spec and not spec.opaque:
             skipped.append(SkippedSite(site.name, site.spec, "because it is that already"))
             continue
-        new = _new_module(survey.model, site, claim if spec == resolved else spec, registry)
+        new = new_module(survey.model, site, claim if spec == resolved else spec, registry)
         with obstacles.of(site):
             if input_sample is None and site.kind == "module" and is_never_read(survey.model, site.name):
                 raise SwapError(
@@ -369,7 +366,7 @@ def plan_swap(
                     "input_sample=, which shows the calls that run."
                 )
             row = substitution(survey, site, new)
-            _share_fate_of_weights(model, row)
+            share_fate_of_weights(model, row)
             planned.append((row, spec))
             if row.place:  # a model that is itself the activation has nobody else's weights
                 mark(new, spec)
@@ -384,26 +381,21 @@ def plan_swap(
 def _without_parts(planned: Planned) -> tuple[Planned, list[SkippedSite]]:
     """Leave out the sites that go with a module which is replaced: activations that an activation is made of."""
     replaced = {name: row.site for row, _ in planned if row.site.kind == "module" for name in row.site.names}
+
+    def holder(name: str) -> ActivationSite | None:
+        around = (site for outer, site in replaced.items() if not outer or name.startswith(f"{outer}."))
+        return next((site for site in around if name not in site.names), None)
+
     kept: Planned = []
     parts = []
     for row, spec in planned:
-        wholes = [_whole_of(name, replaced) for name in row.site.names]
-        outer = wholes[0]
-        if outer is None or None in wholes:
+        holders = [holder(name) for name in row.site.names]
+        if holders[0] is None or None in holders:
             kept.append((row, spec))
         else:
-            reason = f"because it is a part of {outer.name!r}, which is replaced"
+            reason = f"because it is a part of {holders[0].name!r}, which is replaced"
             parts.append(SkippedSite(row.site.name, row.site.spec, reason))
     return kept, parts
-
-
-def _whole_of(name: str, replaced: Mapping[str, ActivationSite]) -> ActivationSite | None:
-    """Return the site that holds the one of a name, of those that are replaced."""
-    return next((site for outer, site in replaced.items() if name != outer and _is_within(name, outer)), None)
-
-
-def _is_within(name: str, outer: str) -> bool:
-    return not outer or name.startswith(f"{outer}.")
 
 
 def _passing(survey: Survey, input_sample: Any, planned: Planned, obstacles: _Obstacles) -> Planned:
@@ -438,99 +430,3 @@ def _check(site: ActivationSite, spec: ActivationSpec, registry: ActivationRegis
     """Refuse what cannot stand at an activation's place."""
     if not spec.opaque and not registry.entry(spec.name).facts_for(spec.arguments).elementwise:
         raise SwapError(f"{spec} is not elementwise, so it cannot stand at {site.name!r}: it would change the shape.")
-
-
-def _new_module(model: nn.Module, site: ActivationSite, spec: Any, registry: ActivationRegistry) -> nn.Module:
-    """Build the module for a site, with the old one's mode, hooks, device, dtype and whether it is trained."""
-    new = registry.create(spec)
-    reference = _neighbour(model, site.module)
-    if reference is not None:
-        new = new.to(device=reference.device, dtype=reference.dtype if reference.is_floating_point() else None)
-    new.train(site.module.training)
-    if site.kind == "module":
-        _require_no_hooks_on_parameters(site)
-        share_hooks(site.module, new)
-    return new
-
-
-def _require_no_hooks_on_parameters(site: ActivationSite) -> None:
-    """Refuse to give a new module hooks that compute the old one's parameters before each call."""
-    for hook in site.module._forward_pre_hooks.values():
-        if isinstance(hook, BasePruningMethod | WeightNorm | SpectralNorm):
-            raise SwapError(
-                f"{site.name!r} cannot be swapped: a {type(hook).__name__} of torch.nn.utils computes its parameters "
-                "before each call, and the new activation has none of these. Remove it first (prune.remove, "
-                "remove_weight_norm, remove_spectral_norm)."
-            )
-    added = list(site.module._modules) if type(site.module).__module__.startswith("torch.nn.") else []
-    if added and (site.module._forward_hooks or site.module._forward_pre_hooks):
-        raise SwapError(
-            f"{site.name!r} cannot be swapped: {', '.join(added)} was put into it, which its hooks may call, as "
-            "those of torch.ao.quantization do. Swap first, then call prepare, prepare_qat or what else did that."
-        )
-
-
-def _share_fate_of_weights(model: nn.Module, row: Substitution) -> None:
-    """Freeze the parameters of a new module where its part is frozen; refuse them where others hold the model's."""
-    is_module = row.site.kind == "module"
-    old = list(row.site.module.parameters()) if is_module else []
-    if not old and next(row.module.parameters(), None) is None:
-        return
-    wrappers = {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"}  # fully_shard's is the last
-    wrapped = not wrappers.isdisjoint(cls.__name__ for module in model.modules() for cls in type(module).__mro__)
-    if wrapped or any(hasattr(parameter, "device_mesh") for parameter in model.parameters()):
-        raise SwapError(
-            f"{row.site.name!r} cannot be swapped: parameters would come or go, and what holds the model's already "
-            "(fully_shard, FullyShardedDataParallel, DistributedDataParallel, tensor parallelism) would not see it. "
-            "Swap before that, or to and from activations without parameters."
-        )
-    places = row.site.names if is_module else (row.place,)
-    neighbours = [weight for place in places for weight in weights_beside(without_wrappers(model), place)]
-    weights = old or [weight for weight in neighbours if _is_matrix(weight)]
-    if weights and not any(weight.requires_grad for weight in weights):
-        row.module.requires_grad_(False)
-
-
-def weights_beside(model: nn.Module, place: str, other_than: Collection[int] = ()) -> list[nn.Parameter]:
-    """Return the weights that a place in a model belongs to, nearest first: new parameters there share their fate.
-
-    In the smallest module around it that has any, they are those of its last child before the place, else of the first
-    behind it. Matrices and kernels decide which child that is, in models that have some.
-    """
-    # The order of all weights alone would take a part's first activation for the last one's of the part before.
-    around = place.split(".")[:-1]
-    rows: list[tuple[list[str], nn.Parameter]] = []
-    here, end_of_part = None, 0
-    for name, module in model.named_modules():
-        path = name.split(".") if name else []
-        here = len(rows) if name == place else here
-        if not _is_within(f"{name}.", place):
-            rows += [(path, weight) for weight in module.parameters(recurse=False) if id(weight) not in other_than]
-        end_of_part = len(rows) if path[: len(around)] == around else end_of_part
-    here = end_of_part if here is None else here  # a new child comes last
-    nearest = [*reversed(rows[:here]), *rows[here:]]
-
-    def shared(row: tuple[list[str], nn.Parameter]) -> int:
-        return sum(row[0][:depth] == around[:depth] for depth in range(1, len(around) + 1))
-
-    first = max([row for row in nearest if _is_matrix(row[1])] or nearest, key=shared, default=None)
-    if first is None:
-        return []
-    depth = shared(first) + 1
-    return [weight for path, weight in nearest if path[:depth] == first[0][:depth]]
-
-
-def _is_matrix(weight: nn.Parameter) -> bool:
-    return isinstance(weight, UninitializedParameter) or weight.dim() > 1  # a lazy layer's is going to be one
-
-
-def _neighbour(model: nn.Module, module: nn.Module) -> nn.Parameter | None:
-    """Return a parameter of a module, else the nearest one before it, else behind it: floating-point if any is."""
-    before: list[nn.Parameter] = []
-    behind: list[nn.Parameter] = []
-    parameters = before
-    for other in model.modules():
-        parameters = behind if other is module else parameters
-        parameters += other.parameters(recurse=False)
-    nearest = [*module.parameters(), *reversed(before), *behind]
-    return next((parameter for parameter in nearest if parameter.is_floating_point()), next(iter(nearest), None))
