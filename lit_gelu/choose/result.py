@@ -169,8 +169,8 @@ class ActivationChoice(Displayed):
             return not candidate.is_whole(self.metric), self.metric.badness(self.median(candidate))
 
         self.candidates = sorted(self.candidates, key=rank)
-        whole = [candidate for candidate in self.candidates if candidate.is_whole(self.metric)]
-        self.differences = all_differences({one.label: one.values(self.metric) for one in whole})
+        compared = [candidate for candidate in self.candidates if candidate.is_whole(self.metric)]
+        self.differences = all_differences({one.label: one.values(self.metric) for one in compared})
 
     def median(self, candidate: CandidateReport) -> float:
         """Return the median over the seeds; a run that diverged or failed is worse than any other."""
