@@ -90,7 +90,7 @@ class TIMITData(InMemoryDataModule):
         self.padded_statistics = padded_statistics
         self.centre_twice = centre_twice
         self.allow_incomplete = allow_incomplete
-        self._found: Split | None = None
+        self._split: Split | None = None
         self._frames: tuple[Frames, Frames, Frames] | None = None
         self._normalisation: Normalisation | None = None
 
@@ -101,7 +101,7 @@ class TIMITData(InMemoryDataModule):
 
     def remarks(self) -> dict[str, str]:
         """Say which corpus was found, once it was."""
-        return {} if self._found is None else {"corpus_found": self._found.description}
+        return {} if self._split is None else {"corpus_found": self._split.description}
 
     def prepare_data(self) -> None:
         """Find the sentences, and compute their features unless that was done before."""
@@ -123,10 +123,10 @@ class TIMITData(InMemoryDataModule):
 
     def _sentences(self) -> Split:
         """Return the sentences of each set; look for them once, and say what they are."""
-        if self._found is None:
-            self._found = split_sentences(find_sentences(self.folder), self.allow_incomplete)
-            rank_zero_info(self._found.description)
-        return self._found
+        if self._split is None:
+            self._split = split_sentences(find_sentences(self.folder), self.allow_incomplete)
+            rank_zero_info(self._split.description)
+        return self._split
 
     def _read(self) -> tuple[Frames, Frames, Frames]:
         """Return the frames of each set."""
