@@ -38,9 +38,9 @@ def name_of(option: str, value: object) -> str:
     return value
 
 
-def check_one_of(accepted: Sequence[str], **given: str) -> None:
+def check_one_of(accepted: Sequence[str], **arguments: str) -> None:
     """Refuse words that are not among those that are accepted."""
-    for name, value in given.items():
+    for name, value in arguments.items():
         if value not in accepted:
             raise ArgumentError(f"{name}={shown(value)} is not accepted. Give one of {', '.join(map(repr, accepted))}.")
 
@@ -51,9 +51,9 @@ def check_count(name: str, value: int, least: int) -> None:
         raise ArgumentError(f"{name}={shown(value)} is not accepted. Give an integer of at least {least}.")
 
 
-def check_flags(**given: bool) -> None:
+def check_flags(**arguments: bool) -> None:
     """Refuse what is neither True nor False: the text "no" would count as True."""
-    for name, value in given.items():
+    for name, value in arguments.items():
         if not isinstance(value, bool):
             raise ArgumentError(f"{name}={shown(value)} is not accepted. Give True or False.")
 

@@ -183,8 +183,8 @@ def _fields(record: Any) -> Iterable[tuple[str, Any, Any]]:
     """Yield a dataclass's shown fields with their defaults."""
     for field in dataclasses.fields(record):
         if field.repr and not field.name.startswith("_"):
-            made = field.default_factory
-            default = field.default if made is dataclasses.MISSING else made()
+            factory = field.default_factory
+            default = field.default if factory is dataclasses.MISSING else factory()
             yield field.name, getattr(record, field.name), default
 
 

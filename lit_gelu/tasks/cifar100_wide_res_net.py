@@ -342,9 +342,9 @@ class CIFAR100WideResNet(ClassificationTask):
 
     def _steps_per_epoch(self) -> float:
         """Return what was given, else what the Trainer's loader says; without a Trainer that trains, the paper's."""
-        given: float | None = self.hparams["batches_per_epoch"]
-        if given is not None:
-            return given
+        batches: float | None = self.hparams["batches_per_epoch"]
+        if batches is not None:
+            return batches
         if self._trainer is None or self._trainer.limit_train_batches == 0:
             return BATCHES_PER_EPOCH
         return steps_per_epoch(self._trainer)
