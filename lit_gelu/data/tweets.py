@@ -239,7 +239,10 @@ class TweetData(InMemoryDataModule):
         self.prepare_data()  # files may be missing on a node where Lightning has not called it
         parts = [read_tweets(self.folder / name) for name in names]
         table = self._word_table()
-        return [InMemorySamples(windows(tweets, table), _tags(tweets)) for tweets in parts]
+        return [
+            InMemorySamples(windows(tweets, table), torch.tensor([tag for tweet in tweets for tag in tweet.tags]))
+            for tweets in parts
+        ]
 
     def _word_table(self) -> WordTable:
         """Return the vectors of the words of all sets, from their file, which is read once: it may be large."""
@@ -304,7 +307,3 @@ def _token(line: str, path: Path, number: int) -> tuple[str, int]:
             "line, or map the tags of another tag set to these."
         )
     return token, TAGS.index(tag)
-
-
-def _tags(tweets: list[Tweet]) -> Tensor:
-    return torch.tensor([tag for tweet in tweets for tag in tweet.tags])

@@ -215,21 +215,20 @@ class CIFARData(InMemoryDataModule):
         if not missing:
             return
         if not self.download:
-            folder = cifar_folder(self.root, self.set_name)
+            folder, file_name = cifar_folder(self.root, self.set_name), f"{self.set_name}.npz"
+            arrays_note = f"there is no {file_name} beside it to read instead"
+            if is_file(self.root / file_name):
+                arrays_note = (
+                    f"{file_name} beside it is read only where that folder is not: remove the folder, or give "
+                    f"arrays={file_name!r}"
+                )
             raise DataError(
-                f"{self.set_name} is not in {str(folder)!r} (missing: {', '.join(missing)}), and {self._beside()}. "
+                f"{self.set_name} is not in {str(folder)!r} (missing: {', '.join(missing)}), and {arrays_note}. "
                 f"Give root=, or set the environment variable LIT_GELU_DATA, to the folder that holds {folder.name} or "
-                f"{self.set_name}.npz; or give arrays= the path of an .npz file; or download it with download=True "
+                f"{file_name}; or give arrays= the path of an .npz file; or download it with download=True "
                 "(--data.download true)."
             )
         download_cifar(self.root, self.set_name)
-
-    def _beside(self) -> str:
-        """Say why no arrays file beside the set's folder is read instead."""
-        name = f"{self.set_name}.npz"
-        if is_file(self.root / name):
-            return f"{name} beside it is read only where that folder is not: remove the folder, or give arrays={name!r}"
-        return f"there is no {name} beside it to read instead"
 
     def load_train_and_val(self) -> tuple[InMemorySamples, InMemorySamples]:
         """Read the training images, hold some out, and fit the preprocessing on the others."""

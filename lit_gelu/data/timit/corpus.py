@@ -223,11 +223,13 @@ def find_sentences(folder: Path) -> list[Sentence]:
     if not is_folder(folder):
         raise DataError(f"There is no folder {str(folder)!r}. {_WHAT_TO_GIVE}")
     names = (Path(parent, name) for parent, _, files in os.walk(folder) for name in files)
-    recordings: dict[tuple[str, str, str], list[Path]] = {}
+    recordings: dict[tuple[str, str, str], list[Path]] = {}  # by part, speaker and sentence
     for path in names:
-        match = _match(path.relative_to(folder))
-        if match:
-            recordings.setdefault(match, []).append(path)
+        text = path.relative_to(folder).as_posix().lower()
+        match = _FULL.fullmatch(text) or _SAMPLE.fullmatch(text)
+        if match is not None and not match[3].startswith("sa"):
+            part = "sample" if match[1] == "dr" else match[1]
+            recordings.setdefault((part, match[2], match[3]), []).append(path)
     parts = {part for part, _, _ in recordings}
     if not recordings:
         raise DataError(f"There is no TIMIT sentence below {str(folder)!r}. {_WHAT_TO_GIVE}")
@@ -270,15 +272,6 @@ _WHAT_TO_GIVE = (
     "(LDC93S1, timit/TRAIN/DR1/FCJF0/SX37.WAV, from the Linguistic Data Consortium) or NLTK's sample of it "
     "(timit/dr1-fvmh0/sx26.wav, nltk.download('timit')). corpus= names another folder."
 )
-
-
-def _match(path: Path) -> tuple[str, str, str] | None:
-    """Return part, speaker and name of the sentence that a path names, ``None`` if none, or one of the two SA."""
-    text = path.as_posix().lower()
-    match = _FULL.fullmatch(text) or _SAMPLE.fullmatch(text)
-    if match is None or match[3].startswith("sa"):
-        return None
-    return "sample" if match[1] == "dr" else match[1], match[2], match[3]
 
 
 def _only(paths: list[Path], folder: Path) -> Path:

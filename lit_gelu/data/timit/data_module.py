@@ -6,7 +6,6 @@ from typing import Literal
 
 import torch
 from lightning.pytorch.utilities import rank_zero_info
-from torch import Tensor
 
 from lit_gelu.arguments import check_flags, check_one_of
 from lit_gelu.data.in_memory import InMemoryDataModule, data_root, recorded_path
@@ -147,11 +146,7 @@ class TIMITData(InMemoryDataModule):
         frames = self._read()[number]
         module = self.normalisation()
         centred = frames.features - (2 * module.mean if self.centre_twice and number else module.mean)
-        return SentenceFrames(centred / module.deviation, self._labels(frames.phones), frames.lengths)
-
-    def _labels(self, phones: Tensor) -> Tensor:
-        """Return the classes of phones, -1 for those to be ignored."""
         classes = class_numbers()
         if self.glottal_stop == "ignore":
             classes[PHONES.index(GLOTTAL_STOP)] = -1
-        return classes[phones]
+        return SentenceFrames(centred / module.deviation, classes[frames.phones], frames.lengths)
