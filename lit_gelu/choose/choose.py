@@ -171,7 +171,10 @@ def _candidates(activations: Sequence[Any] | Mapping[str, Any], registry: Activa
     if isinstance(activations, Mapping):
         pairs = [(str(label), activation) for label, activation in activations.items()]
     else:
-        pairs = [(one if isinstance(one, str) else str(registry.resolve(one)), one) for one in activations]
+        pairs = [
+            (activation if isinstance(activation, str) else str(registry.resolve(activation)), activation)
+            for activation in activations
+        ]
     labels = [label for label, _ in pairs]
     if len(labels) < 2 or len(set(labels)) < len(labels):
         raise ArgumentError(
