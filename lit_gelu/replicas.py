@@ -727,7 +727,9 @@ class _Stack:
         self.template = _Step(template)
         self.names = [name for name, _ in [*template.named_parameters(), *template.named_buffers()]]
         every = [name for name, _ in template.named_parameters(remove_duplicate=False)]
-        ties = [_ties(member, every) for member in self.members]
+        # For every name, the position of the first name that stands for the same tensor.
+        ids_by_member = [[id(_tensor(member, name)) for name in every] for member in self.members]
+        ties = [[ids.index(number) for number in ids] for ids in ids_by_member]
         _refuse_if(any(one != ties[0] for one in ties), "members share parameters in different ways")
         return self.template
 
@@ -845,12 +847,6 @@ def _tensor(member: nn.Module, name: str) -> Tensor:
     path, _, last = name.rpartition(".")
     tensor: Tensor = getattr(member.get_submodule(path), last)
     return tensor
-
-
-def _ties(member: nn.Module, names: Sequence[str]) -> list[int]:
-    """Return for every name the first one of the same tensor, by number."""
-    tensors = [id(_tensor(member, name)) for name in names]
-    return [tensors.index(tensor) for tensor in tensors]
 
 
 def _put(root: nn.Module, path: str, module: nn.Module) -> None:
