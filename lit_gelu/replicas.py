@@ -782,7 +782,7 @@ def _stacks_of(members: Sequence[LightningModule], states: Sequence[RandomState]
 
 
 def _separate_paths(parts: Sequence[nn.Module], registry: Any, path: str = "") -> list[str]:
-    """Return where members have layers that are not computed by the code of one: they differ, or draw numbers."""
+    """Return the paths of layers that one member's code cannot compute for all: they differ, or draw numbers."""
     paths = []
     for name, child in parts[0]._modules.items():
         if child is None or isinstance(child, Metric | MetricCollection):

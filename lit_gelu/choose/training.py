@@ -53,7 +53,7 @@ _OF_GROUPS = frozenset({
 class Candidate:
     """One of the activations that are compared."""
 
-    label: str  # what it is called in tables: what was given, where that is text
+    label: str  # its name in tables; by default the activation itself, where that is text
     activation: Any  # what the module is built with
     spec: str  # the same in canonical form, as text; equal for two names of one activation
 
@@ -86,7 +86,7 @@ class Setup:
 
 
 def generators_of(data: LightningDataModule) -> list[tuple[Callable[[Any], object], Any]]:
-    """Return what sets the state of each generator that a data module holds, and its state."""
+    """Return the state of each generator that a data module holds, behind the function that sets it."""
     generators: list[tuple[Callable[[Any], object], Any]] = []
     for value in vars(data).values():
         match value:

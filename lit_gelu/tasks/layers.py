@@ -165,7 +165,7 @@ _COUNT: _Range = (lambda value: isinstance(value, int) and 1 <= value <= 100_000
 
 
 def check_numbers(**arguments: float) -> None:
-    """Refuse numbers out of the range that their name says; any other name is a count."""
+    """Refuse a number outside the range for its name; a name without a range stands for a count."""
     for name, value in arguments.items():
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise ArgumentError(f"{name}={shown(value)} is not accepted. Give a number.")

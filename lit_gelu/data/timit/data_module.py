@@ -99,7 +99,7 @@ class TIMITData(InMemoryDataModule):
         return self._sentences().kind
 
     def remarks(self) -> dict[str, str]:
-        """Say which corpus was found, once it was."""
+        """Say which corpus was found, once it has been looked for."""
         return {} if self._split is None else {"corpus_found": self._split.description}
 
     def prepare_data(self) -> None:
