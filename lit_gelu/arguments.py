@@ -38,22 +38,22 @@ def name_of(option: str, value: object) -> str:
     return value
 
 
-def check_one_of(accepted: Sequence[str], **given: str) -> None:
-    """Refuse words that are not among those that are accepted."""
-    for name, value in given.items():
+def check_one_of(accepted: Sequence[str], **arguments: str) -> None:
+    """Refuse a word that is not one of the accepted ones."""
+    for name, value in arguments.items():
         if value not in accepted:
             raise ArgumentError(f"{name}={shown(value)} is not accepted. Give one of {', '.join(map(repr, accepted))}.")
 
 
 def check_count(name: str, value: int, least: int) -> None:
-    """Refuse what is no count."""
+    """Refuse anything but an integer that is large enough."""
     if not is_count(value, least):
         raise ArgumentError(f"{name}={shown(value)} is not accepted. Give an integer of at least {least}.")
 
 
-def check_flags(**given: bool) -> None:
+def check_flags(**arguments: bool) -> None:
     """Refuse what is neither True nor False: the text "no" would count as True."""
-    for name, value in given.items():
+    for name, value in arguments.items():
         if not isinstance(value, bool):
             raise ArgumentError(f"{name}={shown(value)} is not accepted. Give True or False.")
 

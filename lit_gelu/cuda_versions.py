@@ -17,8 +17,8 @@ def mismatch(torch_cuda: str | None, onnxruntime_cuda: str | None) -> tuple[str,
 def tensorrt_library(capi: Path) -> str:
     """Return the file of TensorRT that onnxruntime's provider in a folder loads; empty if there is no provider."""
     for library in capi.glob("*onnxruntime_providers_tensorrt.*"):
-        if found := re.search(rb"\0(libnvinfer\.so\.\d+|nvinfer_\d+\.dll)\0", library.read_bytes()):
-            return found[1].decode()
+        if match := re.search(rb"\0(libnvinfer\.so\.\d+|nvinfer_\d+\.dll)\0", library.read_bytes()):
+            return match[1].decode()
     return ""
 
 

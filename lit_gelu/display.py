@@ -77,9 +77,13 @@ class Displayed:
 
     def _summary(self) -> str:
         """Return what the ``repr`` says in its brackets: the fields that are not at their defaults."""
-        return ", ".join(
-            f"{name}={_brief(value)}" for name, value, default in _fields(self) if not _is_same(value, default)
-        )
+        plain = (str, int, float, tuple, list, dict, type(None))  # arrays compare element by element
+        parts = []
+        for name, value, default in _fields(self):
+            is_comparable = type(value) is type(default) and isinstance(value, plain)
+            if not (is_comparable and bool(value == default)):
+                parts.append(f"{name}={_brief(value)}")
+        return ", ".join(parts)
 
     def _html_table(self) -> HtmlTable:
         """Return what a notebook shows: a row a field."""
@@ -183,15 +187,9 @@ def _fields(record: Any) -> Iterable[tuple[str, Any, Any]]:
     """Yield a dataclass's shown fields with their defaults."""
     for field in dataclasses.fields(record):
         if field.repr and not field.name.startswith("_"):
-            made = field.default_factory
-            default = field.default if made is dataclasses.MISSING else made()
+            factory = field.default_factory
+            default = field.default if factory is dataclasses.MISSING else factory()
             yield field.name, getattr(record, field.name), default
-
-
-def _is_same(value: Any, default: Any) -> bool:
-    """Return whether a field is at its default; arrays, which compare element by element, never are."""
-    plain = (str, int, float, tuple, list, dict, type(None))
-    return type(value) is type(default) and isinstance(value, plain) and bool(value == default)
 
 
 def _brief(value: Any) -> str:

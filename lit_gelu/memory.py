@@ -6,7 +6,6 @@ of any order, forward mode and `torch.func` go through it. A compiled model keep
 mode.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -59,14 +58,12 @@ def compute_with(memory: str, function: Callable[..., Tensor], x: Tensor, **para
         return function(x, **parameters)
     tensors = {name: value for name, value in parameters.items() if isinstance(value, Tensor)}
     fixed = {name: value for name, value in parameters.items() if name not in tensors}
-    return compute(memory, functools.partial(_named_call, function, tuple(tensors), fixed), x, *tensors.values())
+    names = tuple(tensors)
 
+    def call(x: Tensor, *values: Tensor) -> Tensor:
+        return function(x, **fixed, **dict(zip(names, values, strict=True)))
 
-def _named_call(
-    function: Callable[..., Tensor], names: tuple[str, ...], fixed: dict[str, Any], x: Tensor, *values: Tensor
-) -> Tensor:
-    """Call a function with some of its keyword arguments given by position."""
-    return function(x, **fixed, **dict(zip(names, values, strict=True)))
+    return compute(memory, call, x, *tensors.values())
 
 
 def _is_recorded(*tensors: object) -> bool:

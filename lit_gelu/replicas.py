@@ -228,16 +228,16 @@ class ReplicaGroup(LightningModule):
         gradient_clip_algorithm: str | None = None,
     ) -> None:
         """Clip each member's gradients by their own norm."""
-        for own in cast("_MemberOptimizers", optimizer).members:
-            self.clip_gradients(own, gradient_clip_val, gradient_clip_algorithm)
+        for member_optimizer in cast("_MemberOptimizers", optimizer).members:
+            self.clip_gradients(member_optimizer, gradient_clip_val, gradient_clip_algorithm)
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any | None) -> None:
         """Step each member's scheduler, by the member's own value where it looks at one."""
-        for replica, own in scheduler.members.items():
+        for replica, member_scheduler in scheduler.members.items():
             if metric is None:
-                own.step()
+                member_scheduler.step()
             else:
-                own.step(self._values(scheduler.monitor)[replica])
+                member_scheduler.step(self._values(scheduler.monitor)[replica])
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:  # noqa: ARG002 - Lightning's name
         """Refuse to resume: where members' random numbers were is in no checkpoint."""
@@ -389,8 +389,8 @@ class ReplicaGroup(LightningModule):
         attributes = vars(self.members[replica])
         replaced: dict[str, Any] = {"log": partial(self._log_of, replica)}
         if len(self._configured) == len(self.replicas):
-            own = self._configured[replica]
-            replaced["optimizers"] = lambda use_pl_optimizer=True: own.optimizer  # noqa: ARG005 - Lightning's name
+            member_optimizer = self._configured[replica].optimizer
+            replaced["optimizers"] = lambda use_pl_optimizer=True: member_optimizer  # noqa: ARG005 - Lightning's name
         attributes.update(replaced)
         try:
             with self.random_states[replica].going_on():
@@ -727,7 +727,9 @@ class _Stack:
         self.template = _Step(template)
         self.names = [name for name, _ in [*template.named_parameters(), *template.named_buffers()]]
         every = [name for name, _ in template.named_parameters(remove_duplicate=False)]
-        ties = [_ties(member, every) for member in self.members]
+        # For every name, the position of the first name that stands for the same tensor.
+        ids_by_member = [[id(_tensor(member, name)) for name in every] for member in self.members]
+        ties = [[ids.index(number) for number in ids] for ids in ids_by_member]
         _refuse_if(any(one != ties[0] for one in ties), "members share parameters in different ways")
         return self.template
 
@@ -780,17 +782,17 @@ def _stacks_of(members: Sequence[LightningModule], states: Sequence[RandomState]
 
 
 def _separate_paths(parts: Sequence[nn.Module], registry: Any, path: str = "") -> list[str]:
-    """Return where members have layers that are not computed by the code of one: they differ, or draw numbers."""
-    found = []
+    """Return the paths of layers that one member's code cannot compute for all: they differ, or draw numbers."""
+    paths = []
     for name, child in parts[0]._modules.items():
         if child is None or isinstance(child, Metric | MetricCollection):
             continue
         inner, children = f"{path}.{name}".lstrip("."), [part.get_submodule(name) for part in parts]
         if any(adds_noise(each, registry) for each in children) or not all(_alike(child, each) for each in children):
-            found.append(inner)
+            paths.append(inner)
         else:
-            found += _separate_paths(children, registry, inner)
-    return found
+            paths += _separate_paths(children, registry, inner)
+    return paths
 
 
 def _alike(one: nn.Module, other: nn.Module, but: frozenset[str] = frozenset()) -> bool:
@@ -847,12 +849,6 @@ def _tensor(member: nn.Module, name: str) -> Tensor:
     return tensor
 
 
-def _ties(member: nn.Module, names: Sequence[str]) -> list[int]:
-    """Return for every name the first one of the same tensor, by number."""
-    tensors = [id(_tensor(member, name)) for name in names]
-    return [tensors.index(tensor) for tensor in tensors]
-
-
 def _put(root: nn.Module, path: str, module: nn.Module) -> None:
     parent, _, name = path.rpartition(".")
     root.get_submodule(parent)._modules[name] = module
@@ -895,12 +891,12 @@ class _EachMember(nn.Module):
     def of_slices(self, inputs: Tensor) -> Tensor:
         """Return the outputs of inputs ``[members, ...]``."""
         outputs = []
-        for part, state, draws, own in zip(self.parts, self.states, self.draws, inputs.unbind(), strict=True):
+        for part, state, draws, member_inputs in zip(self.parts, self.states, self.draws, inputs.unbind(), strict=True):
             with (
                 nullcontext() if self.training else evaluation_mode(part),
                 state.going_on(in_torch_alone=True) if draws and self.training else nullcontext(),
             ):
-                outputs.append(part(own))
+                outputs.append(part(member_inputs))
         return torch.stack(outputs)
 
 

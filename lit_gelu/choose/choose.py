@@ -153,8 +153,8 @@ def choose(
         if choice.best.middle(decides) is None:
             raise UnsupportedRunError(f"No run came to its end with a number. {' '.join(choice.verdict)}")
         choice.notes += _notes_on_swap(build, swap, candidates[0], registry)
-        activation = {candidate.label: candidate.given for candidate in candidates}
-        choice.module = runs.module(setup, choice.best_run, activation[choice.best.label])
+        by_label = {candidate.label: candidate.activation for candidate in candidates}
+        choice.module = runs.module(setup, choice.best_run, by_label[choice.best.label])
         if folder is not None:
             choice.folder = Path(folder)
             best = runs.checkpoint(choice.best.label, choice.best.spec, choice.best_run.seed)
@@ -169,16 +169,19 @@ def _candidates(activations: Sequence[Any] | Mapping[str, Any], registry: Activa
             f'activations={shown(activations)} is not accepted. Give several, such as ["gelu", "silu", "relu"].'
         )
     if isinstance(activations, Mapping):
-        pairs = [(str(label), given) for label, given in activations.items()]
+        pairs = [(str(label), activation) for label, activation in activations.items()]
     else:
-        pairs = [(given if isinstance(given, str) else str(registry.resolve(given)), given) for given in activations]
+        pairs = [
+            (activation if isinstance(activation, str) else str(registry.resolve(activation)), activation)
+            for activation in activations
+        ]
     labels = [label for label, _ in pairs]
     if len(labels) < 2 or len(set(labels)) < len(labels):
         raise ArgumentError(
             f"activations={shown(labels)} is not accepted. Give at least two that are called differently; a mapping "
             'gives them labels of your own: {"gelu": "gelu", "the same again": "gelu"}.'
         )
-    return [Candidate(label, given, str(registry.resolve(given))) for label, given in pairs]
+    return [Candidate(label, activation, str(registry.resolve(activation))) for label, activation in pairs]
 
 
 def _seeds(seeds: int | Sequence[int]) -> list[int]:
@@ -288,7 +291,7 @@ def _logged(setup: Setup, candidates: Sequence[Candidate], seed: int, metric: st
 
 
 def _logged_by(setup: Setup, candidate: Candidate, metric: str | None) -> dict[str, list[str]]:
-    module, other = setup.build(activation=candidate.given), setup.build(activation=candidate.given)
+    module, other = setup.build(activation=candidate.activation), setup.build(activation=candidate.activation)
     if {id(p) for p in module.parameters()} & {id(p) for p in other.parameters()}:
         raise ArgumentError(
             "build returns modules that have parameters in common, so that every run would go on with what the one "
@@ -296,7 +299,7 @@ def _logged_by(setup: Setup, candidate: Candidate, metric: str | None) -> dict[s
         )
     logged: dict[str, list[str]] = {"val": [], "test": []}
     sites = find_sites(module, getattr(module, "example_input_array", None), registry=setup.registry)
-    if setup.registry.resolve(candidate.given).name not in {site.spec.name for site in sites}:
+    if setup.registry.resolve(candidate.activation).name not in {site.spec.name for site in sites}:
         name = type(module).__name__
         logged["notes"] = [f"No site of {name} is a {candidate.label}: if it makes no use of activation=, --swap true."]
     # All else is as in a run, so that schedules are made for the steps that it will have; callbacks may write files.
@@ -305,8 +308,8 @@ def _logged_by(setup: Setup, candidate: Candidate, metric: str | None) -> dict[s
     trainer = setup.new_trainer(notes, callbacks=None, min_epochs=None, min_steps=None, **options)
     trainer.fit(module, datamodule=setup.data)
     logged["val"] = notes.logged
-    wanted = metric not in logged["val"] if metric is not None else not logged["val"]
-    if wanted and is_overridden("test_dataloader", setup.data, LightningDataModule):
+    needs_test = metric not in logged["val"] if metric is not None else not logged["val"]
+    if needs_test and is_overridden("test_dataloader", setup.data, LightningDataModule):
         trainer = setup.new_trainer(callbacks=None, limit_test_batches=1)
         trainer.test(module, datamodule=setup.data, verbose=False)
         logged["test"] = list(trainer.callback_metrics)
@@ -338,7 +341,7 @@ def _notes_on_swap(build: Build, swap: Any, candidate: Candidate, registry: Acti
     """Say which sites of a module are given the activation, and which calls of functions are not."""
     if not _targets(swap):
         return []
-    plan = _plan(build(), swap, candidate.given, registry)
+    plan = _plan(build(), swap, candidate.activation, registry)
     names = [*(row.name for row in plan.rows), *(row.name for row in plan.skipped)]
     sites = [name or "the module itself" for name in names]
     return [f"The activations at {listed(sites)} are exchanged.", *plan.notes]

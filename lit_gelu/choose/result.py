@@ -15,7 +15,6 @@ from lit_gelu.display import Displayed, HtmlTable, count_of
 from lit_gelu.files import without_nonfinite
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 SCHEMA = 3
@@ -169,8 +168,8 @@ class ActivationChoice(Displayed):
             return not candidate.is_whole(self.metric), self.metric.badness(self.median(candidate))
 
         self.candidates = sorted(self.candidates, key=rank)
-        whole = [candidate for candidate in self.candidates if candidate.is_whole(self.metric)]
-        self.differences = all_differences({one.label: one.values(self.metric) for one in whole})
+        compared = [candidate for candidate in self.candidates if candidate.is_whole(self.metric)]
+        self.differences = all_differences({one.label: one.values(self.metric) for one in compared})
 
     def median(self, candidate: CandidateReport) -> float:
         """Return the median over the seeds; a run that diverged or failed is worse than any other."""
@@ -295,7 +294,9 @@ class ActivationChoice(Displayed):
             axes.set_yticks(range(len(rows)), [row.of for row in rows])
             axes.set_ylim(len(rows) - 0.5, -0.5)
             axes.set_xlabel(f"{self.metric.name} beside that of {label}, mean over {len(self.seeds)} seeds, 95 %")
-            _plain(axes)
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.grid(color="#E6E6E6", linewidth=0.6)
+            axes.set_axisbelow(True)
         return figure
 
 
@@ -306,9 +307,3 @@ def _interval(difference: PairedDifference | None) -> str:
         return "0"
     ends = "" if difference.low is None else f" [{difference.low:+.3g}, {difference.high:+.3g}]"
     return f"{difference.mean:+.3g}{ends}{' *' if difference.is_decided else ''}"
-
-
-def _plain(axes: "Axes") -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(color="#E6E6E6", linewidth=0.6)
-    axes.set_axisbelow(True)

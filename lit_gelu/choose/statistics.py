@@ -126,14 +126,19 @@ class Verdict:
         self.pairs = len(differences)
 
     def sentences(self, baseline: str | None = None) -> list[str]:
-        """Return them; with a baseline, one about it too."""
+        """Return the sentences, with one about the baseline if there is one."""
         lines = self._same_numbers()
         if self.seeds < FEWEST_SEEDS:
             few = f"{self.seeds} seeds are too few for an interval. Train at least {FEWEST_SEEDS}."
             return [*lines, f"Nothing is decided: {few}"]
         if len(self.medians) < 2:
             return [*lines, "Nothing is decided: there are no two candidates to compare."]
-        differing = [d for (of, to), d in self.differences.items() if not d.equal and self._before(of, to)]
+        labels = list(self.medians)
+        differing = [
+            difference
+            for (of, to), difference in self.differences.items()
+            if not difference.equal and labels.index(of) < labels.index(to)
+        ]
         if not differing:
             return lines
         if any(difference.is_decided for difference in differing):
@@ -148,13 +153,11 @@ class Verdict:
                 f"test over {self.seeds} seeds does not agree (the smallest p is {least:.3g}, corrected for "
                 f"{self.pairs} pairs)."
             )
-        if baseline in self.medians and baseline != next(iter(self.medians)):
-            lines.append(self._of_baseline(str(baseline)))
+        if baseline is not None and baseline in labels[1:]:
+            kinds = zip(self._against(baseline, self.medians), ("better", "worse", "not decided"), strict=True)
+            parts = [f"{listed(kind)} {_is(kind)} {what} ({_chances(kind.values())})" for kind, what in kinds if kind]
+            lines.append(f"Against the baseline {baseline}: {'; '.join(parts)}.")
         return lines
-
-    def _before(self, of: str, to: str) -> bool:
-        labels = list(self.medians)
-        return labels.index(of) < labels.index(to)
 
     def _against(self, label: str, others: Iterable[str]) -> tuple[dict[str, PairedDifference], ...]:
         """Return which others are better than a candidate, which are worse, and with which it is not decided."""
@@ -201,11 +204,6 @@ class Verdict:
             f"{one} is better than {listed(than)} ({_chances(than.values())})" for one, than in worse.items() if than
         ]
         return [f"Of the others, {'; '.join(parts)}."] if parts else []
-
-    def _of_baseline(self, baseline: str) -> str:
-        kinds = zip(self._against(baseline, self.medians), ("better", "worse", "not decided"), strict=True)
-        parts = [f"{listed(kind)} {_is(kind)} {what} ({_chances(kind.values())})" for kind, what in kinds if kind]
-        return f"Against the baseline {baseline}: {'; '.join(parts)}."
 
     def _why(self, decided: Mapping[str, PairedDifference], pairs: int) -> str:
         return (

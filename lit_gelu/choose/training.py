@@ -53,8 +53,8 @@ _OF_GROUPS = frozenset({
 class Candidate:
     """One of the activations that are compared."""
 
-    label: str  # what it is called in tables: what was given, where that is text
-    given: Any  # what the module is built with
+    label: str  # its name in tables; by default the activation itself, where that is text
+    activation: Any  # what the module is built with
     spec: str  # the same in canonical form, as text; equal for two names of one activation
 
 
@@ -86,19 +86,19 @@ class Setup:
 
 
 def generators_of(data: LightningDataModule) -> list[tuple[Callable[[Any], object], Any]]:
-    """Return what sets the state of each generator that a data module holds, and its state."""
-    found: list[tuple[Callable[[Any], object], Any]] = []
+    """Return the state of each generator that a data module holds, behind the function that sets it."""
+    generators: list[tuple[Callable[[Any], object], Any]] = []
     for value in vars(data).values():
         match value:
             case torch.Generator():
-                found.append((value.set_state, value.get_state()))
+                generators.append((value.set_state, value.get_state()))
             case random.Random():  # noqa: S311 - a user's, as it is
-                found.append((value.setstate, value.getstate()))
+                generators.append((value.setstate, value.getstate()))
             case np.random.Generator():
-                found.append((partial(setattr, value.bit_generator, "state"), value.bit_generator.state))
+                generators.append((partial(setattr, value.bit_generator, "state"), value.bit_generator.state))
             case np.random.RandomState():
-                found.append((value.set_state, value.get_state()))
-    return found
+                generators.append((value.set_state, value.get_state()))
+    return generators
 
 
 @contextmanager
@@ -150,7 +150,7 @@ def train_alone(setup: Setup, candidate: Candidate, seed: int, checkpoint: Path)
     run, start = TrainedRun(candidate.label, candidate.spec, seed), time.perf_counter()
     try:
         with seeded(seed):
-            module = setup.build(activation=candidate.given)
+            module = setup.build(activation=candidate.activation)
             setup.put_back_generators()
             notes = EpochNotes(run)
             trainer = setup.new_trainer(notes)
@@ -177,7 +177,7 @@ def _as_fitted(data: LightningDataModule, loaders: Any) -> LightningDataModule:
 def train_together(setup: Setup, cells: Sequence[Cell], checkpoints: Sequence[Path]) -> list[TrainedRun]:
     """Make runs as one group; what goes wrong in it is raised."""
     start = time.perf_counter()
-    activations = [{"activation": candidate.given} for candidate, _ in cells]
+    activations = [{"activation": candidate.activation} for candidate, _ in cells]
     group = ReplicaGroup.of(setup.build, activations, seeds=[seed for _, seed in cells])
     runs = [TrainedRun(candidate.label, candidate.spec, seed) for candidate, seed in cells]
     setup.put_back_generators()
@@ -255,10 +255,10 @@ class RunFolder:
         name = f"{plain}-{hashlib.sha256(f'{label} {spec}'.encode()).hexdigest()[:8]}-{seed}.ckpt"
         return self.folder / "runs" / name
 
-    def module(self, setup: Setup, run: TrainedRun, given: Any) -> LightningModule:
+    def module(self, setup: Setup, run: TrainedRun, activation: Any) -> LightningModule:
         """Return a run's module with the weights that it ended with, in evaluation mode."""
         with seeded(run.seed):
-            module = setup.build(activation=given)
+            module = setup.build(activation=activation)
         module.load_state_dict(read_checkpoint(self.checkpoint(run.label, run.spec, run.seed))["state_dict"])
         return module.eval()
 

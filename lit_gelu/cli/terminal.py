@@ -47,8 +47,8 @@ def plain_table(table: Table, console: Console) -> str:
     """Return a table as columns of text: its title, a line for the heads, one for each row, its caption."""
 
     def text(cell: RenderableType) -> str:
-        whole = console.render_str(cell).plain if isinstance(cell, str) else str(cell)
-        return " ".join(whole.split())
+        content = console.render_str(cell).plain if isinstance(cell, str) else str(cell)
+        return " ".join(content.split())
 
     columns = [[text(cell) for cell in column.cells] for column in table.columns]
     if table.show_header:

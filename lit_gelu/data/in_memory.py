@@ -182,7 +182,7 @@ class InMemoryDataModule(LightningDataModule, ABC):
     def _loader(self, samples: InMemorySamples | None, stage: str, *, training: bool = False) -> Loader:
         if samples is None:
             raise DataError(f"{type(self).__name__} has not read its data yet: call setup({stage!r}) first.")
-        device = self._device()
+        device = torch.device("cpu") if self.trainer is None else self.trainer.strategy.root_device
         resident = fits(samples.nbytes, device)
         samples.move_to(device if resident else torch.device("cpu"))
         # Lightning advises more workers for every loader without them. Here a batch is one indexing operation on a
@@ -203,10 +203,6 @@ class InMemoryDataModule(LightningDataModule, ABC):
             collate_fn=whole_batch,
             pin_memory=device.type == "cuda" and not resident,
         )
-
-    def _device(self) -> torch.device:
-        """Return the device of the Trainer that asks for a loader; the CPU where there is none."""
-        return torch.device("cpu") if self.trainer is None else self.trainer.strategy.root_device
 
 
 def fits(nbytes: int, device: torch.device) -> bool:

@@ -137,7 +137,8 @@ class MNISTData(InMemoryDataModule):
 
     def prepare_data(self) -> None:
         """Download missing files, if asked to; else make sure that they are there."""
-        missing = [path.name for path in self._paths() if find_idx(path) is None]
+        paths = [self._path(part, content) for part in _SAMPLES for content in ("images", "labels")]
+        missing = [path.name for path in paths if find_idx(path) is None]
         if not missing:
             return
         if not self.download:
@@ -199,9 +200,6 @@ class MNISTData(InMemoryDataModule):
 
     def _path(self, part: str, content: str) -> Path:
         return self.folder / f"{part}-{content}-idx{3 if content == 'images' else 1}-ubyte"
-
-    def _paths(self) -> list[Path]:
-        return [self._path(part, content) for part in _SAMPLES for content in ("images", "labels")]
 
 
 class UnitPixels(nn.Module):

@@ -101,9 +101,9 @@ def kept_arrays(
     path = (default_folder() if folder is None else folder) / f"{name}.npz"
     if is_file(path):
         with contextlib.suppress(DataError):
-            found = load_arrays(path)
-            if is_whole(found):
-                return found
+            cached = load_arrays(path)
+            if is_whole(cached):
+                return cached
         rank_zero_info(f"{str(path)!r} is damaged; what it held is computed anew.")
     arrays = compute()
     try:

@@ -174,8 +174,8 @@ class ResumableDataLoader(DataLoader[T_co]):
         return bool(self.persistent_workers) and self._iterator is not None
 
     def _states(self) -> RandomStates:
-        own = {} if self.generator is None else {"generator": self.generator.get_state()}
-        return random_states() | own
+        generator_state = {} if self.generator is None else {"generator": self.generator.get_state()}
+        return random_states() | generator_state
 
     def _set_states(self, states: RandomStates) -> None:
         set_random_states(states)

@@ -29,7 +29,7 @@ def read_word_vectors(path: Path, words: Collection[str]) -> dict[str, Tensor]:
     # A first line of two integers, number of words and size of a vector, is skipped: word2vec writes one, GloVe does
     # not. Where a word occurs twice, its first vector counts.
     vectors: dict[str, Tensor] = {}
-    wanted = {*words, UNKNOWN, PADDING}
+    vocabulary = {*words, UNKNOWN, PADDING}
     size = None
     for number, line in numbered_lines(path):
         word, *values = _SEPARATOR.split(line.rstrip(" \t"))
@@ -41,7 +41,7 @@ def read_word_vectors(path: Path, words: Collection[str]) -> dict[str, Tensor]:
                 f"{str(path)!r}, line {number}: {len(values)} values after {shown(word)}, expected "
                 f"{size or 'at least 1'}. Give a text file with a word and its vector on each line."
             )
-        if word in wanted and word not in vectors:
+        if word in vocabulary and word not in vectors:
             vectors[word] = _vector(values, path, number)
     missing = [word for word in (UNKNOWN, PADDING) if word not in vectors]
     if missing:
@@ -58,7 +58,7 @@ def read_cluster_vectors(path: Path, words: Collection[str]) -> dict[str, Tensor
     # Owoputi et al. 2013, "Improved part-of-speech tagging for online conversational text with word clusters".
     vectors = {word: signs(word) for word in (UNKNOWN, PADDING)}
     of_path: dict[str, Tensor] = {}
-    wanted = {*words}
+    vocabulary = {*words}
     for number, line in numbered_lines(path):
         read = _CLUSTER_LINE.fullmatch(line)
         if read is None:
@@ -67,7 +67,7 @@ def read_cluster_vectors(path: Path, words: Collection[str]) -> dict[str, Tensor
                 "word and its count with tabs between them. Give the file 50mpaths2 as it is published."
             )
         bits, word = read.groups()
-        if word in wanted and word not in vectors:
+        if word in vocabulary and word not in vectors:
             if bits not in of_path:
                 of_path[bits] = cluster_vector(bits)
             vectors[word] = of_path[bits]
@@ -206,8 +206,8 @@ class TweetData(InMemoryDataModule):
 
     def remarks(self) -> dict[str, str]:
         """Say what stands in for the paper's vectors, if anything does."""
-        said = f"bit paths of {self.vector_file.name}, not the paper's vectors"
-        return {"substitute": said} if self.uses_clusters else {}
+        substitute = f"bit paths of {self.vector_file.name}, not the paper's vectors"
+        return {"substitute": substitute} if self.uses_clusters else {}
 
     def prepare_data(self) -> None:
         """Make sure that the files are there."""
@@ -239,7 +239,10 @@ class TweetData(InMemoryDataModule):
         self.prepare_data()  # files may be missing on a node where Lightning has not called it
         parts = [read_tweets(self.folder / name) for name in names]
         table = self._word_table()
-        return [InMemorySamples(windows(tweets, table), _tags(tweets)) for tweets in parts]
+        return [
+            InMemorySamples(windows(tweets, table), torch.tensor([tag for tweet in tweets for tag in tweet.tags]))
+            for tweets in parts
+        ]
 
     def _word_table(self) -> WordTable:
         """Return the vectors of the words of all sets, from their file, which is read once: it may be large."""
@@ -288,8 +291,8 @@ def windows(tweets: list[Tweet], table: WordTable) -> Tensor:
     # Tweets do not see each other: ``</s>`` stands on both sides of each.
     rows, numbers = table.rows, []
     for tweet in tweets:
-        found = [rows.get(token, rows[UNKNOWN]) for token in tweet.tokens]
-        numbers.append(torch.tensor([rows[PADDING], *found, rows[PADDING]]).unfold(0, 3, 1))
+        token_rows = [rows.get(token, rows[UNKNOWN]) for token in tweet.tokens]
+        numbers.append(torch.tensor([rows[PADDING], *token_rows, rows[PADDING]]).unfold(0, 3, 1))
     return table.vectors[torch.cat(numbers)].flatten(start_dim=1)
 
 
@@ -304,7 +307,3 @@ def _token(line: str, path: Path, number: int) -> tuple[str, int]:
             "line, or map the tags of another tag set to these."
         )
     return token, TAGS.index(tag)
-
-
-def _tags(tweets: list[Tweet]) -> Tensor:
-    return torch.tensor([tag for tweet in tweets for tag in tweet.tags])

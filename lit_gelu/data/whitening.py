@@ -94,7 +94,7 @@ class ZCAWhitening(nn.Module):
         return whiten(images, Whitening(self.mean, self.matrix))
 
 
-_METHOD = "ZCA 1"  # part of every key: another method or layout of the file gets another number
+_METHOD = "ZCA 1"  # part of every digest; another method, or another layout of the file, gets another number
 
 
 def cached_whitening(raw: Tensor, epsilon: float, folder: Path | None, fit: Callable[[], Whitening]) -> Whitening:
@@ -111,12 +111,7 @@ def cached_whitening(raw: Tensor, epsilon: float, folder: Path | None, fit: Call
         whitening = fit()
         return {"mean": whitening.mean.cpu().numpy(), "matrix": whitening.matrix.cpu().numpy()}
 
-    arrays = kept_arrays(f"zca-{_key(raw, epsilon)}", folder, is_whole, compute)
-    return Whitening(torch.from_numpy(arrays["mean"]), torch.from_numpy(arrays["matrix"]))
-
-
-def _key(raw: Tensor, epsilon: float) -> str:
-    """Return the digest that names the file."""
     digest = hashlib.sha256(f"{_METHOD} {epsilon!r} {list(raw.shape)} {raw.dtype}".encode())
     digest.update(raw.contiguous().numpy().data)
-    return digest.hexdigest()[:32]
+    arrays = kept_arrays(f"zca-{digest.hexdigest()[:32]}", folder, is_whole, compute)
+    return Whitening(torch.from_numpy(arrays["mean"]), torch.from_numpy(arrays["matrix"]))

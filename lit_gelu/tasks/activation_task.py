@@ -123,9 +123,9 @@ class ActivationTask(LightningModule, ABC):
             CheckpointError: If it is no checkpoint, is damaged, or holds more than plain data.
             StoredSpecError: If it names an activation that is not registered.
         """
-        own = {"hparams_file": hparams_file, "strict": strict, "weights_only": weights_only is not False}
-        with loading(cls, checkpoint_path, {**own, **kwargs}):
-            return super().load_from_checkpoint(checkpoint_path, map_location, **own, **kwargs)
+        options = {"hparams_file": hparams_file, "strict": strict, "weights_only": weights_only is not False}
+        with loading(cls, checkpoint_path, {**options, **kwargs}):
+            return super().load_from_checkpoint(checkpoint_path, map_location, **options, **kwargs)
 
     @abstractmethod
     def forward(self, inputs: Tensor) -> Tensor:
@@ -187,10 +187,11 @@ class ActivationTask(LightningModule, ABC):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Write down every activation, and refuse one that could not be built again."""
         self.activation_spec.for_checkpoint()
-        given = checkpoint.get(self.CHECKPOINT_HYPER_PARAMS_KEY, {})
-        if "activation" in given:  # a subclass that calls save_hyperparameters again has what was given there
-            given["activation"] = str(self.activation_spec)
-            given.pop("registry", None)
+        hyper_parameters = checkpoint.get(self.CHECKPOINT_HYPER_PARAMS_KEY, {})
+        if "activation" in hyper_parameters:
+            # A subclass that calls save_hyperparameters again stores the argument as it was passed.
+            hyper_parameters["activation"] = str(self.activation_spec)
+            hyper_parameters.pop("registry", None)
         checkpoint[ACTIVATIONS_KEY] = record_activations(self, self.registry)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -270,7 +270,11 @@ class CIFAR100WideResNet(ClassificationTask):
         )
         check_one_of(BLOCKS, block=block)
         check_one_of(get_args(OptimizerName), optimizer=optimizer)
-        _check_batches(batches_per_epoch)
+        if batches_per_epoch is not None and not (is_number(batches_per_epoch) and batches_per_epoch > 0):
+            raise ArgumentError(
+                f"batches_per_epoch={batches_per_epoch!r} is not accepted. Give a number above 0, or None to ask the "
+                "Trainer's loader."
+            )
         if block == "original" and not closing_norm:
             raise ArgumentError(
                 'closing_norm=False is not accepted with block="original", which has no closing batch normalisation. '
@@ -315,14 +319,13 @@ class CIFAR100WideResNet(ClassificationTask):
 
     def decayed_parameters(self) -> list[Tensor]:
         """Return the parameters that weight decay covers, see the class."""
-        names = {f"{name}.weight" for name, layer in self.named_modules() if self._decays(name, layer)}
+        layers = (nn.Conv2d, nn.Linear, *((_BatchNorm, LasagneBatchNorm) if self.decay_gammas else ()))
+        names = {
+            f"{name}.weight"
+            for name, module in self.named_modules()
+            if isinstance(module, layers) and not is_of_activation(name)
+        }
         return [parameter for name, parameter in self.named_parameters() if name in names]
-
-    def _decays(self, name: str, layer: nn.Module) -> bool:
-        if is_of_activation(name):
-            return False
-        is_norm = isinstance(layer, _BatchNorm | LasagneBatchNorm)
-        return isinstance(layer, nn.Conv2d | nn.Linear) or (is_norm and self.decay_gammas)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Return gradient descent with Nesterov momentum and the cosine schedule, stepped after every step."""
@@ -342,17 +345,9 @@ class CIFAR100WideResNet(ClassificationTask):
 
     def _steps_per_epoch(self) -> float:
         """Return what was given, else what the Trainer's loader says; without a Trainer that trains, the paper's."""
-        given: float | None = self.hparams["batches_per_epoch"]
-        if given is not None:
-            return given
+        batches: float | None = self.hparams["batches_per_epoch"]
+        if batches is not None:
+            return batches
         if self._trainer is None or self._trainer.limit_train_batches == 0:
             return BATCHES_PER_EPOCH
         return steps_per_epoch(self._trainer)
-
-
-def _check_batches(given: float | None) -> None:
-    """Refuse what is neither a positive number nor ``None``."""
-    if given is not None and not (is_number(given) and given > 0):
-        raise ArgumentError(
-            f"batches_per_epoch={given!r} is not accepted. Give a number above 0, or None to ask the Trainer's loader."
-        )

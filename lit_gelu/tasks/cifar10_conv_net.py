@@ -112,7 +112,10 @@ class CIFAR10ConvNet(ClassificationTask):
         registry: ActivationRegistry | None = None,
     ) -> None:
         super().__init__(activation, registry)
-        first, second = _checked_channels(channels)
+        if not isinstance(channels, tuple | list) or len(channels) != 2:
+            raise ArgumentError(f"channels={channels!r} is not accepted. Give two integers, such as (96, 192).")
+        first, second = channels
+        check_numbers(**{"channels[0]": first, "channels[1]": second})
         check_numbers(learning_rate=learning_rate, epochs=epochs, keep=keep, noise=noise)
         check_one_of(get_args(Adam), optimizer=optimizer)
         check_one_of(get_args(Decay), decay=decay)
@@ -189,12 +192,3 @@ class CIFAR10ConvNet(ClassificationTask):
             return int(steps)
         check_schedule_lasts(self._trainer, self.epochs)
         return self.epochs
-
-
-def _checked_channels(channels: tuple[int, int]) -> tuple[int, int]:
-    """Return the two numbers."""
-    if not isinstance(channels, tuple | list) or len(channels) != 2:
-        raise ArgumentError(f"channels={channels!r} is not accepted. Give two integers, such as (96, 192).")
-    check_numbers(**{f"channels[{index}]": number for index, number in enumerate(channels)})
-    first, second = channels
-    return first, second

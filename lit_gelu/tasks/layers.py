@@ -164,9 +164,9 @@ _RANGES: Mapping[str, _Range] = {
 _COUNT: _Range = (lambda value: isinstance(value, int) and 1 <= value <= 100_000, "an integer from 1 to 100,000")
 
 
-def check_numbers(**given: float) -> None:
-    """Refuse numbers out of the range that their name says; any other name is a count."""
-    for name, value in given.items():
+def check_numbers(**arguments: float) -> None:
+    """Refuse a number outside the range for its name; a name without a range stands for a count."""
+    for name, value in arguments.items():
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise ArgumentError(f"{name}={shown(value)} is not accepted. Give a number.")
         is_accepted, accepts = _RANGES.get(name, _COUNT)

@@ -101,10 +101,14 @@ class AdamEpsilonInsideRoot(_ForeachOptimizer):
 
     def _update(self, params: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
         lr, betas, eps = group["lr"], group["betas"], group["eps"]
-        states = [self._state(param) for param in params]
-        first, second = ([state[name] for state in states] for name in ("first_moment", "second_moment"))
-        for state in states:
+        states: list[dict[str, Any]] = [self.state[param] for param in params]
+        for param, state in zip(params, states, strict=True):
+            if not state:
+                state["step"] = 0
+                state["first_moment"] = torch.zeros_like(param, memory_format=torch.preserve_format)
+                state["second_moment"] = torch.zeros_like(param, memory_format=torch.preserve_format)
             state["step"] += 1
+        first, second = ([state[name] for state in states] for name in ("first_moment", "second_moment"))
         torch._foreach_lerp_(first, gradients, 1 - betas[0])
         torch._foreach_mul_(second, betas[1])
         torch._foreach_addcmul_(second, gradients, gradients, 1 - betas[1])
@@ -113,15 +117,6 @@ class AdamEpsilonInsideRoot(_ForeachOptimizer):
         torch._foreach_sqrt_(denominators)
         steps = [-lr / (1 - betas[0] ** state["step"]) for state in states]
         torch._foreach_addcdiv_(params, first, denominators, steps)
-
-    def _state(self, param: Tensor) -> dict[str, Any]:
-        """Return the moments of a parameter and its number of steps, made at its first step."""
-        state: dict[str, Any] = self.state[param]
-        if not state:
-            state["step"] = 0
-            state["first_moment"] = torch.zeros_like(param, memory_format=torch.preserve_format)
-            state["second_moment"] = torch.zeros_like(param, memory_format=torch.preserve_format)
-        return state
 
 
 class LasagneNesterovSGD(_ForeachOptimizer):

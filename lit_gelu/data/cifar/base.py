@@ -80,18 +80,18 @@ class AugmentedImages(InMemorySamples):
     def __getitems__(self, indices: list[int]) -> Batch:
         """Return the samples at ``indices``, in that order, newly cropped and stacked; negative ones count back."""
         device, size = self.pixels.device, len(self)
-        wanted = torch.as_tensor(indices, dtype=torch.int64)
-        outside = wanted[(wanted < -size) | (wanted >= size)]
+        positions = torch.as_tensor(indices, dtype=torch.int64)
+        outside = positions[(positions < -size) | (positions >= size)]
         if len(outside):  # Python ends a loop over the set by this error
             raise IndexError(
                 f"Index {int(outside[0])} given, of {size} samples. Give integers from {-size} to {size - 1}."
             )
-        wanted = wanted % size
-        offsets = torch.randint(2 * MARGIN + 1, (2, len(wanted)))
-        is_mirrored = wanted >= len(self.pixels)
+        positions = positions % size
+        offsets = torch.randint(2 * MARGIN + 1, (2, len(positions)))
+        is_mirrored = positions >= len(self.pixels)
         if self.random_mirroring:
-            is_mirrored ^= torch.rand(len(wanted)) < 0.5
-        rows = (wanted % len(self.pixels)).to(device)
+            is_mirrored ^= torch.rand(len(positions)) < 0.5
+        rows = (positions % len(self.pixels)).to(device)
         images = mirrored(self.preprocessing(self.pixels[rows]), is_mirrored.to(device))
         return cropped(images, offsets.to(device), self.padding), self.labels[rows]
 
@@ -215,21 +215,20 @@ class CIFARData(InMemoryDataModule):
         if not missing:
             return
         if not self.download:
-            folder = cifar_folder(self.root, self.set_name)
+            folder, file_name = cifar_folder(self.root, self.set_name), f"{self.set_name}.npz"
+            arrays_note = f"there is no {file_name} beside it to read instead"
+            if is_file(self.root / file_name):
+                arrays_note = (
+                    f"{file_name} beside it is read only where that folder is not: remove the folder, or give "
+                    f"arrays={file_name!r}"
+                )
             raise DataError(
-                f"{self.set_name} is not in {str(folder)!r} (missing: {', '.join(missing)}), and {self._beside()}. "
+                f"{self.set_name} is not in {str(folder)!r} (missing: {', '.join(missing)}), and {arrays_note}. "
                 f"Give root=, or set the environment variable LIT_GELU_DATA, to the folder that holds {folder.name} or "
-                f"{self.set_name}.npz; or give arrays= the path of an .npz file; or download it with download=True "
+                f"{file_name}; or give arrays= the path of an .npz file; or download it with download=True "
                 "(--data.download true)."
             )
         download_cifar(self.root, self.set_name)
-
-    def _beside(self) -> str:
-        """Say why no arrays file beside the set's folder is read instead."""
-        name = f"{self.set_name}.npz"
-        if is_file(self.root / name):
-            return f"{name} beside it is read only where that folder is not: remove the folder, or give arrays={name!r}"
-        return f"there is no {name} beside it to read instead"
 
     def load_train_and_val(self) -> tuple[InMemorySamples, InMemorySamples]:
         """Read the training images, hold some out, and fit the preprocessing on the others."""
@@ -251,12 +250,12 @@ class CIFARData(InMemoryDataModule):
     def _read(self) -> ImageArrays:
         """Return the first ``train_samples`` and ``test_samples`` images."""
         arrays = self._read_all()
-        for argument, wanted, images in (
+        for argument, requested, images in (
             ("train_samples", self.train_samples, arrays.x_train),
             ("test_samples", self.test_samples, arrays.x_test),
         ):
-            if wanted is not None and wanted > len(images):
-                raise ArgumentError(f"{argument}={wanted} is not accepted: there are {len(images)}. Give fewer.")
+            if requested is not None and requested > len(images):
+                raise ArgumentError(f"{argument}={requested} is not accepted: there are {len(images)}. Give fewer.")
         train, test = slice(self.train_samples), slice(self.test_samples)
         return ImageArrays(arrays.x_train[train], arrays.y_train[train], arrays.x_test[test], arrays.y_test[test])
 

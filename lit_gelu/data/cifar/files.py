@@ -35,8 +35,8 @@ def read_arrays_file(path: Path, classes: int) -> ImageArrays:
     # Images are uint8, ``[samples, 32, 32, 3]`` (as Keras has them) or ``[samples, 3, 32, 32]`` (as torch has them):
     # the shape tells which. Labels are integers from 0 on, ``[samples]`` or, as Keras has them, ``[samples, 1]``.
     # Other arrays in the file are not looked at, and nothing in it is unpickled.
-    found = _load(path)
-    x_train, y_train, x_test, y_test = (found[name] for name in ARRAYS)
+    arrays = _load(path)
+    x_train, y_train, x_test, y_test = (arrays[name] for name in ARRAYS)
     return ImageArrays(
         _images(x_train, "x_train", path),
         _labels(y_train, "y_train", len(x_train), classes, path),
@@ -50,13 +50,13 @@ def _load(path: Path) -> Arrays:
     if not is_file(path):
         raise DataError(f"There is no file {str(path)!r}. Give the path of an .npz file of {_contents()}.")
     try:
-        found = load_arrays(path, ARRAYS)
+        arrays = load_arrays(path, ARRAYS)
     except DataError as error:
         raise DataError(f"{error} Expected: {_contents()}.") from error
-    missing = [name for name in ARRAYS if name not in found]
+    missing = [name for name in ARRAYS if name not in arrays]
     if missing:
         raise DataError(f"{str(path)!r} lacks {', '.join(missing)}. Write {_contents()} with numpy.savez_compressed.")
-    return found
+    return arrays
 
 
 def _images(array: _Array, name: str, path: Path) -> Tensor:

@@ -104,12 +104,12 @@ def read_audio(path: Path) -> Tensor:
     _check_header(path)
     try:
         with soundfile.SoundFile(path) as file:
-            found = (file.samplerate, file.channels, file.subtype)
-            if found != (SAMPLE_RATE, 1, "PCM_16"):
+            audio_format = (file.samplerate, file.channels, file.subtype)
+            if audio_format != (SAMPLE_RATE, 1, "PCM_16"):
                 raise DataError(
-                    f"{str(path)!r} holds {found[1]} channels of {found[2]} at {found[0]} Hz; accepted: 1 channel of "
-                    f"PCM_16 at {SAMPLE_RATE} Hz, as TIMIT has. Use the original files, or convert: sox IN -c 1 -b 16 "
-                    f"-r {SAMPLE_RATE} OUT.wav."
+                    f"{str(path)!r} holds {file.channels} channels of {file.subtype} at {file.samplerate} Hz; "
+                    f"accepted: 1 channel of PCM_16 at {SAMPLE_RATE} Hz, as TIMIT has. Use the original files, or "
+                    f"convert: sox IN -c 1 -b 16 -r {SAMPLE_RATE} OUT.wav."
                 )
             return torch.from_numpy(file.read(dtype="int16"))
     except soundfile.LibsndfileError as error:
@@ -223,19 +223,21 @@ def find_sentences(folder: Path) -> list[Sentence]:
     if not is_folder(folder):
         raise DataError(f"There is no folder {str(folder)!r}. {_WHAT_TO_GIVE}")
     names = (Path(parent, name) for parent, _, files in os.walk(folder) for name in files)
-    found: dict[tuple[str, str, str], list[Path]] = {}
+    recordings: dict[tuple[str, str, str], list[Path]] = {}  # by part, speaker and sentence
     for path in names:
-        match = _match(path.relative_to(folder))
-        if match:
-            found.setdefault(match, []).append(path)
-    parts = {part for part, _, _ in found}
-    if not found:
+        text = path.relative_to(folder).as_posix().lower()
+        match = _FULL.fullmatch(text) or _SAMPLE.fullmatch(text)
+        if match is not None and not match[3].startswith("sa"):
+            part = "sample" if match[1] == "dr" else match[1]
+            recordings.setdefault((part, match[2], match[3]), []).append(path)
+    parts = {part for part, _, _ in recordings}
+    if not recordings:
         raise DataError(f"There is no TIMIT sentence below {str(folder)!r}. {_WHAT_TO_GIVE}")
     if "sample" in parts and len(parts) > 1:
         raise DataError(
             f"{str(folder)!r} holds both the full corpus and NLTK's sample. Give corpus= the folder of one of them."
         )
-    return [Sentence(*key, _only(found[key], folder)) for key in sorted(found)]
+    return [Sentence(*key, _only(recordings[key], folder)) for key in sorted(recordings)]
 
 
 def split_sentences(sentences: Iterable[Sentence], allow_incomplete: bool = False) -> Split:
@@ -270,15 +272,6 @@ _WHAT_TO_GIVE = (
     "(LDC93S1, timit/TRAIN/DR1/FCJF0/SX37.WAV, from the Linguistic Data Consortium) or NLTK's sample of it "
     "(timit/dr1-fvmh0/sx26.wav, nltk.download('timit')). corpus= names another folder."
 )
-
-
-def _match(path: Path) -> tuple[str, str, str] | None:
-    """Return part, speaker and name of the sentence that a path names, ``None`` if none, or one of the two SA."""
-    text = path.as_posix().lower()
-    match = _FULL.fullmatch(text) or _SAMPLE.fullmatch(text)
-    if match is None or match[3].startswith("sa"):
-        return None
-    return "sample" if match[1] == "dr" else match[1], match[2], match[3]
 
 
 def _only(paths: list[Path], folder: Path) -> Path:

@@ -6,7 +6,6 @@ from typing import Literal
 
 import torch
 from lightning.pytorch.utilities import rank_zero_info
-from torch import Tensor
 
 from lit_gelu.arguments import check_flags, check_one_of
 from lit_gelu.data.in_memory import InMemoryDataModule, data_root, recorded_path
@@ -90,7 +89,7 @@ class TIMITData(InMemoryDataModule):
         self.padded_statistics = padded_statistics
         self.centre_twice = centre_twice
         self.allow_incomplete = allow_incomplete
-        self._found: Split | None = None
+        self._split: Split | None = None
         self._frames: tuple[Frames, Frames, Frames] | None = None
         self._normalisation: Normalisation | None = None
 
@@ -100,8 +99,8 @@ class TIMITData(InMemoryDataModule):
         return self._sentences().kind
 
     def remarks(self) -> dict[str, str]:
-        """Say which corpus was found, once it was."""
-        return {} if self._found is None else {"corpus_found": self._found.description}
+        """Say which corpus was found, once it has been looked for."""
+        return {} if self._split is None else {"corpus_found": self._split.description}
 
     def prepare_data(self) -> None:
         """Find the sentences, and compute their features unless that was done before."""
@@ -123,10 +122,10 @@ class TIMITData(InMemoryDataModule):
 
     def _sentences(self) -> Split:
         """Return the sentences of each set; look for them once, and say what they are."""
-        if self._found is None:
-            self._found = split_sentences(find_sentences(self.folder), self.allow_incomplete)
-            rank_zero_info(self._found.description)
-        return self._found
+        if self._split is None:
+            self._split = split_sentences(find_sentences(self.folder), self.allow_incomplete)
+            rank_zero_info(self._split.description)
+        return self._split
 
     def _read(self) -> tuple[Frames, Frames, Frames]:
         """Return the frames of each set."""
@@ -147,11 +146,7 @@ class TIMITData(InMemoryDataModule):
         frames = self._read()[number]
         module = self.normalisation()
         centred = frames.features - (2 * module.mean if self.centre_twice and number else module.mean)
-        return SentenceFrames(centred / module.deviation, self._labels(frames.phones), frames.lengths)
-
-    def _labels(self, phones: Tensor) -> Tensor:
-        """Return the classes of phones, -1 for those to be ignored."""
         classes = class_numbers()
         if self.glottal_stop == "ignore":
             classes[PHONES.index(GLOTTAL_STOP)] = -1
-        return classes[phones]
+        return SentenceFrames(centred / module.deviation, classes[frames.phones], frames.lengths)

@@ -133,7 +133,7 @@ def cached_frames(sentences: list[Sentence], corpus: Path, folder: Path | None =
     # Its name is made of the settings of the features and of each source's path, size and time of change: an edited
     # corpus gets a file of its own.
     name = f"timit-features-{_key(sentences, corpus)}"
-    arrays = kept_arrays(name, folder, lambda found: _is_whole(found, len(sentences)), lambda: _computed(sentences))
+    arrays = kept_arrays(name, folder, lambda cached: _is_whole(cached, len(sentences)), lambda: _computed(sentences))
     features, phones, lengths = (torch.from_numpy(arrays[name]) for name in Frames._fields)
     return Frames(features, phones.long(), lengths)
 
