@@ -316,5 +316,5 @@ def _accepts(form: Callable[..., GaussianMoments], arguments: Mapping[str, objec
 def _holds(moments: GaussianMoments, mean: Tensor, std: Tensor, scale: float) -> Tensor:
     """Return where no moment is NaN or a small difference of large terms, of the order of ``scale E (1 + x^2)``."""
     terms = scale * (1 + mean**2 + std**2)
-    known = ~torch.stack([torch.as_tensor(field).isnan().expand_as(terms) for field in moments.fields]).any(0)
-    return known & (moments.variance > CANCELLED * terms) & (moments.derivative_squared > CANCELLED * scale)
+    defined = ~torch.stack([torch.as_tensor(field).isnan().expand_as(terms) for field in moments.fields]).any(0)
+    return defined & (moments.variance > CANCELLED * terms) & (moments.derivative_squared > CANCELLED * scale)

@@ -163,20 +163,20 @@ def _check_choice(kind: str | None, scheme: str) -> None:
 
 def _layers(model: nn.Module, activation: Any, registry: Names) -> list[FedLayer]:
     """Return the layers of a model, with the one activation if it is given."""
-    found = fed_layers(model, registry)
-    if not found:
+    layers = fed_layers(model, registry)
+    if not layers:
         raise ActivationArgumentError(f"{type(model).__name__} has no linear or convolution layer to initialise.")
     if activation is not None:
         feed = activation if isinstance(activation, nn.Module) else registry.resolve(activation)
         if isinstance(feed, ActivationSpec) and feed.opaque:
             feed = registry.create(activation)
-        return [FedLayer(row.name, row.layer, feed if index else None) for index, row in enumerate(found)]
-    if len(found) > 1 and all(row.activation is None for row in found):
+        return [FedLayer(row.name, row.layer, feed if index else None) for index, row in enumerate(layers)]
+    if len(layers) > 1 and all(row.activation is None for row in layers):
         raise ActivationArgumentError(
-            f"No activation stands between the {len(found)} layers of {type(model).__name__} in the order of "
+            f"No activation stands between the {len(layers)} layers of {type(model).__name__} in the order of "
             "registration. Name it: initialise_for_activations_(model, activation='gelu')."
         )
-    return found
+    return layers
 
 
 def _row(layer: FedLayer, kind: str, scheme: str, registry: Names) -> InitialisedLayer:

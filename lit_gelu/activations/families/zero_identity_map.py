@@ -188,8 +188,8 @@ class ZeroIdentityMap(nn.Module):
     def extra_repr(self) -> str:
         """Return the arguments for ``repr`` that differ from their defaults."""
         defaults = {"gate": "normal", "evaluation": "expectation", "passes": 1}
-        given = {name: getattr(self, name) for name in defaults}
-        return ", ".join(f"{name}={value!r}" for name, value in given.items() if value != defaults[name])
+        arguments = {name: getattr(self, name) for name in defaults}
+        return ", ".join(f"{name}={value!r}" for name, value in arguments.items() if value != defaults[name])
 
 
 IN_EVALUATION = {"expectation": "", "stochastic": "m x", "mean": "the mean of some m, times x,"}

@@ -27,10 +27,10 @@ def resolved(registry: Names, spec: Any, kwargs: dict[str, Any]) -> Resolved:
     if isinstance(spec, (str, Mapping)) and not isinstance(spec, nn.Module):
         if comes_from_file(spec):
             return stored_activation(registry, spec, kwargs)
-        found = read_spec(spec)
-        if isinstance(found, ActivationSpec):
-            return registry.named(found, kwargs)
-        return _of_callable(registry, import_object(found.path), merged(found.path, dict(found.arguments), kwargs))
+        parsed = read_spec(spec)
+        if isinstance(parsed, ActivationSpec):
+            return registry.named(parsed, kwargs)
+        return _of_callable(registry, import_object(parsed.path), merged(parsed.path, dict(parsed.arguments), kwargs))
     return _of_callable(registry, spec, kwargs)
 
 
@@ -73,13 +73,13 @@ def _by_keyword(cls: type, positional: tuple[Any, ...], keywords: dict[str, Any]
         signature.bind_partial(*positional, **keywords)  # refuses what is given twice
     except (TypeError, ValueError) as error:
         raise ActivationArgumentError(f"{path} cannot be built: {message_of(error)}.") from error
-    found = signature.bind_partial(*positional).arguments
-    if any(signature.parameters[name].kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD for name in found):
+    arguments = signature.bind_partial(*positional).arguments
+    if any(signature.parameters[name].kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD for name in arguments):
         raise ActivationArgumentError(
             f"{path} takes arguments by position that have no keyword, so a functools.partial of it is not accepted. "
             "Give a torch.nn.Module that is built already."
         )
-    return {**found, **keywords}
+    return {**arguments, **keywords}
 
 
 def import_object(path: object) -> Any:
