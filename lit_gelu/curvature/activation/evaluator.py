@@ -65,10 +65,10 @@ class ActivationEvaluator:
                 pivot, scale = pivot[index], self.reference[:, 1].to(rows.device)[index]
             channel_dim = None if channels is None else channels + 1
             with torch.no_grad(), torch.autocast(rows.device.type, enabled=False):
-                found = measure(self._formulas[numbers[0]], rows, pivot=pivot, scale=scale, channel_dim=channel_dim)
-            event.sums.append((numbers, found.sums))
+                activity = measure(self._formulas[numbers[0]], rows, pivot=pivot, scale=scale, channel_dim=channel_dim)
+            event.sums.append((numbers, activity.sums))
             if rows.numel() > 0:  # nothing says which channels pass nothing on where there is nothing
-                event.alive.append((numbers, found.alive))
+                event.alive.append((numbers, activity.alive))
 
     def moments(self, event: ActivationEvent, device: torch.device | None = None) -> Tensor:
         """Return count, sum and sum of squares of what waits, which goes on waiting: a row a site; finite elements."""
@@ -93,11 +93,11 @@ class ActivationEvaluator:
         masks: dict[int, Tensor | None] = {}
         for numbers, rows in event.alive:
             for number, mask in zip(numbers, [None] * len(numbers) if rows is None else rows.unbind(), strict=True):
-                known = masks.get(number, mask)
-                if mask is None or known is None or known.shape != mask.shape:
+                previous = masks.get(number, mask)
+                if mask is None or previous is None or previous.shape != mask.shape:
                     masks[number] = None
                 else:
-                    masks[number] = mask if known is mask else known | mask
+                    masks[number] = mask if previous is mask else previous | mask
         return {number: mask for number, mask in masks.items() if mask is not None}
 
     def pivot(self, device: torch.device) -> Tensor | float:
@@ -114,8 +114,8 @@ class ActivationEvaluator:
         groups: dict[Any, tuple[list[int], list[Tensor], int | None]] = {}
         for number, rows, channels in taken:
             shared = self._shared[number]
-            own = object() if shared is None else shared
-            key = (own, rows.shape, channels, rows.dtype, rows.device)
+            identity = object() if shared is None else shared
+            key = (identity, rows.shape, channels, rows.dtype, rows.device)
             numbers, inputs, _ = groups.setdefault(key, ([], [], channels))
             numbers.append(number)
             inputs.append(rows)

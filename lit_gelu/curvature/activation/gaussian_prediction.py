@@ -122,9 +122,9 @@ class GaussianPrediction:
         mean, std = m[rows][..., None], s[rows][..., None]  # [rules, sites of a rule, 1]
         z = (x[:, None] - mean).div_(std)
         density = z.square_().mul_(-0.5).exp_().div_(std * math.sqrt(2 * math.pi))
-        found = torch.empty(len(m), len(values[0]), dtype=m.dtype)
-        found[rows] = density @ values.mT  # those that fill up a row are the same again
-        return found
+        expectations = torch.empty(len(m), len(values[0]), dtype=m.dtype)
+        expectations[rows] = density @ values.mT  # those that fill up a row are the same again
+        return expectations
 
     def _rules_for(self, keys: list[tuple[float, float]]) -> tuple[Tensor, Tensor]:
         """Return nodes ``[rules, nodes]``, and the weighted integrands there, ``[rules, 6, nodes]``."""
@@ -163,16 +163,16 @@ def own_ends(slopes: Slopes) -> list[float]:
     for _ in range(_LEVELS):
         left, right = ends[:-1], ends[1:]
         middle = (left + right) / 2
-        whole, halves = _integrals(slopes, left, right), _integrals(slopes, left, middle)
+        coarse, halves = _integrals(slopes, left, right), _integrals(slopes, left, middle)
         halves = [one + other for one, other in zip(halves, _integrals(slopes, middle, right), strict=True)]
         rough = (
-            ((whole[0] - halves[0]).abs() > _TOLERANCE * (1 + halves[1])).any(0) & (middle > left) & (middle < right)
+            ((coarse[0] - halves[0]).abs() > _TOLERANCE * (1 + halves[1])).any(0) & (middle > left) & (middle < right)
         )
         if not bool(rough.any()) or len(ends) + int(rough.sum()) > _MOST:
             break
         ends = torch.cat([ends, middle[rough]]).sort().values
-    found: list[float] = ends[(ends - centre).abs() < _FAR * width].tolist()
-    return found
+    panel_ends: list[float] = ends[(ends - centre).abs() < _FAR * width].tolist()
+    return panel_ends
 
 
 def _where_it_changes(slopes: Slopes) -> tuple[float, float]:

@@ -31,11 +31,11 @@ class ChannelLayout:
 
     def dim_of(self, shape: Sequence[int]) -> int | None:
         """Return the only dimension of this size; of several the layer's own; ``None`` if it cannot be told."""
-        found = [dim for dim in range(1, len(shape)) if shape[dim] == self.count]
-        if len(found) == 1:
-            return found[0]
-        own = None if self.dim is None else self.dim % max(len(shape), 1)
-        return own if own in found else None
+        dims = [dim for dim in range(1, len(shape)) if shape[dim] == self.count]
+        if len(dims) == 1:
+            return dims[0]
+        layer_dim = None if self.dim is None else self.dim % max(len(shape), 1)
+        return layer_dim if layer_dim in dims else None
 
 
 def dim_of_channels(layout: ChannelLayout | None, shape: Sequence[int]) -> int | None:
@@ -68,8 +68,8 @@ def layout_of_layer(layer: nn.Module) -> ChannelLayout | None:
 def own_layout(activation: nn.Module) -> ChannelLayout | None:
     """Return the layout of an activation with parameters of its own for each channel."""
     if isinstance(activation, ChannelModule):
-        known = isinstance(activation.channels, int)  # neither None nor still to be inferred
-        return ChannelLayout(int(activation.channels or 0), activation.channel_dim) if known else None
+        has_count = isinstance(activation.channels, int)  # neither None nor still to be inferred
+        return ChannelLayout(int(activation.channels or 0), activation.channel_dim) if has_count else None
     if isinstance(activation, nn.PReLU) and activation.num_parameters > 1:
         return ChannelLayout(int(activation.num_parameters), 1)
     return None
@@ -88,13 +88,13 @@ def layouts_in_a_pass(
 ) -> dict[str, ChannelLayout]:
     """Run a sample, and return what the layer that ran last before each input says; none where layers disagree."""
     # `watched`: the module whose input it is, and which of its calls count; `activations`: ids of what is no layer.
-    found: dict[str, set[ChannelLayout | None]] = {name: set() for name in watched}
-    with _noting(model, watched, activations, found), on_the_side(model):
+    layouts_of: dict[str, set[ChannelLayout | None]] = {name: set() for name in watched}
+    with _noting(model, watched, activations, layouts_of), on_the_side(model):
         try:
             run(model, input_sample)
         except SwapError:  # it fails in evaluation: what is known of the modules must do
             return {}
-    return {name: only for name, layouts in found.items() if len(layouts) == 1 and (only := next(iter(layouts)))}
+    return {name: only for name, layouts in layouts_of.items() if len(layouts) == 1 and (only := next(iter(layouts)))}
 
 
 @contextmanager
@@ -102,7 +102,7 @@ def _noting(
     model: nn.Module,
     watched: Mapping[str, tuple[nn.Module, tuple[int, int] | None]],
     activations: Collection[int],
-    found: dict[str, set[ChannelLayout | None]],
+    layouts_of: dict[str, set[ChannelLayout | None]],
 ) -> Iterator[None]:
     """Note, while a model runs, what the last layer said as each watched module is called."""
     last: list[tuple[ChannelLayout, torch.Size]] = []
@@ -113,7 +113,7 @@ def _noting(
         if layout is not None:
             handles.append(layer.register_forward_hook(_note_output(layout, last)))
     for name, (module, turn) in watched.items():
-        handles.append(module.register_forward_pre_hook(_note_input(found[name], turn, last), with_kwargs=True))
+        handles.append(module.register_forward_pre_hook(_note_input(layouts_of[name], turn, last), with_kwargs=True))
     try:
         yield
     finally:
@@ -131,7 +131,7 @@ def _note_output(layout: ChannelLayout, last: list[tuple[ChannelLayout, torch.Si
 
 
 def _note_input(
-    found: set[ChannelLayout | None], turn: tuple[int, int] | None, last: list[tuple[ChannelLayout, torch.Size]]
+    layouts: set[ChannelLayout | None], turn: tuple[int, int] | None, last: list[tuple[ChannelLayout, torch.Size]]
 ) -> Callable[..., None]:
     calls = 0
 
@@ -143,9 +143,9 @@ def _note_input(
             return
         for layout, shape in last:
             # Of a reshaped or turned output the number of channels is known, and no longer where they are.
-            found.add(layout if shape == x.shape else replace(layout, dim=None))
+            layouts.add(layout if shape == x.shape else replace(layout, dim=None))
         if not last:
-            found.add(None)
+            layouts.add(None)
 
     return hook
 
