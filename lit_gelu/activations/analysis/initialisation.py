@@ -181,7 +181,11 @@ def _layers(model: nn.Module, activation: Any, registry: Names) -> list[FedLayer
 
 def _row(layer: FedLayer, kind: str, scheme: str, registry: Names) -> InitialisedLayer:
     """Work out how a layer is to be initialised; nothing is changed yet."""
-    factor, bias_variance, text = 1.0, 0.0, _text(layer.activation, registry)
+    factor, bias_variance = 1.0, 0.0
+    if isinstance(layer.activation, nn.Module) and not (spec := registry.spec_of(layer.activation)).opaque:
+        text = str(spec)
+    else:
+        text = "" if layer.activation is None else str(layer.activation)
     if layer.activation is not None and scheme == "edge_of_chaos":
         factor, bias_variance = _edge_of_chaos(layer.activation, text, registry)
     elif layer.activation is not None:
@@ -213,13 +217,6 @@ def _edge_of_chaos(activation: ActivationSpec | nn.Module, text: str, registry: 
             "biases would be negative. Use scheme='gain'."
         )
     return 1.0 / math.sqrt(slope), bias_variance if bias_variance > ROUNDING else 0.0
-
-
-def _text(activation: ActivationSpec | nn.Module | None, registry: Names) -> str:
-    """Return the text of an activation's spec, of a module that has none its ``repr``."""
-    if isinstance(activation, nn.Module) and not (spec := registry.spec_of(activation)).opaque:
-        return str(spec)
-    return "" if activation is None else str(activation)
 
 
 def _normal_(parameter: Tensor, std: float, generator: torch.Generator | None) -> None:

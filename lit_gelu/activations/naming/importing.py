@@ -36,7 +36,12 @@ def resolved(registry: Names, spec: Any, kwargs: dict[str, Any]) -> Resolved:
 
 def _of_callable(registry: Names, target: Any, kwargs: dict[str, Any]) -> Resolved:
     if isinstance(target, nn.Module):
-        return _of_module(registry, target, kwargs)
+        if kwargs:
+            raise ActivationArgumentError(
+                f"{type(target).__name__} is a module already, so {', '.join(kwargs)} cannot be set. Give its class or "
+                "its name."
+            )
+        return Resolved(registry.spec_of(target), lambda: copy.deepcopy(target))
     if isinstance(target, type):
         return of_class(registry, target, kwargs)
     if isinstance(target, functools.partial):
@@ -52,15 +57,6 @@ def _of_callable(registry: Names, target: Any, kwargs: dict[str, Any]) -> Resolv
     path = dotted_path(target)
     unregistered = Resolved(opaque(path, kwargs), lambda: FunctionActivation(target, path, kwargs))
     return registry.named_function(target, kwargs) or unregistered
-
-
-def _of_module(registry: Names, module: nn.Module, kwargs: dict[str, Any]) -> Resolved:
-    if kwargs:
-        raise ActivationArgumentError(
-            f"{type(module).__name__} is a module already, so {', '.join(kwargs)} cannot be set. Give its class or "
-            "its name."
-        )
-    return Resolved(registry.spec_of(module), lambda: copy.deepcopy(module))
 
 
 def _by_keyword(cls: type, positional: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
