@@ -2,7 +2,7 @@
 
 import itertools
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -195,7 +195,9 @@ def _probe(
         if reason or not isinstance(place, CallPlace):
             sites.refused[name] = reason
             continue
-        child = next(name for name in _probe_names() if name not in owner.__dict__ and name not in probes)
+        # A name that the module already has belongs to code that was edited further and goes on calling it.
+        probe_names = (f"_lit_gelu_probe_{number}" for number in itertools.count())
+        child = next(each for each in probe_names if each not in owner.__dict__ and each not in probes)
         edits.append(ProbedCall(place, child))
         activation = _computed(site, registry) if module is not None else registry.create(site.spec)
         probes[child] = name, WatchedCall(InputProbe(), activation, mode_of=owner if module is None else module)
@@ -212,11 +214,6 @@ def _probe(
         owner.__dict__[child] = watched.hooked  # no child: names, parameters and copies of the model stay as they are
         sites.calls[name] = watched
     sites._probed.append((owner, before, probed, tuple(probes)))
-
-
-def _probe_names() -> Iterator[str]:
-    """Yield names; one that a module has already belongs to code that was changed further, which goes on calling it."""
-    return (f"_lit_gelu_probe_{number}" for number in itertools.count())
 
 
 def _obstacle(

@@ -46,7 +46,12 @@ class ActivationEvaluator:
             any(tensor.numel() > 1 for tensor in (*module.parameters(), *module.buffers())) for module in activations
         ]
         self._formulas = [formulas_of(module, registry) for module in activations]
-        self._shared = [_shared_name(module, registry) for module in activations]
+        # Of each site, a name shared by all modules that compute the same function; None for one with state of its own.
+        specs = [registry.spec_of(module) for module in activations]
+        self._shared = [
+            None if spec.opaque or has_own_state(module) else str(spec)
+            for module, spec in zip(activations, specs, strict=True)
+        ]
         # Of each site, whether its activation has parameters or buffers, or is not registered.
         self.have_state = [name is None for name in self._shared]
         self._index: dict[tuple[torch.device, tuple[int, ...]], Tensor] = {}
@@ -142,9 +147,3 @@ def _device_of(event: ActivationEvent) -> torch.device:
     if event.waiting:
         return event.waiting[0].rows.device
     return event.sums[0][1].device if event.sums else torch.device("cpu")
-
-
-def _shared_name(module: nn.Module, registry: ActivationRegistry) -> str | None:
-    """Return a name that modules computing the same function share; ``None`` if this one has state of its own."""
-    spec = registry.spec_of(module)
-    return None if spec.opaque or has_own_state(module) else str(spec)

@@ -96,19 +96,16 @@ class GaussianPrediction:
         """Return ``[sites, len(PREDICTED)]`` for ``[sites]`` in float64; NaN without a finite, positive deviation."""
         good = mean.isfinite() & std.isfinite() & (std > 0)
         m, s = torch.where(good, mean, 0.0), torch.where(good, std, 1.0)
-        shares = self._probabilities(m, s) @ self._share_of
+        # The probabilities of the intervals on which f' is as the shares say, [sites, intervals].
+        a, b = ((end - m[:, None]) / s[:, None] for end in (self._low, self._high))
+        right = (a + b) > 0  # the smaller of the two tails, so that no difference of numbers near 1 is taken
+        tails: Tensor = torch.special.ndtr(torch.stack([torch.where(right, -a, b), torch.where(right, -b, a)]))
+        shares = (tails[0] - tails[1]) @ self._share_of
         others = [number for number, name in enumerate(_SHARES) if name != "share_decreasing"]
         rest = 1 - shares[:, others].sum(1)
         kinks = torch.full_like(m, torch.nan) if self._kinks is None else kink_mass(m, s, self._kinks)
         columns = [self._expectations(m, s), shares, rest.clamp(min=0)[:, None], kinks[:, None]]
         return torch.where(good[:, None], torch.cat(columns, dim=1), torch.nan)
-
-    def _probabilities(self, m: Tensor, s: Tensor) -> Tensor:
-        """Return the probabilities of the intervals on which f' is as the shares say, ``[sites, intervals]``."""
-        a, b = ((end - m[:, None]) / s[:, None] for end in (self._low, self._high))
-        right = (a + b) > 0  # the smaller of the two tails, so that no difference of numbers near 1 is taken
-        tails: Tensor = torch.special.ndtr(torch.stack([torch.where(right, -a, b), torch.where(right, -b, a)]))
-        return tails[0] - tails[1]
 
     def _expectations(self, m: Tensor, s: Tensor) -> Tensor:
         """Integrate f, f^2, f', f'^2, |f''| and the gate: ``[sites, 6]``."""

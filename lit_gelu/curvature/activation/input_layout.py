@@ -172,7 +172,11 @@ def count_rows(x: Tensor, *, whole_examples: bool = False, channels: int | None 
         >>> count_rows(torch.zeros(32, 16, 8, 8)), count_rows(torch.zeros(32, 16, 8, 8), whole_examples=True)
         (2048, 32)
     """
-    return math.prod(_row_shape(x, whole_examples=whole_examples, channels=channels))
+    shape = tuple(x.shape)
+    if whole_examples or len(shape) < 2:
+        return math.prod(shape[:1])
+    dim = _dim_of_rows(len(shape), channels)
+    return math.prod((*shape[:dim], *shape[dim + 1 :]))
 
 
 def spread_rows(count: int, position: Tensor) -> Tensor:
@@ -215,16 +219,11 @@ def take_rows(x: Tensor, index: Tensor, *, whole_examples: bool = False, channel
     if dim == dims - 1 and x.is_contiguous():
         return x.view(-1, x.shape[-1]).index_select(0, index)
     x = x.movedim(dim, -1)
-    return x[_unravel(index, x.shape[:-1])]
-
-
-def _row_shape(x: Tensor, *, whole_examples: bool, channels: int | None) -> tuple[int, ...]:
-    """Return the sizes of the dimensions that number the rows."""
-    shape = tuple(x.shape)
-    if whole_examples or len(shape) < 2:
-        return shape[:1]
-    dim = _dim_of_rows(len(shape), channels)
-    return (*shape[:dim], *shape[dim + 1 :])
+    parts: list[Tensor] = []  # one index a dimension, by arithmetic: `torch.unravel_index` copies from the host
+    for size in reversed(x.shape[1:-1]):
+        parts.append(index % size)
+        index = index.div(size, rounding_mode="floor")
+    return x[(index, *reversed(parts))]
 
 
 def _dim_of_rows(dims: int, channels: int | None) -> int:
@@ -232,12 +231,3 @@ def _dim_of_rows(dims: int, channels: int | None) -> int:
     if channels is not None and dims > 2:
         return channels
     return 1 if dims >= 4 else dims - 1
-
-
-def _unravel(index: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, ...]:
-    """Return one index a dimension, by arithmetic on the device (``torch.unravel_index`` copies from the host)."""
-    parts: list[Tensor] = []
-    for size in reversed(shape[1:]):
-        parts.append(index % size)
-        index = index.div(size, rounding_mode="floor")
-    return (index, *reversed(parts))

@@ -235,14 +235,13 @@ def _kink_mass(
     if not kinks:
         return torch.full_like(counted, torch.nan) if kinks is None else torch.zeros_like(counted)
     std = (second / counted - (first / counted).square()).clamp(min=0).sqrt()
-    deviation = std if scale is None else _near(scale.to(std), std)
+    deviation = std
+    if scale is not None:
+        # A scale of other inputs counts where it fits: elsewhere its windows would hold all of these inputs or none.
+        scale = scale.to(std)
+        deviation = torch.where((scale > std / _FITS) & (scale < std * _FITS), scale, std)
     sizes = jump_sizes(formulas.activation, kinks, x[0], formulas.registry)
     return weighted_window_counts(x, finite, kinks, sizes, WINDOW * deviation)
-
-
-def _near(scale: Tensor, std: Tensor) -> Tensor:
-    """Return a scale from elsewhere where it fits: one of other inputs makes windows that hold all of these or none."""
-    return torch.where((scale > std / _FITS) & (scale < std * _FITS), scale, std)
 
 
 def _alive(first: Tensor, finite: Tensor, channel_dim: int) -> Tensor:

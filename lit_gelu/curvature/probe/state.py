@@ -253,10 +253,11 @@ class ModuleState:
         for name, value in values.items():
             if type(value) in UNCHANGING:
                 continue
-            if _is_plain_tensor(value):
-                self._tensors.append((attributes, name, value))
-            elif not isinstance(value, Tensor):
+            if not isinstance(value, Tensor):
                 self._contents.keep(value)
+            elif not value.requires_grad and not isinstance(value, nn.Parameter):
+                # Neither a parameter nor computed from one, as the old weight norm's are.
+                self._tensors.append((attributes, name, value))
         if len(self._contents.tensors) > guarded and is_of_library(module):
             del self._contents.tensors[guarded:]  # a metric's defaults: nobody writes to them
         self.modules.append(module)
@@ -278,11 +279,6 @@ class ModuleState:
                 del attributes[name]
             attributes.update(values)
         self._contents.restore()
-
-
-def _is_plain_tensor(value: Any) -> bool:
-    """Return whether a value is a tensor of its own: no parameter, nor computed from one (as old weight norm does)."""
-    return isinstance(value, Tensor) and not value.requires_grad and not isinstance(value, nn.Parameter)
 
 
 def seed_random_state(seed: int, devices: set[torch.device]) -> None:
