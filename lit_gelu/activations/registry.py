@@ -481,5 +481,5 @@ set_default_names(registry)
 
 
 def registry_or_default(requested: ActivationRegistry | None) -> ActivationRegistry:
-    """Return a registry that was given, else the default one."""
+    """Return the requested registry, or the default one."""
     return registry if requested is None else requested

@@ -294,7 +294,7 @@ def _most_waiting(nbytes: int, device: torch.device) -> int:
 
 
 def _next_reference(sums: Tensor, pivot: Tensor, before: Tensor | None) -> Tensor:
-    """Return mean and deviation of this event, for the next; where nothing was measured those before."""
+    """Return this event's mean and deviation for the next one; where nothing was measured, those before."""
     count, first, second = sums[:, 0], sums[:, SUMS.index("sum")], sums[:, SUMS.index("sum_of_squares")]
     shift = first / count
     deviation = (second / count - shift.square()).clamp(min=0).sqrt()
@@ -305,7 +305,7 @@ def _next_reference(sums: Tensor, pivot: Tensor, before: Tensor | None) -> Tenso
 def _predictions(
     recorder: ActivationRecorder, registry: ActivationRegistry
 ) -> list[tuple[GaussianPrediction, list[int]]]:
-    """Return what predicts, for the sites that have it: those of registered activations without parameters."""
+    """Return the predictions with the numbers of their sites: of registered activations without parameters."""
     by_spec: dict[str, list[int]] = {}
     modules = list(recorder.sites.values())
     for number, module in enumerate(modules):

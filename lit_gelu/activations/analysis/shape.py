@@ -21,10 +21,10 @@ def shape_of(
     module: nn.Module, kinks: tuple[tuple[float, float], ...] = (), *, registry: Names | None = None
 ) -> ActivationShape:
     """Compute the facts of an elementwise activation from ``f``, ``f'`` and ``f''`` in float64."""
-    # Of what is no function of the whole line, such as a logarithm, there are none. The three are evaluated at every
+    # A function that is not defined on the whole line, such as a logarithm, has none. The three are evaluated at every
     # scale from 2^-60 to 2^60 (`numerics.sampling.sampling_grid`), and sign changes are refined by bisection to float64
-    # precision. Not seen is what lies between two points of that grid and leaves ``f'`` the same on both, such as a
-    # bump of width 1 at 10,000. What oscillates for ever is judged within [-40, 40].
+    # precision. This misses what lies between two points of that grid and leaves ``f'`` the same on both, such as a
+    # bump of width 1 at 10,000. A function that oscillates for ever is judged within [-40, 40].
     f, slope, bend = scalar_functions(module, registry=registry)
     if not _is_defined(f, slope):
         return ActivationShape()

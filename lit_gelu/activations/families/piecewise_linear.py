@@ -316,7 +316,7 @@ def _prelu_parameters(module: nn.Module) -> dict[str, Any]:
 
 
 def _prelu_call(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return what a spec has of a call ``F.prelu(x, weight)``."""
+    """Return the arguments of the spec for a call ``F.prelu(x, weight)``."""
     weight = arguments.pop("weight", None)
     if weight is None:
         return arguments

@@ -23,7 +23,7 @@ from lit_gelu.errors import message_of, shown
 
 
 def resolved(registry: Names, spec: Any, kwargs: dict[str, Any]) -> Resolved:
-    """Resolve any form of spec; what is none raises `ActivationSpecError`."""
+    """Resolve any form of spec; anything else raises `ActivationSpecError`."""
     if isinstance(spec, (str, Mapping)) and not isinstance(spec, nn.Module):
         if comes_from_file(spec):
             return stored_activation(registry, spec, kwargs)

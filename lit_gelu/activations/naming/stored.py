@@ -108,7 +108,7 @@ def building_from_file(given: Iterable[object] = ()) -> Iterator[None]:
 
 
 def comes_from_file(spec: object) -> bool:
-    """Say whether a text or mapping may be out of a file: within `building_from_file`, and not given by its caller."""
+    """Return whether a text or mapping may come from a file: within `building_from_file`, unless its caller gave it."""
     caller_specs = _given_by_caller.get()
     return caller_specs is not None and not any(type(spec) is type(one) and spec == one for one in caller_specs)
 
@@ -127,7 +127,7 @@ def stored_activation(registry: Names, spec: object, kwargs: Mapping[str, Any] |
 
 
 def _registered(registry: Names, path: object, arguments: dict[str, Any]) -> Resolved:
-    """Resolve a dotted path to something registered; modules that are imported already are looked at, no more."""
+    """Resolve a dotted path to something registered; only modules that are already imported are looked at."""
     module_name, _, name = path.rpartition(".") if isinstance(path, str) else ("", "", "")
     module = sys.modules.get(module_name)
     target = None if module is None else vars(module).get(name)  # not getattr: a module's __getattr__ may import

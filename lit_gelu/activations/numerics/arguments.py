@@ -80,7 +80,7 @@ def _converted(value: object, dtype: torch.dtype) -> object:
 
 
 def check_floating(name: str, x: object) -> None:
-    """Refuse what is no floating tensor."""
+    """Refuse anything but a floating-point tensor."""
     if isinstance(x, Tensor) and x.dtype in OPERATION_DTYPES:
         return
     accepted = ", ".join(str(dtype).removeprefix("torch.") for dtype in OPERATION_DTYPES)

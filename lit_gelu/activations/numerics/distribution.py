@@ -72,7 +72,7 @@ def _gradient(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 
 def _called(distribution: Any, method: str, x: Tensor) -> Tensor:
-    """Call a method and check what it gives."""
+    """Call a method and check what it returns."""
     value = getattr(_unvalidated(distribution), method)(x)
     if not isinstance(value, Tensor) or value.shape != x.shape:
         kind = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__

@@ -66,7 +66,7 @@ def watchable_sites(
     accept: Callable[[str], bool] = lambda _: True,
     accept_gate: Callable[[str], bool] = lambda _: False,
 ) -> WatchableSites:
-    """Find the activations of a model, and put probes in front of those that are no modules.
+    """Find the activations of a model, and put probes in front of those that are not modules.
 
     Activations that are not elementwise are left out; they are not among those refused. A module that is called from
     several places is one site, and each call of it another (``relu#0``, ``relu#1``, ...). A call that was swapped keeps

@@ -93,7 +93,7 @@ class ActivationEvaluator:
         return self._table(event.sums, len(SUMS), device)
 
     def alive_channels(self, event: ActivationEvent) -> dict[int, Tensor]:
-        """Return, by site, which channels have |f'| >= 0.01 at any element; of sites that always had equally many."""
+        """Return, by site, which channels have |f'| >= 0.01 at any element, for sites that always had equally many."""
         self._see_waiting(event)
         masks: dict[int, Tensor | None] = {}
         for numbers, rows in event.alive:

@@ -164,7 +164,7 @@ class Slopes:
 
 def where_decreasing(activation: nn.Module, registry: ActivationRegistry) -> Intervals | None:
     """Return the open intervals where f' < 0 by the formula, however small it is; found once for a spec."""
-    # None of what was never registered, or has parameters or buffers of its own.
+    # None for an activation that was never registered, or has parameters or buffers of its own.
     spec = registry.spec_of(activation)
     if spec.opaque or has_own_state(activation):
         return None

@@ -87,7 +87,8 @@ def layouts_in_a_pass(
     activations: Collection[int] = (),
 ) -> dict[str, ChannelLayout]:
     """Run a sample, and return what the layer that ran last before each input says; none where layers disagree."""
-    # `watched`: the module whose input it is, and which of its calls count; `activations`: ids of what is no layer.
+    # `watched`: the module whose input it is, and which of its calls count; `activations`: ids of modules that are no
+    # layers.
     layouts_of: dict[str, set[ChannelLayout | None]] = {name: set() for name in watched}
     with _noting(model, watched, activations, layouts_of), on_the_side(model):
         try:
@@ -104,7 +105,7 @@ def _noting(
     activations: Collection[int],
     layouts_of: dict[str, set[ChannelLayout | None]],
 ) -> Iterator[None]:
-    """Note, while a model runs, what the last layer said as each watched module is called."""
+    """While a model runs, note the layout of the last layer's output as each watched module is called."""
     last: list[tuple[ChannelLayout, torch.Size]] = []
     handles = []
     others = {*activations, *(id(module) for module, _ in watched.values())}

@@ -113,7 +113,7 @@ def without_autocast(layout: ParameterLayout) -> Iterator[None]:
 
 
 def kinds_of(*tensors: Tensor | None) -> Kinds:
-    """Return of which classes the nodes are in the graph that computed some tensors."""
+    """Return the classes of the nodes in the graph that computed some tensors."""
     seen: set[Node] = set()
     level = {tensor.grad_fn for tensor in tensors if tensor is not None and tensor.grad_fn is not None}
     while level:  # breadth first, so that sets do the work: half the time of one node after the other

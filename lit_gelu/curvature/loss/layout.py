@@ -165,7 +165,7 @@ def module_layout(slices: Mapping[str, slice]) -> dict[str, tuple[slice, ...]]:
 
 
 def _check_parameters(parameters: Mapping[str, Tensor], used: Mapping[str, Tensor]) -> None:
-    """Refuse what no flat vector of real numbers can be made of."""
+    """Refuse parameters that cannot form one flat vector of real numbers."""
     if not used:
         raise ArgumentError(
             f"None of the {len(parameters)} parameters requires a gradient, so the loss has no curvature along them. "

@@ -190,7 +190,7 @@ def check_part(fraction: float | None, samples: int | None) -> None:
 
 
 def _countable(batch: Any) -> int:
-    """Return how many examples a batch has that can be taken apart."""
+    """Return the number of examples in a batch that can be taken apart."""
     batch_size = count_examples(batch)
     packed = any(isinstance(leaf, PackedSequence) for leaf in leaves(batch))
     if batch_size is None or packed:
@@ -203,12 +203,12 @@ def _countable(batch: Any) -> int:
 
 
 def _copied_leaf(piece: Any) -> Any:
-    """Return a copy of what is no container."""
+    """Return a copy of anything that is not a container."""
     if isinstance(piece, Tensor):
         return piece.clone()
     if isinstance(piece, PLAIN):
         return piece
     try:
         return copy.deepcopy(piece)
-    except (TypeError, RuntimeError):  # it holds a lock, a file or a generator: no one copies that
+    except (TypeError, RuntimeError):  # it holds a lock, a file or a generator, which cannot be copied
         return piece

@@ -271,7 +271,7 @@ class ModuleState:
     def _put_back_attributes(self) -> None:
         """Let names stand for the objects that they stood for, and these hold what they held."""
         for attributes, values, length in self._attributes:
-            # Nothing changes in most modules, and to see that is cheaper than to write it all.
+            # In most modules nothing changes, and checking that is cheaper than writing everything back.
             current = map(attributes.get, values, itertools.repeat(_MISSING))
             if len(attributes) == length and all(map(operator.is_, current, values.values())):
                 continue
