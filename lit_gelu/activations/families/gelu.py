@@ -126,20 +126,27 @@ def _times(x: Tensor, factor: _Inexact) -> _Inexact:
     return x * value, x * error + product_error(x, value)
 
 
+def _product(a: _Inexact, b: _Inexact) -> _Inexact:
+    """Return ``a * b``."""
+    return a[0] * b[0], product_error(a[0], b[0]) + a[0] * b[1] + a[1] * b[0]
+
+
+def _slope_correction(u: _Inexact, first: _Inexact) -> Tensor:
+    """Return what ``s(u) + first s'(u)`` lacks for want of the errors of both, in units of ``s'(u)``."""
+    return first[1] + u[1] * (1.0 - first[0] * torch.tanh(0.5 * u[0]))
+
+
 def _tanh_form_derivative(x: Tensor, order: int) -> Tensor:
     """Return ``f'`` or ``f''`` of the tanh form for bounded ``x``, whose cube would overflow."""
     x = x if order == 1 else x.abs()  # f'' is even
     u, u_error = _times(x, _slope(x, TANH_CUBIC))
     u = u.clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT)
-    u_slope, u_slope_error = _slope(x, 3.0 * TANH_CUBIC)
-    first, first_error = _times(x, (u_slope, u_slope_error))
+    u_slope = _slope(x, 3.0 * TANH_CUBIC)
+    first = _times(x, u_slope)
     if order == 1:
-        # What s(u) + first s'(u) lacks because both are rounded, in units of s'(u).
-        correction = first_error + u_error * (1.0 - first * torch.tanh(0.5 * u))
-        return logistic_plus_density(first, u, correction)
+        return logistic_plus_density(first[0], u, _slope_correction((u, u_error), first))
     start, start_error = (2.0 * part for part in _slope(x, 6.0 * TANH_CUBIC))  # 2 u' + x u''
-    curved = first * u_slope  # x u'**2
-    curved_error = product_error(first, u_slope) + first * u_slope_error + first_error * u_slope
+    curved, curved_error = _product(first, u_slope)  # x u'**2
     # A shift of u scales exp(-|u|); its effect on the terms that are exp(-|u|) smaller again is left out.
     shift = u_error * (start - curved)
     return logistic_curvature(start, curved, u, correction=start_error - curved_error - shift)
