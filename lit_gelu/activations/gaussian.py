@@ -68,7 +68,9 @@ def normal_rule(integrands: Integrands, mean: float, std: float, breaks: Sequenc
     settled: list[tuple[Tensor, Tensor]] = []
     size = torch.zeros(len(coarse), dtype=torch.float64)
     for level in range(_LEVELS):
-        halves = _halved(panels)
+        left, right = panels.unbind(-1)
+        middle = (left + right) / 2
+        halves = torch.stack([torch.stack([left, middle], -1), torch.stack([middle, right], -1)], 1)
         nodes, weights = _nodes(halves, mean, std)
         fine, magnitude = _integrate(integrands, nodes, weights)
         error = (fine.sum(-1) - coarse).abs()
@@ -95,13 +97,6 @@ def _first_panels(mean: float, std: float, breaks: Sequence[float]) -> Tensor:
     inner = torch.tensor([mark for mark in marks if low < mark < high], dtype=torch.float64)
     edges = torch.cat([steps, inner]).sort().values  # a panel of width 0 does no harm
     return torch.stack([edges[:-1], edges[1:]], -1)
-
-
-def _halved(panels: Tensor) -> Tensor:
-    """Return shape ``(panels, 2, 2)``: each panel's halves."""
-    left, right = panels.unbind(-1)
-    middle = (left + right) / 2
-    return torch.stack([torch.stack([left, middle], -1), torch.stack([middle, right], -1)], 1)
 
 
 def _nodes(panels: Tensor, mean: float, std: float) -> tuple[Tensor, Tensor]:
@@ -229,7 +224,11 @@ def gaussian_moments(
         [0.30030799, 0.37948235]
     """
     registry = registry or default_names()
-    mean, std = _checked(mean, std)
+    mean, std = (torch.as_tensor(part, dtype=torch.float64).detach().cpu() for part in (mean, std))
+    if not bool((std > 0).all() & std.isfinite().all() & mean.isfinite().all()):
+        raise ActivationArgumentError(
+            f"mean={mean.tolist()}, std={std.tolist()} is not accepted: give finite numbers and a positive std."
+        )
     spec = registry.resolve(activation)
     has_parameters = isinstance(activation, nn.Module) and any(True for _ in activation.parameters())
     closed = None if spec.opaque or has_parameters else _closed_form(spec, mean, std, registry)
@@ -281,16 +280,6 @@ def scalar_function(activation: Any, *, registry: Names | None = None) -> tuple[
     return module, kinks
 
 
-def _checked(mean: float | Tensor, std: float | Tensor) -> tuple[Tensor, Tensor]:
-    """Return both as float64 tensors on the CPU."""
-    m, s = (torch.as_tensor(part, dtype=torch.float64).detach().cpu() for part in (mean, std))
-    if not bool((s > 0).all() & s.isfinite().all() & m.isfinite().all()):
-        raise ActivationArgumentError(
-            f"mean={m.tolist()}, std={s.tolist()} is not accepted: give finite numbers and a positive std."
-        )
-    return m, s
-
-
 def _closed_form(
     spec: ActivationSpec, mean: Tensor, std: Tensor, registry: Names
 ) -> tuple[GaussianMoments, Tensor] | None:
@@ -301,7 +290,12 @@ def _closed_form(
     if form is None or len(numbers) < len(arguments) or not _accepts(form, arguments):
         return None  # a value for every channel, or a word that makes it another function
     moments = form(mean, std, **arguments)
-    return moments, _holds(moments, mean, std, max([1.0, *numbers]) ** 2)
+    scale = max([1.0, *numbers]) ** 2
+    terms = scale * (1 + mean**2 + std**2)
+    defined = ~torch.stack([torch.as_tensor(field).isnan().expand_as(terms) for field in moments.fields]).any(0)
+    # A small difference of large terms, which are of the order of scale E (1 + x^2), has lost its digits.
+    good = defined & (moments.variance > CANCELLED * terms) & (moments.derivative_squared > CANCELLED * scale)
+    return moments, good
 
 
 def _accepts(form: Callable[..., GaussianMoments], arguments: Mapping[str, object]) -> bool:
@@ -311,10 +305,3 @@ def _accepts(form: Callable[..., GaussianMoments], arguments: Mapping[str, objec
         return not arguments or inspect.signature(taker).bind_partial(**arguments) is not None
     except TypeError:  # they do not fit, or the pieces depend on none
         return False
-
-
-def _holds(moments: GaussianMoments, mean: Tensor, std: Tensor, scale: float) -> Tensor:
-    """Return where no moment is NaN or a small difference of large terms, of the order of ``scale E (1 + x^2)``."""
-    terms = scale * (1 + mean**2 + std**2)
-    known = ~torch.stack([torch.as_tensor(field).isnan().expand_as(terms) for field in moments.fields]).any(0)
-    return known & (moments.variance > CANCELLED * terms) & (moments.derivative_squared > CANCELLED * scale)

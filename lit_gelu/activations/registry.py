@@ -73,8 +73,8 @@ class ActivationRegistry:
     """
 
     def __init__(self, entries: tuple[ActivationEntry, ...] | None = None, *, entry_points: bool = False) -> None:
-        own = {name: entry for entry in ENTRIES for name in (entry.name, *entry.aliases)} if entries is None else {}
-        self._table = NameTable(own, PluginLoader(enabled=True) if entry_points else None)
+        rows = {name: entry for entry in ENTRIES for name in (entry.name, *entry.aliases)} if entries is None else {}
+        self._table = NameTable(rows, PluginLoader(enabled=True) if entry_points else None)
         for entry in entries or ():
             self.add(entry)
 
@@ -210,16 +210,16 @@ class ActivationRegistry:
         return self._resolved(spec, kwargs).spec
 
     def _resolved(self, spec: Any, kwargs: dict[str, Any]) -> Resolved:
-        known = self._table.seen(self).resolved if isinstance(spec, str) and not kwargs else {}
-        if known and spec in known:
-            return known[spec]
+        cache = self._table.seen(self).resolved if isinstance(spec, str) and not kwargs else {}
+        if cache and spec in cache:
+            return cache[spec]
         read = read_spec(spec) if isinstance(spec, str) else spec
         if not isinstance(read, ActivationSpec):
             return importing.resolved(self, spec, kwargs)  # again each time: who asks decides what may be imported
-        found = self.named(read, kwargs)
-        if read is not spec and not kwargs and len(known) < _MOST_TEXTS:
-            known[spec] = found
-        return found
+        resolved = self.named(read, kwargs)
+        if read is not spec and not kwargs and len(cache) < _MOST_TEXTS:
+            cache[spec] = resolved
+        return resolved
 
     def named(self, spec: ActivationSpec, kwargs: Mapping[str, Any]) -> Resolved:
         """Resolve the spec of a registered name, with further arguments: what `create` builds and `resolve` returns."""
@@ -322,11 +322,11 @@ class ActivationRegistry:
         facts = entry.facts_for(canonical.arguments)
         presets = [row for row in self.entries() if row.preset == canonical]
         names = [name for row in presets for name in (row.name, *row.aliases) if self.entry(name) is row]
-        own = () if names and canonical.kwargs else entry.aliases  # which stand for the entry without arguments
-        own = tuple(name for name in own if self.entry(name) is entry)  # another may have taken one since
+        aliases = () if names and canonical.kwargs else entry.aliases  # which stand for the entry without arguments
+        aliases = tuple(name for name in aliases if self.entry(name) is entry)  # another may have taken one since
         return ActivationInfo(
             spec=canonical,
-            aliases=(*own, *names),
+            aliases=(*aliases, *names),
             registered_by=entry.registered_by,
             **vars(facts),
             **computed_facts(canonical, facts, self),
@@ -348,14 +348,14 @@ class ActivationRegistry:
             >>> ActivationRegistry().entry("hardswish").name
             'hard_swish'
         """
-        found = self._table.seen(self).rows.get(name.lower())
-        if found is None:
+        row = self._table.seen(self).rows.get(name.lower())
+        if row is None:
             near = difflib.get_close_matches(name.lower()[:100], self._table.seen(self).rows, n=3, cutoff=0.6)
             hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
             raise UnknownActivationError(
                 f"Unknown activation {shown(name)}.{hint} Registered: {', '.join(self.list_activations())}.", name
             )
-        return found
+        return row
 
     def entries(self) -> list[ActivationEntry]:
         """Return every row once, in the order of registration.
@@ -383,8 +383,8 @@ class ActivationRegistry:
             'silu'
         """
         if isinstance(module, FunctionActivation):
-            found = self._table.seen(self).rows.get(module.name)
-            return found if found is not None and module.is_of(found.name, found.function) else None
+            row = self._table.seen(self).rows.get(module.name)
+            return row if row is not None and module.is_of(row.name, row.function) else None
         return self.entry_of_class(type(module))
 
     def entry_of_class(self, cls: type) -> ActivationEntry | None:
@@ -480,6 +480,6 @@ registry: ActivationRegistry = _DefaultRegistry(entry_points=True)
 set_default_names(registry)
 
 
-def registry_or_default(given: ActivationRegistry | None) -> ActivationRegistry:
-    """Return a registry that was given, else the default one."""
-    return registry if given is None else given
+def registry_or_default(requested: ActivationRegistry | None) -> ActivationRegistry:
+    """Return the requested registry, or the default one."""
+    return registry if requested is None else requested

@@ -59,7 +59,7 @@ class ActivationMeasurement:
         self.passed_over: dict[str, None] = {}  # the names of all activations that there are
         self._tree = ModuleTree(model)
 
-        def wanted(name: str) -> bool:
+        def requested(name: str) -> bool:
             self.passed_over[name] = None
             names = names_for_patterns(name)
             return any(fnmatch.fnmatchcase(each, pattern) for each in names for pattern in settings.include)
@@ -68,7 +68,7 @@ class ActivationMeasurement:
             names = names_for_patterns(name)
             return not {*names, *map(glob.escape, names)}.isdisjoint(settings.include)
 
-        self._sites = watchable_sites(model, input_sample, registry=registry, accept=wanted, accept_gate=named)
+        self._sites = watchable_sites(model, input_sample, registry=registry, accept=requested, accept_gate=named)
         if gates_if_alone and not self._sites.calls and self._sites.gates:
             self._sites = watchable_sites(model, input_sample, registry=registry, accept_gate=lambda _: True)
         calls = self._sites.calls
@@ -123,7 +123,7 @@ class ActivationMeasurement:
         sums, pivot, dead = torch.split(arrived(readout), [count * len(SUMS), count, count], dim=1)
         rows = statistics_from_sums(sums.view(*pivot.shape, len(SUMS)).double(), pivot.double())
         predicted = self._predicted(rows) if gaussian else [{} for _ in rows]
-        found = []
+        figures = []
         for values, shares, others in zip(rows.tolist(), dead.tolist(), predicted, strict=True):
             measured = {
                 name: dict(zip(STATISTICS, row, strict=True)) for name, row in zip(self.names, values, strict=True)
@@ -132,8 +132,8 @@ class ActivationMeasurement:
                 # A site that was given nothing has no share of non-finite inputs either.
                 if not math.isnan(share) and not math.isnan(measured[name]["share_non_finite"]):
                     measured[name]["share_dead"] = share
-            found.append((measured, others))
-        return found
+            figures.append((measured, others))
+        return figures
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that a resumed run needs to measure the same."""
@@ -172,8 +172,8 @@ class ActivationMeasurement:
         predicted: list[Figures] = [{} for _ in rows]
         mean, deviation = (rows[:, :, STATISTICS.index(name)] for name in ("mean", "standard_deviation"))
         for prediction, numbers in self._predictions:
-            found = prediction(mean[:, numbers].flatten(), deviation[:, numbers].flatten())
-            for event, values in zip(predicted, found.view(len(rows), len(numbers), -1).tolist(), strict=True):
+            expectations = prediction(mean[:, numbers].flatten(), deviation[:, numbers].flatten())
+            for event, values in zip(predicted, expectations.view(len(rows), len(numbers), -1).tolist(), strict=True):
                 for number, row in zip(numbers, values, strict=True):
                     event[self.names[number]] = dict(zip(PREDICTED, row, strict=True))
         return predicted
@@ -207,11 +207,11 @@ class ActivationMeasurement:
         seen = {number for event in events for numbers, _ in event.alive for number in numbers}
         sites = range(len(self.names))
         sizes = [max((len(each[number]) for each in masks if number in each), default=0) for number in sites]
-        found = torch.tensor([sizes, [int(number in seen) for number in sites]])
+        counts = torch.tensor([sizes, [int(number in seen) for number in sites]])
         if is_one_of_several():
-            found = maximum_over_ranks(found.to(device)).cpu()
+            counts = maximum_over_ranks(counts.to(device)).cpu()
         largest: list[int]
-        largest, called = found.tolist()
+        largest, called = counts.tolist()
         self._called.update(number for number in sites if called[number])
         return largest
 
@@ -294,28 +294,28 @@ def _most_waiting(nbytes: int, device: torch.device) -> int:
 
 
 def _next_reference(sums: Tensor, pivot: Tensor, before: Tensor | None) -> Tensor:
-    """Return mean and deviation of this event, for the next; where nothing was measured those before."""
+    """Return this event's mean and deviation for the next one; where nothing was measured, those before."""
     count, first, second = sums[:, 0], sums[:, SUMS.index("sum")], sums[:, SUMS.index("sum_of_squares")]
     shift = first / count
     deviation = (second / count - shift.square()).clamp(min=0).sqrt()
-    found = torch.stack([pivot + shift, deviation], dim=1)
-    return found if before is None else torch.where((count > 0)[:, None], found, before)
+    moments = torch.stack([pivot + shift, deviation], dim=1)
+    return moments if before is None else torch.where((count > 0)[:, None], moments, before)
 
 
 def _predictions(
     recorder: ActivationRecorder, registry: ActivationRegistry
 ) -> list[tuple[GaussianPrediction, list[int]]]:
-    """Return what predicts, for the sites that have it: those of registered activations without parameters."""
+    """Return the predictions with the numbers of their sites: of registered activations without parameters."""
     by_spec: dict[str, list[int]] = {}
     modules = list(recorder.sites.values())
     for number, module in enumerate(modules):
         spec = registry.spec_of(module)
         if not spec.opaque and not has_own_state(module):
             by_spec.setdefault(str(spec), []).append(number)
-    found = []
+    predictions = []
     for numbers in by_spec.values():
         try:
-            found.append((GaussianPrediction(modules[numbers[0]], registry), numbers))
+            predictions.append((GaussianPrediction(modules[numbers[0]], registry), numbers))
         except LitGeluError:  # it is not finite everywhere, so it has no expectations
             continue
-    return found
+    return predictions

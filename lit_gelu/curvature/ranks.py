@@ -25,10 +25,10 @@ def is_one_of_several() -> bool:
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
-def gathered(own: Any) -> list[Any]:
+def gathered(item: Any) -> list[Any]:
     """Return an object of every rank, in their order; to be called on all of them."""
     if not is_one_of_several():
-        return [own]
+        return [item]
     objects = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(objects, own)
+    torch.distributed.all_gather_object(objects, item)
     return objects

@@ -184,13 +184,13 @@ def _hills(sizes: Tensor) -> Iterator[tuple[int, int, int]]:
     after = torch.cat([sizes[1:], sizes.new_full((1,), -math.inf)])
     tops = torch.nonzero((sizes >= before) & (sizes >= after) & (sizes >= _NEARLY * sizes.max())).flatten()
     taken = torch.zeros(len(sizes), dtype=torch.bool)
-    found = 0
+    count = 0
     for top in tops[sizes[tops].argsort(descending=True, stable=True)].tolist():
-        if taken[top] or found == _MOST_HILLS:
+        if taken[top] or count == _MOST_HILLS:
             continue
         left, right = _level(sizes >= sizes[top] * (1 - _FOOT), top)
         taken[left : right + 1] = True
-        found += 1
+        count += 1
         yield max(left - 1, 0), top, min(right + 1, len(sizes) - 1)
 
 

@@ -163,25 +163,29 @@ def _check_choice(kind: str | None, scheme: str) -> None:
 
 def _layers(model: nn.Module, activation: Any, registry: Names) -> list[FedLayer]:
     """Return the layers of a model, with the one activation if it is given."""
-    found = fed_layers(model, registry)
-    if not found:
+    layers = fed_layers(model, registry)
+    if not layers:
         raise ActivationArgumentError(f"{type(model).__name__} has no linear or convolution layer to initialise.")
     if activation is not None:
         feed = activation if isinstance(activation, nn.Module) else registry.resolve(activation)
         if isinstance(feed, ActivationSpec) and feed.opaque:
             feed = registry.create(activation)
-        return [FedLayer(row.name, row.layer, feed if index else None) for index, row in enumerate(found)]
-    if len(found) > 1 and all(row.activation is None for row in found):
+        return [FedLayer(row.name, row.layer, feed if index else None) for index, row in enumerate(layers)]
+    if len(layers) > 1 and all(row.activation is None for row in layers):
         raise ActivationArgumentError(
-            f"No activation stands between the {len(found)} layers of {type(model).__name__} in the order of "
+            f"No activation stands between the {len(layers)} layers of {type(model).__name__} in the order of "
             "registration. Name it: initialise_for_activations_(model, activation='gelu')."
         )
-    return found
+    return layers
 
 
 def _row(layer: FedLayer, kind: str, scheme: str, registry: Names) -> InitialisedLayer:
     """Work out how a layer is to be initialised; nothing is changed yet."""
-    factor, bias_variance, text = 1.0, 0.0, _text(layer.activation, registry)
+    factor, bias_variance = 1.0, 0.0
+    if isinstance(layer.activation, nn.Module) and not (spec := registry.spec_of(layer.activation)).opaque:
+        text = str(spec)
+    else:
+        text = "" if layer.activation is None else str(layer.activation)
     if layer.activation is not None and scheme == "edge_of_chaos":
         factor, bias_variance = _edge_of_chaos(layer.activation, text, registry)
     elif layer.activation is not None:
@@ -213,13 +217,6 @@ def _edge_of_chaos(activation: ActivationSpec | nn.Module, text: str, registry: 
             "biases would be negative. Use scheme='gain'."
         )
     return 1.0 / math.sqrt(slope), bias_variance if bias_variance > ROUNDING else 0.0
-
-
-def _text(activation: ActivationSpec | nn.Module | None, registry: Names) -> str:
-    """Return the text of an activation's spec, of a module that has none its ``repr``."""
-    if isinstance(activation, nn.Module) and not (spec := registry.spec_of(activation)).opaque:
-        return str(spec)
-    return "" if activation is None else str(activation)
 
 
 def _normal_(parameter: Tensor, std: float, generator: torch.Generator | None) -> None:

@@ -21,10 +21,10 @@ def shape_of(
     module: nn.Module, kinks: tuple[tuple[float, float], ...] = (), *, registry: Names | None = None
 ) -> ActivationShape:
     """Compute the facts of an elementwise activation from ``f``, ``f'`` and ``f''`` in float64."""
-    # Of what is no function of the whole line, such as a logarithm, there are none. The three are evaluated at every
+    # A function that is not defined on the whole line, such as a logarithm, has none. The three are evaluated at every
     # scale from 2^-60 to 2^60 (`numerics.sampling.sampling_grid`), and sign changes are refined by bisection to float64
-    # precision. Not seen is what lies between two points of that grid and leaves ``f'`` the same on both, such as a
-    # bump of width 1 at 10,000. What oscillates for ever is judged within [-40, 40].
+    # precision. This misses what lies between two points of that grid and leaves ``f'`` the same on both, such as a
+    # bump of width 1 at 10,000. A function that oscillates for ever is judged within [-40, 40].
     f, slope, bend = scalar_functions(module, registry=registry)
     if not _is_defined(f, slope):
         return ActivationShape()
@@ -40,11 +40,13 @@ def shape_of(
     low, high = _range(f, slope, places, (left, right))
     lowest = places[f(places).argmin()].item()
     slopes = torch.cat([slopes, slope(places)])
+    steepest_near = slopes[: len(grid)][grid.abs() <= 1.0].abs().max().item()
+    unbounded = any(grows(tail(f, slope, side)[2], steepest_near) for side in (-1, 1))
     return ActivationShape(
         range=(low, high),
         monotone=bool((slopes >= -nothing).all()),
         convex=bool((curving >= -nothing).all()) and all(jump >= 0 for _, jump in kinks),
-        lipschitz=_lipschitz(f, slope, grid, slopes),
+        lipschitz=math.inf if unbounded else slopes.abs().max().item(),
         derivative_at_zero=slope(torch.zeros(1, dtype=torch.float64)).item(),
         minimum=(lowest, low) if lowest in turns else None,
         inflections=tuple(inflections),
@@ -81,14 +83,6 @@ def _end(values: Tensor, side: int, line: Asymptote | None, largest: float) -> f
         return line[1] if line[0] == 0 else math.copysign(math.inf, side * line[0])
     last = values[-1].item()
     return math.copysign(math.inf, last) if grows(values, largest) else last
-
-
-def _lipschitz(f: Function, slope: Function, grid: Tensor, slopes: Tensor) -> float:
-    """Return ``sup |f'|``; ``slopes`` holds ``f'`` on the grid and at the places where it may be largest."""
-    near = slopes[: len(grid)][grid.abs() <= 1.0].abs().max().item()
-    if any(grows(tail(f, slope, side)[2], near) for side in (-1, 1)):
-        return math.inf
-    return slopes.abs().max().item()
 
 
 def asymptote_of(f: Function, slope: Function, side: int) -> Asymptote | None:

@@ -315,10 +315,12 @@ def _prelu_parameters(module: nn.Module) -> dict[str, Any]:
     return {"weight": module.weight}
 
 
-def _prelu_call(given: dict[str, Any]) -> dict[str, Any]:
-    """Return what a spec has of a call ``F.prelu(x, weight)``."""
-    weight = given.pop("weight", None)
-    return given if weight is None else given | {"num_parameters": weight.numel() if torch.is_tensor(weight) else 1}
+def _prelu_call(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of the spec for a call ``F.prelu(x, weight)``."""
+    weight = arguments.pop("weight", None)
+    if weight is None:
+        return arguments
+    return arguments | {"num_parameters": weight.numel() if torch.is_tensor(weight) else 1}
 
 
 def build_prelu(num_parameters: int = 1, init: float = 0.25) -> nn.Module:

@@ -149,7 +149,13 @@ class XIELU(nn.Module):
         if not self.initial_alpha_n > self.beta:
             raise ActivationArgumentError(f"alpha_n={alpha_n!r} is not accepted: give a number above beta={beta!r}.")
         self.learnable = bool(learnable)
-        self.channels = _one_or_none(channels, self.learnable)
+        if not (channels is None or (channels == 1 and type(channels) is int and self.learnable)):
+            raise ActivationArgumentError(
+                f"XIELU: channels={shown(channels)} is not accepted with learnable={self.learnable}. Its parameters "
+                "are one number each: leave channels out, or give 1 for learned parameters of shape (1,), which FSDP "
+                "needs."
+            )
+        self.channels = channels
         shape = () if channels is None else (1,)
         for name in _LEARNED:
             self.register_parameter(name, nn.Parameter(torch.zeros(shape)) if self.learnable else None)
@@ -187,16 +193,6 @@ class XIELU(nn.Module):
             f"alpha_p={self.initial_alpha_p}, alpha_n={self.initial_alpha_n}, beta={self.beta}, "
             f"learnable={self.learnable}" + ("" if self.channels is None else f", channels={self.channels}")
         )
-
-
-def _one_or_none(channels: object, learnable: bool) -> int | None:
-    """Return ``channels`` if it is accepted: both parameters are one number."""
-    if channels is None or (channels == 1 and type(channels) is int and learnable):
-        return channels
-    raise ActivationArgumentError(
-        f"XIELU: channels={shown(channels)} is not accepted with learnable={learnable}. Its parameters are one number "
-        "each: leave channels out, or give 1 for learned parameters of shape (1,), which FSDP needs."
-    )
 
 
 def _read(module: nn.Module) -> dict[str, Any]:

@@ -62,7 +62,10 @@ def zero_identity_map(
     check_passes("zero_identity_map", passes)
     if not training:
         return expectation(x, gate=gate)
-    probability = _probability(x.detach(), gate)
+    if gate == "normal":
+        probability = normal_cdf(x.detach())
+    else:
+        probability = times_logistic(1.0, x.detach().clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT))
     kept = _draw(probability, generator)
     if passes == 1:
         # A selection, not a product: 0 * -inf is NaN. NaN compares as false and is passed on.
@@ -111,13 +114,6 @@ def check_passes(name: str, passes: int) -> None:
     """Refuse what is no number of passes."""
     if isinstance(passes, bool) or not isinstance(passes, int) or passes < 1:
         raise ActivationArgumentError(f"{name}: passes={passes!r} is not accepted. Give a positive integer.")
-
-
-def _probability(x: Tensor, gate: str) -> Tensor:
-    """Return the probability with which each element is kept."""
-    if gate == "normal":
-        return normal_cdf(x)
-    return times_logistic(1.0, x.clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT))
 
 
 def _draw(probability: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -188,8 +184,8 @@ class ZeroIdentityMap(nn.Module):
     def extra_repr(self) -> str:
         """Return the arguments for ``repr`` that differ from their defaults."""
         defaults = {"gate": "normal", "evaluation": "expectation", "passes": 1}
-        given = {name: getattr(self, name) for name in defaults}
-        return ", ".join(f"{name}={value!r}" for name, value in given.items() if value != defaults[name])
+        arguments = {name: getattr(self, name) for name in defaults}
+        return ", ".join(f"{name}={value!r}" for name, value in arguments.items() if value != defaults[name])
 
 
 IN_EVALUATION = {"expectation": "", "stochastic": "m x", "mean": "the mean of some m, times x,"}

@@ -56,13 +56,13 @@ class Installation:
 
 def present(library: str, registry: Names, override: bool) -> Installation | None:
     """Return the installation that is there already, so that installing twice is installing once."""
-    found = _installed.get(library)
-    if found is not None and (found.registry is not registry or found.override != override):
+    installation = _installed.get(library)
+    if installation is not None and (installation.registry is not registry or installation.override != override):
         raise AlreadyInstalledError(
-            f"{library} has the names of {found.registry!r} with override={found.override} already. Call uninstall() "
-            "of what install() returned there first."
+            f"{library} has the names of {installation.registry!r} with override={installation.override} already. Call "
+            "uninstall() of what install() returned there first."
         )
-    return found
+    return installation
 
 
 def names_of(registry: Names) -> list[str]:

@@ -30,16 +30,16 @@ _FUNCTIONS = ("_ACT_FN_ME", "_ACT_FN_DEFAULT")
 
 def install(registry: Names, override: bool = False) -> Installation:
     """Make every name of a registry usable as an ``act_layer`` of timm's models."""
-    found = present("timm", registry, override)
-    if found is not None:
-        return found
+    installation = present("timm", registry, override)
+    if installation is not None:
+        return installation
     tables = import_library("timm.layers.create_act", "timm")
     before = {name: getattr(tables, name) for name in (*_LAYERS, *_FUNCTIONS)}
     taken = set(names_of(registry)) if override else set()
     for (first, second), make in ((_LAYERS, _layer), (_FUNCTIONS, _function)):
         setattr(tables, first, {key: value for key, value in before[first].items() if key not in taken})
-        own = {key: value for key, value in before[second].items() if key not in taken}
-        setattr(tables, second, _AskingTable(own, registry, make))
+        functions = {key: value for key, value in before[second].items() if key not in taken}
+        setattr(tables, second, _AskingTable(functions, registry, make))
 
     shown = {name: dict(getattr(tables, name)) for name in before}
 

@@ -26,9 +26,9 @@ from lit_gelu.activations.naming.name_table import Names
 
 def install(registry: Names, override: bool = False) -> Installation:
     """Make every name of a registry usable in transformers' configurations."""
-    found = present("transformers", registry, override)
-    if found is not None:
-        return found
+    installation = present("transformers", registry, override)
+    if installation is not None:
+        return installation
     tables = import_library("transformers.activations", "transformers")
     models = import_library("transformers.modeling_utils", "transformers")
     functions, classes, base = tables.ACT2FN, tables.ACT2CLS, models.PreTrainedModel

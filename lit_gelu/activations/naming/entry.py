@@ -336,8 +336,8 @@ class ActivationEntry:
             if parameter is None:
                 if key == "inplace":
                     continue
-                known = ", ".join(accepted) or "none"
-                raise ActivationArgumentError(f"{self.name!r} has no argument {shown(key)}. It accepts: {known}.")
+                names = ", ".join(accepted) or "none"
+                raise ActivationArgumentError(f"{self.name!r} has no argument {shown(key)}. It accepts: {names}.")
             _check_type(self.name, parameter, value)
             if value != parameter.default:
                 kept[key] = value

@@ -186,15 +186,15 @@ class ConstructionArguments:
         note = vars(module).get(NOTE)
         if note is None:
             return {name: _plain_attribute(module, name, getattr(module, name, _MISSING)) for name in self.names}
-        given = _given(module, note)
+        arguments = _noted_arguments(module, note)
         present = {name: _held(module, name) for name in note["mirrored"]}
         now = {
             name: plain
             for name, value in present.items()
             # A tensor is learned: what it was built with is the spec, what it is now is in the state_dict.
-            if not isinstance(value, Tensor) and (plain := _plain_attribute(module, name, value)) != given[name]
+            if not isinstance(value, Tensor) and (plain := _plain_attribute(module, name, value)) != arguments[name]
         }
-        return {name: value for name, value in {**given, **now}.items() if name in self.names}
+        return {name: value for name, value in {**arguments, **now}.items() if name in self.names}
 
 
 @dataclass(frozen=True)
@@ -237,20 +237,20 @@ def _plain_arguments(
     """Return the arguments by keyword, those left out with their defaults."""
     bound = signature.bind(*args, **kwargs)
     bound.apply_defaults()
-    found: dict[str, PlainValue] = {}
+    arguments: dict[str, PlainValue] = {}
     for name, value in bound.arguments.items():
         parameter = signature.parameters[name]
         if name in NOT_IN_SPECS:
             continue
         if parameter.kind in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}:
-            found[name] = plain_value(value, name, "a constructor")
+            arguments[name] = plain_value(value, name, "a constructor")
         elif (
             value
             and value is not parameter.default
             and not (isinstance(value, dict) and NOT_IN_SPECS.issuperset(value))
         ):
             raise ActivationSpecError(f"{name}={value!r} cannot be given by a keyword.")
-    return found
+    return arguments
 
 
 def _held(module: nn.Module, name: str) -> Any:
@@ -272,7 +272,7 @@ def _mirrors(held: Any, value: PlainValue) -> bool:
         return False
 
 
-def _given(module: nn.Module, note: dict[str, Any]) -> dict[str, PlainValue]:
+def _noted_arguments(module: nn.Module, note: dict[str, Any]) -> dict[str, PlainValue]:
     if note["arguments"] is None:
         raise UnknownArgumentsError(
             f"{type(module).__qualname__} was built with arguments that a spec cannot hold. Accepted: keyword "

@@ -23,20 +23,25 @@ from lit_gelu.errors import message_of, shown
 
 
 def resolved(registry: Names, spec: Any, kwargs: dict[str, Any]) -> Resolved:
-    """Resolve any form of spec; what is none raises `ActivationSpecError`."""
+    """Resolve any form of spec; anything else raises `ActivationSpecError`."""
     if isinstance(spec, (str, Mapping)) and not isinstance(spec, nn.Module):
         if comes_from_file(spec):
             return stored_activation(registry, spec, kwargs)
-        found = read_spec(spec)
-        if isinstance(found, ActivationSpec):
-            return registry.named(found, kwargs)
-        return _of_callable(registry, import_object(found.path), merged(found.path, dict(found.arguments), kwargs))
+        parsed = read_spec(spec)
+        if isinstance(parsed, ActivationSpec):
+            return registry.named(parsed, kwargs)
+        return _of_callable(registry, import_object(parsed.path), merged(parsed.path, dict(parsed.arguments), kwargs))
     return _of_callable(registry, spec, kwargs)
 
 
 def _of_callable(registry: Names, target: Any, kwargs: dict[str, Any]) -> Resolved:
     if isinstance(target, nn.Module):
-        return _of_module(registry, target, kwargs)
+        if kwargs:
+            raise ActivationArgumentError(
+                f"{type(target).__name__} is a module already, so {', '.join(kwargs)} cannot be set. Give its class or "
+                "its name."
+            )
+        return Resolved(registry.spec_of(target), lambda: copy.deepcopy(target))
     if isinstance(target, type):
         return of_class(registry, target, kwargs)
     if isinstance(target, functools.partial):
@@ -54,15 +59,6 @@ def _of_callable(registry: Names, target: Any, kwargs: dict[str, Any]) -> Resolv
     return registry.named_function(target, kwargs) or unregistered
 
 
-def _of_module(registry: Names, module: nn.Module, kwargs: dict[str, Any]) -> Resolved:
-    if kwargs:
-        raise ActivationArgumentError(
-            f"{type(module).__name__} is a module already, so {', '.join(kwargs)} cannot be set. Give its class or "
-            "its name."
-        )
-    return Resolved(registry.spec_of(module), lambda: copy.deepcopy(module))
-
-
 def _by_keyword(cls: type, positional: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments that a partial gives a class, all by keyword, as a spec has them."""
     if not positional or not issubclass(cls, nn.Module):  # which `of_class` refuses
@@ -73,13 +69,13 @@ def _by_keyword(cls: type, positional: tuple[Any, ...], keywords: dict[str, Any]
         signature.bind_partial(*positional, **keywords)  # refuses what is given twice
     except (TypeError, ValueError) as error:
         raise ActivationArgumentError(f"{path} cannot be built: {message_of(error)}.") from error
-    found = signature.bind_partial(*positional).arguments
-    if any(signature.parameters[name].kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD for name in found):
+    arguments = signature.bind_partial(*positional).arguments
+    if any(signature.parameters[name].kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD for name in arguments):
         raise ActivationArgumentError(
             f"{path} takes arguments by position that have no keyword, so a functools.partial of it is not accepted. "
             "Give a torch.nn.Module that is built already."
         )
-    return {**found, **keywords}
+    return {**arguments, **keywords}
 
 
 def import_object(path: object) -> Any:

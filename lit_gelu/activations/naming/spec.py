@@ -186,9 +186,9 @@ class DottedPath:
     arguments: tuple[tuple[str, Any], ...] = ()
 
 
-def read_spec(given: str | Mapping[Any, Any]) -> ActivationSpec | DottedPath:
+def read_spec(spec: str | Mapping[Any, Any]) -> ActivationSpec | DottedPath:
     """Read the text form or the mapping form of a spec; nothing is looked up and nothing is imported."""
-    return _read_text(given) if isinstance(given, str) else _read_mapping(given)
+    return _read_text(spec) if isinstance(spec, str) else _read_mapping(spec)
 
 
 @functools.lru_cache(maxsize=1024)  # a model names the same few activations again and again
@@ -208,8 +208,8 @@ def _read_mapping(mapping: Mapping[Any, Any]) -> ActivationSpec | DottedPath:
     if "name" in mapping:
         return ActivationSpec(mapping["name"], tuple(merged(mapping["name"], rest, init_args).items()))
     if rest:
-        given = ", ".join(map(shown, rest))
-        raise ActivationSpecError(f"{given} stands beside 'class_path'. Put it into 'init_args'.")
+        keys = ", ".join(map(shown, rest))
+        raise ActivationSpecError(f"{keys} stands beside 'class_path'. Put it into 'init_args'.")
     return DottedPath(mapping["class_path"], tuple(init_args.items()))
 
 
@@ -260,8 +260,8 @@ def _parse_arguments(arguments: str, text: str) -> dict[str, PlainValue]:
         raise ActivationSpecError(f"Cannot read {shown(text)} as one activation. Write {_GRAMMAR}.")
     if call.args or any(argument.arg is None for argument in call.keywords):
         raise ActivationSpecError(f"{shown(text)} has an argument without a keyword. Write {_GRAMMAR}.")
-    given = [str(argument.arg) for argument in call.keywords]
-    if len(set(given)) < len(given):
+    keywords = [str(argument.arg) for argument in call.keywords]
+    if len(set(keywords)) < len(keywords):
         raise ActivationSpecError(f"{shown(text)} gives an argument twice. Give it once.")
     return {str(argument.arg): _evaluate(argument.value, text) for argument in call.keywords}
 

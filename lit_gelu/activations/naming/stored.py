@@ -108,33 +108,33 @@ def building_from_file(given: Iterable[object] = ()) -> Iterator[None]:
 
 
 def comes_from_file(spec: object) -> bool:
-    """Say whether a text or mapping may be out of a file: within `building_from_file`, and not given by its caller."""
-    given = _given_by_caller.get()
-    return given is not None and not any(type(spec) is type(one) and spec == one for one in given)
+    """Return whether a text or mapping may come from a file: within `building_from_file`, unless its caller gave it."""
+    caller_specs = _given_by_caller.get()
+    return caller_specs is not None and not any(type(spec) is type(one) and spec == one for one in caller_specs)
 
 
 def stored_activation(registry: Names, spec: object, kwargs: Mapping[str, Any] | None = None) -> Resolved:
     """Resolve a spec that was read from a file, with further arguments of the caller's."""
-    found = read_spec(spec) if isinstance(spec, (str, Mapping)) else spec
-    if isinstance(found, ActivationSpec):
-        return registry.named(found, kwargs or {})
-    if not isinstance(found, DottedPath):
+    parsed = read_spec(spec) if isinstance(spec, (str, Mapping)) else spec
+    if isinstance(parsed, ActivationSpec):
+        return registry.named(parsed, kwargs or {})
+    if not isinstance(parsed, DottedPath):
         raise StoredSpecError(
             f"{shown(spec)} ({type(spec).__name__}) stands in a file where an activation should. Accepted: a text such "
             "as \"gelu(approximate='tanh')\", or a mapping {'name': ...}."
         )
-    return _registered(registry, found.path, merged(found.path, dict(found.arguments), kwargs or {}))
+    return _registered(registry, parsed.path, merged(parsed.path, dict(parsed.arguments), kwargs or {}))
 
 
 def _registered(registry: Names, path: object, arguments: dict[str, Any]) -> Resolved:
-    """Resolve a dotted path to something registered; modules that are imported already are looked at, no more."""
+    """Resolve a dotted path to something registered; only modules that are already imported are looked at."""
     module_name, _, name = path.rpartition(".") if isinstance(path, str) else ("", "", "")
     module = sys.modules.get(module_name)
     target = None if module is None else vars(module).get(name)  # not getattr: a module's __getattr__ may import
     if isinstance(target, type) and (entry := registry.entry_of_class(target)) is not None:
         return of_class(registry, target, ActivationSpec.of(entry.name, **arguments).arguments)
-    if target is not None and (found := registry.named_function(target, arguments)) is not None:
-        return found
+    if target is not None and (resolved := registry.named_function(target, arguments)) is not None:
+        return resolved
     raise StoredSpecError(
         f"{shown(path)} stands in a file, and is no registered activation. Names in files are looked up, never "
         "imported: register it and let the file name that, or give the class itself in code, or its path on the "

@@ -80,7 +80,7 @@ def _converted(value: object, dtype: torch.dtype) -> object:
 
 
 def check_floating(name: str, x: object) -> None:
-    """Refuse what is no floating tensor."""
+    """Refuse anything but a floating-point tensor."""
     if isinstance(x, Tensor) and x.dtype in OPERATION_DTYPES:
         return
     accepted = ", ".join(str(dtype).removeprefix("torch.") for dtype in OPERATION_DTYPES)
@@ -88,9 +88,10 @@ def check_floating(name: str, x: object) -> None:
         raise ActivationArgumentError(
             f"{name}: x is a {type(x).__name__}. It must be a torch.Tensor of {accepted}: use torch.as_tensor(x)."
         )
-    given = str(x.dtype).removeprefix("torch.")
+    dtype_name = str(x.dtype).removeprefix("torch.")
     raise ActivationArgumentError(
-        f"{name}: x has dtype {given}. It must be one of {accepted}: convert it first, for example x.to(torch.float32)."
+        f"{name}: x has dtype {dtype_name}. It must be one of {accepted}: convert it first, for example "
+        "x.to(torch.float32)."
     )
 
 

@@ -199,9 +199,9 @@ def _channel_count(
     if channels is not None and channels != INFER:
         counts["channels"] = channel_number(name, channels)
     if len(set(counts.values())) > 1 or (channels == INFER and counts):
-        given = ", ".join(f"{key}: {count}" for key, count in counts.items())
+        sizes = ", ".join(f"{key}: {count}" for key, count in counts.items())
         raise ActivationArgumentError(
-            f"{name}: the numbers of channels do not agree ({given}; channels={channels!r}). Values that are given one "
+            f"{name}: the numbers of channels do not agree ({sizes}; channels={channels!r}). Values that are given one "
             "for each channel say how many there are: leave channels out."
         )
     if channels is not None and not learned and set(counts) <= {"channels"}:

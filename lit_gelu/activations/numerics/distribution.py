@@ -72,12 +72,12 @@ def _gradient(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 
 def _called(distribution: Any, method: str, x: Tensor) -> Tensor:
-    """Call a method and check what it gives."""
+    """Call a method and check what it returns."""
     value = getattr(_unvalidated(distribution), method)(x)
     if not isinstance(value, Tensor) or value.shape != x.shape:
-        given = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        kind = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
         raise ActivationArgumentError(
-            f"cdf_linear: {type(distribution).__name__}.{method} made {given} of a tensor of shape {tuple(x.shape)}. "
+            f"cdf_linear: {type(distribution).__name__}.{method} made {kind} of a tensor of shape {tuple(x.shape)}. "
             "It must be a function from tensor to tensor, elementwise: give a distribution of one number that computes "
             "with torch, not a batch of them."
         )

@@ -77,8 +77,8 @@ def _regular_grid(low: float, high: float, corners: Iterable[float]) -> Tensor:
 
 
 def _unique(points: Tensor) -> Tensor:
-    found: Tensor = torch.unique(points)  # torch gives no return type
-    return found
+    values: Tensor = torch.unique(points)  # torch gives no return type
+    return values
 
 
 def _finite(grid: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -107,8 +107,8 @@ def sign_changes(g: Function, grid: Tensor, values: Tensor, clear: Tensor) -> li
     left, right = points[changed], points[changed + 1]
     nothing = torch.finfo(torch.float64).eps * (right - left)
     places = bisect(g, left, right, 1e-6 * nothing)
-    found: list[float] = torch.where(places.abs() < nothing, 0.0, places).tolist()
-    return found
+    roots: list[float] = torch.where(places.abs() < nothing, 0.0, places).tolist()
+    return roots
 
 
 def jumps(f: Function, slope: Function, points: Tensor) -> list[tuple[float, float]]:
@@ -125,11 +125,11 @@ def jumps(f: Function, slope: Function, points: Tensor) -> list[tuple[float, flo
     middle = (values[there] + values[there + 1]) / 2
     place = bisect(lambda x: f(x) - middle.repeat(len(x) // len(middle)), points[there], points[there + 1])
     below, above = (torch.nextafter(place, torch.full_like(place, end)) for end in (-math.inf, math.inf))
-    found: set[tuple[float, float]] = set()
+    pairs: set[tuple[float, float]] = set()
     for left, right in ((below, place), (place, above)):
         passed = (f(right) - f(left)).abs() > least
-        found.update(zip(left[passed].tolist(), right[passed].tolist(), strict=True))
-    return sorted(found)
+        pairs.update(zip(left[passed].tolist(), right[passed].tolist(), strict=True))
+    return sorted(pairs)
 
 
 def bisect(g: Function, left: Tensor, right: Tensor, resolution: Tensor | float = 0.0) -> Tensor:

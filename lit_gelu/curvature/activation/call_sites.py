@@ -2,7 +2,7 @@
 
 import itertools
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -66,7 +66,7 @@ def watchable_sites(
     accept: Callable[[str], bool] = lambda _: True,
     accept_gate: Callable[[str], bool] = lambda _: False,
 ) -> WatchableSites:
-    """Find the activations of a model, and put probes in front of those that are no modules.
+    """Find the activations of a model, and put probes in front of those that are not modules.
 
     Activations that are not elementwise are left out; they are not among those refused. A module that is called from
     several places is one site, and each call of it another (``relu#0``, ``relu#1``, ...). A call that was swapped keeps
@@ -88,56 +88,56 @@ def watchable_sites(
         >>> class Block(nn.Module):
         ...     def forward(self, x):
         ...         return F.gelu(x)
-        >>> found = watchable_sites(nn.Sequential(Block(), nn.ReLU()), torch.zeros(1), registry=registry)
-        >>> list(found.calls)
+        >>> sites = watchable_sites(nn.Sequential(Block(), nn.ReLU()), torch.zeros(1), registry=registry)
+        >>> list(sites.calls)
         ['0:gelu', '1']
     """
-    found = WatchableSites()
+    sites = WatchableSites()
     survey = Survey(without_wrappers(model), input_sample, registry)
     edits: dict[int, tuple[nn.Module, list[tuple[str, ActivationCall, nn.Module | None, ActivationSite]]]] = {}
     order: list[str] = []
     for site in survey.sites:
         if not is_elementwise(site, registry):
             continue
-        own = site.call or site.name
-        names = dict.fromkeys([own, *(_name_of(call, site) for call in site.calls or ())])
-        wanted = {name for name in names if (accept if site.role == "activation" else accept_gate)(name)}
-        order += [name for name in names if name in wanted]
-        if site.role == "gate" and not wanted:
-            found.gates.append(own)
+        site_name = site.call or site.name
+        names = dict.fromkeys([site_name, *(_name_of(call, site) for call in site.calls or ())])
+        requested = {name for name in names if (accept if site.role == "activation" else accept_gate)(name)}
+        order += [name for name in names if name in requested]
+        if site.role == "gate" and not requested:
+            sites.gates.append(site_name)
             continue
-        if site.kind == "module" and own in wanted:
-            found.calls[own] = WatchedCall(site.module, _computed(site, registry), mode_of=site.module)
-        for name, call in _calls_to_probe(site, found, registry):
-            if name in wanted:
+        if site.kind == "module" and site_name in requested:
+            sites.calls[site_name] = WatchedCall(site.module, _computed(site, registry), mode_of=site.module)
+        for name, call in _calls_to_probe(site, sites, registry):
+            if name in requested:
                 owner = call.seen.owner
                 module = site.module if site.kind == "module" else None
                 edits.setdefault(id(owner), (owner, []))[1].append((name, call, module, site))
     for owner, rows in edits.values():
-        _probe(owner, rows, found, registry)
-    found.refused = {name: reason for name, reason in found.refused.items() if name in order}
+        _probe(owner, rows, sites, registry)
+    sites.refused = {name: reason for name, reason in sites.refused.items() if name in order}
     for written in survey.written_calls():
         if accept(written.name):
-            found.refused[written.name] = f"it is a call of a function ({written.where}), {_UNSAMPLED}"
-    found.calls = {name: found.calls[name] for name in order if name in found.calls}
-    _add_layouts(survey, input_sample, found)
-    return found
+            sites.refused[written.name] = f"it is a call of a function ({written.where}), {_UNSAMPLED}"
+    sites.calls = {name: sites.calls[name] for name in order if name in sites.calls}
+    _add_layouts(survey, input_sample, sites)
+    return sites
 
 
-def _add_layouts(survey: Survey, input_sample: object, found: WatchableSites) -> None:
+def _add_layouts(survey: Survey, input_sample: object, sites: WatchableSites) -> None:
     """Find out where each input has its channels: from the layers that run before it, else from those registered."""
-    own = {name: own_layout(call.activation) for name, call in found.calls.items()}
-    layouts = {name: layout for name, layout in own.items() if layout is not None}
+    param_layouts = {name: own_layout(call.activation) for name, call in sites.calls.items()}
+    layouts = {name: layout for name, layout in param_layouts.items() if layout is not None}
     activations = {id(site.module) for site in survey.sites if site.kind == "module"}
-    modules = {site.name: site for site in survey.sites if site.kind == "module" and site.name in found.calls}
+    modules = {site.name: site for site in survey.sites if site.kind == "module" and site.name in sites.calls}
     for name, site in modules.items():
         before = {layout_before(survey.model, each, lambda layer: id(layer) not in activations) for each in site.names}
         if name not in layouts and len(before) == 1 and (layout := before.pop()) is not None:
             layouts[name] = layout
     if input_sample is not None:
-        asked = {name: (call.hooked, call.turn) for name, call in found.calls.items() if own[name] is None}
+        asked = {name: (call.hooked, call.turn) for name, call in sites.calls.items() if param_layouts[name] is None}
         layouts |= layouts_in_a_pass(survey.model, input_sample, asked, activations)
-    found.calls = {name: replace(call, layout=layouts.get(name)) for name, call in found.calls.items()}
+    sites.calls = {name: replace(call, layout=layouts.get(name)) for name, call in sites.calls.items()}
 
 
 def is_elementwise(site: ActivationSite, registry: ActivationRegistry) -> bool:
@@ -148,20 +148,20 @@ def is_elementwise(site: ActivationSite, registry: ActivationRegistry) -> bool:
 
 
 def _calls_to_probe(
-    site: ActivationSite, found: WatchableSites, registry: ActivationRegistry
+    site: ActivationSite, sites: WatchableSites, registry: ActivationRegistry
 ) -> list[tuple[str, ActivationCall]]:
     """Return the calls of a site that need a probe; those of an ``nn.Sequential`` are told apart by their turn."""
     calls = site.calls or ()
     if site.kind != "module":
         if not calls and site.calls is None:
-            found.refused[site.name] = f"it is a function that a module holds, {_UNSAMPLED}"
+            sites.refused[site.name] = f"it is a function that a module holds, {_UNSAMPLED}"
         return [(_name_of(call, site), call) for call in calls]
     if len(calls) < 2:
         return []
     if all(call.seen.child and call.seen.owner is calls[0].seen.owner for call in calls):
         for turn, call in enumerate(calls):
             computed = _computed(site, registry)
-            found.calls[_name_of(call, site)] = WatchedCall(
+            sites.calls[_name_of(call, site)] = WatchedCall(
                 site.module, computed, (turn, len(calls)), mode_of=site.module
             )
         return []
@@ -183,7 +183,7 @@ def _computed(site: ActivationSite, registry: ActivationRegistry) -> nn.Module:
 def _probe(
     owner: nn.Module,
     rows: list[tuple[str, ActivationCall, nn.Module | None, ActivationSite]],
-    found: WatchableSites,
+    sites: WatchableSites,
     registry: ActivationRegistry,
 ) -> None:
     """Put probes in front of calls that one module makes."""
@@ -193,9 +193,11 @@ def _probe(
         place = call.seen.place
         reason = _obstacle(owner, call, module, site, registry)
         if reason or not isinstance(place, CallPlace):
-            found.refused[name] = reason
+            sites.refused[name] = reason
             continue
-        child = next(name for name in _probe_names() if name not in owner.__dict__ and name not in probes)
+        # A name that the module already has belongs to code that was edited further and goes on calling it.
+        probe_names = (f"_lit_gelu_probe_{number}" for number in itertools.count())
+        child = next(each for each in probe_names if each not in owner.__dict__ and each not in probes)
         edits.append(ProbedCall(place, child))
         activation = _computed(site, registry) if module is not None else registry.create(site.spec)
         probes[child] = name, WatchedCall(InputProbe(), activation, mode_of=owner if module is None else module)
@@ -206,17 +208,12 @@ def _probe(
         probed = edited_class(before, tuple(edits))
         owner.__class__ = probed
     except (SwapError, TypeError) as reason:
-        found.refused |= {name: str(reason) for name, _ in probes.values()}
+        sites.refused |= {name: str(reason) for name, _ in probes.values()}
         return
     for child, (name, watched) in probes.items():
         owner.__dict__[child] = watched.hooked  # no child: names, parameters and copies of the model stay as they are
-        found.calls[name] = watched
-    found._probed.append((owner, before, probed, tuple(probes)))
-
-
-def _probe_names() -> Iterator[str]:
-    """Yield names; one that a module has already belongs to code that was changed further, which goes on calling it."""
-    return (f"_lit_gelu_probe_{number}" for number in itertools.count())
+        sites.calls[name] = watched
+    sites._probed.append((owner, before, probed, tuple(probes)))
 
 
 def _obstacle(

@@ -83,8 +83,8 @@ class DeadUnitWindow:
         grown._since = [
             since if before else self.events for since, before in zip(self._since, self.channels, strict=True)
         ]
-        known = torch.tensor(self.channels, device=grown._site.device)[grown._site] > 0
-        grown._last_alive.fill_(self.events)[known] = self._last_alive
+        existing = torch.tensor(self.channels, device=grown._site.device)[grown._site] > 0
+        grown._last_alive.fill_(self.events)[existing] = self._last_alive
         return grown
 
     def counts(self) -> Tensor:

@@ -46,7 +46,12 @@ class ActivationEvaluator:
             any(tensor.numel() > 1 for tensor in (*module.parameters(), *module.buffers())) for module in activations
         ]
         self._formulas = [formulas_of(module, registry) for module in activations]
-        self._shared = [_shared_name(module, registry) for module in activations]
+        # Of each site, a name shared by all modules that compute the same function; None for one with state of its own.
+        specs = [registry.spec_of(module) for module in activations]
+        self._shared = [
+            None if spec.opaque or has_own_state(module) else str(spec)
+            for module, spec in zip(activations, specs, strict=True)
+        ]
         # Of each site, whether its activation has parameters or buffers, or is not registered.
         self.have_state = [name is None for name in self._shared]
         self._index: dict[tuple[torch.device, tuple[int, ...]], Tensor] = {}
@@ -65,10 +70,10 @@ class ActivationEvaluator:
                 pivot, scale = pivot[index], self.reference[:, 1].to(rows.device)[index]
             channel_dim = None if channels is None else channels + 1
             with torch.no_grad(), torch.autocast(rows.device.type, enabled=False):
-                found = measure(self._formulas[numbers[0]], rows, pivot=pivot, scale=scale, channel_dim=channel_dim)
-            event.sums.append((numbers, found.sums))
+                activity = measure(self._formulas[numbers[0]], rows, pivot=pivot, scale=scale, channel_dim=channel_dim)
+            event.sums.append((numbers, activity.sums))
             if rows.numel() > 0:  # nothing says which channels pass nothing on where there is nothing
-                event.alive.append((numbers, found.alive))
+                event.alive.append((numbers, activity.alive))
 
     def moments(self, event: ActivationEvent, device: torch.device | None = None) -> Tensor:
         """Return count, sum and sum of squares of what waits, which goes on waiting: a row a site; finite elements."""
@@ -88,16 +93,16 @@ class ActivationEvaluator:
         return self._table(event.sums, len(SUMS), device)
 
     def alive_channels(self, event: ActivationEvent) -> dict[int, Tensor]:
-        """Return, by site, which channels have |f'| >= 0.01 at any element; of sites that always had equally many."""
+        """Return, by site, which channels have |f'| >= 0.01 at any element, for sites that always had equally many."""
         self._see_waiting(event)
         masks: dict[int, Tensor | None] = {}
         for numbers, rows in event.alive:
             for number, mask in zip(numbers, [None] * len(numbers) if rows is None else rows.unbind(), strict=True):
-                known = masks.get(number, mask)
-                if mask is None or known is None or known.shape != mask.shape:
+                previous = masks.get(number, mask)
+                if mask is None or previous is None or previous.shape != mask.shape:
                     masks[number] = None
                 else:
-                    masks[number] = mask if known is mask else known | mask
+                    masks[number] = mask if previous is mask else previous | mask
         return {number: mask for number, mask in masks.items() if mask is not None}
 
     def pivot(self, device: torch.device) -> Tensor | float:
@@ -114,8 +119,8 @@ class ActivationEvaluator:
         groups: dict[Any, tuple[list[int], list[Tensor], int | None]] = {}
         for number, rows, channels in taken:
             shared = self._shared[number]
-            own = object() if shared is None else shared
-            key = (own, rows.shape, channels, rows.dtype, rows.device)
+            identity = object() if shared is None else shared
+            key = (identity, rows.shape, channels, rows.dtype, rows.device)
             numbers, inputs, _ = groups.setdefault(key, ([], [], channels))
             numbers.append(number)
             inputs.append(rows)
@@ -142,9 +147,3 @@ def _device_of(event: ActivationEvent) -> torch.device:
     if event.waiting:
         return event.waiting[0].rows.device
     return event.sums[0][1].device if event.sums else torch.device("cpu")
-
-
-def _shared_name(module: nn.Module, registry: ActivationRegistry) -> str | None:
-    """Return a name that modules computing the same function share; ``None`` if this one has state of its own."""
-    spec = registry.spec_of(module)
-    return None if spec.opaque or has_own_state(module) else str(spec)

@@ -164,16 +164,16 @@ class Slopes:
 
 def where_decreasing(activation: nn.Module, registry: ActivationRegistry) -> Intervals | None:
     """Return the open intervals where f' < 0 by the formula, however small it is; found once for a spec."""
-    # None of what was never registered, or has parameters or buffers of its own.
+    # None for an activation that was never registered, or has parameters or buffers of its own.
     spec = registry.spec_of(activation)
     if spec.opaque or has_own_state(activation):
         return None
-    entry, known = registry.entry(spec.name), _decreasing.setdefault(registry, {})
-    found = known.get(str(spec))
-    if found is None or found[0] is not entry:  # a name may come to mean another activation
+    entry, cache = registry.entry(spec.name), _decreasing.setdefault(registry, {})
+    cached = cache.get(str(spec))
+    if cached is None or cached[0] is not entry:  # a name may come to mean another activation
         try:
             intervals = Slopes(activation, registry).intervals([0.0], lambda first: first < 0)
         except LitGeluError:  # it is finite nowhere: its sums are not either
             intervals = None
-        found = known[str(spec)] = entry, intervals
-    return found[1]
+        cached = cache[str(spec)] = entry, intervals
+    return cached[1]

@@ -96,19 +96,16 @@ class GaussianPrediction:
         """Return ``[sites, len(PREDICTED)]`` for ``[sites]`` in float64; NaN without a finite, positive deviation."""
         good = mean.isfinite() & std.isfinite() & (std > 0)
         m, s = torch.where(good, mean, 0.0), torch.where(good, std, 1.0)
-        shares = self._probabilities(m, s) @ self._share_of
+        # The probabilities of the intervals on which f' is as the shares say, [sites, intervals].
+        a, b = ((end - m[:, None]) / s[:, None] for end in (self._low, self._high))
+        right = (a + b) > 0  # the smaller of the two tails, so that no difference of numbers near 1 is taken
+        tails: Tensor = torch.special.ndtr(torch.stack([torch.where(right, -a, b), torch.where(right, -b, a)]))
+        shares = (tails[0] - tails[1]) @ self._share_of
         others = [number for number, name in enumerate(_SHARES) if name != "share_decreasing"]
         rest = 1 - shares[:, others].sum(1)
         kinks = torch.full_like(m, torch.nan) if self._kinks is None else kink_mass(m, s, self._kinks)
         columns = [self._expectations(m, s), shares, rest.clamp(min=0)[:, None], kinks[:, None]]
         return torch.where(good[:, None], torch.cat(columns, dim=1), torch.nan)
-
-    def _probabilities(self, m: Tensor, s: Tensor) -> Tensor:
-        """Return the probabilities of the intervals on which f' is as the shares say, ``[sites, intervals]``."""
-        a, b = ((end - m[:, None]) / s[:, None] for end in (self._low, self._high))
-        right = (a + b) > 0  # the smaller of the two tails, so that no difference of numbers near 1 is taken
-        tails: Tensor = torch.special.ndtr(torch.stack([torch.where(right, -a, b), torch.where(right, -b, a)]))
-        return tails[0] - tails[1]
 
     def _expectations(self, m: Tensor, s: Tensor) -> Tensor:
         """Integrate f, f^2, f', f'^2, |f''| and the gate: ``[sites, 6]``."""
@@ -122,9 +119,9 @@ class GaussianPrediction:
         mean, std = m[rows][..., None], s[rows][..., None]  # [rules, sites of a rule, 1]
         z = (x[:, None] - mean).div_(std)
         density = z.square_().mul_(-0.5).exp_().div_(std * math.sqrt(2 * math.pi))
-        found = torch.empty(len(m), len(values[0]), dtype=m.dtype)
-        found[rows] = density @ values.mT  # those that fill up a row are the same again
-        return found
+        expectations = torch.empty(len(m), len(values[0]), dtype=m.dtype)
+        expectations[rows] = density @ values.mT  # those that fill up a row are the same again
+        return expectations
 
     def _rules_for(self, keys: list[tuple[float, float]]) -> tuple[Tensor, Tensor]:
         """Return nodes ``[rules, nodes]``, and the weighted integrands there, ``[rules, 6, nodes]``."""
@@ -163,16 +160,16 @@ def own_ends(slopes: Slopes) -> list[float]:
     for _ in range(_LEVELS):
         left, right = ends[:-1], ends[1:]
         middle = (left + right) / 2
-        whole, halves = _integrals(slopes, left, right), _integrals(slopes, left, middle)
+        coarse, halves = _integrals(slopes, left, right), _integrals(slopes, left, middle)
         halves = [one + other for one, other in zip(halves, _integrals(slopes, middle, right), strict=True)]
         rough = (
-            ((whole[0] - halves[0]).abs() > _TOLERANCE * (1 + halves[1])).any(0) & (middle > left) & (middle < right)
+            ((coarse[0] - halves[0]).abs() > _TOLERANCE * (1 + halves[1])).any(0) & (middle > left) & (middle < right)
         )
         if not bool(rough.any()) or len(ends) + int(rough.sum()) > _MOST:
             break
         ends = torch.cat([ends, middle[rough]]).sort().values
-    found: list[float] = ends[(ends - centre).abs() < _FAR * width].tolist()
-    return found
+    panel_ends: list[float] = ends[(ends - centre).abs() < _FAR * width].tolist()
+    return panel_ends
 
 
 def _where_it_changes(slopes: Slopes) -> tuple[float, float]:

@@ -31,11 +31,11 @@ class ChannelLayout:
 
     def dim_of(self, shape: Sequence[int]) -> int | None:
         """Return the only dimension of this size; of several the layer's own; ``None`` if it cannot be told."""
-        found = [dim for dim in range(1, len(shape)) if shape[dim] == self.count]
-        if len(found) == 1:
-            return found[0]
-        own = None if self.dim is None else self.dim % max(len(shape), 1)
-        return own if own in found else None
+        dims = [dim for dim in range(1, len(shape)) if shape[dim] == self.count]
+        if len(dims) == 1:
+            return dims[0]
+        layer_dim = None if self.dim is None else self.dim % max(len(shape), 1)
+        return layer_dim if layer_dim in dims else None
 
 
 def dim_of_channels(layout: ChannelLayout | None, shape: Sequence[int]) -> int | None:
@@ -68,8 +68,8 @@ def layout_of_layer(layer: nn.Module) -> ChannelLayout | None:
 def own_layout(activation: nn.Module) -> ChannelLayout | None:
     """Return the layout of an activation with parameters of its own for each channel."""
     if isinstance(activation, ChannelModule):
-        known = isinstance(activation.channels, int)  # neither None nor still to be inferred
-        return ChannelLayout(int(activation.channels or 0), activation.channel_dim) if known else None
+        has_count = isinstance(activation.channels, int)  # neither None nor still to be inferred
+        return ChannelLayout(int(activation.channels or 0), activation.channel_dim) if has_count else None
     if isinstance(activation, nn.PReLU) and activation.num_parameters > 1:
         return ChannelLayout(int(activation.num_parameters), 1)
     return None
@@ -87,14 +87,15 @@ def layouts_in_a_pass(
     activations: Collection[int] = (),
 ) -> dict[str, ChannelLayout]:
     """Run a sample, and return what the layer that ran last before each input says; none where layers disagree."""
-    # `watched`: the module whose input it is, and which of its calls count; `activations`: ids of what is no layer.
-    found: dict[str, set[ChannelLayout | None]] = {name: set() for name in watched}
-    with _noting(model, watched, activations, found), on_the_side(model):
+    # `watched`: the module whose input it is, and which of its calls count; `activations`: ids of modules that are no
+    # layers.
+    layouts_of: dict[str, set[ChannelLayout | None]] = {name: set() for name in watched}
+    with _noting(model, watched, activations, layouts_of), on_the_side(model):
         try:
             run(model, input_sample)
         except SwapError:  # it fails in evaluation: what is known of the modules must do
             return {}
-    return {name: only for name, layouts in found.items() if len(layouts) == 1 and (only := next(iter(layouts)))}
+    return {name: only for name, layouts in layouts_of.items() if len(layouts) == 1 and (only := next(iter(layouts)))}
 
 
 @contextmanager
@@ -102,9 +103,9 @@ def _noting(
     model: nn.Module,
     watched: Mapping[str, tuple[nn.Module, tuple[int, int] | None]],
     activations: Collection[int],
-    found: dict[str, set[ChannelLayout | None]],
+    layouts_of: dict[str, set[ChannelLayout | None]],
 ) -> Iterator[None]:
-    """Note, while a model runs, what the last layer said as each watched module is called."""
+    """While a model runs, note the layout of the last layer's output as each watched module is called."""
     last: list[tuple[ChannelLayout, torch.Size]] = []
     handles = []
     others = {*activations, *(id(module) for module, _ in watched.values())}
@@ -113,7 +114,7 @@ def _noting(
         if layout is not None:
             handles.append(layer.register_forward_hook(_note_output(layout, last)))
     for name, (module, turn) in watched.items():
-        handles.append(module.register_forward_pre_hook(_note_input(found[name], turn, last), with_kwargs=True))
+        handles.append(module.register_forward_pre_hook(_note_input(layouts_of[name], turn, last), with_kwargs=True))
     try:
         yield
     finally:
@@ -131,7 +132,7 @@ def _note_output(layout: ChannelLayout, last: list[tuple[ChannelLayout, torch.Si
 
 
 def _note_input(
-    found: set[ChannelLayout | None], turn: tuple[int, int] | None, last: list[tuple[ChannelLayout, torch.Size]]
+    layouts: set[ChannelLayout | None], turn: tuple[int, int] | None, last: list[tuple[ChannelLayout, torch.Size]]
 ) -> Callable[..., None]:
     calls = 0
 
@@ -143,9 +144,9 @@ def _note_input(
             return
         for layout, shape in last:
             # Of a reshaped or turned output the number of channels is known, and no longer where they are.
-            found.add(layout if shape == x.shape else replace(layout, dim=None))
+            layouts.add(layout if shape == x.shape else replace(layout, dim=None))
         if not last:
-            found.add(None)
+            layouts.add(None)
 
     return hook
 
@@ -172,7 +173,11 @@ def count_rows(x: Tensor, *, whole_examples: bool = False, channels: int | None 
         >>> count_rows(torch.zeros(32, 16, 8, 8)), count_rows(torch.zeros(32, 16, 8, 8), whole_examples=True)
         (2048, 32)
     """
-    return math.prod(_row_shape(x, whole_examples=whole_examples, channels=channels))
+    shape = tuple(x.shape)
+    if whole_examples or len(shape) < 2:
+        return math.prod(shape[:1])
+    dim = _dim_of_rows(len(shape), channels)
+    return math.prod((*shape[:dim], *shape[dim + 1 :]))
 
 
 def spread_rows(count: int, position: Tensor) -> Tensor:
@@ -215,16 +220,11 @@ def take_rows(x: Tensor, index: Tensor, *, whole_examples: bool = False, channel
     if dim == dims - 1 and x.is_contiguous():
         return x.view(-1, x.shape[-1]).index_select(0, index)
     x = x.movedim(dim, -1)
-    return x[_unravel(index, x.shape[:-1])]
-
-
-def _row_shape(x: Tensor, *, whole_examples: bool, channels: int | None) -> tuple[int, ...]:
-    """Return the sizes of the dimensions that number the rows."""
-    shape = tuple(x.shape)
-    if whole_examples or len(shape) < 2:
-        return shape[:1]
-    dim = _dim_of_rows(len(shape), channels)
-    return (*shape[:dim], *shape[dim + 1 :])
+    parts: list[Tensor] = []  # one index a dimension, by arithmetic: `torch.unravel_index` copies from the host
+    for size in reversed(x.shape[1:-1]):
+        parts.append(index % size)
+        index = index.div(size, rounding_mode="floor")
+    return x[(index, *reversed(parts))]
 
 
 def _dim_of_rows(dims: int, channels: int | None) -> int:
@@ -232,12 +232,3 @@ def _dim_of_rows(dims: int, channels: int | None) -> int:
     if channels is not None and dims > 2:
         return channels
     return 1 if dims >= 4 else dims - 1
-
-
-def _unravel(index: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, ...]:
-    """Return one index a dimension, by arithmetic on the device (``torch.unravel_index`` copies from the host)."""
-    parts: list[Tensor] = []
-    for size in reversed(shape[1:]):
-        parts.append(index % size)
-        index = index.div(size, rounding_mode="floor")
-    return (index, *reversed(parts))

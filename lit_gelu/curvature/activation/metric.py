@@ -54,8 +54,8 @@ class ActivationStatistics(Metric):
             raise ArgumentError(f"No such site: {', '.join(unknown)}. Sites: {', '.join(self._sites)}.")
         for number, (name, module) in enumerate(self._sites.items()):
             if name in pre_activations:
-                found = measure(formulas_of(module, self.registry), pre_activations[name].unsqueeze(0))
-                self.sums[number] += found.sums[0].to(self.sums)
+                activity = measure(formulas_of(module, self.registry), pre_activations[name].unsqueeze(0))
+                self.sums[number] += activity.sums[0].to(self.sums)
 
     def compute(self) -> dict[str, dict[str, float]]:
         """Return the figures by site and statistic; NaN throughout of a site that had no input."""

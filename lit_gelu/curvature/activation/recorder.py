@@ -138,10 +138,10 @@ class ActivationRecorder:
             _Watched(
                 call,
                 call.activation if call.mode_of is None else call.mode_of,
-                whole,
+                whole_examples,
                 sample_rows is not None and _keeps_its_input(call.hooked, registry),
             )
-            for call, whole in zip(self.calls.values(), self.evaluator.whole_examples, strict=True)
+            for call, whole_examples in zip(self.calls.values(), self.evaluator.whole_examples, strict=True)
         ]
         self._handles = [
             watched.call.hooked.register_forward_pre_hook(partial(self._see, number), with_kwargs=True)
@@ -183,8 +183,8 @@ class ActivationRecorder:
         if self.sample_rows is not None:
             self._seed = seed
             self._index.clear()
-            for known in {*self._uniform, device or torch.device("cpu")}:
-                self._draw(known)
+            for target in {*self._uniform, device or torch.device("cpu")}:
+                self._draw(target)
         self.active = True
 
     def pause(self) -> None:
@@ -220,9 +220,9 @@ class ActivationRecorder:
     def reduce_those_with_parameters(self) -> None:
         """Sum what was recorded of activations with parameters of their own, before these are trained."""
         self._sample_held()
-        own = [each for each, state in zip(self._watched, self.evaluator.have_state, strict=True) if state]
+        stateful = [each for each, state in zip(self._watched, self.evaluator.have_state, strict=True) if state]
         with self.inactive():
-            self.evaluator.see(self._event, _emptied(own))
+            self.evaluator.see(self._event, _emptied(stateful))
 
     def statistics(self) -> dict[str, dict[str, float]]:
         """Return the figures by site and name, NaN of a site that was not called; one transfer to the host."""

@@ -198,11 +198,11 @@ def measure(
 
 def _count_within(x: Tensor, finite: Tensor, intervals: Intervals) -> Tensor:
     """Count the finite elements in some intervals: GELU's f' is 0 in float32 from -14 on, and yet it decreases."""
-    found = count(torch.zeros_like(finite))
+    inside_any = count(torch.zeros_like(finite))
     for low, high in intervals:
         inside = torch.gt(x, low, out=torch.empty_like(x)).mul_(x < high).mul_(finite)
-        found = found + count(inside)
-    return found
+        inside_any = inside_any + count(inside)
+    return inside_any
 
 
 def _powers(x: Tensor, pivot: Tensor | float) -> tuple[Tensor, ...]:
@@ -234,15 +234,14 @@ def _kink_mass(
     kinks = formulas.kinks
     if not kinks:
         return torch.full_like(counted, torch.nan) if kinks is None else torch.zeros_like(counted)
-    own = (second / counted - (first / counted).square()).clamp(min=0).sqrt()
-    deviation = own if scale is None else _near(scale.to(own), own)
+    std = (second / counted - (first / counted).square()).clamp(min=0).sqrt()
+    deviation = std
+    if scale is not None:
+        # A scale of other inputs counts where it fits: elsewhere its windows would hold all of these inputs or none.
+        scale = scale.to(std)
+        deviation = torch.where((scale > std / _FITS) & (scale < std * _FITS), scale, std)
     sizes = jump_sizes(formulas.activation, kinks, x[0], formulas.registry)
     return weighted_window_counts(x, finite, kinks, sizes, WINDOW * deviation)
-
-
-def _near(scale: Tensor, own: Tensor) -> Tensor:
-    """Return a scale from elsewhere where it fits: one of other inputs makes windows that hold all of these or none."""
-    return torch.where((scale > own / _FITS) & (scale < own * _FITS), scale, own)
 
 
 def _alive(first: Tensor, finite: Tensor, channel_dim: int) -> Tensor:

@@ -38,9 +38,9 @@ def evaluate_loss(closure: Closure) -> Tensor:
         loss = closure()
         if isinstance(loss, Tensor) and loss.numel() == 1 and loss.is_floating_point():
             return loss.reshape(())
-    given = f"shape {tuple(loss.shape)} and {loss.dtype}" if isinstance(loss, Tensor) else repr(type(loss).__name__)
+    kind = f"shape {tuple(loss.shape)} and {loss.dtype}" if isinstance(loss, Tensor) else repr(type(loss).__name__)
     raise ArgumentError(
-        f"The closure returned {given}. Accepted is a scalar loss: one real number in a tensor. Reduce it, e.g. by "
+        f"The closure returned {kind}. Accepted is a scalar loss: one real number in a tensor. Reduce it, e.g. by "
         "loss.mean()."
     )
 
@@ -113,12 +113,12 @@ def without_autocast(layout: ParameterLayout) -> Iterator[None]:
 
 
 def kinds_of(*tensors: Tensor | None) -> Kinds:
-    """Return of which classes the nodes are in the graph that computed some tensors."""
+    """Return the classes of the nodes in the graph that computed some tensors."""
     seen: set[Node] = set()
     level = {tensor.grad_fn for tensor in tensors if tensor is not None and tensor.grad_fn is not None}
     while level:  # breadth first, so that sets do the work: half the time of one node after the other
         seen |= level
-        following = {node for known in level for node, _ in known.next_functions if node is not None}
+        following = {node for current in level for node, _ in current.next_functions if node is not None}
         level = following - seen
     return frozenset(map(type, seen))
 

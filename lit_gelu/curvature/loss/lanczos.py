@@ -80,11 +80,11 @@ def lanczos(
 
 
 def _orthogonalised(vector: Tensor, basis: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Return what remains of a vector without its components along orthonormal ones, as a new vector, and these."""
-    shares = torch.stack([known.dot(vector) for known in basis])
+    """Return a vector less its components along orthonormal ones, as a new vector, and those components."""
+    shares = torch.stack([direction.dot(vector) for direction in basis])
     rest = torch.addcmul(vector, basis[0], shares[0], value=-1)  # by a share that stays on the device
-    for known, share in zip(basis[1:], shares[1:], strict=True):
-        rest.addcmul_(known, share, value=-1)
+    for direction, share in zip(basis[1:], shares[1:], strict=True):
+        rest.addcmul_(direction, share, value=-1)
     return rest, shares
 
 

@@ -164,11 +164,11 @@ def module_layout(slices: Mapping[str, slice]) -> dict[str, tuple[slice, ...]]:
     return modules
 
 
-def _check_parameters(given: Mapping[str, Tensor], used: Mapping[str, Tensor]) -> None:
-    """Refuse what no flat vector of real numbers can be made of."""
+def _check_parameters(parameters: Mapping[str, Tensor], used: Mapping[str, Tensor]) -> None:
+    """Refuse parameters that cannot form one flat vector of real numbers."""
     if not used:
         raise ArgumentError(
-            f"None of the {len(given)} parameters requires a gradient, so the loss has no curvature along them. "
+            f"None of the {len(parameters)} parameters requires a gradient, so the loss has no curvature along them. "
             "Give the parameters that are trained, e.g. dict(module.named_parameters())."
         )
     for name, tensor in used.items():

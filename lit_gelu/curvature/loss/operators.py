@@ -350,8 +350,8 @@ class _GaussNewtonOfBatch:
     def _check_adjoint(self, gradient: Tensor) -> None:
         """Compare ``s'(J g)`` with ``(J's)'g`` for the gradient ``g = J's``: they differ if a derivative is hidden."""
         expected = float(gradient.square().sum())
-        found = float((self._slope.detach() * self._along(gradient)).sum())
-        if abs(found - expected) > _HIDDEN * expected:
+        actual = float((self._slope.detach() * self._along(gradient)).sum())
+        if abs(actual - expected) > _HIDDEN * expected:
             raise ArgumentError(
                 "The derivative of the outputs along the parameters is not the transpose of their pass back: that of a "
                 f"custom torch.autograd.Function hides its own derivative. {_REMEDY}"

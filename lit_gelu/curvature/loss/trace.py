@@ -118,7 +118,9 @@ def hutchinson_trace(
             rows.append(torch.cat([_layer_sums(v * _project(image, basis), groups), _squared_norm(image)]))
         if accuracy is None or probes >= most:
             break
-        more = _missing(agreed(_trace_and_error(rows)), probes, accuracy)
+        forms = torch.stack([row[:-1].sum() for row in rows])  # first what is exact, then one a probe
+        trace_and_error = torch.stack([forms[0] + forms[1:].mean(), forms[1:].std() / math.sqrt(len(rows) - 1)])
+        more = _missing(agreed(trace_and_error), probes, accuracy)
         if more == 0:
             break
         probes = min(probes + more, most)
@@ -145,12 +147,6 @@ def _estimate(table: Tensor, names: list[str], probes: int) -> TraceEstimate:
     by_layer = dict(zip(names, values, strict=True)) if names else {}
     error_by_layer = dict(zip(names, errors, strict=True)) if names else {}
     return TraceEstimate(sum(values), total_error, norm, by_layer, error_by_layer, probes)
-
-
-def _trace_and_error(rows: Sequence[Tensor]) -> Tensor:
-    """Return the estimated trace and its standard error, on the device, from what is exact and one row a probe."""
-    forms = torch.stack([row[:-1].sum() for row in rows])
-    return torch.stack([forms[0] + forms[1:].mean(), forms[1:].std() / math.sqrt(len(rows) - 1)])
 
 
 def _missing(trace_and_error: Tensor, probes: int, accuracy: float) -> int:

@@ -90,15 +90,15 @@ def has_few_of_either_kind(batch: Any) -> bool:
     return few or any(map(has_few_of_either_kind, children_of(batch)))
 
 
-def holds_an_example_each(batch: Any, whole: int) -> bool:
+def holds_an_example_each(batch: Any, batch_size: int) -> bool:
     """Return whether a list or tuple has one plain value, mapping, dataclass or tensor for each example."""
-    if not isinstance(batch, (tuple, list)) or hasattr(batch, "_fields") or len(batch) != whole:
+    if not isinstance(batch, (tuple, list)) or hasattr(batch, "_fields") or len(batch) != batch_size:
         return False
     if is_list_of_examples(batch) or all(isinstance(child, PLAIN) for child in batch):
         return True
     # Mappings whose tensors are all as long as the batch are batches themselves, of several loaders.
     lengths = {len(leaf) for leaf in leaves(batch) if isinstance(leaf, Tensor) and leaf.ndim > 0}
-    return all(isinstance(child, Mapping) or is_record(child) for child in batch) and lengths != {whole}
+    return all(isinstance(child, Mapping) or is_record(child) for child in batch) and lengths != {batch_size}
 
 
 def rebuilt(batch: Any, change: Callable[[Any], Any], is_piece: Callable[[Any], bool] = lambda _: False) -> Any:
@@ -131,35 +131,35 @@ def take_examples(batch: Any, count: int) -> Any:
     # What is cut: every tensor whose first dimension is as long as the batch, every list or tuple of that length that
     # holds plain values, mappings or dataclasses, and lists of examples. All else stays: scalars, and tensors of
     # another length, such as class weights.
-    whole = count_examples(batch)
-    if whole is not None and count >= whole:
+    batch_size = count_examples(batch)
+    if batch_size is not None and count >= batch_size:
         return batch
     return _changed_by_example(batch, lambda piece: piece[:count])
 
 
 def _changed_by_example(batch: Any, change: Callable[[Any], Any]) -> Any:
     """Return a batch in which every piece is changed that has something for each example."""
-    whole = _countable(batch)
+    batch_size = _countable(batch)
 
     def changed(piece: Any) -> Any:
         tensor = isinstance(piece, Tensor)
-        counted = piece.ndim > 0 and len(piece) == whole if tensor else holds_an_example_each(piece, whole)
+        counted = piece.ndim > 0 and len(piece) == batch_size if tensor else holds_an_example_each(piece, batch_size)
         return change(piece) if counted else piece
 
-    return rebuilt(batch, changed, partial(holds_an_example_each, whole=whole))
+    return rebuilt(batch, changed, partial(holds_an_example_each, batch_size=batch_size))
 
 
 def part_size(batch: Any, fraction: float | None, samples: int | None, least: int = 2) -> int | None:
     """Return how many examples of a batch a probe is to use: a share rounded up, or a number; else all of them."""
-    whole = count_examples(batch)
-    if whole is None or (fraction is None and samples is None):
-        return whole
+    batch_size = count_examples(batch)
+    if batch_size is None or (fraction is None and samples is None):
+        return batch_size
     if samples is not None:
-        return min(whole, samples)
+        return min(batch_size, samples)
     # Batch normalisation has nothing to normalise in one example. What may be fields or images of as many channels is
     # used whole, which is right for both.
     few = FEW if has_few_of_either_kind(batch) else 2
-    return min(whole, max(least, few, math.ceil(whole * (fraction or 1.0))))
+    return min(batch_size, max(least, few, math.ceil(batch_size * (fraction or 1.0))))
 
 
 def part_of(batch: Any, fraction: float | None, samples: int | None, least: int = 2) -> Any:
@@ -176,7 +176,7 @@ def copy_containers(batch: Any) -> Any:
 
 def clone_batch(batch: Any) -> Any:
     """Return the batch with containers, tensors and objects of its own, as far as these can be copied."""
-    return rebuilt(batch, _own)
+    return rebuilt(batch, _copied_leaf)
 
 
 def check_part(fraction: float | None, samples: int | None) -> None:
@@ -190,25 +190,25 @@ def check_part(fraction: float | None, samples: int | None) -> None:
 
 
 def _countable(batch: Any) -> int:
-    """Return how many examples a batch has that can be taken apart."""
-    whole = count_examples(batch)
+    """Return the number of examples in a batch that can be taken apart."""
+    batch_size = count_examples(batch)
     packed = any(isinstance(leaf, PackedSequence) for leaf in leaves(batch))
-    if whole is None or packed:
+    if batch_size is None or packed:
         kind = PackedSequence if packed else type(batch)
         raise ArgumentError(
             f"No part can be taken of a batch of type {kind.__name__}: its examples cannot be told. Accepted are "
             "tensors in tuples, lists, mappings and dataclasses. Give fraction=None, which takes the whole batch."
         )
-    return whole
+    return batch_size
 
 
-def _own(piece: Any) -> Any:
-    """Return a copy of what is no container."""
+def _copied_leaf(piece: Any) -> Any:
+    """Return a copy of anything that is not a container."""
     if isinstance(piece, Tensor):
         return piece.clone()
     if isinstance(piece, PLAIN):
         return piece
     try:
         return copy.deepcopy(piece)
-    except (TypeError, RuntimeError):  # it holds a lock, a file or a generator: no one copies that
+    except (TypeError, RuntimeError):  # it holds a lock, a file or a generator, which cannot be copied
         return piece

@@ -185,8 +185,8 @@ class LossProbe:
             for each in self._inputs:
                 each.release()
         finally:
-            found = None if stack is None else stack.__exit__(kind, error, traceback)
-        return found
+            suppressed = None if stack is None else stack.__exit__(kind, error, traceback)
+        return suppressed
 
     def _loss(self, number: int) -> Tensor:
         """Return the mean loss of one batch."""

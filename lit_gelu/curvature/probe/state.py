@@ -64,9 +64,9 @@ class Contents:
 
     def keep(self, value: Any) -> None:
         """Take note of what is in a value, an attribute of a module."""
-        found = [(value, False)]
-        while found:
-            value, in_object = found.pop()
+        pending = [(value, False)]
+        while pending:
+            value, in_object = pending.pop()
             if type(value) in UNCHANGING or id(value) in self._seen:
                 continue
             if isinstance(value, nn.Module):
@@ -79,9 +79,9 @@ class Contents:
                 self._seen.add(id(value))
                 if (restorer := _restorer(value)) is not None:
                     self._restorers.append(restorer)
-                found += [(child, in_object) for child in _changing_children(value)]
+                pending += [(child, in_object) for child in _changing_children(value)]
                 if not in_object and _is_plain_object(value):
-                    found.append((value.__dict__, True))
+                    pending.append((value.__dict__, True))
 
     def restore(self) -> None:
         """Let everything hold what it held, in the very same containers."""
@@ -201,13 +201,13 @@ class ModuleState:
         self._copies: dict[int, Tensor] = {}
         self._gradients: list[tuple[Tensor, Tensor | None]] = []
         seen: set[int] = set()
-        found = [model]
-        while found:  # once for all there is to know of a module: a walk costs as much as a small layer
-            module = found.pop()
+        pending = [model]
+        while pending:  # once for all there is to know of a module: a walk costs as much as a small layer
+            module = pending.pop()
             if id(module) not in seen:  # by identity: hashing a metric costs more than everything else here
                 seen.add(id(module))
-                found += [child for child in module._modules.values() if child is not None]
-                found += self._keep(module)
+                pending += [child for child in module._modules.values() if child is not None]
+                pending += self._keep(module)
         self.parameters = [parameter for parameter, _ in self._gradients]
         self.tensors = self._contents.tensors
         self.devices = {parameter.device for parameter, _ in self._gradients}
@@ -225,11 +225,11 @@ class ModuleState:
                     copies[id(buffer)] = buffer.detach().clone()
                 module._buffers[name] = None if buffer is None else copies[id(buffer)]
         self._put_back_attributes()
-        for number, (own, name, tensor) in enumerate(self._tensors):
+        for number, (attributes, name, tensor) in enumerate(self._tensors):
             copied = self._copies.get(number)
             if copied is None or copied._version != 0:  # changed in place
                 copied = self._copies[number] = tensor.detach().clone()
-            own[name] = copied
+            attributes[name] = copied
 
     def restore(self) -> None:
         """Put everything back."""
@@ -247,42 +247,38 @@ class ModuleState:
 
     def _keep(self, module: nn.Module) -> list[nn.Module]:
         """Take note of one module's state, and return the modules in its containers."""
-        own = module.__dict__
-        values = {name: value for name, value in own.items() if name not in _OF_EVERY_MODULE}
+        attributes = module.__dict__
+        values = {name: value for name, value in attributes.items() if name not in _OF_EVERY_MODULE}
         guarded = len(self._contents.tensors)
         for name, value in values.items():
             if type(value) in UNCHANGING:
                 continue
-            if _is_plain_tensor(value):
-                self._tensors.append((own, name, value))
-            elif not isinstance(value, Tensor):
+            if not isinstance(value, Tensor):
                 self._contents.keep(value)
+            elif not value.requires_grad and not isinstance(value, nn.Parameter):
+                # Neither a parameter nor computed from one, as the old weight norm's are.
+                self._tensors.append((attributes, name, value))
         if len(self._contents.tensors) > guarded and is_of_library(module):
             del self._contents.tensors[guarded:]  # a metric's defaults: nobody writes to them
         self.modules.append(module)
         self._flags.append(module.training)
         self._buffers.append(dict(module._buffers))
-        self._attributes.append((own, values, len(own)))
+        self._attributes.append((attributes, values, len(attributes)))
         self._gradients += [(p, p.grad) for p in module._parameters.values() if p is not None]
         held, self._contents.modules = self._contents.modules, []
         return held
 
     def _put_back_attributes(self) -> None:
         """Let names stand for the objects that they stood for, and these hold what they held."""
-        for own, values, length in self._attributes:
-            # Nothing changes in most modules, and to see that is cheaper than to write it all.
-            found = map(own.get, values, itertools.repeat(_MISSING))
-            if len(own) == length and all(map(operator.is_, found, values.values())):
+        for attributes, values, length in self._attributes:
+            # In most modules nothing changes, and checking that is cheaper than writing everything back.
+            current = map(attributes.get, values, itertools.repeat(_MISSING))
+            if len(attributes) == length and all(map(operator.is_, current, values.values())):
                 continue
-            for name in [name for name in own if name not in _OF_EVERY_MODULE and name not in values]:
-                del own[name]
-            own.update(values)
+            for name in [name for name in attributes if name not in _OF_EVERY_MODULE and name not in values]:
+                del attributes[name]
+            attributes.update(values)
         self._contents.restore()
-
-
-def _is_plain_tensor(value: Any) -> bool:
-    """Return whether a value is a tensor of its own: no parameter, nor computed from one (as old weight norm does)."""
-    return isinstance(value, Tensor) and not value.requires_grad and not isinstance(value, nn.Parameter)
 
 
 def seed_random_state(seed: int, devices: set[torch.device]) -> None:

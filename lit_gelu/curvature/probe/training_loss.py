@@ -63,11 +63,11 @@ def muted(modules: Iterable[nn.Module]) -> Iterator[None]:
             part.__dict__[name] = _say_nothing
         yield
     finally:
-        for part, name, own in before:
-            if own is None:
+        for part, name, previous in before:
+            if previous is None:
                 part.__dict__.pop(name, None)
             else:
-                part.__dict__[name] = own
+                part.__dict__[name] = previous
 
 
 def _say_nothing(*_arguments: Any, **_options: Any) -> None:
@@ -117,14 +117,14 @@ class ParsedLoss:
         self._loss_of = None
         with _LossCalls() as calls:
             loss = self._closure()
-        found = [call for call, result in calls.made if result is loss]
-        if len(found) != 1:
-            names = ", ".join(call[0].__name__ for call, _ in calls.made) or "none"
+        matches = [call for call, result in calls.records if result is loss]
+        if len(matches) != 1:
+            names = ", ".join(call[0].__name__ for call, _ in calls.records) or "none"
             raise ArgumentError(
                 f"The loss does not part into outputs and a loss of outputs: {names} of its loss functions was called, "
                 f"and its value is not the loss itself. {_REMEDY}"
             )
-        func, args, kwargs = found[0]
+        func, args, kwargs = matches[0]
         outputs, rest = (args[0], args[1:]) if args else (kwargs["input"], ())
         if not isinstance(outputs, Tensor):
             raise ArgumentError(f"{func.__name__} was given {type(outputs).__name__} as outputs. {_REMEDY}")
@@ -149,7 +149,7 @@ class _LossCalls(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.made: list[tuple[Any, Tensor]] = []
+        self.records: list[tuple[Any, Tensor]] = []
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -157,5 +157,5 @@ class _LossCalls(TorchFunctionMode):
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         if func in LOSS_FUNCTIONS:
-            self.made.append(((func, args, kwargs), result))
+            self.records.append(((func, args, kwargs), result))
         return result
