@@ -290,27 +290,27 @@ class ActivationCurvatureMonitor(Callback):
         settings = self.settings
         if settings.sample_rows == "auto" and self.schedule.every_n_steps == 1:
             settings = replace(settings, sample_rows="sparse")
-        found = self._measurement = ActivationMeasurement(model, settings, registry, sample)
+        measurement = self._measurement = ActivationMeasurement(model, settings, registry, sample)
         remedy = f" {_GIVE_SAMPLE}." if sample is None else ""
-        for site, reason in found.refused.items():
+        for site, reason in measurement.refused.items():
             self._warn_once(site, f"ActivationCurvatureMonitor cannot observe {site!r}: {reason}.{remedy}")
-        if found.unknown_kinks:
+        if measurement.unknown_kinks:
             self._warn_once(
                 "unknown kinks",
                 "ActivationCurvatureMonitor leaves out the kink mass of "
-                f"{', '.join(map(repr, found.unknown_kinks))}: where f' jumps is not known. Register the activation "
-                "with facts=ActivationFacts(smoothness=..., kinks=...).",
+                f"{', '.join(map(repr, measurement.unknown_kinks))}: where f' jumps is not known. Register the "
+                "activation with facts=ActivationFacts(smoothness=..., kinks=...).",
             )
-        return found
+        return measurement
 
     def _follow(self, model: LightningModule) -> bool:
         """Attach anew if a module of the model was replaced, added or removed; what was recorded is lost then."""
         # Where nothing is left to watch, a warning says so, and nothing is watched until the model changes again.
         if self._measurement is None or self._measurement.is_current():
             return False
-        found = self._attach(model)
-        if not found.names:
-            self._warn_once("", self._nothing_to_watch(model, found))
+        measurement = self._attach(model)
+        if not measurement.names:
+            self._warn_once("", self._nothing_to_watch(model, measurement))
         return True
 
     def _detach(self) -> None:
@@ -377,15 +377,15 @@ class ActivationCurvatureMonitor(Callback):
                 "compile anew).",
             )
 
-    def _nothing_to_watch(self, model: LightningModule, found: ActivationMeasurement) -> str:
-        gates = found.gates
+    def _nothing_to_watch(self, model: LightningModule, measurement: ActivationMeasurement) -> str:
+        gates = measurement.gates
         gate_hint = f"; its gates, which are watched if include= names them in full: {', '.join(gates)}"
         calls = f"Calls of functions such as F.gelu are found with a sample. {_GIVE_SAMPLE}, use activation modules"
         remedy = calls if input_sample_of(model, self.input_sample) is None else "Use other patterns"
-        own = "none (a class of your own is one once it is registered: lit_gelu.activations.register)"
+        no_activations = "none (a class of your own is one once it is registered: lit_gelu.activations.register)"
         return (
             f"ActivationCurvatureMonitor(include={list(self.settings.include)}) finds nothing to watch in "
-            f"{type(model).__name__}. Its activations: {', '.join(found.passed_over) or own}"
+            f"{type(model).__name__}. Its activations: {', '.join(measurement.passed_over) or no_activations}"
             f"{gate_hint if gates else ''}. {remedy}, or leave the monitor out."
         )
 

@@ -161,7 +161,7 @@ class LossCurvatureMonitor(Callback):
         self.spectrum: SpectralDensity | None = None
         self._vectors: Eigenvectors = {}
         self._pending: PendingEvent | None = None
-        self._said = False
+        self._reported = False
         self._warned: set[str] = set()
 
     @property
@@ -268,7 +268,7 @@ class LossCurvatureMonitor(Callback):
 
     def _start_anew(self, trainer: Trainer) -> None:
         """Forget another run, unless this Trainer goes on with it; a checkpoint is loaded later."""
-        self.latest, self.spectrum, self._pending, self._said = ShownFigures(), None, None, False
+        self.latest, self.spectrum, self._pending, self._reported = ShownFigures(), None, None, False
         self._warned.clear()
         if trainer.global_step == 0:
             self.schedule.reset()
@@ -309,8 +309,8 @@ class LossCurvatureMonitor(Callback):
                 log_figure(trainer, (*prefix, "spectral_density"), density_figure(measured.spectrum, title))
             except MissingExtraError as error:
                 self._warn_once(f"the picture of the spectral density is left out. {error}")
-        if not self._said:
-            self._said = True
+        if not self._reported:
+            self._reported = True
             rank_zero_info(
                 f"LossCurvatureMonitor: {self.settings.operator} of the loss on {figures['examples',]:.0f} examples, "
                 f"mode {self.settings.mode!r}. {measured.note}".rstrip()

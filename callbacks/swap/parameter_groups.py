@@ -88,8 +88,8 @@ class ParameterGroups:
                     "ActivationSwap brings new parameters, and torch.optim.LBFGS keeps its first parameters for ever. "
                     "Use another optimizer, or lit_gelu.surgery.swap before the Trainer gets the model."
                 )
-        own = {id(parameter) for parameter in self.model.parameters()}
-        if any(id(p) not in own for optimizer in self.optimizers for g in optimizer.param_groups for p in g["params"]):
+        ids = {id(parameter) for parameter in self.model.parameters()}
+        if any(id(p) not in ids for optimizer in self.optimizers for g in optimizer.param_groups for p in g["params"]):
             raise UnsupportedRunError(
                 "ActivationSwap brings new parameters, and an optimizer also holds parameters that are not the "
                 "module's: a checkpoint could not name them. Make them the module's."
@@ -241,12 +241,12 @@ def _check_same(
     names = {id(parameter): name for name, parameter in parameters.items()}
     present = [{names.get(id(p), "?") for g in optimizer.param_groups for p in g["params"]} for optimizer in optimizers]
     every = {name for groups in recorded for record in groups for name in record["names"]}
-    for number, (own, groups) in enumerate(zip(present, recorded, strict=True)):
+    for number, (current_names, groups) in enumerate(zip(present, recorded, strict=True)):
         first = groups[: len(optimizers[number].param_groups)]  # others may have added some later
         at_start = {name for index, record in enumerate(first) if record["like"] == index for name in record["names"]}
-        if own - every or at_start - own:
+        if current_names - every or at_start - current_names:
             raise CheckpointError(
-                f"Optimizer {number} has {', '.join(sorted(own - every)) or 'nothing'} that the checkpoint's had not, "
-                f"and lacks {', '.join(sorted(at_start - own)) or 'nothing'} that it had. Use the configure_optimizers "
-                "that the checkpoint was trained with."
+                f"Optimizer {number} has {', '.join(sorted(current_names - every)) or 'nothing'} that the checkpoint's "
+                f"had not, and lacks {', '.join(sorted(at_start - current_names)) or 'nothing'} that it had. Use the "
+                "configure_optimizers that the checkpoint was trained with."
             )
