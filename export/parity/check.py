@@ -292,11 +292,11 @@ def task_metrics(model: nn.Module, data: Any, predictor: OnnxPredictor) -> tuple
         return [], [f"{type(model).__name__} has no test_step, so there are no task metrics to compare."]
     if type(data).test_dataloader is LightningDataModule.test_dataloader:
         return [], ["the data module has no test data, so there are no task metrics to compare."]
-    own, twin = evaluation_copy(model), evaluation_copy(model)
+    original, twin = evaluation_copy(model), evaluation_copy(model)
     if twin._forward_hooks or twin._forward_pre_hooks:  # a part of the file, and called around the file too
         return [], [f"{type(model).__name__} has hooks, so the file cannot take its forward's place: no task metrics."]
     twin.forward, trouble = _file_in_place_of(twin.forward, predictor)
-    expected, metrics = _tested(own, data), _tested(twin, data)
+    expected, metrics = _tested(original, data), _tested(twin, data)
     if trouble:
         return [], [f"{step} {trouble[0]}, so the file cannot take its place: no task metrics."]
     return [TaskMetric(name, value, metrics[name]) for name, value in expected.items() if name in metrics], []
