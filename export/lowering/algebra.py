@@ -89,9 +89,9 @@ def add(first: Sum, second: Sum) -> Sum:
     """Return the sum of two sums."""
     terms = list(first)
     for term in second:
-        for i, known in enumerate(terms):
-            if known.power == term.power and _same_functions(known.functions, term.functions):
-                terms[i] = Monomial(known.constant + term.constant, term.power, term.functions)
+        for i, monomial in enumerate(terms):
+            if monomial.power == term.power and _same_functions(monomial.functions, term.functions):
+                terms[i] = Monomial(monomial.constant + term.constant, term.power, term.functions)
                 break
         else:
             terms.append(term)
@@ -176,7 +176,7 @@ def expand(value: ir.Value, x: ir.Value, depth: int = 12) -> Sum:
     rule = _RULES.get(node.op_type)
     if rule is None and node.op_type not in FUNCTIONS:
         raise NotAFormulaError
-    inputs = [expand(given, x, depth - 1) for given in node.inputs if given is not None]
+    inputs = [expand(operand, x, depth - 1) for operand in node.inputs if operand is not None]
     return rule(inputs, node) if rule is not None else apply(node.op_type, *inputs)
 
 
