@@ -182,9 +182,12 @@ def require_no_imports(
     parameters: Mapping[str, Any], module_class: type, trusted: Collection[object], called: str
 ) -> None:
     """Refuse hyper-parameters of a file that jsonargparse would import something for, unlike for our specs."""
-    # Where the class asks for a text, a text is nothing else. What is also given, in the caller's own configuration,
-    # may be imported.
-    hints = _hints(module_class)
+    # Where the class asks for a text, a text is nothing else. What the caller's own configuration names too
+    # (``trusted``) may be imported.
+    try:
+        hints = typing.get_type_hints(module_class.__init__)  # type: ignore[misc]  # of a class, to read only
+    except (NameError, TypeError, AttributeError):
+        hints = {}
     for argument, value in parameters.items():
         if _takes_no_object(hints.get(argument, object)) or _is_registered(value):
             continue
@@ -241,14 +244,6 @@ def _is_registered(value: object) -> bool:
         return bool(registry.stored.resolve(value))
     except LitGeluError:
         return False
-
-
-def _hints(module_class: type) -> dict[str, Any]:
-    """Return the types of a constructor's arguments, as far as they are known."""
-    try:
-        return typing.get_type_hints(module_class.__init__)  # type: ignore[misc]  # of a class, to read only
-    except (NameError, TypeError, AttributeError):
-        return {}
 
 
 def _takes_no_object(hint: Any) -> bool:

@@ -53,7 +53,13 @@ class MeasurementSchedule:
     def is_due(self, trainer: Trainer) -> bool:
         """Return whether the batch at hand is to be measured: whether it belongs to a step of the schedule."""
         step = logged_step(trainer)
-        return step != self._measured_step and self._is_listed(trainer, step)
+        if step == self._measured_step:
+            return False
+        if self.at_steps is not None:
+            return step in self.at_steps
+        if self.every_n_epochs is not None:
+            return (trainer.current_epoch + 1) % self.every_n_epochs == 0 and _is_last_step_of_epoch(trainer)
+        return self.every_n_steps is not None and (step + 1) % self.every_n_steps == 0
 
     def record(self, trainer: Trainer) -> int:
         """Take note of a measurement; return the optimizer steps since the one before, or since the first step."""
@@ -86,14 +92,6 @@ class MeasurementSchedule:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
         self.events, self._measured_step = state_dict["events"], state_dict["measured_step"]
-
-    def _is_listed(self, trainer: Trainer, step: int) -> bool:
-        """Return whether the schedule names the step."""
-        if self.at_steps is not None:
-            return step in self.at_steps
-        if self.every_n_epochs is not None:
-            return (trainer.current_epoch + 1) % self.every_n_epochs == 0 and _is_last_step_of_epoch(trainer)
-        return self.every_n_steps is not None and (step + 1) % self.every_n_steps == 0
 
 
 def _is_last_step_of_epoch(trainer: Trainer) -> bool:

@@ -215,7 +215,9 @@ class ActivationCurvatureMonitor(Callback):
         """Reduce what was recorded, and log what has arrived."""
         self._finish(trainer, pl_module, in_doubt=True)
         if not self._log.is_empty:
-            if not self._may_wait(trainer):
+            # Rows wait to be summed until the Trainer logs, or too many of them wait.
+            measurement = self._measurement
+            if measurement is None or logs_at_this_step(trainer) or not measurement.may_wait(self._log.waiting):
                 self._log.reduce()
             start = time.perf_counter()
             self._write(trainer, wait=False)
@@ -244,7 +246,9 @@ class ActivationCurvatureMonitor(Callback):
         report: SwapReport | None,  # noqa: ARG002 - the listener's signature
     ) -> None:
         """Put the hooks on the new activations; see `ActivationSwapListener`."""
-        if _step_is_over(trainer):  # a swap may end before this callback is told that the batch does
+        # A swap may end when the training step of the batch at hand is over, but this callback has not been told so.
+        progress = trainer.fit_loop.epoch_loop.batch_progress.current
+        if progress.processed == progress.ready:  # type: ignore[attr-defined]  # Lightning declares a base class
             self._finish(trainer, pl_module, in_doubt=False)
         recording = self._recording
         if self._follow(pl_module) and recording:
@@ -354,13 +358,6 @@ class ActivationCurvatureMonitor(Callback):
             self._seconds = 0.0
             self._log.add(event, measurement, pl_module.device)
 
-    def _may_wait(self, trainer: Trainer) -> bool:
-        """Return whether rows may go on waiting to be summed: until the Trainer logs, or too many wait."""
-        measurement = self._measurement
-        return (
-            measurement is not None and not logs_at_this_step(trainer) and measurement.may_wait(self._log.waiting)
-        )  # fmt: skip
-
     def _write(self, trainer: Trainer, *, wait: bool = True) -> None:
         """Log what has arrived on the host; or all that was measured, when it has."""
         for measured in self._log.write(trainer, wait=wait):
@@ -393,9 +390,3 @@ class ActivationCurvatureMonitor(Callback):
         if site not in self._warned:
             self._warned.add(site)
             rank_zero_warn(message)
-
-
-def _step_is_over(trainer: Trainer) -> bool:
-    """Return whether the training step of the batch at hand is behind: only the callbacks are told of its end."""
-    progress = trainer.fit_loop.epoch_loop.batch_progress.current
-    return bool(progress.processed == progress.ready)  # type: ignore[attr-defined]  # Lightning declares a base class

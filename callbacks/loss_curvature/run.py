@@ -67,7 +67,7 @@ class ProbeBatches:
         self.reset()
 
     def reset(self) -> None:
-        """Forget the batches of a run before."""
+        """Forget the batches of an earlier run."""
         self._fixed: ProbePart | None = None
         self._source_parts: list[ProbePart] | None = None
 

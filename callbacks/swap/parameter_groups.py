@@ -133,11 +133,15 @@ class ParameterGroups:
                 resize_scheduler(scheduler, [*range(len(optimizer.param_groups) - 1), like])
 
     def drop(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Take parameters out of the optimizers, with their state. A group stays, also if it becomes empty."""
+        """Take parameters out of the optimizers, with their state. A group stays, even if it becomes empty."""
         gone = {id(parameter) for parameter in parameters}
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
-                _set(group, [p for p in group["params"] if id(p) not in gone])
+                kept = [p for p in group["params"] if id(p) not in gone]
+                if "param_names" in group:
+                    names = dict(zip(map(id, group["params"]), group["param_names"], strict=True))
+                    group["param_names"] = [names[id(parameter)] for parameter in kept]
+                group["params"] = kept
             for parameter in [p for p in optimizer.state if id(p) in gone]:
                 del optimizer.state[parameter]
 
@@ -217,14 +221,6 @@ def _options(group: dict[str, Any]) -> dict[str, Any]:
     """Return a copy of a group's options, without its parameters."""
     options = {key: value for key, value in group.items() if key not in {"params", "param_names"}}
     return {key: value.clone() if isinstance(value, Tensor) else copy.copy(value) for key, value in options.items()}
-
-
-def _set(group: dict[str, Any], parameters: list[nn.Parameter]) -> None:
-    """Keep only some of a group's parameters, and their names where the optimizer has those."""
-    if "param_names" in group:
-        names = dict(zip(map(id, group["params"]), group["param_names"], strict=True))
-        group["param_names"] = [names[id(parameter)] for parameter in parameters]
-    group["params"] = parameters
 
 
 def _source(groups: list[GroupRecord], index: int, present: int) -> int:
