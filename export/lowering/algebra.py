@@ -97,7 +97,8 @@ def add(first: Sum, second: Sum) -> Sum:
             terms.append(term)
     if len(terms) > _MOST_TERMS:
         raise NotAFormulaError
-    return tuple(sorted((term for term in terms if np.any(term.constant)), key=_order))
+    present = (term for term in terms if np.any(term.constant))
+    return tuple(sorted(present, key=lambda term: (term.power, [function.name for function in term.functions])))
 
 
 def multiply(first: Sum, second: Sum) -> Sum:
@@ -128,10 +129,6 @@ def same(first: Sum, second: Sum) -> bool:
 def close(first: np.ndarray | float, second: np.ndarray | float) -> bool:
     """Return whether two constants are equal up to float32's rounding."""
     return np.shape(first) == np.shape(second) and bool(np.allclose(first, second, rtol=RELATIVE, atol=0.0))
-
-
-def _order(term: Monomial) -> tuple[int, tuple[str, ...]]:
-    return term.power, tuple(function.name for function in term.functions)
 
 
 def _same_functions(first: tuple[Function, ...], second: tuple[Function, ...]) -> bool:

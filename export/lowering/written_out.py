@@ -5,8 +5,6 @@ windows is taken dimension by dimension: one strided Slice for each place in a w
 nothing and has kernels in every dtype. Two by two with a stride of two moves as many bytes so as between two Casts.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 import onnx_ir as ir
 from onnx_ir import convenience
@@ -117,8 +115,10 @@ def _windows(node: ir.Node) -> list[tuple[int, int, int, int, int]] | None:
     """Return size, stride, dilation and padding before and behind of each dimension; ``None`` for what is not known."""
     kernel = list(node.attributes["kernel_shape"].as_ints())
     ones, zeros = [1] * len(kernel), [0] * 2 * len(kernel)
-    strides, dilations, pads = (_ints(node, name, other) for name, other in
-                                (("strides", ones), ("dilations", ones), ("pads", zeros)))  # fmt: skip
+    strides, dilations, pads = (
+        list(node.attributes[name].as_ints()) if name in node.attributes else default
+        for name, default in (("strides", ones), ("dilations", ones), ("pads", zeros))
+    )
     automatic = node.attributes.get("auto_pad")
     if len(node.outputs) > 1 or (automatic is not None and automatic.as_string() != "NOTSET"):
         return None
@@ -134,10 +134,6 @@ def _windows(node: ir.Node) -> list[tuple[int, int, int, int, int]] | None:
             return None
         windows.append((size, stride, dilation, before, behind))
     return windows
-
-
-def _ints(node: ir.Node, name: str, other: Sequence[int]) -> list[int]:
-    return list(node.attributes[name].as_ints() if name in node.attributes else other)
 
 
 def _largest(

@@ -235,7 +235,13 @@ def check_parity(
                 report = replace(report, notes=(*report.notes, _OF_SIGMOID))
     report = _with_note_of_weights(report, model, metadata.weights)
     if strict and not report.passed:
-        raise ParityError(_failure(report), report)
+        failures = "; ".join(map(str, report.failures[:4]))
+        raise ParityError(
+            f"{report.path!r} does not compute what the module computes ({'; '.join(report.reasons)}). "
+            f"{f'{failures}. ' if failures else ''}{' '.join(findings(report))} ParityError.report holds every "
+            "comparison.",
+            report,
+        )
     return report
 
 
@@ -268,15 +274,6 @@ def _with_note_of_weights(report: ParityReport, model: nn.Module, digest: str) -
         return report
     changed = "The module's weights are not those of the export: was it trained since? Then export it again."
     return replace(report, notes=(changed, *report.notes))
-
-
-def _failure(report: ParityReport) -> str:
-    """Say which comparisons failed, and what is known of the cause."""
-    rows = "; ".join(map(str, report.failures[:4]))
-    return (
-        f"{report.path!r} does not compute what the module computes ({'; '.join(report.reasons)}). "
-        f"{f'{rows}. ' if rows else ''}{' '.join(findings(report))} ParityError.report holds every comparison."
-    )
 
 
 def task_metrics(model: nn.Module, data: Any, predictor: OnnxPredictor) -> tuple[list[TaskMetric], list[str]]:

@@ -297,7 +297,12 @@ class Comparison:
             if largest > peak:
                 hardest, peak = fed, largest
         for name, output in errors.items():
-            self._learn(family, name, output)
+            if not family.extreme:
+                self._scales[name] = max(output.scale, self._scales.get(name, 0.0))
+            self._note_own_error(family, name, output)
+            usual = self._usual.setdefault(name, Differences(self.dtype))
+            if self._is_usual(family, name):  # where rounding explains the errors by index
+                usual.pool(output.spread)
         return FamilyErrors(family, errors, hardest)
 
     def _note_unrun(self, family: Family, errors: dict[str, OutputErrors], reference: Outputs, reason: str) -> None:
@@ -308,15 +313,6 @@ class Comparison:
             for difference, values in ((output.vs_baseline, reference.baseline), (output.vs64, reference.exact)):
                 if values is not None and i < len(values):
                     difference.add(None, values[i])
-
-    def _learn(self, family: Family, name: str, output: OutputErrors) -> None:
-        """Keep what a family shows of an output; the errors by index too, where rounding explains them."""
-        if not family.extreme:
-            self._scales[name] = max(output.scale, self._scales.get(name, 0.0))
-        self._note_own_error(family, name, output)
-        usual = self._usual.setdefault(name, Differences(self.dtype))
-        if self._is_usual(family, name):
-            usual.pool(output.spread)
 
     def _is_usual(self, family: Family, name: str) -> bool:
         return not family.extreme and self._own_errors.get((family.name, name), 0.0) <= self._largest_own_error

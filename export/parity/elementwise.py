@@ -124,12 +124,19 @@ def activation_row(
     # not agree among themselves there (F.gelu(-inf) is NaN), and a net whose pre-activations are infinite is lost
     # already. In 16 bits each value may also be off by twice its recipe's rounding or twice PyTorch's error there: in
     # units of max(1, |y64|) a tail could be that of any other function.
-    twin = _one_channel(copy.deepcopy(module)).cpu().eval()
+    twin = copy.deepcopy(module)
+    for tensor in itertools.chain(twin.parameters(), twin.buffers()):  # the first channel, which `cut_out` keeps too
+        if tensor.ndim and tensor.numel() > 1:
+            tensor.data = tensor.data.reshape(-1)[:1]
+    twin = twin.cpu().eval()
     x, nans = sweep_values(dtype), nan_values(dtype)
     with setup.opened(cut_out(model, entry)) as predictor:
         y, y_nans = (run_file(predictor, (values,))[0].astype(np.float64) for values in (x, nans))
-    exact = overflowed(_definition(twin, x.double()), dtype)
     with torch.no_grad():
+        # The registry's closed form, if it has one: torch's float64 kernels are no reference for tails, where
+        # ``x (1 + erf(x / sqrt(2))) / 2`` is 0 below -8.3.
+        definition = derivative(twin.double(), x.double(), order=0)
+        exact = overflowed(as_array(definition).astype(np.float64), dtype)
         baseline = as_array(twin.to(dtype)(x.clone())).astype(np.float64)  # it may overwrite its input
     points = as_array(x).astype(np.float64)
     scaled, own_scaled = (scaled_errors(values, exact) for values in (y, baseline))
@@ -182,21 +189,6 @@ def _worst_input(
         "index_limit": float(limits[i]),
         "index_scale": float(abs(exact[i])),
     }
-
-
-@torch.no_grad()
-def _definition(module: nn.Module, x: Tensor) -> np.ndarray:
-    """Return the activation in float64, by the closed form of the registry where it has one."""
-    # torch's own float64 kernels are no reference for tails: ``x (1 + erf(x / sqrt(2))) / 2`` is 0 below -8.3.
-    return as_array(derivative(module.double(), x.clone(), order=0)).astype(np.float64)
-
-
-def _one_channel(module: nn.Module) -> nn.Module:
-    """Reduce an activation with one value a channel to its first channel, as `cut_out` does."""
-    for parameter in itertools.chain(module.parameters(), module.buffers()):
-        if parameter.ndim and parameter.numel() > 1:
-            parameter.data = parameter.data.reshape(-1)[:1]
-    return module
 
 
 def scaled_errors(y: np.ndarray, exact: np.ndarray) -> np.ndarray:

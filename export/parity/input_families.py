@@ -354,7 +354,7 @@ def _loader_of(module: Any) -> Iterable[Any]:
 
 
 def loaders_in(dataloaders: Any) -> list[Any]:
-    """Return the loaders in what a Trainer takes: one, or lists, tuples and mappings of several."""
+    """Return the loaders in what a Trainer takes: a single one, or lists, tuples and mappings of them."""
     if isinstance(dataloaders, Mapping):
         dataloaders = list(dataloaders.values())
     if isinstance(dataloaders, (list, tuple)):

@@ -284,7 +284,7 @@ class _RowsAlone:
 
 
 def _differences(flat: FlatModule | None, batch: Sequence[Tensor]) -> Iterator[_RowsAlone]:
-    """Yield what each selection of rows shows; nothing of one that cannot be told."""
+    """Yield the differences for each selection of rows, but for those that cannot be judged."""
     full_outputs = None if flat is None else _outputs(flat, batch)
     if flat is None or full_outputs is None:
         return
@@ -329,7 +329,7 @@ def _in_float64(flat: FlatModule) -> FlatModule | None:
 
 
 def rows_of(y: np.ndarray, full_output: np.ndarray, chosen: slice, all_rows: int) -> np.ndarray | None:
-    """Return the part of a large batch's output that the chosen rows give; ``None`` if it cannot be told."""
+    """Return the part of a large batch's output that the chosen rows give; ``None`` if that is unknown."""
     # Every axis that is as long as the batch in both is cut, such as both of a similarity of all rows with all. An axis
     # that changes in another way, such as rows times heads, has no part that is known to be these rows'.
     rows = len(range(all_rows)[chosen])

@@ -171,7 +171,7 @@ class RoundedTo(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch's _
         self.dtype = dtype
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run one operator, and round what it made; a view has rounded values already."""
+        """Run one operator and round its result; a view holds rounded values already."""
         result = func(*args, **(kwargs or {}))
         aliases = [returned.alias_info for returned in func._schema.returns]
         if any(alias is not None and not alias.is_write for alias in aliases):

@@ -153,7 +153,7 @@ def named_sizes(ports: Mapping[str, Port], shapes: Mapping[str, Sequence[int]]) 
 
 
 def made_inputs(ports: Mapping[str, Port], batch_size: int, seed: int = 0) -> "dict[str, Tensor]":
-    """Return inputs in a file's shapes: normal numbers, and pixels for ``uint8``; others have bounds not told."""
+    """Return inputs in a file's shapes: normal numbers, and pixels for ``uint8``; the bounds of others are unknown."""
     import torch
 
     generator = torch.Generator().manual_seed(seed)
@@ -224,7 +224,8 @@ def read_model_file(path: str | os.PathLike[str]) -> ModelFile:
     has_int8 = any(tensor.data_type == _INT8 and tensor.dims for tensor in tensors)
     return ModelFile(
         path=path,
-        opsets={_standard(entry.domain): entry.version for entry in model.opset_import},
+        # The standard domain goes by the shorter of its two names.
+        opsets={"" if entry.domain == "ai.onnx" else entry.domain: entry.version for entry in model.opset_import},
         operators=dict(Counter(f"{node.domain}::{node.op_type}" if node.domain else node.op_type for node in nodes)),
         external=tuple(sorted({_entries(tensor)["location"] for tensor in outside})),
         sixteen_bit=bool({_FLOAT16, _BFLOAT16} & types),
@@ -279,11 +280,6 @@ def _tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
             if attribute.HasField("t"):
                 yield attribute.t
             yield from attribute.tensors
-
-
-def _standard(domain: str) -> str:
-    """Return an operator domain, the standard one by the shorter of its two names."""
-    return "" if domain == "ai.onnx" else domain
 
 
 def _is_bounded(model: onnx.ModelProto) -> bool:
