@@ -71,7 +71,7 @@ def not_plain(called: object, error: pickle.UnpicklingError) -> str:
 
 def hyper_parameters(checkpoint: Checkpoint, called: object) -> dict[str, Any]:
     """Return the arguments of the constructor that a checkpoint holds, with the names that Lightning adds."""
-    found: dict[str, Any] = {}
+    parameters: dict[str, Any] = {}
     for key in (*CHECKPOINT_PAST_HPARAMS_KEYS, HYPER_PARAMETERS):  # Lightning takes all of them, the last first
         part = checkpoint.get(key, {})
         if not isinstance(part, Mapping) or not all(isinstance(name, str) for name in part):
@@ -79,8 +79,8 @@ def hyper_parameters(checkpoint: Checkpoint, called: object) -> dict[str, Any]:
                 f"{called} is damaged: its {key!r} are {shown(part)}, and not values by name. Give another checkpoint, "
                 "or build the model in code and load its 'state_dict'."
             )
-        found |= part
-    return found
+        parameters |= part
+    return parameters
 
 
 @contextmanager
@@ -91,19 +91,19 @@ def loading(module_class: type[LightningModule], source: Any, arguments: Mapping
     if arguments.get("hparams_file") is not None:
         yield
         return
-    given = {name: value for name, value in arguments.items() if name not in _OF_LIGHTNING}
+    constructor_arguments = {name: value for name, value in arguments.items() if name not in _OF_LIGHTNING}
     stack = ExitStack()
     if arguments.get("weights_only") is not False:
         called = repr(str(source)) if isinstance(source, str | os.PathLike) else "The file"
         checkpoint = read_checkpoint(source)
-        found = hyper_parameters(checkpoint, called)
-        if "_instantiator" in found:  # then Lightning has jsonargparse read them, which imports class paths
-            _require_known(found, module_class, called)
-            named = {"_instantiator", "_class_path", *given}
-            rest = {name: value for name, value in found.items() if name not in named}
+        parameters = hyper_parameters(checkpoint, called)
+        if "_instantiator" in parameters:  # then Lightning has jsonargparse read them, which imports class paths
+            _require_known(parameters, module_class, called)
+            named = {"_instantiator", "_class_path", *constructor_arguments}
+            rest = {name: value for name, value in parameters.items() if name not in named}
             require_no_imports(rest, module_class, (), called)
         stack.enter_context(no_larger_than(checkpoint, module_class.__module__, called))
-    with stack, building_from_file(texts_and_mappings(given)):
+    with stack, building_from_file(texts_and_mappings(constructor_arguments)):
         yield
 
 
@@ -132,14 +132,14 @@ def no_larger_than(checkpoint: Checkpoint, class_path: str, called: object) -> I
         hook.remove()
 
 
-def _require_known(found: Mapping[str, Any], module_class: type[LightningModule], called: str) -> None:
+def _require_known(parameters: Mapping[str, Any], module_class: type[LightningModule], called: str) -> None:
     """Refuse an instantiator that is not LightningCLI's, and a class that is not imported: Lightning 2.6.0 does not."""
-    if found["_instantiator"] not in _INSTANTIATORS:
+    if parameters["_instantiator"] not in _INSTANTIATORS:
         raise StoredSpecError(
-            f"{called} asks for {shown(found['_instantiator'])} to build its module. What a file names is not "
+            f"{called} asks for {shown(parameters['_instantiator'])} to build its module. What a file names is not "
             "imported: build the module in code and load its 'state_dict'."
         )
-    path = found.get("_class_path", "")
+    path = parameters.get("_class_path", "")
     module_name, _, name = path.rpartition(".") if isinstance(path, str) else ("", "", "")
     cls = vars(sys.modules[module_name]).get(name) if module_name in sys.modules else None
     if path and not (isinstance(cls, type) and issubclass(cls, module_class)):
@@ -163,7 +163,7 @@ def texts_and_mappings(value: object) -> list[object]:
 
 
 def _all_within(values: Iterable[object]) -> list[object]:
-    return [found for value in values for found in texts_and_mappings(value)]
+    return [part for value in values for part in texts_and_mappings(value)]
 
 
 def _plain_content(source: Any) -> Any:
@@ -178,16 +178,21 @@ def _plain_content(source: Any) -> Any:
     return torch.load(source, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(source))
 
 
-def require_no_imports(found: Mapping[str, Any], module_class: type, given: Collection[object], called: str) -> None:
+def require_no_imports(
+    parameters: Mapping[str, Any], module_class: type, trusted: Collection[object], called: str
+) -> None:
     """Refuse hyper-parameters of a file that jsonargparse would import something for, unlike for our specs."""
-    # Where the class asks for a text, a text is nothing else. What is also given, in the caller's own configuration,
-    # may be imported.
-    hints = _hints(module_class)
-    for argument, value in found.items():
+    # Where the class asks for a text, a text is nothing else. What the caller's own configuration names too
+    # (``trusted``) may be imported.
+    try:
+        hints = typing.get_type_hints(module_class.__init__)  # type: ignore[misc]  # of a class, to read only
+    except (NameError, TypeError, AttributeError):
+        hints = {}
+    for argument, value in parameters.items():
         if _takes_no_object(hints.get(argument, object)) or _is_registered(value):
             continue
         for name in names_within({argument: value}):
-            if name not in given:
+            if name not in trusted:
                 raise StoredSpecError(
                     f"{called} has {shown(name)} in its hyper-parameter {shown(argument)}. What a file names is not "
                     f"imported: give {argument} yourself, in code, on the command line (--model.{argument}) or in "
@@ -239,14 +244,6 @@ def _is_registered(value: object) -> bool:
         return bool(registry.stored.resolve(value))
     except LitGeluError:
         return False
-
-
-def _hints(module_class: type) -> dict[str, Any]:
-    """Return the types of a constructor's arguments, as far as they are known."""
-    try:
-        return typing.get_type_hints(module_class.__init__)  # type: ignore[misc]  # of a class, to read only
-    except (NameError, TypeError, AttributeError):
-        return {}
 
 
 def _takes_no_object(hint: Any) -> bool:

@@ -113,11 +113,11 @@ def _before_loading(module_class: type[LightningModule], rebuild: Any) -> Iterat
     try:
         yield
     finally:
-        for cls, own, _ in originals:
-            if own is None:
+        for cls, hook, _ in originals:
+            if hook is None:
                 del cls.on_load_checkpoint
             else:
-                cls.on_load_checkpoint = own  # type: ignore[method-assign]
+                cls.on_load_checkpoint = hook  # type: ignore[method-assign]
 
 
 def _subclasses(cls: type[LightningModule]) -> Iterator[type[LightningModule]]:

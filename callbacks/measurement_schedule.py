@@ -30,8 +30,8 @@ class MeasurementSchedule:
         *,
         default: int = 50,  # of `every_n_steps`, if none of the three is given
     ) -> None:
-        given = sum(way is not None for way in (every_n_steps, every_n_epochs, at_steps))
-        if given > 1:
+        way_count = sum(way is not None for way in (every_n_steps, every_n_epochs, at_steps))
+        if way_count > 1:
             raise ArgumentError(f"{every_n_steps=}, {every_n_epochs=}, {at_steps=}: give one.")
         for name, number in (("every_n_steps", every_n_steps), ("every_n_epochs", every_n_epochs)):
             if number is not None and not is_count(number, 1):
@@ -41,7 +41,7 @@ class MeasurementSchedule:
             steps = frozenset(at_steps) if isinstance(at_steps, Iterable) else frozenset()
             if not steps or not all(map(is_count, steps)):
                 raise ArgumentError(f"{at_steps=} is not accepted. Give step numbers, a list of integers from 0.")
-        self.every_n_steps = default if given == 0 else every_n_steps
+        self.every_n_steps = default if way_count == 0 else every_n_steps
         self.every_n_epochs, self.at_steps = every_n_epochs, steps
         self.reset()
 
@@ -53,7 +53,13 @@ class MeasurementSchedule:
     def is_due(self, trainer: Trainer) -> bool:
         """Return whether the batch at hand is to be measured: whether it belongs to a step of the schedule."""
         step = logged_step(trainer)
-        return step != self._measured_step and self._is_listed(trainer, step)
+        if step == self._measured_step:
+            return False
+        if self.at_steps is not None:
+            return step in self.at_steps
+        if self.every_n_epochs is not None:
+            return (trainer.current_epoch + 1) % self.every_n_epochs == 0 and _is_last_step_of_epoch(trainer)
+        return self.every_n_steps is not None and (step + 1) % self.every_n_steps == 0
 
     def record(self, trainer: Trainer) -> int:
         """Take note of a measurement; return the optimizer steps since the one before, or since the first step."""
@@ -75,9 +81,9 @@ class MeasurementSchedule:
             never = steps < (self.every_n_steps or 0) or (self.at_steps is not None and steps <= min(self.at_steps))
         if never:
             options = {"every_n_steps": self.every_n_steps, "every_n_epochs": every, "at_steps": self.at_steps}
-            given = ", ".join(f"{option}={value}" for option, value in options.items() if value is not None)
+            arguments = ", ".join(f"{option}={value}" for option, value in options.items() if value is not None)
             length = f"{steps} steps" if math.isfinite(steps) else f"{epochs} epochs"
-            rank_zero_warn(f"{name}({given}) will measure nothing: this run has {length}. Measure earlier.")
+            rank_zero_warn(f"{name}({arguments}) will measure nothing: this run has {length}. Measure earlier.")
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs to measure at the same steps."""
@@ -86,14 +92,6 @@ class MeasurementSchedule:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
         self.events, self._measured_step = state_dict["events"], state_dict["measured_step"]
-
-    def _is_listed(self, trainer: Trainer, step: int) -> bool:
-        """Return whether the schedule names the step."""
-        if self.at_steps is not None:
-            return step in self.at_steps
-        if self.every_n_epochs is not None:
-            return (trainer.current_epoch + 1) % self.every_n_epochs == 0 and _is_last_step_of_epoch(trainer)
-        return self.every_n_steps is not None and (step + 1) % self.every_n_steps == 0
 
 
 def _is_last_step_of_epoch(trainer: Trainer) -> bool:

@@ -140,8 +140,9 @@ class RunReport(Callback):
 
     def _activations(self, pl_module: LightningModule) -> ActivationRecord:
         registry = self.registry or getattr(pl_module, "registry", None)
-        known = registry if isinstance(registry, ActivationRegistry) else None
-        return record_activations(pl_module, known, name_opaque=True)
+        if not isinstance(registry, ActivationRegistry):
+            registry = None
+        return record_activations(pl_module, registry, name_opaque=True)
 
     def _write(
         self,

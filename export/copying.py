@@ -436,12 +436,12 @@ def require_faithful(
         raise _refused(flat, tensors, error) from error
     try:
         wide = any(part.dtype == torch.float64 for part in model.parameters())
-        own = _outputs(flat, model, caller if wide and caller else tensors)
+        original = _outputs(flat, model, caller if wide and caller else tensors)
     except Exception as error:  # noqa: BLE001 - a module in 16 bit need not run on the CPU, and then it cannot be asked
         return [f"the copy was not compared with the module itself, which fails on the sample ({error})."]
     parts = [*model.parameters(), *model.buffers()]
     exact = all(t.device.type == "cpu" and (t.dtype.itemsize >= 4 or not t.is_floating_point()) for t in parts)
-    difference = _difference(own, copied, exact=exact)
+    difference = _difference(original, copied, exact=exact)
     if difference and wide and not _difference(_outputs(flat, model, tensors), copied, exact=False):
         raise ExportError(
             f"{type(model).__name__} needs its float64 inputs, and a file that computes in float32 takes float32: "
@@ -474,12 +474,12 @@ def _outputs(flat: FlatModule, model: nn.Module, tensors: Sequence[Tensor]) -> l
         return named_outputs(flat.called(model, inputs))
 
 
-def _difference(own: list[tuple[str, Tensor]], copied: list[tuple[str, Tensor]], *, exact: bool) -> str:
+def _difference(original: list[tuple[str, Tensor]], copied: list[tuple[str, Tensor]], *, exact: bool) -> str:
     """Say what is different; empty for nothing."""
-    names, others = ([name for name, _ in outputs] for outputs in (own, copied))
+    names, others = ([name for name, _ in outputs] for outputs in (original, copied))
     if names != others:
         return f"the module returns {len(names)} tensors, {names}, and its copy {len(others)}, {others}"
-    for (name, a), (_, b) in zip(own, copied, strict=True):
+    for (name, a), (_, b) in zip(original, copied, strict=True):
         if a.shape != b.shape:
             return f"{name} has the shape {list(a.shape)}, and {list(b.shape)} in the copy"
         if not (a.is_floating_point() and b.is_floating_point()):

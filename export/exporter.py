@@ -100,8 +100,8 @@ class ExportReport(Displayed):
         if about.lowering == "auto":
             how += f", target={about.target}, dtype={about.dtype}, policy={about.policy}"
         raw = f"  takes raw pixels (uint8): {self.metadata.preprocessing}" if self.metadata.preprocessing else None
-        made = f"  the folder {self.made_folder!r} was not there: it was made" if self.made_folder else None
-        lines = [*filter(None, [made, raw]), *(f"  {line}" for line in (*self.sites, *self.notes))]
+        new_folder = f"  the folder {self.made_folder!r} was not there: it was made" if self.made_folder else None
+        lines = [*filter(None, [new_folder, raw]), *(f"  {line}" for line in (*self.sites, *self.notes))]
         return "\n".join([f"{self.path} ({how})", *lines])
 
     def _summary(self) -> str:
@@ -280,13 +280,13 @@ def export_onnx(
 
 def _all_sites(specs: Mapping[str, str], lowered: Sequence[SiteRecord]) -> tuple[SiteRecord, ...]:
     """Return the lowered sites, and those of surgery's that torch decomposed, in surgery's order."""
-    known = {row.site for row in lowered}
+    lowered_sites = {row.site for row in lowered}
     called = {(row.site.partition(":")[0], row.spec) for row in lowered if ":" in row.site}
     records = [
         SiteRecord(site, spec, "", "torch", (), 0)
         for site, spec in specs.items()
         # A module that only calls a function, or an attribute that is one: the call is listed.
-        if site not in known and not called & {(site, spec), (site.rpartition(".")[0], spec)}
+        if site not in lowered_sites and not called & {(site, spec), (site.rpartition(".")[0], spec)}
     ]
     order = {site: i for i, site in enumerate(specs)}
     return tuple(sorted([*records, *lowered], key=lambda record: order.get(record.site, len(order))))

@@ -68,9 +68,9 @@ def preprocessing_copy(preprocessing: nn.Module, call: Call) -> nn.Module:
             "pixels of the shape that it takes."
         ) from error
     if not isinstance(fed, Tensor) or not fed.is_floating_point() or fed.shape[:1] != raw.shape[:1]:
-        given = f"{fed.dtype} of shape {list(fed.shape)}" if isinstance(fed, Tensor) else type(fed).__name__
+        description = f"{fed.dtype} of shape {list(fed.shape)}" if isinstance(fed, Tensor) else type(fed).__name__
         raise ModelInputError(
-            f"The preprocessing {name} turns pixels of shape {list(raw.shape)} into {given}; accepted: a "
+            f"The preprocessing {name} turns pixels of shape {list(raw.shape)} into {description}; accepted: a "
             f"floating-point tensor [{len(raw)}, ...]."
         )
     return twin

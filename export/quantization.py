@@ -242,7 +242,13 @@ def quantize_onnx(
         bounded=target != "tensorrt",
     )
     int8 = _quantized(path, feeds, chosen, record)
-    _describe(int8, source, record)
+    # It keeps the float file's metadata, but for dtypes and proof, which was of other numbers.
+    changed = {"dtype": "int8", "io_dtype": "fp32", "target": target, "parity": "{}"}
+    properties = {entry.key: entry.value for entry in source.metadata_props}
+    properties |= {PREFIX + key: value for key, value in changed.items()}
+    onnx.helper.set_model_props(int8, {**properties, INT8_RECORD: json.dumps(asdict(record), sort_keys=True)})
+    int8.producer_name, int8.producer_version = source.producer_name, source.producer_version
+    del int8.graph.value_info[:]  # shapes of values that are gone; the checker infers its own
     save_model(ir.from_proto(int8), output)
     return QuantizationResult(Path(output), record, Path(output).stat().st_size)
 
@@ -549,13 +555,3 @@ def _quantized(path: Path, feeds: Sequence[Feed], layers: Sequence[str], record:
 
 def _activations_of(model: onnx.ModelProto) -> Counter[str]:
     return Counter(node_label(n) for n in model.graph.node if site_of(n) is not None or "Gelu" in n.op_type)
-
-
-def _describe(model: onnx.ModelProto, source: onnx.ModelProto, record: QuantizationRecord) -> None:
-    """Give a model the float file's metadata, but for dtypes and proof: that was of other numbers."""
-    changed = {"dtype": "int8", "io_dtype": "fp32", "target": record.target, "parity": "{}"}
-    properties = {entry.key: entry.value for entry in source.metadata_props}
-    properties |= {PREFIX + key: value for key, value in changed.items()}
-    onnx.helper.set_model_props(model, {**properties, INT8_RECORD: json.dumps(asdict(record), sort_keys=True)})
-    model.producer_name, model.producer_version = source.producer_name, source.producer_version
-    del model.graph.value_info[:]  # shapes of values that are gone; the checker infers its own

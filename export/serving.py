@@ -238,19 +238,19 @@ def _write(model: ModelFile, folder: Path, version: int, files: Mapping[str, str
         if aside.stat().st_dev != folder.parent.stat().st_dev or not os.access(aside, os.W_OK):
             aside = folder.parent
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=aside) as temporary:
-            made = Path(temporary) / folder.name
+            staging = Path(temporary) / folder.name
             for location in (_MODEL, *model.external):
-                target = made / str(version) / location
+                target = staging / str(version) / location
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(model.path if location == _MODEL else model.path.parent / location, target)
             for name, text in files.items():
-                (made / name).write_text(text, encoding="utf-8", newline="\n")
+                (staging / name).write_text(text, encoding="utf-8", newline="\n")
             if folder.exists():
-                _replace(made / str(version), place, Path(temporary) / "before")
+                _replace(staging / str(version), place, Path(temporary) / "before")
                 for name in files if overwrite else files.keys() - {entry.name for entry in folder.iterdir()}:
-                    (made / name).replace(folder / name)
+                    (staging / name).replace(folder / name)
             else:
-                made.rename(folder)
+                staging.rename(folder)
     except OSError as error:
         raise UnwritablePathError(
             f"Cannot write {str(folder)!r}: {error.strerror or error}. Give a repository that you may write to, on a "
@@ -258,12 +258,12 @@ def _write(model: ModelFile, folder: Path, version: int, files: Mapping[str, str
         ) from error
 
 
-def _replace(made: Path, place: Path, before: Path) -> None:
+def _replace(staging: Path, place: Path, before: Path) -> None:
     """Put a version in its place, or what was there back if that fails."""
     if place.exists():
         place.rename(before)
     try:
-        made.rename(place)
+        staging.rename(place)
     except OSError:
         if before.exists():
             before.rename(place)

@@ -61,8 +61,8 @@ def reshape_target(
     if len(unknown) == 1:
         copied = set()  # -1 does
     left = set(unknown) - copied
-    beside = {name for place in copied for name in re.findall(r"\w+", str(new_shape[place]))}
-    if 0 in new_shape or len(left) > 1 or (left and beside & set(may_be_empty)):
+    copied_names = {name for place in copied for name in re.findall(r"\w+", str(new_shape[place]))}
+    if 0 in new_shape or len(left) > 1 or (left and copied_names & set(may_be_empty)):
         return []
     return [size if isinstance(size, int) else -1 if place in left else 0 for place, size in enumerate(new_shape)]
 
@@ -265,8 +265,13 @@ def _untranslated(flat: FlatModule, error: BaseException) -> str:
             frames.append((file, str(line), linecache.getline(file, line)))
         frames += _FRAME.findall(text)
         reason, cause = str(cause).strip() or type(cause).__name__, cause.__cause__
-    own = [frame for frame in frames if not frame[0].startswith((*_OF_EXPORT, "<")) and "onnxscript" not in frame[0]]
-    where = f", in {Path(own[-1][0]).name}, line {own[-1][1]}: `{own[-1][2].strip()}`" if own else ""
+    user_frames = [
+        frame for frame in frames if not frame[0].startswith((*_OF_EXPORT, "<")) and "onnxscript" not in frame[0]
+    ]
+    where = ""
+    if user_frames:
+        path, number, code = user_frames[-1]
+        where = f", in {Path(path).name}, line {number}: `{code.strip()}`"
     lines = reason.partition("\n\n")[0].partition(" Tried overloads")[0].partition(" (unhinted")[0].splitlines()
     instead = [text for end, text in _INSTEAD.items() if any(frame[0].endswith(end) for frame in frames)] or [
         "Write that part of forward in other operators of torch (torch.where where control flow depends on values in "

@@ -215,7 +215,9 @@ class ActivationCurvatureMonitor(Callback):
         """Reduce what was recorded, and log what has arrived."""
         self._finish(trainer, pl_module, in_doubt=True)
         if not self._log.is_empty:
-            if not self._may_wait(trainer):
+            # Rows wait to be summed until the Trainer logs, or too many of them wait.
+            measurement = self._measurement
+            if measurement is None or logs_at_this_step(trainer) or not measurement.may_wait(self._log.waiting):
                 self._log.reduce()
             start = time.perf_counter()
             self._write(trainer, wait=False)
@@ -244,7 +246,9 @@ class ActivationCurvatureMonitor(Callback):
         report: SwapReport | None,  # noqa: ARG002 - the listener's signature
     ) -> None:
         """Put the hooks on the new activations; see `ActivationSwapListener`."""
-        if _step_is_over(trainer):  # a swap may end before this callback is told that the batch does
+        # A swap may end when the training step of the batch at hand is over, but this callback has not been told so.
+        progress = trainer.fit_loop.epoch_loop.batch_progress.current
+        if progress.processed == progress.ready:  # type: ignore[attr-defined]  # Lightning declares a base class
             self._finish(trainer, pl_module, in_doubt=False)
         recording = self._recording
         if self._follow(pl_module) and recording:
@@ -290,27 +294,27 @@ class ActivationCurvatureMonitor(Callback):
         settings = self.settings
         if settings.sample_rows == "auto" and self.schedule.every_n_steps == 1:
             settings = replace(settings, sample_rows="sparse")
-        found = self._measurement = ActivationMeasurement(model, settings, registry, sample)
+        measurement = self._measurement = ActivationMeasurement(model, settings, registry, sample)
         remedy = f" {_GIVE_SAMPLE}." if sample is None else ""
-        for site, reason in found.refused.items():
+        for site, reason in measurement.refused.items():
             self._warn_once(site, f"ActivationCurvatureMonitor cannot observe {site!r}: {reason}.{remedy}")
-        if found.unknown_kinks:
+        if measurement.unknown_kinks:
             self._warn_once(
                 "unknown kinks",
                 "ActivationCurvatureMonitor leaves out the kink mass of "
-                f"{', '.join(map(repr, found.unknown_kinks))}: where f' jumps is not known. Register the activation "
-                "with facts=ActivationFacts(smoothness=..., kinks=...).",
+                f"{', '.join(map(repr, measurement.unknown_kinks))}: where f' jumps is not known. Register the "
+                "activation with facts=ActivationFacts(smoothness=..., kinks=...).",
             )
-        return found
+        return measurement
 
     def _follow(self, model: LightningModule) -> bool:
         """Attach anew if a module of the model was replaced, added or removed; what was recorded is lost then."""
         # Where nothing is left to watch, a warning says so, and nothing is watched until the model changes again.
         if self._measurement is None or self._measurement.is_current():
             return False
-        found = self._attach(model)
-        if not found.names:
-            self._warn_once("", self._nothing_to_watch(model, found))
+        measurement = self._attach(model)
+        if not measurement.names:
+            self._warn_once("", self._nothing_to_watch(model, measurement))
         return True
 
     def _detach(self) -> None:
@@ -354,13 +358,6 @@ class ActivationCurvatureMonitor(Callback):
             self._seconds = 0.0
             self._log.add(event, measurement, pl_module.device)
 
-    def _may_wait(self, trainer: Trainer) -> bool:
-        """Return whether rows may go on waiting to be summed: until the Trainer logs, or too many wait."""
-        measurement = self._measurement
-        return (
-            measurement is not None and not logs_at_this_step(trainer) and measurement.may_wait(self._log.waiting)
-        )  # fmt: skip
-
     def _write(self, trainer: Trainer, *, wait: bool = True) -> None:
         """Log what has arrived on the host; or all that was measured, when it has."""
         for measured in self._log.write(trainer, wait=wait):
@@ -377,15 +374,15 @@ class ActivationCurvatureMonitor(Callback):
                 "compile anew).",
             )
 
-    def _nothing_to_watch(self, model: LightningModule, found: ActivationMeasurement) -> str:
-        gates = found.gates
+    def _nothing_to_watch(self, model: LightningModule, measurement: ActivationMeasurement) -> str:
+        gates = measurement.gates
         gate_hint = f"; its gates, which are watched if include= names them in full: {', '.join(gates)}"
         calls = f"Calls of functions such as F.gelu are found with a sample. {_GIVE_SAMPLE}, use activation modules"
         remedy = calls if input_sample_of(model, self.input_sample) is None else "Use other patterns"
-        own = "none (a class of your own is one once it is registered: lit_gelu.activations.register)"
+        no_activations = "none (a class of your own is one once it is registered: lit_gelu.activations.register)"
         return (
             f"ActivationCurvatureMonitor(include={list(self.settings.include)}) finds nothing to watch in "
-            f"{type(model).__name__}. Its activations: {', '.join(found.passed_over) or own}"
+            f"{type(model).__name__}. Its activations: {', '.join(measurement.passed_over) or no_activations}"
             f"{gate_hint if gates else ''}. {remedy}, or leave the monitor out."
         )
 
@@ -393,9 +390,3 @@ class ActivationCurvatureMonitor(Callback):
         if site not in self._warned:
             self._warned.add(site)
             rank_zero_warn(message)
-
-
-def _step_is_over(trainer: Trainer) -> bool:
-    """Return whether the training step of the batch at hand is behind: only the callbacks are told of its end."""
-    progress = trainer.fit_loop.epoch_loop.batch_progress.current
-    return bool(progress.processed == progress.ready)  # type: ignore[attr-defined]  # Lightning declares a base class

@@ -161,7 +161,7 @@ class LossCurvatureMonitor(Callback):
         self.spectrum: SpectralDensity | None = None
         self._vectors: Eigenvectors = {}
         self._pending: PendingEvent | None = None
-        self._said = False
+        self._reported = False
         self._warned: set[str] = set()
 
     @property
@@ -172,12 +172,17 @@ class LossCurvatureMonitor(Callback):
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Refuse a run that cannot be measured; forget another run."""
+        """Refuse a run that cannot be measured; forget another run, unless this Trainer continues it."""
         refuse_mixed_packages(trainer, pl_module)
         if stage == "fit":
             require_logger(trainer, type(self).__name__)
             refuse_run(trainer, pl_module, self.settings)
-            self._start_anew(trainer)
+            self.latest, self.spectrum, self._pending, self._reported = ShownFigures(), None, None, False
+            self._warned.clear()
+            if trainer.global_step == 0:  # a checkpoint is loaded later
+                self.schedule.reset()
+                self.batches.reset()
+                self._vectors = {}
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -266,15 +271,6 @@ class LossCurvatureMonitor(Callback):
         self.schedule.load_state_dict(state_dict["schedule"])
         self._vectors = dict(state_dict["vectors"])
 
-    def _start_anew(self, trainer: Trainer) -> None:
-        """Forget another run, unless this Trainer goes on with it; a checkpoint is loaded later."""
-        self.latest, self.spectrum, self._pending, self._said = ShownFigures(), None, None, False
-        self._warned.clear()
-        if trainer.global_step == 0:
-            self.schedule.reset()
-            self.batches.reset()
-            self._vectors = {}
-
     def _measure(
         self, trainer: Trainer, pl_module: LightningModule, pending: PendingEvent, batch_idx: int
     ) -> tuple[LossMeasurement, int]:
@@ -309,8 +305,8 @@ class LossCurvatureMonitor(Callback):
                 log_figure(trainer, (*prefix, "spectral_density"), density_figure(measured.spectrum, title))
             except MissingExtraError as error:
                 self._warn_once(f"the picture of the spectral density is left out. {error}")
-        if not self._said:
-            self._said = True
+        if not self._reported:
+            self._reported = True
             rank_zero_info(
                 f"LossCurvatureMonitor: {self.settings.operator} of the loss on {figures['examples',]:.0f} examples, "
                 f"mode {self.settings.mode!r}. {measured.note}".rstrip()

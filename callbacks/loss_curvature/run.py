@@ -67,9 +67,9 @@ class ProbeBatches:
         self.reset()
 
     def reset(self) -> None:
-        """Forget the batches of a run before."""
+        """Forget the batches of an earlier run."""
         self._fixed: ProbePart | None = None
-        self._given: list[ProbePart] | None = None
+        self._source_parts: list[ProbePart] | None = None
 
     def keep(self, batch: Any) -> ProbePart | None:
         """Return what is needed of a batch as its step ends, in tensors of its own; ``None`` if another is probed."""
@@ -82,9 +82,9 @@ class ProbeBatches:
         if self.source == "fixed" and self._fixed is None:
             self._fixed = kept
         part = self._fixed or kept
-        if part is None and self._given is None:
-            self._given = self._as_training_gets_them(trainer)
-        return [part] if part is not None else self._given or []
+        if part is None and self._source_parts is None:
+            self._source_parts = self._as_training_gets_them(trainer)
+        return [part] if part is not None else self._source_parts or []
 
     def few(self, examples: int) -> str | None:
         """Return what to say of a default probe that is smaller than it should be; ``None`` if it is not."""
@@ -111,8 +111,8 @@ class ProbeBatches:
             stack.callback(state.restore)
             stack.enter_context(isolated_generators(state.devices))
             seed_random_state(self.seed + trainer.global_rank, state.devices)
-            for given in self.source:
-                batch = trainer.precision_plugin.convert_input(clone_batch(given))
+            for source_batch in self.source:
+                batch = trainer.precision_plugin.convert_input(clone_batch(source_batch))
                 batch = trainer.strategy.batch_to_device(module._on_before_batch_transfer(batch))
                 parts.append(self._part(batch))
         return parts

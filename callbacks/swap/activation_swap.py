@@ -281,8 +281,13 @@ class ActivationSwap(Callback):
         _refuse_parameters_after_wrapping(run.trainer, run.pl_module, parameters)
         placements = () if plan is None else plan.placements
         rows = [row for row in placements if next(row.module.parameters(), None) is not None]
-        if parameters and (rows or plan is None):
-            _refuse_backbone_finetuning(run.trainer)
+        brings_parameters = parameters and (rows or plan is None)
+        if brings_parameters and any(isinstance(other, BackboneFinetuning) for other in callbacks_of(run.trainer)):
+            raise UnsupportedRunError(
+                "ActivationSwap brings new parameters, which get a group of their own, and BackboneFinetuning takes "
+                "the optimizer's last group for the backbone's. Use an activation without parameters, a BaseFinetuning "
+                f"of your own, or {_BEFOREHAND}."
+            )
         if parameters and run.groups is not None:
             run.groups.check(row.site.names if row.site.kind == "module" else (row.place,) for row in rows)
 
@@ -343,16 +348,6 @@ def _refuse_averaging(trainer: Trainer) -> None:
                 "copy of the model as it was before the swap, with the old activations, and pairs its parameters with "
                 f"the model's by their order. Leave one of the two out, or {_BEFOREHAND}."
             )
-
-
-def _refuse_backbone_finetuning(trainer: Trainer) -> None:
-    """Refuse `BackboneFinetuning` beside new parameters."""
-    if any(isinstance(callback, BackboneFinetuning) for callback in callbacks_of(trainer)):
-        raise UnsupportedRunError(
-            "ActivationSwap brings new parameters, which get a group of their own, and BackboneFinetuning takes the "
-            "optimizer's last group for the backbone's. Use an activation without parameters, a BaseFinetuning of your "
-            f"own, or {_BEFOREHAND}."
-        )
 
 
 def _warn_of_processes(trainer: Trainer) -> None:

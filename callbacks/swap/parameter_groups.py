@@ -88,8 +88,8 @@ class ParameterGroups:
                     "ActivationSwap brings new parameters, and torch.optim.LBFGS keeps its first parameters for ever. "
                     "Use another optimizer, or lit_gelu.surgery.swap before the Trainer gets the model."
                 )
-        own = {id(parameter) for parameter in self.model.parameters()}
-        if any(id(p) not in own for optimizer in self.optimizers for g in optimizer.param_groups for p in g["params"]):
+        ids = {id(parameter) for parameter in self.model.parameters()}
+        if any(id(p) not in ids for optimizer in self.optimizers for g in optimizer.param_groups for p in g["params"]):
             raise UnsupportedRunError(
                 "ActivationSwap brings new parameters, and an optimizer also holds parameters that are not the "
                 "module's: a checkpoint could not name them. Make them the module's."
@@ -133,11 +133,15 @@ class ParameterGroups:
                 resize_scheduler(scheduler, [*range(len(optimizer.param_groups) - 1), like])
 
     def drop(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Take parameters out of the optimizers, with their state. A group stays, also if it becomes empty."""
+        """Take parameters out of the optimizers, with their state. A group stays, even if it becomes empty."""
         gone = {id(parameter) for parameter in parameters}
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
-                _set(group, [p for p in group["params"] if id(p) not in gone])
+                kept = [p for p in group["params"] if id(p) not in gone]
+                if "param_names" in group:
+                    names = dict(zip(map(id, group["params"]), group["param_names"], strict=True))
+                    group["param_names"] = [names[id(parameter)] for parameter in kept]
+                group["params"] = kept
             for parameter in [p for p in optimizer.state if id(p) in gone]:
                 del optimizer.state[parameter]
 
@@ -219,14 +223,6 @@ def _options(group: dict[str, Any]) -> dict[str, Any]:
     return {key: value.clone() if isinstance(value, Tensor) else copy.copy(value) for key, value in options.items()}
 
 
-def _set(group: dict[str, Any], parameters: list[nn.Parameter]) -> None:
-    """Keep only some of a group's parameters, and their names where the optimizer has those."""
-    if "param_names" in group:
-        names = dict(zip(map(id, group["params"]), group["param_names"], strict=True))
-        group["param_names"] = [names[id(parameter)] for parameter in parameters]
-    group["params"] = parameters
-
-
 def _source(groups: list[GroupRecord], index: int, present: int) -> int:
     """Return which of the present groups a recorded one is like: one that was added by others, the first."""
     while index >= present:
@@ -241,12 +237,12 @@ def _check_same(
     names = {id(parameter): name for name, parameter in parameters.items()}
     present = [{names.get(id(p), "?") for g in optimizer.param_groups for p in g["params"]} for optimizer in optimizers]
     every = {name for groups in recorded for record in groups for name in record["names"]}
-    for number, (own, groups) in enumerate(zip(present, recorded, strict=True)):
+    for number, (current_names, groups) in enumerate(zip(present, recorded, strict=True)):
         first = groups[: len(optimizers[number].param_groups)]  # others may have added some later
         at_start = {name for index, record in enumerate(first) if record["like"] == index for name in record["names"]}
-        if own - every or at_start - own:
+        if current_names - every or at_start - current_names:
             raise CheckpointError(
-                f"Optimizer {number} has {', '.join(sorted(own - every)) or 'nothing'} that the checkpoint's had not, "
-                f"and lacks {', '.join(sorted(at_start - own)) or 'nothing'} that it had. Use the configure_optimizers "
-                "that the checkpoint was trained with."
+                f"Optimizer {number} has {', '.join(sorted(current_names - every)) or 'nothing'} that the checkpoint's "
+                f"had not, and lacks {', '.join(sorted(at_start - current_names)) or 'nothing'} that it had. Use the "
+                "configure_optimizers that the checkpoint was trained with."
             )

@@ -99,10 +99,10 @@ class SwapRun:
 
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Add which swaps were made, which activations there are, and which parameters are in which group."""
-        made = [(swap.record, swap.state_key) for swap in self.swaps if swap.record is not None]
+        records = [(swap.record, swap.state_key) for swap in self.swaps if swap.record is not None]
         checkpoint[SWAPS_KEY] = [
             {"state_key": key, "record": record.to_dict()}
-            for record, key in sorted(made, key=lambda item: item[0].order)
+            for record, key in sorted(records, key=lambda item: item[0].order)
         ]
         checkpoint.setdefault(ACTIVATIONS_KEY, self.activations())
         if self.groups is not None and self._changed and "optimizer_states" in checkpoint:

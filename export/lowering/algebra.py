@@ -89,15 +89,16 @@ def add(first: Sum, second: Sum) -> Sum:
     """Return the sum of two sums."""
     terms = list(first)
     for term in second:
-        for i, known in enumerate(terms):
-            if known.power == term.power and _same_functions(known.functions, term.functions):
-                terms[i] = Monomial(known.constant + term.constant, term.power, term.functions)
+        for i, monomial in enumerate(terms):
+            if monomial.power == term.power and _same_functions(monomial.functions, term.functions):
+                terms[i] = Monomial(monomial.constant + term.constant, term.power, term.functions)
                 break
         else:
             terms.append(term)
     if len(terms) > _MOST_TERMS:
         raise NotAFormulaError
-    return tuple(sorted((term for term in terms if np.any(term.constant)), key=_order))
+    present = (term for term in terms if np.any(term.constant))
+    return tuple(sorted(present, key=lambda term: (term.power, [function.name for function in term.functions])))
 
 
 def multiply(first: Sum, second: Sum) -> Sum:
@@ -128,10 +129,6 @@ def same(first: Sum, second: Sum) -> bool:
 def close(first: np.ndarray | float, second: np.ndarray | float) -> bool:
     """Return whether two constants are equal up to float32's rounding."""
     return np.shape(first) == np.shape(second) and bool(np.allclose(first, second, rtol=RELATIVE, atol=0.0))
-
-
-def _order(term: Monomial) -> tuple[int, tuple[str, ...]]:
-    return term.power, tuple(function.name for function in term.functions)
 
 
 def _same_functions(first: tuple[Function, ...], second: tuple[Function, ...]) -> bool:
@@ -176,7 +173,7 @@ def expand(value: ir.Value, x: ir.Value, depth: int = 12) -> Sum:
     rule = _RULES.get(node.op_type)
     if rule is None and node.op_type not in FUNCTIONS:
         raise NotAFormulaError
-    inputs = [expand(given, x, depth - 1) for given in node.inputs if given is not None]
+    inputs = [expand(operand, x, depth - 1) for operand in node.inputs if operand is not None]
     return rule(inputs, node) if rule is not None else apply(node.op_type, *inputs)
 
 

@@ -39,8 +39,12 @@ def hand_over_biases(
     model: ir.Model, activations: Mapping[str, BoundActivation], taken: Mapping[str, Choice], target: Target
 ) -> dict[str, Choice]:
     """Give markers the bias of the layer in front as a second input, in place; return these sites' choices."""
+    markers_of_sites: dict[str, list[ir.Node]] = defaultdict(list)
+    for node in ir.traversal.RecursiveGraphIterator(model.graph):
+        if node.domain == MARKER_DOMAIN:
+            markers_of_sites[node.attributes["site"].as_string()].append(node)
     changed = {}
-    for site, markers in _markers(model).items():
+    for site, markers in markers_of_sites.items():
         choice = with_bias(activations[site].recipes, taken[site], target)
         layers = [layer for marker in markers if (layer := _linear_with_bias(marker)) is not None]
         if choice is not None and len(layers) == len(markers):  # a site has one recipe for all its calls
@@ -112,14 +116,6 @@ def _zeros(node: ir.Node, weight: ir.Value, channels: int) -> ir.Value:
     if node.graph is not None:
         node.graph.initializers[name] = bias
     return bias
-
-
-def _markers(model: ir.Model) -> dict[str, list[ir.Node]]:
-    markers: dict[str, list[ir.Node]] = defaultdict(list)
-    for node in ir.traversal.RecursiveGraphIterator(model.graph):
-        if node.domain == MARKER_DOMAIN:
-            markers[node.attributes["site"].as_string()].append(node)
-    return markers
 
 
 def layer_before(marker: ir.Node) -> ChannelParameters | None:

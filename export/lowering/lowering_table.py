@@ -336,7 +336,7 @@ def cases(entry: ActivationEntry) -> Iterator[tuple[str, OnnxRecipes]]:
         yield entry.name, entry.onnx
 
 
-TABLE: Mapping[str, OnnxRecipes] = {**{row: own for entry in ENTRIES for row, own in cases(entry)}, **CALLS}
+TABLE: Mapping[str, OnnxRecipes] = {**{row: recipes for entry in ENTRIES for row, recipes in cases(entry)}, **CALLS}
 _CASES = {entry.name: entry.onnx.case for entry in ENTRIES if isinstance(entry.onnx, OnnxCases)}
 
 
@@ -417,9 +417,9 @@ def bind_named(
     name: str, arguments: Mapping[str, Argument | str], registry: ActivationRegistry | None
 ) -> BoundActivation | None:
     """Return the activation of a name and arguments, this package's own first."""
-    own = bound(name, arguments)
-    if own is not None or registry is None or name not in registry:
-        return own
+    activation = bound(name, arguments)
+    if activation is not None or registry is None or name not in registry:
+        return activation
     entry = registry.entry(name)
     return _registered(entry, {**_defaults(entry), **arguments})
 

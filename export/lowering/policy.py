@@ -396,8 +396,8 @@ def ulp_bound(choice: Choice) -> float:
 
 def absolute_error(recipes: OnnxRecipes, choice: Choice) -> float:
     """Return how far a strict 16-bit choice may be off beside one unit in the last place."""
-    own = SUBNORMAL if recipes.absolute is None else recipes.absolute
-    return max(own, *(KERNELS.get(name, 0.0) for name in operators(choice.recipe)), 0.0)
+    absolute = SUBNORMAL if recipes.absolute is None else recipes.absolute
+    return max(absolute, *(KERNELS.get(name, 0.0) for name in operators(choice.recipe)), 0.0)
 
 
 def cells() -> Iterator[tuple[str, Target, Choice]]:
@@ -413,12 +413,14 @@ def cells() -> Iterator[tuple[str, Target, Choice]]:
 def _ladder(recipes: OnnxRecipes, target: Target) -> Iterator[Choice]:
     """Give the choices of a cell in the order in which they are tried."""
     rule = _rule(operators(recipe_of(recipes, "native")[1]))
-    wanted = [text for lines in (recipes.policy, rule, DEFAULT) for line, text in lines.items() if _fits(line, target)]
+    preferences = [
+        text for lines in (recipes.policy, rule, DEFAULT) for line, text in lines.items() if _fits(line, target)
+    ]
     plain, region = ["native", "primitives"], ["fp32 native", "fp32 primitives"]
     if target.dtype == "fp32":
         region = []
     others = [*region, *plain] if target.policy == "strict" else [*plain, *region]
-    for text in dict.fromkeys([*wanted, *others]):
+    for text in dict.fromkeys([*preferences, *others]):
         choice = _read(text, recipes, target.dtype)
         if choice is not None:
             yield choice

@@ -75,7 +75,11 @@ def convert(
     exact = _computed_from_integers(model.graph, _FINITE[narrow]) if strict else set()
     kept = STRICT_KEEP if strict else OVERFLOWING.get(dtype, ())
     state = _Conversion(narrow, runtime, (*keep_fp32, *kept), exact)
-    _separate_types(model)
+    # Every value gets a type of its own: the exporter shares one between a value and its Identity.
+    values = [value for graph in model.graphs() for value in (*graph.inputs, *graph.initializers.values())]
+    values += [value for graph in model.graphs() for node in graph for value in node.outputs]
+    for value in values:
+        value.type = copy.deepcopy(value.type)
     for value in model.graph.inputs:
         if value.dtype == _FLOAT and not io_fp32:
             value.dtype = state.dtype
@@ -90,14 +94,6 @@ def convert(
             "model. Accepted: names of ONNX operators ('Softmax'), and shell-style patterns over the names of nodes "
             "and modules ('head.*')."
         )
-
-
-def _separate_types(model: ir.Model) -> None:
-    """Give every value a type of its own: the exporter shares one between a value and its Identity."""
-    values = [value for graph in model.graphs() for value in (*graph.inputs, *graph.initializers.values())]
-    values += [value for graph in model.graphs() for node in graph for value in node.outputs]
-    for value in values:
-        value.type = copy.deepcopy(value.type)
 
 
 def _convert_graph(graph: ir.Graph, state: _Conversion) -> None:
@@ -158,7 +154,9 @@ def _convert_inputs(node: ir.Node, computed: ir.DataType, state: _Conversion) ->
 
 def _cast(value: ir.Value, dtype: ir.DataType, reader: ir.Node, state: _Conversion) -> ir.Value:
     """Return a value in another dtype: one Cast for each graph that reads it."""
-    graph = _owner(reader)
+    graph = reader.graph
+    if not isinstance(graph, ir.Graph):
+        raise TypeError(f"{reader.op_type} is in no graph")
     key = (id(graph), id(value), dtype)
     if key not in state.casts:
         node = ir.node("Cast", [value], attributes={"to": int(dtype)})
@@ -189,18 +187,14 @@ def _convert_outputs(graph: ir.Graph, computed: ir.DataType, state: _Conversion)
         rounded_itself = _is_weight(value) and all(_reads_narrow(use.node, use.idx, state) for use in value.uses())
         if value.dtype in {_FLOAT, state.dtype} and value.dtype != computed and not rounded_itself:
             node = ir.node("Cast", [value], attributes={"to": int(computed)})
-            node.outputs[0].dtype, node.outputs[0].shape = computed, value.shape
+            cast = node.outputs[0]
+            cast.dtype, cast.shape = computed, value.shape
             graph.append(node)
-            _take_output(graph, value, node.outputs[0])
-
-
-def _take_output(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:
-    """Make a value the graph's output in the place of another, with its name."""
-    name = old.name
-    for i, output in enumerate(graph.outputs):
-        if output is old:
-            graph.outputs[i] = new
-    old.name, new.name = f"{name}_unrounded", name
+            name = value.name
+            for i, output in enumerate(graph.outputs):
+                if output is value:
+                    graph.outputs[i] = cast
+            value.name, cast.name = f"{name}_unrounded", name
 
 
 def _convert_initializers(graph: ir.Graph, outputs: ir.DataType, state: _Conversion) -> None:
@@ -237,12 +231,6 @@ def _rounded(array: np.ndarray, dtype: ir.DataType) -> np.ndarray:
 
 def _is_weight(value: ir.Value) -> bool:
     return value.const_value is not None and value.producer() is None
-
-
-def _owner(node: ir.Node) -> ir.Graph:
-    if not isinstance(node.graph, ir.Graph):
-        raise TypeError(f"{node.op_type} is in no graph")
-    return node.graph
 
 
 def _computed_from_integers(graph: ir.Graph, largest: float) -> set[ir.Node]:

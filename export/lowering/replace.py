@@ -64,9 +64,9 @@ def lower(
     # In this order: spellings are recognised and marked, the graph converted to the file's dtype,
     # the opset solved, and each marker replaced by what the policy, or the lowering that was asked for, gives there.
     registry = activations.registry if registry is None else registry
-    found = {**marked, **mark_spellings(model, registry)}
+    sites = {**marked, **mark_spellings(model, registry)}
     if options.lowering != "auto":
-        _require_applicable(found, options.lowering)
+        _require_applicable(sites, options.lowering)
     target, strict = options.destination, options.policy == "strict"
     if target.dtype != "fp32":
         convert(
@@ -78,7 +78,7 @@ def lower(
             runtime=target.runtime,
         )
     traced = model.graph.opset_imports[""]
-    recipes = {id(activation.recipes): activation for activation in found.values()}
+    recipes = {id(activation.recipes): activation for activation in sites.values()}
     choices = [_first_choice(activation, options) for activation in recipes.values()]
     opset = solve(
         model.graph,
@@ -92,12 +92,12 @@ def lower(
     if target.runtime == "ort-cuda" or target.dtype == "bf16":  # onnxruntime's CPU has these kernels
         write_out(model, target.runtime, opset)
     by_recipes = {key: _choice(activation, options, opset) for key, activation in recipes.items()}
-    taken = {site: by_recipes[id(activation.recipes)] for site, activation in found.items()}
+    taken = {site: by_recipes[id(activation.recipes)] for site, activation in sites.items()}
     if options.lowering == "auto" and target.runtime == "ort-cuda":
-        taken |= hand_over_biases(model, found, taken, target)
+        taken |= hand_over_biases(model, sites, taken, target)
     if target.dtype == "fp16" and strict:
         keep_biases_apart(model, taken, target)
-    calls = _replace_all(model, found, taken)
+    calls = _replace_all(model, sites, taken)
     rows = tuple(
         SiteRecord(
             site,
@@ -108,7 +108,7 @@ def lower(
             calls[site],
             str(taken[site]),
         )
-        for site, activation in found.items()
+        for site, activation in sites.items()
     )
     imports = model.graph.opset_imports
     imports.pop(MARKER_DOMAIN, None)
@@ -191,9 +191,9 @@ def _named(recipes: OnnxRecipes, options: ExportOptions) -> Choice:
     return Choice(recipe, name)
 
 
-def _require_applicable(found: Mapping[str, BoundActivation], lowering: str) -> None:
+def _require_applicable(sites: Mapping[str, BoundActivation], lowering: str) -> None:
     """Refuse a lowering that has a recipe for none of the activations."""
-    rows = {a.row: a.recipes for a in found.values()}
+    rows = {a.row: a.recipes for a in sites.values()}
     if lowering == "native" or any(has_recipe(row, lowering) for row in rows.values()):  # type: ignore[arg-type]
         return
     applying = [name for name in LOWERINGS if any(has_recipe(row, name) for row in rows.values())]

@@ -5,8 +5,6 @@ windows is taken dimension by dimension: one strided Slice for each place in a w
 nothing and has kernels in every dtype. Two by two with a stride of two moves as many bytes so as between two Casts.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 import onnx_ir as ir
 from onnx_ir import convenience
@@ -44,11 +42,11 @@ class _Builder:
 
     def node(self, operator: str, *inputs: ir.Value | None, like: ir.Value, **attributes: object) -> ir.Value:
         """Make a node whose output has the dtype of a value."""
-        made = ir.node(operator, list(inputs), attributes=attributes or None)  # type: ignore[arg-type]
-        made.outputs[0].dtype = like.dtype or _FLOAT
-        made.metadata_props.update(self.place.metadata_props)
-        self.nodes.append(made)
-        return made.outputs[0]
+        node = ir.node(operator, list(inputs), attributes=attributes or None)  # type: ignore[arg-type]
+        node.outputs[0].dtype = like.dtype or _FLOAT
+        node.metadata_props.update(self.place.metadata_props)
+        self.nodes.append(node)
+        return node.outputs[0]
 
     def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         """Give a value a dtype."""
@@ -60,10 +58,10 @@ class _Builder:
 
     def number(self, number: float) -> ir.Value:
         """Return a constant of float32."""
-        made = ir.node("Constant", [], attributes={"value": ir.tensor(np.array(number, np.float32))})
-        made.outputs[0].dtype, made.outputs[0].shape = _FLOAT, ir.Shape([])
-        self.nodes.append(made)
-        return made.outputs[0]
+        constant = ir.node("Constant", [], attributes={"value": ir.tensor(np.array(number, np.float32))})
+        constant.outputs[0].dtype, constant.outputs[0].shape = _FLOAT, ir.Shape([])
+        self.nodes.append(constant)
+        return constant.outputs[0]
 
     def part(self, x: ir.Value, axis: int, start: int, end: int, step: int = 1) -> ir.Value:
         """Return a strided part of one dimension."""
@@ -117,13 +115,15 @@ def _windows(node: ir.Node) -> list[tuple[int, int, int, int, int]] | None:
     """Return size, stride, dilation and padding before and behind of each dimension; ``None`` for what is not known."""
     kernel = list(node.attributes["kernel_shape"].as_ints())
     ones, zeros = [1] * len(kernel), [0] * 2 * len(kernel)
-    strides, dilations, pads = (_ints(node, name, other) for name, other in
-                                (("strides", ones), ("dilations", ones), ("pads", zeros)))  # fmt: skip
+    strides, dilations, pads = (
+        list(node.attributes[name].as_ints()) if name in node.attributes else default
+        for name, default in (("strides", ones), ("dilations", ones), ("pads", zeros))
+    )
     automatic = node.attributes.get("auto_pad")
     if len(node.outputs) > 1 or (automatic is not None and automatic.as_string() != "NOTSET"):
         return None
     ceil = "ceil_mode" in node.attributes and node.attributes["ceil_mode"].as_int() == 1
-    found = []
+    windows = []
     for i, (size, stride, dilation) in enumerate(zip(kernel, strides, dilations, strict=True)):
         before, behind = pads[i], pads[len(kernel) + i]
         if ceil:  # rounded up: as if there were so many more, unless a window would begin behind the last value
@@ -132,12 +132,8 @@ def _windows(node: ir.Node) -> list[tuple[int, int, int, int, int]] | None:
             behind += stride - 1
         if max(before, behind) >= size or (before + behind and dilation > 1):
             return None
-        found.append((size, stride, dilation, before, behind))
-    return found
-
-
-def _ints(node: ir.Node, name: str, other: Sequence[int]) -> list[int]:
-    return list(node.attributes[name].as_ints() if name in node.attributes else other)
+        windows.append((size, stride, dilation, before, behind))
+    return windows
 
 
 def _largest(

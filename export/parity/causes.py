@@ -60,17 +60,17 @@ class Checkpoint:
     place: Place
     value: str  # the value's name in the file
     exact: np.ndarray  # what it should be
-    own: np.ndarray  # what PyTorch gives in the file's dtype
+    baseline: np.ndarray  # what PyTorch gives in the file's dtype
 
     def judge(self, y: np.ndarray, dtype: torch.dtype, tolerance: float) -> LayerError:
         """Judge what the file computes; an error is infinite where PyTorch's alone is finite."""
         difference, spread = Differences(dtype), Differences(dtype)
-        difference.add(y, self.exact, self.own)
-        spread.add(self.own, self.exact)
+        difference.add(y, self.exact, self.baseline)
+        spread.add(self.baseline, self.exact)
         ignored = smallest_error(dtype)
-        own = spread.relative(difference.scale, ignored)
+        own_error = spread.relative(difference.scale, ignored)
         error = float("inf") if difference.nonfinite else difference.relative(difference.scale, ignored)
-        return LayerError(*self.place, self.value, error, own, limit(own, dtype, tolerance))
+        return LayerError(*self.place, self.value, error, own_error, limit(own_error, dtype, tolerance))
 
     def agrees(self, y: np.ndarray, dtype: torch.dtype, tolerance: float) -> bool:
         """Return whether the file computes this value; the first numbers tell most others from it."""
@@ -132,7 +132,7 @@ class Layers:
         if references.exact is None:
             return []
         exact = captured(references, references.exact, batch, references.exact_dtype)
-        own = captured(references, references.own, batch, references.own_dtype)
+        baseline = captured(references, references.baseline, batch, references.baseline_dtype)
         values: dict[Place, str] = {(entry.site, entry.call): entry.y for entry in self.entries}
         # A site whose nodes are gone from the file, because something fused them after the export, is looked for among
         # the fused operators that no site claims.
@@ -149,12 +149,12 @@ class Layers:
             name = values[place]
             y = there[name]
             nearest = sorted((p for p in exact if p[0] in self.calls), key=lambda p: (p != place, p[0] != place[0]))
-            candidates = (Checkpoint(p, name, exact[p], own[p]) for p in nearest if p in own)
+            candidates = (Checkpoint(p, name, exact[p], baseline[p]) for p in nearest if p in baseline)
             agreeing = next((point for point in candidates if point.agrees(y, dtype, self.tolerance)), None)
             if agreeing is not None:
                 points.append(agreeing)
-            elif calls[place[0]] == self.calls.get(place[0]) and exact[place].shape == y.shape and place in own:
-                points.append(Checkpoint(place, name, exact[place], own[place]))
+            elif calls[place[0]] == self.calls.get(place[0]) and exact[place].shape == y.shape and place in baseline:
+                points.append(Checkpoint(place, name, exact[place], baseline[place]))
             # else it is not known what it should be, or in which layout
         return points
 

@@ -235,7 +235,13 @@ def check_parity(
                 report = replace(report, notes=(*report.notes, _OF_SIGMOID))
     report = _with_note_of_weights(report, model, metadata.weights)
     if strict and not report.passed:
-        raise ParityError(_failure(report), report)
+        failures = "; ".join(map(str, report.failures[:4]))
+        raise ParityError(
+            f"{report.path!r} does not compute what the module computes ({'; '.join(report.reasons)}). "
+            f"{f'{failures}. ' if failures else ''}{' '.join(findings(report))} ParityError.report holds every "
+            "comparison.",
+            report,
+        )
     return report
 
 
@@ -270,15 +276,6 @@ def _with_note_of_weights(report: ParityReport, model: nn.Module, digest: str) -
     return replace(report, notes=(changed, *report.notes))
 
 
-def _failure(report: ParityReport) -> str:
-    """Say which comparisons failed, and what is known of the cause."""
-    rows = "; ".join(map(str, report.failures[:4]))
-    return (
-        f"{report.path!r} does not compute what the module computes ({'; '.join(report.reasons)}). "
-        f"{f'{rows}. ' if rows else ''}{' '.join(findings(report))} ParityError.report holds every comparison."
-    )
-
-
 def task_metrics(model: nn.Module, data: Any, predictor: OnnxPredictor) -> tuple[list[TaskMetric], list[str]]:
     """Run Lightning's test loop twice, once with the file as ``forward``; return the metrics, or why there are none."""
     if data is None or not is_data_module(data):
@@ -292,11 +289,11 @@ def task_metrics(model: nn.Module, data: Any, predictor: OnnxPredictor) -> tuple
         return [], [f"{type(model).__name__} has no test_step, so there are no task metrics to compare."]
     if type(data).test_dataloader is LightningDataModule.test_dataloader:
         return [], ["the data module has no test data, so there are no task metrics to compare."]
-    own, twin = evaluation_copy(model), evaluation_copy(model)
+    original, twin = evaluation_copy(model), evaluation_copy(model)
     if twin._forward_hooks or twin._forward_pre_hooks:  # a part of the file, and called around the file too
         return [], [f"{type(model).__name__} has hooks, so the file cannot take its forward's place: no task metrics."]
     twin.forward, trouble = _file_in_place_of(twin.forward, predictor)
-    expected, metrics = _tested(own, data), _tested(twin, data)
+    expected, metrics = _tested(original, data), _tested(twin, data)
     if trouble:
         return [], [f"{step} {trouble[0]}, so the file cannot take its place: no task metrics."]
     return [TaskMetric(name, value, metrics[name]) for name, value in expected.items() if name in metrics], []

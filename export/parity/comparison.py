@@ -170,15 +170,15 @@ def worst_index(
     """
     candidates = []
     for dim, (errors, *_) in differences.along.items():
-        own, scale, squares, count = usual.along[dim]
-        limits = limits_of_indices(scale, own, squares / np.maximum(count, 1), largest, dtype, tolerance)
+        own_errors, scale, squares, count = usual.along[dim]
+        limits = limits_of_indices(scale, own_errors, squares / np.maximum(count, 1), largest, dtype, tolerance)
         if errors.size:
             i = int(np.argmax(errors / limits[: len(errors)]))
             candidates.append(WorstIndex(f"[{':, ' * dim}{i}]", float(errors[i]), float(limits[i]), float(scale[i])))
     return max(candidates, key=lambda worst: worst.index_error / worst.index_limit, default=None)
 
 
-def worst_position(differences: Differences, own: Differences, share: float) -> WorstIndex | None:
+def worst_position(differences: Differences, spread: Differences, share: float) -> WorstIndex | None:
     """Return the position of whole numbers that is nearest to its limit or beyond it; ``None`` if none differs."""
     # A share of all entries has a floor, since rounding decides now and then on which side of a threshold a number
     # falls. One position of a large mask could be wrong in every row below that floor. Rounding spreads, a fault stays.
@@ -186,7 +186,7 @@ def worst_position(differences: Differences, own: Differences, share: float) -> 
     for shape, (differing, rows) in differences.positions.items():
         if not differing.any():
             continue
-        theirs = own.positions[shape][0] if shape in own.positions else np.zeros(shape)
+        theirs = spread.positions[shape][0] if shape in spread.positions else np.zeros(shape)
         limits = explained_by_chance(rows, differing.size, share) + FACTOR * theirs
         place = np.unravel_index(int(np.argmax(differing / limits)), shape)
         text = f"[:, {', '.join(map(str, place))}]"
@@ -204,14 +204,14 @@ class OutputErrors:
     """All differences of one output on one family."""
 
     def __init__(self, dtype: torch.dtype) -> None:
-        self.vs_own, self.gap = Differences(dtype), Differences(dtype)
+        self.vs_baseline, self.gap = Differences(dtype), Differences(dtype)
         self.vs64, self.spread = Differences(dtype, by_index=True), Differences(dtype, by_index=True)
         self.unrun = ""  # why the file does not run on a batch
 
     @property
     def scale(self) -> float:
         """The largest magnitude of the reference."""
-        return (self.vs64 if self.vs64.count else self.vs_own).scale
+        return (self.vs64 if self.vs64.count else self.vs_baseline).scale
 
 
 @dataclass(frozen=True)
@@ -250,13 +250,14 @@ class Comparison:
     rounding: float = 0.0  # what rounding the caller's float64 to the file's float32 moves outputs by
     _usual: dict[str, Differences] = field(default_factory=dict)  # PyTorch's own errors by index
     _scales: dict[str, float] = field(default_factory=dict)  # the largest magnitude of each output
-    _own: dict[tuple[str, str], float] = field(default_factory=dict)  # PyTorch's own error by family and output
+    _own_errors: dict[tuple[str, str], float] = field(default_factory=dict)  # PyTorch's own error by family and output
 
     def compare(self, families: Iterable[Family]) -> list[ParityRow]:
         """Compare on families of inputs, and judge each by what all of them have shown."""
         gathered = [self._gather(family) for family in families]
         rows = [row for errors in gathered for row in self._judge(errors)]
-        wide = {row.inputs: row for row in rows if (row.limit or 0.0) > FACTOR * self._largest_own and not row.extreme}
+        threshold = FACTOR * self._largest_own_error
+        wide = {row.inputs: row for row in rows if (row.limit or 0.0) > threshold and not row.extreme}
         self.untried += [
             f"{name}: an output may be off by {row.limit:.2g} of its largest value, twice what PyTorch itself is."
             for name, row in wide.items()
@@ -292,11 +293,16 @@ class Comparison:
                 self._note_unrun(family, errors, reference, str(error))
                 continue
             self._add(errors, y, reference, fed, family)
-            largest = max((max(e.vs64.max_abs, e.vs_own.max_abs) for e in errors.values()), default=0.0)
+            largest = max((max(e.vs64.max_abs, e.vs_baseline.max_abs) for e in errors.values()), default=0.0)
             if largest > peak:
                 hardest, peak = fed, largest
         for name, output in errors.items():
-            self._learn(family, name, output)
+            if not family.extreme:
+                self._scales[name] = max(output.scale, self._scales.get(name, 0.0))
+            self._note_own_error(family, name, output)
+            usual = self._usual.setdefault(name, Differences(self.dtype))
+            if self._is_usual(family, name):  # where rounding explains the errors by index
+                usual.pool(output.spread)
         return FamilyErrors(family, errors, hardest)
 
     def _note_unrun(self, family: Family, errors: dict[str, OutputErrors], reference: Outputs, reason: str) -> None:
@@ -304,24 +310,15 @@ class Comparison:
         self.unrun.add(family.name)
         for i, output in enumerate(errors.values()):
             output.unrun = reason
-            for difference, values in ((output.vs_own, reference.own), (output.vs64, reference.exact)):
+            for difference, values in ((output.vs_baseline, reference.baseline), (output.vs64, reference.exact)):
                 if values is not None and i < len(values):
                     difference.add(None, values[i])
 
-    def _learn(self, family: Family, name: str, output: OutputErrors) -> None:
-        """Keep what a family shows of an output; the errors by index too, where rounding explains them."""
-        if not family.extreme:
-            self._scales[name] = max(output.scale, self._scales.get(name, 0.0))
-        self._note_own(family, name, output)
-        usual = self._usual.setdefault(name, Differences(self.dtype))
-        if self._is_usual(family, name):
-            usual.pool(output.spread)
-
     def _is_usual(self, family: Family, name: str) -> bool:
-        return not family.extreme and self._own.get((family.name, name), 0.0) <= self._largest_own
+        return not family.extreme and self._own_errors.get((family.name, name), 0.0) <= self._largest_own_error
 
     @property
-    def _largest_own(self) -> float:
+    def _largest_own_error(self) -> float:
         """What PyTorch is off by, in units of the largest output, where rounding explains it."""
         return max(_ROUNDING, _ROUNDINGS * UNIT_ROUNDOFF[self.dtype])
 
@@ -329,12 +326,12 @@ class Comparison:
         """Leave out drawn rows on which float32 and float64 are two functions, as under a mask that keeps nothing."""
         if reference.exact is None or family.name in (SAMPLE, DATA) or family.extreme:
             return batch, reference
-        own = reference.own
+        baseline = reference.baseline
         if self.dtype != torch.float32:
-            own = self.references.run(self.references.float32, batch, torch.float32)
+            baseline = self.references.run(self.references.float32, batch, torch.float32)
         bad = np.zeros(len(batch[0]), dtype=bool)
         largest = 0.0
-        for y, exact in zip(own, reference.exact, strict=True):
+        for y, exact in zip(baseline, reference.exact, strict=True):
             if y.ndim and y.shape == exact.shape and len(y) == len(bad) and y.dtype.kind == "f":
                 scale = float(np.abs(exact[np.isfinite(exact)]).max(initial=0.0))
                 off = np.nan_to_num(distance(y, exact), nan=0.0).reshape(len(y), -1).max(1, initial=0.0)
@@ -370,23 +367,23 @@ class Comparison:
     def _add(
         self, errors: dict[str, OutputErrors], y: list[np.ndarray], reference: Outputs, batch: Batch, family: Family
     ) -> None:
-        if len(reference.own) != len(y):
+        if len(reference.baseline) != len(y):
             raise ModelInputError(
-                f"The file has {len(y)} outputs ({', '.join(self.outputs)}), the module returns {len(reference.own)} "
-                "tensors. Give the module that the file was exported from."
+                f"The file has {len(y)} outputs ({', '.join(self.outputs)}), the module returns "
+                f"{len(reference.baseline)} tensors. Give the module that the file was exported from."
             )
         y = self._without_ties(y, reference, batch)
         for i, output in enumerate(errors.values()):
-            own = reference.own[i]
-            excused = own if family.extreme else None
+            baseline = reference.baseline[i]
+            excused = baseline if family.extreme else None
             if reference.exact is None:
-                output.vs_own.add(y[i], own, excused)
+                output.vs_baseline.add(y[i], baseline, excused)
             else:
                 exact = reference.exact[i]
-                filled = fills(y[i], own, exact, self.dtype)
-                output.vs_own.add(y[i], own, excused, filled)
+                filled = fills(y[i], baseline, exact, self.dtype)
+                output.vs_baseline.add(y[i], baseline, excused, filled)
                 output.vs64.add(y[i], exact, excused, filled)
-                output.spread.add(own, exact, excused, filled)
+                output.spread.add(baseline, exact, excused, filled)
             if reference.trained is not None and family.gap:
                 output.gap.add(y[i], reference.trained[i])
 
@@ -399,10 +396,10 @@ class Comparison:
             y[i] = without_ties(y[i], exact[i], *candidates[i], self.dtype, self.tolerance)
         return y
 
-    def _note_own(self, family: Family, name: str, output: OutputErrors) -> None:
+    def _note_own_error(self, family: Family, name: str, output: OutputErrors) -> None:
         if output.spread.count:
             scale = self._scale(family, name, output)
-            self._own[family.name, name] = output.spread.relative(scale, smallest_error(self.dtype))
+            self._own_errors[family.name, name] = output.spread.relative(scale, smallest_error(self.dtype))
 
     def _scale(self, family: Family, name: str, output: OutputErrors) -> float:
         """Return the largest magnitude of the reference; on extremes, at least what it is on other inputs."""
@@ -419,11 +416,12 @@ class Comparison:
             for varied, exact in self.references.varied(gathered.hardest):
                 if all(row.excess <= 1 for row in rows):
                     break
-                for (name, output), own, reference in zip(gathered.outputs.items(), varied, exact, strict=True):
+                for (name, output), baseline, reference in zip(gathered.outputs.items(), varied, exact, strict=True):
                     more = Differences(self.dtype, by_index=True)
-                    more.add(own, reference, own if family.extreme else None, fills(own, own, reference, self.dtype))
+                    excused = baseline if family.extreme else None
+                    more.add(baseline, reference, excused, fills(baseline, baseline, reference, self.dtype))
                     output.spread.take_larger(more)
-                    self._note_own(family, name, output)
+                    self._note_own_error(family, name, output)
                     if not family.extreme:
                         self._usual[name].pool(more)
                 rows = self._rows(gathered)
@@ -439,11 +437,11 @@ class Comparison:
     def _rows_of(self, name: str, output: OutputErrors, family: Family) -> list[ParityRow]:
         scale, ignored = self._scale(family, name, output), smallest_error(self.dtype)
         spread = output.spread if output.spread.count else None
-        own = None if spread is None else spread.relative(scale, ignored)
+        own_error = None if spread is None else spread.relative(scale, ignored)
         # The rows may be a part of another family's: the largest error of a few numbers says little by itself.
-        whole = self._own.get((family.rows_of, name), 0.0)
-        whole = whole if whole <= self._largest_own else 0.0  # one family's trouble is no other's
-        allowed = limit(None if own is None else max(own, whole), self.dtype, self.tolerance)
+        family_error = self._own_errors.get((family.rows_of, name), 0.0)
+        shared = family_error if family_error <= self._largest_own_error else 0.0  # one family's trouble is no other's
+        allowed = limit(None if own_error is None else max(own_error, shared), self.dtype, self.tolerance)
 
         def row(comparison: str, differences: Differences, *, gating: bool) -> ParityRow:
             worst = None
@@ -465,7 +463,7 @@ class Comparison:
                 max_abs_error=differences.max_abs,
                 scale=scale,
                 error=differences.relative(scale, ignored),
-                own=own,
+                own=own_error,
                 limit=allowed if gating else None,
                 spread=None if spread is None else spread.max_abs,
                 nonfinite=differences.nonfinite,
@@ -478,9 +476,9 @@ class Comparison:
             )
 
         rows = []
-        if output.vs_own.count:  # decides only where there is nothing better
+        if output.vs_baseline.count:  # decides only where there is nothing better
             own_name = f"{VS_PYTORCH} {dtype_name(self.dtype)}"
-            rows.append(row(own_name, output.vs_own, gating=not output.vs64.count))
+            rows.append(row(own_name, output.vs_baseline, gating=not output.vs64.count))
         if output.vs64.count:
             rows.append(row(self.vs_float64, output.vs64, gating=True))
         if output.gap.count:

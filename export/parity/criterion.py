@@ -93,9 +93,10 @@ def floor(dtype: torch.dtype, tolerance: float = FLOOR) -> float:
     return tolerance if dtype == torch.float32 else tolerance + UNIT_ROUNDOFF[dtype]
 
 
-def limit(own: float | None, dtype: torch.dtype, tolerance: float = FLOOR) -> float:
-    """Return ``max(floor, 2 own)``, in units of the largest output; an own error that is not finite allows nothing."""
-    return max(floor(dtype, tolerance), FACTOR * own if own is not None and math.isfinite(own) else 0.0)
+def limit(own_error: float | None, dtype: torch.dtype, tolerance: float = FLOOR) -> float:
+    """Return ``max(floor, 2 own_error)``, in units of the largest output; one that is not finite allows nothing."""
+    explained = FACTOR * own_error if own_error is not None and math.isfinite(own_error) else 0.0
+    return max(floor(dtype, tolerance), explained)
 
 
 def smallest_error(dtype: torch.dtype) -> float:
@@ -106,10 +107,10 @@ def smallest_error(dtype: torch.dtype) -> float:
 
 
 def limits_of_indices(
-    scale: np.ndarray, own: np.ndarray, mean_square: np.ndarray, largest: float, dtype: torch.dtype, tolerance: float
+    scale: np.ndarray, error: np.ndarray, mean_square: np.ndarray, largest: float, dtype: torch.dtype, tolerance: float
 ) -> np.ndarray:
     """Return what each index may be off by, from its scale and PyTorch's largest and mean square errors there."""
-    allowed = FACTOR * np.maximum(own, ROOT_MEAN_SQUARES[dtype] * np.sqrt(mean_square))
+    allowed = FACTOR * np.maximum(error, ROOT_MEAN_SQUARES[dtype] * np.sqrt(mean_square))
     ignored = max(2.0**-22 * min(1.0, largest), smallest_error(dtype))
     limits: np.ndarray = np.maximum(np.maximum(floor(dtype, tolerance) * scale, allowed), ignored)
     return limits
@@ -151,14 +152,14 @@ def overflowed(exact: np.ndarray, dtype: torch.dtype) -> np.ndarray:
     return np.where(np.abs(exact) >= threshold, np.copysign(np.inf, exact), exact)
 
 
-def fills(output: np.ndarray, own: np.ndarray | None, exact: np.ndarray, dtype: torch.dtype) -> np.ndarray:
+def fills(output: np.ndarray, baseline: np.ndarray | None, exact: np.ndarray, dtype: torch.dtype) -> np.ndarray:
     """Return where an output, PyTorch in its dtype and float64 hold one fill, such as a mask's -1e9."""
-    if exact.dtype.kind != "f" or any(y is not None and y.shape != exact.shape for y in (output, own)):
+    if exact.dtype.kind != "f" or any(y is not None and y.shape != exact.shape for y in (output, baseline)):
         return np.zeros(exact.shape, dtype=bool)
     y, r = output.astype(np.float64), overflowed(exact, dtype)
-    agreed = np.isfinite(y) if own is None else np.isfinite(y) & (y == own.astype(np.float64))
+    agreed = np.isfinite(y) if baseline is None else np.isfinite(y) & (y == baseline.astype(np.float64))
     same = agreed & (y == torch.from_numpy(r).to(dtype).double().numpy())  # the dtype may not hold what float64 does
     rest = float(np.abs(r[np.isfinite(r) & ~same]).max(initial=0.0))
     large: np.ndarray = same & (np.abs(y) >= max(_FILL, _BEYOND_THE_REST * rest))
     # A fill of the dtype's own, as torch.finfo(y.dtype).min is, is another one in float64, beyond the dtype.
-    return large if own is None else large | (agreed & np.isinf(r))
+    return large if baseline is None else large | (agreed & np.isinf(r))

@@ -63,10 +63,10 @@ def activation_rows(
         if entry is None or dtype is None:
             continue
         try:
-            known = _module_of(record, modules, registry)
-            if known is None:
+            pair = _module_of(record, modules, registry)
+            if pair is None:
                 continue
-            activation, bound = known
+            activation, bound = pair
             key = (bound.row, repr(sorted(bound.arguments.items())), tuple(map(node_label, entry.nodes)), dtype)
             if key in rows:
                 continue
@@ -119,23 +119,30 @@ def activation_row(
     rounding: Rounding | None = None,
 ) -> ParityRow:
     """Compare one activation's own nodes with its definition, over all values of a 16-bit dtype or float32's range."""
-    # The limit is max(floor(dtype), 2 own) in units of max(1, |y64|). NaN must stay NaN, and a finite input must not
-    # give a NaN or an infinity that PyTorch does not give. Infinite inputs are not
-    # compared: PyTorch's kernels do not agree among themselves there (F.gelu(-inf) is NaN), and a net whose
-    # pre-activations are infinite is lost already. In 16 bit each value may also be off by twice its recipe's rounding
-    # or twice what PyTorch is off by there: in units of max(1, |y64|) a tail could be any other function's.
-    twin = _one_channel(copy.deepcopy(module)).cpu().eval()
+    # The limit is max(floor(dtype), 2 own_error) in units of max(1, |y64|). NaN must stay NaN, and a finite input must
+    # not give a NaN or an infinity that PyTorch does not give. Infinite inputs are not compared: PyTorch's kernels do
+    # not agree among themselves there (F.gelu(-inf) is NaN), and a net whose pre-activations are infinite is lost
+    # already. In 16 bits each value may also be off by twice its recipe's rounding or twice PyTorch's error there: in
+    # units of max(1, |y64|) a tail could be that of any other function.
+    twin = copy.deepcopy(module)
+    for tensor in itertools.chain(twin.parameters(), twin.buffers()):  # the first channel, which `cut_out` keeps too
+        if tensor.ndim and tensor.numel() > 1:
+            tensor.data = tensor.data.reshape(-1)[:1]
+    twin = twin.cpu().eval()
     x, nans = sweep_values(dtype), nan_values(dtype)
     with setup.opened(cut_out(model, entry)) as predictor:
         y, y_nans = (run_file(predictor, (values,))[0].astype(np.float64) for values in (x, nans))
-    exact = overflowed(_definition(twin, x.double()), dtype)
     with torch.no_grad():
-        own = as_array(twin.to(dtype)(x.clone())).astype(np.float64)  # it may overwrite its input
+        # The registry's closed form, if it has one: torch's float64 kernels are no reference for tails, where
+        # ``x (1 + erf(x / sqrt(2))) / 2`` is 0 below -8.3.
+        definition = derivative(twin.double(), x.double(), order=0)
+        exact = overflowed(as_array(definition).astype(np.float64), dtype)
+        baseline = as_array(twin.to(dtype)(x.clone())).astype(np.float64)  # it may overwrite its input
     points = as_array(x).astype(np.float64)
-    scaled, own_scaled = (scaled_errors(values, exact) for values in (y, own))
+    scaled, own_scaled = (scaled_errors(values, exact) for values in (y, baseline))
     error, own_error = map(_largest, (scaled, own_scaled))
     near = np.abs(points) <= 6
-    absolute, own_absolute = (distance(values[near], exact[near]) for values in (y, own))
+    absolute, own_absolute = (distance(values[near], exact[near]) for values in (y, baseline))
     lost = ~np.isnan(y_nans)
     count = f"{len(x):,} values" if dtype == torch.float32 else f"all {len(x):,} finite values"
     detail = (
@@ -157,7 +164,7 @@ def activation_row(
         spread=_largest(own_absolute),
         nonfinite=int(np.count_nonzero(~np.isfinite(scaled) & np.isfinite(own_scaled))) + int(lost.any()),
         detail=detail,
-        **({} if rounding is None else _worst_input(points, y, exact, own, dtype, rounding)),
+        **({} if rounding is None else _worst_input(points, y, exact, baseline, dtype, rounding)),
     )
 
 
@@ -167,12 +174,12 @@ def _largest(errors: np.ndarray) -> float:
 
 
 def _worst_input(
-    points: np.ndarray, y: np.ndarray, exact: np.ndarray, own: np.ndarray, dtype: torch.dtype, rounding: Rounding
+    points: np.ndarray, y: np.ndarray, exact: np.ndarray, baseline: np.ndarray, dtype: torch.dtype, rounding: Rounding
 ) -> dict[str, Any]:
     """Return the input with the largest error in units of what its recipe's rounding allows, as a row has it."""
     finite = np.isfinite(y) & np.isfinite(exact)
-    points, y, exact, own = points[finite], y[finite], exact[finite], own[finite]
-    theirs = np.where(np.isfinite(own), np.abs(own - exact), 0.0)
+    points, y, exact, baseline = points[finite], y[finite], exact[finite], baseline[finite]
+    theirs = np.where(np.isfinite(baseline), np.abs(baseline - exact), 0.0)
     limits = FACTOR * np.maximum(rounding.units * spacing(exact, dtype) + rounding.absolute, theirs)
     errors = np.abs(y - exact)
     i = int(np.argmax(errors / limits))
@@ -182,21 +189,6 @@ def _worst_input(
         "index_limit": float(limits[i]),
         "index_scale": float(abs(exact[i])),
     }
-
-
-@torch.no_grad()
-def _definition(module: nn.Module, x: Tensor) -> np.ndarray:
-    """Return the activation in float64, by the closed form of the registry where it has one."""
-    # torch's own float64 kernels are no reference for tails: ``x (1 + erf(x / sqrt(2))) / 2`` is 0 below -8.3.
-    return as_array(derivative(module.double(), x.clone(), order=0)).astype(np.float64)
-
-
-def _one_channel(module: nn.Module) -> nn.Module:
-    """Reduce an activation with one value a channel to its first channel, as `cut_out` does."""
-    for parameter in itertools.chain(module.parameters(), module.buffers()):
-        if parameter.ndim and parameter.numel() > 1:
-            parameter.data = parameter.data.reshape(-1)[:1]
-    return module
 
 
 def scaled_errors(y: np.ndarray, exact: np.ndarray) -> np.ndarray:
@@ -263,5 +255,5 @@ def element_type(model: onnx.ModelProto, entry: SiteNodes) -> int:
     """Return the element type of an activation's input, as onnx numbers them; float where the file does not say."""
     values = (*model.graph.input, *model.graph.value_info, *model.graph.output)
     types = {value.name: int(value.type.tensor_type.elem_type) for value in values}
-    known = [types[name] for name in (entry.x, entry.y) if types.get(name)]
-    return known[0] if known else int(onnx.TensorProto.FLOAT)
+    element_types = [types[name] for name in (entry.x, entry.y) if types.get(name)]
+    return element_types[0] if element_types else int(onnx.TensorProto.FLOAT)

@@ -84,8 +84,8 @@ class OfSample:
 
     def draw(self, shape: torch.Size, generator: torch.Generator) -> Tensor:
         """Return some of them."""
-        known = self.values.flatten()
-        return known[torch.randint(len(known), shape, generator=generator)]
+        values = self.values.flatten()
+        return values[torch.randint(len(values), shape, generator=generator)]
 
 
 Kind = Indices | Mask | Between | OfSample
@@ -126,8 +126,11 @@ def integer_kinds(
     """Say what each integer input may hold."""
     # An input that is read as an index of a table (an embedding, table[i], gather, one-hot) holds indices of that
     # table. One that is Boolean, or 0 and 1 on the sample, is a mask. Any other holds numbers of the sample's range.
-    whole = [not (t.is_floating_point() or t.is_complex()) and t.numel() > 0 for t in call.tensors]
-    places = [i for i, is_whole in enumerate(whole) if is_whole and i not in others]
+    places = [
+        i
+        for i, t in enumerate(call.tensors)
+        if not (t.is_floating_point() or t.is_complex()) and t.numel() > 0 and i not in others
+    ]
     if not places:
         return {}, []
     tensors = [t.clone() for t in call.tensors]  # one tensor may be two inputs
@@ -261,16 +264,16 @@ def families(
     usual = "sample's values" if any(isinstance(kind, OfSample) for kind in kinds.values()) else "gaussian"
     kind = "random pixels" if raw else usual if floating else "random" if kinds else "sample"
     size = GAUSSIAN_ROWS if any(call.batched) else call.batch_size  # a fixed batch is tried as often as makes up for it
-    whole = f"{kind}, batch {size}"
-    yield Family(SAMPLE, [call.tensors], gap=data is None, rows_of=whole)
+    full_batch = f"{kind}, batch {size}"
+    yield Family(SAMPLE, [call.tensors], gap=data is None, rows_of=full_batch)
     if data is not None:
         yield Family(DATA, data_batches(data, model, call), gap=True)
     generator = torch.Generator().manual_seed(seed)
     batches = [random_batch(call, size, generator, kinds, raw=raw) for _ in range(-(-GAUSSIAN_ROWS // size))]
     rows = batches[0]
-    yield Family(whole, batches, gap=True)
+    yield Family(full_batch, batches, gap=True)
     for size in (1, 2) if any(call.batched) else ():
-        yield Family(f"{kind}, batch {size}", [first_rows(rows, call, size)], rows_of=whole)
+        yield Family(f"{kind}, batch {size}", [first_rows(rows, call, size)], rows_of=full_batch)
     for other in lengths:
         shapes = ", ".join(f"{name} {list(t.shape[1:])}" for name, t in zip(other.names, other.tensors, strict=True))
         yield Family(f"{kind}, {shapes}", [random_batch(other, LENGTH_ROWS, generator, kinds, raw=raw)])
@@ -343,24 +346,26 @@ def _loader_of(module: Any) -> Iterable[Any]:
     module.prepare_data()
     overridden = type(module).test_dataloader is not LightningDataModule.test_dataloader
     module.setup("test" if overridden else "validate")
-    given: Iterable[Any] = module.test_dataloader() if overridden else module.val_dataloader()
-    loaders = loaders_in(given)
+    batches: Iterable[Any] = module.test_dataloader() if overridden else module.val_dataloader()
+    loaders = loaders_in(batches)
     if any(isinstance(loader, Tensor) or not isinstance(loader, Iterable) for loader in loaders):
-        return given  # a list of batches
+        return batches  # a list of batches
     return loaders[0] if len(loaders) == 1 else itertools.chain.from_iterable(loaders)
 
 
-def loaders_in(given: Any) -> list[Any]:
-    """Return the loaders in what a Trainer takes: one, or lists, tuples and mappings of several."""
-    if isinstance(given, Mapping):
-        given = list(given.values())
-    return [loader for part in given for loader in loaders_in(part)] if isinstance(given, (list, tuple)) else [given]
+def loaders_in(dataloaders: Any) -> list[Any]:
+    """Return the loaders in what a Trainer takes: a single one, or lists, tuples and mappings of them."""
+    if isinstance(dataloaders, Mapping):
+        dataloaders = list(dataloaders.values())
+    if isinstance(dataloaders, (list, tuple)):
+        return [loader for part in dataloaders for loader in loaders_in(part)]
+    return [dataloaders]
 
 
 def _inputs_of(batch: Any, model: nn.Module, call: Call) -> Batch:
     if isinstance(batch, Mapping):
-        known = inspect.signature(model.forward).parameters
-        parts = [batch[name] for name in call.names if name in batch and name in known]
+        parameters = inspect.signature(model.forward).parameters
+        parts = [batch[name] for name in call.names if name in batch and name in parameters]
     else:
         parts = [batch] if isinstance(batch, Tensor) else list(batch) if isinstance(batch, Iterable) else []
     tensors = [plain_tensor(part) for part in parts[: len(call.names)] if isinstance(part, Tensor)]

@@ -153,12 +153,12 @@ def _trouble(predictor: OnnxPredictor, run: OtherRun) -> str:
         outputs = run_file(predictor, run.inputs)
     except (ModelFileError, ModelInputError) as error:
         return f"fails ({error.__cause__ or error})"
-    for name, own, there in zip(predictor.output_names, run.outputs, map(torch.from_numpy, outputs), strict=True):
-        if own.shape != there.shape:
-            return f"gives {name!r} the shape {list(there.shape)}, and the module {list(own.shape)}"
-        if not own.is_floating_point():  # rounding may decide whole numbers
+    for name, expected, there in zip(predictor.output_names, run.outputs, map(torch.from_numpy, outputs), strict=True):
+        if expected.shape != there.shape:
+            return f"gives {name!r} the shape {list(there.shape)}, and the module {list(expected.shape)}"
+        if not expected.is_floating_point():  # rounding may decide whole numbers
             continue
-        off, scale = _root_mean_square(there - own), _root_mean_square(own)
+        off, scale = _root_mean_square(there - expected), _root_mean_square(expected)
         if not off <= _ALIKE * scale + _NOTHING:
             return f"is off by {off:.2g} in {name!r}, which is {scale:.2g} (root mean squares)"
     return ""
@@ -222,8 +222,8 @@ def rows_depend(flat: FlatModule) -> bool:
         doubles = [t.double() if t.is_floating_point() else t for t in batch]
         exact = list(_differences(_in_float64(flat), doubles))
         if exact:
-            return any(found.suspicious for found in exact)
-        return any(found.of_output > _CERTAIN for found in _differences(flat, batch))
+            return any(difference.suspicious for difference in exact)
+        return any(difference.of_output > _CERTAIN for difference in _differences(flat, batch))
     return False
 
 
@@ -284,15 +284,15 @@ class _RowsAlone:
 
 
 def _differences(flat: FlatModule | None, batch: Sequence[Tensor]) -> Iterator[_RowsAlone]:
-    """Yield what each selection of rows shows; nothing of one that cannot be told."""
-    whole = None if flat is None else _outputs(flat, batch)
-    if flat is None or whole is None:
+    """Yield the differences for each selection of rows, but for those that cannot be judged."""
+    full_outputs = None if flat is None else _outputs(flat, batch)
+    if flat is None or full_outputs is None:
         return
     for rows in _SELECTIONS:
         part = _outputs(flat, flat.call.selected(batch, torch.arange(_BATCH)[rows]))
-        if part is None or len(part) != len(whole):  # an output a row, say
+        if part is None or len(part) != len(full_outputs):  # an output a row, say
             continue
-        cut = [rows_of(y, of, rows, _BATCH) for y, of in zip(part, whole, strict=True)]
+        cut = [rows_of(y, of, rows, _BATCH) for y, of in zip(part, full_outputs, strict=True)]
         pairs = [(y, of) for y, of in zip(part, cut, strict=True) if of is not None and np.isfinite(of).any()]
         if pairs:
             of_output = max(relative_difference(y, of) for y, of in pairs)
@@ -328,13 +328,13 @@ def _in_float64(flat: FlatModule) -> FlatModule | None:
         return None
 
 
-def rows_of(y: np.ndarray, whole: np.ndarray, chosen: slice, all_rows: int) -> np.ndarray | None:
-    """Return the part of a large batch's output that the chosen rows give; ``None`` if it cannot be told."""
+def rows_of(y: np.ndarray, full_output: np.ndarray, chosen: slice, all_rows: int) -> np.ndarray | None:
+    """Return the part of a large batch's output that the chosen rows give; ``None`` if that is unknown."""
     # Every axis that is as long as the batch in both is cut, such as both of a similarity of all rows with all. An axis
     # that changes in another way, such as rows times heads, has no part that is known to be these rows'.
     rows = len(range(all_rows)[chosen])
-    batch = [pair == (rows, all_rows) and rows != all_rows for pair in zip(y.shape, whole.shape, strict=False)]
-    if y.ndim != whole.ndim or not any(batch):
+    batch = [pair == (rows, all_rows) and rows != all_rows for pair in zip(y.shape, full_output.shape, strict=False)]
+    if y.ndim != full_output.ndim or not any(batch):
         return None
-    cut = whole[tuple(chosen if is_batch else slice(None) for is_batch in batch)]
+    cut = full_output[tuple(chosen if is_batch else slice(None) for is_batch in batch)]
     return cut if cut.shape == y.shape else None

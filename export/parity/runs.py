@@ -132,8 +132,8 @@ def run_with_outputs(
     extended = onnx.ModelProto()
     extended.CopyFrom(model)
     del extended.graph.output[:]
-    known = {value.name: value for value in (*model.graph.output, *model.graph.value_info)}
-    extended.graph.output.extend(known.get(name, onnx.ValueInfoProto(name=name)) for name in names)
+    values = {value.name: value for value in (*model.graph.output, *model.graph.value_info)}
+    extended.graph.output.extend(values.get(name, onnx.ValueInfoProto(name=name)) for name in names)
     with setup.opened(extended) as predictor:
         return dict(zip(names, run_file(predictor, batch), strict=True))
 
@@ -171,12 +171,12 @@ class RoundedTo(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch's _
         self.dtype = dtype
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run one operator, and round what it made; a view has rounded values already."""
-        made = func(*args, **(kwargs or {}))
+        """Run one operator and round its result; a view holds rounded values already."""
+        result = func(*args, **(kwargs or {}))
         aliases = [returned.alias_info for returned in func._schema.returns]
         if any(alias is not None and not alias.is_write for alias in aliases):
-            return made
-        return tree_map_only(Tensor, self._rounded, made)
+            return result
+        return tree_map_only(Tensor, self._rounded, result)
 
     def _rounded(self, tensor: Tensor) -> Tensor:
         return tensor.copy_(tensor.to(self.dtype)) if tensor.dtype == torch.float32 else tensor
@@ -191,7 +191,7 @@ _MOST_TERMS = 2**28  # of a layer in plain loops: some seconds; larger ones are 
 class Outputs:
     """PyTorch's outputs for one batch, one array an output."""
 
-    own: list[np.ndarray]  # in the file's dtype
+    baseline: list[np.ndarray]  # in the file's dtype
     exact: list[np.ndarray] | None  # in float64
     trained: list[np.ndarray] | None  # in float32 with the module's own form of GELU
 
@@ -235,20 +235,20 @@ class References:
         self._inference, self.apart = (trained, nested_encoders(trained)), 0.0
         self._modes: dict[nn.Module, Callable[[], AbstractContextManager[Any]]] = {}
         self.float32 = self._copy(model, torch.float32)
-        self.own_dtype, self.exact_dtype = dtype, torch.float64
-        own = self.float32 if dtype == torch.float32 else self._copy_that_runs(model, dtype)
+        self.baseline_dtype, self.exact_dtype = dtype, torch.float64
+        baseline = self.float32 if dtype == torch.float32 else self._copy_that_runs(model, dtype)
         self.exact = self._copy_that_runs(model, torch.float64)
-        if own is None:  # a proof is of the whole net: rounded float32 is the file's 16 bits
-            own, self.own_dtype = self._copy(model, torch.float32), torch.float32
-            self._modes[own] = partial(RoundedTo, dtype)
-            for tensor in (*own.parameters(), *own.buffers()):
+        if baseline is None:  # a proof is of the whole net: rounded float32 is the file's 16 bits
+            baseline, self.baseline_dtype = self._copy(model, torch.float32), torch.float32
+            self._modes[baseline] = partial(RoundedTo, dtype)
+            for tensor in (*baseline.parameters(), *baseline.buffers()):
                 if tensor.is_floating_point():
                     tensor.copy_(tensor.to(dtype))
             if self.exact is None:
                 self.exact, self.exact_dtype = self.float32, torch.float32
                 self.notes.append(f"float32 stands in for float64, which is as good for {dtype_name(dtype)}.")
             self.notes.append(f"PyTorch's own {dtype_name(dtype)} is float32 with every result rounded to it.")
-        self.own = own
+        self.baseline = baseline
 
     def _copy(self, model: nn.Module, dtype: torch.dtype) -> nn.Module:
         flat = FlatModule(evaluation_copy(model, dtype), self.call, self._preprocessing.get(dtype))
@@ -284,9 +284,10 @@ class References:
                     encoder.use_nested_tensor = nested
                 paths.append(self.run(inference, batch, torch.float32))
             self.apart = max(self.apart, *map(relative_difference, *paths))
-        own = self.run(self.own, batch, self.own_dtype)
+        baseline = self.run(self.baseline, batch, self.baseline_dtype)
         exact = None if self.exact is None else self.run(self.exact, batch, self.exact_dtype)
-        return Outputs(own, exact, None if self._trained is None else self.run(self._trained, batch, torch.float32))
+        trained = None if self._trained is None else self.run(self._trained, batch, torch.float32)
+        return Outputs(baseline, exact, trained)
 
     def trouble(self, batch: Sequence[Tensor]) -> str:
         """Say what is wrong with an input: the module fails on it, or its outputs are not all finite."""
@@ -302,7 +303,7 @@ class References:
         if self.exact is None:
             return []
         pairs = []
-        for module, dtype in ((self.exact, self.exact_dtype), (self.own, self.own_dtype)):
+        for module, dtype in ((self.exact, self.exact_dtype), (self.baseline, self.baseline_dtype)):
             with IndexTracker() as tracker:
                 outputs = named_outputs(self._called(module, batch, dtype))
             pairs.append([tracker.of(tensor) for _, tensor in outputs])
@@ -319,19 +320,19 @@ class References:
             return
         exact = self.run(self.exact, batch, torch.float64)
         generator = torch.Generator().manual_seed(0)
-        values = [t for t in (*self.own.parameters(), *self.own.buffers()) if t.is_floating_point()]
+        values = [t for t in (*self.baseline.parameters(), *self.baseline.buffers()) if t.is_floating_point()]
         before = [t.clone() for t in values]
         try:
             for _ in range(VARIATIONS):
                 for tensor, kept in zip(values, before, strict=True):
                     tensor.copy_(_moved(kept, generator))
                 inputs = [_moved(t, generator) if t.is_floating_point() else t for t in batch]
-                yield self.run(self.own, inputs, self.dtype), exact
+                yield self.run(self.baseline, inputs, self.dtype), exact
         finally:
             for tensor, kept in zip(values, before, strict=True):
                 tensor.copy_(kept)
         with PlainLoops():
-            added_one_by_one = self.run(self.own, batch, self.dtype)
+            added_one_by_one = self.run(self.baseline, batch, self.dtype)
         yield added_one_by_one, exact
 
     @torch.no_grad()
@@ -432,7 +433,7 @@ def without_ties(
     y: np.ndarray,
     reference: np.ndarray,
     exact: Candidates | None,
-    own: Candidates | None,
+    baseline: Candidates | None,
     dtype: torch.dtype,
     tolerance: float,
 ) -> np.ndarray:
@@ -447,8 +448,8 @@ def without_ties(
     inside = (theirs >= 0) & (theirs < values.shape[dim])
     chosen = np.take_along_axis(values, np.where(inside, theirs, 0), dim)
     gap = np.abs(chosen - np.take_along_axis(values, ours, dim))
-    comparable = own is not None and own.values.shape == values.shape
-    spread = float(np.abs(own.values - values).max(initial=0.0)) if own is not None and comparable else 0.0
+    comparable = baseline is not None and baseline.values.shape == values.shape
+    spread = float(np.abs(baseline.values - values).max(initial=0.0)) if baseline is not None and comparable else 0.0
     allowed = 2 * max(floor(dtype, tolerance) * float(np.abs(values).max(initial=0.0)), FACTOR * spread)
     twice = (np.diff(np.sort(theirs, dim), axis=dim) == 0).any(dim, keepdims=True)
     return np.where((inside & (gap <= allowed) & ~twice).reshape(y.shape), reference, y)

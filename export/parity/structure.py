@@ -281,9 +281,9 @@ def _unknown_recipe(record: SiteRecord, activation: BoundActivation | None, meta
     row = TABLE.get(record.row)
     if row is None:
         return f"{record.row} is no row of the lowering table"
-    known = {text.removeprefix("fp32 ") for text in (*recipe_texts(row), *row.policy.values())}
+    recipes = {text.removeprefix("fp32 ") for text in (*recipe_texts(row), *row.policy.values())}
     plain = record.recipe.removeprefix(REGION)
-    return "" if plain in known else f"{plain} is no recipe of {record.row}"
+    return "" if plain in recipes else f"{plain} is no recipe of {record.row}"
 
 
 def recipe_fault(

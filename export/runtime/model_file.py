@@ -126,16 +126,16 @@ def require_fit(port: Port, value: object, *, raw: bool = False) -> None:
     word = _TYPES[port.type_name][1] if port.type_name in _TYPES else port.type_name
     if isinstance(value, np.ndarray):
         order = "" if value.dtype.isnative else " in another byte order"
-        given = f"an array of {value.dtype.name}{order}, {value.shape}"
+        kind = f"an array of {value.dtype.name}{order}, {value.shape}"
     elif is_tensor(value):
         layout = "" if value.layout is sys.modules["torch"].strided else f"{value.layout}, "
-        given = f"a tensor of {str(value.dtype).removeprefix('torch.')}, {layout}{tuple(value.shape)} on {value.device}"
+        kind = f"a tensor of {str(value.dtype).removeprefix('torch.')}, {layout}{tuple(value.shape)} on {value.device}"
     else:
-        given = type(value).__name__
+        kind = type(value).__name__
     pixels = " Its preprocessing is a part of it: give raw pixels." if raw and word == "uint8" else ""
     accepted = "a dense torch tensor" if word == "bfloat16" else "a numpy array or a dense torch tensor"
     shape = ", ".join(str(size) for size in port.shape)
-    raise ModelInputError(f"Input {port.name!r} is {given}; the file takes {accepted} of {word}, ({shape}).{pixels}")
+    raise ModelInputError(f"Input {port.name!r} is {kind}; the file takes {accepted} of {word}, ({shape}).{pixels}")
 
 
 def named_sizes(ports: Mapping[str, Port], shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
@@ -153,15 +153,15 @@ def named_sizes(ports: Mapping[str, Port], shapes: Mapping[str, Sequence[int]]) 
 
 
 def made_inputs(ports: Mapping[str, Port], batch_size: int, seed: int = 0) -> "dict[str, Tensor]":
-    """Return inputs in a file's shapes: normal numbers, and pixels for ``uint8``; others have bounds not told."""
+    """Return inputs in a file's shapes: normal numbers, and pixels for ``uint8``; the bounds of others are unknown."""
     import torch
 
     generator = torch.Generator().manual_seed(seed)
     batch = next((port.shape[0] for port in ports.values() if port.shape), None)
     inputs = {}
     for name, port in ports.items():
-        beside = [size for axis, size in enumerate(port.shape) if size != batch or (axis and size is None)]
-        if not all(isinstance(size, int) for size in beside):
+        other_sizes = [size for axis, size in enumerate(port.shape) if size != batch or (axis and size is None)]
+        if not all(isinstance(size, int) for size in other_sizes):
             raise ModelInputError(
                 f"Input {name!r} takes {port.shape}: a size beside the batch is open, and what is measured depends on "
                 "it. Give inputs= of the sizes that you will use."
@@ -224,7 +224,8 @@ def read_model_file(path: str | os.PathLike[str]) -> ModelFile:
     has_int8 = any(tensor.data_type == _INT8 and tensor.dims for tensor in tensors)
     return ModelFile(
         path=path,
-        opsets={_standard(entry.domain): entry.version for entry in model.opset_import},
+        # The standard domain goes by the shorter of its two names.
+        opsets={"" if entry.domain == "ai.onnx" else entry.domain: entry.version for entry in model.opset_import},
         operators=dict(Counter(f"{node.domain}::{node.op_type}" if node.domain else node.op_type for node in nodes)),
         external=tuple(sorted({_entries(tensor)["location"] for tensor in outside})),
         sixteen_bit=bool({_FLOAT16, _BFLOAT16} & types),
@@ -279,11 +280,6 @@ def _tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
             if attribute.HasField("t"):
                 yield attribute.t
             yield from attribute.tensors
-
-
-def _standard(domain: str) -> str:
-    """Return an operator domain, the standard one by the shorter of its two names."""
-    return "" if domain == "ai.onnx" else domain
 
 
 def _is_bounded(model: onnx.ModelProto) -> bool:

@@ -144,5 +144,5 @@ def without_shape_arithmetic(path: str | os.PathLike[str], nodes: Iterable[Place
     while wrong := {name for name in sizes if not computes_sizes(by_name[name])}:  # until none has to go
         sizes -= wrong
     # onnxruntime makes a Gather of sizes where it moves a Transpose past a Shape.
-    made = {node.name for node in placed if node.operator == "Gather" and node.name not in by_name}
-    return tuple(node for node in placed if node.name not in sizes | made)
+    inserted = {node.name for node in placed if node.operator == "Gather" and node.name not in by_name}
+    return tuple(node for node in placed if node.name not in sizes | inserted)

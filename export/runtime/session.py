@@ -228,7 +228,7 @@ def open_session(
         session = onnxruntime.InferenceSession(
             os.fspath(model.path),
             options,
-            providers=[(name, _without_first_device(name, given)) for name, given in checked.items()],
+            providers=[(name, _without_first_device(name, settings)) for name, settings in checked.items()],
             disabled_optimizers=crashing,
             enable_fallback=0,  # else a failure prints a banner and the session runs on the CPU
         )

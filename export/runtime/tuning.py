@@ -208,10 +208,10 @@ def tune(  # noqa: C901 - one procedure, told in the order in which it happens
 
 
 def _times(
-    others: Mapping[str, OnnxPredictor], beside: OnnxPredictor, values: Mapping[str, torch.Tensor], seconds: float
+    others: Mapping[str, OnnxPredictor], best: OnnxPredictor, values: Mapping[str, torch.Tensor], seconds: float
 ) -> dict[str, float]:
     if not others:
         return {}
-    calls = {name: partial(each, **values) for name, each in {_BEST: beside, **others}.items()}
-    samples = interleaved(calls, beside.device, seconds=seconds)
+    calls = {name: partial(each, **values) for name, each in {_BEST: best, **others}.items()}
+    samples = interleaved(calls, best.device, seconds=seconds)
     return {name: ratio(samples, name, _BEST) for name in others}

@@ -28,7 +28,7 @@ def test_a_net_that_amplifies_rounding_is_moved_by_a_unit_in_the_last_place_and_
     own = [varied[0] for varied, _ in references.varied((x,))]
     assert {float(v) for y in own for v in np.ravel(y)} >= {0.0, 2.0**-23}
     assert all(np.all(exact[0] == 2.0**-24) for _, exact in references.varied((x,)))
-    assert float(references.own.one) == 1
+    assert float(references.baseline.one) == 1
 
 
 def layer(features, outputs, bias=True):
