@@ -18,10 +18,10 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from typing_extensions import override
 
-from lit_gelu.arguments import input_sample_of
 from lit_gelu.errors import UnsupportedRunError
 from lit_gelu.files import write_atomically
 from lit_gelu.report.sources import CurveRecorder
+from lit_gelu.sandbox import input_sample_of
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from lit_gelu.arguments import input_sample_of
 from lit_gelu.errors import ArgumentError, ModelInputError, shown
-from lit_gelu.sandbox import holds_tensors
+from lit_gelu.sandbox import holds_tensors, input_sample_of
 
 BOUNDS = "bounds"  # where a traced graph keeps them as notes, among what is not written to the file
 BATCH = "batch"  # its name in a file, where the caller gives none

@@ -6,11 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lit_gelu.arguments import input_sample_of, is_left_to_model
 from lit_gelu.errors import ArgumentError, ModelInputError
 from lit_gelu.export.copying import evaluation_copy
 from lit_gelu.export.inputs import Call, plain_tensor, sample_of, take_apart
 from lit_gelu.export.metadata import class_path
+from lit_gelu.sandbox import input_sample_of, is_left_to_model
 
 RAW_DTYPE = torch.uint8
 _ROWS = 256  # raw test inputs at once

@@ -1,9 +1,8 @@
-"""What arguments are: numbers of some kind, names and patterns, one of some words, a model's input sample."""
+"""What arguments are: numbers of some kind, names and patterns, one of some words."""
 
 import math
 from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
-from typing import Any
 
 from lit_gelu.errors import ArgumentError, shown
 
@@ -56,24 +55,3 @@ def check_flags(**arguments: bool) -> None:
     for name, value in arguments.items():
         if not isinstance(value, bool):
             raise ArgumentError(f"{name}={shown(value)} is not accepted. Give True or False.")
-
-
-def input_sample_of(model: Any, input_sample: Any = None) -> Any:
-    """Return what to call a model with: the sample given, else its ``example_input_array``; ``None`` if there is none.
-
-    Callbacks, the exporter, proofs, comparisons and commands all take their sample by this rule.
-    """
-    return getattr(model, EXAMPLE, None) if is_left_to_model(input_sample) else input_sample
-
-
-EXAMPLE = "example_input_array"
-
-
-def is_left_to_model(input_sample: Any) -> bool:
-    """Return whether no sample is given, or the attribute's name, which a configuration file may have."""
-    if isinstance(input_sample, str) and input_sample != EXAMPLE:
-        raise ArgumentError(
-            f"input_sample={shown(input_sample)} is not accepted. Give what forward takes: a tensor, a tuple of its "
-            f'arguments or a dict of them by name; or "{EXAMPLE}", or nothing, for the module\'s own.'
-        )
-    return input_sample is None or isinstance(input_sample, str)

@@ -1,4 +1,4 @@
-"""Running a model on the side of its training without leaving a trace."""
+"""Running a model on the side of its training: on which sample, and without leaving a trace."""
 
 import random
 import sys
@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from lit_gelu.errors import ArgumentError, shown
+
 _DEPTH = 4  # of containers and objects within one attribute; configurations are no deeper
 _NO_STATE = (type, types.FunctionType, types.MethodType, types.ModuleType, types.BuiltinFunctionType, str, int, float)
 _LIBRARIES = frozenset({"lightning", "lightning_fabric", "lit_gelu", "logging", "pytorch_lightning", "threading"})
@@ -24,6 +26,26 @@ _OF_TORCH = frozenset({"_fabric", "_trainer", *vars(nn.Module())}) - {
     "_forward_hooks",
     "_forward_pre_hooks",
 }
+
+EXAMPLE = "example_input_array"
+
+
+def input_sample_of(model: Any, input_sample: Any = None) -> Any:
+    """Return what to call a model with: the sample given, else its ``example_input_array``; ``None`` if there is none.
+
+    Callbacks, the exporter, proofs, comparisons and commands all take their sample by this rule.
+    """
+    return getattr(model, EXAMPLE, None) if is_left_to_model(input_sample) else input_sample
+
+
+def is_left_to_model(input_sample: Any) -> bool:
+    """Return whether no sample is given, or the attribute's name, which a configuration file may have."""
+    if isinstance(input_sample, str) and input_sample != EXAMPLE:
+        raise ArgumentError(
+            f"input_sample={shown(input_sample)} is not accepted. Give what forward takes: a tensor, a tuple of its "
+            f'arguments or a dict of them by name; or "{EXAMPLE}", or nothing, for the module\'s own.'
+        )
+    return input_sample is None or isinstance(input_sample, str)
 
 
 @contextmanager

@@ -28,8 +28,8 @@ def _words(paths):
 @pytest.mark.parametrize(
     ("what", "size", "ceiling"),
     [
-        ("lines of the package", _lines(PACKAGE), 46_700),
-        ("files of the package", len(PACKAGE), 237),
+        ("lines of the package", _lines(PACKAGE), 46_620),
+        ("files of the package", len(PACKAGE), 236),
         ("lines of the tests", _lines(TESTS), 47_300),
         ("words of Markdown", _words(PAGES), 37_700),
     ],

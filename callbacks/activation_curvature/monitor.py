@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.registry import registry_or_default
-from lit_gelu.arguments import input_sample_of, name_of, names_of
+from lit_gelu.arguments import name_of, names_of
 from lit_gelu.callbacks.activation_curvature.log import ActivationLog, refuse_namesake
 from lit_gelu.callbacks.measurement_schedule import MeasurementSchedule
 from lit_gelu.callbacks.trainer import (
@@ -27,6 +27,7 @@ from lit_gelu.curvature.activation_measurement import ActivationMeasurement, Fig
 from lit_gelu.curvature.settings import ActivationSettings
 from lit_gelu.display import ShownFigures
 from lit_gelu.errors import UnsupportedRunError
+from lit_gelu.sandbox import input_sample_of
 from lit_gelu.surgery import SwapReport
 
 _GIVE_SAMPLE = "Give input_sample=, a batch for forward, or set the module's example_input_array"

@@ -11,7 +11,7 @@ from torch.optim import LBFGS, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from lit_gelu.errors import CheckpointError, UnsupportedRunError
-from lit_gelu.surgery.replacement import weights_beside
+from lit_gelu.surgery.swap import weights_beside
 
 Scheduler = Any  # Lightning takes anything with step(), state_dict() and optimizer
 _OF_SCHEDULER = {  # lists with one entry a group
@@ -102,7 +102,7 @@ class ParameterGroups:
 
     def add(self, parameters: Iterable[nn.Parameter]) -> None:
         """Put new parameters in groups of their own, beside those of the neighbouring weights."""
-        # A group has the options of that with the nearest weight of the same part (`replacement.weights_beside`),
+        # A group has the options of that with the nearest weight of the same part (`surgery.swap.weights_beside`),
         # but no weight decay. Where none of that part's weights is in an optimizer, the new parameters are in none; a
         # parameter that an optimizer has already stays there.
         held = self._places()

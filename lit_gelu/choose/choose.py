@@ -21,7 +21,6 @@ from typing_extensions import override
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.registry import registry_or_default
-from lit_gelu.arguments import input_sample_of
 from lit_gelu.callbacks import ActivationCurvatureMonitor, LossCurvatureMonitor
 from lit_gelu.choose.result import ActivationChoice, CandidateReport, Metric
 from lit_gelu.choose.statistics import listed
@@ -40,6 +39,7 @@ from lit_gelu.choose.training import (
 from lit_gelu.errors import ArgumentError, MissingExtraError, SwapError, UnsupportedRunError, shown
 from lit_gelu.extras import need
 from lit_gelu.files import write_atomically
+from lit_gelu.sandbox import input_sample_of
 from lit_gelu.surgery import SwapPlan, find_sites, plan_swap
 
 # Runs have no logger, progress bar or checkpoints of their own: what serves these is left out.

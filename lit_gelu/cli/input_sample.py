@@ -10,9 +10,9 @@ from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor, nn
 
-from lit_gelu.arguments import input_sample_of
 from lit_gelu.curvature.probe.forward_inputs import ROWS, forward_inputs
 from lit_gelu.errors import ModelInputError
+from lit_gelu.sandbox import input_sample_of
 
 DTYPES = {
     name: getattr(torch, name)

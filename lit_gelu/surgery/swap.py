@@ -1,22 +1,25 @@
 """Swaps in three steps: collect what is claimed, check all of it, then change the model."""
 
 import contextlib
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, get_args
 
 from torch import nn
+from torch.nn.parameter import UninitializedParameter
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.activations.numerics.channels import INFER
-from lit_gelu.display import Displayed, HtmlTable, count_of
+from lit_gelu.display import Displayed, HtmlTable
 from lit_gelu.errors import SwapError
-from lit_gelu.surgery.changes import make_all, mark, revert_all
+from lit_gelu.surgery.changes import make_all, mark, revert_all, share_hooks
 from lit_gelu.surgery.channels import with_inferred_channels
-from lit_gelu.surgery.replacement import new_module, share_fate_of_weights
+from lit_gelu.surgery.report import SkippedSite, SwappedSite, SwapReport, in_one_line, table_of_sites
 from lit_gelu.surgery.selectors import collect_claims, note_of_written
 from lit_gelu.surgery.sites import ActivationSite, Survey, without_wrappers
 from lit_gelu.surgery.source import is_never_read
@@ -28,144 +31,6 @@ from lit_gelu.surgery.substitution import (
     require_no_capture,
     substitution,
 )
-
-
-@dataclass(frozen=True, repr=False)
-class SwappedSite(Displayed):
-    """One site that was given another activation.
-
-    Args:
-        name: Its fully qualified name; of a call that was swapped before, the name that the call had.
-        old: The spec of what stood there.
-        new: The spec of what stands there now.
-        aliases: The site's other names.
-        mechanism: How: a module was replaced, an attribute made one, a call rewritten or intercepted, and why.
-        place: Fully qualified name of the new module; for a call, that of a new child of the calling module.
-        calls: How often ``input_sample`` called what stood there; ``None`` if no sample was run.
-    """
-
-    name: str
-    old: ActivationSpec
-    new: ActivationSpec
-    aliases: tuple[str, ...] = ()
-    mechanism: str = "module"
-    place: str = ""
-    calls: int | None = None
-
-    def __str__(self) -> str:
-        also = f" (also {', '.join(self.aliases)})" if self.aliases else ""
-        how = f", {self.mechanism}: {self.place}" if self.place not in {"", self.name} else ""
-        unused = ", which input_sample never called" if self.calls == 0 else ""
-        return f"{self.name}{also}: {self.old} -> {self.new}{how}{unused}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as plain data; specs as text."""
-        specs = {"old": str(self.old), "new": str(self.new)}
-        return {**vars(self), **specs, "aliases": list(self.aliases)}
-
-    def _summary(self) -> str:
-        return str(self)
-
-
-@dataclass(frozen=True, repr=False)
-class SkippedSite(Displayed):
-    """One site that was selected and left as it was.
-
-    Args:
-        name: Its fully qualified name.
-        spec: The spec of what stands there.
-        reason: Why it was left.
-        obstacle: Whether it could not be swapped.
-    """
-
-    name: str
-    spec: ActivationSpec
-    reason: str
-    obstacle: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.spec} left as it is, {self.reason}"
-
-    def _summary(self) -> str:
-        return str(self)
-
-
-@dataclass(repr=False)
-class SwapReport(Displayed):
-    """What `lit_gelu.surgery.swap` did.
-
-    ``print(report)`` gives one line a site, ``len(report)`` counts the swapped ones.
-
-    Args:
-        rows: The sites that were swapped.
-        skipped: The sites that were selected and left as they were.
-        notes: What could not be found out, in sentences.
-    """
-
-    rows: tuple[SwappedSite, ...]
-    skipped: tuple[SkippedSite, ...] = ()
-    notes: tuple[str, ...] = ()
-    _restore: Callable[[], None] | None = field(default=None, repr=False, compare=False)
-
-    def undo(self) -> None:
-        """Put back the very modules, functions and classes that were there before, with hooks and in their order.
-
-        Raises:
-            SwapError: If it was undone already, or a site has been given something else since.
-
-        Example:
-            >>> from torch import nn
-            >>> from lit_gelu import surgery
-            >>> model = nn.Sequential(nn.ReLU())
-            >>> relu = model[0]
-            >>> surgery.swap(model, {"0": "gelu"}).undo()
-            >>> model[0] is relu
-            True
-        """
-        if self._restore is None:
-            raise SwapError("This swap has been undone already.")
-        self._restore()
-        self._restore = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain data for JSON, a logger or a checkpoint.
-
-        Returns:
-            ``{"swapped": [{"name", "aliases", "old", "new", "mechanism", "place", "calls"}],
-            "skipped": [{"name", "spec", "reason"}], "notes": [...]}``.
-        """
-        return {
-            "swapped": [row.to_dict() for row in self.rows],
-            "skipped": [{"name": row.name, "spec": str(row.spec), "reason": row.reason} for row in self.skipped],
-            "notes": list(self.notes),
-        }
-
-    def __str__(self) -> str:
-        return "\n".join(map(str, (*self.rows, *self.skipped, *self.notes)))
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def _summary(self) -> str:
-        return f"{_in_one_line(self.rows, self.skipped)}{'' if self._restore else ', undone'}"
-
-    def _html_table(self) -> HtmlTable:
-        return _table("swapped", self.rows, self.skipped, self.notes)
-
-
-def _in_one_line(rows: Sequence[SwappedSite], skipped: Sequence[SkippedSite]) -> str:
-    """Return how many sites are given what, and how many are left."""
-    changes = Counter(f"{row.old} -> {row.new}" for row in rows)
-    what = "; ".join(f"{count_of(count, 'site')} {change}" for change, count in changes.items())
-    return (what or "no site") + (f", {len(skipped)} left as they are" if skipped else "")
-
-
-def _table(title: str, rows: Sequence[SwappedSite], skipped: Sequence[SkippedSite], notes: Sequence[str]) -> HtmlTable:
-    """Return the sites for a notebook."""
-    cells: list[tuple[Any, ...]] = [(row.name, row.old, row.new, row.mechanism, row.calls) for row in rows]
-    cells += [(row.name, row.spec, row.spec, f"left as it is, {row.reason}", None) for row in skipped]
-    return HtmlTable(("site", "old", "new", "how", "calls"), cells, f"{count_of(len(rows), 'site')} {title}", notes)
-
 
 OnObstacle = Literal["refuse", "skip"]
 """What becomes of a selected site that cannot be swapped."""
@@ -252,10 +117,10 @@ class SwapPlan(Displayed):
         return SwapReport(self.rows, self.skipped, self.notes, partial(revert_all, changes))
 
     def _summary(self) -> str:
-        return f"{type(self.model).__name__}: {_in_one_line(self.rows, self.skipped)}"
+        return f"{type(self.model).__name__}: {in_one_line(self.rows, self.skipped)}"
 
     def _html_table(self) -> HtmlTable:
-        return _table("to be swapped", self.rows, self.skipped, self.notes)
+        return table_of_sites("to be swapped", self.rows, self.skipped, self.notes)
 
 
 def swap(
@@ -358,7 +223,7 @@ def plan_swap(
         if spec == site.spec and not spec.opaque:
             skipped.append(SkippedSite(site.name, site.spec, "because it is that already"))
             continue
-        new = new_module(survey.model, site, claim if spec == resolved else spec, registry)
+        new = _new_module(survey.model, site, claim if spec == resolved else spec, registry)
         with obstacles.of(site):
             if input_sample is None and site.kind == "module" and is_never_read(survey.model, site.name):
                 raise SwapError(
@@ -366,7 +231,7 @@ def plan_swap(
                     "input_sample=, which shows the calls that run."
                 )
             row = substitution(survey, site, new)
-            share_fate_of_weights(model, row)
+            _share_fate_of_weights(model, row)
             planned.append((row, spec))
             if row.place:  # a model that is itself the activation has nobody else's weights
                 mark(new, spec)
@@ -430,3 +295,99 @@ def _check(site: ActivationSite, spec: ActivationSpec, registry: ActivationRegis
     """Refuse what cannot stand at an activation's place."""
     if not spec.opaque and not registry.entry(spec.name).facts_for(spec.arguments).elementwise:
         raise SwapError(f"{spec} is not elementwise, so it cannot stand at {site.name!r}: it would change the shape.")
+
+
+def _new_module(model: nn.Module, site: ActivationSite, spec: Any, registry: ActivationRegistry) -> nn.Module:
+    """Build the module for a site, with the old one's mode, hooks, device, dtype and whether it is trained."""
+    new = registry.create(spec)
+    reference = _neighbour(model, site.module)
+    if reference is not None:
+        new = new.to(device=reference.device, dtype=reference.dtype if reference.is_floating_point() else None)
+    new.train(site.module.training)
+    if site.kind == "module":
+        _require_no_hooks_on_parameters(site)
+        share_hooks(site.module, new)
+    return new
+
+
+def _require_no_hooks_on_parameters(site: ActivationSite) -> None:
+    """Refuse to give a new module hooks that compute the old one's parameters before each call."""
+    for hook in site.module._forward_pre_hooks.values():
+        if isinstance(hook, BasePruningMethod | WeightNorm | SpectralNorm):
+            raise SwapError(
+                f"{site.name!r} cannot be swapped: a {type(hook).__name__} of torch.nn.utils computes its parameters "
+                "before each call, and the new activation has none of these. Remove it first (prune.remove, "
+                "remove_weight_norm, remove_spectral_norm)."
+            )
+    added = list(site.module._modules) if type(site.module).__module__.startswith("torch.nn.") else []
+    if added and (site.module._forward_hooks or site.module._forward_pre_hooks):
+        raise SwapError(
+            f"{site.name!r} cannot be swapped: {', '.join(added)} was put into it, which its hooks may call, as "
+            "those of torch.ao.quantization do. Swap first, then call prepare, prepare_qat or what else did that."
+        )
+
+
+def _share_fate_of_weights(model: nn.Module, row: Substitution) -> None:
+    """Freeze the parameters of a new module where its part is frozen; refuse them where others hold the model's."""
+    is_module = row.site.kind == "module"
+    old = list(row.site.module.parameters()) if is_module else []
+    if not old and next(row.module.parameters(), None) is None:
+        return
+    wrappers = {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"}  # fully_shard's is the last
+    wrapped = not wrappers.isdisjoint(cls.__name__ for module in model.modules() for cls in type(module).__mro__)
+    if wrapped or any(hasattr(parameter, "device_mesh") for parameter in model.parameters()):
+        raise SwapError(
+            f"{row.site.name!r} cannot be swapped: parameters would come or go, and what holds the model's already "
+            "(fully_shard, FullyShardedDataParallel, DistributedDataParallel, tensor parallelism) would not see it. "
+            "Swap before that, or to and from activations without parameters."
+        )
+    places = row.site.names if is_module else (row.place,)
+    neighbours = [weight for place in places for weight in weights_beside(without_wrappers(model), place)]
+    weights = old or [weight for weight in neighbours if _is_matrix(weight)]
+    if weights and not any(weight.requires_grad for weight in weights):
+        row.module.requires_grad_(False)
+
+
+def weights_beside(model: nn.Module, place: str, other_than: Collection[int] = ()) -> list[nn.Parameter]:
+    """Return the weights that a place in a model belongs to, nearest first: new parameters there share their fate.
+
+    In the smallest module around it that has any, they are those of its last child before the place, else of the first
+    behind it. Matrices and kernels decide which child that is, in models that have some.
+    """
+    # The order of all weights alone would take a part's first activation for the last one's of the part before.
+    around = place.split(".")[:-1]
+    rows: list[tuple[list[str], nn.Parameter]] = []
+    here, end_of_part = None, 0
+    for name, module in model.named_modules():
+        path = name.split(".") if name else []
+        here = len(rows) if name == place else here
+        if place and not f"{name}.".startswith(f"{place}."):  # without a name the model itself is the place
+            rows += [(path, weight) for weight in module.parameters(recurse=False) if id(weight) not in other_than]
+        end_of_part = len(rows) if path[: len(around)] == around else end_of_part
+    here = end_of_part if here is None else here  # a new child comes last
+    nearest = [*reversed(rows[:here]), *rows[here:]]
+
+    def shared(row: tuple[list[str], nn.Parameter]) -> int:
+        return sum(row[0][:depth] == around[:depth] for depth in range(1, len(around) + 1))
+
+    first = max([row for row in nearest if _is_matrix(row[1])] or nearest, key=shared, default=None)
+    if first is None:
+        return []
+    depth = shared(first) + 1
+    return [weight for path, weight in nearest if path[:depth] == first[0][:depth]]
+
+
+def _is_matrix(weight: nn.Parameter) -> bool:
+    return isinstance(weight, UninitializedParameter) or weight.dim() > 1  # a lazy layer's is going to be one
+
+
+def _neighbour(model: nn.Module, module: nn.Module) -> nn.Parameter | None:
+    """Return a parameter of a module, else the nearest one before it, else behind it: floating-point if any is."""
+    before: list[nn.Parameter] = []
+    behind: list[nn.Parameter] = []
+    parameters = before
+    for other in model.modules():
+        parameters = behind if other is module else parameters
+        parameters += other.parameters(recurse=False)
+    nearest = [*module.parameters(), *reversed(before), *behind]
+    return next((parameter for parameter in nearest if parameter.is_floating_point()), next(iter(nearest), None))

@@ -14,12 +14,11 @@ from torchmetrics import MeanMetric
 from lit_gelu import activations
 from lit_gelu.activations.errors import OpaqueActivationError
 from lit_gelu.activations.registry import registry_or_default
-from lit_gelu.arguments import input_sample_of
 from lit_gelu.callbacks import ActivationSwap
 from lit_gelu.callbacks.checkpoint_file import loading
 from lit_gelu.callbacks.swap.history import ACTIVATIONS_KEY
 from lit_gelu.errors import ArgumentError, shown
-from lit_gelu.sandbox import evaluation_mode
+from lit_gelu.sandbox import evaluation_mode, input_sample_of
 from lit_gelu.surgery.activation_record import record_activations, restore_activations
 from lit_gelu.surgery.changes import without_marks
 from lit_gelu.tasks.layers import adds_noise

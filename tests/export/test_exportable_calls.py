@@ -2,6 +2,7 @@
 
 import importlib
 
+import onnxscript
 import pytest
 import torch
 from torch import nn
@@ -61,6 +62,7 @@ def test_a_number_before_whole_numbers(tmp_path, weight, dtype):
     agrees(tmp_path, Weighted(4, 4), *calls)
 
 
+@pytest.mark.skipif(onnxscript.__version__.startswith("0.6."), reason="onnxscript 0.6 fails while it folds constants")
 def test_the_inverse_of_a_fourier_transform(tmp_path):
     class Filtered(nn.Linear):
         def forward(self, x):

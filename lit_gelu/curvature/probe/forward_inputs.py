@@ -6,10 +6,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from lit_gelu.arguments import input_sample_of
 from lit_gelu.curvature.probe.examples import take_examples
 from lit_gelu.errors import ArgumentError
-from lit_gelu.sandbox import evaluation_sandbox, isolated_random_state
+from lit_gelu.sandbox import evaluation_sandbox, input_sample_of, isolated_random_state
 
 ROWS = 2
 

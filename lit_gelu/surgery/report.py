@@ -1,0 +1,149 @@
+"""What a swap reports: which sites were given another activation, and which were left, and why."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lit_gelu.activations import ActivationSpec
+from lit_gelu.display import Displayed, HtmlTable, count_of
+from lit_gelu.errors import SwapError
+
+
+@dataclass(frozen=True, repr=False)
+class SwappedSite(Displayed):
+    """One site that was given another activation.
+
+    Args:
+        name: Its fully qualified name; of a call that was swapped before, the name that the call had.
+        old: The spec of what stood there.
+        new: The spec of what stands there now.
+        aliases: The site's other names.
+        mechanism: How: a module was replaced, an attribute made one, a call rewritten or intercepted, and why.
+        place: Fully qualified name of the new module; for a call, that of a new child of the calling module.
+        calls: How often ``input_sample`` called what stood there; ``None`` if no sample was run.
+    """
+
+    name: str
+    old: ActivationSpec
+    new: ActivationSpec
+    aliases: tuple[str, ...] = ()
+    mechanism: str = "module"
+    place: str = ""
+    calls: int | None = None
+
+    def __str__(self) -> str:
+        also = f" (also {', '.join(self.aliases)})" if self.aliases else ""
+        how = f", {self.mechanism}: {self.place}" if self.place not in {"", self.name} else ""
+        unused = ", which input_sample never called" if self.calls == 0 else ""
+        return f"{self.name}{also}: {self.old} -> {self.new}{how}{unused}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as plain data; specs as text."""
+        specs = {"old": str(self.old), "new": str(self.new)}
+        return {**vars(self), **specs, "aliases": list(self.aliases)}
+
+    def _summary(self) -> str:
+        return str(self)
+
+
+@dataclass(frozen=True, repr=False)
+class SkippedSite(Displayed):
+    """One site that was selected and left as it was.
+
+    Args:
+        name: Its fully qualified name.
+        spec: The spec of what stands there.
+        reason: Why it was left.
+        obstacle: Whether it could not be swapped.
+    """
+
+    name: str
+    spec: ActivationSpec
+    reason: str
+    obstacle: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.spec} left as it is, {self.reason}"
+
+    def _summary(self) -> str:
+        return str(self)
+
+
+@dataclass(repr=False)
+class SwapReport(Displayed):
+    """What `lit_gelu.surgery.swap` did.
+
+    ``print(report)`` gives one line a site, ``len(report)`` counts the swapped ones.
+
+    Args:
+        rows: The sites that were swapped.
+        skipped: The sites that were selected and left as they were.
+        notes: What could not be found out, in sentences.
+    """
+
+    rows: tuple[SwappedSite, ...]
+    skipped: tuple[SkippedSite, ...] = ()
+    notes: tuple[str, ...] = ()
+    _restore: Callable[[], None] | None = field(default=None, repr=False, compare=False)
+
+    def undo(self) -> None:
+        """Put back the very modules, functions and classes that were there before, with hooks and in their order.
+
+        Raises:
+            SwapError: If it was undone already, or a site has been given something else since.
+
+        Example:
+            >>> from torch import nn
+            >>> from lit_gelu import surgery
+            >>> model = nn.Sequential(nn.ReLU())
+            >>> relu = model[0]
+            >>> surgery.swap(model, {"0": "gelu"}).undo()
+            >>> model[0] is relu
+            True
+        """
+        if self._restore is None:
+            raise SwapError("This swap has been undone already.")
+        self._restore()
+        self._restore = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain data for JSON, a logger or a checkpoint.
+
+        Returns:
+            ``{"swapped": [{"name", "aliases", "old", "new", "mechanism", "place", "calls"}],
+            "skipped": [{"name", "spec", "reason"}], "notes": [...]}``.
+        """
+        return {
+            "swapped": [row.to_dict() for row in self.rows],
+            "skipped": [{"name": row.name, "spec": str(row.spec), "reason": row.reason} for row in self.skipped],
+            "notes": list(self.notes),
+        }
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, (*self.rows, *self.skipped, *self.notes)))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def _summary(self) -> str:
+        return f"{in_one_line(self.rows, self.skipped)}{'' if self._restore else ', undone'}"
+
+    def _htmltable_of_sites(self) -> HtmlTable:
+        return table_of_sites("swapped", self.rows, self.skipped, self.notes)
+
+
+def in_one_line(rows: Sequence[SwappedSite], skipped: Sequence[SkippedSite]) -> str:
+    """Return how many sites are given what, and how many are left."""
+    changes = Counter(f"{row.old} -> {row.new}" for row in rows)
+    what = "; ".join(f"{count_of(count, 'site')} {change}" for change, count in changes.items())
+    return (what or "no site") + (f", {len(skipped)} left as they are" if skipped else "")
+
+
+def table_of_sites(
+    title: str, rows: Sequence[SwappedSite], skipped: Sequence[SkippedSite], notes: Sequence[str]
+) -> HtmlTable:
+    """Return the sites for a notebook."""
+    cells: list[tuple[Any, ...]] = [(row.name, row.old, row.new, row.mechanism, row.calls) for row in rows]
+    cells += [(row.name, row.spec, row.spec, f"left as it is, {row.reason}", None) for row in skipped]
+    return HtmlTable(("site", "old", "new", "how", "calls"), cells, f"{count_of(len(rows), 'site')} {title}", notes)
