@@ -6,6 +6,7 @@ and put together. Beside a GPU, onnxruntime runs such nodes on the CPU. In the t
 the same place of the input, and one -1 is what is left; in that of an Expand, 1 leaves a size as it is. Sizes of one
 name are equal all over a graph (ONNX's IR, "Static tensor shapes"), and torch gives equal sizes one name, or one
 expression.
+Calls that the exporter does not translate, or translates to something else, are made in another form.
 """
 
 import contextlib
