@@ -104,6 +104,11 @@ class ByKeyword(Holding):
         return self.act(negative_slope=0.2, input=self.linear(x))
 
 
+class Named(Holding):
+    def forward(self, x):
+        return self.act(input=self.linear(x))
+
+
 class InAnotherMethod(Holding):
     def forward(self, x):
         return self.activate(self.linear(x))

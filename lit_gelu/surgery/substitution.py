@@ -112,14 +112,14 @@ def _edit(survey: Survey, site: ActivationSite, seen: SeenCall, owner: str) -> t
 
 
 def _calls_with_more(site: ActivationSite, declared: ActivationSpec) -> tuple[Edit, ...]:
-    """Return how calls of a held function are written anew that give more than the input, which a module would not."""
+    """Return how calls of a held function are written anew that give more than the input, or give it by name."""
     edits: list[Edit] = []
     attribute = site.name.rpartition(".")[2]
     for call in site.calls or ():
         place = call.seen.place
         if isinstance(place, CallPlace) and call.seen.owner is site.module:
             expression = ast.parse(place.text, mode="eval").body
-            if isinstance(expression, ast.Call) and len(expression.args) + len(expression.keywords) > 1:
+            if isinstance(expression, ast.Call) and (len(expression.args) != 1 or expression.keywords):
                 edits.append(RewrittenCall(place, attribute, attribute))
         elif any(spec != declared for spec in call.seen.specs):
             reason = place if isinstance(place, str) else f"that is in {type(call.seen.owner).__name__}"

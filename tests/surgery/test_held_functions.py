@@ -9,13 +9,14 @@ import torch.nn.functional as F
 import unusual_nets as nets
 from torch import nn
 
-from lit_gelu import surgery
+from lit_gelu import activations, surgery
 from lit_gelu.errors import SwapError
 
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
 CALLS = {
     nets.Positional: "leaky_relu(negative_slope=0.2)",
     nets.ByKeyword: "leaky_relu(negative_slope=0.2)",
+    nets.Named: "leaky_relu",
     nets.InAnotherMethod: "leaky_relu(negative_slope=0.2)",
     nets.InPlace: "relu(inplace=True)",
 }
@@ -32,8 +33,8 @@ def test_the_calls_give_the_input_alone_after_a_swap(cls):
     (site,) = surgery.find_sites(model, X)
     assert (site.name, str(site.spec)) == ("0.act", CALLS[cls])
     output, attributes = model(X), list(vars(model[0]))
-    report = surgery.swap(model, {"0.act": "softplus"}, X)
-    expected = model[0].expected(X, F.softplus)
+    report = surgery.swap(model, {"0.act": "swish(beta=2.0)"}, X)
+    expected = model[0].expected(X, activations.create("swish(beta=2.0)"))
     for twin in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert torch.equal(twin(X), expected)
     report.undo()
