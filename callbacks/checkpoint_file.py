@@ -241,7 +241,7 @@ def _read_text(text: str) -> tuple[list[object], object]:
 def _is_registered(value: object) -> bool:
     """Say whether a value is the spec of a registered activation."""
     try:
-        return bool(registry.stored.resolve(value))
+        return bool(registry.resolve(value, trusted=False))
     except LitGeluError:
         return False
 

@@ -54,7 +54,8 @@ class ActivationCase:
     def compute(self, x: Tensor, order: int) -> Tensor:
         if order == 0:
             return getattr(functional, self.name)(x, **self.parameters)
-        return getattr(functional, f"{self.name}_derivative")(x, order, **self.parameters)
+        derivative: Callable[..., Tensor] = activations.registry.entry(self.name).derivative
+        return derivative(x, order, **self.parameters)
 
     def exact(self, x: float) -> list[mpmath.mpf]:
         """Return f, f', f'' and f''' at ``x``."""

@@ -15,7 +15,6 @@ NAMES = {name for entry in ENTRIES for name in (entry.name, *entry.aliases)}
 # Files that hold such names and decide nothing about how an activation is computed, described or lowered.
 OF_OTHERS = {
     "export/metadata.py": "the forms of GELU that approximate= takes",
-    "lit_gelu/activations/analysis/gains.py": "the names that torch.nn.init.calculate_gain takes",
     "lit_gelu/cli/demo.py": "the same forms",
     "lit_gelu/cli/export.py": "the same forms",
     "lit_gelu/surgery/recognition.py": "torch's operators, by which it looks them up",

@@ -97,8 +97,8 @@ class SwapRecord:
                 "model like the one that it was saved from."
             )
         changed = {name: new for name, (_, new) in self.sites.items() if present.get(name) != new}
-        stored = registry_or_default(registry).stored
-        targets = {exactly(name): stored.resolve(new) for name, new in changed.items()}
+        names = registry_or_default(registry)
+        targets = {exactly(name): names.resolve(new, trusted=False) for name, new in changed.items()}
         if not targets:
             return None
         sample = input_sample if any(map(is_call, self.sites)) else None

@@ -90,7 +90,7 @@ def _module_of(
     module = modules.get(record.site)
     bound = None if module is None else bind(module)
     if module is None or bound is None or bound.row != record.row:
-        module = registry.stored.create(record.spec)  # the file's text: looked up, never imported
+        module = registry.create(record.spec, trusted=False)  # the file's text: looked up, never imported
         bound = bind(module)
     return (module, bound) if bound is not None and bound.row == record.row else None
 

@@ -3,7 +3,7 @@
 from lit_gelu.activations import functional, modules
 from lit_gelu.activations.analysis.comparison import ActivationComparison, LargestDifference, compare
 from lit_gelu.activations.analysis.drawing import plot
-from lit_gelu.activations.analysis.gains import calculate_gain, gain
+from lit_gelu.activations.analysis.gains import gain
 from lit_gelu.activations.analysis.initialisation import initialise_for_activations_
 from lit_gelu.activations.errors import (
     ActivationArgumentError,
@@ -15,8 +15,8 @@ from lit_gelu.activations.errors import (
 )
 from lit_gelu.activations.gated_ffn import GatedFFN
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts, ActivationGains, ActivationInfo
+from lit_gelu.activations.naming.importing import building_from_file
 from lit_gelu.activations.naming.spec import ActivationSpec
-from lit_gelu.activations.naming.stored import StoredActivations, building_from_file
 from lit_gelu.activations.registry import ActivationRegistry, registry
 
 create = registry.create
@@ -41,11 +41,9 @@ __all__ = [
     "GatedFFN",
     "LargestDifference",
     "OpaqueActivationError",
-    "StoredActivations",
     "StoredSpecError",
     "UnknownActivationError",
     "building_from_file",
-    "calculate_gain",
     "compare",
     "create",
     "functional",

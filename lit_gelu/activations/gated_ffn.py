@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from lit_gelu.activations.errors import ActivationArgumentError
-from lit_gelu.activations.naming.name_table import Names, default_names
+from lit_gelu.activations.naming.names import Names, default_names
 
 
 class GatedFFN(nn.Module):

@@ -1,14 +1,8 @@
-"""What activations make of normally distributed pre-activations.
+"""What activations make of normally distributed pre-activations, by adaptive Gauss-Legendre quadrature."""
 
-Sources of the closed forms: Stein's identity ``E (x - m) g = s^2 E g'`` (Stein 1981, The Annals of Statistics 9),
-products of Gaussian densities, which are Gaussian again, and for ``E Phi^2`` Owen 1956 (The Annals of Mathematical
-Statistics 27).
-"""
-
-import copy
-import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,13 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations.errors import ActivationArgumentError, NoGaussianMomentsError
-from lit_gelu.activations.naming.name_table import Names, default_names
-from lit_gelu.activations.naming.scalar import derivatives_of, keep_one_channel_
-from lit_gelu.activations.naming.spec import ActivationSpec
-from lit_gelu.activations.numerics.normal import CANCELLED, GaussianMoments, density, kink_mass
+from lit_gelu.activations.naming.names import Names
+from lit_gelu.activations.naming.scalar import ScalarActivation
 from lit_gelu.activations.numerics.sampling import sign_changes
-
-_ROUNDED = 1e-28  # a variance this much smaller than the square is that of float64's last digit: f is constant
 
 Integrands = Callable[[Tensor], Tensor]
 
@@ -31,8 +21,116 @@ _NODES, _WEIGHTS = (torch.from_numpy(part) for part in np.polynomial.legendre.le
 _TOLERANCE = 1e-13
 _NOISE = 1e-6
 _NOTHING = 1e-280  # integrals below this have lost digits to subnormal numbers
+_ROUNDED = 1e-28  # a variance this much smaller than the square is that of float64's last digit: f is constant
 _LEVELS = 60
 _ACTIVE_PANELS = 4096
+
+
+@dataclass(frozen=True)
+class GaussianMoments:
+    """Expectations over ``x ~ N(mean, std^2)``; every field is a float64 tensor of the broadcast shape of mean and std.
+
+    Args:
+        value: ``E f``.
+        value_squared: ``E f^2``; ``1 / sqrt`` of it is the forward gain.
+        variance: ``E f^2 - (E f)^2``; ``1 / sqrt`` of it is the variance gain.
+        derivative: ``E f'``.
+        derivative_squared: ``E f'^2``; times the weights' variance, the factor by which a layer scales squared
+            gradients.
+        abs_second_derivative: ``E |f''|``, the smooth part: what `kink` adds is not in it.
+        kink: ``sum |jump of f'| p(x)`` over the kinks, ``p`` the density of x: the part of E|f''| that sits in kinks.
+    """
+
+    value: Tensor
+    value_squared: Tensor
+    variance: Tensor
+    derivative: Tensor
+    derivative_squared: Tensor
+    abs_second_derivative: Tensor
+    kink: Tensor
+
+
+def gaussian_moments(
+    activation: Any,
+    mean: float | Tensor = 0.0,
+    std: float | Tensor = 1.0,
+    *,
+    registry: Names | None = None,
+) -> GaussianMoments:
+    """Return what an activation makes of ``x ~ N(mean, std^2)``.
+
+    ``E f^2``, ``E f'^2`` and the variance are sums of positive terms, accurate to 1e-11 of themselves, also where the
+    activation is nearly dead or nearly linear. Where it saturates at a value other than 0, such as ``elu`` at
+    ``N(-20, 0.5^2)``, the variance is accurate to 1e-8 of itself. Beyond ``|mean| / std`` of 1e6 the digits of x itself
+    limit all of them.
+
+    Args:
+        activation: Any spec of an elementwise activation, whose learned parameters count as they start; of a module
+            with parameters they count as they are now.
+        mean: Of the pre-activations; a number or a tensor.
+        std: Their standard deviation, positive.
+        registry: Where names are looked up; by default `lit_gelu.activations.registry`.
+
+    Returns:
+        The moments, float64, of the broadcast shape, on the CPU. A stochastic activation counts in evaluation mode.
+
+    Raises:
+        ActivationArgumentError: If ``std`` is not positive or a number not finite, or it is not elementwise.
+        NoGaussianMomentsError: If the activation is not finite everywhere.
+
+    Example:
+        >>> moments = gaussian_moments("silu", mean=0.0, std=torch.tensor([0.5, 1.0]))
+        >>> [round(value, 8) for value in moments.derivative_squared.tolist()]
+        [0.30030799, 0.37948235]
+    """
+    mean, std = (torch.as_tensor(part, dtype=torch.float64).detach().cpu() for part in (mean, std))
+    if not bool((std > 0).all() & std.isfinite().all() & mean.isfinite().all()):
+        raise ActivationArgumentError(
+            f"mean={mean.tolist()}, std={std.tolist()} is not accepted: give finite numbers and a positive std."
+        )
+    mean, std = torch.broadcast_tensors(mean, std)
+    scalar = ScalarActivation.of(activation, registry)
+    # The jumps of a module whose parameters may have moved are not known.
+    moved = isinstance(activation, nn.Module) and any(True for _ in activation.parameters())
+    kinks = () if moved else scalar.kinks
+    rows = [_moments(scalar, m, s) for m, s in zip(mean.flatten().tolist(), std.flatten().tolist(), strict=True)]
+    columns = torch.stack(rows).reshape(*mean.shape, -1).unbind(-1) if rows else (mean,) * 6
+    return GaussianMoments(*columns, kink_mass(mean, std, kinks))
+
+
+def _moments(scalar: ScalarActivation, mean: float, std: float) -> Tensor:
+    """Return the first six fields of `GaussianMoments`."""
+    f, slope, bend = scalar.functions
+    places = [place for place, _ in scalar.kinks]
+
+    def integrands(x: Tensor) -> Tensor:
+        y, first = f(x), slope(x)
+        return torch.stack([y, y * y, first, first * first, bend(x)])
+
+    x, weights = normal_rule(integrands, mean, std, places)
+    at_nodes = integrands(x)
+    value, value_squared, first, first_squared, _ = (at_nodes @ weights).unbind()
+    variance = (at_nodes[0] - value).square() @ weights
+    variance = torch.where(variance > _ROUNDED * value_squared, variance, 0.0)
+    # |f''| is split where f'' changes its sign between two nodes: a corner next to a panel's end goes unseen.
+    grid = x.sort().values
+    bends = bend(grid)
+    turns = sign_changes(bend, grid, bends, bends.abs() > 1e-12 * bends.abs().max())
+    x, weights = normal_rule(lambda x: bend(x).abs()[None], mean, std, [*places, *turns])
+    return torch.stack([value, value_squared, variance, first, first_squared, bend(x).abs() @ weights])
+
+
+def kink_mass(mean: Tensor, std: Tensor, kinks: Sequence[tuple[float, float]]) -> Tensor:
+    """Return ``sum |jump| p(x)`` over kinks, ``p`` the density of ``N(mean, std^2)``."""
+    total = torch.zeros_like(mean + std)
+    for place, jump in kinks:
+        total = total + abs(jump) * _density((place - mean) / std) / std
+    return total
+
+
+def _density(x: Tensor) -> Tensor:
+    """Return the standard normal density."""
+    return torch.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
 
 
 def normal_rule(integrands: Integrands, mean: float, std: float, breaks: Sequence[float] = ()) -> tuple[Tensor, Tensor]:
@@ -77,7 +175,12 @@ def normal_rule(integrands: Integrands, mean: float, std: float, breaks: Sequenc
         total = size + magnitude.sum((-1, -2))
         rough = (error > _TOLERANCE * total[:, None] + _NOTHING).any(0)
         if level == _LEVELS - 1 or int(rough.sum()) > _ACTIVE_PANELS:
-            _check_noise(error.sum(-1), total)
+            excess = (error.sum(-1) / (total + _NOTHING)).max().item()
+            if excess > _NOISE:
+                raise NoGaussianMomentsError(
+                    f"The quadrature does not settle: halved panels disagree by {excess:.1e} of the whole, and "
+                    f"{_NOISE:.0e} is accepted. Is the function random in evaluation mode, or has it very many jumps?"
+                )
             rough = torch.zeros_like(rough)
         settled.append((nodes[~rough].flatten(), weights[~rough].flatten()))
         if not bool(rough.any()):
@@ -104,7 +207,7 @@ def _nodes(panels: Tensor, mean: float, std: float) -> tuple[Tensor, Tensor]:
     left, right = panels[..., :1], panels[..., 1:]
     half = (right - left) / 2
     x = (left + right) / 2 + half * _NODES
-    return x, half * _WEIGHTS * density((x - mean) / std) / std
+    return x, half * _WEIGHTS * _density((x - mean) / std) / std
 
 
 def _integrate(integrands: Integrands, nodes: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -118,190 +221,3 @@ def _integrate(integrands: Integrands, nodes: Tensor, weights: Tensor) -> tuple[
         )
     products = values.reshape(-1, *nodes.shape) * weights
     return products.sum(-1), products.abs().sum(-1)
-
-
-def _check_noise(error: Tensor, size: Tensor) -> None:
-    """Refuse an integral that has not settled."""
-    excess = error / (size + _NOTHING)
-    if bool((excess > _NOISE).any()):
-        raise NoGaussianMomentsError(
-            f"The quadrature does not settle: halved panels disagree by {excess.max().item():.1e} of the whole, and "
-            f"{_NOISE:.0e} is accepted. Is the function random in evaluation mode, or has it very many jumps?"
-        )
-
-
-def quadrature_moments(
-    module: nn.Module,
-    mean: Tensor,
-    std: Tensor,
-    kinks: Sequence[tuple[float, float]] = (),
-    *,
-    registry: Names | None = None,
-) -> GaussianMoments:
-    """Return the moments of any elementwise activation by adaptive quadrature; see `quadrature.normal_rule`."""
-    # ``E f^2``, ``E f'^2`` and the variance are sums of positive terms, so they are accurate to 1e-12 of themselves
-    # however small they are. `kink` counts the declared kinks alone.
-    mean, std = mean + torch.zeros_like(std), std + torch.zeros_like(mean)
-
-    derivatives = derivatives_of(module, registry)
-
-    def bend(x: Tensor) -> Tensor:
-        return derivatives(x, 2).detach()
-
-    def values(x: Tensor) -> Tensor:
-        f, slope = derivatives(x, 0).detach(), derivatives(x, 1).detach()
-        return torch.stack([f, f * f, slope, slope * slope, bend(x)])
-
-    places = [place for place, _ in kinks]
-    rows = []
-    for m, s in zip(mean.flatten().tolist(), std.flatten().tolist(), strict=True):
-        x, weights = normal_rule(values, m, s, places)
-        at_nodes = values(x)
-        f, f_squared, slope, slope_squared, _ = (at_nodes @ weights).unbind()
-        variance = (at_nodes[0] - f).square() @ weights
-        variance = torch.where(variance > _ROUNDED * f_squared, variance, 0.0)
-        abs_bend = _expectation_of_size(bend, m, s, places, x)
-        rows.append(torch.stack([f, f_squared, variance, slope, slope_squared, abs_bend]))
-    columns = torch.stack(rows).reshape(*mean.shape, -1).unbind(-1) if rows else (mean,) * 6
-    return GaussianMoments(*(*columns, kink_mass(mean, std, kinks)))
-
-
-def _expectation_of_size(g: Callable[[Tensor], Tensor], m: float, s: float, places: list[float], x: Tensor) -> Tensor:
-    """Return ``E |g|``, split where g changes sign between two nodes: a corner next to a panel's end goes unseen."""
-    grid = x.sort().values
-    values = g(grid)
-    turns = sign_changes(g, grid, values, values.abs() > 1e-12 * values.abs().max())
-    nodes, weights = normal_rule(lambda x: g(x).abs()[None], m, s, [*places, *turns])
-    return torch.dot(g(nodes).abs(), weights)
-
-
-__all__ = ["GaussianMoments", "gaussian_moments", "normal_rule", "scalar_function"]
-
-Kinks = tuple[tuple[float, float], ...]
-
-_HOW_IT_IS_COMPUTED = frozenset({
-    "inplace",
-    "memory",
-    "learnable",
-    "channels",
-    "channel_dim",
-    "num_parameters",
-})
-
-
-def gaussian_moments(
-    activation: Any,
-    mean: float | Tensor = 0.0,
-    std: float | Tensor = 1.0,
-    *,
-    registry: Names | None = None,
-) -> GaussianMoments:
-    """Return what an activation makes of ``x ~ N(mean, std^2)``.
-
-    Closed forms for exact GELU (also with its own mean and standard deviation) and for the piecewise activations, where
-    they do not cancel; adaptive quadrature for all else. ``E f^2``, ``E f'^2`` and the variance are accurate to 1e-11
-    of themselves, also where the activation is nearly dead or nearly linear. Where it saturates at a value other than
-    0, such as ``elu`` at ``N(-20, 0.5^2)``, the variance is accurate to 1e-8 of itself. Beyond
-    ``|mean| / std`` of 1e6 the digits of x itself limit all of them.
-
-    Args:
-        activation: Any spec of an elementwise activation, whose learned parameters count as they start; of a module
-            with parameters they count as they are now.
-        mean: Of the pre-activations; a number or a tensor.
-        std: Their standard deviation, positive.
-        registry: Where names are looked up; by default `lit_gelu.activations.registry`.
-
-    Returns:
-        The moments, float64, of the broadcast shape, on the CPU. A stochastic activation counts in evaluation mode.
-
-    Raises:
-        ActivationArgumentError: If ``std`` is not positive or a number not finite, or it is not elementwise.
-        NoGaussianMomentsError: If the activation is not finite everywhere.
-
-    Example:
-        >>> moments = gaussian_moments("silu", mean=0.0, std=torch.tensor([0.5, 1.0]))
-        >>> [round(value, 8) for value in moments.derivative_squared.tolist()]
-        [0.30030799, 0.37948235]
-    """
-    registry = registry or default_names()
-    mean, std = (torch.as_tensor(part, dtype=torch.float64).detach().cpu() for part in (mean, std))
-    if not bool((std > 0).all() & std.isfinite().all() & mean.isfinite().all()):
-        raise ActivationArgumentError(
-            f"mean={mean.tolist()}, std={std.tolist()} is not accepted: give finite numbers and a positive std."
-        )
-    spec = registry.resolve(activation)
-    has_parameters = isinstance(activation, nn.Module) and any(True for _ in activation.parameters())
-    closed = None if spec.opaque or has_parameters else _closed_form(spec, mean, std, registry)
-    if closed is not None and bool(closed[1].all()):
-        return closed[0]
-    module, kinks = scalar_function(activation, registry=registry)
-    if closed is None:
-        return quadrature_moments(module, mean, std, kinks, registry=registry)
-    moments, good = closed
-    means, stds = mean + torch.zeros_like(std), std + torch.zeros_like(mean)
-    rest = quadrature_moments(module, means[~good], stds[~good], kinks, registry=registry)
-    joined = [field.clone() for field in moments.fields]
-    for field, values in zip(joined, rest.fields, strict=True):
-        field[~good] = values
-    joined[-1] = torch.where(moments.kink.isnan(), joined[-1], moments.kink)  # quadrature knows of stated kinks alone
-    return GaussianMoments(*joined)
-
-
-def scalar_function(activation: Any, *, registry: Names | None = None) -> tuple[nn.Module, Kinks]:
-    """Return an elementwise activation as a float64 module in evaluation mode, and its kinks.
-
-    Args:
-        activation: Any spec.
-        registry: Where names are looked up; by default `lit_gelu.activations.registry`.
-
-    Returns:
-        A module of its own, and ``(x, jump of f')`` for every kink; none is known of what was never registered, nor of
-        a module whose parameters may have moved.
-
-    Raises:
-        ActivationArgumentError: If the activation is not elementwise, or its channels have different values.
-
-    Example:
-        >>> scalar_function("hard_swish")
-        (Hardswish(), ((-3.0, -0.5), (3.0, -0.5)))
-    """
-    registry = registry or default_names()
-    spec = registry.resolve(activation)
-    module = copy.deepcopy(activation) if isinstance(activation, nn.Module) else registry.create(activation)
-    module = module.to(device="cpu", dtype=torch.float64).eval()
-    kinks: Kinks = ()
-    if not spec.opaque:
-        facts = registry.entry(spec.name).facts_for(spec.arguments)
-        if not facts.elementwise:
-            raise ActivationArgumentError(f"{spec} is not elementwise, so it has no moments or gains of its own.")
-        moved = isinstance(activation, nn.Module) and any(True for _ in activation.parameters())
-        kinks = () if moved else facts.kinks
-    keep_one_channel_(module, registry=registry)
-    return module, kinks
-
-
-def _closed_form(
-    spec: ActivationSpec, mean: Tensor, std: Tensor, registry: Names
-) -> tuple[GaussianMoments, Tensor] | None:
-    """Return the moments in closed form and where they hold, or ``None`` where there is none."""
-    form = registry.entry(spec.name).moments
-    arguments = {key: value for key, value in spec.arguments.items() if key not in _HOW_IT_IS_COMPUTED}
-    numbers = [abs(value) for value in arguments.values() if isinstance(value, (int, float))]
-    if form is None or len(numbers) < len(arguments) or not _accepts(form, arguments):
-        return None  # a value for every channel, or a word that makes it another function
-    moments = form(mean, std, **arguments)
-    scale = max([1.0, *numbers]) ** 2
-    terms = scale * (1 + mean**2 + std**2)
-    defined = ~torch.stack([torch.as_tensor(field).isnan().expand_as(terms) for field in moments.fields]).any(0)
-    # A small difference of large terms, which are of the order of scale E (1 + x^2), has lost its digits.
-    good = defined & (moments.variance > CANCELLED * terms) & (moments.derivative_squared > CANCELLED * scale)
-    return moments, good
-
-
-def _accepts(form: Callable[..., GaussianMoments], arguments: Mapping[str, object]) -> bool:
-    """Return whether a closed form takes these arguments of its activation."""
-    taker = getattr(form, "pieces", form)  # `PiecewiseMoments` takes any arguments and hands them on to its pieces
-    try:
-        return not arguments or inspect.signature(taker).bind_partial(**arguments) is not None
-    except TypeError:  # they do not fit, or the pieces depend on none
-        return False

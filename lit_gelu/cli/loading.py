@@ -110,7 +110,7 @@ def checked_arguments(path: str, configured: str, trusted_values: Collection[obj
         )
     if issubclass(cls, ActivationTask) and "activation" in arguments:
         try:
-            arguments["activation"] = str(registry.stored.resolve(arguments["activation"]))
+            arguments["activation"] = str(registry.resolve(arguments["activation"], trusted=False))
         except UnknownActivationError as error:
             raise unregistered(error, called) from error
     require_no_imports(arguments, cls, trusted_values, called)

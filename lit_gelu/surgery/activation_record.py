@@ -105,7 +105,7 @@ def _require_same_sites(recorded: ActivationRecord, present: ActivationRecord) -
 
 def _stored(text: str, registry: ActivationRegistry | None) -> ActivationSpec:
     """Return the spec that a record's text stands for; names in it are looked up, never imported."""
-    return registry_or_default(registry).stored.resolve(text)
+    return registry_or_default(registry).resolve(text, trusted=False)
 
 
 def _swap_calls(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lit_gelu.activations.errors import ActivationArgumentError
-from lit_gelu.activations.naming.name_table import Names
+from lit_gelu.activations.naming.names import Names
 from lit_gelu.activations.naming.scalar import ScalarActivation, checked_interval
 from lit_gelu.activations.numerics.sampling import Function, bisect, sampling_grid
 from lit_gelu.display import Displayed, HtmlTable
@@ -125,7 +125,7 @@ def compare(
     """
     low, high = checked_interval(interval)
     first, second = ScalarActivation.of(a, registry), ScalarActivation.of(b, registry)
-    corners = sorted({*first.kinks, *second.kinks})
+    corners = sorted({place for place, _ in (*first.kinks, *second.kinks)})
     pairs = list(zip(first.functions, second.functions, strict=True))
     for f in pairs[0]:
         _check_finite(f, torch.linspace(low, high, 1001, dtype=torch.float64))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lit_gelu.activations.errors import ActivationArgumentError
-from lit_gelu.activations.naming.name_table import Names
+from lit_gelu.activations.naming.names import Names
 from lit_gelu.activations.naming.scalar import ScalarActivation, checked_interval
 from lit_gelu.activations.numerics.sampling import Function
 from lit_gelu.extras import new_figure

@@ -12,13 +12,11 @@ One number does not keep a deep plain net stable: see `initialise_for_activation
 import math
 from typing import Any
 
-from torch import nn
-
 from lit_gelu.activations.analysis.shape import shape_of
 from lit_gelu.activations.errors import ActivationArgumentError, NoGaussianMomentsError
 from lit_gelu.activations.gaussian import GaussianMoments, gaussian_moments
 from lit_gelu.activations.naming.entry import ActivationFacts, ActivationGains
-from lit_gelu.activations.naming.name_table import Names
+from lit_gelu.activations.naming.names import Names
 from lit_gelu.activations.naming.spec import ActivationSpec, quoted
 from lit_gelu.activations.numerics.channels import INFER
 from lit_gelu.errors import ArgumentError
@@ -27,12 +25,6 @@ KINDS = {"forward": "E f^2", "variance": "the variance of f", "backward": "E f'^
 """What each kind of gain is one over the square root of."""
 
 _MOMENTS = {"forward": "value_squared", "variance": "variance", "backward": "derivative_squared"}
-
-# torch.nn.init.calculate_gain's names; its values for sigmoid, tanh and SELU are conventions, not expectations.
-_TORCH_NAMES = frozenset({
-    *("linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
-    *("sigmoid", "tanh", "relu", "leaky_relu", "selu"),
-})
 
 
 def gain(
@@ -83,42 +75,6 @@ def gains(activation: Any, *, registry: Names | None = None) -> ActivationGains:
     """Return all three gains for standard normal pre-activations."""
     moments = gaussian_moments(activation, registry=registry)
     return ActivationGains(**{kind: _gain(moments, activation, kind) for kind in KINDS})
-
-
-def calculate_gain(nonlinearity: Any, param: float | None = None, *, registry: Names | None = None) -> float:
-    """Return the gain that ``torch.nn.init.calculate_gain`` returns, and the forward gain for what torch does not know.
-
-    A drop-in: for torch's names (``linear``, ``conv1d`` and its kin, ``sigmoid``, ``tanh``, ``relu``, ``leaky_relu``,
-    ``selu``) the value is torch's, and three of these are conventions rather than expectations: ``tanh`` is 5 / 3 (the
-    forward gain is 1.592537), ``sigmoid`` 1 (1.846229) and ``selu`` 3 / 4 (1). Use `gain` for the expectations. As all
-    names, these may be written in capitals.
-
-    Args:
-        nonlinearity: A name of torch's, or any spec of an elementwise activation.
-        param: The slope of ``leaky_relu``; nothing else takes one.
-        registry: Where names are looked up; by default `lit_gelu.activations.registry`.
-
-    Returns:
-        The gain.
-
-    Raises:
-        ActivationArgumentError: If ``param`` is given to what takes none, or is no number.
-
-    Example:
-        >>> calculate_gain("tanh"), round(calculate_gain("silu"), 6), round(calculate_gain("elu(alpha=0.5)"), 6)
-        (1.6666666666666667, 1.676532, 1.365595)
-    """
-    name = nonlinearity.strip().lower() if isinstance(nonlinearity, str) else ""
-    if name in _TORCH_NAMES:
-        if isinstance(param, bool) or not isinstance(param, (int, float, type(None))):
-            raise ActivationArgumentError(f"param={param!r} is not accepted: the slope of leaky_relu is a number.")
-        return float(nn.init.calculate_gain(name, param))  # type: ignore[arg-type]  # a literal of torch's
-    if param is not None:
-        raise ActivationArgumentError(
-            f"{nonlinearity!r} takes no param={param!r}: only leaky_relu does. Write arguments into the spec, such as "
-            "'elu(alpha=0.5)'."
-        )
-    return gain(nonlinearity, registry=registry)
 
 
 def _gain(moments: GaussianMoments, activation: Any, kind: str) -> float:

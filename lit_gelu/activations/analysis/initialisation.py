@@ -16,7 +16,7 @@ from torch.nn.utils import parametrize
 from lit_gelu.activations.analysis.gains import KINDS, gain
 from lit_gelu.activations.errors import ActivationArgumentError, NoGaussianMomentsError
 from lit_gelu.activations.gaussian import gaussian_moments
-from lit_gelu.activations.naming.name_table import Names, default_names
+from lit_gelu.activations.naming.names import Names, default_names
 from lit_gelu.activations.naming.spec import ActivationSpec
 from lit_gelu.display import Displayed
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations.naming.entry import ActivationShape
-from lit_gelu.activations.naming.name_table import Names
+from lit_gelu.activations.naming.names import Names
 from lit_gelu.activations.naming.scalar import scalar_functions
 from lit_gelu.activations.numerics.sampling import FARTHEST, Function, both_sides, sampling_grid, sign_changes
 

@@ -17,12 +17,16 @@ from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
 from lit_gelu.activations.naming.spec import ActivationSpec
 from lit_gelu.activations.numerics.arguments import elementwise, elementwise_derivative, largest
-from lit_gelu.activations.numerics.distribution import cumulative, density, density_slope
 from lit_gelu.activations.numerics.gates import LOGISTIC_LIMIT, decay
 from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxRecipes
 from lit_gelu.memory import checked_memory, compute, memory_text
 
-DISTRIBUTIONS = ("normal", "logistic", "cauchy", "laplace")
+FORMULAS = {
+    "normal": "x Phi(x)",
+    "logistic": "x sigmoid(x)",
+    "cauchy": "x (1/2 + atan(x) / pi)",
+    "laplace": "x exp(x) / 2 if x < 0 else x - x exp(-x) / 2",
+}
 INVERSE_PI = 1.0 / math.pi
 
 # Where x is F(x) x to the last digit, and x**2 is far from overflow.
@@ -34,7 +38,7 @@ CAUCHY_TERMS = {torch.float32: 10, torch.float64: 23}
 
 
 class Distribution(Protocol):
-    """What a distribution must have here: ``cdf``; ``pdf`` or ``log_prob`` is used if there is one."""
+    """What a distribution must have here."""
 
     def cdf(self, value: Tensor, /) -> Tensor:
         """Return the probability of a value of at most ``value``, elementwise."""
@@ -50,13 +54,13 @@ def cdf_linear(x: Tensor, distribution: str | Distribution = "normal") -> Tensor
     * ``"cauchy"``: ``F = 1/2 + atan(x) / pi``, computed as ``atan2(1, -x) / pi``, which keeps the relative accuracy of
       the left tail. It is convex and increasing, with ``f(-inf) = -1 / pi`` and ``x - 1 / pi`` as the right asymptote;
     * ``"laplace"``: ``F = exp(x) / 2`` left of 0 and ``1 - exp(-x) / 2`` right of it;
-    * any object with ``cdf(x)``, such as a ``torch.distributions.Distribution``. Outside its support ``F`` is 0 or 1;
-      its accuracy is that of its ``cdf``.
+    * any object with ``cdf(x)``, from tensor to tensor, such as ``torch.distributions.Normal(0.0, 2.0)``, whose
+      accuracy and range are those of its ``cdf``.
 
     Source: Hendrycks and Gimpel 2016 (arXiv 1606.08415), section 5, which names the Cauchy and the Laplace case.
 
     Args:
-        x: Any shape; float16, bfloat16, float32 or float64.
+        x: Any shape, floating.
         distribution: One of the four names, or an object.
 
     Returns:
@@ -86,41 +90,21 @@ def cdf_linear(x: Tensor, distribution: str | Distribution = "normal") -> Tensor
             bounded = x.clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT)
             tail = _laplace_tail(bounded, bounded)
             return torch.where(x >= LOGISTIC_LIMIT, x, torch.where(bounded < 0, tail, bounded - tail))
-    check_distribution("cdf_linear", distribution)
+    check_distribution(distribution)
     # At -inf the limit depends on the tail; x F(x) at the lowest finite number has it, and no inf * 0.
     bounded = x.clamp(min=-largest(x))
-    return bounded * cumulative(distribution, bounded)
+    probability = distribution.cdf(bounded)
+    if not isinstance(probability, Tensor) or probability.shape != x.shape:
+        raise ActivationArgumentError(
+            f"cdf_linear: {type(distribution).__name__}.cdf made no tensor of shape {tuple(x.shape)} of one. It must "
+            "be elementwise: give a distribution of one number that computes with torch, not a batch of them."
+        )
+    return bounded * probability
 
 
 @elementwise_derivative
 def cdf_linear_derivative(x: Tensor, order: int = 1, distribution: str | Distribution = "normal") -> Tensor:
-    """First or second derivative of `cdf_linear`: ``f' = F + x p`` and ``f'' = 2 p + x p'`` with the density ``p``.
-
-    * ``"normal"``, ``"logistic"``: see `gelu_derivative` and `silu_derivative`;
-    * ``"cauchy"``: ``f'' = 2 / (pi (1 + x**2)**2)``; ``f'`` falls to 0 on the left as ``2 / (3 pi |x|**3)``;
-    * ``"laplace"``: with ``t = (1 - |x|) exp(-|x|) / 2``, ``f' = t`` left of 0 and ``1 - t`` right of it;
-      ``f'' = (2 - |x|) exp(-|x|) / 2``, whose slope jumps by -3 at 0: two derivatives are continuous, the third is not;
-    * an object: ``p`` is its ``pdf(x)``, else ``exp(log_prob(x))``, else the derivative of ``cdf`` by autograd; ``p'``
-      comes by autograd.
-
-    Args:
-        x: Any shape; float16, bfloat16, float32 or float64.
-        order: 1 or 2.
-        distribution: One of the four names, or an object.
-
-    Returns:
-        A tensor like ``x``.
-
-    Raises:
-        ActivationArgumentError: If ``x``, ``order`` or ``distribution`` is none of those.
-
-    Example:
-        >>> x = torch.tensor([-1.0, 0.0, 1.0])
-        >>> cdf_linear_derivative(x, 1, "cauchy"), cdf_linear_derivative(x, 2, "cauchy")
-        (tensor([0.0908, 0.5000, 0.9092]), tensor([0.1592, 0.6366, 0.1592]))
-        >>> cdf_linear_derivative(x, 1, "laplace")
-        tensor([0.0000, 0.5000, 1.0000])
-    """
+    """First or second derivative of `cdf_linear`: ``f' = F + x p`` and ``f'' = 2 p + x p'`` with the density ``p``."""
     match distribution:
         case "normal":
             return gelu_derivative(x, order)
@@ -131,24 +115,17 @@ def cdf_linear_derivative(x: Tensor, order: int = 1, distribution: str | Distrib
             return _cauchy_derivative(x.clamp(-limit, limit), order)
         case "laplace":
             return _laplace_derivative(x.clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT), order)
-    check_distribution("cdf_linear_derivative", distribution)
-    bounded = x.clamp(-largest(x), largest(x))
-    if order == 1:
-        return cumulative(distribution, x) + bounded * density(distribution, x)
-    return 2.0 * density(distribution, x) + bounded * density_slope(distribution, x)
+    once: Callable[[Tensor], Tensor] = torch.func.grad(lambda x: cdf_linear(x, distribution).sum())
+    return once(x) if order == 1 else torch.func.grad(lambda x: once(x).sum())(x)
 
 
-def check_distribution(name: str, distribution: Any) -> None:
+def check_distribution(distribution: Any) -> None:
     """Refuse what is neither one of the four names nor an object with a ``cdf``."""
-    if isinstance(distribution, str) and distribution in DISTRIBUTIONS:
-        return
-    base = torch.distributions.Distribution
-    unwritten = isinstance(distribution, base) and type(distribution).cdf is base.cdf
-    if isinstance(distribution, (str, type)) or not callable(getattr(distribution, "cdf", None)) or unwritten:
-        accepted = ", ".join(map(repr, DISTRIBUTIONS))
-        why = ", whose cdf torch does not have" if unwritten else ""
+    named = isinstance(distribution, str) and distribution in FORMULAS
+    if not named and (isinstance(distribution, type) or not callable(getattr(distribution, "cdf", None))):
+        accepted = ", ".join(map(repr, FORMULAS))
         raise ActivationArgumentError(
-            f"{name}: distribution={distribution!r}{why} is not accepted. Use one of {accepted}, or an object with a "
+            f"cdf_linear: distribution={distribution!r} is not accepted. Use one of {accepted}, or an object with a "
             "method cdf(x) from tensor to tensor, such as torch.distributions.Normal(0.0, 2.0)."
         )
 
@@ -214,8 +191,7 @@ class CDFLinear(nn.Module):
     Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units (GELUs)" (arXiv 1606.08415), section 5.
 
     Args:
-        distribution: ``"normal"``, ``"logistic"``, ``"cauchy"`` or ``"laplace"``, or an object with ``cdf(x)``, and
-            ``pdf(x)`` or ``log_prob(x)`` if it has one; see `lit_gelu.activations.functional.cdf_linear`.
+        distribution: ``"normal"``, ``"logistic"``, ``"cauchy"`` or ``"laplace"``, or an object with ``cdf(x)``.
         memory: ``"recompute"`` keeps ``x`` alone for the backward pass; ``"autograd"`` what torch's functions need.
 
     Raises:
@@ -230,7 +206,7 @@ class CDFLinear(nn.Module):
 
     def __init__(self, distribution: str | Distribution = "normal", memory: str = "autograd") -> None:
         super().__init__()
-        check_distribution("cdf_linear", distribution)
+        check_distribution(distribution)
         self.distribution = distribution
         self.memory = checked_memory(memory)
         if memory == "recompute" and not isinstance(distribution, str):
@@ -250,14 +226,6 @@ class CDFLinear(nn.Module):
     def extra_repr(self) -> str:
         """Return ``distribution=...`` for ``repr``."""
         return f"distribution={self.distribution!r}{memory_text(self.memory)}"
-
-
-FORMULAS = {
-    "normal": "x Phi(x)",
-    "logistic": "x sigmoid(x)",
-    "cauchy": "x (1/2 + atan(x) / pi)",
-    "laplace": "x exp(x) / 2 if x < 0 else x - x exp(-x) / 2",
-}
 
 
 def _facts(distribution: Any = "normal", **_: Any) -> ActivationFacts:

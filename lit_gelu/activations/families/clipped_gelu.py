@@ -28,7 +28,7 @@ def clipped_gelu(x: Tensor, min: Bound = -10.0, max: Bound = 10.0) -> Tensor:  #
     Source: Wu et al. 2020, "Integer Quantization for Deep Learning Inference" (arXiv 2004.09602).
 
     Args:
-        x: Any shape; float16, bfloat16, float32 or float64.
+        x: Any shape, floating.
         min: Lower bound; without effect below -0.17, GELU's minimum.
         max: Upper bound.
 
@@ -54,25 +54,7 @@ def clipped_gelu_derivative(
     min: Bound = -10.0,  # noqa: A002 - the source's names
     max: Bound = 10.0,  # noqa: A002
 ) -> Tensor:
-    """First or second derivative of `clipped_gelu`: GELU's where the value is within the bounds, 0 elsewhere.
-
-    Args:
-        x: Any shape; float16, bfloat16, float32 or float64.
-        order: 1 or 2.
-        min: Lower bound.
-        max: Upper bound.
-
-    Returns:
-        A tensor like ``x``; at a bound itself GELU's.
-
-    Raises:
-        ActivationArgumentError: If ``x`` is not a floating tensor, ``order`` neither 1 nor 2, or ``min`` not below
-            ``max``.
-
-    Example:
-        >>> clipped_gelu_derivative(torch.tensor([-1.0, 1.0, 20.0]))
-        tensor([-0.0833,  1.0833,  0.0000])
-    """
+    """First or second derivative of `clipped_gelu`: GELU's where the value is within the bounds, 0 elsewhere."""
     _check_bounds("clipped_gelu_derivative", min, max)
     value = gelu(x)
     return keep_nan(x, torch.where((value >= min) & (value <= max), gelu_derivative(x, order), 0.0))
@@ -113,6 +95,7 @@ def _crossing(level: float, left: float, right: float) -> tuple[float, float]:
     return place.item(), gelu_derivative(place).item()
 
 
+@functools.cache
 def _kinks(lower: float, upper: float) -> tuple[tuple[float, float], ...]:
     """Return the places where GELU enters the band between the bounds or leaves it, and the jumps of f' there."""
     places = []

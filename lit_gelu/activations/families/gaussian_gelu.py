@@ -32,11 +32,8 @@ from lit_gelu.activations.numerics.gates import (
     opened_normal_gate,
     times_normal_density,
 )
-from lit_gelu.activations.numerics.normal import GaussianMoments, density, distribution, interval_moments, owens_t
 from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxRecipes, numbers
 from lit_gelu.memory import checked_memory, compute_with, memory_text
-
-_STEEP = 1e4
 
 
 @elementwise
@@ -49,7 +46,7 @@ def gaussian_gelu(x: Tensor, mu: float | Tensor = 0.0, sigma: float | Tensor = 1
     Source: Hendrycks and Gimpel 2016 (arXiv 1606.08415), section 2.
 
     Args:
-        x: Any shape; float16, bfloat16, float32 or float64.
+        x: Any shape, floating.
         mu: A number, a tensor with one element, or one of shape ``(channels,)``.
         sigma: The same, positive. A number is checked; a tensor is not, because that would wait for the device.
         channel_dim: Which dimension of ``x`` the channels are.
@@ -74,28 +71,7 @@ def gaussian_gelu(x: Tensor, mu: float | Tensor = 0.0, sigma: float | Tensor = 1
 def gaussian_gelu_derivative(
     x: Tensor, order: int = 1, mu: float | Tensor = 0.0, sigma: float | Tensor = 1.0, channel_dim: int = 1
 ) -> Tensor:
-    """First or second derivative of `gaussian_gelu` with respect to ``x``.
-
-    With ``u = (x - mu) / sigma`` and ``v = x / sigma``: ``f' = Phi(u) + v phi(u)``, ``f'' = phi(u) (2 - u v) / sigma``.
-
-    Args:
-        x: Any shape; float16, bfloat16, float32 or float64.
-        order: 1 or 2.
-        mu: A number, a tensor with one element, or one of shape ``(channels,)``.
-        sigma: The same, positive.
-        channel_dim: Which dimension of ``x`` the channels are.
-
-    Returns:
-        A tensor like ``x``. ``f'(inf) = 1``, ``f'(-inf) = 0`` and ``f''(+-inf) = 0``.
-
-    Raises:
-        ActivationArgumentError: If ``x`` is not a floating tensor, ``order`` neither 1 nor 2, ``sigma`` not
-            positive, or a shape does not fit.
-
-    Example:
-        >>> gaussian_gelu_derivative(torch.tensor([-1.0, 0.0, 1.0]), mu=0.5, sigma=2.0)
-        tensor([0.0761, 0.4013, 0.7920])
-    """
+    """First or second derivative of `gaussian_gelu` with respect to ``x``."""
     mu, sigma = _parameters("gaussian_gelu_derivative", x, mu, sigma, channel_dim)
     u = _quotient(x - mu, sigma).clamp(-NORMAL_LIMIT, NORMAL_LIMIT)
     v = _quotient(x, sigma)
@@ -248,55 +224,6 @@ def _is_standard(mu: float | Tensor, sigma: float | Tensor) -> bool:
     return isinstance(mu, float) and isinstance(sigma, float) and (mu, sigma) == (0.0, 1.0)
 
 
-def gelu_moments(mean: Tensor, std: Tensor, mu: float = 0.0, sigma: float = 1.0) -> GaussianMoments:
-    """Return the moments of ``x Phi((x - mu) / sigma)``, in closed form; GELU is ``mu = 0, sigma = 1``."""
-    # The variance is NaN where std is 10,000 sigma and more: too many digits are lost there.
-    #
-    # With ``u = (x - mu) / sigma ~ N(m, s^2)``, ``c = mu / sigma``, ``q^2 = 1 + s^2``, ``r^2 = 1 + 2 s^2``,
-    # ``h = m / q`` and ``k = m / (q r)``: ``f = sigma (c + u) Phi(u)``, ``f' = Phi(u) + (c + u) phi(u)``,
-    # ``f'' = phi(u) (2 - c u - u^2) / sigma``, and with Owen's T
-    #
-    # * ``E Phi = Phi(h)``, ``E phi = phi(h) / q``, ``E Phi^2 = Phi(h) - 2 T(h, 1 / r)``;
-    # * ``E Phi phi = phi(h) Phi(k) / q``, ``E u Phi phi = phi(h) / q (m Phi(k) / q^2 + s^2 phi(k) / (q r))``;
-    # * ``E phi^2 = exp(-m^2 / r^2) / (2 pi r)``; under ``phi^2`` u has mean ``m / r^2`` and variance ``s^2 / r^2``;
-    # * ``E u g = m E g + s^2 E g'`` (Stein) gives the rest.
-    m, s, c = (mean - mu) / sigma, std / sigma, mu / sigma
-    q, r = torch.sqrt(1 + s * s), torch.sqrt(1 + 2 * s * s)
-    h, k = m / q, m / (q * r)
-    gate, gate_density = distribution(h), density(h) / q
-    gate_squared = gate - 2 * owens_t(h, 1 / r)
-    mixed = gate_density * distribution(k)
-    mixed_u = gate_density * (m / q**2 * distribution(k) + s * s / (q * r) * density(k))
-    density_squared = torch.exp(-((m / r) ** 2)) / (2 * math.pi * r)
-    centre, spread = m / r**2, (s / r) ** 2
-    u_gate_squared = m * gate_squared + 2 * s * s * mixed
-    u_squared_gate_squared = (m * m + s * s) * gate_squared + 4 * m * s * s * mixed
-    u_squared_gate_squared = u_squared_gate_squared + 2 * s**4 * (density_squared - mixed_u)
-    value = sigma * ((c + m) * gate + s * s * gate_density)
-    value_squared = sigma**2 * (c * c * gate_squared + 2 * c * u_gate_squared + u_squared_gate_squared)
-    return GaussianMoments(
-        value=value,
-        value_squared=value_squared,
-        variance=torch.where(s < _STEEP, value_squared - value * value, torch.nan),
-        derivative=gate + (c + m / q**2) * gate_density,
-        derivative_squared=gate_squared + 2 * (c * mixed + mixed_u) + density_squared * ((c + centre) ** 2 + spread),
-        abs_second_derivative=_abs_second(m / q**2, s / q, c) * gate_density / sigma,
-        kink=torch.zeros_like(m + s),
-    )
-
-
-def _abs_second(mean: Tensor, std: Tensor, c: float) -> Tensor:
-    """Return ``E |2 - c u - u^2|`` for ``u ~ N(mean, std^2)``: positive between the roots, negative outside."""
-    reach = math.sqrt(c * c + 8)
-    roots = (-c - reach) / 2, (-c + reach) / 2
-
-    def integral(low: float, high: float) -> Tensor:
-        zeroth, first, second = interval_moments(mean, std, low, high, 2)
-        return 2 * zeroth - c * first - second
-
-    return integral(*roots) - integral(-math.inf, roots[0]) - integral(roots[1], math.inf)
-
-
 def _read(module: nn.Module) -> dict[str, Any]:
     return {"mu": module.initial_mu, "sigma": module.initial_sigma, **channel_arguments(module)}
 
@@ -365,7 +292,6 @@ ENTRIES = (
         function=gaussian_gelu,
         derivative=gaussian_gelu_derivative,
         joint=gaussian_gelu_joint,
-        moments=gelu_moments,
         facts=_facts,
         modules=(ModuleForm(GaussianGELU, _read, live=_live),),
         onnx=_ONNX,

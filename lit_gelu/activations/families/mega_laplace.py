@@ -31,7 +31,7 @@ def mega_laplace(x: Tensor, mu: float = 0.707107, sigma: float = 0.282095) -> Te
     transformers' ``laplace``.
 
     Args:
-        x: Any shape; float16, bfloat16, float32 or float64.
+        x: Any shape, floating.
         mu: Mean.
         sigma: Standard deviation, positive.
 
@@ -51,25 +51,7 @@ def mega_laplace(x: Tensor, mu: float = 0.707107, sigma: float = 0.282095) -> Te
 
 @elementwise_derivative
 def mega_laplace_derivative(x: Tensor, order: int = 1, mu: float = 0.707107, sigma: float = 0.282095) -> Tensor:
-    """First or second derivative of `mega_laplace`: ``phi(u) / sigma`` and ``-u phi(u) / sigma**2``.
-
-    Args:
-        x: Any shape; float16, bfloat16, float32 or float64.
-        order: 1 or 2.
-        mu: Mean.
-        sigma: Standard deviation, positive.
-
-    Returns:
-        A tensor like ``x``, with ``u = (x - mu) / sigma``; 0 at both infinities.
-
-    Raises:
-        ActivationArgumentError: If ``x`` is not a floating tensor, ``order`` neither 1 nor 2, or ``sigma`` not
-            positive.
-
-    Example:
-        >>> mega_laplace_derivative(torch.tensor([0.0, 0.707107, 1.0]))
-        tensor([0.0611, 1.4142, 0.8249])
-    """
+    """First or second derivative of `mega_laplace`: ``phi(u) / sigma`` and ``-u phi(u) / sigma**2``."""
     check_positive("mega_laplace_derivative", "sigma", sigma)
     u, sigma = _standardised(x, mu, sigma), _above_zero(sigma, x)
     if order == 2:

@@ -31,13 +31,10 @@ def mish(x: Tensor) -> Tensor:
     Source: Misra 2019, "Mish: A Self Regularized Non-Monotonic Activation Function" (arXiv 1908.08681), equation 1.
 
     Args:
-        x: Any shape; float16, bfloat16, float32 or float64.
+        x: Any shape, floating.
 
     Returns:
         A tensor like ``x``. ``f(inf) = inf`` and ``f(-inf) = 0``.
-
-    Raises:
-        ActivationArgumentError: If ``x`` is not a floating tensor.
 
     Example:
         >>> mish(torch.tensor([-1.0, 0.0, 1.0]))
@@ -50,27 +47,7 @@ def mish(x: Tensor) -> Tensor:
 
 @elementwise_derivative
 def mish_derivative(x: Tensor, order: int = 1) -> Tensor:
-    """First or second derivative of `mish`.
-
-    With ``w = tanh(log(1 + exp(x)))`` and ``d = w' = s(x) (1 - w**2)``: ``f' = w + x d`` and
-    ``f'' = d (2 + x (s(-x) - 2 w s(x)))``, computed as a polynomial in ``exp(-|x|)`` over a power of ``w``'s
-    denominator.
-
-    Args:
-        x: Any shape; float16, bfloat16, float32 or float64.
-        order: 1 or 2.
-
-    Returns:
-        A tensor like ``x``. ``f'(inf) = 1``, ``f'(-inf) = 0`` and ``f''(+-inf) = 0``.
-
-    Raises:
-        ActivationArgumentError: If ``x`` is not a floating tensor or ``order`` neither 1 nor 2.
-
-    Example:
-        >>> x = torch.tensor([-1.0, 0.0, 1.0])
-        >>> mish_derivative(x), mish_derivative(x, order=2)
-        (tensor([0.0592, 0.6000, 1.0490]), tensor([0.3497, 0.6400, 0.1847]))
-    """
+    """First or second derivative of `mish`."""
     u = x.clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT)
     if order == 2:
         return _second(u)

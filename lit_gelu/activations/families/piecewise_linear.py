@@ -14,18 +14,14 @@ from lit_gelu.activations.families._package import INPLACE, NO_ARGUMENTS
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
 from lit_gelu.activations.naming.forms import CallForm, ModuleForm, ReadAttributes
 from lit_gelu.activations.numerics.arguments import (
+    DerivativeOf,
     Derivatives,
     elementwise,
-    elementwise_derivative,
-    keep_nan,
     per_channel,
     quotient,
 )
 from lit_gelu.activations.numerics.channels import channel_number
-from lit_gelu.activations.numerics.piecewise import INF, LINE, Piece, PiecewiseMoments, Term, two_sided
 from lit_gelu.activations.onnx_recipes import OnnxOperator, OnnxRecipes
-
-RELU6_BOUND = 6.0
 
 
 @elementwise
@@ -33,13 +29,10 @@ def identity(x: Tensor) -> Tensor:
     """Return ``f(x) = x``: the activation of a linear network, and what switches one off.
 
     Args:
-        x: Any shape; float16, bfloat16, float32 or float64.
+        x: Any shape, floating.
 
     Returns:
         ``x`` itself.
-
-    Raises:
-        ActivationArgumentError: If ``x`` is not a floating tensor.
 
     Example:
         >>> identity(torch.tensor([-1.0, 2.0]))
@@ -48,25 +41,10 @@ def identity(x: Tensor) -> Tensor:
     return x
 
 
-@elementwise_derivative
-def identity_derivative(x: Tensor, order: int = 1) -> Tensor:
-    """First or second derivative of `identity`: 1 or 0.
-
-    Args:
-        x: Any shape; float16, bfloat16, float32 or float64.
-        order: 1 or 2.
-
-    Returns:
-        A tensor like ``x``.
-
-    Raises:
-        ActivationArgumentError: If ``x`` is not a floating tensor or ``order`` neither 1 nor 2.
-
-    Example:
-        >>> identity_derivative(torch.tensor([-1.0, 2.0]))
-        tensor([1., 1.])
-    """
-    return keep_nan(x, torch.ones_like(x) if order == 1 else torch.zeros_like(x))
+def identity_joint(x: Tensor) -> Derivatives:
+    """``x``, 1, 0."""
+    one = torch.ones_like(x)
+    return Derivatives(x, one, torch.zeros_like(x), one)
 
 
 @elementwise
@@ -76,13 +54,10 @@ def relu(x: Tensor) -> Tensor:
     Source: Nair and Hinton 2010, "Rectified linear units improve restricted Boltzmann machines" (ICML).
 
     Args:
-        x: Any shape; float16, bfloat16, float32 or float64.
+        x: Any shape, floating.
 
     Returns:
         A tensor like ``x``.
-
-    Raises:
-        ActivationArgumentError: If ``x`` is not a floating tensor.
 
     Example:
         >>> relu(torch.tensor([-1.0, 0.0, 2.0]))
@@ -91,27 +66,10 @@ def relu(x: Tensor) -> Tensor:
     return torch.relu(x)
 
 
-@elementwise_derivative
-def relu_derivative(x: Tensor, order: int = 1) -> Tensor:
-    """First or second derivative of `relu`: 1 above 0, else 0; and 0 everywhere.
-
-    ``f'`` jumps by 1 at 0.
-
-    Args:
-        x: Any shape; float16, bfloat16, float32 or float64.
-        order: 1 or 2.
-
-    Returns:
-        A tensor like ``x``; ``f'(0) = 0``, as in torch.
-
-    Raises:
-        ActivationArgumentError: If ``x`` is not a floating tensor or ``order`` neither 1 nor 2.
-
-    Example:
-        >>> relu_derivative(torch.tensor([-1.0, 0.0, 2.0]))
-        tensor([0., 0., 1.])
-    """
-    return keep_nan(x, (x > 0).to(x.dtype) if order == 1 else torch.zeros_like(x))
+def relu_joint(x: Tensor) -> Derivatives:
+    """``max(x, 0)``; at 0 the left derivatives."""
+    first = (x > 0).to(x.dtype)
+    return Derivatives(torch.relu(x), first, torch.zeros_like(x), first)
 
 
 @elementwise
@@ -121,43 +79,22 @@ def relu6(x: Tensor) -> Tensor:
     Source: Krizhevsky 2010, "Convolutional deep belief networks on CIFAR-10".
 
     Args:
-        x: Any shape; float16, bfloat16, float32 or float64.
+        x: Any shape, floating.
 
     Returns:
         A tensor like ``x``.
-
-    Raises:
-        ActivationArgumentError: If ``x`` is not a floating tensor.
 
     Example:
         >>> relu6(torch.tensor([-1.0, 2.0, 8.0]))
         tensor([0., 2., 6.])
     """
-    return torch.nn.functional.relu6(x)
+    return F.relu6(x)
 
 
-@elementwise_derivative
-def relu6_derivative(x: Tensor, order: int = 1) -> Tensor:
-    """First or second derivative of `relu6`: 1 between 0 and 6, else 0; and 0 everywhere.
-
-    ``f'`` jumps by 1 at 0 and by -1 at 6.
-
-    Args:
-        x: Any shape; float16, bfloat16, float32 or float64.
-        order: 1 or 2.
-
-    Returns:
-        A tensor like ``x``; ``f'(0) = f'(6) = 0``, as in torch.
-
-    Raises:
-        ActivationArgumentError: If ``x`` is not a floating tensor or ``order`` neither 1 nor 2.
-
-    Example:
-        >>> relu6_derivative(torch.tensor([-1.0, 2.0, 8.0]))
-        tensor([0., 1., 0.])
-    """
-    inside = (x > 0) & (x < RELU6_BOUND)
-    return keep_nan(x, inside.to(x.dtype) if order == 1 else torch.zeros_like(x))
+def relu6_joint(x: Tensor) -> Derivatives:
+    """``min(max(x, 0), 6)``; at the kinks the outer derivatives."""
+    first, value = ((x > 0) & (x < 6)).to(x.dtype), F.relu6(x)
+    return Derivatives(value, first, torch.zeros_like(x), quotient(value, x, 0.0))
 
 
 @elementwise
@@ -167,44 +104,25 @@ def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
     Source: Maas, Hannun and Ng 2013, "Rectifier nonlinearities improve neural network acoustic models" (ICML).
 
     Args:
-        x: Any shape; float16, bfloat16, float32 or float64.
+        x: Any shape, floating.
         negative_slope: The slope left of 0.
 
     Returns:
         A tensor like ``x``.
 
-    Raises:
-        ActivationArgumentError: If ``x`` is not a floating tensor.
-
     Example:
         >>> leaky_relu(torch.tensor([-1.0, 0.0, 2.0]), negative_slope=0.25)
         tensor([-0.2500,  0.0000,  2.0000])
     """
-    return _leaky(x, negative_slope)
+    return leaky_relu_joint(x, negative_slope).value
 
 
-@elementwise_derivative
-def leaky_relu_derivative(x: Tensor, order: int = 1, negative_slope: float = 0.01) -> Tensor:
-    """First or second derivative of `leaky_relu`: 1 above 0, else ``negative_slope``; and 0 everywhere.
-
-    ``f'`` jumps by ``1 - negative_slope`` at 0.
-
-    Args:
-        x: Any shape; float16, bfloat16, float32 or float64.
-        order: 1 or 2.
-        negative_slope: The slope left of 0.
-
-    Returns:
-        A tensor like ``x``; ``f'(0) = negative_slope``, as in torch.
-
-    Raises:
-        ActivationArgumentError: If ``x`` is not a floating tensor or ``order`` neither 1 nor 2.
-
-    Example:
-        >>> leaky_relu_derivative(torch.tensor([-1.0, 0.0, 2.0]), negative_slope=0.25)
-        tensor([0.2500, 0.2500, 1.0000])
-    """
-    return _leaky_derivative(x, order, negative_slope)
+def leaky_relu_joint(x: Tensor, negative_slope: float | Tensor = 0.01) -> Derivatives:
+    """``x`` above 0, else ``negative_slope x``; at 0 the left derivatives."""
+    flat = torch.isinf(x) & (negative_slope == 0)  # with slope 0 it is 0 for -inf too, where the product is NaN
+    value = torch.where(x > 0, x, negative_slope * torch.where(flat, 0.0, x))
+    first = torch.where(x > 0, torch.ones_like(x), negative_slope)
+    return Derivatives(value, first, torch.zeros_like(x), first)
 
 
 @elementwise
@@ -214,7 +132,7 @@ def prelu(x: Tensor, weight: float | Tensor) -> Tensor:
     Source: He et al. 2015, "Delving Deep into Rectifiers" (arXiv 1502.01852), equation 1.
 
     Args:
-        x: Any shape; float16, bfloat16, float32 or float64.
+        x: Any shape, floating.
         weight: A number, a tensor with one element, or one of shape ``(channels,)`` for dimension 1 of ``x``.
 
     Returns:
@@ -228,40 +146,12 @@ def prelu(x: Tensor, weight: float | Tensor) -> Tensor:
         tensor([[-0.2500, -0.5000],
                 [ 3.0000,  3.0000]])
     """
-    return _leaky(x, per_channel("prelu", "weight", weight, x))
+    return prelu_joint(x, weight).value
 
 
-@elementwise_derivative
-def prelu_derivative(x: Tensor, order: int = 1, *, weight: float | Tensor) -> Tensor:
-    """First or second derivative of `prelu` with respect to ``x``: 1 above 0, else ``weight``; and 0 everywhere.
-
-    Args:
-        x: Any shape; float16, bfloat16, float32 or float64.
-        order: 1 or 2.
-        weight: A number, a tensor with one element, or one of shape ``(channels,)`` for dimension 1 of ``x``.
-
-    Returns:
-        A tensor like ``x``; ``f'(0) = weight``, as in torch.
-
-    Raises:
-        ActivationArgumentError: If ``x`` is no floating tensor, ``order`` neither 1 nor 2, or ``weight`` does not fit.
-
-    Example:
-        >>> prelu_derivative(torch.tensor([-1.0, 2.0]), weight=0.25)
-        tensor([0.2500, 1.0000])
-    """
-    return _leaky_derivative(x, order, per_channel("prelu_derivative", "weight", weight, x))
-
-
-def _leaky(x: Tensor, slope: float | Tensor) -> Tensor:
-    """Return ``x`` above 0, else ``slope * x``; with slope 0 that is 0 for ``-inf`` too, where the product is NaN."""
-    flat = torch.isinf(x) & (slope == 0)
-    return torch.where(x > 0, x, slope * torch.where(flat, 0.0, x))
-
-
-def _leaky_derivative(x: Tensor, order: int, slope: float | Tensor) -> Tensor:
-    """Return ``f'`` or ``f''`` for a slope that has been shaped."""
-    return keep_nan(x, torch.where(x > 0, torch.ones_like(x), slope) if order == 1 else torch.zeros_like(x))
+def prelu_joint(x: Tensor, weight: float | Tensor) -> Derivatives:
+    """`leaky_relu_joint` with one slope, or one a channel."""
+    return leaky_relu_joint(x, per_channel("prelu", "weight", weight, x))
 
 
 class Identity(nn.Identity):
@@ -274,41 +164,6 @@ class Identity(nn.Identity):
         >>> Identity()(torch.tensor([-1.0, 2.0]))
         tensor([-1.,  2.])
     """
-
-
-def identity_joint(x: Tensor) -> Derivatives:
-    """The identity."""
-    one = torch.ones_like(x)
-    return Derivatives(x, one, torch.zeros_like(x), one)
-
-
-def relu_joint(x: Tensor) -> Derivatives:
-    """ReLU; at 0 the left derivatives."""
-    first = (x > 0).to(x.dtype)
-    return Derivatives(x.clamp(min=0.0), first, torch.zeros_like(x), first)
-
-
-def leaky_relu_joint(x: Tensor, negative_slope: float = 0.01) -> Derivatives:
-    """Leaky ReLU; at 0 the left derivatives."""
-    first = torch.where(x > 0, torch.ones_like(x), negative_slope)
-    return Derivatives(_leaky(x, negative_slope), first, torch.zeros_like(x), first)
-
-
-def relu6_joint(x: Tensor) -> Derivatives:
-    """ReLU6; at the kinks the outer derivatives."""
-    first = ((x > 0) & (x < 6)).to(x.dtype)
-    value = x.clamp(0.0, 6.0)
-    return Derivatives(value, first, torch.zeros_like(x), quotient(value, x, 0.0))
-
-
-def leaky_relu_pieces(negative_slope: float = 0.01) -> tuple[Piece, ...]:
-    """Leaky ReLU, for its moments."""
-    return two_sided(negative_slope)
-
-
-def prelu_pieces(init: float = 0.25) -> tuple[Piece, ...]:
-    """PReLU as it starts, for its moments."""
-    return two_sided(init)
 
 
 def _prelu_parameters(module: nn.Module) -> dict[str, Any]:
@@ -354,9 +209,8 @@ ENTRIES = (
         "identity",
         Identity,
         function=identity,
-        derivative=identity_derivative,
+        derivative=DerivativeOf(identity_joint),
         joint=identity_joint,
-        moments=PiecewiseMoments((Piece(-INF, INF, LINE),)),
         facts=ActivationFacts("x", "", smoothness=float("inf"), asymptotes=("x", "x")),
         aliases=("linear",),
         modules=(ModuleForm(Identity, NO_ARGUMENTS), ModuleForm(nn.Identity, NO_ARGUMENTS)),
@@ -365,9 +219,8 @@ ENTRIES = (
         "relu",
         nn.ReLU,
         function=relu,
-        derivative=relu_derivative,
+        derivative=DerivativeOf(relu_joint),
         joint=relu_joint,
-        moments=PiecewiseMoments(two_sided(0.0)),
         facts=ActivationFacts(
             formula="max(x, 0)",
             reference="Nair and Hinton 2010, Rectified Linear Units Improve Restricted Boltzmann Machines",
@@ -383,9 +236,8 @@ ENTRIES = (
         "relu6",
         nn.ReLU6,
         function=relu6,
-        derivative=relu6_derivative,
+        derivative=DerivativeOf(relu6_joint),
         joint=relu6_joint,
-        moments=PiecewiseMoments((Piece(-INF, 0.0), Piece(0.0, 6.0, LINE), Piece(6.0, INF, (Term(6.0),)))),
         facts=ActivationFacts(
             formula="min(max(x, 0), 6)",
             reference="Howard et al. 2017, MobileNets (arXiv 1704.04861)",
@@ -401,9 +253,8 @@ ENTRIES = (
         "leaky_relu",
         nn.LeakyReLU,
         function=leaky_relu,
-        derivative=leaky_relu_derivative,
+        derivative=DerivativeOf(leaky_relu_joint),
         joint=leaky_relu_joint,
-        moments=PiecewiseMoments(leaky_relu_pieces),
         facts=_leaky_facts,
         modules=(ModuleForm(nn.LeakyReLU, ReadAttributes(("negative_slope", "inplace")), keeps_input=True),),
         functions=((F.leaky_relu, ()), (F.leaky_relu_, ())),
@@ -417,8 +268,8 @@ ENTRIES = (
         "prelu",
         build_prelu,
         function=prelu,
-        derivative=prelu_derivative,
-        moments=PiecewiseMoments(prelu_pieces),
+        derivative=DerivativeOf(prelu_joint),
+        joint=prelu_joint,
         facts=_prelu_facts,
         modules=(ModuleForm(nn.PReLU, ReadAttributes(("num_parameters", "init")), live=_prelu_parameters),),
         calls=(CallForm(F.prelu, ("weight",), _prelu_call),),

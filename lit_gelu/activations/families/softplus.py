@@ -11,7 +11,13 @@ from lit_gelu.activations.errors import UnknownArgumentsError
 from lit_gelu.activations.families._package import NO_ARGUMENTS
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
-from lit_gelu.activations.numerics.arguments import Derivatives, check_positive, elementwise, elementwise_derivative
+from lit_gelu.activations.numerics.arguments import (
+    DerivativeOf,
+    Derivatives,
+    check_positive,
+    elementwise,
+    elementwise_derivative,
+)
 from lit_gelu.activations.numerics.gates import LOGISTIC_LIMIT, decay, times_logistic, times_logistic_density
 from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxOperator, OnnxRecipes, OnnxSpelling
 
@@ -29,7 +35,7 @@ def softplus(x: Tensor, beta: float = 1.0) -> Tensor:
     Source: Dugas et al. 2001, "Incorporating Second-Order Functional Knowledge for Better Option Pricing" (NeurIPS).
 
     Args:
-        x: Any shape; float16, bfloat16, float32 or float64.
+        x: Any shape, floating.
         beta: Slope of the argument, a positive number.
 
     Returns:
@@ -46,28 +52,11 @@ def softplus(x: Tensor, beta: float = 1.0) -> Tensor:
     return _softplus(x, beta)
 
 
-@elementwise_derivative
-def softplus_derivative(x: Tensor, order: int = 1, beta: float = 1.0) -> Tensor:
-    """First or second derivative of `softplus`: ``s(beta x)`` and ``beta s(beta x) s(-beta x)``.
-
-    Args:
-        x: Any shape; float16, bfloat16, float32 or float64.
-        order: 1 or 2.
-        beta: Slope of the argument, a positive number.
-
-    Returns:
-        A tensor like ``x``. ``f'(inf) = 1``, ``f'(-inf) = 0`` and ``f''(+-inf) = 0``.
-
-    Raises:
-        ActivationArgumentError: If ``x`` is not a floating tensor, ``order`` neither 1 nor 2, or ``beta`` not positive.
-
-    Example:
-        >>> softplus_derivative(torch.tensor([-1.0, 0.0, 1.0]))
-        tensor([0.2689, 0.5000, 0.7311])
-    """
-    check_positive("softplus_derivative", "beta", beta)
+def softplus_joint(x: Tensor, beta: float = 1.0) -> Derivatives:
+    """``log(1 + exp(u)) / beta``, ``s(u)``, ``beta s(u) s(-u)`` with ``u = beta x``; without torch's threshold."""
+    check_positive("softplus", "beta", beta)
     u = (beta * x).clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT)
-    return times_logistic(1.0, u) if order == 1 else times_logistic_density(beta, u)
+    return Derivatives(_softplus(x, beta), times_logistic(1.0, u), times_logistic_density(beta, u), None)
 
 
 @elementwise
@@ -75,13 +64,10 @@ def log_sigmoid(x: Tensor) -> Tensor:
     """Logarithm of the logistic function: ``f(x) = -log(1 + exp(-x))``.
 
     Args:
-        x: Any shape; float16, bfloat16, float32 or float64.
+        x: Any shape, floating.
 
     Returns:
         A tensor like ``x``. ``f(inf) = 0`` and ``f(-inf) = -inf``.
-
-    Raises:
-        ActivationArgumentError: If ``x`` is not a floating tensor.
 
     Example:
         >>> log_sigmoid(torch.tensor([-1.0, 0.0, 1.0]))
@@ -92,22 +78,7 @@ def log_sigmoid(x: Tensor) -> Tensor:
 
 @elementwise_derivative
 def log_sigmoid_derivative(x: Tensor, order: int = 1) -> Tensor:
-    """First or second derivative of `log_sigmoid`: ``s(-x)`` and ``-s(x) s(-x)``.
-
-    Args:
-        x: Any shape; float16, bfloat16, float32 or float64.
-        order: 1 or 2.
-
-    Returns:
-        A tensor like ``x``. ``f'(inf) = 0``, ``f'(-inf) = 1`` and ``f''(+-inf) = 0``.
-
-    Raises:
-        ActivationArgumentError: If ``x`` is not a floating tensor or ``order`` neither 1 nor 2.
-
-    Example:
-        >>> log_sigmoid_derivative(torch.tensor([-1.0, 0.0, 1.0]))
-        tensor([0.7311, 0.5000, 0.2689])
-    """
+    """First or second derivative of `log_sigmoid`: ``s(-x)`` and ``-s(x) s(-x)``."""
     u = x.clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT)
     return times_logistic(1.0, -u) if order == 1 else times_logistic_density(-1.0, u)
 
@@ -118,14 +89,6 @@ def _softplus(x: Tensor, beta: float) -> Tensor:
     e, inner, outer = decay(u)
     rest = torch.where(u < LINEAR_TAIL, (inner / beta) * outer, torch.log1p(e) / beta)
     return torch.where(x < 0, 0.0, x) + rest
-
-
-def softplus_joint(x: Tensor, beta: float = 1.0) -> Derivatives:
-    """Softplus, without torch's threshold."""
-    u = beta * x
-    value = torch.where(u > 0, x, torch.zeros_like(x)) + torch.log1p(torch.exp(-u.abs())) / beta
-    first = torch.sigmoid(u)
-    return Derivatives(value, first, beta * first * torch.sigmoid(-u), None)
 
 
 def _live(module: nn.Module) -> dict[str, Any]:
@@ -181,7 +144,7 @@ ENTRIES = (
         "softplus",
         nn.Softplus,
         function=softplus,
-        derivative=softplus_derivative,
+        derivative=DerivativeOf(softplus_joint),
         joint=softplus_joint,
         facts=_facts,
         modules=(ModuleForm(nn.Softplus, ReadAttributes(("beta", "threshold")), live=_live, keeps_input=True),),

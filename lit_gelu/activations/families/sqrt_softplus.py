@@ -26,13 +26,10 @@ def sqrt_softplus(x: Tensor) -> Tensor:
     Source: transformers 5.23, ``SqrtSoftplusActivation``, "the router scoring function used by DeepSeek V4".
 
     Args:
-        x: Any shape; float16, bfloat16, float32 or float64.
+        x: Any shape, floating.
 
     Returns:
         A tensor like ``x``. ``f(inf) = inf`` and ``f(-inf) = 0``.
-
-    Raises:
-        ActivationArgumentError: If ``x`` is not a floating tensor.
 
     Example:
         >>> sqrt_softplus(torch.tensor([-1.0, 0.0, 1.0]))
@@ -43,24 +40,7 @@ def sqrt_softplus(x: Tensor) -> Tensor:
 
 @elementwise_derivative
 def sqrt_softplus_derivative(x: Tensor, order: int = 1) -> Tensor:
-    """First or second derivative of `sqrt_softplus`.
-
-    ``s(x) / (2 f)`` and ``(s(x) s(-x) - s(x)**2 / (2 f**2)) / (2 f)``, ``s`` being the logistic function.
-
-    Args:
-        x: Any shape; float16, bfloat16, float32 or float64.
-        order: 1 or 2.
-
-    Returns:
-        A tensor like ``x``; 0 at both infinities.
-
-    Raises:
-        ActivationArgumentError: If ``x`` is not a floating tensor or ``order`` neither 1 nor 2.
-
-    Example:
-        >>> sqrt_softplus_derivative(torch.tensor([-1.0, 0.0, 1.0]))
-        tensor([0.2403, 0.3003, 0.3190])
-    """
+    """First or second derivative of `sqrt_softplus`."""
     inside = _body(x)
     u = inside.clamp(max=LOGISTIC_LIMIT)
     square = softplus(inside)

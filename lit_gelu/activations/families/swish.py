@@ -37,13 +37,10 @@ def silu(x: Tensor) -> Tensor:
     Source: Hendrycks and Gimpel 2016 (arXiv 1606.08415), section 4; Elfwing et al. 2017 (arXiv 1702.03118).
 
     Args:
-        x: Any shape; float16, bfloat16, float32 or float64.
+        x: Any shape, floating.
 
     Returns:
         A tensor like ``x``. ``f(inf) = inf`` and ``f(-inf) = 0``.
-
-    Raises:
-        ActivationArgumentError: If ``x`` is not a floating tensor.
 
     Example:
         >>> silu(torch.tensor([-1.0, 0.0, 1.0]))
@@ -54,23 +51,7 @@ def silu(x: Tensor) -> Tensor:
 
 @elementwise_derivative
 def silu_derivative(x: Tensor, order: int = 1) -> Tensor:
-    """First or second derivative of `silu`: that of `swish` with ``beta = 1``.
-
-    Args:
-        x: Any shape; float16, bfloat16, float32 or float64.
-        order: 1 or 2.
-
-    Returns:
-        A tensor like ``x``. ``f'(inf) = 1``, ``f'(-inf) = 0`` and ``f''(+-inf) = 0``.
-
-    Raises:
-        ActivationArgumentError: If ``x`` is not a floating tensor or ``order`` neither 1 nor 2.
-
-    Example:
-        >>> x = torch.tensor([-1.0, 0.0, 1.0])
-        >>> silu_derivative(x), silu_derivative(x, order=2)
-        (tensor([0.0723, 0.5000, 0.9277]), tensor([0.3024, 0.5000, 0.3024]))
-    """
+    """First or second derivative of `silu`: that of `swish` with ``beta = 1``."""
     return _derivative(x, order, 1.0)
 
 
@@ -84,7 +65,7 @@ def swish(x: Tensor, beta: float | Tensor = 1.0, channel_dim: int = 1) -> Tensor
     Source: Ramachandran, Zoph and Le 2017, "Searching for Activation Functions" (arXiv 1710.05941), section 4.
 
     Args:
-        x: Any shape; float16, bfloat16, float32 or float64.
+        x: Any shape, floating.
         beta: A number, a tensor with one element, or one of shape ``(channels,)``.
         channel_dim: Which dimension of ``x`` the channels are.
 
@@ -104,26 +85,7 @@ def swish(x: Tensor, beta: float | Tensor = 1.0, channel_dim: int = 1) -> Tensor
 
 @elementwise_derivative
 def swish_derivative(x: Tensor, order: int = 1, beta: float | Tensor = 1.0, channel_dim: int = 1) -> Tensor:
-    """First or second derivative of `swish` with respect to ``x``.
-
-    With ``u = beta x`` and ``q = s(u) s(-u)``: ``f' = s(u) + u q`` and ``f'' = beta q (2 - u tanh(u / 2))``.
-
-    Args:
-        x: Any shape; float16, bfloat16, float32 or float64.
-        order: 1 or 2.
-        beta: A number, a tensor with one element, or one of shape ``(channels,)``.
-        channel_dim: Which dimension of ``x`` the channels are.
-
-    Returns:
-        A tensor like ``x``.
-
-    Raises:
-        ActivationArgumentError: If ``x`` is not a floating tensor, ``order`` neither 1 nor 2, or ``beta`` does not fit.
-
-    Example:
-        >>> swish_derivative(torch.tensor([-1.0, 0.0, 1.0]), beta=2.0)
-        tensor([-0.0908,  0.5000,  1.0908])
-    """
+    """First or second derivative of `swish` with respect to ``x``."""
     return _derivative(x, order, per_channel("swish_derivative", "beta", beta, x, channel_dim))
 
 

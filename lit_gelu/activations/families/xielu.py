@@ -9,14 +9,11 @@ from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
 from lit_gelu.activations.numerics.arguments import elementwise, elementwise_derivative
-from lit_gelu.activations.numerics.channels import positive_number, scalars_to_vectors
+from lit_gelu.activations.numerics.channels import positive_number
 from lit_gelu.activations.numerics.gates import decay
 from lit_gelu.activations.onnx_recipes import OnnxRecipes
-from lit_gelu.errors import shown
 
 Parameter = float | Tensor
-
-_LEARNED = ("log_p", "log_n")
 
 # From here to 0, exp(x) - 1 - x is summed as a series; of that many terms the first one left out is below rounding.
 SERIES_FROM = -1.0
@@ -34,16 +31,13 @@ def xielu(x: Tensor, alpha_p: Parameter = 0.8, alpha_n: Parameter = 0.8, beta: P
     Source: Huang and Schlag 2024, "Deriving Activation Functions Using Integration" (arXiv 2411.13010).
 
     Args:
-        x: Any shape; float16, bfloat16, float32 or float64.
+        x: Any shape, floating.
         alpha_p: Positive: a number or a tensor with one element.
         alpha_n: Above ``beta``: a number or a tensor with one element.
         beta: Slope at 0.
 
     Returns:
         A tensor like ``x``. ``f(inf) = f(-inf) = inf`` for ``alpha_n > beta``.
-
-    Raises:
-        ActivationArgumentError: If ``x`` is not a floating tensor.
 
     Example:
         >>> xielu(torch.tensor([-1.0, 0.0, 1.0]))
@@ -78,27 +72,7 @@ def xielu_by_torch(x: Tensor, alpha_p: Parameter, alpha_n: Parameter, beta: Para
 def xielu_derivative(
     x: Tensor, order: int = 1, alpha_p: Parameter = 0.8, alpha_n: Parameter = 0.8, beta: Parameter = 0.5
 ) -> Tensor:
-    """First or second derivative of `xielu`.
-
-    ``2 alpha_p x + beta`` and ``2 alpha_p`` above 0; ``alpha_n (exp(x) - 1) + beta`` and ``alpha_n exp(x)`` below.
-
-    Args:
-        x: Any shape; float16, bfloat16, float32 or float64.
-        order: 1 or 2.
-        alpha_p: Positive: a number or a tensor with one element.
-        alpha_n: Above ``beta``: a number or a tensor with one element.
-        beta: Slope at 0.
-
-    Returns:
-        A tensor like ``x``; ``f''(0) = alpha_n``, the value on the left.
-
-    Raises:
-        ActivationArgumentError: If ``x`` is not a floating tensor or ``order`` neither 1 nor 2.
-
-    Example:
-        >>> xielu_derivative(torch.tensor([-1.0, 0.0, 1.0]))
-        tensor([-0.0057,  0.5000,  2.1000])
-    """
+    """First or second derivative of `xielu`."""
     left = torch.where(x > 0, 0.0, x)
     if order == 1:
         by_difference, by_sum = alpha_n * torch.expm1(left) + beta, (beta - alpha_n) + alpha_n * torch.exp(left)
@@ -115,10 +89,9 @@ class XIELU(nn.Module):
         alpha_n: The same below 0; above ``beta``.
         beta: Slope at 0; positive.
         learnable: Whether ``alpha_p`` and ``alpha_n`` are learned.
-        channels: ``None``, or 1 for learned parameters of shape ``(1,)`` instead of ``()``, which FSDP needs.
 
     Raises:
-        ActivationArgumentError: If a coefficient is out of its range, or ``channels`` is another number.
+        ActivationArgumentError: If a coefficient is out of its range.
 
     Example:
         >>> XIELU()(torch.tensor([-1.0, 0.0, 1.0])).detach()
@@ -127,21 +100,13 @@ class XIELU(nn.Module):
 
     # The paper learns ``alpha_p > 0`` and ``alpha_n > beta`` through a softplus. Here they are ``alpha_p exp(log_p)``
     # and ``beta + (alpha_n - beta) exp(log_n)`` with both parameters starting at 0, so that they start at exactly the
-    # numbers given and weight decay pulls them back there, as everywhere in this package.
+    # numbers given and weight decay pulls them back there, as everywhere in this package. Their shape is ``(1,)``, as
+    # that of ``torch.nn.PReLU``: FSDP shards nothing without a dimension.
 
     log_p: nn.Parameter | None
     log_n: nn.Parameter | None
 
-    channels: int | None = None  # pickles of earlier versions hold none
-
-    def __init__(
-        self,
-        alpha_p: float = 0.8,
-        alpha_n: float = 0.8,
-        beta: float = 0.5,
-        learnable: bool = True,
-        channels: int | None = None,
-    ) -> None:
+    def __init__(self, alpha_p: float = 0.8, alpha_n: float = 0.8, beta: float = 0.5, learnable: bool = True) -> None:
         super().__init__()
         self.initial_alpha_p = positive_number("alpha_p", alpha_p)
         self.initial_alpha_n = positive_number("alpha_n", alpha_n)
@@ -149,38 +114,20 @@ class XIELU(nn.Module):
         if not self.initial_alpha_n > self.beta:
             raise ActivationArgumentError(f"alpha_n={alpha_n!r} is not accepted: give a number above beta={beta!r}.")
         self.learnable = bool(learnable)
-        if not (channels is None or (channels == 1 and type(channels) is int and self.learnable)):
-            raise ActivationArgumentError(
-                f"XIELU: channels={shown(channels)} is not accepted with learnable={self.learnable}. Its parameters "
-                "are one number each: leave channels out, or give 1 for learned parameters of shape (1,), which FSDP "
-                "needs."
-            )
-        self.channels = channels
-        shape = () if channels is None else (1,)
-        for name in _LEARNED:
-            self.register_parameter(name, nn.Parameter(torch.zeros(shape)) if self.learnable else None)
+        for name in ("log_p", "log_n"):
+            self.register_parameter(name, nn.Parameter(torch.zeros(1)) if self.learnable else None)
 
     @property
     def alpha_p(self) -> float | Tensor:
         """The present coefficient above 0: a number if it is fixed, a scalar tensor if it is learned."""
-        return self.initial_alpha_p if self.log_p is None else self.initial_alpha_p * self._factor(self.log_p)
+        return self.initial_alpha_p if self.log_p is None else self.initial_alpha_p * self.log_p.reshape(()).exp()
 
     @property
     def alpha_n(self) -> float | Tensor:
         """The present coefficient below 0: a number if it is fixed, a scalar tensor if it is learned."""
         if self.log_n is None:
             return self.initial_alpha_n
-        return self.beta + (self.initial_alpha_n - self.beta) * self._factor(self.log_n)
-
-    def _factor(self, log: Tensor) -> Tensor:
-        """Return the factor of an initial value as a scalar tensor."""
-        return torch.exp(log if self.channels is None else log.reshape(()))
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
-        """Load parameters that were saved with the other ``channels`` too."""
-        if self.channels is not None:
-            scalars_to_vectors(state_dict, prefix, _LEARNED)
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+        return self.beta + (self.initial_alpha_n - self.beta) * self.log_n.reshape(()).exp()
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the function elementwise."""
@@ -189,20 +136,12 @@ class XIELU(nn.Module):
 
     def extra_repr(self) -> str:
         """Return the arguments for ``repr``."""
-        return (
-            f"alpha_p={self.initial_alpha_p}, alpha_n={self.initial_alpha_n}, beta={self.beta}, "
-            f"learnable={self.learnable}" + ("" if self.channels is None else f", channels={self.channels}")
-        )
+        return ", ".join(f"{name}={value}" for name, value in _read(self).items())
 
 
 def _read(module: nn.Module) -> dict[str, Any]:
-    return {
-        "alpha_p": module.initial_alpha_p,
-        "alpha_n": module.initial_alpha_n,
-        "beta": module.beta,
-        "learnable": module.learnable,
-        "channels": module.channels,
-    }
+    initial = {"alpha_p": module.initial_alpha_p, "alpha_n": module.initial_alpha_n}
+    return {**initial, "beta": module.beta, "learnable": module.learnable}
 
 
 def _live(module: nn.Module) -> dict[str, Any]:

@@ -8,12 +8,11 @@ from torch.nn import functional as F  # noqa: N812 - the name that torch's own d
 
 from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.families._package import HENDRYCKS_2016
-from lit_gelu.activations.families.gaussian_gelu import gelu_moments
 from lit_gelu.activations.families.gelu import EXACT_ONNX, gelu, gelu_derivative
 from lit_gelu.activations.families.swish import SILU_ONNX, silu, silu_derivative
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
-from lit_gelu.activations.numerics.arguments import elementwise, elementwise_derivative
+from lit_gelu.activations.numerics.arguments import elementwise
 from lit_gelu.activations.numerics.gates import LOGISTIC_LIMIT, normal_cdf, times_logistic
 from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases
 
@@ -22,34 +21,29 @@ GATES = ("normal", "logistic")
 
 @elementwise
 def zero_identity_map(
-    x: Tensor,
-    training: bool = True,
-    generator: torch.Generator | None = None,
-    gate: str = "normal",
-    passes: int = 1,
+    x: Tensor, training: bool = True, generator: torch.Generator | None = None, gate: str = "normal"
 ) -> Tensor:
     """Keep each element with probability ``G(x)``, else set it to 0; without training, the expectation ``x G(x)``.
 
     In training ``f(x) = m x`` with ``m = 1`` where ``u < G(x)``, else 0, and ``u`` uniform on [0, 1). There is no
-    division by ``G(x)``, and the gradient is ``m`` alone: none flows through the comparison. With several ``passes``,
-    ``m`` is the mean of as many independent masks. ``G`` is ``Phi`` for the paper's map, or ``1 / (1 + exp(-x))``.
+    division by ``G(x)``, and the gradient is ``m`` alone: none flows through the comparison. ``G`` is ``Phi`` for the
+    paper's map, or ``1 / (1 + exp(-x))``.
 
     Source: Hendrycks and Gimpel 2016 (arXiv 1606.08415), section 2; as submitted to ICLR 2017, section 4. The logistic
     gate: Ba and Frey 2013, "Adaptive dropout for training deep neural networks", section 3, where the probability has
     weights of its own.
 
     Args:
-        x: Any shape; float16, bfloat16, float32 or float64.
+        x: Any shape, floating.
         training: Whether to draw, rather than to return the expectation.
         generator: Where the random numbers come from, on the device of ``x``; ``None`` is torch's default.
         gate: ``"normal"`` or ``"logistic"``.
-        passes: How many masks are averaged.
 
     Returns:
         A tensor like ``x``.
 
     Raises:
-        ActivationArgumentError: If ``x`` is not a floating tensor, ``gate`` no gate or ``passes`` no positive integer.
+        ActivationArgumentError: If ``x`` is not a floating tensor or ``gate`` no gate.
 
     Example:
         >>> generator = torch.Generator().manual_seed(0)
@@ -58,71 +52,34 @@ def zero_identity_map(
         >>> zero_identity_map(torch.tensor([0.5]), training=False)
         tensor([0.3457])
     """
-    check_gate("zero_identity_map", gate)
-    check_passes("zero_identity_map", passes)
     if not training:
-        return expectation(x, gate=gate)
+        return expectation(x, gate)
+    check_gate(gate)
     if gate == "normal":
         probability = normal_cdf(x.detach())
     else:
         probability = times_logistic(1.0, x.detach().clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT))
-    kept = _draw(probability, generator)
-    if passes == 1:
-        # A selection, not a product: 0 * -inf is NaN. NaN compares as false and is passed on.
-        return torch.where(kept | torch.isnan(x), x, 0.0)
-    count = kept.to(x.dtype)
-    for _ in range(passes - 1):
-        count = count + _draw(probability, generator)
-    return torch.where((count > 0) | torch.isnan(x), x, 0.0) * (count / passes)
-
-
-@elementwise_derivative
-def zero_identity_map_derivative(x: Tensor, order: int = 1, gate: str = "normal") -> Tensor:
-    """First or second derivative of the expectation of `zero_identity_map`: those of exact GELU, or of SiLU.
-
-    Args:
-        x: Any shape; float16, bfloat16, float32 or float64.
-        order: 1 or 2.
-        gate: ``"normal"`` or ``"logistic"``.
-
-    Returns:
-        A tensor like ``x``.
-
-    Raises:
-        ActivationArgumentError: If ``x`` is not a floating tensor, ``order`` neither 1 nor 2, or ``gate`` no gate.
-
-    Example:
-        >>> zero_identity_map_derivative(torch.tensor([-1.0, 0.0, 1.0]))
-        tensor([-0.0833,  0.5000,  1.0833])
-    """
-    check_gate("zero_identity_map_derivative", gate)
-    return gelu_derivative(x, order) if gate == "normal" else silu_derivative(x, order)
+    uniform = torch.rand(probability.shape, dtype=probability.dtype, device=probability.device, generator=generator)
+    # A selection, not a product: 0 * -inf is NaN. NaN compares as false and is passed on.
+    return torch.where((uniform < probability) | torch.isnan(x), x, 0.0)
 
 
 def expectation(x: Tensor, gate: str = "normal") -> Tensor:
     """Return the map's expectation: exact GELU, or SiLU."""
+    check_gate(gate)
     return gelu(x) if gate == "normal" else silu(x)
 
 
-def check_gate(name: str, gate: str) -> None:
+def expectation_derivative(x: Tensor, order: int = 1, gate: str = "normal") -> Tensor:
+    """First or second derivative of the expectation."""
+    check_gate(gate)
+    return gelu_derivative(x, order) if gate == "normal" else silu_derivative(x, order)
+
+
+def check_gate(gate: str) -> None:
     """Refuse what is no gate."""
     if gate not in GATES:
-        raise ActivationArgumentError(f"{name}: gate={gate!r} is not accepted. Use 'normal' or 'logistic'.")
-
-
-def check_passes(name: str, passes: int) -> None:
-    """Refuse what is no number of passes."""
-    if isinstance(passes, bool) or not isinstance(passes, int) or passes < 1:
-        raise ActivationArgumentError(f"{name}: passes={passes!r} is not accepted. Give a positive integer.")
-
-
-def _draw(probability: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Return one mask."""
-    uniform = torch.rand(probability.shape, dtype=probability.dtype, device=probability.device, generator=generator)
-    return uniform < probability
-
-
-EVALUATIONS = ("expectation", "stochastic", "mean")
+        raise ActivationArgumentError(f"zero_identity_map: gate={gate!r} is not accepted. Use 'normal' or 'logistic'.")
 
 
 class ZeroIdentityMap(nn.Module):
@@ -140,13 +97,11 @@ class ZeroIdentityMap(nn.Module):
 
     Args:
         gate: ``"normal"`` for ``G = Phi``, ``"logistic"`` for ``G(x) = 1 / (1 + exp(-x))``.
-        evaluation: What it does in evaluation mode: the ``"expectation"``; ``"stochastic"``, a mask as in training; or
-            ``"mean"``, the mean of ``passes`` masks at each map. The mean over passes of a whole net is another
-            thing: run the net several times with ``"stochastic"``.
-        passes: How many masks ``"mean"`` averages.
+        evaluation: What it does in evaluation mode: the ``"expectation"``, or ``"stochastic"``, a mask as in training:
+            run a net several times for a Monte Carlo mean.
 
     Raises:
-        ActivationArgumentError: If an argument is none of these, or ``passes`` is given without ``"mean"``.
+        ActivationArgumentError: If an argument is none of these.
 
     Example:
         >>> torch.allclose(ZeroIdentityMap().eval()(torch.tensor([1.0])), torch.tensor([0.8413447]))
@@ -156,39 +111,28 @@ class ZeroIdentityMap(nn.Module):
         tensor([0.0000, 0.5000])
     """
 
-    def __init__(self, gate: str = "normal", evaluation: str = "expectation", passes: int = 1) -> None:
+    def __init__(self, gate: str = "normal", evaluation: str = "expectation") -> None:
         super().__init__()
-        check_gate("zero_identity_map", gate)
-        check_passes("zero_identity_map", passes)
-        if evaluation not in EVALUATIONS:
-            accepted = ", ".join(map(repr, EVALUATIONS))
+        check_gate(gate)
+        if evaluation not in {"expectation", "stochastic"}:
             raise ActivationArgumentError(
-                f"zero_identity_map: evaluation={evaluation!r} is not accepted. Use one of {accepted}."
-            )
-        if passes != 1 and evaluation != "mean":
-            raise ActivationArgumentError(
-                f"zero_identity_map: passes={passes} needs evaluation='mean'; {evaluation!r} draws no or one mask."
+                f"zero_identity_map: evaluation={evaluation!r} is not accepted. Use 'expectation' or 'stochastic'."
             )
         self.gate = gate
         self.evaluation = evaluation
-        self.passes = passes
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the map to a floating tensor."""
         if self.training or self.evaluation == "stochastic":
-            return zero_identity_map(x, training=True, gate=self.gate)
-        if self.evaluation == "mean":
-            return zero_identity_map(x, training=True, gate=self.gate, passes=self.passes)
+            return zero_identity_map(x, gate=self.gate)
         return F.gelu(x) if self.gate == "normal" else F.silu(x)
 
     def extra_repr(self) -> str:
         """Return the arguments for ``repr`` that differ from their defaults."""
-        defaults = {"gate": "normal", "evaluation": "expectation", "passes": 1}
-        arguments = {name: getattr(self, name) for name in defaults}
-        return ", ".join(f"{name}={value!r}" for name, value in arguments.items() if value != defaults[name])
-
-
-IN_EVALUATION = {"expectation": "", "stochastic": "m x", "mean": "the mean of some m, times x,"}
+        defaults = {"gate": "normal", "evaluation": "expectation"}
+        return ", ".join(
+            f"{name}={getattr(self, name)!r}" for name in defaults if getattr(self, name) != defaults[name]
+        )
 
 
 def _live(module: nn.Module) -> dict[str, Any]:
@@ -197,20 +141,20 @@ def _live(module: nn.Module) -> dict[str, Any]:
 
 def _facts(gate: str = "normal", evaluation: str = "expectation", **_: Any) -> ActivationFacts:
     probability = "Phi(x)" if gate == "normal" else "sigmoid(x)"
-    in_evaluation = IN_EVALUATION[evaluation] or f"x {probability}"
+    in_evaluation = "m x" if evaluation == "stochastic" else f"x {probability}"
     return ActivationFacts(
         f"m x with m ~ Bernoulli({probability}) in training; {in_evaluation} in evaluation",
         HENDRYCKS_2016 if gate == "normal" else "Ba and Frey 2013, Adaptive Dropout for Training Deep Neural Networks",
         smoothness=float("inf"),
         asymptotes=("0", "x"),
         stochastic=True,
-        stochastic_in_evaluation=evaluation != "expectation",
+        stochastic_in_evaluation=evaluation == "stochastic",
     )
 
 
 def _case(arguments: Arguments) -> str | None:
     """Return which gate it has; one that draws in evaluation too has no operators, and the export refuses it."""
-    if arguments.get("evaluation", "expectation") != "expectation":
+    if arguments.get("evaluation") == "stochastic":
         return None
     return f"zero_identity_map(gate={arguments.get('gate', 'normal')!r})"
 
@@ -225,11 +169,10 @@ ENTRIES = (
         "zero_identity_map",
         ZeroIdentityMap,
         function=expectation,
-        derivative=zero_identity_map_derivative,
-        moments=gelu_moments,
+        derivative=expectation_derivative,
         facts=_facts,
         aliases=("soi",),
-        modules=(ModuleForm(ZeroIdentityMap, ReadAttributes(("gate", "evaluation", "passes")), live=_live),),
+        modules=(ModuleForm(ZeroIdentityMap, ReadAttributes(("gate", "evaluation")), live=_live),),
         onnx=_ONNX,
     ),
 )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from lit_gelu.activations.errors import UnknownLibraryError
 from lit_gelu.activations.integrations import timm, transformers
 from lit_gelu.activations.integrations.installation import Installation
-from lit_gelu.activations.naming.name_table import Names, default_names
+from lit_gelu.activations.naming.names import Names, default_names
 
 LIBRARIES: Mapping[str, Callable[[Names, bool], Installation]] = {
     "timm": timm.install,

@@ -9,7 +9,7 @@ from typing import Any, Self
 from torch import nn
 
 from lit_gelu.activations.errors import ActivationSpecError, AlreadyInstalledError, MissingLibraryError
-from lit_gelu.activations.naming.name_table import Names
+from lit_gelu.activations.naming.names import Names
 from lit_gelu.activations.naming.spec import ActivationSpec
 
 _LITERALS = re.compile(r"(?<==)\s*(true|false|none)\s*(?=[,)])")

@@ -21,7 +21,7 @@ from lit_gelu.activations.integrations.installation import (
     names_of,
     present,
 )
-from lit_gelu.activations.naming.name_table import Names
+from lit_gelu.activations.naming.names import Names
 from lit_gelu.activations.naming.spec import ActivationSpec
 
 _LAYERS = ("_ACT_LAYER_ME", "_ACT_LAYER_DEFAULT")  # timm asks the first for what it has, then the second for all
@@ -69,7 +69,7 @@ class _AskingTable(dict[str, Any]):
         if is_path(text):
             raise KeyError(key)
         # Raises now, with the known names, and not when the model is half built; a spec names what is registered.
-        return self._make(self._registry, self._registry.stored.resolve(text))
+        return self._make(self._registry, self._registry.resolve(text, trusted=False))
 
 
 def _layer(registry: Names, spec: ActivationSpec) -> Callable[..., nn.Module]:

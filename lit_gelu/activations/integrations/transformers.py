@@ -21,7 +21,7 @@ from lit_gelu.activations.integrations.installation import (
     names_of,
     present,
 )
-from lit_gelu.activations.naming.name_table import Names
+from lit_gelu.activations.naming.names import Names
 
 
 def install(registry: Names, override: bool = False) -> Installation:
@@ -60,7 +60,7 @@ def _asking(table_class: type, registry: Names) -> type:
         def __missing__(self, key: str) -> Any:
             if is_path(key):
                 raise KeyError(key)
-            spec = registry.stored.resolve(key)  # raises now, with the known names
+            spec = registry.resolve(key, trusted=False)  # raises now, with the known names
             return functools.partial(registry.create, spec)
 
         def __contains__(self, key: object) -> bool:
@@ -72,7 +72,7 @@ def _asking(table_class: type, registry: Names) -> type:
 def _resolves(registry: Names, text: str) -> bool:
     """Return whether a text names a registered activation; wrong arguments of one are an error of their own."""
     try:
-        return not is_path(text) and bool(registry.stored.resolve(text))
+        return not is_path(text) and bool(registry.resolve(text, trusted=False))
     except (ActivationSpecError, UnknownActivationError):
         return False
 

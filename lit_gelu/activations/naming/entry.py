@@ -2,10 +2,8 @@
 
 import functools
 import inspect
-import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from numbers import Real
 from typing import Any, get_args, get_origin
 
 import torch
@@ -27,7 +25,6 @@ from lit_gelu.activations.naming.forms import (
     unfolded,
 )
 from lit_gelu.activations.naming.spec import ActivationSpec, dotted_path, opaque
-from lit_gelu.activations.numerics.normal import GaussianMoments
 from lit_gelu.display import Displayed, HtmlTable, readable
 from lit_gelu.errors import LitGeluError, message_of, shown
 
@@ -50,9 +47,6 @@ class ActivationFacts:
         learnable: Whether it has parameters that are trained.
         gate: Whether it usually gates another value (sigmoid, tanh) rather than standing between two layers.
 
-    Raises:
-        ActivationArgumentError: If ``smoothness`` is no number from 0 on, or ``kinks`` are no pairs of numbers.
-
     Example:
         >>> ActivationFacts("max(x, 0)", smoothness=0, kinks=((0.0, 1.0),)).kinks
         ((0.0, 1.0),)
@@ -69,31 +63,6 @@ class ActivationFacts:
     stochastic_in_evaluation: bool = False
     learnable: bool = False
     gate: bool = False
-
-    def __post_init__(self) -> None:
-        smoothness, kinks = self.smoothness, self.kinks
-        if smoothness is not None and not (_is_number(smoothness) and smoothness >= 0):
-            raise ActivationArgumentError(
-                f"smoothness={shown(smoothness)} is not accepted. Give the number of continuous derivatives, from 0 "
-                "on, math.inf for all, or None to state nothing."
-            )
-        if not (isinstance(kinks, Iterable) and all(map(_is_pair, kinks))):
-            raise ActivationArgumentError(
-                f"kinks={shown(kinks)} is not accepted. Give a pair for each kink, its place and by how much f' jumps "
-                "there, such as kinks=((0.0, 1.0),)."
-            )
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, Real)  # of NumPy's too
-
-
-def _is_pair(value: Any) -> bool:
-    try:
-        place, jump = map(float, value)  # also of arrays and tensors
-    except (TypeError, ValueError):
-        return False
-    return not math.isnan(place + jump)
 
 
 @dataclass(frozen=True)
@@ -212,8 +181,6 @@ class ActivationEntry:
             autograd.
         joint: ``f``, ``f'``, ``f''`` and the gate together, to six digits, called ``joint(x, **arguments)``; see
             `lit_gelu.activations.numerics.arguments`. ``None``: they are evaluated one by one.
-        moments: Its Gaussian moments in closed form, called ``moments(mean, std, **arguments)`` with float64 tensors
-            and those arguments that are numbers; NaN where the form has lost its digits. ``None``: quadrature.
         facts: What is stated of it, or a callable from the arguments to that.
         aliases: Other names.
         modules: The module classes that are this activation.
@@ -233,7 +200,6 @@ class ActivationEntry:
     function: Callable[..., Tensor] | None = None
     derivative: Callable[..., Tensor] | None = None
     joint: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor | None]] | None = None
-    moments: Callable[..., GaussianMoments] | None = None
     facts: ActivationFacts | Callable[..., ActivationFacts] = field(default_factory=ActivationFacts)
     aliases: tuple[str, ...] = ()
     modules: tuple[ModuleForm, ...] = ()
@@ -257,22 +223,6 @@ class ActivationEntry:
         keyword_kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         return {p.name: p for p in parameters if p.kind in keyword_kinds and p.name not in NOT_IN_SPECS}
 
-    @functools.cached_property
-    def _required(self) -> list[str]:
-        return [key for key, parameter in self.parameters.items() if parameter.default is inspect.Parameter.empty]
-
-    @functools.cached_property
-    def _forms(self) -> dict[type[nn.Module], ModuleForm]:
-        return {form.type: form for form in reversed(self.modules)}
-
-    @functools.cached_property
-    def _usual_facts(self) -> ActivationFacts:
-        return self.facts() if callable(self.facts) else self.facts
-
-    @functools.cached_property
-    def _usual_spec(self) -> ActivationSpec:
-        return ActivationSpec(self.name)
-
     def __getstate__(self) -> dict[str, Any]:
         return {each.name: getattr(self, each.name) for each in fields(self)}  # without what was worked out of them
 
@@ -288,18 +238,12 @@ class ActivationEntry:
 
     def canonical(self, arguments: dict[str, Any]) -> ActivationSpec:
         """Return the canonical spec for given keyword arguments; see `canonical_arguments`."""
-        if arguments:
-            spec = ActivationSpec(self.name, tuple(arguments.items()))
-            kept = self.canonical_arguments(dict(spec.kwargs))
-            if kept:
-                return spec if len(kept) == len(spec.kwargs) else ActivationSpec(self.name, tuple(kept.items()))
-        elif self._required:
-            self.canonical_arguments(arguments)
-        return self._usual_spec
+        plain = ActivationSpec(self.name, tuple(arguments.items())).arguments
+        return ActivationSpec(self.name, tuple(self.canonical_arguments(plain).items()))
 
     def remember(self, module: nn.Module, arguments: dict[str, Any]) -> nn.Module:
         """Note what a module of this activation was built from, if its constructor does not; return the module."""
-        form = self._forms.get(type(module))
+        form = self.form_of(module)
         return noted(module, arguments) if form and isinstance(form.read, ConstructionArguments) else module
 
     def holds_object(self, arguments: dict[str, Any]) -> bool:
@@ -308,19 +252,17 @@ class ActivationEntry:
 
     def facts_for(self, arguments: dict[str, Any]) -> ActivationFacts:
         """Return the stated facts for given arguments of the spec."""
-        if not callable(self.facts):
-            return self.facts
-        return self.facts(**arguments) if arguments else self._usual_facts
+        return self.facts(**arguments) if callable(self.facts) else self.facts
 
     def form_of(self, module: nn.Module) -> ModuleForm | None:
         """Return the form whose class is exactly the module's, ``None`` if it is not this activation."""
-        return self._forms.get(type(module))
+        return next((form for form in self.modules if form.type is type(module)), None)
 
     def live_arguments(self, module: nn.Module) -> dict[str, Any] | None:
         """Return the present arguments of the pure function; ``None`` if the module alone says what it computes."""
         if isinstance(module, FunctionActivation):
             return dict(module.kwargs)
-        form = self._forms.get(type(module))
+        form = self.form_of(module)
         try:
             return None if form is None else form.live_arguments(module)
         except UnknownArgumentsError:
@@ -341,9 +283,9 @@ class ActivationEntry:
             _check_type(self.name, parameter, value)
             if value != parameter.default:
                 kept[key] = value
-        if self._required and not arguments.keys() >= set(self._required):
-            missing = ", ".join(key for key in self._required if key not in arguments)
-            raise ActivationArgumentError(f"{self.name!r} needs a value for: {missing}.")
+        required = [key for key, parameter in accepted.items() if parameter.default is inspect.Parameter.empty]
+        if missing := [key for key in required if key not in arguments]:
+            raise ActivationArgumentError(f"{self.name!r} needs a value for: {', '.join(missing)}.")
         return kept
 
 

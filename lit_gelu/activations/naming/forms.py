@@ -16,8 +16,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from lit_gelu.activations.errors import ActivationSpecError, UnknownArgumentsError
+from lit_gelu.activations.errors import ActivationArgumentError, ActivationSpecError, UnknownArgumentsError
 from lit_gelu.activations.naming.spec import ActivationSpec, PlainValue, dotted_path, opaque, plain_value
+from lit_gelu.errors import message_of
 
 NOTE = "_lit_gelu_construction"
 NOT_IN_SPECS = frozenset({"device", "dtype", "generator"})  # where and how parameters are made, not what is computed
@@ -130,6 +131,25 @@ def unfolded(target: functools.partial[Any]) -> tuple[Any, tuple[Any, ...], dict
         positional, keywords = (*called.args, *positional), {**called.keywords, **keywords}
         called = called.func
     return called, positional, keywords
+
+
+def by_keyword(cls: type, positional: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments that a partial gives a class, all by keyword, as a spec has them."""
+    if not positional or not issubclass(cls, nn.Module):  # refused elsewhere
+        return keywords
+    path = dotted_path(cls)
+    try:
+        signature = inspect.signature(cls)
+        signature.bind_partial(*positional, **keywords)  # refuses what is given twice
+    except (TypeError, ValueError) as error:
+        raise ActivationArgumentError(f"{path} cannot be built: {message_of(error)}.") from error
+    arguments = signature.bind_partial(*positional).arguments
+    if any(signature.parameters[name].kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD for name in arguments):
+        raise ActivationArgumentError(
+            f"{path} takes arguments by position that have no keyword, so a functools.partial of it is not accepted. "
+            "Give a torch.nn.Module that is built already."
+        )
+    return {**arguments, **keywords}
 
 
 def function_spec(spec: ActivationSpec) -> ActivationSpec:

@@ -1,81 +1,19 @@
-"""Specs of code, of the command line and of YAML: classes, functions, modules, and dotted paths, which are imported.
+"""From a dotted path to what it names. `import_object` is the one place where the text of a spec becomes an import.
 
-This is the one place where the text of a spec becomes an import. What reads files does not come here; see
-`lit_gelu.activations.naming.stored`.
+What reads files does not come here: it asks `Names.create` and `Names.resolve` with ``trusted=False``.
 """
 
-import copy
-import functools
 import importlib
-import inspect
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
-from torch import nn
+from lit_gelu.activations.errors import ActivationSpecError
+from lit_gelu.errors import shown
 
-from lit_gelu.activations.errors import ActivationArgumentError, ActivationSpecError
-from lit_gelu.activations.naming.entry import Resolved
-from lit_gelu.activations.naming.forms import FunctionActivation, unfolded
-from lit_gelu.activations.naming.name_table import Names
-from lit_gelu.activations.naming.spec import ACCEPTED, ActivationSpec, dotted_path, merged, opaque, read_spec
-from lit_gelu.activations.naming.stored import comes_from_file, of_class, stored_activation
-from lit_gelu.errors import message_of, shown
-
-
-def resolved(registry: Names, spec: Any, kwargs: dict[str, Any]) -> Resolved:
-    """Resolve any form of spec; anything else raises `ActivationSpecError`."""
-    if isinstance(spec, (str, Mapping)) and not isinstance(spec, nn.Module):
-        if comes_from_file(spec):
-            return stored_activation(registry, spec, kwargs)
-        parsed = read_spec(spec)
-        if isinstance(parsed, ActivationSpec):
-            return registry.named(parsed, kwargs)
-        return _of_callable(registry, import_object(parsed.path), merged(parsed.path, dict(parsed.arguments), kwargs))
-    return _of_callable(registry, spec, kwargs)
-
-
-def _of_callable(registry: Names, target: Any, kwargs: dict[str, Any]) -> Resolved:
-    if isinstance(target, nn.Module):
-        if kwargs:
-            raise ActivationArgumentError(
-                f"{type(target).__name__} is a module already, so {', '.join(kwargs)} cannot be set. Give its class or "
-                "its name."
-            )
-        return Resolved(registry.spec_of(target), lambda: copy.deepcopy(target))
-    if isinstance(target, type):
-        return of_class(registry, target, kwargs)
-    if isinstance(target, functools.partial):
-        called, positional, keywords = unfolded(target)
-        if isinstance(called, type):
-            return of_class(registry, called, {**_by_keyword(called, positional, keywords), **kwargs})
-        if not positional:
-            return _of_callable(registry, called, {**keywords, **kwargs})
-    if not callable(target):
-        raise ActivationSpecError(
-            f"{shown(target)} ({type(target).__name__}) does not name an activation. Accepted: {ACCEPTED}."
-        )
-    path = dotted_path(target)
-    unregistered = Resolved(opaque(path, kwargs), lambda: FunctionActivation(target, path, kwargs))
-    return registry.named_function(target, kwargs) or unregistered
-
-
-def _by_keyword(cls: type, positional: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments that a partial gives a class, all by keyword, as a spec has them."""
-    if not positional or not issubclass(cls, nn.Module):  # which `of_class` refuses
-        return keywords
-    path = dotted_path(cls)
-    try:
-        signature = inspect.signature(cls)
-        signature.bind_partial(*positional, **keywords)  # refuses what is given twice
-    except (TypeError, ValueError) as error:
-        raise ActivationArgumentError(f"{path} cannot be built: {message_of(error)}.") from error
-    arguments = signature.bind_partial(*positional).arguments
-    if any(signature.parameters[name].kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD for name in arguments):
-        raise ActivationArgumentError(
-            f"{path} takes arguments by position that have no keyword, so a functools.partial of it is not accepted. "
-            "Give a torch.nn.Module that is built already."
-        )
-    return {**arguments, **keywords}
+_specs_of_caller: ContextVar[tuple[object, ...] | None] = ContextVar("specs given beside a file", default=None)
 
 
 def import_object(path: object) -> Any:
@@ -89,3 +27,43 @@ def import_object(path: object) -> Any:
         raise ActivationSpecError(
             f"Cannot import {shown(path)}: {error}. Is the package installed and the name right?"
         ) from error
+
+
+def imported_object(path: object) -> Any:
+    """Return what a dotted path names in a module that is imported already, ``None`` if there is nothing."""
+    module_name, _, name = path.rpartition(".") if isinstance(path, str) else ("", "", "")
+    module = sys.modules.get(module_name)
+    return None if module is None else vars(module).get(name)  # not getattr: a module's __getattr__ may import
+
+
+@contextmanager
+def building_from_file(given: Iterable[object] = ()) -> Iterator[None]:
+    """Take every spec that `create` is given within as one out of a file, as with ``trusted=False``.
+
+    For the construction of a module with arguments that a file holds, where the constructor cannot tell whence they
+    come. `lit_gelu.callbacks.load_from_checkpoint` and the tasks of `lit_gelu.tasks` do so. It holds for the present
+    thread. Classes, functions and modules, which no file can hold, are code's own within it, too.
+
+    Args:
+        given: Specs that the caller gives beside the file; these may be dotted paths.
+
+    Yields:
+        Nothing.
+
+    Example:
+        >>> from lit_gelu.activations import create
+        >>> with building_from_file(given=["torch.nn.Softsign"]):
+        ...     create("torch.nn.Softsign")
+        Softsign()
+    """
+    token = _specs_of_caller.set(tuple(given))
+    try:
+        yield
+    finally:
+        _specs_of_caller.reset(token)
+
+
+def comes_from_file(spec: object) -> bool:
+    """Return whether a text or mapping may come from a file: within `building_from_file`, unless its caller gave it."""
+    specs = _specs_of_caller.get()
+    return specs is not None and not any(type(spec) is type(one) and spec == one for one in specs)

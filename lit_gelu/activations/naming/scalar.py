@@ -1,6 +1,5 @@
 """Any activation, named or built, as ``f``, ``f'`` and ``f''``; and as functions of one float64 number."""
 
-import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations.errors import ActivationArgumentError, DifferentChannelsError
-from lit_gelu.activations.naming.name_table import Names, default_names
+from lit_gelu.activations.naming.names import Names, default_names
 from lit_gelu.activations.numerics.arguments import check_floating
 from lit_gelu.activations.numerics.channels import ChannelModule
 from lit_gelu.activations.numerics.sampling import Function
@@ -118,25 +117,25 @@ class ScalarActivation:
 
     spec: str  # canonical, as text
     functions: tuple[Function, Function, Function]  # f, f' and f''
-    kinks: tuple[float, ...]  # where f' jumps, as far as it is stated
+    kinks: tuple[tuple[float, float], ...]  # where f' jumps and by how much, as far as it is stated
 
     @classmethod
     def of(cls, spec: Any, registry: Names | None) -> "ScalarActivation":
         """Build it of any spec, or of a module, whose parameters are then used as they are now."""
         registry = registry or default_names()
         canonical = registry.resolve(spec)
-        kinks: tuple[float, ...] = ()
+        kinks: tuple[tuple[float, float], ...] = ()
         if not canonical.opaque:
             facts = registry.entry(canonical.name).facts_for(canonical.arguments)
             if not facts.elementwise:
                 raise ActivationArgumentError(f"{canonical} is not elementwise: it is no function of one number.")
-            kinks = tuple(x for x, _ in facts.kinks)
+            kinks = tuple(facts.kinks)
         return cls(str(canonical), scalar_functions(registry.create(spec), registry=registry), kinks)
 
 
 def scalar_functions(module: nn.Module, *, registry: Names | None = None) -> tuple[Function, Function, Function]:
-    """Return ``f``, ``f'`` and ``f''`` of a copy of an elementwise module as functions of float64 ``(N,)`` tensors."""
-    module = copy.deepcopy(module).to("cpu", torch.float64).eval()
+    """Turn an elementwise module into ``f``, ``f'`` and ``f''`` of float64 ``(N,)`` tensors, in place."""
+    module = module.to("cpu", torch.float64).eval()
     keep_one_channel_(module, registry=registry)
     derivatives = derivatives_of(module, registry)
 

@@ -10,6 +10,7 @@ values, and f and f' have the tails of the exact ones down to 1e-36.
 import functools
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
@@ -72,6 +73,23 @@ def elementwise_derivative(function: Function) -> Function:
         return function(x, order, *args, **kwargs)
 
     return cast("Function", elementwise(ordered))
+
+
+@elementwise_derivative
+def joint_derivative(x: Tensor, order: int, joint: Callable[..., "Derivatives"], /, **kwargs: Any) -> Tensor:
+    """Return f' or f'' of a joint form that is exact to the last digit."""
+    return keep_nan(x, cast("Tensor", joint(x, **kwargs)[order]))
+
+
+@dataclass(frozen=True)
+class DerivativeOf:
+    """The derivatives by order of a joint form that is exact to the last digit; a class, so that it can be pickled."""
+
+    joint: Callable[..., "Derivatives"]
+
+    def __call__(self, x: Tensor, order: int = 1, **kwargs: Any) -> Tensor:
+        """Compute f' or f''."""
+        return joint_derivative(x, order, self.joint, **kwargs)
 
 
 def _converted(value: object, dtype: torch.dtype) -> object:

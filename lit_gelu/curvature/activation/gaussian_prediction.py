@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.activations.numerics.normal import kink_mass
+from lit_gelu.activations.gaussian import kink_mass
 from lit_gelu.curvature.activation.formulas import Slopes, kinks_of
 from lit_gelu.curvature.activation.statistics import EPSILON
 

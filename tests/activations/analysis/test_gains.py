@@ -5,12 +5,11 @@ import math
 import pytest
 import torch
 from gaussian_oracle import case_of, exact_moments
-from torch import nn
 
 from lit_gelu import activations
-from lit_gelu.activations import ActivationArgumentError, ActivationRegistry, calculate_gain, gain
+from lit_gelu.activations import ActivationArgumentError, ActivationRegistry, gain
 from lit_gelu.activations.analysis.gains import gains
-from lit_gelu.activations.errors import NoGaussianMomentsError, UnknownActivationError
+from lit_gelu.activations.errors import NoGaussianMomentsError
 
 # Forward, variance and backward gains at N(0, 1), computed with 30 digits and printed with seven.
 PUBLISHED = {
@@ -30,7 +29,6 @@ PUBLISHED = {
     "softplus": (1.041867, 1.919126, 1.846229),
     "tanh": (1.592537, 1.592537, 1.467414),
 }
-TORCH = ("linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 
 
 def _elementwise_specs():
@@ -96,32 +94,3 @@ def test_refuses_a_kind_that_does_not_exist_and_a_gain_that_does_not():
         gain(torch.zeros_like)
     with pytest.raises(NoGaussianMomentsError):
         gain(torch.ones_like, "variance")
-
-
-@pytest.mark.parametrize("name", [*TORCH, "sigmoid", "tanh", "relu", "leaky_relu", "selu"])
-@pytest.mark.parametrize("param", [None, 0.2, 1])
-def test_calculate_gain_is_torch_s_where_torch_has_the_name(name, param):
-    assert calculate_gain(name, param) == nn.init.calculate_gain(name, param)
-
-
-@pytest.mark.parametrize("name", ["Tanh", "SELU", "Sigmoid", "Conv2d", "Leaky_ReLU", " tanh "])
-def test_calculate_gain_reads_names_as_the_registry_does(name):
-    assert calculate_gain(name) == nn.init.calculate_gain(name.strip().lower())
-
-
-def test_calculate_gain_knows_the_rest():
-    assert calculate_gain("gelu") == gain("gelu")
-    assert calculate_gain("quick_gelu") == gain("gelu_sigmoid")
-    assert calculate_gain(nn.Mish()) == gain("mish")
-    assert calculate_gain("leaky_relu(negative_slope=0.2)") == pytest.approx(calculate_gain("leaky_relu", 0.2))
-    assert calculate_gain("identity") == pytest.approx(calculate_gain("linear"))
-
-
-def test_calculate_gain_refuses_what_it_does_not_know():
-    with pytest.raises(UnknownActivationError):
-        calculate_gain("no_such_function")
-    with pytest.raises(ActivationArgumentError):
-        calculate_gain("elu", 0.5)
-    for param in (True, "a"):
-        with pytest.raises(ActivationArgumentError):
-            calculate_gain("leaky_relu", param)

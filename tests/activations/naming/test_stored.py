@@ -78,9 +78,9 @@ def hostile(path):
 def test_a_hostile_spec_is_refused_and_nothing_runs(index, marker):
     spec, before = hostile(marker)[index], set(sys.modules)
     errors = (ActivationSpecError, UnknownActivationError, ActivationArgumentError, OpaqueActivationError)
-    for read in (activations.registry.stored.resolve, activations.registry.stored.create):
+    for read in (activations.resolve, activations.create):
         with pytest.raises(errors) as caught:
-            read(spec)
+            read(spec, trusted=False)
         assert str(caught.value)
     with building_from_file(), pytest.raises(errors):
         activations.create(spec)
@@ -112,9 +112,8 @@ def test_the_same_spec_runs_where_code_gives_it(marker):
     ],
 )
 def test_what_honest_files_hold_is_read(spec, expected):
-    stored = activations.registry.stored
-    assert str(stored.resolve(spec)) == expected
-    assert str(activations.spec_of(stored.create(spec))) == expected
+    assert str(activations.resolve(spec, trusted=False)) == expected
+    assert str(activations.spec_of(activations.create(spec, trusted=False))) == expected
     with building_from_file():
         assert str(activations.resolve(spec)) == expected
 
@@ -131,10 +130,10 @@ def test_a_registered_class_of_a_user_is_read_by_name_and_by_path(monkeypatch):
     monkeypatch.setattr(sys.modules[__name__], "Bend", Bend, raising=False)
     registry = ActivationRegistry()
     with pytest.raises(StoredSpecError):
-        registry.stored.resolve(f"{__name__}.Bend")
+        registry.resolve(f"{__name__}.Bend", trusted=False)
     registry.register("bend")(Bend)
-    assert str(registry.stored.resolve("bend(amount=2.0)")) == "bend(amount=2.0)"
-    assert str(registry.stored.resolve(f"{__name__}.Bend(amount=2.0)")) == "bend(amount=2.0)"
+    assert str(registry.resolve("bend(amount=2.0)", trusted=False)) == "bend(amount=2.0)"
+    assert str(registry.resolve(f"{__name__}.Bend(amount=2.0)", trusted=False)) == "bend(amount=2.0)"
 
 
 def test_a_lazy_module_is_not_asked_for_what_it_would_import(marker, monkeypatch):
@@ -142,7 +141,7 @@ def test_a_lazy_module_is_not_asked_for_what_it_would_import(marker, monkeypatch
     lazy.__getattr__ = lambda name: __import__(MODULE)
     monkeypatch.setitem(sys.modules, "lazy_package", lazy)
     with pytest.raises(StoredSpecError):
-        activations.registry.stored.resolve("lazy_package.Thing")
+        activations.registry.resolve("lazy_package.Thing", trusted=False)
     assert not marker.exists()
 
 

@@ -1,0 +1,515 @@
+"""`Names`: the table of all rows by name and alias; from any way of naming an activation to a module, and back.
+
+Rows also come from installed distributions, through the entry-point group ``lit_gelu.activations``. A distribution
+declares ``name = "package.module:object"`` in that group. If the object is a class or a function it is registered under
+``name``; if it is a module, importing it is enough: its own decorators register what it has.
+"""
+
+import copy
+import difflib
+import fnmatch
+import functools
+import inspect
+import os
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import replace
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Self, TypeVar
+
+from torch import Tensor, nn
+
+from lit_gelu.activations.errors import (
+    ActivationArgumentError,
+    ActivationSpecError,
+    DuplicateActivationError,
+    StoredSpecError,
+    UnknownActivationError,
+    UnknownArgumentsError,
+)
+from lit_gelu.activations.naming import importing
+from lit_gelu.activations.naming.entry import (
+    ActivationEntry,
+    ActivationFacts,
+    Resolved,
+    check_names,
+    entry_for,
+    without_memory,
+)
+from lit_gelu.activations.naming.forms import (
+    ConstructionArguments,
+    FunctionActivation,
+    by_keyword,
+    note_constructions,
+    opaque_spec,
+    unfolded,
+)
+from lit_gelu.activations.naming.spec import ACCEPTED, ActivationSpec, dotted_path, merged, opaque, read_spec
+from lit_gelu.errors import message_of, shown
+
+GROUP = "lit_gelu.activations"
+SWITCH = "LIT_GELU_PLUGINS"
+_MOST_TEXTS = 1024  # whose meaning is remembered
+
+Registered = TypeVar("Registered", bound=Callable[..., Any])
+
+_plugin: ContextVar[str | None] = ContextVar("plugin that is being loaded", default=None)
+_plugin_lock = (
+    threading.RLock()
+)  # not that of a table: a plugin's import may wait for a thread that registers something
+
+
+class _Table:
+    """The rows by name and alias, indexed by whatever they are asked for; never changed, only replaced."""
+
+    def __init__(self, rows: Mapping[str, ActivationEntry]) -> None:
+        self.rows: dict[str, ActivationEntry] = {}
+        for name, entry in rows.items():
+            while rows[entry.name] is not entry:  # an alias stands for what has its row's name now
+                entry = rows[entry.name]
+            self.rows[name] = entry
+        self.entries = list({id(entry): entry for entry in self.rows.values()}.values())
+        # By the class of its modules, of several rows the last; a subclass may compute something else.
+        self.by_type = {form.type: entry for entry in self.rows.values() for form in entry.modules}
+        # By the identity of a function, with the arguments that it stands for; of several rows the first.
+        self.by_function = {
+            id(function): (entry, dict(arguments))
+            for entry in reversed(self.entries)
+            for function, arguments in reversed(entry.functions)
+        }
+        self.resolved: dict[str, Resolved] = {}  # what texts without further arguments stand for, once asked
+
+
+class Names:
+    """Rows of activations by name; `ActivationRegistry` adds what is computed of them."""
+
+    def __init__(self, entries: Iterable[ActivationEntry], *, entry_points: bool = False) -> None:
+        self._lock = threading.RLock()
+        self._plugins_wait = entry_points
+        self._rows = _Table({})
+        for entry in entries:
+            self.add(entry)
+
+    def register(
+        self,
+        name: str,
+        *,
+        aliases: Sequence[str] = (),
+        override: bool = False,
+        derivative: Callable[..., Tensor] | None = None,
+        joint: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor | None]] | None = None,
+        facts: ActivationFacts | Callable[..., ActivationFacts] | None = None,
+        registered_by: str | None = None,
+        onnx: Any = None,
+    ) -> Callable[[Registered], Registered]:
+        """Return a decorator that registers a module class or a plain function from tensor to tensor.
+
+        Args:
+            name: The name to register.
+            aliases: Other names for it.
+            override: Whether it may take the place of what has one of these names. A name that is short for a spec, as
+                ``gelu_tanh`` for ``gelu(approximate='tanh')``, means what that spec means then.
+            derivative: ``derivative(x, order, **arguments)`` with ``order`` 1 or 2; without it, autograd is used.
+            joint: ``joint(x, **arguments)``, which returns ``f``, ``f'``, ``f''`` and the gate ``f(x) / x`` (``None``
+                if f(0) is not 0) from shared terms, for the statistics of `ActivationCurvatureMonitor`; without it they
+                are evaluated one by one.
+            facts: What is stated of it; see `ActivationFacts`.
+            registered_by: Who registers it; by default the module and name of the decorated object.
+            onnx: What it becomes in an ONNX file: a recipe such as ``"Mul(x, Sigmoid(x))"``, or recipes for several
+                lowerings (`lit_gelu.activations.onnx_recipes`). Without it torch's exporter decomposes it.
+
+        Returns:
+            The decorator; it returns its argument. From then on the constructor of a class notes on every instance what
+            it is given: see `spec_of`.
+
+        Raises:
+            DuplicateActivationError: If a name is taken and ``override`` is false.
+            ActivationSpecError: If a name is no valid name.
+            ActivationArgumentError: If ``facts`` is neither.
+
+        Example:
+            >>> from lit_gelu.activations import ActivationRegistry
+            >>> registry = ActivationRegistry()
+            >>> @registry.register("bent_identity", aliases=("bent",))
+            ... def bent_identity(x):
+            ...     return (torch.sqrt(x**2 + 1) - 1) / 2 + x
+            >>> import torch
+            >>> registry.create("bent")(torch.tensor(0.0)).item()
+            0.0
+        """
+        check_names(name, aliases)
+        if not (facts is None or isinstance(facts, ActivationFacts) or callable(facts)):
+            raise ActivationArgumentError(
+                f"{name!r}: facts={shown(facts)} is not accepted. Give an ActivationFacts, such as "
+                "ActivationFacts(smoothness=0), or a function from the activation's arguments to one."
+            )
+
+        def decorate(target: Registered) -> Registered:
+            entry = entry_for(name, target, tuple(aliases), registered_by or _plugin.get())
+            stated = facts or ActivationFacts()
+            self.add(replace(entry, derivative=derivative, joint=joint, facts=stated, onnx=onnx), override=override)
+            return target
+
+        return decorate
+
+    def add(self, entry: ActivationEntry, *, override: bool = False) -> None:
+        """Add one row.
+
+        Args:
+            entry: The row.
+            override: Whether it may take the place of what has its name or one of its aliases.
+
+        Raises:
+            DuplicateActivationError: If a name is taken and ``override`` is false.
+        """
+        name, *aliases = (ActivationSpec(name).name for name in (entry.name, *entry.aliases))
+        entry = replace(entry, name=name, aliases=tuple(aliases))
+        with self._lock:
+            rows = self._rows.rows
+            taken = None if override else next((name for name in (name, *aliases) if name in rows), None)
+            if taken is not None:
+                raise DuplicateActivationError(
+                    f"{taken!r} is registered already, by {rows[taken].registered_by or 'an unknown caller'}. "
+                    "Choose another name, or pass override=True to take its place."
+                )
+            self._rows = _Table({**rows, **dict.fromkeys((name, *aliases), entry)})
+        for form in entry.modules:
+            if isinstance(form.read, ConstructionArguments):
+                note_constructions(form.type)
+
+    @contextmanager
+    def scope(self) -> Iterator[Self]:
+        """Undo on leaving whatever is registered within, by whichever thread: for tests and trials.
+
+        Yields:
+            The registry.
+
+        Example:
+            >>> from lit_gelu.activations import ActivationRegistry
+            >>> registry = ActivationRegistry()
+            >>> with registry.scope():
+            ...     _ = registry.register("relu", override=True)(nn.Softsign)
+            ...     registry.create("relu")
+            Softsign()
+            >>> registry.create("relu")
+            ReLU()
+        """
+        before = self._table  # with the plugins, which stay
+        try:
+            yield self
+        finally:
+            self._rows = before
+
+    def create(self, spec: Any, *, trusted: bool = True, **kwargs: Any) -> nn.Module:
+        """Build a new module.
+
+        Args:
+            spec: Any spec; see the class. A text or mapping may name a class or function by its dotted path.
+            trusted: Whether a dotted path may be imported. ``False`` is for specs out of files: a text, a mapping or an
+                `ActivationSpec`, in which a path is looked up among what is registered and imported already, such as
+                ``"torch.nn.GELU"``; nothing else is imported or called.
+            **kwargs: Arguments beside those in the spec; an argument may not be given twice.
+
+        Returns:
+            A module of its own: two calls never share parameters.
+
+        Raises:
+            UnknownActivationError: If nobody registered the name; near names and the whole list are in the message.
+            ActivationArgumentError: If a keyword or a value is not accepted.
+            ActivationSpecError: If it is no spec.
+            OpaqueActivationError: If it is the spec of something never registered.
+            StoredSpecError: If it is not trusted and names something that was never registered.
+
+        Example:
+            >>> from lit_gelu.activations import create
+            >>> create("elu", alpha=0.5)
+            ELU(alpha=0.5)
+            >>> create("os.system(command='date')", trusted=False)
+            Traceback (most recent call last):
+            lit_gelu.errors.SpecError: 'os.system' stands in a file, and is no registered \
+activation. Names in files are looked up, never imported: register it and let the file name that, or give the \
+class itself in code, or its path on the command line or in YAML.
+        """
+        return self._resolved(spec, kwargs, trusted).build()
+
+    def resolve(self, spec: Any, *, trusted: bool = True, **kwargs: Any) -> ActivationSpec:
+        """Return a spec in canonical form: aliases and presets resolved, defaults dropped, arguments checked.
+
+        Args:
+            spec: Any spec; see the class.
+            trusted: As in `create`.
+            **kwargs: Arguments beside those in the spec.
+
+        Returns:
+            The canonical spec; equal for two specs of the same function.
+
+        Raises:
+            UnknownActivationError: As `create`.
+            ActivationArgumentError: As `create`.
+            ActivationSpecError: As `create`.
+
+        Example:
+            >>> from lit_gelu.activations import resolve
+            >>> str(resolve("quick_gelu"))
+            "gelu(approximate='sigmoid')"
+        """
+        return self._resolved(spec, kwargs, trusted).spec
+
+    def _resolved(self, spec: Any, kwargs: Mapping[str, Any], trusted: bool) -> Resolved:
+        """Resolve any form of spec."""
+        cache = self._table.resolved if isinstance(spec, str) and not kwargs else {}
+        if isinstance(spec, str) and spec in cache:
+            return cache[spec]
+        read = read_spec(spec) if isinstance(spec, (str, Mapping)) and not isinstance(spec, nn.Module) else spec
+        if isinstance(read, ActivationSpec):
+            resolved = self._named(read, kwargs)
+            if isinstance(spec, str) and not kwargs and len(cache) < _MOST_TEXTS:
+                cache[spec] = resolved
+            return resolved
+        trusted = trusted and not (read is not spec and importing.comes_from_file(spec))
+        if read is not spec:  # a dotted path: again each time, as who asks decides what may be imported
+            arguments = merged(read.path, dict(read.arguments), kwargs)
+            if trusted:
+                return self._of_object(importing.import_object(read.path), arguments)
+            return self._registered(read.path, arguments)
+        if not trusted:
+            raise StoredSpecError(
+                f"{shown(spec)} ({type(spec).__name__}) stands in a file where an activation should. Accepted: a text "
+                "such as \"gelu(approximate='tanh')\", or a mapping {'name': ...}."
+            )
+        return self._of_object(spec, dict(kwargs))
+
+    def _named(self, spec: ActivationSpec, kwargs: Mapping[str, Any]) -> Resolved:
+        """Resolve the spec of a registered name, with further arguments."""
+        if spec.opaque:
+            spec.for_checkpoint()  # raises, with the remedy
+        entry, arguments = self.entry(spec.name), merged(spec.name, spec.arguments, kwargs)
+        if entry.preset is not None:
+            preset = entry.preset
+            arguments = merged(spec.name, preset.arguments, entry.canonical_arguments(arguments))
+            return self._named(ActivationSpec(preset.name), arguments)
+        return entry.resolved(arguments)
+
+    def _named_function(self, function: object, kwargs: Mapping[str, Any]) -> Resolved | None:
+        """Resolve a function that computes something registered, with arguments; ``None`` if no row has it."""
+        entry, bound = self._table.by_function.get(id(function), (None, {}))
+        return None if entry is None else self._named(ActivationSpec(entry.name), merged(entry.name, bound, kwargs))
+
+    def _registered(self, path: object, arguments: dict[str, Any]) -> Resolved:
+        """Resolve a dotted path out of a file to something registered, in modules that are imported already."""
+        target = importing.imported_object(path)
+        if isinstance(target, type) and (entry := self.entry_of_class(target)) is not None:
+            return self._of_class(target, ActivationSpec.of(entry.name, **arguments).arguments)
+        resolved = None if target is None else self._named_function(target, arguments)
+        if resolved is None:
+            raise StoredSpecError(
+                f"{shown(path)} stands in a file, and is no registered activation. Names in files are looked up, never "
+                "imported: register it and let the file name that, or give the class itself in code, or its path on "
+                "the command line or in YAML."
+            )
+        return resolved
+
+    def _of_object(self, target: Any, kwargs: dict[str, Any]) -> Resolved:
+        """Resolve a module, a class or a function."""
+        if isinstance(target, nn.Module):
+            if kwargs:
+                raise ActivationArgumentError(
+                    f"{type(target).__name__} is a module already, so {', '.join(kwargs)} cannot be set. Give its "
+                    "class or its name."
+                )
+            return Resolved(self.spec_of(target), lambda: copy.deepcopy(target))
+        if isinstance(target, type):
+            return self._of_class(target, kwargs)
+        if isinstance(target, functools.partial):
+            called, positional, keywords = unfolded(target)
+            if isinstance(called, type):
+                return self._of_class(called, {**by_keyword(called, positional, keywords), **kwargs})
+            if not positional:
+                return self._of_object(called, {**keywords, **kwargs})
+        if not callable(target):
+            raise ActivationSpecError(
+                f"{shown(target)} ({type(target).__name__}) does not name an activation. Accepted: {ACCEPTED}."
+            )
+        path = dotted_path(target)
+        unregistered = Resolved(opaque(path, kwargs), lambda: FunctionActivation(target, path, kwargs))
+        return self._named_function(target, kwargs) or unregistered
+
+    def _of_class(self, cls: type, kwargs: dict[str, Any]) -> Resolved:
+        """Resolve a class with arguments of its constructor; the spec is opaque if the class was never registered."""
+        if not issubclass(cls, nn.Module):
+            raise ActivationSpecError(f"{dotted_path(cls)!r} is no torch.nn.Module class. Accepted: {ACCEPTED}.")
+        row = self.entry_of_class(cls)
+
+        def build() -> nn.Module:
+            try:
+                module = cls(**kwargs)
+            except TypeError as error:
+                raise ActivationArgumentError(
+                    f"{dotted_path(cls)}({shown(kwargs)}) cannot be built: {message_of(error)}."
+                ) from error
+            return module if row is None else row.remember(module, kwargs)
+
+        if row is not None and row.tried:
+            built = self.spec_of(without_memory(dotted_path(cls), cls, kwargs))
+            return Resolved(self._named(built, {}).spec, build)
+        spec = self.spec_of(build())
+        return Resolved(opaque(spec.name, kwargs) if spec.opaque else spec, build)
+
+    def spec_of(self, module: nn.Module) -> ActivationSpec:
+        """Return the canonical spec of a module, torch's own included.
+
+        Of a registered class of your own it has the arguments that the constructor was given, whatever the constructor
+        made of them: a learnable parameter's initial value is in the spec, its present one in the ``state_dict``. An
+        argument that stands as plain data in an attribute of its name is read there. What the constructor was given is
+        noted from the registration on; an instance from before is read by such attributes alone.
+
+        Args:
+            module: Any module.
+
+        Returns:
+            Its spec; ``opaque`` if its class was never registered, or if it is not known what it was built with, or
+            that is no plain data.
+
+        Raises:
+            ActivationSpecError: If it is no module.
+
+        Example:
+            >>> from lit_gelu.activations import spec_of
+            >>> str(spec_of(nn.GELU(approximate="tanh")))
+            "gelu(approximate='tanh')"
+        """
+        if not isinstance(module, nn.Module):
+            raise ActivationSpecError(
+                f"spec_of takes a torch.nn.Module, not {type(module).__name__}. For a text or a mapping use resolve()."
+            )
+        entry = self.entry_of(module)
+        if entry is None:
+            return opaque_spec(module)
+        form = entry.form_of(module)
+        try:
+            arguments = module.kwargs if isinstance(module, FunctionActivation) else form.read(module) if form else {}
+            if not (entry.objects and entry.holds_object(arguments)):
+                return entry.canonical(arguments)
+        except (UnknownArgumentsError, ActivationArgumentError, ActivationSpecError):
+            pass  # built in a way that no spec says: a tensor for a number, arguments that nobody noted
+        return opaque_spec(module)
+
+    def list_activations(self, filter: str = "*") -> list[str]:  # noqa: A002 - the name that timm's list_models has
+        """Return the registered names that match a pattern, sorted; aliases are not listed.
+
+        Args:
+            filter: A shell-style pattern.
+
+        Returns:
+            The names.
+
+        Example:
+            >>> from lit_gelu.activations import list_activations
+            >>> list_activations("*sigmoid")
+            ['gelu_sigmoid', 'hard_sigmoid', 'log_sigmoid', 'sigmoid']
+        """
+        return sorted({e.name for e in self._table.entries if fnmatch.fnmatchcase(e.name, filter.lower())})
+
+    def entry(self, name: str) -> ActivationEntry:
+        """Return the row of a name or alias.
+
+        Args:
+            name: A name or alias, in any case.
+
+        Returns:
+            The row.
+
+        Raises:
+            UnknownActivationError: If nobody registered it.
+
+        Example:
+            >>> from lit_gelu.activations import registry
+            >>> registry.entry("hardswish").name
+            'hard_swish'
+        """
+        row = self._table.rows.get(name.lower())
+        if row is None:
+            near = difflib.get_close_matches(name.lower()[:100], self._table.rows, n=3, cutoff=0.6)
+            hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+            raise UnknownActivationError(
+                f"Unknown activation {shown(name)}.{hint} Registered: {', '.join(self.list_activations())}.", name
+            )
+        return row
+
+    def entries(self) -> list[ActivationEntry]:
+        """Return every row once, in the order of registration."""
+        return list(self._table.entries)
+
+    def entry_of(self, module: nn.Module) -> ActivationEntry | None:
+        """Return the row that a module belongs to, ``None`` if its class was never registered."""
+        if isinstance(module, FunctionActivation):
+            row = self._table.rows.get(module.name)
+            return row if row is not None and module.is_of(row.name, row.function) else None
+        return self.entry_of_class(type(module))
+
+    def entry_of_class(self, cls: type) -> ActivationEntry | None:
+        """Return the row whose modules are exactly of a class; of several, the one registered last."""
+        return self._table.by_type.get(cls)
+
+    def __contains__(self, name: str) -> bool:
+        return name.lower() in self._table.rows
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self.list_activations())} activations)"
+
+    @property
+    def _table(self) -> _Table:
+        """The rows; at the first look-up the installed plugins are loaded."""
+        if self._plugins_wait:
+            with _plugin_lock:
+                if self._plugins_wait:
+                    self._plugins_wait = False  # first: plugins look names up while they load
+                    if os.environ.get(SWITCH, "1").lower() not in {"0", "false", "off", "no"}:
+                        for entry_point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+                            self._load(entry_point)
+        return self._rows
+
+    def _load(self, entry_point: EntryPoint) -> None:
+        """Load one plugin, or warn that it cannot be loaded."""
+        distribution = f" {entry_point.dist.name} {entry_point.dist.version}" if entry_point.dist else ""
+        description = f"plugin{distribution} ({entry_point.value})"
+        token = _plugin.set(description)
+        try:
+            loaded = entry_point.load()
+            if not inspect.ismodule(loaded):
+                self.register(entry_point.name)(loaded)
+        except Exception as error:  # noqa: BLE001 - whatever somebody else's package raises must not take ours down
+            warnings.warn(
+                f"The activation {entry_point.name!r} of {description} could not be loaded: {type(error).__name__}: "
+                f"{error}. The others work. Upgrade or uninstall that distribution, or set {SWITCH}=0 to load no "
+                "plugins.",
+                stacklevel=2,
+            )
+        finally:
+            _plugin.reset(token)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"rows": self._rows.rows, "plugins_wait": self._plugins_wait}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._lock = threading.RLock()  # a lock cannot be pickled
+        self._plugins_wait, self._rows = state["plugins_wait"], _Table(state["rows"])
+
+
+_default: Names | None = None
+
+
+def set_default_names(names: Names) -> None:
+    """Say which registry is asked where none is given."""
+    global _default
+    _default = names
+
+
+def default_names() -> Names:
+    """Return the registry that is asked where none is given: `lit_gelu.activations.registry`."""
+    if _default is None:
+        raise RuntimeError("lit_gelu.activations is not imported yet, so there is no default registry.")
+    return _default
