@@ -13,7 +13,7 @@ from lit_gelu.activations.errors import (
     StoredSpecError,
     UnknownActivationError,
 )
-from lit_gelu.activations.gated_ffn import GatedFFN
+from lit_gelu.activations.families.gated import GatedFFN
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts, ActivationGains, ActivationInfo
 from lit_gelu.activations.naming.importing import building_from_file
 from lit_gelu.activations.naming.spec import ActivationSpec

@@ -12,8 +12,6 @@ from lit_gelu.activations.families.elu import celu, elu, selu
 from lit_gelu.activations.families.gated import geglu, glu, reglu, swiglu
 from lit_gelu.activations.families.gaussian_gelu import gaussian_gelu
 from lit_gelu.activations.families.gelu import gelu
-from lit_gelu.activations.families.hard_mish import hard_mish
-from lit_gelu.activations.families.hard_swish import hard_swish
 from lit_gelu.activations.families.mega_laplace import mega_laplace
 from lit_gelu.activations.families.mish import mish
 from lit_gelu.activations.families.piecewise_linear import (
@@ -23,14 +21,13 @@ from lit_gelu.activations.families.piecewise_linear import (
     relu,
     relu6,
 )
+from lit_gelu.activations.families.piecewise_quadratic import hard_mish, hard_swish, relu2
 from lit_gelu.activations.families.sigmoid import (
     hard_sigmoid,
     sigmoid,
     tanh,
 )
-from lit_gelu.activations.families.softplus import log_sigmoid, softplus
-from lit_gelu.activations.families.sqrt_softplus import sqrt_softplus
-from lit_gelu.activations.families.squared_relu import relu2
+from lit_gelu.activations.families.softplus import log_sigmoid, softplus, sqrt_softplus
 from lit_gelu.activations.families.swish import silu, swish
 from lit_gelu.activations.families.xielu import xielu
 from lit_gelu.activations.families.zero_identity_map import zero_identity_map

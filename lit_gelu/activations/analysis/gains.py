@@ -17,7 +17,7 @@ from lit_gelu.activations.errors import ActivationArgumentError, NoGaussianMomen
 from lit_gelu.activations.gaussian import GaussianMoments, gaussian_moments
 from lit_gelu.activations.naming.entry import ActivationFacts, ActivationGains
 from lit_gelu.activations.naming.names import Names
-from lit_gelu.activations.naming.spec import ActivationSpec, quoted
+from lit_gelu.activations.naming.spec import ActivationSpec
 from lit_gelu.activations.numerics.channels import INFER
 from lit_gelu.errors import ArgumentError
 
@@ -40,10 +40,7 @@ def gain(
     ``forward = 1 / sqrt(E f^2)``, ``variance = 1 / sqrt(E f^2 - (E f)^2)``, ``backward = 1 / sqrt(E f'^2)``. The first
     two bring ``f(x)`` to size 1: to keep pre-activations at their own ``std``, multiply by it.
 
-    The expectations are closed forms for GELU and the piecewise activations, and adaptive Gauss-Legendre quadrature for
-    all else. (A trapezoid with 257 points over 8 standard deviations, which others use, is as good for smooth functions
-    near a standard deviation of 1; it loses digits at kinks, for steep functions such as ``swish(beta=100)`` and for
-    large standard deviations.) Gains are accurate to 1e-11 of themselves.
+    Gains are accurate to 1e-11 of themselves.
 
     Args:
         activation: Any spec of an elementwise activation; see `gaussian.gaussian_moments`.
@@ -81,7 +78,7 @@ def _gain(moments: GaussianMoments, activation: Any, kind: str) -> float:
     expectation = getattr(moments, _MOMENTS[kind]).item()
     if not expectation > 0.0:
         raise NoGaussianMomentsError(
-            f"{quoted(activation)} has no {kind} gain: {KINDS[kind]} is {expectation:g} for these pre-activations, and "
+            f"{str(activation)!r} has no {kind} gain: {KINDS[kind]} is {expectation:g} for these pre-activations, and "
             "the gain is one over its square root."
         )
     return 1.0 / math.sqrt(expectation)

@@ -20,7 +20,6 @@ from lit_gelu.activations.naming.names import Names, default_names
 from lit_gelu.activations.naming.spec import ActivationSpec
 from lit_gelu.display import Displayed
 
-SCHEMES = ("gain", "edge_of_chaos")
 ROUNDING = 1e-12  # a bias variance this small is 0: ReLU's, the identity's
 
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -62,11 +61,6 @@ def unit_norm_rows_(weight: Tensor, generator: torch.Generator | None = None) ->
     """Fill a weight with standard normal values and divide each row by its Euclidean norm, in place."""
     # The rows are those of ``weight.flatten(1)``: all that one neuron, or one filter, multiplies. They are then uniform
     # on the unit sphere, and each entry has variance ``1 / fan_in``.
-    if weight.dim() < 2 or not weight.is_floating_point():
-        raise ActivationArgumentError(
-            f"unit_norm_rows_: the weight has shape {tuple(weight.shape)} and dtype {weight.dtype}. It must be "
-            "floating, with at least two dimensions, (out, in, ...): leave biases and scales out."
-        )
     dtype = torch.promote_types(weight.dtype, torch.float32)
     with torch.no_grad():
         drawn = torch.randn(weight.shape, dtype=dtype, device=weight.device, generator=generator).flatten(1)
@@ -76,16 +70,11 @@ def unit_norm_rows_(weight: Tensor, generator: torch.Generator | None = None) ->
 def init_unit_norm_rows_(module: nn.Module, generator: torch.Generator | None = None) -> nn.Module:
     """Initialise every ``nn.Linear`` of a module as the paper's fully connected nets: unit-norm rows, bias 0."""
     # The output layer is initialised like the others, as in the authors' code. Other layers are left as they are.
-    layers = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
-    if not layers:
-        raise ActivationArgumentError(
-            f"init_unit_norm_rows_: {type(module).__name__} has no torch.nn.Linear. Call unit_norm_rows_ on "
-            "the weights of other layers."
-        )
-    for layer in layers:
-        unit_norm_rows_(layer.weight, generator)
-        if layer.bias is not None:
-            nn.init.zeros_(layer.bias)
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear):
+            unit_norm_rows_(layer.weight, generator)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
     return module
 
 
@@ -107,13 +96,8 @@ def initialise_for_activations_(
 
     With ``scheme="edge_of_chaos"`` the gain is the backward gain and biases are drawn from
     ``N(0, 1 - E f^2 / E f'^2)``: .067192 for GELU, .062472 for SiLU, .055818 for Mish, .075207 for hard Swish.
-    Pre-activations of variance 1 stay there, and gradients neither grow nor fade.
-
-    No gain alone keeps a deep plain net of GELU, SiLU, Mish or hard Swish stable. With the forward gain, variance 1 is
-    an unstable fixed point: with GELU a deviation grows by 1.144 a layer, so that 0.8 becomes 6e-7 and 1.2 becomes 101
-    over 39 layers, and gradients grow by 1.072 a layer. On the edge of chaos it is 1.067 and 1, in wide layers: hard
-    Swish (1.132) leaves it within 20 layers of width 512 all the same. Normalisation layers or scaled residual branches
-    are the remedy.
+    Pre-activations of variance 1 stay there, and gradients neither grow nor fade; no gain alone keeps a deep plain net
+    of these stable (``docs/gains.md``).
 
     Args:
         model: Any module; transposed convolutions count with their mean fan-in. Other layers are left as they are.
@@ -138,7 +122,13 @@ def initialise_for_activations_(
         >>> [(row.activation, round(row.gain, 6)) for row in initialise_for_activations_(net)]
         [('', 1.0), ('gelu', 1.53353)]
     """
-    _check_choice(kind, scheme)
+    # The edge of chaos means the backward gain.
+    kinds = {"gain": (None, *KINDS), "edge_of_chaos": (None, "backward")}
+    if kind not in kinds.get(scheme, ()):
+        raise ActivationArgumentError(
+            f"kind={kind!r}, scheme={scheme!r} is not accepted. Accepted: scheme 'gain' with kind "
+            f"{', '.join(map(repr, KINDS))}; scheme 'edge_of_chaos', without a kind."
+        )
     registry = registry or default_names()
     layers = _layers(model, activation, registry)
     rows = [_row(layer, kind or "forward", scheme, registry) for layer in layers]
@@ -147,18 +137,6 @@ def initialise_for_activations_(
         if layer.layer.bias is not None:
             _normal_(layer.layer.bias, row.bias_std, generator)
     return tuple(rows)
-
-
-def _check_choice(kind: str | None, scheme: str) -> None:
-    if scheme not in SCHEMES or not (kind is None or kind in KINDS):
-        raise ActivationArgumentError(
-            f"kind={kind!r}, scheme={scheme!r} is not accepted. Accepted: kind {', '.join(map(repr, KINDS))}; scheme "
-            f"{', '.join(map(repr, SCHEMES))}."
-        )
-    if scheme == "edge_of_chaos" and kind not in {None, "backward"}:
-        raise ActivationArgumentError(
-            f"scheme='edge_of_chaos' means the backward gain; kind={kind!r} contradicts it. Leave kind out."
-        )
 
 
 def _layers(model: nn.Module, activation: Any, registry: Names) -> list[FedLayer]:
@@ -200,12 +178,7 @@ def _row(layer: FedLayer, kind: str, scheme: str, registry: Names) -> Initialise
 
 
 def _edge_of_chaos(activation: ActivationSpec | nn.Module, text: str, registry: Names) -> tuple[float, float]:
-    """Return the gain, and the variance of biases, that keep variance 1 and the size of gradients.
-
-    Raises:
-        NoGaussianMomentsError: If no gradient comes through the activation.
-        ActivationArgumentError: If the variance of the biases would be negative.
-    """
+    """Return the gain, and the variance of biases, that keep variance 1 and the size of gradients."""
     moments = gaussian_moments(activation, registry=registry)
     value, slope = moments.value_squared.item(), moments.derivative_squared.item()
     if not slope > 0.0:
@@ -265,11 +238,6 @@ def fan_in(layer: WeightLayer) -> float:
 def _check_settable(name: str, layer: WeightLayer) -> None:
     if isinstance(layer.weight, nn.parameter.UninitializedParameter):
         raise ActivationArgumentError(f"{name!r} has no shape yet: run the model once, then initialise it.")
-    if layer.weight.numel() == 0:
-        raise ActivationArgumentError(
-            f"The weight of {name!r} has shape {tuple(layer.weight.shape)}, so there is nothing to draw. Build the "
-            "layer with at least one input and one output, or leave it out of what is initialised."
-        )
     if parametrize.is_parametrized(layer, "weight") or not isinstance(layer.weight, nn.Parameter):
         raise ActivationArgumentError(
             f"The weight of {name!r} is computed from other parameters, so it cannot be set: initialise the model "

@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -37,16 +37,8 @@ CAUCHY_TAIL = -2.0
 CAUCHY_TERMS = {torch.float32: 10, torch.float64: 23}
 
 
-class Distribution(Protocol):
-    """What a distribution must have here."""
-
-    def cdf(self, value: Tensor, /) -> Tensor:
-        """Return the probability of a value of at most ``value``, elementwise."""
-        ...
-
-
 @elementwise
-def cdf_linear(x: Tensor, distribution: str | Distribution = "normal") -> Tensor:
+def cdf_linear(x: Tensor, distribution: Any = "normal") -> Tensor:
     """``x`` times the probability that a random variable is at most ``x``: ``f(x) = x F(x)``.
 
     * ``"normal"``: exact GELU;
@@ -103,7 +95,7 @@ def cdf_linear(x: Tensor, distribution: str | Distribution = "normal") -> Tensor
 
 
 @elementwise_derivative
-def cdf_linear_derivative(x: Tensor, order: int = 1, distribution: str | Distribution = "normal") -> Tensor:
+def cdf_linear_derivative(x: Tensor, order: int = 1, distribution: Any = "normal") -> Tensor:
     """First or second derivative of `cdf_linear`: ``f' = F + x p`` and ``f'' = 2 p + x p'`` with the density ``p``."""
     match distribution:
         case "normal":
@@ -188,8 +180,6 @@ class CDFLinear(nn.Module):
     21 in the Cauchy and 32 in the Laplace case, in 16 bit too, because they are computed in float32; 4 with
     ``memory="recompute"``, 2 in 16 bit.
 
-    Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units (GELUs)" (arXiv 1606.08415), section 5.
-
     Args:
         distribution: ``"normal"``, ``"logistic"``, ``"cauchy"`` or ``"laplace"``, or an object with ``cdf(x)``.
         memory: ``"recompute"`` keeps ``x`` alone for the backward pass; ``"autograd"`` what torch's functions need.
@@ -204,7 +194,7 @@ class CDFLinear(nn.Module):
         tensor([-0.3085,  0.0000,  0.6915])
     """
 
-    def __init__(self, distribution: str | Distribution = "normal", memory: str = "autograd") -> None:
+    def __init__(self, distribution: Any = "normal", memory: str = "autograd") -> None:
         super().__init__()
         check_distribution(distribution)
         self.distribution = distribution

@@ -71,8 +71,7 @@ class ClippedGELU(nn.Module):
 
     def __init__(self, min: float = -10.0, max: float = 10.0) -> None:  # noqa: A002 - the source's names
         super().__init__()
-        if not min < max:
-            raise ActivationArgumentError(f"min={min!r}, max={max!r} is not accepted. Give min below max.")
+        _check_bounds("clipped_gelu", min, max)
         self.min = float(min)
         self.max = float(max)
 

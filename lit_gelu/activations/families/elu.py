@@ -59,9 +59,6 @@ def selu(x: Tensor) -> Tensor:
 
     Source: Klambauer et al. 2017, "Self-Normalizing Neural Networks" (arXiv 1706.02515), equation 2.
 
-    Args:
-        x: Any shape, floating.
-
     Returns:
         A tensor like ``x``.
 

@@ -1,4 +1,4 @@
-"""Gated linear units: one half of a dimension, through an activation, times the other half.
+"""Gated linear units: one half of a dimension, through an activation, times the other half; the block of transformers.
 
 Which half is the gate differs, as the sources do: in `glu` it is the second one (torch's ``F.glu``, after Dauphin et
 al. 2017), in `reglu`, `geglu` and `swiglu` the first (Shazeer 2020, whose ``x W`` is gated and stands before ``x V``).
@@ -8,18 +8,20 @@ They are functions of two numbers: f' and f'' have no meaning for them, and ther
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
 from lit_gelu.activations.errors import ActivationArgumentError
-from lit_gelu.activations.families.gelu import FORMS, gelu, sigmoid_gelu_by_torch
+from lit_gelu.activations.families.gelu import check_form, gelu, sigmoid_gelu_by_torch
 from lit_gelu.activations.families.piecewise_linear import relu
 from lit_gelu.activations.families.sigmoid import sigmoid
 from lit_gelu.activations.families.swish import swish, swish_by_torch
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
+from lit_gelu.activations.naming.names import Names, default_names
 from lit_gelu.activations.numerics.arguments import elementwise, one_node
 from lit_gelu.activations.numerics.channels import positive_number
 from lit_gelu.memory import checked_memory, compute, memory_text
@@ -156,20 +158,35 @@ def _swiglu(x: Tensor, dim: int, beta: float) -> Tensor:
     return (F.silu(gate) if beta == 1.0 else swish_by_torch(gate, beta)) * value
 
 
-class ReGLU(nn.Module):
+class _Halving(nn.Module):
+    """What the gated functions have in common as modules: ``function`` of the input and of attributes."""
+
+    def __init__(self, function: Callable[..., Tensor], memory: str, **arguments: Any) -> None:
+        super().__init__()
+        self._function, self._names = function, tuple(arguments)
+        for name, value in arguments.items():
+            setattr(self, name, value)
+        self.memory = checked_memory(memory)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Gate one half of ``dim``, of even size, by the other; the result is half as long there."""
+        arguments = {name: getattr(self, name) for name in self._names}
+        return compute(self.memory, functools.partial(self._function, **arguments), x)
+
+    def extra_repr(self) -> str:
+        """Return the arguments for ``repr``."""
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in self._names) + memory_text(self.memory)
+
+
+class ReGLU(_Halving):
     """``max(first half, 0) * second half`` of a dimension, which is halved.
 
     Bytes kept for the backward pass, for each float32 element of ``x``: 6, as torch's multiplication keeps the gate and
     the value; 4 with ``memory="recompute"``.
 
-    Source: Shazeer 2020, "GLU Variants Improve Transformer" (arXiv 2002.05202), equation 5.
-
     Args:
         dim: Which dimension is halved.
         memory: ``"recompute"`` keeps ``x`` alone for the backward pass; ``"autograd"`` what torch's functions need.
-
-    Raises:
-        ActivationArgumentError: If ``memory`` is no mode.
 
     Example:
         >>> import torch
@@ -178,34 +195,19 @@ class ReGLU(nn.Module):
     """
 
     def __init__(self, dim: int = -1, memory: str = "autograd") -> None:
-        super().__init__()
-        self.dim = dim
-        self.memory = checked_memory(memory)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Gate one half of ``dim``, of even size, by the other; the result is half as long there."""
-        return compute(self.memory, functools.partial(_reglu, dim=self.dim), x)
-
-    def extra_repr(self) -> str:
-        """Return ``dim=...`` for ``repr``."""
-        return f"dim={self.dim}{memory_text(self.memory)}"
+        super().__init__(_reglu, memory, dim=dim)
 
 
-class GEGLU(nn.Module):
+class GEGLU(_Halving):
     """``gelu(first half) * second half`` of a dimension, which is halved.
 
     Bytes kept for the backward pass, for each float32 element of ``x``: 6 (8 with ``approximate="sigmoid"``); 4 with
     ``memory="recompute"``.
 
-    Source: Shazeer 2020, "GLU Variants Improve Transformer" (arXiv 2002.05202), equation 5.
-
     Args:
         dim: Which dimension is halved.
         approximate: Which form of GELU: ``"none"``, ``"tanh"`` or ``"sigmoid"``.
-        memory: ``"recompute"`` keeps ``x`` alone for the backward pass; ``"autograd"`` what torch's functions need.
-
-    Raises:
-        ActivationArgumentError: If ``approximate`` is no form of GELU, or ``memory`` no mode.
+        memory: As in `ReGLU`.
 
     Example:
         >>> import torch
@@ -214,39 +216,20 @@ class GEGLU(nn.Module):
     """
 
     def __init__(self, dim: int = -1, approximate: str = "none", memory: str = "autograd") -> None:
-        super().__init__()
-        if approximate not in FORMS:
-            raise ActivationArgumentError(
-                f"approximate={approximate!r} is not a form of GELU. Use one of {', '.join(map(repr, FORMS))}."
-            )
-        self.dim = dim
-        self.approximate = approximate
-        self.memory = checked_memory(memory)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Gate one half of ``dim``, of even size, by the other; the result is half as long there."""
-        return compute(self.memory, functools.partial(_geglu, dim=self.dim, approximate=self.approximate), x)
-
-    def extra_repr(self) -> str:
-        """Return ``dim=..., approximate=...`` for ``repr``."""
-        return f"dim={self.dim}, approximate={self.approximate!r}{memory_text(self.memory)}"
+        check_form("geglu", approximate)
+        super().__init__(_geglu, memory, dim=dim, approximate=approximate)
 
 
-class SwiGLU(nn.Module):
+class SwiGLU(_Halving):
     """``swish(first half) * second half`` of a dimension, which is halved.
 
     Bytes kept for the backward pass, for each float32 element of ``x``: 6 (8 with ``beta`` not 1); 4 with
     ``memory="recompute"``.
 
-    Source: Shazeer 2020, "GLU Variants Improve Transformer" (arXiv 2002.05202), equation 5.
-
     Args:
         dim: Which dimension is halved.
         beta: The slope of Swish; positive.
-        memory: ``"recompute"`` keeps ``x`` alone for the backward pass; ``"autograd"`` what torch's functions need.
-
-    Raises:
-        ActivationArgumentError: If ``beta`` is not a positive number, or ``memory`` no mode.
+        memory: As in `ReGLU`.
 
     Example:
         >>> import torch
@@ -255,18 +238,87 @@ class SwiGLU(nn.Module):
     """
 
     def __init__(self, dim: int = -1, beta: float = 1.0, memory: str = "autograd") -> None:
+        super().__init__(_swiglu, memory, dim=dim, beta=positive_number("beta", beta))
+
+
+class GatedFFN(nn.Module):
+    """``output_projection(activation(gate_projection(x)) * value_projection(x))``.
+
+    With ``gate="silu"`` it is the MLP of LLaMA (``gate_proj``, ``up_proj``, ``down_proj`` there), with ``"gelu"``,
+    ``"relu"`` and ``"sigmoid"`` Shazeer's GEGLU, ReGLU and GLU blocks. Without biases it has ``3 dim hidden_dim``
+    parameters: as many as an ungated block four times as wide as ``dim``, at the default ``hidden_dim``.
+
+    Source: Shazeer 2020, "GLU Variants Improve Transformer" (arXiv 2002.05202), equation 6; Touvron et al. 2023,
+    "LLaMA" (arXiv 2302.13971), section 2.2.
+
+    Args:
+        dim: Size of the last dimension of input and output.
+        hidden_dim: Size between the projections; ``None``: two thirds of ``4 dim``, rounded up to a multiple of
+            ``multiple_of``.
+        gate: The spec of an elementwise activation.
+        bias: Whether the projections have biases.
+        multiple_of: What the default ``hidden_dim`` is a multiple of, such as 256.
+        registry: Where names are looked up; by default `lit_gelu.activations.registry`.
+
+    Raises:
+        ActivationArgumentError: If a size is no positive integer, ``hidden_dim`` no multiple of ``multiple_of``, or
+            ``gate`` not elementwise.
+
+    Example:
+        >>> import torch
+        >>> block = GatedFFN(4096, multiple_of=256)
+        >>> block.hidden_dim
+        11008
+        >>> GatedFFN(6, gate="gelu(approximate='tanh')")(torch.zeros(2, 5, 6)).shape
+        torch.Size([2, 5, 6])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        hidden_dim: int | None = None,
+        gate: Any = "silu",
+        bias: bool = False,
+        multiple_of: int = 1,
+        *,
+        registry: Names | None = None,
+    ) -> None:
         super().__init__()
         self.dim = dim
-        self.beta = positive_number("beta", beta)
-        self.memory = checked_memory(memory)
+        self.hidden_dim = _hidden_size(dim, hidden_dim, multiple_of)
+        self.gate_projection = nn.Linear(dim, self.hidden_dim, bias)
+        self.value_projection = nn.Linear(dim, self.hidden_dim, bias)
+        names = registry or default_names()
+        spec = names.resolve(gate)
+        if not spec.opaque and not names.entry(spec.name).facts_for(spec.arguments).elementwise:
+            raise ActivationArgumentError(
+                f"GatedFFN: gate={str(spec)!r} is not elementwise. The block itself multiplies by the value: give the "
+                "activation of the gate alone, such as 'silu' for SwiGLU."
+            )
+        self.activation = names.create(gate)
+        self.output_projection = nn.Linear(self.hidden_dim, dim, bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Gate one half of ``dim``, of even size, by the other; the result is half as long there."""
-        return compute(self.memory, functools.partial(_swiglu, dim=self.dim, beta=self.beta), x)
+        """Apply the block to the last dimension of ``(..., dim)``; the result has the same shape."""
+        gate: Tensor = self.activation(self.gate_projection(x))
+        result: Tensor = self.output_projection(gate * self.value_projection(x))
+        return result
 
-    def extra_repr(self) -> str:
-        """Return ``dim=..., beta=...`` for ``repr``."""
-        return f"dim={self.dim}, beta={self.beta}{memory_text(self.memory)}"
+
+def _hidden_size(dim: int, hidden_dim: int | None, multiple_of: int) -> int:
+    """Return the size between the projections."""
+    sizes = {"dim": dim, "hidden_dim": 1 if hidden_dim is None else hidden_dim, "multiple_of": multiple_of}
+    for name, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise ActivationArgumentError(f"GatedFFN: {name}={size!r} is not accepted. Give a positive integer.")
+    if hidden_dim is None:
+        return -(-8 * dim // (3 * multiple_of)) * multiple_of
+    if hidden_dim % multiple_of:
+        raise ActivationArgumentError(
+            f"GatedFFN: hidden_dim={hidden_dim} is no multiple of multiple_of={multiple_of}. Leave one of them out: "
+            "multiple_of rounds the default hidden_dim."
+        )
+    return hidden_dim
 
 
 SHAZEER_2020 = "Shazeer 2020, GLU Variants Improve Transformer (arXiv 2002.05202)"

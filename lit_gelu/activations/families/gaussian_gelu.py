@@ -145,8 +145,6 @@ class GaussianGELU(ChannelModule):
     Bytes kept for the backward pass, for each float32 element: 4 where torch's function is called, else 12 (16 if
     learned), in 16 bit too, because it is computed in float32; 4 with ``memory="recompute"``, 2 in 16 bit.
 
-    Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units (GELUs)" (arXiv 1606.08415), section 2.
-
     Args:
         mu: Mean of the normal distribution, or its initial value if learned. A tuple has one for each channel.
         sigma: Its standard deviation, or the initial value; positive. A tuple has one for each channel.

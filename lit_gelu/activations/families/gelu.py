@@ -66,7 +66,7 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
         >>> gelu(x[3:], approximate="tanh")
         tensor([0.8412], dtype=torch.float64)
     """
-    _check_form("gelu", approximate)
+    check_form("gelu", approximate)
     if approximate == "none":
         return opened_normal_gate(x, x)
     if approximate == "sigmoid":
@@ -78,7 +78,7 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
 @elementwise_derivative
 def gelu_derivative(x: Tensor, order: int = 1, approximate: str = "none") -> Tensor:
     """First or second derivative of `gelu`."""
-    _check_form("gelu_derivative", approximate)
+    check_form("gelu_derivative", approximate)
     if approximate == "sigmoid":
         return swish_derivative(x, order, SIGMOID_SLOPE)
     x = x.clamp(-NORMAL_LIMIT, NORMAL_LIMIT)
@@ -130,7 +130,7 @@ def _tanh_form_derivative(x: Tensor, order: int) -> Tensor:
     return logistic_curvature(start, curved, u, correction=start_error - curved_error - shift)
 
 
-def _check_form(name: str, approximate: str) -> None:
+def check_form(name: str, approximate: str) -> None:
     """Refuse a form of GELU that does not exist."""
     if approximate not in FORMS:
         accepted = ", ".join(repr(form) for form in FORMS)
@@ -175,8 +175,6 @@ class SigmoidGELU(nn.Module):
 
     Bytes kept for the backward pass, for each float32 element: 8; 4 with ``memory="recompute"``.
 
-    Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units (GELUs)" (arXiv 1606.08415), section 2.
-
     Args:
         memory: ``"recompute"`` keeps ``x`` alone for the backward pass; ``"autograd"`` what torch's functions need.
 
@@ -210,10 +208,7 @@ FORMULAS = {
 
 def build_gelu(approximate: str = "none", memory: str = "autograd") -> nn.Module:
     """Build the module of one of GELU's three forms."""
-    if approximate not in FORMULAS:
-        raise ActivationArgumentError(
-            f"'gelu': approximate={approximate!r} is not accepted. Accepted: {', '.join(map(repr, FORMULAS))}."
-        )
+    check_form("gelu", approximate)
     if approximate == "sigmoid":
         return SigmoidGELU(memory)
     if memory != "autograd":

@@ -30,9 +30,6 @@ def mish(x: Tensor) -> Tensor:
 
     Source: Misra 2019, "Mish: A Self Regularized Non-Monotonic Activation Function" (arXiv 1908.08681), equation 1.
 
-    Args:
-        x: Any shape, floating.
-
     Returns:
         A tensor like ``x``. ``f(inf) = inf`` and ``f(-inf) = 0``.
 

@@ -20,16 +20,12 @@ from lit_gelu.activations.numerics.arguments import (
     per_channel,
     quotient,
 )
-from lit_gelu.activations.numerics.channels import channel_number
 from lit_gelu.activations.onnx_recipes import OnnxOperator, OnnxRecipes
 
 
 @elementwise
 def identity(x: Tensor) -> Tensor:
     """Return ``f(x) = x``: the activation of a linear network, and what switches one off.
-
-    Args:
-        x: Any shape, floating.
 
     Returns:
         ``x`` itself.
@@ -53,9 +49,6 @@ def relu(x: Tensor) -> Tensor:
 
     Source: Nair and Hinton 2010, "Rectified linear units improve restricted Boltzmann machines" (ICML).
 
-    Args:
-        x: Any shape, floating.
-
     Returns:
         A tensor like ``x``.
 
@@ -77,9 +70,6 @@ def relu6(x: Tensor) -> Tensor:
     """Rectified linear unit with an upper bound: ``f(x) = min(max(x, 0), 6)``.
 
     Source: Krizhevsky 2010, "Convolutional deep belief networks on CIFAR-10".
-
-    Args:
-        x: Any shape, floating.
 
     Returns:
         A tensor like ``x``.
@@ -178,11 +168,6 @@ def _prelu_call(arguments: dict[str, Any]) -> dict[str, Any]:
     return arguments | {"num_parameters": weight.numel() if torch.is_tensor(weight) else 1}
 
 
-def build_prelu(num_parameters: int = 1, init: float = 0.25) -> nn.Module:
-    """Build a PReLU."""
-    return nn.PReLU(channel_number("'prelu'", num_parameters, "num_parameters"), init)
-
-
 def _leaky_facts(negative_slope: float = 0.01, **_: Any) -> ActivationFacts:
     return ActivationFacts(
         formula="x if x > 0 else negative_slope x",
@@ -266,7 +251,7 @@ ENTRIES = (
     ),
     ActivationEntry(
         "prelu",
-        build_prelu,
+        nn.PReLU,
         function=prelu,
         derivative=DerivativeOf(prelu_joint),
         joint=prelu_joint,

@@ -18,9 +18,6 @@ HARD_BOUND = 3.0
 def sigmoid(x: Tensor) -> Tensor:
     """Logistic function: ``s(x) = 1 / (1 + exp(-x))``.
 
-    Args:
-        x: Any shape, floating.
-
     Returns:
         A tensor like ``x``, between 0 and 1.
 
@@ -41,9 +38,6 @@ def sigmoid_joint(x: Tensor) -> Derivatives:
 @elementwise
 def tanh(x: Tensor) -> Tensor:
     """Hyperbolic tangent.
-
-    Args:
-        x: Any shape, floating.
 
     Returns:
         A tensor like ``x``, between -1 and 1.
@@ -67,9 +61,6 @@ def hard_sigmoid(x: Tensor) -> Tensor:
     """Piecewise linear form of the sigmoid: ``f(x) = min(max(x + 3, 0), 6) / 6``.
 
     Source: Howard et al. 2019, "Searching for MobileNetV3" (arXiv 1905.02244), section 5.2.
-
-    Args:
-        x: Any shape, floating.
 
     Returns:
         A tensor like ``x``, between 0 and 1.

@@ -1,4 +1,4 @@
-"""Softplus and log-sigmoid."""
+"""Softplus, its square root and log-sigmoid."""
 
 import math
 from typing import Any
@@ -23,6 +23,10 @@ from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxOperator
 
 # Below it log(1 + e) is e in float64: the next term is e / 2 times as large.
 LINEAR_TAIL = -40.0
+
+LOG_TWO = 0.6931471805599453
+LOG_TWO_REST = 2.3190468138462996e-17  # log 2 - LOG_TWO
+_NEAR = 0.5
 
 
 @elementwise
@@ -63,9 +67,6 @@ def softplus_joint(x: Tensor, beta: float = 1.0) -> Derivatives:
 def log_sigmoid(x: Tensor) -> Tensor:
     """Logarithm of the logistic function: ``f(x) = -log(1 + exp(-x))``.
 
-    Args:
-        x: Any shape, floating.
-
     Returns:
         A tensor like ``x``. ``f(inf) = 0`` and ``f(-inf) = -inf``.
 
@@ -89,6 +90,69 @@ def _softplus(x: Tensor, beta: float) -> Tensor:
     e, inner, outer = decay(u)
     rest = torch.where(u < LINEAR_TAIL, (inner / beta) * outer, torch.log1p(e) / beta)
     return torch.where(x < 0, 0.0, x) + rest
+
+
+@elementwise
+def sqrt_softplus(x: Tensor) -> Tensor:
+    """Square root of softplus: ``f(x) = sqrt(log(1 + exp(x)))``.
+
+    A router's scoring function. The tail is computed as ``exp(x / 2)``: softplus itself underflows where its root is
+    still far from it, and there its autograd gives NaN.
+
+    Source: transformers 5.23, ``SqrtSoftplusActivation``, "the router scoring function used by DeepSeek V4".
+
+    Returns:
+        A tensor like ``x``. ``f(inf) = inf`` and ``f(-inf) = 0``.
+
+    Example:
+        >>> sqrt_softplus(torch.tensor([-1.0, 0.0, 1.0]))
+        tensor([0.5597, 0.8326, 1.1460])
+    """
+    return torch.where(x <= LINEAR_TAIL, _tail(x), torch.sqrt(softplus(_body(x))))
+
+
+@elementwise_derivative
+def sqrt_softplus_derivative(x: Tensor, order: int = 1) -> Tensor:
+    """First or second derivative of `sqrt_softplus`."""
+    inside = _body(x)
+    u = inside.clamp(max=LOGISTIC_LIMIT)
+    square = softplus(inside)
+    root = torch.sqrt(square)
+    if order == 1:
+        return torch.where(x <= LINEAR_TAIL, 0.5 * _tail(x), times_logistic(0.5, u) / root)
+    bend = _bend(u) / (4.0 * square) / root
+    return torch.where(x <= LINEAR_TAIL, 0.25 * _tail(x), bend)
+
+
+def _bend(u: Tensor) -> Tensor:
+    """Return ``2 f**2 s(u) s(-u) - s(u)**2``, whose terms cancel: the second derivative times ``4 f**3``."""
+    # It is ``e (2 f**2 - e) / (1 + e)**2`` with ``e = exp(u)``, or ``(2 f**2 / e - 1) / (1 + 1 / e)**2`` on the right.
+    # About 0, where ``|g|`` is small beside its terms and ``u g'`` too, ``log(1 + e)`` is written as ``log 2`` plus
+    # ``log1p((e - 1) / 2)``, so that ``log 2 - e / 2`` is exact.
+    e, square = decay(u)[0], softplus(u)
+    outer = torch.where(u < 0, e * (2.0 * square - e), 2.0 * square * e - 1.0) / ((1.0 + e) * (1.0 + e))
+    near = u.abs() < _NEAR
+    e = torch.exp(torch.where(near, u, 0.0))
+    inner = (LOG_TWO - 0.5 * e) + (torch.log1p(0.5 * (e - 1.0)) + LOG_TWO_REST)
+    return torch.where(near, 2.0 * e * inner / ((1.0 + e) * (1.0 + e)), outer)
+
+
+def _body(x: Tensor) -> Tensor:
+    """Return ``x``, and the border where the tail is taken; not ``clamp``, whose slope at the border is 0."""
+    return torch.where(x <= LINEAR_TAIL, LINEAR_TAIL, x)
+
+
+def _tail(x: Tensor) -> Tensor:
+    """Return ``exp(x / 2)`` left of where softplus is the exponential, for all of float64."""
+    return torch.exp(0.5 * torch.where(x <= LINEAR_TAIL, x, LINEAR_TAIL).clamp(min=-LOGISTIC_LIMIT))
+
+
+class SqrtSoftplus(nn.Module):
+    """``f(x) = sqrt(log(1 + exp(x)))``, elementwise, any shape and floating dtype."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the function elementwise."""
+        return sqrt_softplus(x)
 
 
 def _live(module: nn.Module) -> dict[str, Any]:
@@ -167,5 +231,22 @@ ENTRIES = (
             spellings=(OnnxSpelling("Neg(Softplus(Neg(x)))"), OnnxSpelling("Log(Sigmoid(x))")),
             primitives="Sub(Min(x, 0.0), Log(Add(Exp(Neg(Abs(x))), 1.0)))",
         ),
+    ),
+    ActivationEntry(
+        "sqrt_softplus",
+        SqrtSoftplus,
+        function=sqrt_softplus,
+        derivative=sqrt_softplus_derivative,
+        facts=ActivationFacts(
+            formula="sqrt(log(1 + exp(x)))",
+            reference="transformers 5.23, SqrtSoftplusActivation",
+            smoothness=float("inf"),
+            asymptotes=("0", "sqrt(x)"),
+            gate=True,
+        ),
+        aliases=("sqrtsoftplus",),
+        modules=(ModuleForm(SqrtSoftplus, NO_ARGUMENTS),),
+        # sqrt_softplus has no primitives: where Log(1 + e) has lost e, its root is still 2e-4.
+        onnx=OnnxRecipes(native="Sqrt(Softplus(x))", absolute=3e-23),
     ),
 )

@@ -36,9 +36,6 @@ def silu(x: Tensor) -> Tensor:
 
     Source: Hendrycks and Gimpel 2016 (arXiv 1606.08415), section 4; Elfwing et al. 2017 (arXiv 1702.03118).
 
-    Args:
-        x: Any shape, floating.
-
     Returns:
         A tensor like ``x``. ``f(inf) = inf`` and ``f(-inf) = 0``.
 
@@ -52,7 +49,7 @@ def silu(x: Tensor) -> Tensor:
 @elementwise_derivative
 def silu_derivative(x: Tensor, order: int = 1) -> Tensor:
     """First or second derivative of `silu`: that of `swish` with ``beta = 1``."""
-    return _derivative(x, order, 1.0)
+    return swish_derivative(x, order)
 
 
 @elementwise
@@ -86,11 +83,7 @@ def swish(x: Tensor, beta: float | Tensor = 1.0, channel_dim: int = 1) -> Tensor
 @elementwise_derivative
 def swish_derivative(x: Tensor, order: int = 1, beta: float | Tensor = 1.0, channel_dim: int = 1) -> Tensor:
     """First or second derivative of `swish` with respect to ``x``."""
-    return _derivative(x, order, per_channel("swish_derivative", "beta", beta, x, channel_dim))
-
-
-def _derivative(x: Tensor, order: int, beta: float | Tensor) -> Tensor:
-    """Return ``f'`` or ``f''`` of swish; ``x`` is in its operation dtype, ``beta`` has been shaped."""
+    beta = per_channel("swish", "beta", beta, x, channel_dim)
     u = (beta * x.clamp(-largest(x), largest(x))).clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT)
     if order == 1:
         return logistic_plus_density(u, u)
@@ -118,8 +111,6 @@ class Swish(ChannelModule):
     starts at exactly ``beta_0`` and weight decay pulls it back there.
 
     Bytes kept for the backward pass, for each float32 element: 4 as SiLU, else 8; 4 with ``memory="recompute"``.
-
-    Source: Ramachandran, Zoph and Le 2017, "Searching for Activation Functions" (arXiv 1710.05941), section 4.
 
     Args:
         beta: The slope, or the initial slope if it is learned; positive. A tuple has one for each channel.

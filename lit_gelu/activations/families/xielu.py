@@ -18,7 +18,7 @@ Parameter = float | Tensor
 # From here to 0, exp(x) - 1 - x is summed as a series; of that many terms the first one left out is below rounding.
 SERIES_FROM = -1.0
 SERIES_TERMS = {torch.float32: 12, torch.float64: 20}
-_ALIKE = 4  # times beta: up to there that form loses no more than three bits of what lies below 0
+_ALIKE = 4  # times beta: up to there `xielu_by_torch` loses no more than three bits of what lies below 0
 
 
 @elementwise
@@ -63,7 +63,7 @@ def _exponential_rest(x: Tensor) -> Tensor:
 
 @elementwise
 def xielu_by_torch(x: Tensor, alpha_p: Parameter, alpha_n: Parameter, beta: Parameter) -> Tensor:
-    """Return the same in fewer functions; near 0 it has fewer digits where beta is small beside alpha_n."""
+    """Return the same in fewer functions, which keep less; near 0 it has fewer digits where beta is small."""
     right, left = torch.relu(x), torch.where(x > 0, 0.0, x)
     return (alpha_p * right + beta) * right + (alpha_n * torch.expm1(left) + (beta - alpha_n) * left)
 

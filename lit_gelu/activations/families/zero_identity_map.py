@@ -91,10 +91,6 @@ class ZeroIdentityMap(nn.Module):
 
     Bytes kept for the backward pass, for each element in training: 1, the mask.
 
-    Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units (GELUs)" (arXiv 1606.08415), section 2; the
-    experiments are in section 4 of its first submission ("stochastic 0-I map"). The logistic gate: Ba and Frey 2013,
-    "Adaptive dropout for training deep neural networks".
-
     Args:
         gate: ``"normal"`` for ``G = Phi``, ``"logistic"`` for ``G(x) = 1 / (1 + exp(-x))``.
         evaluation: What it does in evaluation mode: the ``"expectation"``, or ``"stochastic"``, a mask as in training:

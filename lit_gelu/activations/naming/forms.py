@@ -48,19 +48,10 @@ class FunctionActivation(nn.Module):
         self.function = function
         self.name = name
         self.kwargs = dict(kwargs or {})
-        self._is_unpickled = False
 
     def forward(self, x: Tensor) -> Tensor:
         """Call the function."""
         return self.function(x, **self.kwargs)
-
-    def is_of(self, name: str, function: Callable[..., Tensor] | None) -> bool:
-        """Say whether it was built of a row; another may have taken the row's name since, by another function."""
-        if self.name != name:
-            return False
-        # A pickle holds plain functions by name, and a copy of any other callable: its class is what is left of it.
-        is_copy = self._is_unpickled and not isinstance(function, types.FunctionType)
-        return self.function is function or (is_copy and type(self.function) is type(function))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Return a copy with the same function, by which the row is known."""
@@ -69,11 +60,6 @@ class FunctionActivation(nn.Module):
         memo[id(self)] = copied
         vars(copied).update(copy.deepcopy(vars(self), memo))
         return copied
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Note that a pickle, or `copy.copy`, has made this module."""
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._is_unpickled = True
 
     def extra_repr(self) -> str:
         """Return ``name, keyword=value, ...`` for ``repr``."""
@@ -206,15 +192,17 @@ class ConstructionArguments:
         note = vars(module).get(NOTE)
         if note is None:
             return {name: _plain_attribute(module, name, getattr(module, name, _MISSING)) for name in self.names}
-        arguments = _noted_arguments(module, note)
-        present = {name: _held(module, name) for name in note["mirrored"]}
-        now = {
-            name: plain
-            for name, value in present.items()
-            # A tensor is learned: what it was built with is the spec, what it is now is in the state_dict.
-            if not isinstance(value, Tensor) and (plain := _plain_attribute(module, name, value)) != arguments[name]
-        }
-        return {name: value for name, value in {**arguments, **now}.items() if name in self.names}
+        if note["arguments"] is None:
+            raise UnknownArgumentsError(
+                f"{type(module).__qualname__} was built with arguments that a spec cannot hold. Accepted: keyword "
+                "arguments that are None, bool, int, float, str and tuples of these."
+            )
+        arguments = dict(note["arguments"])
+        for name in note["mirrored"]:
+            held = _held(module, name)
+            if not isinstance(held, Tensor):  # which is learned: its present value is in the state_dict
+                arguments[name] = _plain_attribute(module, name, held)
+        return {name: value for name, value in arguments.items() if name in self.names}
 
 
 @dataclass(frozen=True)
@@ -290,16 +278,6 @@ def _mirrors(held: Any, value: PlainValue) -> bool:
         return plain_value(held, "", "") == value
     except ActivationSpecError:
         return False
-
-
-def _noted_arguments(module: nn.Module, note: dict[str, Any]) -> dict[str, PlainValue]:
-    if note["arguments"] is None:
-        raise UnknownArgumentsError(
-            f"{type(module).__qualname__} was built with arguments that a spec cannot hold. Accepted: keyword "
-            "arguments that are None, bool, int, float, str and tuples of these."
-        )
-    arguments: dict[str, PlainValue] = note["arguments"]
-    return arguments
 
 
 def _plain_attribute(module: nn.Module, name: str, value: Any) -> PlainValue:

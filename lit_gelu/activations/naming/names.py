@@ -246,11 +246,6 @@ class itself in code, or its path on the command line or in YAML.
         Returns:
             The canonical spec; equal for two specs of the same function.
 
-        Raises:
-            UnknownActivationError: As `create`.
-            ActivationArgumentError: As `create`.
-            ActivationSpecError: As `create`.
-
         Example:
             >>> from lit_gelu.activations import resolve
             >>> str(resolve("quick_gelu"))
@@ -414,22 +409,7 @@ class itself in code, or its path on the command line or in YAML.
         return sorted({e.name for e in self._table.entries if fnmatch.fnmatchcase(e.name, filter.lower())})
 
     def entry(self, name: str) -> ActivationEntry:
-        """Return the row of a name or alias.
-
-        Args:
-            name: A name or alias, in any case.
-
-        Returns:
-            The row.
-
-        Raises:
-            UnknownActivationError: If nobody registered it.
-
-        Example:
-            >>> from lit_gelu.activations import registry
-            >>> registry.entry("hardswish").name
-            'hard_swish'
-        """
+        """Return the row of a name or alias, in any case; `UnknownActivationError` if nobody registered it."""
         row = self._table.rows.get(name.lower())
         if row is None:
             near = difflib.get_close_matches(name.lower()[:100], self._table.rows, n=3, cutoff=0.6)
@@ -447,7 +427,9 @@ class itself in code, or its path on the command line or in YAML.
         """Return the row that a module belongs to, ``None`` if its class was never registered."""
         if isinstance(module, FunctionActivation):
             row = self._table.rows.get(module.name)
-            return row if row is not None and module.is_of(row.name, row.function) else None
+            # Another may have taken the name since, by another function.
+            is_same = row is not None and row.name == module.name and row.function is module.function
+            return row if is_same else None
         return self.entry_of_class(type(module))
 
     def entry_of_class(self, cls: type) -> ActivationEntry | None:

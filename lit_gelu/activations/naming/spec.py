@@ -229,11 +229,6 @@ def opaque(path: str, kwargs: Mapping[str, Any]) -> ActivationSpec:
         return ActivationSpec(path, opaque=True)
 
 
-def quoted(activation: object) -> str:
-    """Return what a message calls an activation: the text of its spec in quotes, or its ``repr``."""
-    return repr(str(activation)) if isinstance(activation, ActivationSpec) else repr(activation)
-
-
 def dotted_path(target: Any) -> str:
     """Return where an object was defined, as ``module.qualified_name``; one without a name is called after its type."""
     owner = target if hasattr(target, "__qualname__") else type(target)

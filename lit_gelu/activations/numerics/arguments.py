@@ -102,14 +102,10 @@ def check_floating(name: str, x: object) -> None:
     if isinstance(x, Tensor) and x.dtype in OPERATION_DTYPES:
         return
     accepted = ", ".join(str(dtype).removeprefix("torch.") for dtype in OPERATION_DTYPES)
-    if not isinstance(x, Tensor):
-        raise ActivationArgumentError(
-            f"{name}: x is a {type(x).__name__}. It must be a torch.Tensor of {accepted}: use torch.as_tensor(x)."
-        )
-    dtype_name = str(x.dtype).removeprefix("torch.")
+    kind = f"of {x.dtype}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
     raise ActivationArgumentError(
-        f"{name}: x has dtype {dtype_name}. It must be one of {accepted}: convert it first, for example "
-        "x.to(torch.float32)."
+        f"{name}: x is {kind}. It must be a torch.Tensor of {accepted}: convert it, such as by "
+        "torch.as_tensor(x, dtype=torch.float32)."
     )
 
 

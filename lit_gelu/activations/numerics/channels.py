@@ -14,9 +14,6 @@ from lit_gelu.errors import shown
 INFER = "infer"
 _FIXED = "_initial_"  # begins the names of buffers with fixed values, one for each channel
 _PLACEHOLDER = "_placeholder"  # an empty buffer, which goes with the model to its device and dtype
-MOST_CHANNELS = (
-    2**24
-)  # 64 MiB of float32 a parameter: a number beyond it is a mistake, found before memory is asked for
 
 Numbers = float | tuple[float, ...]
 
@@ -91,16 +88,7 @@ class ChannelModule(nn.Module):
         return self.channels == INFER
 
     def set_channels(self, channels: int, device: torch.device | None = None, dtype: torch.dtype | None = None) -> None:
-        """Set the number of channels that was to be inferred, and make the learned parameters.
-
-        Args:
-            channels: The number.
-            device: Of the parameters; by default torch's.
-            dtype: Of the parameters; by default torch's.
-
-        Raises:
-            ActivationArgumentError: If it is no positive integer, or another number was set before.
-        """
+        """Set the number of channels that was to be inferred, and make the learned parameters."""
         if self.channels not in {INFER, channels}:
             raise ActivationArgumentError(f"{type(self).__name__} has channels={self.channels!r}, not {channels!r}.")
         if self.channels == INFER:
@@ -117,7 +105,7 @@ class ChannelModule(nn.Module):
         """Convert or move the module; fixed values are written anew, so that none is rounded twice or uninitialised."""
         before = dict(self._buffers)
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        for name in vars(self).get("_fixed", ()):  # modules that were pickled before have none
+        for name in self._fixed:
             if self._buffers[name] is not before[name]:
                 self._write(name)
         return self
@@ -157,21 +145,16 @@ class ChannelModule(nn.Module):
             # As `infer_channels_` makes them; what is loaded says nothing of where the model is.
             near = self._buffers.get(_PLACEHOLDER)
             self.set_channels(len(saved), *((None, None) if near is None else (near.device, near.dtype)))
-        if self.channels == 1:
-            scalars_to_vectors(state_dict, prefix, self._learned)
+        if self.channels == 1:  # saved with channels=None; the other way round, torch loads them itself
+            for name in self._learned:
+                scalar = state_dict.get(f"{prefix}{name}")
+                if isinstance(scalar, Tensor) and scalar.dim() == 0:
+                    state_dict[f"{prefix}{name}"] = scalar.reshape(1)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def channel_text(self) -> str:
         """Return what ``repr`` says of the channels, behind other arguments: nothing if there are none."""
         return "" if self.channels is None else f", channels={self.channels!r}, channel_dim={self.channel_dim}"
-
-
-def scalars_to_vectors(state_dict: dict[str, Any], prefix: str, names: Sequence[str]) -> None:
-    """Give saved parameters without a dimension one of length 1: saved with channels=None, loaded with channels=1."""
-    for name in names:  # the other way round, torch loads them itself
-        saved = state_dict.get(f"{prefix}{name}")
-        if isinstance(saved, Tensor) and saved.dim() == 0:
-            state_dict[f"{prefix}{name}"] = saved.reshape(1)
 
 
 @one_node
@@ -180,13 +163,12 @@ def positive_scale(log_scale: Tensor) -> Tensor:
     return torch.exp(log_scale.clamp(max=math.log(torch.finfo(log_scale.dtype).max) - 1.0))
 
 
-def channel_number(name: str, channels: Any, argument: str = "channels") -> int:
-    """Return a number of channels if it is a positive integer that memory can be asked for."""
-    if isinstance(channels, bool) or not isinstance(channels, int) or not 1 <= channels <= MOST_CHANNELS:
-        others = ", 'infer', or None for one value" if argument == "channels" else ""
+def channel_number(name: str, channels: Any) -> int:
+    """Return a number of channels if it is a positive integer."""
+    if isinstance(channels, bool) or not isinstance(channels, int) or channels < 1:
         raise ActivationArgumentError(
-            f"{name}: {argument}={shown(channels)} is not accepted. Give a positive integer up to "
-            f"{MOST_CHANNELS}{others}."
+            f"{name}: channels={shown(channels)} is not accepted. Give a positive integer, 'infer', or None for one "
+            "value."
         )
     return channels
 

@@ -20,8 +20,6 @@ _SPLIT = 16
 _LEVELS = 14  # 16**14 > 2**53: a jump is followed down to neighbouring numbers
 _MOST_ROUGH = 500  # where more intervals than this need points, the function oscillates or is rough everywhere
 _MOST_ROUGH_WITHIN = 20_000  # the same where the ends were chosen: there it is worth more work
-_A_JUMP = 1e-9  # share of the largest value; what changes less between neighbouring numbers is steep, or rounding
-_SMALLEST = 5e-324  # the float64 next to 0
 _SECTIONS = 32  # a call costs more than the 31 points that it computes
 _ROUNDS = 50  # 32**11 > 2**53; more are needed only for places that are tiny beside the interval
 
@@ -109,27 +107,6 @@ def sign_changes(g: Function, grid: Tensor, values: Tensor, clear: Tensor) -> li
     places = bisect(g, left, right, 1e-6 * nothing)
     roots: list[float] = torch.where(places.abs() < nothing, 0.0, places).tolist()
     return roots
-
-
-def jumps(f: Function, slope: Function, points: Tensor) -> list[tuple[float, float]]:
-    """Return the neighbouring numbers between which ``f`` jumps, looked for between given points."""
-    # Halving takes hundreds of rounds from one side of 0 to the number next to it, where most jumps are.
-    around = torch.tensor([-_SMALLEST, 0.0, _SMALLEST], dtype=points.dtype)
-    points = torch.cat([points, around[(around > points.min()) & (around < points.max())]]).sort().values
-    values, sizes = f(points), slope(points).abs()
-    least = _A_JUMP * values[values.isfinite()].abs().amax()
-    explained = 2 * torch.maximum(sizes[1:], sizes[:-1]) * points.diff()
-    there = torch.nonzero(values.diff().abs() > explained + least).flatten()
-    if not len(there):
-        return []
-    middle = (values[there] + values[there + 1]) / 2
-    place = bisect(lambda x: f(x) - middle.repeat(len(x) // len(middle)), points[there], points[there + 1])
-    below, above = (torch.nextafter(place, torch.full_like(place, end)) for end in (-math.inf, math.inf))
-    pairs: set[tuple[float, float]] = set()
-    for left, right in ((below, place), (place, above)):
-        passed = (f(right) - f(left)).abs() > least
-        pairs.update(zip(left[passed].tolist(), right[passed].tolist(), strict=True))
-    return sorted(pairs)
 
 
 def bisect(g: Function, left: Tensor, right: Tensor, resolution: Tensor | float = 0.0) -> Tensor:
