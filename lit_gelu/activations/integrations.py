@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from lit_gelu.activations.errors import (
     ActivationSpecError,
@@ -86,26 +86,9 @@ def added_since(table: Mapping[str, Any], content: Mapping[str, Any]) -> dict[st
     return {key: value for key, value in table.items() if key not in content or content[key] is not value}
 
 
-def function_module(registry: Names, spec: ActivationSpec, layer: str) -> nn.Module:
-    """Build what a library calls as a function; what only a layer can be is refused, with how to make one there."""
-    module, why = registry.create(spec), ""
-    if any(True for _ in module.parameters()):
-        why = "has parameters, which nobody would train"
-    elif registry.entry(spec.name).facts_for(spec.arguments).stochastic:
-        why = "draws random numbers in training, and is not told when training ends"
-    if why:
-        raise ActivationSpecError(f"{str(spec)!r} {why}: it cannot be a function. Use it as a layer: {layer}.")
-    return module
-
-
 def is_path(text: str) -> bool:
     """Return whether a text is a dotted path: what a configuration file names is looked up, never imported."""
     return "." in text.partition("(")[0]
-
-
-def from_lower_case(text: str) -> str:
-    """Return a spec as it was meant: some libraries put names into lower case, ``learnable=True`` included."""
-    return _LITERALS.sub(lambda match: match[1].capitalize(), text)
 
 
 def import_library(name: str, library: str) -> ModuleType:
@@ -116,30 +99,26 @@ def import_library(name: str, library: str) -> ModuleType:
         raise MissingLibraryError(f"Cannot import {name}: {error}. Install it: pip install {library}.") from error
 
 
-_LAYERS = ("_ACT_LAYER_ME", "_ACT_LAYER_DEFAULT")  # timm asks the first for what it has, then the second for all
-_FUNCTIONS = ("_ACT_FN_ME", "_ACT_FN_DEFAULT")
-
-
 def _install_timm(registry: Names, override: bool = False) -> Installation:
     """Make every name of a registry usable as an ``act_layer`` of timm's models."""
-    # timm looks names up in four dictionaries of ``timm.layers.create_act``, by their name in that module: they are
-    # replaced by subclasses that ask the registry for what they lack. timm puts names into lower case first.
+    # timm looks names up in two dictionaries of ``timm.layers.create_act``, by their name in that module: it asks the
+    # first for what it has, then the second, which is replaced by a subclass that asks the registry for what it lacks.
     installation = present("timm", registry, override)
     if installation is not None:
         return installation
     tables = import_library("timm.layers.create_act", "timm")
-    before = {name: getattr(tables, name) for name in (*_LAYERS, *_FUNCTIONS)}
+    names = ("_ACT_LAYER_ME", "_ACT_LAYER_DEFAULT")
+    before = [getattr(tables, name) for name in names]
     taken = set(names_of(registry)) if override else set()
-    for (first, second), make in ((_LAYERS, _layer), (_FUNCTIONS, _function)):
-        setattr(tables, first, {key: value for key, value in before[first].items() if key not in taken})
-        functions = {key: value for key, value in before[second].items() if key not in taken}
-        setattr(tables, second, _AskingTable(functions, registry, make))
-
-    shown = {name: dict(getattr(tables, name)) for name in before}
+    first, second = ({key: value for key, value in table.items() if key not in taken} for table in before)
+    during = first, _AskingTable(second, registry)
+    for name, table in zip(names, during, strict=True):
+        setattr(tables, name, table)
+    content = dict(first), dict(second)
 
     def undo() -> None:
-        for name, table in before.items():
-            table.update(added_since(getattr(tables, name), shown[name]))
+        for name, table, replaced, at_start in zip(names, before, during, content, strict=True):
+            table.update(added_since(replaced, at_start))
             setattr(tables, name, table)
 
     return Installation("timm", registry, override, undo)
@@ -148,27 +127,17 @@ def _install_timm(registry: Names, override: bool = False) -> Installation:
 class _AskingTable(dict[str, Any]):
     """timm's table, which asks the registry for the keys it lacks."""
 
-    def __init__(
-        self,
-        content: dict[str, Any],
-        registry: Names,
-        make: Callable[[Names, ActivationSpec], Any],
-    ) -> None:
+    def __init__(self, content: dict[str, Any], registry: Names) -> None:
         super().__init__(content)
         self._registry = registry
-        self._make = make
 
-    def __missing__(self, key: str) -> Any:
-        text = from_lower_case(key)
+    def __missing__(self, key: str) -> Callable[..., nn.Module]:
+        # timm puts names into lower case, so ``learnable=True`` arrives as ``learnable=true``.
+        text = _LITERALS.sub(lambda match: match[1].capitalize(), key)
         if is_path(text):
             raise KeyError(key)
         # Raises now, with the known names, and not when the model is half built; a spec names what is registered.
-        return self._make(self._registry, self._registry.resolve(text, trusted=False))
-
-
-def _layer(registry: Names, spec: ActivationSpec) -> Callable[..., nn.Module]:
-    """Return what timm calls for a new module, with ``inplace`` or without."""
-    return functools.partial(_build, registry, spec)
+        return functools.partial(_build, self._registry, self._registry.resolve(text, trusted=False))
 
 
 def _build(registry: Names, spec: ActivationSpec, **kwargs: Any) -> nn.Module:
@@ -176,17 +145,6 @@ def _build(registry: Names, spec: ActivationSpec, **kwargs: Any) -> nn.Module:
     if not spec.arguments.keys().isdisjoint({"inplace", "memory"}):
         kwargs.pop("inplace", None)
     return registry.create(spec, **kwargs)
-
-
-def _function(registry: Names, spec: ActivationSpec) -> Callable[..., Tensor]:
-    """Return a function of a tensor; what has parameters of its own is no function."""
-    module = function_module(registry, spec, "timm.layers.create_act_layer")
-
-    def apply(x: Tensor, inplace: bool = False) -> Tensor:
-        result: Tensor = module(x)
-        return x.copy_(result) if inplace else result
-
-    return apply
 
 
 def _install_transformers(registry: Names, override: bool = False) -> Installation:

@@ -95,12 +95,6 @@ class ActivationRegistry(Names):
             UnknownLibraryError: If there is no integration with it.
             MissingLibraryError: If it is not installed.
             AlreadyInstalledError: If another registry's names are there, or the other ``override``.
-
-        Example:
-            >>> ActivationRegistry().install("flax")
-            Traceback (most recent call last):
-            lit_gelu.errors.ArgumentError: There is no integration with 'flax'. Accepted: \
-'timm', 'transformers'.
         """
         from lit_gelu.activations.integrations import install
 

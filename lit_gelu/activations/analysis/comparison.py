@@ -22,8 +22,8 @@ _WIDE = 1e-3  # share of the interval from which on equal values are a stretch a
 _MOST_HILLS = 200  # of equal height; a difference that oscillates has more, and then the first of them are named
 
 
-@dataclass(frozen=True, repr=False)
-class LargestDifference(Displayed):
+@dataclass(frozen=True)
+class LargestDifference:
     """The largest absolute difference of two functions on an interval.
 
     Args:
@@ -43,9 +43,6 @@ class LargestDifference(Displayed):
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain data for JSON."""
         return {"largest": self.largest, "places": [*self.places], "stretches": [[*pair] for pair in self.stretches]}
-
-    def _summary(self) -> str:
-        return str(self)
 
 
 @dataclass(frozen=True, repr=False)
@@ -80,15 +77,13 @@ class ActivationComparison(Displayed):
         return {"a": self.a, "b": self.b, "interval": [*self.interval], **differences}
 
     def _summary(self) -> str:
-        low, high = self.interval
         figures = f"f {self.value.largest:.4g}, f' {self.slope.largest:.4g}, f'' {self.curvature.largest:.4g}"
-        return f"{self.a} and {self.b} on [{low:g}, {high:g}]: {figures}"
+        return f"{str(self).splitlines()[0]}: {figures}"
 
     def _html_table(self) -> HtmlTable:
-        low, high = self.interval
         named = {"f": self.value, "f'": self.slope, "f''": self.curvature}
         rows = [(name, one.largest, str(one).partition(" at ")[2]) for name, one in named.items()]
-        return HtmlTable(("of", "largest difference", "at"), rows, f"{self.a} and {self.b} on [{low:g}, {high:g}]")
+        return HtmlTable(("of", "largest difference", "at"), rows, str(self).splitlines()[0])
 
 
 def compare(

@@ -17,6 +17,7 @@ from lit_gelu.activations.errors import ActivationArgumentError, NoGaussianMomen
 from lit_gelu.activations.gaussian import GaussianMoments, gaussian_moments
 from lit_gelu.activations.naming.entry import ActivationFacts, ActivationGains
 from lit_gelu.activations.naming.names import Names
+from lit_gelu.activations.naming.scalar import ScalarActivation
 from lit_gelu.activations.naming.spec import ActivationSpec
 from lit_gelu.activations.numerics.channels import INFER
 from lit_gelu.errors import ArgumentError
@@ -91,7 +92,7 @@ def computed_facts(spec: ActivationSpec, facts: ActivationFacts, registry: Names
     if spec.arguments.get("channels") == INFER:
         spec = ActivationSpec.of(spec.name, **{**spec.arguments, "channels": 1})
     try:
-        shape = shape_of(registry.create(spec), facts.kinks, registry=registry)
+        shape = shape_of(ScalarActivation.of(spec, registry))
     except ArgumentError:  # it differs between channels
         return {}
     try:

@@ -18,7 +18,6 @@ from lit_gelu.activations.errors import ActivationArgumentError, NoGaussianMomen
 from lit_gelu.activations.gaussian import gaussian_moments
 from lit_gelu.activations.naming.names import Names, default_names
 from lit_gelu.activations.naming.spec import ActivationSpec
-from lit_gelu.display import Displayed
 
 ROUNDING = 1e-12  # a bias variance this small is 0: ReLU's, the identity's
 
@@ -35,8 +34,8 @@ WeightLayer = (
 )
 
 
-@dataclass(frozen=True, repr=False)
-class InitialisedLayer(Displayed):
+@dataclass(frozen=True)
+class InitialisedLayer:
     """How one layer was initialised."""
 
     name: str  # its fully qualified name

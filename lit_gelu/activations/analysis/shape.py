@@ -3,11 +3,10 @@
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lit_gelu.activations.naming.entry import ActivationShape
-from lit_gelu.activations.naming.names import Names
-from lit_gelu.activations.naming.scalar import scalar_functions
+from lit_gelu.activations.naming.scalar import ScalarActivation
 from lit_gelu.activations.numerics.sampling import FARTHEST, Function, both_sides, sampling_grid, sign_changes
 
 Asymptote = tuple[float, float]
@@ -17,18 +16,16 @@ _SETTLED = 1e-5  # share by which the last values may differ; 1/log(x) still mov
 _NOTHING = 1e-9  # |f'| and |x f''| below this are an asymptote approached, not a change of direction
 
 
-def shape_of(
-    module: nn.Module, kinks: tuple[tuple[float, float], ...] = (), *, registry: Names | None = None
-) -> ActivationShape:
+def shape_of(scalar: ScalarActivation) -> ActivationShape:
     """Compute the facts of an elementwise activation from ``f``, ``f'`` and ``f''`` in float64."""
     # A function that is not defined on the whole line, such as a logarithm, has none. The three are evaluated at every
     # scale from 2^-60 to 2^60 (`numerics.sampling.sampling_grid`), and sign changes are refined by bisection to float64
     # precision. This misses what lies between two points of that grid and leaves ``f'`` the same on both, such as a
     # bump of width 1 at 10,000. A function that oscillates for ever is judged within [-40, 40].
-    f, slope, bend = scalar_functions(module, registry=registry)
+    f, slope, bend = scalar.functions
     if not _is_defined(f, slope):
         return ActivationShape()
-    corners = [x for x, _ in kinks]
+    corners = [x for x, _ in scalar.kinks]
     grid = sampling_grid([slope], corners=corners)
     slopes, bends = slope(grid), bend(grid)
     nothing = _NOTHING * slopes.abs().max().clamp(max=1.0)
@@ -45,7 +42,7 @@ def shape_of(
     return ActivationShape(
         range=(low, high),
         monotone=bool((slopes >= -nothing).all()),
-        convex=bool((curving >= -nothing).all()) and all(jump >= 0 for _, jump in kinks),
+        convex=bool((curving >= -nothing).all()) and all(jump >= 0 for _, jump in scalar.kinks),
         lipschitz=math.inf if unbounded else slopes.abs().max().item(),
         derivative_at_zero=slope(torch.zeros(1, dtype=torch.float64)).item(),
         minimum=(lowest, low) if lowest in turns else None,

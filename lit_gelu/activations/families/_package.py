@@ -23,9 +23,8 @@ class Composed(NamedTuple):
 
 
 def channel_arguments(module: nn.Module) -> dict[str, Any]:
-    """Return the arguments that every activation with scalar or per-channel parameters has."""
-    names = ("learnable", "channel_dim", "memory")
-    return {"channels": module.spec_channels, **{name: getattr(module, name) for name in names}}
+    """Return the arguments that build an activation with scalar or per-channel parameters again."""
+    return dict(module.arguments)
 
 
 def live_channels(module: nn.Module) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from lit_gelu.activations.numerics.gates import (
     times_normal_density,
 )
 from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxRecipes, numbers
-from lit_gelu.memory import checked_memory, compute_with, memory_text
+from lit_gelu.memory import compute_with
 
 
 @elementwise
@@ -179,26 +179,18 @@ class GaussianGELU(ChannelModule):
         memory: str = "autograd",
     ) -> None:
         initial = {"mu": finite_numbers("mu", mu), "sigma": finite_numbers("sigma", sigma, positive=True)}
-        super().__init__(initial, ("mu_offset", "log_scale") if learnable else (), channels, channel_dim)
-        self.initial_mu, self.initial_sigma = initial.values()
-        self.learnable = bool(learnable)
-        self.memory = checked_memory(memory)
-        if not learnable:
-            self.register_parameter("mu_offset", None)
-            self.register_parameter("log_scale", None)
+        super().__init__(initial, ("mu_offset", "log_scale"), learnable, channels, channel_dim, memory)
 
     @property
     def mu(self) -> float | Tensor:
         """The present mean: a number if it is fixed, a tensor if it is learned or there is one for each channel."""
-        self.check_channels()
-        initial = self.initial("mu", self.initial_mu)
+        initial = self.initial("mu")
         return initial if self.mu_offset is None else initial + self.mu_offset
 
     @property
     def sigma(self) -> float | Tensor:
         """The present standard deviation; a number or a tensor, as `mu`."""
-        self.check_channels()
-        initial = self.initial("sigma", self.initial_sigma)
+        initial = self.initial("sigma")
         return initial if self.log_scale is None else initial * positive_scale(self.log_scale)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -211,19 +203,10 @@ class GaussianGELU(ChannelModule):
         function = functools.partial(normal_gated, channel_dim=self.channel_dim)
         return compute_with(self.memory, function, x, mu=mu, sigma=sigma)
 
-    def extra_repr(self) -> str:
-        """Return ``mu=..., sigma=..., learnable=...`` for ``repr``."""
-        values = f"mu={self.initial_mu}, sigma={self.initial_sigma}, learnable={self.learnable}"
-        return f"{values}{self.channel_text()}{memory_text(self.memory)}"
-
 
 def _is_standard(mu: float | Tensor, sigma: float | Tensor) -> bool:
     """Say whether it is GELU, by numbers that are fixed."""
     return isinstance(mu, float) and isinstance(sigma, float) and (mu, sigma) == (0.0, 1.0)
-
-
-def _read(module: nn.Module) -> dict[str, Any]:
-    return {"mu": module.initial_mu, "sigma": module.initial_sigma, **channel_arguments(module)}
 
 
 def _live(module: nn.Module) -> dict[str, Any]:
@@ -291,7 +274,7 @@ ENTRIES = (
         derivative=gaussian_gelu_derivative,
         joint=gaussian_gelu_joint,
         facts=_facts,
-        modules=(ModuleForm(GaussianGELU, _read, live=_live),),
+        modules=(ModuleForm(GaussianGELU, channel_arguments, live=_live),),
         onnx=_ONNX,
     ),
 )

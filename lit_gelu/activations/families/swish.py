@@ -27,7 +27,7 @@ from lit_gelu.activations.numerics.gates import (
     opened_logistic_gate,
 )
 from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxRecipes, OnnxSpelling
-from lit_gelu.memory import checked_memory, compute_with, memory_text
+from lit_gelu.memory import compute_with
 
 
 @elementwise
@@ -142,19 +142,13 @@ class Swish(ChannelModule):
         channel_dim: int = 1,
         memory: str = "autograd",
     ) -> None:
-        initial = finite_numbers("beta", beta, positive=True)
-        super().__init__({"beta": initial}, ("log_scale",) if learnable else (), channels, channel_dim)
-        self.initial_beta = initial
-        self.learnable = bool(learnable)
-        self.memory = checked_memory(memory)
-        if not learnable:
-            self.register_parameter("log_scale", None)
+        initial = {"beta": finite_numbers("beta", beta, positive=True)}
+        super().__init__(initial, ("log_scale",), learnable, channels, channel_dim, memory)
 
     @property
     def beta(self) -> float | Tensor:
         """The present slope: a number if it is fixed, a tensor if it is learned or there is one for each channel."""
-        self.check_channels()
-        initial = self.initial("beta", self.initial_beta)
+        initial = self.initial("beta")
         return initial if self.log_scale is None else initial * positive_scale(self.log_scale)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -163,15 +157,6 @@ class Swish(ChannelModule):
         if isinstance(beta, float) and beta == 1.0:
             return F.silu(x)
         return compute_with(self.memory, swish_by_torch, x, beta=beta)
-
-    def extra_repr(self) -> str:
-        """Return ``beta=..., learnable=...`` for ``repr``."""
-        fixed = f"beta={self.initial_beta}, learnable={self.learnable}"
-        return f"{fixed}{self.channel_text()}{memory_text(self.memory)}"
-
-
-def _read(module: nn.Module) -> dict[str, Any]:
-    return {"beta": module.initial_beta, **channel_arguments(module)}
 
 
 def _live(module: nn.Module) -> dict[str, Any]:
@@ -248,7 +233,7 @@ ENTRIES = (
         derivative=swish_derivative,
         joint=swish_joint,
         facts=_swish_facts,
-        modules=(ModuleForm(Swish, _read, live=_live),),
+        modules=(ModuleForm(Swish, channel_arguments, live=_live),),
         onnx=_ONNX,
     ),
 )

@@ -188,8 +188,7 @@ class ActivationEntry:
         calls: Functions whose calls have other arguments than a spec, as that of ``F.prelu`` has the weight itself.
         preset: If this name is another activation with given arguments, that spec.
         objects: Arguments that may be objects with no text form; with such a one the activation's spec is opaque.
-        tried: Whether ``build`` does nothing but check and allocate, so that a spec's values are tried on torch's
-            ``meta`` device, without memory, when the spec is read.
+        tried: Whether a spec's values are tried on torch's ``meta`` device when it is read: ``build`` only allocates.
         registered_by: Who registered it.
         onnx: What it becomes in an ONNX file: a recipe as text, `OnnxRecipes` for several lowerings, `OnnxCases` where
             its arguments decide; ``None`` leaves it to the exporter. Only `lit_gelu.export` reads it.

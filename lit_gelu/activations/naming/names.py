@@ -166,7 +166,8 @@ class Names:
             DuplicateActivationError: If a name is taken and ``override`` is false.
         """
         name, *aliases = (ActivationSpec(name).name for name in (entry.name, *entry.aliases))
-        entry = replace(entry, name=name, aliases=tuple(aliases))
+        if [name, *aliases] != [entry.name, *entry.aliases]:  # written in capitals
+            entry = replace(entry, name=name, aliases=tuple(aliases))
         with self._lock:
             rows = self._rows.rows
             taken = None if override else next((name for name in (name, *aliases) if name in rows), None)

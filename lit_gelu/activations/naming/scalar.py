@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -130,31 +131,24 @@ class ScalarActivation:
             if not facts.elementwise:
                 raise ActivationArgumentError(f"{canonical} is not elementwise: it is no function of one number.")
             kinks = tuple(facts.kinks)
-        return cls(str(canonical), scalar_functions(registry.create(spec), registry=registry), kinks)
+        module = registry.create(spec).to("cpu", torch.float64).eval()
+        _keep_one_channel_(module, registry)
+        derivatives = derivatives_of(module, registry)
 
-
-def scalar_functions(module: nn.Module, *, registry: Names | None = None) -> tuple[Function, Function, Function]:
-    """Turn an elementwise module into ``f``, ``f'`` and ``f''`` of float64 ``(N,)`` tensors, in place."""
-    module = module.to("cpu", torch.float64).eval()
-    keep_one_channel_(module, registry=registry)
-    derivatives = derivatives_of(module, registry)
-
-    def of_order(order: int) -> Function:
-        def evaluate(x: Tensor) -> Tensor:
+        def evaluate(order: int, x: Tensor) -> Tensor:
             y = derivatives(x, order).detach()
             if y.shape != x.shape:
                 raise ActivationArgumentError(
-                    f"{type(module).__name__} turns shape {tuple(x.shape)} into {tuple(y.shape)}; this needs an "
-                    "elementwise activation."
+                    f"{canonical} turns shape {tuple(x.shape)} into {tuple(y.shape)}; this needs an elementwise "
+                    "activation."
                 )
             return y
 
-        return evaluate
+        functions = (partial(evaluate, 0), partial(evaluate, 1), partial(evaluate, 2))
+        return cls(str(canonical), functions, kinks)
 
-    return of_order(0), of_order(1), of_order(2)
 
-
-def keep_one_channel_(module: nn.Module, *, registry: Names | None = None) -> None:
+def _keep_one_channel_(module: nn.Module, registry: Names) -> None:
     """Turn an activation in float64 with the same values for every channel into one that takes any shape, in place."""
     # Unless it takes any shape as it is: then its parameters are something else, such as a polynomial's coefficients.
     if isinstance(module, ChannelModule) and module.needs_channels:
@@ -172,7 +166,7 @@ def keep_one_channel_(module: nn.Module, *, registry: Names | None = None) -> No
             tensor.data = values[:1]
 
 
-def _takes(module: nn.Module, length: int, registry: Names | None) -> bool:
+def _takes(module: nn.Module, length: int, registry: Names) -> bool:
     """Return whether an activation computes a vector of this length from one."""
     try:
         return derivatives_of(module, registry)(torch.zeros(length, dtype=torch.float64), 0).shape == (length,)

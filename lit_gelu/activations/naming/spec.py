@@ -138,22 +138,6 @@ class ActivationSpec:
         """The keyword arguments as a new ``dict``."""
         return dict(self.kwargs)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the mapping form, plain data for YAML and JSON.
-
-        Returns:
-            ``{"name": ..., keyword: value, ...}``.
-
-        Raises:
-            OpaqueActivationError: If the spec is opaque.
-
-        Example:
-            >>> ActivationSpec.parse("swish(beta=1.5, learnable=True)").to_dict()
-            {'name': 'swish', 'beta': 1.5, 'learnable': True}
-        """
-        self.for_checkpoint()
-        return {"name": self.name, **self.arguments}
-
     def for_checkpoint(self) -> str:
         """Return the text to store in a checkpoint.
 

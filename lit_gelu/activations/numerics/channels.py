@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.numerics.arguments import one_node
 from lit_gelu.errors import shown
+from lit_gelu.memory import checked_memory, memory_text
 
 INFER = "infer"
 _FIXED = "_initial_"  # begins the names of buffers with fixed values, one for each channel
@@ -47,26 +48,37 @@ class ChannelModule(nn.Module):
 
     Args:
         initial: The parameters' values, or their initial values if they are learned.
-        learned: Names of the ``torch.nn.Parameter`` objects; none if nothing is learned.
+        learned: Names of the ``torch.nn.Parameter`` objects.
+        learnable: Whether they are learned.
         channels: How many values each parameter has: ``None`` for one, ``"infer"`` for as many as the layer before has.
             The one of ``None`` has shape ``()``, that of 1 has shape ``(1,)``, which FSDP can shard.
         channel_dim: Which dimension of the input the channels are.
+        memory: How the backward pass has what it needs; see `lit_gelu.memory`.
 
     Raises:
         ActivationArgumentError: If the number of channels is no positive integer, contradicts the values, or is given
-            for one fixed value.
+            for one fixed value, or ``memory`` is no mode.
     """
 
     channels: int | str | None
 
     def __init__(
-        self, initial: dict[str, Numbers], learned: tuple[str, ...], channels: int | str | None, channel_dim: int
+        self,
+        initial: dict[str, Numbers],
+        learned: tuple[str, ...],
+        learnable: bool,
+        channels: int | str | None,
+        channel_dim: int,
+        memory: str,
     ) -> None:
         super().__init__()
-        self.channels = _channel_count(type(self).__name__, initial, learned, channels)
+        self.learnable = bool(learnable)
+        self.channels = _channel_count(type(self).__name__, initial, self.learnable, channels)
         self.channel_dim = channel_dim
+        self.memory = checked_memory(memory)
         self._given_channels = None if any(isinstance(value, tuple) for value in initial.values()) else channels
-        self._learned = learned
+        self._initial = initial
+        self._learned = learned if learnable else ()
         self._fixed = {f"{_FIXED}{name}": value for name, value in initial.items() if isinstance(value, tuple)}
         for name, value in self._fixed.items():
             self.register_buffer(name, torch.tensor(value), persistent=False)
@@ -74,13 +86,15 @@ class ChannelModule(nn.Module):
             self.register_parameter(name, None)
         if self.channels != INFER:
             self._make_parameters(None, None)
-        elif learned:
+        elif learnable:
             self.register_buffer(_PLACEHOLDER, torch.empty(0), persistent=False)
 
     @property
-    def spec_channels(self) -> int | str | None:
-        """The argument ``channels`` that builds this module again: the number, once it has been inferred."""
-        return self.channels if self._given_channels == INFER else self._given_channels
+    def arguments(self) -> dict[str, Any]:
+        """The arguments that build this module again: with the number of channels, once it has been inferred."""
+        channels = self.channels if self._given_channels == INFER else self._given_channels
+        rest = {"learnable": self.learnable, "channel_dim": self.channel_dim, "memory": self.memory}
+        return {**self._initial, "channels": channels, **rest}
 
     @property
     def needs_channels(self) -> bool:
@@ -97,8 +111,10 @@ class ChannelModule(nn.Module):
             self._non_persistent_buffers_set.discard(_PLACEHOLDER)
             self._make_parameters(device, dtype)
 
-    def initial(self, name: str, value: Numbers) -> float | Tensor:
+    def initial(self, name: str) -> float | Tensor:
         """Return an initial value as it is used: a number, or the buffer with one for each channel."""
+        self.check_channels()
+        value = self._initial[name]
         return self.get_buffer(f"{_FIXED}{name}") if isinstance(value, tuple) else value
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
@@ -152,9 +168,11 @@ class ChannelModule(nn.Module):
                     state_dict[f"{prefix}{name}"] = scalar.reshape(1)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
-    def channel_text(self) -> str:
-        """Return what ``repr`` says of the channels, behind other arguments: nothing if there are none."""
-        return "" if self.channels is None else f", channels={self.channels!r}, channel_dim={self.channel_dim}"
+    def extra_repr(self) -> str:
+        """Return the arguments for ``repr``."""
+        values = ", ".join(f"{name}={value}" for name, value in self._initial.items())
+        dims = "" if self.channels is None else f", channels={self.channels!r}, channel_dim={self.channel_dim}"
+        return f"{values}, learnable={self.learnable}{dims}{memory_text(self.memory)}"
 
 
 @one_node
@@ -174,7 +192,7 @@ def channel_number(name: str, channels: Any) -> int:
 
 
 def _channel_count(
-    name: str, initial: dict[str, Numbers], learned: tuple[str, ...], channels: int | str | None
+    name: str, initial: dict[str, Numbers], learnable: bool, channels: int | str | None
 ) -> int | str | None:
     """Return the number of channels that the arguments agree on."""
     counts = {key: len(value) for key, value in initial.items() if isinstance(value, tuple)}
@@ -186,7 +204,7 @@ def _channel_count(
             f"{name}: the numbers of channels do not agree ({sizes}; channels={channels!r}). Values that are given one "
             "for each channel say how many there are: leave channels out."
         )
-    if channels is not None and not learned and set(counts) <= {"channels"}:
+    if channels is not None and not learnable and set(counts) <= {"channels"}:
         raise ActivationArgumentError(
             f"{name}: channels={channels!r} is given for one fixed value. Add learnable=True, or give one value for "
             "each channel, or leave channels out."

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lit_gelu import activations
-from lit_gelu.activations.errors import ActivationSpecError, UnknownActivationError
+from lit_gelu.activations.errors import UnknownActivationError
 
 TINY = {
     "vit_tiny_patch16_224": {"img_size": 16, "patch_size": 8, "embed_dim": 12, "depth": 2, "num_heads": 2},
@@ -53,38 +53,21 @@ def test_the_output_is_that_of_the_activation(timm, installed):
     assert (other - gelu).abs().max() > 1e-4
 
 
-def test_layers_and_functions_by_name(timm, installed):
+def test_layers_by_name(timm, installed):
     x = torch.linspace(-3, 3, 7)
     layer = timm.layers.create_act_layer("gaussian_gelu(sigma=2.0)", inplace=True)
-    function = timm.layers.get_act_fn("gaussian_gelu(sigma=2.0)")
-    wanted = activations.create("gaussian_gelu", sigma=2.0)(x)
-    assert torch.equal(layer(x.clone()), wanted)
-    assert torch.equal(function(x), wanted)
-    y = x.clone()
-    assert function(y, inplace=True) is y
-    assert torch.equal(y, wanted)
-    with pytest.raises(ActivationSpecError):
-        timm.layers.get_act_fn("swish(learnable=True)")
-
-
-def test_a_function_that_would_stay_in_training_mode_is_refused(timm, installed):
-    with pytest.raises(ActivationSpecError):
-        timm.layers.get_act_fn("zero_identity_map")
-    layer = timm.layers.create_act_layer("zero_identity_map").eval()
-    torch.testing.assert_close(layer(torch.ones(3)), torch.nn.functional.gelu(torch.ones(3)))
+    assert torch.equal(layer(x.clone()), activations.create("gaussian_gelu", sigma=2.0)(x))
 
 
 def test_what_others_add_outlasts_the_names(timm):
     tables = importlib.import_module("timm.layers.create_act")
     with activations.install("timm", override=True):
         tables._ACT_LAYER_DEFAULT["of_somebody"] = torch.nn.Tanh
-        tables._ACT_FN_ME["of_somebody"] = torch.tanh
     try:
         assert tables.get_act_layer("of_somebody") is torch.nn.Tanh
-        assert tables.get_act_fn("of_somebody") is torch.tanh
         assert tables.get_act_layer("gelu") is timm.layers.GELU
     finally:
-        del tables._ACT_LAYER_DEFAULT["of_somebody"], tables._ACT_FN_ME["of_somebody"]
+        del tables._ACT_LAYER_DEFAULT["of_somebody"]
 
 
 def test_names_of_timm_keep_their_meaning_unless_overridden(timm):

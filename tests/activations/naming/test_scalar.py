@@ -10,11 +10,11 @@ from torch.nn import functional as F
 
 from lit_gelu import activations
 from lit_gelu.activations import ActivationArgumentError
-from lit_gelu.activations.naming.scalar import scalar_functions
+from lit_gelu.activations.naming.scalar import ScalarActivation
 
 
 def test_one_value_for_every_channel_is_one_function():
-    f, slope, _ = scalar_functions(nn.PReLU(64, init=0.1))
+    f, slope, _ = ScalarActivation.of(nn.PReLU(64, init=0.1), None).functions
     x = torch.tensor([-3.0, 2.0], dtype=torch.float64)
     assert f(x).tolist() == pytest.approx([-0.3, 2.0])
     assert slope(x).tolist() == pytest.approx([0.1, 1.0])
@@ -23,7 +23,7 @@ def test_one_value_for_every_channel_is_one_function():
 
 def test_the_module_stays_as_it_was():
     module = nn.PReLU(3).train()
-    scalar_functions(module)
+    ScalarActivation.of(module, None)
     assert (module.weight.shape, module.weight.dtype, module.training) == ((3,), torch.float32, True)
 
 
@@ -32,7 +32,7 @@ def test_channels_that_differ_are_refused():
     with torch.no_grad():
         module.weight[1] = 0.7
     with pytest.raises(ActivationArgumentError):
-        scalar_functions(module)
+        ScalarActivation.of(module, None)
 
 
 @pytest.mark.parametrize("spec", ["swish(learnable=True, channels=7)", "swish(learnable=True, channels='infer')"])
@@ -56,7 +56,7 @@ def test_coefficients_are_no_channels(coefficients):
         def forward(self, x):
             return sum(c * x**k for k, c in enumerate(self.coefficients))
 
-    f, slope, bend = scalar_functions(Polynomial())
+    f, slope, bend = ScalarActivation.of(Polynomial(), None).functions
     x = torch.tensor([2.0], dtype=torch.float64)
     a, b, c = coefficients
     assert [g(x).item() for g in (f, slope, bend)] == pytest.approx([a + 2 * b + 4 * c, b + 4 * c, 2 * c])
