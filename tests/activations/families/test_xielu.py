@@ -3,17 +3,11 @@
 import mpmath
 import pytest
 import torch
-from activation_contract import ActivationContract
-from activation_oracles import cases_of
 
 from lit_gelu import activations
 from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.functional import derivative
 from lit_gelu.export import OnnxPredictor, export_onnx
-
-
-class TestXielu(ActivationContract):
-    cases = cases_of("xielu")
 
 
 def test_it_is_an_integral_of_elu():

@@ -8,7 +8,6 @@ from torch import nn
 
 from lit_gelu.activations import create, resolve
 from lit_gelu.activations.errors import ActivationArgumentError, ActivationSpecError
-from lit_gelu.activations.registry import ActivationRegistry
 
 X = torch.linspace(-3, 3, 13)
 
@@ -63,9 +62,3 @@ def test_arguments_that_do_not_fit_are_refused():
         create(functools.partial(nn.Sequential, nn.ReLU()))
     with pytest.raises(ActivationSpecError):
         create(functools.partial(dict, {}))
-
-
-@pytest.mark.parametrize("partial", [functools.partial(Scaled, 2.0), functools.partial(Scaled, scale=2.0)])
-def test_a_partial_of_a_class_is_not_registered_as_a_function(partial):
-    with pytest.raises(ActivationSpecError):
-        ActivationRegistry().register("doubled")(partial)
