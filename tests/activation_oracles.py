@@ -308,17 +308,7 @@ def cases_of(*names: str) -> tuple[ActivationCase, ...]:
 
 
 def sample_points(case: ActivationCase, dtype: torch.dtype, count: int, seed: int = 0) -> Tensor:
-    """Return points for one case: in [-30, 30], in its tail, of all magnitudes, and about its special points.
-
-    Args:
-        case: The activation.
-        dtype: float32 or float64: the points are numbers of it.
-        count: How many random points of each of the four kinds.
-        seed: Of the random points.
-
-    Returns:
-        Distinct finite points.
-    """
+    """Return points for one case: in [-30, 30], in its tail, of all magnitudes, and about its special points."""
     info, random_numbers = torch.finfo(dtype), random.Random(f"{case} {seed}")
     low, high = case.tail if dtype == torch.float64 else _float32_tail(case.tail)
     smallest, largest = math.log10(info.tiny) - 5, math.log10(info.max)
@@ -340,16 +330,7 @@ def sample_points(case: ActivationCase, dtype: torch.dtype, count: int, seed: in
 
 
 def points_about_extrema(case: ActivationCase, count: int, seed: int = 0) -> Tensor:
-    """Return points about the local extrema of f, f' and f'', where g' vanishes and the bound is ``|g|`` alone.
-
-    Args:
-        case: The activation.
-        count: How many points about each extremum.
-        seed: Of the random points.
-
-    Returns:
-        float64 points.
-    """
+    """Return points about the local extrema of f, f' and f'', where g' vanishes and the bound is ``|g|`` alone."""
     grid = torch.linspace(-12, 12, 4801, dtype=torch.float64)
     generator = torch.Generator().manual_seed(seed)
     points = torch.zeros(0, dtype=torch.float64)
@@ -374,17 +355,7 @@ def worst_ratios(
     """Compare f, f', f'' with mpmath and return, for each, the largest error in units of the bound, and where it is.
 
     The bound is ``epsilons * eps * (|g| + |x g'|)``, g being f, f' or f''; where g is below the smallest normal number,
-    a spacing of the subnormal numbers more. A value beyond the dtype's range must be infinite.
-
-    Args:
-        case: The activation.
-        x: Points.
-        epsilons: How many times the distance from 1 to the next number.
-        results: f, f', f'' at the points; by default what the functions of this package give.
-
-    Returns:
-        ``(ratio, x)`` for f, f', f''; the results keep the bound if no ratio is above 1.
-    """
+    a spacing of the subnormal numbers more. A value beyond the dtype's range must be infinite."""
     info = torch.finfo(x.dtype)
     results = results or [case.compute(x, order) for order in range(3)]
     worst = [(0.0, math.nan)] * 3

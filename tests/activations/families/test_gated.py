@@ -1,4 +1,4 @@
-"""Gated linear units, functions and modules, against their formulas."""
+"""Gated linear units, functions, modules and the feed-forward block, against their formulas."""
 
 import math
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lit_gelu import activations, surgery
-from lit_gelu.activations import ActivationArgumentError, functional
+from lit_gelu.activations import ActivationArgumentError, GatedFFN, functional
 from lit_gelu.errors import ArgumentError
 from lit_gelu.tasks import MNISTClassifier
 
@@ -104,10 +104,9 @@ def test_what_cannot_be_halved_is_refused(name):
 
 
 def test_bad_arguments_are_refused():
-    with pytest.raises(ActivationArgumentError):
-        activations.create("geglu(approximate='erf')")
-    with pytest.raises(ActivationArgumentError):
-        activations.create("swiglu(beta=-1.0)")
+    for spec in ("geglu(approximate='erf')", "swiglu(beta=-1.0)"):
+        with pytest.raises(ActivationArgumentError):
+            activations.create(spec)
 
 
 @pytest.mark.parametrize("name", FORMULAS)
@@ -149,3 +148,54 @@ def test_specs_and_compilation(name):
     torch.compiler.reset()
     compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(x), module(x))
+
+
+def test_it_is_llamas_mlp():
+    """down_proj(silu(gate_proj(x)) * up_proj(x)), written with plain matrices."""
+    torch.manual_seed(0)
+    block = GatedFFN(6, 10).double()
+    x = torch.randn(2, 5, 6, dtype=torch.float64)
+    gate, up, down = (
+        layer.weight for layer in (block.gate_projection, block.value_projection, block.output_projection)
+    )
+    a = x @ gate.T
+    expected = (a / (1 + torch.exp(-a)) * (x @ up.T)) @ down.T
+    torch.testing.assert_close(block(x), expected)
+    assert sorted(block.state_dict()) == [
+        "gate_projection.weight",
+        "output_projection.weight",
+        "value_projection.weight",
+    ]
+
+
+def test_the_default_width():
+    """LLaMA's published sizes, and small ones by hand: 8 dim / 3 rounded up."""
+    for dim, multiple_of, hidden in ((4096, 256, 11008), (8192, 256, 22016), (6, 1, 16), (7, 1, 19), (7, 8, 24)):
+        with torch.device("meta"):
+            block = GatedFFN(dim, multiple_of=multiple_of)
+        assert block.hidden_dim == hidden
+        assert sum(parameter.numel() for parameter in block.parameters()) == 3 * dim * hidden
+
+
+def test_any_gate():
+    registry = activations.ActivationRegistry()
+    registry.register("double")(lambda x: 2 * x)
+    gates = [("gelu", F.gelu), (nn.Tanh(), torch.tanh), (torch.sin, torch.sin), ("double", lambda x: 2 * x)]
+    for gate, function in gates:
+        block, x = GatedFFN(4, 6, gate, bias=True, registry=registry), torch.randn(3, 4)
+        expected = block.output_projection(function(block.gate_projection(x)) * block.value_projection(x))
+        assert torch.equal(block(x), expected)
+
+
+def test_its_gate_is_an_activation_site():
+    block = GatedFFN(4)
+    assert [(site.name, str(site.spec)) for site in surgery.find_sites(block)] == [("activation", "silu")]
+    surgery.swap(block, {"activation": "gelu"})
+    assert type(block.activation) is nn.GELU
+
+
+def test_sizes_and_gates_that_do_not_fit_are_refused():
+    sizes = {"dim": 0}, {"dim": 4, "hidden_dim": 2.5}, {"dim": 4, "hidden_dim": 10, "multiple_of": 4}
+    for arguments in (*sizes, {"dim": 4, "multiple_of": True}, {"dim": 4, "gate": "swiglu"}):
+        with pytest.raises(ActivationArgumentError):
+            GatedFFN(**arguments)

@@ -137,7 +137,6 @@ def test_installing_twice_is_installing_once_and_uninstalling_leaves_nothing(tra
     start = transformers.PreTrainedModel._initialize_weights
     first = activations.install("transformers")
     assert activations.install("transformers") is first
-    assert first.active
     assert "gaussian_gelu" in tables.ACT2FN
     assert "gaussian_gelu(sigma=2.0)" in tables.ACT2FN
     with pytest.raises(AlreadyInstalledError):
@@ -146,25 +145,11 @@ def test_installing_twice_is_installing_once_and_uninstalling_leaves_nothing(tra
         activations.ActivationRegistry().install("transformers")
     first.uninstall()
     first.uninstall()
-    assert not first.active
     assert (dict(tables.ACT2FN.items()), dict(tables.ACT2CLS), type(tables.ACT2FN)) == before
     assert list(tables.ACT2FN) == list(before[0])
     assert transformers.PreTrainedModel._initialize_weights is start
     with pytest.raises(KeyError):
         tables.ACT2FN["gaussian_gelu"]
-
-
-def test_what_others_add_outlasts_the_names(transformers):
-    tables = transformers.activations
-    before = dict(tables.ACT2FN.items()), dict(tables.ACT2CLS)
-    with activations.install("transformers", override=True):
-        tables.ACT2FN["of_somebody"] = tables.ACT2CLS["of_somebody"] = tables.ACT2CLS["gaussian_gelu"] = torch.nn.Tanh
-    try:
-        assert type(tables.ACT2FN["of_somebody"]) is torch.nn.Tanh
-        assert tables.ACT2CLS["gaussian_gelu"] is tables.ACT2CLS["of_somebody"] is torch.nn.Tanh
-    finally:
-        del tables.ACT2FN["of_somebody"], tables.ACT2CLS["of_somebody"], tables.ACT2CLS["gaussian_gelu"]
-    assert (dict(tables.ACT2FN.items()), dict(tables.ACT2CLS)) == before
 
 
 def test_a_name_registered_later_is_there(transformers, installed):

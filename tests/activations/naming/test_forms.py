@@ -14,7 +14,7 @@ from torch import nn
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.functional import derivative
-from lit_gelu.surgery import coverage, find_sites, swap
+from lit_gelu.surgery import find_sites, swap
 
 
 def cube(x, scale=1.0):
@@ -133,17 +133,6 @@ class TestEveryKindOfClass:
         ]
         assert [str(registry.spec_of(twin)) for twin in copies] == ["own(a=2.5)"] * 4
 
-    def test_it_is_found_covered_and_swapped_both_ways(self, cls, registry):
-        net = nn.Sequential(nn.Linear(4, 4), cls(2.5), nn.Linear(4, 2))
-        x = torch.ones(2, 4)
-        before = net(x)
-        assert [str(site.spec) for site in find_sites(net, x, registry=registry)] == ["own(a=2.5)"]
-        assert coverage(net, x, registry=registry).sites[0].calls == 1
-        swap(net, {"activation:own": "gelu"}, registry=registry)
-        assert not torch.equal(net(x), before)
-        swap(net, {"activation:gelu": "own(a=2.5)"}, registry=registry)
-        assert torch.equal(net(x), before)
-
     def test_its_derivative_is_that_of_the_module_as_it_is_now(self, cls, registry):
         closed = ActivationRegistry()
         closed.register("own", derivative=lambda x, order, a=1.0: a * (x.cos() if order == 1 else -x.sin()))(cls)
@@ -186,20 +175,6 @@ def test_deep_copies_of_callable_objects_are_what_they_are_copies_of():
     assert registry.entry_of(pickle.loads(pickle.dumps(module))) is None  # a pickle holds another object
 
 
-def test_an_attribute_that_became_an_array_is_in_no_spec():
-    registry = ActivationRegistry()
-
-    @registry.register("scaled")
-    class Scaled(nn.Module):
-        def __init__(self, scale=1.0):
-            super().__init__()
-            self.scale = scale
-
-    module = registry.create("scaled(scale=2.0)")
-    module.scale = np.ones(3)
-    assert registry.spec_of(module).opaque
-
-
 def test_training_moves_the_parameter_and_not_the_spec(registry):
     registry.register("own")(Learned)
     module = Learned(2.0)
@@ -217,6 +192,8 @@ def test_an_attribute_that_is_the_argument_may_be_assigned(registry):
     module = Plain(2.0)
     module.a = 3.0
     assert str(registry.spec_of(module)) == "own(a=3.0)"
+    module.a = np.ones(3)
+    assert registry.spec_of(module).opaque
     module.a = nn.Parameter(torch.tensor(3.0))
     assert str(registry.spec_of(module)) == "own(a=2.0)"
     del module.a
@@ -318,21 +295,6 @@ def test_an_instance_from_before_is_read_by_plain_attributes_or_opaque(registry)
     assert registry.spec_of(hidden).opaque
     assert [site.spec.opaque for site in find_sites(nn.Sequential(kept, hidden), registry=registry)] == [False, True]
     torch.testing.assert_close(derivative(hidden, torch.zeros(1), registry=registry), torch.tensor([2.0]))
-
-
-def test_the_end_of_a_scope_leaves_the_class_usable(registry):
-    class Own(nn.Module):
-        def __init__(self, a: float = 1.0) -> None:
-            super().__init__()
-
-    with registry.scope():
-        registry.register("own")(Own)
-        inside = Own(2.0)
-        assert str(registry.spec_of(inside)) == "own(a=2.0)"
-    assert registry.spec_of(inside).opaque
-    assert registry.spec_of(Own(3.0)).opaque
-    registry.register("again")(Own)
-    assert str(registry.spec_of(inside)) == "again(a=2.0)"
 
 
 def test_classes_of_torch_are_left_as_they_are(registry):

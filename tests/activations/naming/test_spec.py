@@ -29,18 +29,8 @@ def test_text_parses_back_to_the_same_spec(spec):
     assert parsed == spec
     assert str(parsed) == str(spec)
     assert hash(parsed) == hash(spec)
-
-
-@given(specs)
-def test_values_keep_their_types(spec):
-    for (_, before), (_, after) in zip(spec.kwargs, ActivationSpec.parse(str(spec)).kwargs, strict=True):
+    for (_, before), (_, after) in zip(spec.kwargs, parsed.kwargs, strict=True):
         assert type(before) is type(after)
-
-
-@given(specs)
-def test_the_mapping_form_holds_the_same(spec):
-    mapping = spec.to_dict()
-    assert ActivationSpec.of(mapping.pop("name"), **mapping) == spec
 
 
 @given(st.text(max_size=40))
@@ -104,14 +94,8 @@ def test_values_that_are_no_plain_data_are_refused(value):
 def test_an_opaque_spec_is_refused_for_checkpoints_with_the_remedy():
     spec = ActivationSpec("my_package.Bend", opaque=True)
     assert ActivationSpec.parse(str(spec)) == spec
-    for write in (spec.for_checkpoint, spec.to_dict):
-        with pytest.raises(OpaqueActivationError):
-            write()
-
-
-def test_specs_are_frozen():
-    with pytest.raises(AttributeError):
-        ActivationSpec("gelu").name = "relu"
+    with pytest.raises(OpaqueActivationError):
+        spec.for_checkpoint()
 
 
 @pytest.mark.parametrize("name", ["", "my act", "mymod.Act()", "mymod.Act\n"])

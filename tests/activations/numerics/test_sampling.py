@@ -8,7 +8,7 @@ import torch
 
 from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.activations.numerics.sampling import bisect, sampling_grid, sign_changes
+from lit_gelu.activations.numerics.sampling import bisect, sampling_grid
 
 SILU_TURN = float(-1 - mpmath.lambertw(mpmath.exp(-1)))
 SCALES = [1e-9, 1e-4, 1e-2, 0.3, 1.0, 7.0, 1e3, 1e6, 1e9]
@@ -54,14 +54,6 @@ def test_a_narrow_gate_far_from_zero_is_found(mu, sigma):
     assert info.lipschitz == pytest.approx(steepest, rel=1e-3)
 
 
-@pytest.mark.parametrize("beta", [1e-6, 1.0, 1e6])
-def test_softplus_at_every_scale(beta):
-    info = activations.info(f"softplus(beta={beta})")
-    assert (info.monotone, info.convex, info.minimum, info.inflections) == (True, True, None, ())
-    assert info.range == (0.0, math.inf)
-    assert info.lipschitz == pytest.approx(1.0, rel=1e-12)
-
-
 def test_what_oscillates_is_judged_within_forty():
     registry = ActivationRegistry()
     registry.register("snake")(lambda x: x + torch.sin(x) ** 2)
@@ -70,10 +62,6 @@ def test_what_oscillates_is_judged_within_forty():
     assert info.inflections == pytest.approx(expected, abs=1e-10)
     assert info.lipschitz == pytest.approx(2.0)
     assert info.range == (-math.inf, math.inf)
-
-
-def test_a_bounded_activation_with_a_large_bound_is_bounded():
-    assert activations.info("elu(alpha=1e7)").range == (-1e7, math.inf)
 
 
 @pytest.mark.parametrize(("low", "high"), [(-12.0, 12.0), (-1e-9, 3e-9), (1e3, 1e9), (41.0, 42.0)])
@@ -107,9 +95,3 @@ def test_several_brackets_are_searched_at_once():
     edges = torch.arange(0, 7, dtype=torch.float64) * math.pi
     roots = bisect(torch.cos, edges[:-1], edges[1:])
     assert roots.tolist() == pytest.approx([(k + 0.5) * math.pi for k in range(6)], rel=1e-15)
-
-
-def test_no_sign_change_no_place():
-    grid = torch.linspace(-1, 1, 101, dtype=torch.float64)
-    values = torch.exp(grid)
-    assert sign_changes(torch.exp, grid, values, values > 0) == []
