@@ -217,7 +217,7 @@ def spec_text(activation: BoundActivation, registry: ActivationRegistry) -> str:
     candidate = built_in() if activation.in_table else registry
     if activation.name not in candidate:  # such as erfc, which is no activation
         return activation.name
-    return str(candidate.resolve(activation.name, **plain))
+    return str(candidate.resolve(ActivationSpec.of(activation.name, **plain)))
 
 
 def recognise(model: ir.Model, registry: ActivationRegistry | None = None) -> list[tuple[ir.Node, str]]:

@@ -83,19 +83,19 @@ def gaussian_moments(
         >>> [round(value, 8) for value in moments.derivative_squared.tolist()]
         [0.30030799, 0.37948235]
     """
-    mean, std = (torch.as_tensor(part, dtype=torch.float64).detach().cpu() for part in (mean, std))
-    if not bool((std > 0).all() & std.isfinite().all() & mean.isfinite().all()):
+    m, s = (torch.as_tensor(part, dtype=torch.float64).detach().cpu() for part in (mean, std))
+    if not bool((s > 0).all() & s.isfinite().all() & m.isfinite().all()):
         raise ActivationArgumentError(
-            f"mean={mean.tolist()}, std={std.tolist()} is not accepted: give finite numbers and a positive std."
+            f"mean={m.tolist()}, std={s.tolist()} is not accepted: give finite numbers and a positive std."
         )
-    mean, std = torch.broadcast_tensors(mean, std)
+    m, s = m + torch.zeros_like(s), s + torch.zeros_like(m)
     scalar = ScalarActivation.of(activation, registry)
     # The jumps of a module whose parameters may have moved are not known.
     moved = isinstance(activation, nn.Module) and any(True for _ in activation.parameters())
     kinks = () if moved else scalar.kinks
-    rows = [_moments(scalar, m, s) for m, s in zip(mean.flatten().tolist(), std.flatten().tolist(), strict=True)]
-    columns = torch.stack(rows).reshape(*mean.shape, -1).unbind(-1) if rows else (mean,) * 6
-    return GaussianMoments(*columns, kink_mass(mean, std, kinks))
+    rows = [_moments(scalar, *pair) for pair in zip(m.flatten().tolist(), s.flatten().tolist(), strict=True)]
+    columns = torch.stack(rows).reshape(*m.shape, -1).unbind(-1) if rows else (m,) * 6
+    return GaussianMoments(*(*columns, kink_mass(m, s, kinks)))
 
 
 def _moments(scalar: ScalarActivation, mean: float, std: float) -> Tensor:

@@ -22,11 +22,6 @@ class Composed(NamedTuple):
     note: str  # what to tell a user of it
 
 
-def channel_arguments(module: nn.Module) -> dict[str, Any]:
-    """Return the arguments that build an activation with scalar or per-channel parameters again."""
-    return dict(module.arguments)
-
-
 def live_channels(module: nn.Module) -> dict[str, Any]:
     """Return the functions' argument that says where the channels are, if there are any."""
     return {} if module.channels is None else {"channel_dim": module.channel_dim}
