@@ -1,21 +1,7 @@
 """What can go wrong when an activation is named, registered or written down, by the names that this package uses."""
 
-from lit_gelu.errors import ArgumentError, MissingExtraError, SpecError, UnknownActivationError, UnsupportedRunError
-
-__all__ = [
-    "ActivationArgumentError",
-    "ActivationSpecError",
-    "AlreadyInstalledError",
-    "DifferentChannelsError",
-    "DuplicateActivationError",
-    "MissingLibraryError",
-    "NoGaussianMomentsError",
-    "OpaqueActivationError",
-    "StoredSpecError",
-    "UnknownActivationError",
-    "UnknownArgumentsError",
-    "UnknownLibraryError",
-]
+from lit_gelu.errors import ArgumentError, MissingExtraError, SpecError, UnsupportedRunError
+from lit_gelu.errors import UnknownActivationError as UnknownActivationError
 
 ActivationArgumentError = ArgumentError
 DifferentChannelsError = ArgumentError  # a function of its own for every channel, where one of one number is meant

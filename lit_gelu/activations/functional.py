@@ -14,19 +14,9 @@ from lit_gelu.activations.families.gaussian_gelu import gaussian_gelu
 from lit_gelu.activations.families.gelu import gelu
 from lit_gelu.activations.families.mega_laplace import mega_laplace
 from lit_gelu.activations.families.mish import mish
-from lit_gelu.activations.families.piecewise_linear import (
-    identity,
-    leaky_relu,
-    prelu,
-    relu,
-    relu6,
-)
+from lit_gelu.activations.families.piecewise_linear import identity, leaky_relu, prelu, relu, relu6
 from lit_gelu.activations.families.piecewise_quadratic import hard_mish, hard_swish, relu2
-from lit_gelu.activations.families.sigmoid import (
-    hard_sigmoid,
-    sigmoid,
-    tanh,
-)
+from lit_gelu.activations.families.sigmoid import hard_sigmoid, sigmoid, tanh
 from lit_gelu.activations.families.softplus import log_sigmoid, softplus, sqrt_softplus
 from lit_gelu.activations.families.swish import silu, swish
 from lit_gelu.activations.families.xielu import xielu

@@ -51,11 +51,7 @@ class GaussianMoments:
 
 
 def gaussian_moments(
-    activation: Any,
-    mean: float | Tensor = 0.0,
-    std: float | Tensor = 1.0,
-    *,
-    registry: Names | None = None,
+    activation: Any, mean: float | Tensor = 0.0, std: float | Tensor = 1.0, *, registry: Names | None = None
 ) -> GaussianMoments:
     """Return what an activation makes of ``x ~ N(mean, std^2)``.
 

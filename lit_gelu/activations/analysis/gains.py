@@ -29,12 +29,7 @@ _MOMENTS = {"forward": "value_squared", "variance": "variance", "backward": "der
 
 
 def gain(
-    activation: Any,
-    kind: str = "forward",
-    mean: float = 0.0,
-    std: float = 1.0,
-    *,
-    registry: Names | None = None,
+    activation: Any, kind: str = "forward", mean: float = 0.0, std: float = 1.0, *, registry: Names | None = None
 ) -> float:
     """Return a gain of an activation for pre-activations ``x ~ N(mean, std^2)``.
 

@@ -250,10 +250,10 @@ _ONNX = OnnxCases(
         "cdf_linear(distribution='logistic')": SILU_ONNX,
         "cdf_linear(distribution='cauchy')": OnnxRecipes(
             primitives="l = Min(x, -1.0); Mul(Mul(x, ONE_OVER_PI), "
-            "Where(Less(x, -1.0), Neg(Atan(Div(1.0, l))), Add(Atan(x), HALF_PI)))",
+            "Where(Less(x, -1.0), Neg(Atan(Div(1.0, l))), Add(Atan(x), HALF_PI)))"
         ),
         "cdf_linear(distribution='laplace')": OnnxRecipes(
-            primitives="t = Mul(Mul(x, 0.5), Exp(Neg(Abs(x)))); Where(Less(x, 0.0), t, Sub(x, t))",
+            primitives="t = Mul(Mul(x, 0.5), Exp(Neg(Abs(x)))); Where(Less(x, 0.0), t, Sub(x, t))"
         ),
     },
     _onnx_case,

@@ -197,17 +197,10 @@ class GaussianGELU(ChannelModule):
     def forward(self, x: Tensor) -> Tensor:
         """Apply the function to a floating tensor."""
         mu, sigma = self.mu, self.sigma
-        if _is_standard(mu, sigma):
-            return F.gelu(x)
         if isinstance(mu, float) and isinstance(sigma, float) and mu == 0.0:
-            return compute_with(self.memory, zero_mean_gelu, x, sigma=sigma)
+            return F.gelu(x) if sigma == 1.0 else compute_with(self.memory, zero_mean_gelu, x, sigma=sigma)
         function = functools.partial(normal_gated, channel_dim=self.channel_dim)
         return compute_with(self.memory, function, x, mu=mu, sigma=sigma)
-
-
-def _is_standard(mu: float | Tensor, sigma: float | Tensor) -> bool:
-    """Say whether it is GELU, by numbers that are fixed."""
-    return isinstance(mu, float) and isinstance(sigma, float) and (mu, sigma) == (0.0, 1.0)
 
 
 def _live(module: nn.Module) -> dict[str, Any]:
@@ -216,11 +209,7 @@ def _live(module: nn.Module) -> dict[str, Any]:
 
 def _facts(learnable: bool = False, **_: Any) -> ActivationFacts:
     return ActivationFacts(
-        "x Phi((x - mu) / sigma)",
-        HENDRYCKS_2016,
-        smoothness=float("inf"),
-        asymptotes=("0", "x"),
-        learnable=learnable,
+        "x Phi((x - mu) / sigma)", HENDRYCKS_2016, smoothness=float("inf"), asymptotes=("0", "x"), learnable=learnable
     )
 
 

@@ -13,13 +13,7 @@ from torch.nn import functional as F  # noqa: N812 - the name that torch's own d
 from lit_gelu.activations.families._package import INPLACE, NO_ARGUMENTS
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
 from lit_gelu.activations.naming.forms import CallForm, ModuleForm, ReadAttributes
-from lit_gelu.activations.numerics.arguments import (
-    DerivativeOf,
-    Derivatives,
-    elementwise,
-    per_channel,
-    quotient,
-)
+from lit_gelu.activations.numerics.arguments import DerivativeOf, Derivatives, elementwise, per_channel, quotient
 from lit_gelu.activations.onnx_recipes import OnnxOperator, OnnxRecipes
 
 
@@ -258,9 +252,6 @@ ENTRIES = (
         facts=_prelu_facts,
         modules=(ModuleForm(nn.PReLU, ReadAttributes(("num_parameters", "init")), live=_prelu_parameters),),
         calls=(CallForm(F.prelu, ("weight",), _prelu_call),),
-        onnx=OnnxRecipes(
-            native="PRelu(x, weight)",
-            primitives="Add(Relu(x), Mul(Min(x, 0.0), weight))",
-        ),
+        onnx=OnnxRecipes(native="PRelu(x, weight)", primitives="Add(Relu(x), Mul(Min(x, 0.0), weight))"),
     ),
 )

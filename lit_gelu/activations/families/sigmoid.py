@@ -124,8 +124,7 @@ ENTRIES = (
         modules=(ModuleForm(nn.Hardsigmoid, INPLACE),),
         functions=((F.hardsigmoid, ()),),
         onnx=OnnxRecipes(
-            native="HardSigmoid(x, alpha=ONE_SIXTH, beta=0.5)",
-            primitives="Clip(Add(Mul(x, ONE_SIXTH), 0.5), 0.0, 1.0)",
+            native="HardSigmoid(x, alpha=ONE_SIXTH, beta=0.5)", primitives="Clip(Add(Mul(x, ONE_SIXTH), 0.5), 0.0, 1.0)"
         ),
     ),
 )

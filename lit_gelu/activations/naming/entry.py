@@ -9,11 +9,7 @@ from typing import Any, get_args, get_origin
 import torch
 from torch import Tensor, nn
 
-from lit_gelu.activations.errors import (
-    ActivationArgumentError,
-    ActivationSpecError,
-    UnknownArgumentsError,
-)
+from lit_gelu.activations.errors import ActivationArgumentError, ActivationSpecError, UnknownArgumentsError
 from lit_gelu.activations.naming.forms import (
     NOT_IN_SPECS,
     CallForm,
@@ -320,12 +316,7 @@ def entry_for(name: str, target: Any, aliases: tuple[str, ...], registered_by: s
         return replace(entry, modules=(form,))
     builder = FunctionBuilder(target, ActivationSpec(name).name)
     return ActivationEntry(
-        name,
-        builder,
-        function=target,
-        functions=((target, ()),),
-        aliases=aliases,
-        registered_by=registered_by,
+        name, builder, function=target, functions=((target, ()),), aliases=aliases, registered_by=registered_by
     )
 
 

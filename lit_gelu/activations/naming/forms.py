@@ -219,11 +219,9 @@ class PresentArguments:
             return initial
         present = {name: _held(module, name) for name in note["mirrored"] if name in self.names}
         has_state = bool([*module.parameters(), *module.buffers()])
-        if initial.keys() - present.keys() and has_state:  # the module itself still computes what it computes
-            raise UnknownArgumentsError(
-                f"Which of the parameters and buffers of {type(module).__qualname__} are its arguments "
-                f"{', '.join(sorted(initial.keys() - present.keys()))} is not known."
-            )
+        unknown = ", ".join(sorted(initial.keys() - present.keys()))
+        if unknown and has_state:  # the module itself still computes what it computes
+            raise UnknownArgumentsError(f"Which tensors of {type(module).__qualname__} are {unknown} is not known.")
         return {**initial, **present}  # tensors of one element where an argument was put into a parameter of its name
 
 
