@@ -95,16 +95,6 @@ def test_where_the_difference_is_level_the_stretch_is_named():
     assert "all of [-2, 0]" in str(comparison)
 
 
-def test_a_stretch_of_differences_by_rounding_alone_is_named_once():
-    registry = ActivationRegistry()
-    registry.register("rounded")(lambda x: x * (1 + 2 * torch.finfo(x.dtype).eps * ((64 * x).floor() % 2)))
-    comparison = compare("rounded", "identity", (1, 2), registry=registry)
-    for row in (comparison.value, comparison.slope):
-        assert 0 < row.largest < 1e-15
-        assert row.stretches == ((1.0, 2.0),)
-        assert row.to_dict()["stretches"] == [[1.0, 2.0]]
-
-
 def test_an_activation_is_no_distance_from_itself():
     comparison = compare("gelu", "zero_identity_map")
     for row in (comparison.value, comparison.slope, comparison.curvature):
@@ -120,14 +110,10 @@ def test_an_unknown_kink_of_a_users_function_is_found():
     assert compare("hinge", "relu", (-1, 1), registry=registry).slope.largest == 1.0
 
 
-def test_live_parameters_count():
-    module = nn.PReLU(init=0.25)
-    with torch.no_grad():
-        module.weight.fill_(0.5)
-    assert compare(module, "relu", (-1, 1)).value.largest == 0.5
-
-
 def test_functions_and_modules_never_registered_are_compared():
+    prelu = nn.PReLU(init=0.25)
+    nn.init.constant_(prelu.weight, 0.5)  # which counts as it is now
+    assert compare(prelu, "relu", (-1, 1)).value.largest == 0.5
     comparison = compare(torch.nn.functional.softsign, nn.Tanh(), (-30, 30))
     x = torch.linspace(0, 4, 400_001, dtype=torch.float64)
     expected = (x.tanh() - x / (1 + x)).max().item()

@@ -34,12 +34,6 @@ def test_the_lines_are_the_function_and_its_derivatives():
     np.testing.assert_array_equal(y, np.maximum(x, 0))
 
 
-def test_panels_are_in_ascending_order_and_named():
-    figure = activations.plot("tanh", derivatives=[2, 0])
-    assert [axes.get_title() for axes in figure.axes] == ["f(x)", "f''(x)"]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["tanh"]
-
-
 def test_modules_of_one_spec_are_drawn_each():
     slopes = (0.25, 0.9)
     modules = [nn.PReLU(), nn.PReLU()]

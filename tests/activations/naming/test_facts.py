@@ -81,13 +81,6 @@ def test_every_entry_states_its_facts(name):
     assert info.learnable == any(p.requires_grad for p in activations.create(name).parameters())
 
 
-def test_learnable_and_stochastic_are_said():
-    assert activations.info("swish(learnable=True)").learnable
-    assert activations.info("gaussian_gelu(learnable=True)").learnable
-    assert activations.info("zero_identity_map").stochastic
-    assert not activations.info("gelu").stochastic
-
-
 def test_info_of_something_never_registered_is_refused():
     with pytest.raises(ActivationSpecError):
         activations.info(torch.nn.Softsign())

@@ -306,16 +306,11 @@ def test_classes_of_torch_are_left_as_they_are(registry):
     assert registry.spec_of(nn.Hardtanh(0.0, 3.0)).opaque  # it does not keep two of its arguments
 
 
-def test_it_is_built_on_the_meta_device(registry):
-    registry.register("own")(Learned)
-    with torch.device("meta"):
-        module = Learned(2.0)
-    assert str(registry.spec_of(module)) == "own(a=2.0)"
-
-
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script")
-def test_torchscript_and_compile_take_a_noted_module(registry):
+def test_torchscript_compile_and_the_meta_device_take_a_noted_module(registry):
     registry.register("own")(Learned)
     module, x = Learned(2.0), torch.ones(3)
     assert torch.equal(torch.jit.script(module)(x), module(x))
     assert torch.equal(torch.compile(module, backend="eager")(x), module(x))
+    with torch.device("meta"):
+        assert str(registry.spec_of(Learned(2.0))) == "own(a=2.0)"

@@ -1,7 +1,6 @@
 """Specs out of files: registered names are looked up, and nothing is imported or called."""
 
 import sys
-import threading
 
 import pytest
 import torch
@@ -152,12 +151,3 @@ def test_while_a_module_is_built_from_a_file_code_may_still_give_what_it_likes()
         with pytest.raises(StoredSpecError):
             activations.create("torch.nn.Softshrink")
     assert isinstance(activations.create("torch.nn.Softshrink"), nn.Module)
-
-
-def test_building_from_a_file_holds_for_its_own_thread():
-    done = []
-    with building_from_file():
-        thread = threading.Thread(target=lambda: done.append(activations.create("torch.nn.Softsign")))
-        thread.start()
-        thread.join()
-    assert len(done) == 1
