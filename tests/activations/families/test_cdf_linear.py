@@ -67,16 +67,6 @@ def test_constants_of_the_two_cases():
     assert laplace.inflections == (pytest.approx(-2.0), pytest.approx(2.0))
 
 
-def test_the_third_derivative_of_the_laplace_case_jumps_by_3():
-    """f'' is continuous and its slope is not: two derivatives are continuous."""
-    step = 2.0**-20
-    x = torch.tensor([-step, 0.0, step], dtype=torch.float64)
-    left, middle, right = derivative("laplace_linear", x, 2).tolist()
-    assert middle == 1.0
-    assert (left - middle) / -step == pytest.approx(1.5, rel=1e-5)
-    assert (right - middle) / step == pytest.approx(-1.5, rel=1e-5)
-
-
 class AccurateCauchy:
     """A distribution whose own formula has the left tail."""
 
