@@ -22,6 +22,12 @@ class Composed(NamedTuple):
     note: str  # what to tell a user of it
 
 
+def channel_arguments(module: Any) -> dict[str, Any]:
+    """Return the arguments that build a `ChannelModule` again."""
+    arguments: dict[str, Any] = module.arguments
+    return arguments
+
+
 def live_channels(module: nn.Module) -> dict[str, Any]:
     """Return the functions' argument that says where the channels are, if there are any."""
     return {} if module.channels is None else {"channel_dim": module.channel_dim}

@@ -2,14 +2,13 @@
 
 import functools
 import math
-from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
-from lit_gelu.activations.families._package import HENDRYCKS_2016, live_channels
+from lit_gelu.activations.families._package import HENDRYCKS_2016, channel_arguments, live_channels
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
 from lit_gelu.activations.numerics.arguments import (
@@ -264,7 +263,7 @@ ENTRIES = (
         derivative=gaussian_gelu_derivative,
         joint=gaussian_gelu_joint,
         facts=_facts,
-        modules=(ModuleForm(GaussianGELU, attrgetter("arguments"), live=_live),),
+        modules=(ModuleForm(GaussianGELU, channel_arguments, live=_live),),
         onnx=_ONNX,
     ),
 )

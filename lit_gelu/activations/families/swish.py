@@ -1,14 +1,13 @@
 """SiLU, and Swish with its slope as an argument."""
 
 from dataclasses import replace
-from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
-from lit_gelu.activations.families._package import INPLACE, live_channels
+from lit_gelu.activations.families._package import INPLACE, channel_arguments, live_channels
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
 from lit_gelu.activations.numerics.arguments import (
@@ -234,7 +233,7 @@ ENTRIES = (
         derivative=swish_derivative,
         joint=swish_joint,
         facts=_swish_facts,
-        modules=(ModuleForm(Swish, attrgetter("arguments"), live=_live),),
+        modules=(ModuleForm(Swish, channel_arguments, live=_live),),
         onnx=_ONNX,
     ),
 )
