@@ -303,7 +303,7 @@ def test_inside_torch_compile_the_formula_takes_torchs_place():
     torch.testing.assert_close(y, exact, rtol=0.008, atol=0)
     (slope,) = torch.autograd.grad(y.sum(), x)
     torch.testing.assert_close(
-        slope.double(), activations.functional.gelu_derivative(x.detach().double()), rtol=0.008, atol=0
+        slope.double(), activations.functional.derivative("gelu", x.detach().double()), rtol=0.008, atol=0
     )
 
 
