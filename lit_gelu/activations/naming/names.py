@@ -47,7 +47,15 @@ from lit_gelu.activations.naming.forms import (
     opaque_spec,
     unfolded,
 )
-from lit_gelu.activations.naming.spec import ACCEPTED, ActivationSpec, dotted_path, merged, opaque, read_spec
+from lit_gelu.activations.naming.spec import (
+    ACCEPTED,
+    ActivationSpec,
+    DottedPath,
+    dotted_path,
+    merged,
+    opaque,
+    read_spec,
+)
 from lit_gelu.errors import message_of, shown
 
 GROUP = "lit_gelu.activations"
@@ -265,10 +273,9 @@ class itself in code, or its path on the command line or in YAML.
             if isinstance(spec, str) and not kwargs and len(cache) < _MOST_TEXTS:
                 cache[spec] = resolved
             return resolved
-        trusted = trusted and not (read is not spec and importing.comes_from_file(spec))
-        if read is not spec:  # a dotted path: again each time, as who asks decides what may be imported
+        if isinstance(read, DottedPath):  # again each time, as who asks decides what may be imported
             arguments = merged(read.path, dict(read.arguments), kwargs)
-            if trusted:
+            if trusted and not importing.comes_from_file(spec):
                 return self._of_object(importing.import_object(read.path), arguments)
             return self._registered(read.path, arguments)
         if not trusted:

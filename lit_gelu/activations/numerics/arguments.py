@@ -1,9 +1,9 @@
 """What every function of this folder takes and returns: checks, the dtype it computes in, joint derivatives.
 
-A joint form returns ``f``, ``f'``, ``f''`` and the gate of an activation. The functions of
-`lit_gelu.activations.functional` are exact to the last digit, and each derivative is computed by itself. A mean over a
-sample and a 16-bit number need six digits, so in a joint form the three share their terms: an error function or a
-sigmoid is evaluated once. In float32 they are within 2e-6 of ``max(1, |x|)`` (f) and of 1 (f', f'', gate) of the exact
+A joint form returns ``f``, ``f'``, ``f''`` and the gate of an activation. Most are exact to the last digit, and the
+derivatives come from them (`DerivativeOf`). Those of GELU, Swish and Mish have six digits, which a mean over a sample
+and a 16-bit number need, because each exact derivative has corrections of its own: there the three share an error
+function or a sigmoid. In float32 they are within 2e-6 of ``max(1, |x|)`` (f) and of 1 (f', f'', gate) of the exact
 values, and f and f' have the tails of the exact ones down to 1e-36.
 """
 
