@@ -5,8 +5,6 @@ A layer whose weights have variance ``g^2 / fan_in`` turns activations ``f(x)`` 
 (for equal widths). He et al. 2015 (arXiv 1502.01852) use the first with ReLU; the second is ``chi_1`` of Poole et al.
 2016 (arXiv 1606.05340) and Schoenholz et al. 2017 (arXiv 1611.01232). The variance gain is the ``gamma`` of NFNets
 (Brock, De and Smith 2021, arXiv 2101.08692), for weights whose rows have mean 0.
-
-One number does not keep a deep plain net stable: see `initialise_for_activations_`.
 """
 
 import math

@@ -264,7 +264,6 @@ def _evaluate(node: ast.expr, text: str, depth: int = 0) -> PlainValue:
     )
 
 
-@functools.lru_cache(maxsize=1024)
 def _is_keyword(key: str) -> bool:
     return bool(_KEYWORD.fullmatch(key)) and not keyword.iskeyword(key) and key not in _RESERVED
 
