@@ -21,22 +21,12 @@ from lit_gelu.activations.families import (
     zero_identity_map,
 )
 
-_ROWS = (
-    *piecewise_linear.ENTRIES,
-    *piecewise_quadratic.ENTRIES,
-    *elu.ENTRIES,
-    *gelu.ENTRIES,
-    *gaussian_gelu.ENTRIES,
-    *zero_identity_map.ENTRIES,
-    *swish.ENTRIES,
-    *cdf_linear.ENTRIES,
-    *mish.ENTRIES,
-    *sigmoid.ENTRIES,
-    *softplus.ENTRIES,
-    *clipped_gelu.ENTRIES,
-    *mega_laplace.ENTRIES,
-    *xielu.ENTRIES,
-    *gated.ENTRIES,
+_RELU2, _HARD_SWISH, _HARD_MISH = piecewise_quadratic.ENTRIES
+_ROWS = (  # in the order in which pages list them
+    *(*piecewise_linear.ENTRIES, _RELU2, *elu.ENTRIES, *gelu.ENTRIES, *gaussian_gelu.ENTRIES),
+    *(*zero_identity_map.ENTRIES, *swish.ENTRIES, *cdf_linear.ENTRIES, _HARD_SWISH, *mish.ENTRIES, *sigmoid.ENTRIES),
+    *(*softplus.ENTRIES[:2], *clipped_gelu.ENTRIES, _HARD_MISH, *mega_laplace.ENTRIES, *softplus.ENTRIES[2:]),
+    *(*xielu.ENTRIES, *gated.ENTRIES),
 )
 # `tried` because torch's own modules check few of their arguments.
 ENTRIES = tuple(replace(row, tried=True, registered_by=f"lit-gelu {version('lit-gelu')}") for row in _ROWS)
