@@ -10,8 +10,9 @@ from typing_extensions import override
 
 from lit_gelu.callbacks.trainer import refuse_mixed_packages
 from lit_gelu.curvature.ranks import gathered
-from lit_gelu.data.resumable_loader import ResumableDataLoader, random_states, set_random_states
+from lit_gelu.data.resumable_loader import ResumableDataLoader
 from lit_gelu.errors import CheckpointError, UnsupportedRunError
+from lit_gelu.random_states import RandomState
 
 
 class ExactResume(Callback):
@@ -68,7 +69,7 @@ class ExactResume(Callback):
                 "resumes from it leaves out a batch, or draws other numbers. Save between batches: every_n_train_steps."
             )
         loaders = [loader.state_dict() for loader in self._loaders()]
-        return {"ranks": gathered({"generators": random_states(), "loaders": loaders})}
+        return {"ranks": gathered({"generators": RandomState.now().plain(), "loaders": loaders})}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -95,7 +96,7 @@ class ExactResume(Callback):
             )
         state = states[trainer.global_rank]
         self._set_loaders(trainer, state["loaders"])
-        set_random_states(state["generators"])
+        RandomState.of_plain(state["generators"]).restore()
 
     @override
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

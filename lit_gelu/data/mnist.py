@@ -6,14 +6,13 @@ import math
 import os
 import zlib
 from pathlib import Path
-from urllib.error import URLError
 
 import torch
 from torch import Tensor, nn
 from torchvision.datasets import MNIST
 
-from lit_gelu.arguments import check_flags
-from lit_gelu.data.in_memory import InMemoryDataModule, InMemoryImages, data_root
+from lit_gelu.arguments import check_count, check_flags
+from lit_gelu.data.in_memory import InMemoryDataModule, InMemoryImages, data_root, download
 from lit_gelu.errors import ArgumentError, DataError
 from lit_gelu.files import is_file
 
@@ -35,40 +34,21 @@ def read_idx(path: Path, shape: tuple[int, ...], sha256: str | None = None) -> T
         raise DataError(f"No file {str(path)!r}, and none with .gz added.")
     header = bytes([0, 0, _UNSIGNED_BYTE, len(shape)]) + b"".join(size.to_bytes(4, "big") for size in shape)
     expected = len(header) + math.prod(shape)
-    content = _content(file, expected + 1)
-    if content[: len(header)] != header:
+    remedy = f"Delete {file.name} and download it again (download=True), or put a good copy in its place."
+    try:
+        with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
+            content = stream.read(expected + 1)  # a small packed file may hold gigabytes
+    except (EOFError, OSError, zlib.error) as error:
+        raise DataError(f"{str(file)!r} cannot be read ({error}). {remedy}") from error
+    if not content.startswith(header) or len(content) != expected:
+        raise DataError(f"{str(file)!r} is damaged, or no idx file of unsigned bytes of shape {shape}. {remedy}")
+    if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
         raise DataError(
-            f"{str(file)!r} does not begin as an idx file of unsigned bytes of shape {shape}: its first bytes are "
-            f"{content[: len(header)].hex(' ') or 'none'}, expected {header.hex(' ')}. {_remedy(file)}"
-        )
-    if len(content) != expected:
-        size = f"truncated: it holds {len(content)}" if len(content) < expected else "too long: it holds more"
-        raise DataError(
-            f"{str(file)!r} is {size} bytes{' unpacked' if file.suffix == '.gz' else ''}, expected {expected}. "
-            f"{_remedy(file)}"
-        )
-    digest = None if sha256 is None else hashlib.sha256(content).hexdigest()
-    if digest != sha256:
-        raise DataError(
-            f"{str(file)!r} has the right form, but not the right content: its SHA-256 digest is {digest}, expected "
-            f"{sha256}. {_remedy(file)} If it is another data set of this form, give checksum=False."
+            f"{str(file)!r} has the right form, but not the right content: its SHA-256 digest is not {sha256}. "
+            f"{remedy} If it is another data set of this form, give checksum=False."
         )
     # A bytearray is writable, which torch asks of a buffer that it shares.
     return torch.frombuffer(bytearray(content[len(header) :]), dtype=torch.uint8).reshape(shape)
-
-
-def _content(file: Path, most: int) -> bytes:
-    """Return the unpacked content of ``file``, or its beginning: a small packed file may hold gigabytes."""
-    try:
-        with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
-            return stream.read(most)
-    except (EOFError, OSError, zlib.error) as error:
-        verb = "unpacked" if file.suffix == ".gz" else "read"
-        raise DataError(f"{str(file)!r} cannot be {verb} ({error}). {_remedy(file)}") from error
-
-
-def _remedy(file: Path) -> str:
-    return f"Delete {file.name} and download it again (download=True), or put a good copy in its place."
 
 
 VALIDATION_SAMPLES = 5_000
@@ -118,14 +98,12 @@ class MNISTData(InMemoryDataModule):
         checksum: bool = True,
     ) -> None:
         super().__init__(batch_size)
-        if isinstance(validation, bool) or not isinstance(validation, int) or not 0 <= validation < _SAMPLES["train"]:
-            raise ArgumentError(
-                f"validation={validation!r} is not accepted. Give an integer from 0 (train on all 60,000 images) to "
-                "59999."
-            )
+        check_count("validation", validation, 0)
+        if validation >= _SAMPLES["train"]:
+            raise ArgumentError(f"validation={validation} of 60,000 training images would leave none to train on.")
         check_flags(download=download, checksum=checksum)
         self.validation = validation
-        self.save_hyperparameters({"batch_size": batch_size, "validation": validation})
+        self.save_hyperparameters({"validation": validation})
         self.root = data_root(root)
         self.download = download
         self.checksum = checksum
@@ -147,14 +125,7 @@ class MNISTData(InMemoryDataModule):
                 "set the environment variable LIT_GELU_DATA, to the folder that holds MNIST/raw; or download it with "
                 "download=True (--data.download true)."
             )
-        try:
-            MNIST(self.root, download=True)
-        except (RuntimeError, URLError, OSError, ValueError) as error:
-            reason = " ".join(str(error).split())  # torchvision's message has one line per mirror
-            raise DataError(
-                f"MNIST could not be downloaded to {str(self.folder)!r}: {reason}. Check the network and that the "
-                "folder may be written to, or put the files there."
-            ) from error
+        download(MNIST, self.root)
 
     def load_train_and_val(self) -> tuple[InMemoryImages, InMemoryImages]:
         """Read the 60,000 training images and take the first of them for validation."""
@@ -174,29 +145,22 @@ class MNISTData(InMemoryDataModule):
 
     def raw_train_inputs(self) -> Tensor:
         """Read all training images before the preprocessing, ``[60000, 1, 28, 28]``, ``torch.uint8``."""
-        return self._pixels("train")
+        return self._array("train", "images", 28, 28).unsqueeze(1)
 
     def raw_test_inputs(self) -> Tensor:
         """Read the test images before the preprocessing, ``[10000, 1, 28, 28]``, ``torch.uint8``."""
-        return self._pixels("t10k")
+        return self._array("t10k", "images", 28, 28).unsqueeze(1)
 
     def _read(self, part: str) -> tuple[Tensor, Tensor]:
-        pixels = self._pixels(part)
-        labels = self._array(part, "labels", (_SAMPLES[part],))
+        pixels, labels = self._array(part, "images", 28, 28).unsqueeze(1), self._array(part, "labels")
         if int(labels.max()) > 9:
-            raise DataError(
-                f"{str(self._path(part, 'labels'))!r} holds the label {int(labels.max())}; MNIST's are 0 to 9. Delete "
-                "the file and download it again (download=True), or put a good copy in its place."
-            )
+            raise DataError(f"{str(self._path(part, 'labels'))!r} holds labels above 9. Put a good copy in its place.")
         return self.preprocessing()(pixels), labels.long()
 
-    def _pixels(self, part: str) -> Tensor:
-        return self._array(part, "images", (_SAMPLES[part], 28, 28)).unsqueeze(1)
-
-    def _array(self, part: str, content: str, shape: tuple[int, ...]) -> Tensor:
+    def _array(self, part: str, content: str, *size: int) -> Tensor:
         self.prepare_data()  # files may be missing on a node where Lightning has not called it
         path = self._path(part, content)
-        return read_idx(path, shape, _SHA256[path.name] if self.checksum else None)
+        return read_idx(path, (_SAMPLES[part], *size), _SHA256[path.name] if self.checksum else None)
 
     def _path(self, part: str, content: str) -> Path:
         return self.folder / f"{part}-{content}-idx{3 if content == 'images' else 1}-ubyte"

@@ -9,10 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.dropout import _DropoutNd
 
-from lit_gelu.activations import ActivationRegistry, ActivationSpec
+from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.analysis.initialisation import init_unit_norm_rows_
 from lit_gelu.errors import ArgumentError, shown
-from lit_gelu.surgery import infer_channels_
 
 
 class HiddenLayer(nn.Module):
@@ -151,59 +150,42 @@ def adds_noise(module: nn.Module, registry: ActivationRegistry) -> bool:
 
 
 PIXELS = 28 * 28
-COLOUR_SHAPE = (3, 32, 32)
 _Range = tuple[Callable[[float], bool], str]  # whether a number is accepted, and what is
-_RANGES: Mapping[str, _Range] = {
-    "learning_rate": (lambda value: 0 < value < math.inf, "a number above 0, such as 1e-3"),
-    "keep": (lambda value: 0 < value <= 1, "a probability above 0 and at most 1; 1 turns dropout off"),
-    "noise": (lambda value: 0 <= value < math.inf, "a standard deviation of at least 0; 0 turns noise off"),
-    "momentum": (lambda value: 0 <= value < 1, "a number of at least 0 and below 1"),
-    "dropout": (lambda value: 0 <= value < 1, "a number of at least 0 and below 1"),
-    "weight_decay": (lambda value: 0 <= value < math.inf, "a number of at least 0, such as 1e-3"),
-}
+_SHARE: _Range = (lambda value: 0 <= value < 1, "a number of at least 0 and below 1")
+_POSITIVE: _Range = (lambda value: 0 < value < math.inf, "a number above 0, such as 1e-3")
+_NOT_NEGATIVE: _Range = (lambda value: 0 <= value < math.inf, "a number of at least 0; 0 turns it off")
 _COUNT: _Range = (lambda value: isinstance(value, int) and 1 <= value <= 100_000, "an integer from 1 to 100,000")
+_RANGES: Mapping[str, _Range] = {
+    "learning_rate": _POSITIVE,
+    "eps": _POSITIVE,
+    "keep": (lambda value: 0 < value <= 1, "a probability above 0 and at most 1; 1 turns dropout off"),
+    "noise": _NOT_NEGATIVE,
+    "weight_decay": _NOT_NEGATIVE,
+    "dropout": _SHARE,
+    "momentum": _SHARE,
+    "beta1": _SHARE,
+    "beta2": _SHARE,
+}
 
 
 def check_numbers(**arguments: float) -> None:
     """Refuse a number outside the range for its name; a name without a range stands for a count."""
     for name, value in arguments.items():
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            raise ArgumentError(f"{name}={shown(value)} is not accepted. Give a number.")
         is_accepted, accepts = _RANGES.get(name, _COUNT)
-        if not is_accepted(value):
+        if not isinstance(value, int | float) or isinstance(value, bool) or not is_accepted(value):
             raise ArgumentError(f"{name}={shown(value)} is not accepted. Give {accepts}.")
 
 
-def check_shape_kept(activation: nn.Module, spec: ActivationSpec, width: int) -> None:
-    """Refuse an activation, such as a gated one, that changes the size of the last dimension."""
-    infer_channels_(activation, torch.zeros(2, width))
-    with torch.no_grad():
-        shape = list(activation.eval()(torch.zeros(2, width)).shape)
-    if shape != [2, width]:
+def check_inputs(inputs: Tensor, is_accepted: bool, accepts: str) -> None:
+    """Refuse inputs of another shape, or that are not in a floating dtype."""
+    if not is_accepted or not inputs.is_floating_point():
         raise ArgumentError(
-            f"activation={str(spec)!r} turns shape {[2, width]} into {shape}. Give one that keeps its input's shape."
+            f"Inputs of shape {list(inputs.shape)} and dtype {inputs.dtype} given; accepted: {accepts}, a floating "
+            "dtype, as the data module makes them. For raw pixels: data.preprocessing()(images)."
         )
 
 
 def check_digit_images(images: Tensor) -> None:
-    """Refuse a batch that does not hold 784 pixels a sample in a floating dtype."""
-    if images.ndim < 2 or images.shape[1:].numel() != PIXELS:
-        raise ArgumentError(
-            f"Images of shape {list(images.shape)} given; accepted: [batch, 1, 28, 28] or [batch, 784]."
-        )
-    if not images.is_floating_point():
-        raise ArgumentError(
-            f"Images of dtype {images.dtype} given; accepted: a floating dtype, pixels in [0, 1]. For bytes: "
-            "images.float() / 255."
-        )
-
-
-def check_colour_images(images: Tensor) -> None:
-    """Refuse a batch that does not hold 32x32 pixels in three colours a sample in a floating dtype."""
-    if images.ndim != 4 or images.shape[1:] != COLOUR_SHAPE:
-        raise ArgumentError(f"Images of shape {list(images.shape)} given; accepted: [batch, 3, 32, 32].")
-    if not images.is_floating_point():
-        raise ArgumentError(
-            f"Images of dtype {images.dtype} given; accepted: a floating dtype, as the data module makes it. For "
-            "bytes: data.preprocessing()(images)."
-        )
+    """Refuse a batch that does not hold 784 pixels a sample."""
+    fits = images.ndim >= 2 and images.shape[1:].numel() == PIXELS
+    check_inputs(images, fits, "[batch, 1, 28, 28] or [batch, 784]")
