@@ -1,6 +1,5 @@
 """CIFAR10ConvNet: the paper's net and its Table 1, its start, its steps, its schedule in a Trainer, and its export."""
 
-import copy
 import math
 
 import pytest
@@ -13,7 +12,6 @@ from torch import nn
 from torch.nn import functional
 
 from lit_gelu.data import InMemoryImages
-from lit_gelu.errors import LitGeluError
 from lit_gelu.tasks import AdamEpsilonInsideRoot, CIFAR10ConvNet
 from lit_gelu.tasks.layers import ConvLayer, GaussianNoise
 
@@ -203,31 +201,3 @@ def test_learning_rate_and_beta1_in_a_trainer_by_epochs(tmp_path):
     assert monitor.lrs[name] == pytest.approx([1e-3, 1e-3, 1e-3, 5e-4])
     assert monitor.last_momentum_values[f"{name}-momentum"] == 0.5
     assert isinstance(trainer.optimizers[0], AdamEpsilonInsideRoot)
-
-
-def test_the_learning_rate_may_fall_step_by_step(tmp_path):
-    model = CIFAR10ConvNet(channels=SMALL, decay="step", optimizer="torch")
-    monitor = LearningRateMonitor(logging_interval="step")
-    options = {"callbacks": [monitor], "logger": CSVLogger(tmp_path), "limit_val_batches": 0}
-    trainer = quiet_trainer(max_epochs=2, **options)
-    trainer.fit(model, datamodule=ColourData())  # six steps
-    (name,) = monitor.lrs
-    assert monitor.lrs[name] == pytest.approx([1e-3, 1e-3, 1e-3, 1e-3, 1e-3 * 2 / 3, 1e-3 / 3])
-    (optimizer,) = trainer.optimizers
-    assert type(optimizer) is torch.optim.Adam
-    assert optimizer.param_groups[0]["eps"] == 1e-4
-    with pytest.raises(LitGeluError):
-        quiet_trainer(max_epochs=-1, max_steps=-1, limit_val_batches=0).fit(model, datamodule=ColourData())
-
-
-@pytest.mark.parametrize("lasagne_bn", [False, True])
-def test_a_step_in_mixed_16_bit_precision(lasagne_bn):
-    torch.manual_seed(0)
-    model, data = CIFAR10ConvNet(channels=SMALL, lasagne_bn=lasagne_bn), ColourData()
-    before = copy.deepcopy(model.state_dict())
-    trainer = quiet_trainer(max_steps=1, precision="bf16-mixed", limit_val_batches=0)
-    trainer.fit(model, datamodule=data)
-    assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
-    assert not torch.equal(model.features[0].conv.weight, before["features.0.conv.weight"])
-    assert math.isfinite(trainer.logged_metrics["train_loss"].item())
-    assert model.features[0].conv.weight.is_contiguous(memory_format=torch.channels_last)

@@ -57,19 +57,6 @@ def test_trains_as_torchs_and_evaluates_otherwise():
     assert difference.abs().max() > 1e-2
 
 
-def test_evaluation_changes_nothing_and_the_state_is_kept():
-    norm = LasagneBatchNorm(3)
-    norm(torch.randn(4, 3))
-    state = {name: value.clone() for name, value in norm.state_dict().items()}
-    assert set(state) == {"weight", "bias", "running_mean", "running_inverse_std"}
-    norm.eval()(torch.randn(4, 3))
-    assert all(torch.equal(value, norm.state_dict()[name]) for name, value in state.items())
-    again = LasagneBatchNorm(3)
-    again.load_state_dict(state)
-    inputs = torch.randn(4, 3)
-    assert torch.equal(again.eval()(inputs), norm(inputs))
-
-
 def test_is_one_batch_normalisation_in_the_exported_graph(tmp_path):
     net = nn.Sequential(nn.Conv2d(2, 3, 3, bias=False), LasagneBatchNorm(3))
     for _ in range(5):

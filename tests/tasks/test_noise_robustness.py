@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch import LightningDataModule, seed_everything
+from lightning.pytorch import seed_everything
 from small_task import SmallData, quiet_trainer
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -131,13 +131,6 @@ def test_without_noise_it_is_the_ordinary_test_error():
     assert curves.samples == 21
 
 
-def test_losses_are_summed_in_float64():
-    """In float32 log(1 + exp(-20)), 2e-9, is 0: log losses of confident nets would be."""
-    inputs, labels = torch.tensor([[20.0, 0.0], [0.0, 20.0]]), torch.tensor([0, 1])
-    curves = noise_robustness(nn.Identity(), (inputs, labels), [0.0])
-    assert curves.loss[0] == pytest.approx(math.log1p(math.exp(-20)), rel=1e-6)
-
-
 def test_module_and_random_state_are_left_alone():
     class Counting(nn.BatchNorm1d):
         def forward(self, x):
@@ -162,24 +155,17 @@ def test_module_and_random_state_are_left_alone():
     assert torch.is_grad_enabled()
 
 
-class OnlyValidation(LightningDataModule):
-    def val_dataloader(self):
-        return DataLoader(TensorDataset(*samples()))
-
-
 @pytest.mark.parametrize(
     "options",
     [
         {"levels": [0, math.nan]},
         {"levels": [-0.5]},
-        {"levels": [math.inf]},
         {"levels": []},
         {"levels": 1.0},
         {"levels": ["much"]},
         {"per": "channel"},
         {"clip": 1},
         {"draws": 0},
-        {"draws": True},
         {"seed": -1},
         {"seed": 0.5},
     ],
@@ -198,7 +184,6 @@ INPUTS, LABELS = samples()
         3,
         INPUTS,
         [],
-        OnlyValidation(),
         (INPUTS, LABELS[:-1]),
         (INPUTS, LABELS.float()),
         (INPUTS.byte(), LABELS),

@@ -1,0 +1,225 @@
+"""Optimizers and schedules against their formulas, and torch's where they are equal."""
+
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch import LightningModule
+from mpmath import mp
+from small_task import quiet_trainer
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from lit_gelu.errors import ArgumentError
+from lit_gelu.tasks import AdamEpsilonInsideRoot
+from lit_gelu.tasks.optimizers import (
+    HalvesSchedule,
+    LasagneNesterovSGD,
+    beta1_of_halves,
+    constant_then_linear,
+    cosine_factor,
+    steps_per_epoch,
+)
+
+
+def optimizer_and_schedule(periods):
+    groups = [{"params": [nn.Parameter(torch.zeros(1))]}, {"params": [nn.Parameter(torch.zeros(1))], "lr": 1e-4}]
+    optimizer = torch.optim.Adam(groups, lr=1e-3)
+    return optimizer, HalvesSchedule(optimizer, periods)
+
+
+def values(optimizer):
+    return [(group["lr"], *group["betas"]) for group in optimizer.param_groups]
+
+
+def test_the_scheduler_sets_every_group():
+    optimizer, schedule = optimizer_and_schedule(200)
+    for epoch in range(200):
+        expected = min(2 - epoch / 100, 1), 0.9 if epoch < 100 else 0.5
+        for (lr, beta1, beta2), base in zip(values(optimizer), (1e-3, 1e-4), strict=True):
+            assert (lr, beta1, beta2) == (pytest.approx(base * expected[0]), expected[1], 0.999)
+        optimizer.step()
+        schedule.step()
+
+
+# The cosine of every step: values at named steps, and the steps that a Trainer makes.
+
+
+@pytest.mark.parametrize("step", [0, 1, 781, 19_531, 39_049])
+def test_the_papers_learning_rates_against_mpmath(step):
+    with mp.workdps(30):
+        expected = float(mp.mpf("0.05") * (1 + mp.cos(mp.pi * step / mp.mpf("39062.5"))))
+    assert 0.1 * cosine_factor(step, 39_062.5) == pytest.approx(expected, rel=1e-7, abs=0)
+
+
+class Asking(LightningModule):
+    """Asks for its steps an epoch when its optimizer is made."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+        self.steps = None
+
+    def training_step(self, batch, batch_index):
+        return (batch[0] * self.weight).sum()
+
+    def configure_optimizers(self):
+        self.steps = steps_per_epoch(self.trainer)
+        return torch.optim.SGD(self.parameters(), lr=0.0)
+
+
+def samples(count):
+    return TensorDataset(torch.zeros(count))
+
+
+@pytest.mark.parametrize(
+    ("loader", "options", "expected"),
+    [
+        ({"batch_size": 4, "drop_last": True}, {}, 4.75),
+        ({"batch_size": 4}, {}, 5),
+        ({"batch_size": 4, "drop_last": True}, {"limit_train_batches": 3}, 3),
+        ({"batch_size": 4, "drop_last": True}, {"accumulate_grad_batches": 2}, 2),
+        ({"batch_size": 4, "drop_last": True}, {"accumulate_grad_batches": 3}, 2),  # Lightning steps at an epoch's end
+        ({"batch_size": None}, {}, 19),
+    ],
+)
+def test_steps_of_a_trainers_epoch(loader, options, expected):
+    model = Asking()
+    quiet_trainer(max_epochs=1, **options).fit(model, DataLoader(samples(19), **loader))
+    assert model.steps == expected
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        while True:
+            yield torch.zeros(1)
+
+
+def test_a_loader_without_length():
+    loader = DataLoader(Endless(), batch_size=2)
+    with pytest.raises(ArgumentError):
+        quiet_trainer(max_epochs=1).fit(Asking(), loader)
+    model = Asking()
+    quiet_trainer(max_epochs=1, limit_train_batches=3).fit(model, loader)
+    assert model.steps == 3
+
+
+def test_a_longer_run_goes_on_by_its_own_length():
+    """The shorter run's own last rate is 0: a schedule that kept its length would train no more."""
+    before = 4
+    optimizer, schedule = optimizer_and_schedule(before)
+    for _ in range(before):
+        optimizer.step()
+        schedule.step()
+    longer, other = optimizer_and_schedule(2 * before)
+    longer.load_state_dict(optimizer.state_dict())
+    other.load_state_dict(schedule.state_dict())
+    rates = []
+    for period in range(before, 2 * before):
+        assert longer.param_groups[0]["betas"][0] == beta1_of_halves(period, 2 * before)
+        rates.append([group["lr"] for group in longer.param_groups])
+        longer.step()
+        other.step()
+    expected = [constant_then_linear(period, 2 * before) for period in range(before, 2 * before)]
+    assert rates == [pytest.approx([1e-3 * factor, 1e-4 * factor]) for factor in expected]
+    assert other.get_last_lr() == [0, 0]
+
+
+def problem(dtype=torch.float64):
+    """Parameters of several shapes and layouts, and a function of their gradients, some of them below 1e-4."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(7,), (3, 4), (5, 2, 3, 3), ()]
+    params = [nn.Parameter(torch.randn(shape, generator=generator, dtype=dtype)) for shape in shapes]
+    params[2].data = params[2].data.to(memory_format=torch.channels_last)
+    sizes = [torch.logspace(-7, 0, param.numel(), dtype=dtype).reshape(param.shape) for param in params]
+
+    def gradients():
+        return [
+            torch.randn(param.shape, generator=generator, dtype=dtype) * size
+            for param, size in zip(params, sizes, strict=True)
+        ]
+
+    return params, gradients
+
+
+def test_steps_against_the_formula_while_learning_rate_and_beta1_change():
+    params, gradients = problem()
+    reference = [param.detach().clone() for param in params]
+    first, second = ([torch.zeros_like(param) for param in params] for _ in range(2))
+    optimizer = AdamEpsilonInsideRoot(params, lr=1e-2)
+    for step, (lr, beta1) in enumerate([(1e-2, 0.9), (1e-2, 0.9), (5e-3, 0.5), (1e-3, 0.5)], start=1):
+        optimizer.param_groups[0].update(lr=lr, betas=(beta1, 0.999))
+        for param, gradient, p, m, v in zip(params, gradients(), reference, first, second, strict=True):
+            param.grad = gradient
+            m.copy_(beta1 * m + (1 - beta1) * gradient)
+            v.copy_(0.999 * v + 0.001 * gradient**2)
+            p -= lr * (m / (1 - beta1**step)) / (v / (1 - 0.999**step) + 1e-8).sqrt()
+        optimizer.step()
+        for param, p in zip(params, reference, strict=True):
+            torch.testing.assert_close(param.detach(), p, rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("eps", [1e-60, 1e-8])
+def test_torchs_adam_agrees_exactly_where_epsilon_does_nothing(eps):
+    """Without epsilon the two are one; with 1e-8 they differ by up to the whole step where gradients are small."""
+    (ours, our_gradients), (theirs, their_gradients) = problem(), problem()
+    optimizers = AdamEpsilonInsideRoot(ours, lr=1e-2, eps=eps), torch.optim.Adam(theirs, lr=1e-2, eps=eps)
+    for _ in range(3):
+        for params, gradients in ((ours, our_gradients()), (theirs, their_gradients())):
+            for param, gradient in zip(params, gradients, strict=True):
+                param.grad = gradient
+        for optimizer in optimizers:
+            optimizer.step()
+    largest = max((a - b).abs().max().item() for a, b in zip(ours, theirs, strict=True))
+    assert largest < 1e-14 if eps == 1e-60 else largest > 5e-3
+
+
+RATES = [0.1, 0.1, 0.07, 0.02, 0.3]
+
+
+def quadratic(weight):
+    """A loss whose gradient depends on the weight: sum of c w^2 / 2 + w^4 / 4."""
+    factors = torch.linspace(0.5, 2.0, weight.numel(), dtype=weight.dtype).reshape(weight.shape)
+    return (factors * weight.square() / 2 + weight**4 / 4).sum()
+
+
+def gradient(weight):
+    return np.linspace(0.5, 2.0, weight.size).reshape(weight.shape) * weight + weight**3
+
+
+def drawn(seed, *shape):
+    return nn.Parameter(torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64))
+
+
+def train(optimizer, parameters, rates):
+    for rate in rates:
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.zero_grad()
+        sum(quadratic(parameter) for parameter in parameters).backward()
+        optimizer.step()
+
+
+def test_five_steps_of_changing_learning_rate_against_the_formula():
+    """v <- mu v - lr g; p <- p + mu v - lr g, with g the gradient of loss + decay |p|^2 / 2."""
+    decayed, plain = drawn(0, 3, 4), drawn(1, 5)
+    optimizer = LasagneNesterovSGD([{"params": [decayed], "weight_decay": 0.3}, {"params": [plain]}], momentum=0.9)
+    expected = []
+    for parameter, decay in ((decayed, 0.3), (plain, 0.0)):
+        p, v = parameter.detach().numpy().copy(), 0.0
+        for rate in RATES:
+            g = gradient(p) + decay * p
+            v = 0.9 * v - rate * g
+            p = p + 0.9 * v - rate * g
+        expected.append(p)
+    train(optimizer, [decayed, plain], RATES)
+    for parameter, reference in zip([decayed, plain], expected, strict=True):
+        np.testing.assert_allclose(parameter.detach().numpy(), reference, rtol=1e-13)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_equals_torchs_at_a_constant_learning_rate(momentum):
+    ours, reference = drawn(0, 6), drawn(0, 6)
+    train(LasagneNesterovSGD([ours], momentum=momentum, weight_decay=0.1), [ours], [0.05] * 6)
+    options = {"momentum": momentum, "nesterov": momentum > 0, "weight_decay": 0.1}
+    train(torch.optim.SGD([reference], lr=0.05, **options), [reference], [0.05] * 6)
+    torch.testing.assert_close(ours, reference, rtol=1e-12, atol=0)
