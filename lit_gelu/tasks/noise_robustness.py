@@ -203,7 +203,9 @@ def _batches(data: Any) -> Iterator[Any]:
 def _checked_batch(batch: Any) -> tuple[Tensor, Tensor]:
     """Return inputs and labels, and refuse any other batch."""
     match batch:
-        case (Tensor() as inputs, Tensor() as labels) if inputs.is_floating_point() and inputs.ndim > 1 and labels.numel():
+        case (Tensor() as inputs, Tensor() as labels) if (
+            inputs.is_floating_point() and inputs.ndim > 1 and labels.numel()
+        ):
             if labels.shape == inputs.shape[:1] and not (labels.is_floating_point() or labels.is_complex()):
                 return inputs, labels.long()
     shapes = [f"{list(part.shape)} {part.dtype}" for part in tree_leaves(batch) if isinstance(part, Tensor)]
