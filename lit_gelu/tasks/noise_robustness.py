@@ -191,7 +191,7 @@ def _batches(data: Any) -> Iterator[Any]:
         return chain.from_iterable(loaders) if isinstance(loaders, (list, tuple)) else iter(loaders)
     if isinstance(data, (tuple, list)) and len(data) == 2 and isinstance(data[0], Tensor):
         inputs, labels = _checked_batch(data)
-        return zip(inputs.split(_ROWS), labels.split(_ROWS), strict=True)
+        return zip(torch.split(inputs, _ROWS), torch.split(labels, _ROWS), strict=True)
     if isinstance(data, Iterable) and not isinstance(data, Tensor):
         return iter(data)
     raise ArgumentError(
