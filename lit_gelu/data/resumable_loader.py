@@ -7,7 +7,7 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from torch.utils.data import DataLoader
 from typing_extensions import override
 
-from lit_gelu.errors import DataError, shown
+from lit_gelu.errors import ArgumentError, DataError, shown
 from lit_gelu.random_states import RandomState
 
 T_co = TypeVar("T_co", covariant=True)
@@ -23,14 +23,16 @@ class ResumableDataLoader(DataLoader[T_co]):
 
     All that a pass draws at its start, it draws when the first batch is taken, not when the iterator is made: a resumed
     run makes its iterator earlier than one that was not interrupted. Otherwise it is a plain `DataLoader`: same
-    arguments, same order of samples for a seed, and Lightning can put a distributed sampler in it. What a data set
-    draws in persistent workers does not come again: their generators go on from pass to pass.
+    arguments, same order of samples for a seed, and Lightning can put a distributed sampler in it.
 
     Args:
         *args: As `DataLoader` takes them.
         limit: The Trainer's ``limit_train_batches``, a number or a share of the batches. Without it, a checkpoint from
             the end of an epoch that the Trainer cut short seems to be from within it.
         **kwargs: As `DataLoader` takes them.
+
+    Raises:
+        ArgumentError: If workers shall be persistent.
 
     Example:
         >>> import torch
@@ -46,10 +48,14 @@ class ResumableDataLoader(DataLoader[T_co]):
 
     _taken: int = 0
     _start: dict[str, Any] | None = None
-    _again: bool = False  # whether the pass began with workers of an earlier one
     _resume: dict[str, Any] | None = None
 
     def __init__(self, *args: Any, limit: float = 1.0, **kwargs: Any) -> None:
+        if kwargs.get("persistent_workers"):
+            raise ArgumentError(
+                "persistent_workers=True is not accepted: the workers' random numbers would go on from pass to pass, "
+                "and no checkpoint holds them. Leave it out."
+            )
         super().__init__(*args, **kwargs)
         self.limit = limit
 
@@ -60,8 +66,8 @@ class ResumableDataLoader(DataLoader[T_co]):
     def state_dict(self) -> dict[str, Any]:
         """Return where the present pass is, or the one that was loaded if no batch was taken since, as plain data."""
         if self._resume is not None:
-            return {"again": False, **self._resume}
-        return {"taken": self._taken, "start": self._start, "again": self._again}
+            return self._resume
+        return {"taken": self._taken, "start": self._start}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Let the next pass go on where a saved one was; one that was at its end is followed by a new one."""
@@ -94,13 +100,10 @@ class ResumableDataLoader(DataLoader[T_co]):
         if resume is None:
             generator_state = {} if self.generator is None else {"generator": self.generator.get_state()}
             self._start, self._taken = RandomState.now().plain() | generator_state, 0
-            self._again = self._workers_are_there()
             batches = super().__iter__()
         else:
-            self._start, self._taken, self._again = resume["start"], resume["taken"], resume.get("again", False)
+            self._start, self._taken = resume["start"], resume["taken"]
             with isolate_rng():
-                if self._again and not self._workers_are_there():
-                    super().__iter__()  # the first iterator of workers draws a seed for them, later ones do not
                 RandomState.of_plain(resume["start"]).restore()
                 if self.generator is not None and "generator" in resume["start"]:
                     self.generator.set_state(resume["start"]["generator"].cpu())
@@ -110,7 +113,3 @@ class ResumableDataLoader(DataLoader[T_co]):
         for batch in batches:
             self._taken += 1
             yield batch
-
-    def _workers_are_there(self) -> bool:
-        """Return whether persistent workers go on from an earlier pass."""
-        return bool(self.persistent_workers) and self._iterator is not None

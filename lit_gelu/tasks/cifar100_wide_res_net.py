@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.surgery import infer_channels_
 from lit_gelu.tasks.activation_task import Batch, ClassificationTask
-from lit_gelu.tasks.layers import LasagneBatchNorm, check_inputs, check_numbers
+from lit_gelu.tasks.layers import check_inputs, check_numbers
 from lit_gelu.tasks.optimizers import LasagneNesterovSGD, check_schedule_lasts, cosine_schedule, steps_per_epoch
 
 EPS = 1e-4
@@ -112,7 +112,6 @@ class CIFAR100WideResNet(ClassificationTask):
         blocks_per_stage: :math:`n`; there are :math:`6n + 4` convolutions.
         width_factor: :math:`k`; the stages have :math:`16k, 32k` and :math:`64k` channels.
         dropout: Probability of dropping a unit between the two convolutions of a block.
-        lasagne_bn: Whether batch normalisation averages inverse standard deviations, as Lasagne does, for evaluation.
         weight_decay: As explained above; 5e-4 is Zagoruyko and Komodakis's.
         decay_gammas: Whether weight decay covers the scales of batch normalisation.
         epochs: Epochs until the learning rate is 0; as many as the Trainer's ``max_epochs``.
@@ -139,7 +138,6 @@ class CIFAR100WideResNet(ClassificationTask):
         blocks_per_stage: int = 6,
         width_factor: int = 4,
         dropout: float = 0.3,
-        lasagne_bn: bool = False,
         weight_decay: float = 1e-3,
         decay_gammas: bool = True,
         epochs: int = 50,
@@ -159,7 +157,7 @@ class CIFAR100WideResNet(ClassificationTask):
         self.weight_decay = weight_decay
         self.decay_gammas = decay_gammas
         make_activation = self.activation_maker(activation, STEM_CHANNELS)
-        norm = partial(LasagneBatchNorm if lasagne_bn else nn.BatchNorm2d, eps=EPS, momentum=0.1)
+        norm = partial(nn.BatchNorm2d, eps=EPS, momentum=0.1)
         self.stem = nn.Sequential(
             OrderedDict(
                 conv=nn.Conv2d(3, STEM_CHANNELS, 3, padding=1, bias=False),
@@ -214,7 +212,7 @@ class CIFAR100WideResNet(ClassificationTask):
 
     def decayed_parameters(self) -> list[Tensor]:
         """Return the parameters that weight decay covers, see the class."""
-        layers = (nn.Conv2d, nn.Linear, *((_BatchNorm, LasagneBatchNorm) if self.decay_gammas else ()))
+        layers = (nn.Conv2d, nn.Linear, *([_BatchNorm] if self.decay_gammas else []))
         names = {
             f"{name}.weight"
             for name, module in self.named_modules()

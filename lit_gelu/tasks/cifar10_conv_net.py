@@ -15,7 +15,6 @@ from lit_gelu.tasks.activation_task import Batch, ClassificationTask
 from lit_gelu.tasks.layers import (
     ConvLayer,
     GaussianNoise,
-    LasagneBatchNorm,
     check_inputs,
     check_numbers,
 )
@@ -70,7 +69,6 @@ class CIFAR10ConvNet(ClassificationTask):
         channels: Channels of the first three convolutions and of the others; the paper uses 96 and 192. Smaller ones
             are for quick runs.
         norm_logits: Whether the logits are batch-normalised; otherwise the last layer has a bias.
-        lasagne_bn: Whether batch normalisation averages inverse standard deviations, as Lasagne does, for evaluation.
         channels_last: Whether the weights lie in memory with the channels last, which convolutions in 16 bit on a GPU,
             and those on most CPUs, are faster with. The numbers are the same but for rounding.
         registry: Where the activation's name is looked up; ``None`` means `lit_gelu.activations.registry`.
@@ -97,7 +95,6 @@ class CIFAR10ConvNet(ClassificationTask):
         noise: float = 0.15,
         channels: tuple[int, int] = (96, 192),
         norm_logits: bool = True,
-        lasagne_bn: bool = False,
         channels_last: bool = True,
         registry: ActivationRegistry | None = None,
     ) -> None:
@@ -111,11 +108,10 @@ class CIFAR10ConvNet(ClassificationTask):
         self.learning_rate = learning_rate
         self.epochs = epochs
         self.noise = GaussianNoise(noise)
-        norm = LasagneBatchNorm if lasagne_bn else nn.BatchNorm2d
 
         def layer(fed: int, channels: int, kernel_size: int = 3, padding: int | None = None) -> ConvLayer:
-            layer_norm = norm(channels, eps=EPS, momentum=MOMENTUM)
-            return ConvLayer(fed, channels, kernel_size, layer_norm, make_activation(), padding)
+            norm = nn.BatchNorm2d(channels, eps=EPS, momentum=MOMENTUM)
+            return ConvLayer(fed, channels, kernel_size, norm, make_activation(), padding)
 
         self.features = nn.Sequential(
             *(layer(fed, first) for fed in (3, first, first)),
@@ -131,8 +127,7 @@ class CIFAR10ConvNet(ClassificationTask):
         linear = nn.Linear(second, CLASSES, bias=not norm_logits)
         self.output = nn.Sequential(OrderedDict(linear=linear))
         if norm_logits:
-            norm_of_logits = LasagneBatchNorm if lasagne_bn else nn.BatchNorm1d
-            self.output.add_module("norm", norm_of_logits(CLASSES, eps=EPS, momentum=MOMENTUM))
+            self.output.add_module("norm", nn.BatchNorm1d(CLASSES, eps=EPS, momentum=MOMENTUM))
         infer_channels_(self)
         weights = [module.conv.weight for module in self.features if isinstance(module, ConvLayer)]
         for weight in [*weights, linear.weight]:  # not what an activation may hold

@@ -203,10 +203,9 @@ def _batches(data: Any) -> Iterator[Any]:
 def _checked_batch(batch: Any) -> tuple[Tensor, Tensor]:
     """Return inputs and labels, and refuse any other batch."""
     match batch:
-        case (Tensor() as inputs, Tensor() as labels) if (
-            inputs.is_floating_point() and inputs.ndim > 1 and labels.numel()
-        ):
-            if labels.shape == inputs.shape[:1] and not (labels.is_floating_point() or labels.is_complex()):
+        case (Tensor() as inputs, Tensor() as labels):
+            fits = inputs.ndim > 1 and inputs.is_floating_point() and labels.shape == inputs.shape[:1]
+            if fits and labels.numel() and not labels.is_floating_point() and not labels.is_complex():
                 return inputs, labels.long()
     shapes = [f"{list(part.shape)} {part.dtype}" for part in tree_leaves(batch) if isinstance(part, Tensor)]
     raise ArgumentError(

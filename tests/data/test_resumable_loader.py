@@ -146,36 +146,6 @@ def test_a_damaged_state_is_refused_before_anything_is_set(change):
     assert before == RandomState.now()
 
 
-class Counted(torch.utils.data.Dataset):
-    def __len__(self):
-        return 24
-
-    def __getitem__(self, index):
-        return index
-
-
-@pytest.mark.parametrize("passes", [0, 1, 2])
-def test_persistent_workers_of_any_pass(passes):
-    """Only the first iterator of workers draws a seed for them, so that later passes draw one number less."""
-
-    def made():
-        return ResumableDataLoader(Counted(), batch_size=4, shuffle=True, num_workers=1, persistent_workers=True)
-
-    seeded()
-    whole = made()
-    for _ in range(passes):
-        list(whole)
-    going = iter(whole)
-    head = [next(going) for _ in range(2)]
-    state, tail = whole.state_dict(), list(going)
-    seeded(9)
-    other = made()
-    other.load_state_dict(state)
-    found = list(other)
-    assert [batch.tolist() for batch in found] == [batch.tolist() for batch in tail]
-    assert sorted(torch.cat([*head, *found]).tolist()) == list(range(24))
-
-
 @pytest.mark.parametrize(("limit", "taken", "left"), [(1.0, 3, 4), (3, 3, 7), (3, 2, 5), (0.5, 3, 7), (20, 3, 4)])
 def test_the_end_of_a_pass_that_a_trainer_cuts_short(limit, taken, left):
     """Seven batches, of which a Trainer with limit_train_batches takes fewer."""
