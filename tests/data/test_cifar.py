@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import scipy.linalg
 import torch
-import torchvision
 from cifar_arrays import random_arrays, write_arrays, write_batches
 from colour_images import write_arrays as write_colours
 from scipy import stats
@@ -185,15 +184,6 @@ def test_a_whitening_of_too_few_images_is_warned_of(root, tmp_path):
     CIFAR10Data(root, cache=tmp_path).setup("test")  # kept: no warning again
 
 
-def test_scaled_only(root, tmp_path):
-    data = CIFAR10Data(root, cache=tmp_path, whiten=False)
-    data.setup("test")
-    expected = torch.from_numpy(scaled(root, "x_test")).float().reshape(-1, 3, 32, 32)
-    assert torch.equal(data.test_set.images, expected)
-    assert not list(tmp_path.iterdir())
-    assert isinstance(data.preprocessing(), ScaledPixels)
-
-
 @few
 def test_preprocessing_makes_the_inputs_out_of_raw_pixels(root, tmp_path):
     data = CIFAR10Data(root, cache=tmp_path)
@@ -208,23 +198,6 @@ def test_preprocessing_makes_the_inputs_out_of_raw_pixels(root, tmp_path):
         assert np.array_equal(data.raw_train_inputs().numpy(), arrays["x_train"].transpose(0, 3, 1, 2))
     assert isinstance(preprocessing, nn.Module)
     assert {name for name, _ in preprocessing.named_buffers()} == {"1.mean", "1.matrix"}
-
-
-@pytest.mark.full
-@pytest.mark.realdata
-def test_real_files_against_torchvision_and_known_statistics(tmp_path):
-    root = os.environ["LIT_GELU_DATA"]
-    data = CIFAR10Data(root, whiten=False, cache=tmp_path)
-    data.setup()
-    for part, train, every in ((data.train_set, True, 10), (data.test_set, False, 1)):
-        reference = torchvision.datasets.CIFAR10(root, train=train)
-        pixels = (part.images[::every] * 128 + 127.5).permute(0, 2, 3, 1)
-        assert torch.equal(pixels, torch.from_numpy(reference.data[::every]).float())
-        assert part.labels.tolist() == reference.targets
-    # The channels' means and deviations that are known of the 50,000, on the scale of [0, 1].
-    deviations, means = torch.std_mean(data.train_set.images, dim=(0, 2, 3))
-    torch.testing.assert_close((means * 128 + 127.5) / 255, torch.tensor([0.4914, 0.4822, 0.4465]), rtol=0, atol=6e-5)
-    torch.testing.assert_close(deviations * 128 / 255, torch.tensor([0.2470, 0.2435, 0.2616]), rtol=0, atol=6e-5)
 
 
 @pytest.mark.full
