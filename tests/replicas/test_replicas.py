@@ -49,15 +49,6 @@ def test_eight_members_of_mixed_cells_end_as_their_runs_alone(keep):
 # What members are made of, and whether they are computed at once.
 
 
-class Attention(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.attention, self.norm = nn.MultiheadAttention(8, 2, batch_first=True), nn.LayerNorm(8)
-
-    def forward(self, inputs):
-        return self.norm(self.attention(*[inputs[:, None]] * 3)[0][:, 0])
-
-
 class FunctionalDropout(nn.Module):
     def forward(self, inputs):
         return functional.dropout(inputs, 0.3, self.training)
@@ -155,7 +146,6 @@ def in_a_layer(layer):
         pytest.param(Net, [{"layer": nn.ReLU}, {"layer": nn.Softplus}], True, id="layers"),
         pytest.param(Net, [{"layer": nn.PReLU}, {"layer": nn.ReLU6}], True, id="prelu"),
         pytest.param(in_a_layer(nn.Dropout), [{}, {}], True, id="dropout"),
-        pytest.param(in_a_layer(Attention), [{}, {}], True, id="attention", marks=FULL),
         pytest.param(Tied, [{}, {}], True, id="tied", marks=FULL),
         pytest.param(in_a_layer(lambda: nn.BatchNorm1d(8)), [{}, {}], False, id="batch norm"),
         pytest.param(in_a_layer(FunctionalDropout), [{}, {}], False, id="functional dropout", marks=FULL),
@@ -176,12 +166,6 @@ def test_members_of_any_kind_end_as_their_runs_alone(build, cells, at_once):
     group = assert_as_alone(build, cells, [3, 4])
     assert set(group.looped) == (set() if at_once else {0, 1}), group.looped
     assert all(group.looped.values())
-
-
-def test_what_a_step_leaves_in_a_member_is_there():
-    group, _ = train_group(Collecting, [{}, {}], [0, 1])
-    alone, _ = train_alone(Collecting, {}, 1)
-    torch.testing.assert_close(torch.stack(group.members[1].collected), torch.stack(alone.collected))
 
 
 def test_nets_of_another_kind_are_stacks_of_their_own():
@@ -224,10 +208,6 @@ def two_groups(module):
     "configure",
     [
         pytest.param(two_groups, id="two parameter groups", marks=FULL),
-        pytest.param(lambda module: torch.optim.RMSprop(module.parameters(), lr=0.01), id="RMSprop", marks=FULL),
-        pytest.param(
-            with_scheduler(lambda _, optimizer: lr_scheduler.StepLR(optimizer, 1, 0.5)), id="each epoch", marks=FULL
-        ),
         pytest.param(with_scheduler(by_steps, interval="step"), id="each step"),
         pytest.param(
             with_scheduler(
@@ -255,9 +235,7 @@ def test_optimizers_and_schedules_are_the_members_own(configure):
         {"max_steps": 11, "max_epochs": -1},
         {"accumulate_grad_batches": 2},
         {"gradient_clip_val": 0.05},
-        pytest.param({"gradient_clip_val": 0.01, "gradient_clip_algorithm": "value"}, marks=FULL),
         {"val_check_interval": 3},
-        pytest.param({"limit_val_batches": 0}, marks=FULL),
     ],
     ids=str,
 )

@@ -2,14 +2,13 @@
 
 import inspect
 
-import numpy as np
 import onnx
 import pytest
 import torch
 from small_task import quiet_trainer
 
 from lit_gelu import tasks
-from lit_gelu.data import CIFAR10Data, CIFAR100Data, InMemoryDataModule, InMemorySamples
+from lit_gelu.data import InMemoryDataModule, InMemorySamples
 from lit_gelu.export import OnnxPredictor, check_parity, export_onnx
 
 # Sizes that are quick, and all noise that a task has in training.
@@ -93,32 +92,3 @@ def test_from_the_checkpoint_to_a_file_without_what_belongs_to_training(tmp_path
     torch.testing.assert_close(outputs, expected, rtol=0, atol=1e-4)
     for row, alone in zip(outputs, inputs.split(1), strict=True):  # each sample on its own, whatever its batch
         torch.testing.assert_close(OnnxPredictor(path)(alone)[0], row, rtol=0, atol=1e-4)
-
-
-def arrays_file(folder, classes):
-    """A few images of random pixels."""
-    generator = np.random.default_rng(0)
-    arrays = {}
-    for part, samples in (("train", 64), ("test", 12)):
-        pixels = generator.integers(0, 256, (samples, 32, 32, 3), dtype=np.uint8)
-        arrays |= {f"x_{part}": pixels, f"y_{part}": generator.integers(0, classes, samples)}
-    np.savez(folder / "images.npz", **arrays)
-    return folder / "images.npz"
-
-
-@pytest.mark.full
-@pytest.mark.filterwarnings("ignore:The whitening is fitted to 64 images")  # here it is to be applied, not to be good
-def test_cifars_preprocessing_is_in_the_file(tmp_path):
-    for name, data_class, classes in (("CIFAR10ConvNet", CIFAR10Data, 10), ("CIFAR100WideResNet", CIFAR100Data, 100)):
-        data = data_class(tmp_path, arrays=arrays_file(tmp_path, classes), batch_size=4)
-        model = getattr(tasks, name)(**SMALL[name])
-        path = tmp_path / f"{name}.onnx"
-        export_onnx(model, path, preprocessing=data.preprocessing())
-        report = check_parity(model, path, data)
-        assert report.passed
-        assert not report.notes
-        assert {row.count for row in report.rows if row.inputs == "data"} == {12}
-        data.setup("test")
-        with torch.no_grad():
-            expected = model.eval()(data.test_set.inputs)
-        torch.testing.assert_close(OnnxPredictor(path)(data.raw_test_inputs()), expected, rtol=1e-3, atol=1e-4)

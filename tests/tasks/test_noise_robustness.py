@@ -196,15 +196,3 @@ INPUTS, LABELS = samples()
 def test_refused_data(data):
     with pytest.raises(ArgumentError):
         noise_robustness(small_net(), data, [0])
-
-
-def test_a_net_in_bfloat16_is_given_its_own_dtype():
-    data = SmallData()
-    torch.manual_seed(0)
-    model = MNISTClassifier("relu", hidden_layers=1)
-    data.setup("test")
-    inputs, labels = data.test_set.tensors
-    loader = DataLoader(TensorDataset(inputs, labels), batch_size=8)
-    exact = noise_robustness(model, loader, levels=(0.0,), draws=1)
-    found = noise_robustness(model.to(torch.bfloat16), loader, levels=(0.0,), draws=1)
-    assert found.loss == pytest.approx(exact.loss, rel=0.02)
