@@ -6,12 +6,10 @@ called), one that is damaged, and one of another kind.
 
 import ast
 import copy
-import gzip
 import io
 import json
 import os
 import random
-import struct
 import sys
 from pathlib import Path
 
@@ -29,7 +27,6 @@ from lit_gelu import callbacks
 from lit_gelu.callbacks import ActivationSwap, ExactResume
 from lit_gelu.cli.main import main
 from lit_gelu.data.cifar_files import read_arrays_file
-from lit_gelu.data.mnist import read_idx
 from lit_gelu.data.npz import load_arrays
 from lit_gelu.data.tweets import read_tweets
 from lit_gelu.errors import LitGeluError
@@ -127,15 +124,12 @@ def good(tmp_path_factory):
     trainer.fit(model, datamodule=SmallData())
     trainer.save_checkpoint(folder / "good.ckpt")
     export_onnx(model, folder / "good.onnx", labels=[str(digit) for digit in range(10)])
-    idx = struct.pack(">HBB2I", 0, 8, 2, 5, 4) + bytes(range(20))
     arrays, images = io.BytesIO(), io.BytesIO()
     np.savez(arrays, numbers=np.arange(4), fractions=np.ones((2, 3), np.float32))
     np.savez_compressed(images, **random_arrays(2, 2, 3))
     return {
         "ckpt": (folder / "good.ckpt").read_bytes(),
         "onnx": (folder / "good.onnx").read_bytes(),
-        "idx": idx,
-        "idx.gz": gzip.compress(idx),
         "npz": arrays.getvalue(),
         "images.npz": images.getvalue(),
         "tweets": b"lol\t!\nhello\tN\n\n",
@@ -179,8 +173,6 @@ READERS = {
     "check_parity": ("onnx", _parity),
     "Triton": ("onnx", lambda path: write_triton_repository(path, path.with_name("repository"), device="cpu")),
     "lit-gelu inspect": ("onnx", _command("inspect", "FILE")),
-    "idx": ("idx", lambda path: read_idx(path, (5, 4))),
-    "packed idx": ("idx.gz", lambda path: read_idx(path.with_suffix(""), (5, 4))),
     "arrays": ("npz", load_arrays),
     "images": ("images.npz", lambda path: read_arrays_file(path, 3)),
     "tweets": ("tweets", read_tweets),
