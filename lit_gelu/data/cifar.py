@@ -231,15 +231,7 @@ class CIFAR10Data(CIFARData):
         train_samples: int | None = None,
         test_samples: int | None = None,
     ) -> None:
-        super().__init__(
-            root,
-            arrays,
-            batch_size=batch_size,
-            download=download,
-            validation=validation,
-            train_samples=train_samples,
-            test_samples=test_samples,
-        )
+        super().__init__(root, arrays, batch_size, download, validation, train_samples, test_samples)
         check_flags(whiten=whiten)
         self.whiten = whiten
         self.cache = None if cache is None else Path(cache)
@@ -332,15 +324,7 @@ class CIFAR100Data(CIFARData):
         train_samples: int | None = None,
         test_samples: int | None = None,
     ) -> None:
-        super().__init__(
-            root,
-            arrays,
-            batch_size=batch_size,
-            download=download,
-            validation=validation,
-            train_samples=train_samples,
-            test_samples=test_samples,
-        )
+        super().__init__(root, arrays, batch_size, download, validation, train_samples, test_samples)
         check_flags(mirrored_copies=mirrored_copies)
         self.evaluation_batch_size = 500
         self.mirrored_copies = mirrored_copies

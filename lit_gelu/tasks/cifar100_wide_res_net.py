@@ -145,14 +145,8 @@ class CIFAR100WideResNet(ClassificationTask):
         registry: ActivationRegistry | None = None,
     ) -> None:
         super().__init__(activation, registry)
-        check_numbers(
-            learning_rate=learning_rate,
-            blocks_per_stage=blocks_per_stage,
-            width_factor=width_factor,
-            dropout=dropout,
-            weight_decay=weight_decay,
-            epochs=epochs,
-        )
+        check_numbers(learning_rate=learning_rate, dropout=dropout, weight_decay=weight_decay)
+        check_numbers(blocks_per_stage=blocks_per_stage, width_factor=width_factor, epochs=epochs)
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
         self.decay_gammas = decay_gammas
