@@ -198,10 +198,7 @@ class ReplicaGroup(LightningModule):
         return [group_optimizer], list(settings.values())
 
     def configure_gradient_clipping(
-        self,
-        optimizer: Optimizer,
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: str | None = None,
+        self, optimizer: Optimizer, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
         """Clip each member's gradients by their own norm."""
         for member_optimizer in cast("_MemberOptimizers", optimizer).members:

@@ -12,17 +12,8 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.errors import ArgumentError
 from lit_gelu.surgery import infer_channels_
 from lit_gelu.tasks.activation_task import Batch, ClassificationTask
-from lit_gelu.tasks.layers import (
-    ConvLayer,
-    GaussianNoise,
-    check_inputs,
-    check_numbers,
-)
-from lit_gelu.tasks.optimizers import (
-    AdamEpsilonInsideRoot,
-    HalvesSchedule,
-    check_schedule_lasts,
-)
+from lit_gelu.tasks.layers import ConvLayer, GaussianNoise, check_inputs, check_numbers
+from lit_gelu.tasks.optimizers import AdamEpsilonInsideRoot, HalvesSchedule, check_schedule_lasts
 
 CLASSES = 10
 EPS, MOMENTUM = 1e-4, 0.1  # of Lasagne's batch normalisation; torch's epsilon is 1e-5

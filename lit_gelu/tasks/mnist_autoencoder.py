@@ -9,13 +9,7 @@ from torch.nn import functional
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.surgery import infer_channels_
 from lit_gelu.tasks.activation_task import ActivationTask
-from lit_gelu.tasks.layers import (
-    PIXELS,
-    check_digit_images,
-    check_numbers,
-    dense_layers,
-    init_unit_norm_,
-)
+from lit_gelu.tasks.layers import PIXELS, check_digit_images, check_numbers, dense_layers, init_unit_norm_
 
 ENCODER = (PIXELS, 1000, 500, 250, 30)
 DECODER = (30, 250, 500, 1000)

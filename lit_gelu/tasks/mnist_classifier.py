@@ -8,13 +8,7 @@ from torch import Tensor, nn
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.surgery import infer_channels_
 from lit_gelu.tasks.activation_task import ClassificationTask
-from lit_gelu.tasks.layers import (
-    PIXELS,
-    check_digit_images,
-    check_numbers,
-    dense_layers,
-    init_unit_norm_,
-)
+from lit_gelu.tasks.layers import PIXELS, check_digit_images, check_numbers, dense_layers, init_unit_norm_
 
 WIDTH = 128
 CLASSES = 10

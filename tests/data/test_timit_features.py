@@ -12,13 +12,7 @@ from timit_files import noise, write_corpus, write_sentence
 
 from lit_gelu.data import timit_features as features
 from lit_gelu.data.timit_corpus import PHONES, find_sentences
-from lit_gelu.data.timit_features import (
-    cached_frames,
-    compute_frames,
-    frame_centres,
-    frame_features,
-    mel_filters,
-)
+from lit_gelu.data.timit_features import cached_frames, compute_frames, frame_centres, frame_features, mel_filters
 from lit_gelu.errors import DataError
 
 
