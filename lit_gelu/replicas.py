@@ -156,10 +156,6 @@ class ReplicaGroup(LightningModule):
         member.on_save_checkpoint(checkpoint)
         return checkpoint
 
-    def forward(self, *_: Any, **__: Any) -> Any:
-        """Refuse to answer for all members."""
-        raise UnsupportedRunError("A group holds several nets. Call one of them: group.members[0](inputs).")
-
     # Setting up
 
     def configure_callbacks(self) -> list[Callback]:

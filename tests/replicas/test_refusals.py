@@ -180,11 +180,6 @@ def test_a_group_is_not_resumed(tmp_path):
         trainer().fit(group, datamodule=ReplicaDataModule(Samples()), ckpt_path=tmp_path / "group.ckpt")
 
 
-def test_a_group_has_no_forward_pass():
-    with pytest.raises(UnsupportedRunError):
-        ReplicaGroup.of(Net, [{}])(torch.zeros(2, 6))
-
-
 def test_an_activation_that_no_checkpoint_holds_is_refused_as_alone(tmp_path):
     group = ReplicaGroup.of(MNISTClassifier, [{"activation": torch.sin}, {"activation": torch.cos}])
     with pytest.raises(Exception, match="enable_checkpointing=False"):
