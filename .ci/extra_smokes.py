@@ -86,7 +86,7 @@ from pathlib import Path
 with wave.open("a.wav", "wb") as file:
     file.setnchannels(1), file.setsampwidth(2), file.setframerate(16000)
     file.writeframes(bytes(3200))
-from lit_gelu.data.timit.corpus import read_audio
+from lit_gelu.data.timit_corpus import read_audio
 assert read_audio(Path("a.wav")).shape == (1600,)
 """
 

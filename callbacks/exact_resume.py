@@ -10,8 +10,9 @@ from typing_extensions import override
 
 from lit_gelu.callbacks.trainer import refuse_mixed_packages
 from lit_gelu.curvature.ranks import gathered
-from lit_gelu.data.resumable_loader import ResumableDataLoader, random_states, set_random_states
+from lit_gelu.data.resumable_loader import ResumableDataLoader
 from lit_gelu.errors import CheckpointError, UnsupportedRunError
+from lit_gelu.random_states import RandomState
 
 
 class ExactResume(Callback):
@@ -24,20 +25,11 @@ class ExactResume(Callback):
         Trainer(callbacks=[ExactResume(), ModelCheckpoint(save_last=True, every_n_train_steps=100)])
         trainer.fit(model, data, ckpt_path="last")
 
-    or, in a configuration of ``lit-gelu fit`` (`examples/digits_relu_to_gelu.yaml`, resumed with ``--ckpt_path``)::
-
-        callbacks:
-          - class_path: lit_gelu.callbacks.ExactResume
-
     It holds the global generators of Python, NumPy and PyTorch (CPU and the present CUDA device), of every rank its
     own; they are set at the start of training, after whatever was drawn before. Swaps come out of the checkpoint by
-    `ActivationSwap` itself.
-
-    It holds no generators that a model or data set owns, and nothing that Lightning's own loop leaves out of its
-    checkpoints: docs/limits.md has the list. A checkpoint from between the batches of one accumulated step
-    (``accumulate_grad_batches``) has no gradients of those that are done, and one that is saved behind an error
-    (``save_on_exception``) has done half a batch or validation; there is a warning when such a one is saved.
-    Operations without deterministic algorithm stay what they are (``Trainer(deterministic=True)``).
+    `ActivationSwap` itself. docs/limits.md lists what is in no checkpoint, such as gradients between the batches of one
+    accumulated step; there is a warning when such a one is saved. Operations without deterministic algorithm stay what
+    they are (``Trainer(deterministic=True)``).
 
     Raises:
         UnsupportedRunError: If the checkpoint was saved with another number of ranks or of loaders.
@@ -57,30 +49,26 @@ class ExactResume(Callback):
     @override
     def state_dict(self) -> dict[str, Any]:
         """Return the states of all ranks; called on all of them."""
-        if self._trainer is not None and _is_within_a_step(self._trainer):
+        trainer = self._trainer
+        if trainer is not None and (_is_within_a_step(trainer) or _is_broken_off(trainer)):
             rank_zero_warn(
-                "A checkpoint is saved between the batches of one accumulated step, without the gradients so far: a "
-                "run that resumes from it will not go on as this one. Save after optimizer steps: every_n_train_steps."
-            )
-        if self._trainer is not None and _is_broken_off(self._trainer):
-            rank_zero_warn(
-                "A checkpoint is saved within a batch, a validation or the start of an epoch (save_on_exception): what "
-                "resumes from it leaves out a batch, or draws other numbers. Save between batches: every_n_train_steps."
+                "A checkpoint is saved between the batches of one accumulated step, or within a batch, a validation or "
+                "the start of an epoch (save_on_exception): what resumes from it lacks gradients, leaves out a batch "
+                "or draws other numbers. Save after optimizer steps: every_n_train_steps."
             )
         loaders = [loader.state_dict() for loader in self._loaders()]
-        return {"ranks": gathered({"generators": random_states(), "loaders": loaders})}
+        return {"ranks": gathered({"generators": RandomState.now().plain(), "loaders": loaders})}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keep the states until training starts."""
-        match state_dict:
-            case {"ranks": [*ranks]} if ranks and all(map(_is_state, ranks)):
-                self._states = ranks
-            case _:
-                raise CheckpointError(
-                    "What ExactResume kept in the checkpoint is damaged: it has no generators and loaders of each "
-                    "rank. Resume from another checkpoint, or leave ExactResume out."
-                )
+        ranks = state_dict.get("ranks") or None
+        if not isinstance(ranks, list) or not all(map(_is_state, ranks)):
+            raise CheckpointError(
+                "What ExactResume kept in the checkpoint is damaged: it has no generators and loaders of each rank. "
+                "Resume from another checkpoint, or leave ExactResume out."
+            )
+        self._states = ranks
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -95,7 +83,7 @@ class ExactResume(Callback):
             )
         state = states[trainer.global_rank]
         self._set_loaders(trainer, state["loaders"])
-        set_random_states(state["generators"])
+        RandomState.of_plain(state["generators"]).restore()
 
     @override
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -139,9 +127,7 @@ class ExactResume(Callback):
 
 def _is_state(state: object) -> bool:
     """Return whether an entry of a checkpoint holds a rank's generators and loaders."""
-    return (
-        isinstance(state, dict) and isinstance(state.get("generators"), dict) and isinstance(state.get("loaders"), list)
-    )
+    return isinstance(state, dict) and [type(state.get(name)) for name in ("generators", "loaders")] == [dict, list]
 
 
 def _is_broken_off(trainer: Trainer) -> bool:

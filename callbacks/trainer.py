@@ -7,10 +7,10 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning.fabric.loggers.logger import _DummyExperiment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.plugins.precision import DoublePrecision, HalfPrecision
 from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
 from lightning.pytorch.utilities import rank_zero_warn
@@ -103,7 +103,7 @@ def refuse_mixed_packages(trainer: Any, pl_module: Any) -> None:
         )
 
 
-class FigureKeeper(Logger):
+class FigureKeeper(DummyLogger):
     """Stands behind a Trainer's own loggers, so that it is given the same figures under the same steps."""
 
     # As a Trainer's only logger it must change nothing: what a module calls on `self.logger.experiment` does nothing,
@@ -115,30 +115,12 @@ class FigureKeeper(Logger):
         self.hyper_parameters: dict[str, Any] = {}
         self._of_fit: frozenset[str] | None = None  # names of the fit's curves, once it is over
         self._folder = folder
-        self._experiment = _DummyExperiment()
-
-    @property
-    @override
-    def name(self) -> str:
-        """Nothing: folders are not called after it."""
-        return ""
-
-    @property
-    @override
-    def version(self) -> str:
-        """Nothing, too."""
-        return ""
 
     @property
     @override
     def save_dir(self) -> str:
         """Where the Trainer writes without a logger."""
         return self._folder
-
-    @property
-    def experiment(self) -> Any:
-        """Something whose every method does nothing."""
-        return self._experiment
 
     @override
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:

@@ -46,18 +46,23 @@ class HtmlTable:
         title = (
             f'<caption style="text-align:left;font-weight:bold">{escape(self.title)}</caption>' if self.title else ""
         )
-        right = [bool(column) and all(map(_is_number, column)) for column in zip(*self.rows, strict=True)]
-        sides = ["right" if side else "left" for side in right] or ["left"] * len(self.head)
-        head = "".join(_cell("th", name, side) for name, side in zip(self.head, sides, strict=True))
-        body = "".join(
-            f"<tr>{''.join(_cell('td', value, side) for value, side in zip(row, sides, strict=True))}</tr>"
-            for row in self.rows[:MOST_ROWS]
-        )
+        columns = list(zip(*self.rows, strict=True)) or [()] * len(self.head)
+        sides = ["right" if column and all(map(_is_number, column)) else "left" for column in columns]
+
+        def line(element: str, row: Sequence[Any], scope: str = "") -> str:
+            cells = (
+                f'<{element}{scope} style="{_CELL}{side}">{escape(readable(value))}</{element}>'
+                for value, side in zip(row, sides, strict=True)
+            )
+            return f"<tr>{''.join(cells)}</tr>"
+
+        body = "".join(line("td", row) for row in self.rows[:MOST_ROWS])
         left_out = len(self.rows) - MOST_ROWS
         notes = [*self.notes, *([f"{left_out} more rows are not shown."] if left_out > 0 else [])]
         below = "".join(f"<p>{escape(note)}</p>" for note in notes)
-        table = f'<table style="border-collapse:collapse">{title}<thead><tr>{head}</tr></thead>'
-        return f'<div style="overflow-x:auto">{table}<tbody>{body}</tbody></table>{below}</div>'
+        head = line("th", self.head, ' scope="col"')
+        table = f'<table style="border-collapse:collapse">{title}<thead>{head}</thead><tbody>{body}</tbody></table>'
+        return f'<div style="overflow-x:auto">{table}{below}</div>'
 
 
 class Displayed:
@@ -78,12 +83,11 @@ class Displayed:
     def _summary(self) -> str:
         """Return what the ``repr`` says in its brackets: the fields that are not at their defaults."""
         plain = (str, int, float, tuple, list, dict, type(None))  # arrays compare element by element
-        parts = []
-        for name, value, default in _fields(self):
-            is_comparable = type(value) is type(default) and isinstance(value, plain)
-            if not (is_comparable and bool(value == default)):
-                parts.append(f"{name}={_brief(value)}")
-        return ", ".join(parts)
+        return ", ".join(
+            f"{name}={_brief(value)}"
+            for name, value, default in _fields(self)
+            if not (type(value) is type(default) and isinstance(value, plain) and bool(value == default))
+        )
 
     def _html_table(self) -> HtmlTable:
         """Return what a notebook shows: a row a field."""
@@ -174,11 +178,6 @@ def count_of(number: int, what: str) -> str:
     return f"{number} {what}{'s' * (number != 1)}"
 
 
-def _cell(element: str, value: Any, side: str) -> str:
-    scope = ' scope="col"' if element == "th" else ""
-    return f'<{element}{scope} style="{_CELL}{side}">{escape(readable(value))}</{element}>'
-
-
 def _is_number(value: Any) -> bool:
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
@@ -194,13 +193,10 @@ def _fields(record: Any) -> Iterable[tuple[str, Any, Any]]:
 
 def _brief(value: Any) -> str:
     """Return a value's repr, or how much it is where that would be long."""
-    if isinstance(value, list | tuple | Mapping) and len(value) > _LONGEST_VALUE:
-        return f"<{len(value)} entries>"
-    text = repr(value)
+    is_collection = isinstance(value, list | tuple | Mapping)
+    text = f"<{len(value)} entries>" if is_collection and len(value) > _LONGEST_VALUE else repr(value)
     if len(text) <= _LONGEST_VALUE and "\n" not in text:
         return text
-    if isinstance(value, list | tuple | Mapping):
-        return f"<{len(value)} entries>"
     if isinstance(value, Displayed | str):
         return short(text, _LONGEST_VALUE)
-    return f"<{type(value).__name__}>"
+    return f"<{len(value)} entries>" if is_collection else f"<{type(value).__name__}>"

@@ -45,15 +45,7 @@ def need(library: str, *, extra: str, what: str, remark: str = "") -> ModuleType
 
 
 def new_figure(what: str, **options: Any) -> "Figure":
-    """Return a figure made without pyplot, so that nothing global is changed; notebooks show it as a PNG picture.
-
-    Args:
-        what: What cannot be drawn without matplotlib; the message begins with it.
-        **options: Of `matplotlib.figure.Figure`.
-
-    Raises:
-        MissingExtraError: If matplotlib cannot be imported.
-    """
+    """Return a figure made without pyplot, so that nothing global is changed; notebooks show it as a PNG picture."""
     need("matplotlib", extra="plots", what=what)
     from matplotlib.figure import Figure  # takes half a second, and is not needed without a picture
 

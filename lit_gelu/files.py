@@ -50,8 +50,8 @@ def write_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path in the folder of ``path``; on success it takes the place of ``path`` in one rename."""
     # Missing folders are made. If the body raises, the temporary file is removed and what was at the path stays as it
     # was. What was written is on the disk before it takes that place, so that a power cut leaves one of the two. The
-    # temporary name keeps the path's suffix, because writers such as matplotlib choose a format by it. A link stays,
-    # and the file that it names is replaced.
+    # temporary name keeps the path's suffix, because writers such as matplotlib choose a format by it.
+    # A link stays, and the file that it names is replaced.
     target = _linked(path)
     temporary = _reserve(target)
     try:
@@ -73,7 +73,7 @@ def write_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
 @contextmanager
 def temporary_folder(target: Path) -> Iterator[Path]:
     """Yield a new folder beside ``target``, which goes at the end if it was not moved away."""
-    folder = Path(tempfile.mkdtemp(dir=target.parent, prefix=_prefix(target), suffix=target.suffix))
+    folder = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.stem[:80]}-", suffix=target.suffix))
     folder.chmod(0o777 & ~_umask())
     try:
         yield folder
@@ -116,11 +116,6 @@ def without_nonfinite(value: Any, *, as_text: bool) -> Any:
     return value
 
 
-def _prefix(target: Path) -> str:
-    """Return how the temporary names for a target begin, which must not become too long."""
-    return f".{target.stem[:80]}-"
-
-
 def _umask() -> int:
     """Return the process's umask (readable only by setting it)."""
     mask = os.umask(0)
@@ -135,17 +130,14 @@ def _linked(path: str | os.PathLike[str]) -> Path:
 
 def _reserve(target: Path) -> Path:
     """Make an empty temporary file beside ``target``, or say why that cannot be done."""
-    if is_folder(target):
-        raise UnwritablePathError(
-            f"Cannot write {str(target)!r}: it is a folder. Give a path that ends in a file name."
-        )
-    if is_special(target):
-        raise UnwritablePathError(f"Cannot write {str(target)!r}: it is a device or a pipe. Give the path of a file.")
+    if is_folder(target) or is_special(target):
+        kind = "it is a folder" if is_folder(target) else "it is a device or a pipe"
+        raise UnwritablePathError(f"Cannot write {str(target)!r}: {kind}. Give a path that ends in a file name.")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):
             target.lstat()  # a name that is too long: the temporary one is shorter, and the rename comes after the work
-        descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=_prefix(target), suffix=target.suffix)
+        descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.stem[:80]}-", suffix=target.suffix)
         if hasattr(os, "fchmod"):
             os.fchmod(descriptor, 0o666 & ~_umask())
         os.close(descriptor)

@@ -12,6 +12,10 @@ import torch
 from lightning.pytorch import seed_everything
 from torch import Tensor
 
+from lit_gelu.errors import DataError, message_of
+
+_MERSENNE_NUMBERS = 624  # of NumPy's generator, which reads on behind them if it is told that it is further
+
 
 @dataclass
 class RandomState:
@@ -51,6 +55,38 @@ class RandomState:
                 if state is not None:
                     setattr(self, name, state)
             outside.restore()
+
+    def plain(self) -> dict[str, Any]:
+        """Return the states as ``torch.load`` reads plain data."""
+        (version, numbers, gauss), (kind, key, place, *rest) = self.python, self.numpy
+        states = {
+            "python": [version, list(numbers), gauss],
+            "numpy": [kind, key.tolist(), place, *rest],
+            "torch": self.torch,
+        }
+        return states if self.cuda is None else states | {"cuda": self.cuda}
+
+    @classmethod
+    def of_plain(cls, states: Any) -> Self:
+        """Return the states that `plain` wrote; refuse damaged ones before anything is set."""
+        # A CUDA state is left out where there is no such device.
+        try:
+            (version, numbers, gauss), (kind, key, place, *rest) = states["python"], states["numpy"]
+            if not 0 <= place <= _MERSENNE_NUMBERS:
+                raise ValueError(f"NumPy's place is {place}, of {_MERSENNE_NUMBERS} numbers")  # noqa: TRY301 - one remedy
+            python, numpy = (version, tuple(numbers), gauss), (kind, np.array(key, dtype=np.uint32), place, *rest)
+            cuda = states["cuda"].cpu() if "cuda" in states and torch.cuda.is_available() else None
+            random.Random().setstate(python)  # noqa: S311 - as the global one, which is left alone
+            np.random.RandomState().set_state(numpy)
+            torch.Generator().set_state(states["torch"].cpu())
+            if cuda is not None:
+                torch.Generator("cuda").set_state(cuda)
+            return cls(python, numpy, states["torch"].cpu(), cuda)
+        except (AttributeError, IndexError, KeyError, OverflowError, RuntimeError, TypeError, ValueError) as error:
+            raise DataError(
+                f"The random states of the checkpoint are damaged ({type(error).__name__}: {message_of(error)}). "
+                "Resume from another checkpoint, or leave ExactResume out."
+            ) from error
 
     def __eq__(self, other: object) -> bool:
         """Tell whether both would draw the same numbers on the CPU."""

@@ -1,4 +1,4 @@
-"""Several runs of one net at once: `ReplicaGroup`, its data, and how members are stacked under `torch.vmap`.
+"""Several runs of one net at once: `ReplicaGroup` and its data.
 
 A small net spends most of a training step outside of arithmetic. A group trains the runs of a grid (activations,
 learning rates, seeds) by one `Trainer.fit`: the members' parameters are stacked for each step, `torch.vmap` computes
@@ -8,10 +8,8 @@ with other rounding.
 """
 
 import copy
-import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import combinations
 from typing import Any, Self, cast
@@ -30,51 +28,29 @@ from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signatu
 from lightning.pytorch.utilities.types import LRSchedulerConfig
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
-from torchmetrics import Metric, MetricCollection
 
-from lit_gelu.activations.registry import registry as default_registry
 from lit_gelu.callbacks import ActivationCurvatureMonitor, ActivationSwap, ExactResume, LossCurvatureMonitor, OnnxExport
 from lit_gelu.data import InMemoryDataModule
 from lit_gelu.data.in_memory import InMemorySamples
 from lit_gelu.errors import ArgumentError, UnsupportedRunError
 from lit_gelu.random_states import RandomState, seeded
-from lit_gelu.sandbox import evaluation_mode
-from lit_gelu.tasks.activation_task import ActivationTask
-from lit_gelu.tasks.layers import adds_noise
+from lit_gelu.replica_stacks import Stack, stacks_of
 
 __all__ = ["ReplicaDataModule", "ReplicaGroup"]
 
-# What members of a stack may differ in. If a training step reads it, the template lacks it, and the members are looped.
-_READ_BY_OPTIMIZERS = frozenset({"learning_rate", "lr", "momentum", "beta1", "weight_decay"})
-_ACTIVATION_NAMES = frozenset({"activation", "activation_spec"})
-# What torch, Lightning and `ActivationTask` note in a module, which says nothing of what it computes.
-_BOOKKEEPING = frozenset(vars(LightningModule())) - {"training"} | {"_hparams", "_hparams_initial", "_modules_seen"}
-_HOOKS = frozenset(name for name in vars(nn.Module()) if "_hooks" in name)
-
-_FORWARDED = frozenset({
-    "on_fit_start", "on_validation_epoch_start", "on_validation_epoch_end", "on_test_epoch_start", "on_test_epoch_end",
-})  # fmt: skip
+_FORWARDED = frozenset({"on_fit_start", "on_validation_epoch_end", "on_test_epoch_end"})
 _STEPS = (
     "optimizer_step", "optimizer_zero_grad", "backward", "lr_scheduler_step", "configure_gradient_clipping",
     "configure_callbacks",
 )  # fmt: skip
 _BATCH_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
-_LARGE = 1_000_000  # parameters: from about there on, `benchmarks/replicas.py` finds the loop to be faster on a CPU
 _DRAWING_SAMPLERS = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
-_REFUSED_CALLBACKS: dict[type[Callback], str] = {
-    ActivationSwap: "it swaps in one net: build the members with the activations that they are to have",
-    ActivationCurvatureMonitor: "it measures the steps of one net: train the modules alone",
-    LossCurvatureMonitor: "it measures the loss of one net: train the modules alone",
-    OnnxExport: "it writes one net: call lit_gelu.export.export_onnx(group.members[0], path) after the fit",
-    ExactResume: "a group is not resumed: train it from its start",
-    callbacks.StochasticWeightAveraging: "it sets one learning rate, and every member has its own",
-    callbacks.LearningRateFinder: "every member has a learning rate of its own: make them those of the cells",
-    callbacks.BatchSizeFinder: "all members have batches of one size: look for it with a module alone",
-    callbacks.ModelPruning: "it prunes one net: train the modules alone",
-    callbacks.BaseFinetuning: "it adds parameters to one optimizer, and every member has its own",
-}
+_REFUSED_CALLBACKS = (
+    *(ActivationSwap, ActivationCurvatureMonitor, LossCurvatureMonitor, OnnxExport, ExactResume),
+    *(callbacks.StochasticWeightAveraging, callbacks.LearningRateFinder, callbacks.BatchSizeFinder),
+    *(callbacks.ModelPruning, callbacks.BaseFinetuning),
+)
 
 
 class ReplicaGroup(LightningModule):
@@ -111,8 +87,9 @@ class ReplicaGroup(LightningModule):
                 f"{len(members)} members and {len(members if states is None else states)} random states given. Give at "
                 "least one member, and a state for each."
             )
-        for (first, one), (second, other) in combinations(enumerate(members), 2):
-            if shared := shared_parts(one, other):
+        parts = [_trained_parts(member) for member in members]
+        for (first, one), (second, other) in combinations(enumerate(parts), 2):
+            if shared := [name for part, name in one.items() if part in other]:
                 raise ArgumentError(
                     f"Members {first} and {second} have {', '.join(map(repr, shared[:3]))} in common, which their runs "
                     "would train together. Build or copy it for each member."
@@ -125,8 +102,8 @@ class ReplicaGroup(LightningModule):
         self.looped: dict[int, str] = {}
         self._latest: dict[str, Tensor] = {}  # what training steps logged last, [members] by name
         self._validated: set[str] = set()  # names that members log in the present pass
-        self._stacks: list[_Stack] | None = None
-        self._configured: list[_Configured] = []
+        self._stacks: list[Stack] | None = None
+        self._optimizers: list[Optimizer] = []
         self._before_sanity_check: list[RandomState] = []
 
     @classmethod
@@ -150,10 +127,8 @@ class ReplicaGroup(LightningModule):
             ArgumentError: If there are no cells, or not as many seeds.
         """
         seeds = [0] * len(cells) if seeds is None else list(seeds)
-        if not cells or len(seeds) != len(cells):
-            raise ArgumentError(
-                f"{len(cells)} cells and {len(seeds)} seeds given. Give at least one cell, and a seed for each or None."
-            )
+        if len(seeds) != len(cells):
+            raise ArgumentError(f"{len(cells)} cells and {len(seeds)} seeds given. Give a seed for each cell, or None.")
         members, states = [], []
         for cell, seed in zip(cells, seeds, strict=True):
             with seeded(seed):
@@ -181,10 +156,6 @@ class ReplicaGroup(LightningModule):
         member.on_save_checkpoint(checkpoint)
         return checkpoint
 
-    def forward(self, *_: Any, **__: Any) -> Any:
-        """Refuse to answer for all members."""
-        raise UnsupportedRunError("A group holds several nets. Call one of them: group.members[0](inputs).")
-
     # Setting up
 
     def configure_callbacks(self) -> list[Callback]:
@@ -206,26 +177,24 @@ class ReplicaGroup(LightningModule):
 
     def configure_optimizers(self) -> Any:
         """Return one optimizer that steps all members' own, and their schedulers."""
-        self._configured = []
+        self._optimizers, schedulers = [], []
         for replica, member in enumerate(self.members):
             with self._running(replica):
-                self._configured.append(configured(member))
-        optimizer = _MemberOptimizers([one.optimizer for one in self._configured])
-        alike: dict[tuple[Any, ...], _MemberSchedulers] = {}
+                optimizer, configs = _configured(member)
+            self._optimizers.append(optimizer)
+            schedulers.append(configs)
+        group_optimizer = _MemberOptimizers(self._optimizers)
         settings: dict[tuple[Any, ...], dict[str, Any]] = {}
-        for replica, one in enumerate(self._configured):
-            for number, config in enumerate(one.schedulers):
+        for replica, configs in enumerate(schedulers):
+            for number, config in enumerate(configs):
                 options = {**vars(config), "scheduler": None}
-                key = (number, *options.values())
-                alike.setdefault(key, _MemberSchedulers(optimizer, config.monitor)).members[replica] = config.scheduler
-                settings[key] = {**options, "scheduler": alike[key]}
-        return [optimizer], list(settings.values())
+                alike = settings.setdefault((number, *options.values()), options)
+                alike["scheduler"] = alike["scheduler"] or _MemberSchedulers(group_optimizer, config.monitor)
+                alike["scheduler"].members[replica] = config.scheduler
+        return [group_optimizer], list(settings.values())
 
     def configure_gradient_clipping(
-        self,
-        optimizer: Optimizer,
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: str | None = None,
+        self, optimizer: Optimizer, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
         """Clip each member's gradients by their own norm."""
         for member_optimizer in cast("_MemberOptimizers", optimizer).members:
@@ -251,7 +220,9 @@ class ReplicaGroup(LightningModule):
 
     def on_fit_start(self) -> None:
         """Call the members' hook."""
-        self._call("on_fit_start")
+        for replica, member in enumerate(self.members):
+            with self._running(replica):
+                member.on_fit_start()
 
     def on_train_epoch_start(self) -> None:
         """Look at the members anew: callbacks may have changed them."""
@@ -260,7 +231,7 @@ class ReplicaGroup(LightningModule):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """Return the sum of all members' losses, each of its own part of ``batch``, ``[members, batch, ...]``."""
         if self._stacks is None:
-            self._stacks = _stacks_of(self.members, self.random_states)
+            self._stacks = stacks_of(self.members, self.random_states)
         total: Tensor | None = None
         figures: dict[str, dict[int, Tensor]] = {}
         options: dict[str, dict[str, Any]] = {}
@@ -271,9 +242,9 @@ class ReplicaGroup(LightningModule):
             for name, values in logged.items():
                 figures.setdefault(name, {}).update(zip(stack.numbers, values.unbind(), strict=True))
             self.looped |= dict.fromkeys(stack.numbers, stack.reason) if stack.reason else {}
-        for name, of_members in figures.items():
-            missing = torch.full_like(next(iter(of_members.values())), torch.nan)
-            values = torch.stack([of_members.get(replica, missing) for replica in range(len(self.replicas))])
+        for name, by_member in figures.items():
+            missing = torch.full_like(next(iter(by_member.values())), torch.nan)
+            values = torch.stack([by_member.get(replica, missing) for replica in range(len(self.replicas))])
             self._log_training(name, values, options[name])
         assert total is not None  # noqa: S101 - there is at least one member
         return total
@@ -294,19 +265,15 @@ class ReplicaGroup(LightningModule):
     def on_validation_start(self) -> None:
         """Begin a pass."""
         self._before_sanity_check = copy.deepcopy(self.random_states) if self.trainer.sanity_checking else []
-        self._draw_for_loader(self.trainer.val_dataloaders, 0)
+        self._draw_for_loader(self.trainer.val_dataloaders)
 
-    def on_validation_epoch_start(self) -> None:
-        """Call the members' hook."""
-        self._call("on_validation_epoch_start")
-
-    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
         """Call the members' step."""
-        self._evaluate("validation", self.trainer.val_dataloaders, (batch, batch_idx, dataloader_idx))
+        self._evaluate("validation_step", batch, batch_idx)
 
     def on_validation_epoch_end(self) -> None:
         """Call the members' hook, and log the mean of what they logged."""
-        self._end_pass("on_validation_epoch_end", self.trainer.val_dataloaders)
+        self._end_pass("on_validation_epoch_end")
 
     def on_validation_end(self) -> None:
         """Let a Trainer's sanity check leave no trace in the random numbers."""
@@ -316,59 +283,47 @@ class ReplicaGroup(LightningModule):
 
     def on_test_start(self) -> None:
         """Begin a pass."""
-        self._draw_for_loader(self.trainer.test_dataloaders, 0)
+        self._draw_for_loader(self.trainer.test_dataloaders)
 
-    def on_test_epoch_start(self) -> None:
-        """Call the members' hook."""
-        self._call("on_test_epoch_start")
-
-    def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+    def test_step(self, batch: Any, batch_idx: int) -> None:
         """Call the members' step."""
-        self._evaluate("test", self.trainer.test_dataloaders, (batch, batch_idx, dataloader_idx))
+        self._evaluate("test_step", batch, batch_idx)
 
     def on_test_epoch_end(self) -> None:
         """Call the members' hook, and log the mean of what they logged."""
-        self._end_pass("on_test_epoch_end", self.trainer.test_dataloaders)
+        self._end_pass("on_test_epoch_end")
 
-    def _draw_for_loader(self, loaders: Any, number: int) -> None:
+    def _draw_for_loader(self, loader: Any) -> None:
         """Draw, in each member's run, the seed for workers that torch draws as a pass through a loader begins."""
-        loader = [*tree_leaves(loaders), *[None] * (number + 1)][number]
         if isinstance(loader, DataLoader) and loader.generator is None:
             for state in self.random_states:
                 with state.going_on(in_torch_alone=True):
                     torch.empty((), dtype=torch.int64).random_()
 
-    def _evaluate(self, stage: str, loaders: Any, arguments: tuple[Any, ...]) -> None:
-        count = len(tree_leaves(loaders))
-        if arguments[1] == 0 and arguments[2] > 0:
-            self._draw_for_loader(loaders, arguments[2])
+    def _evaluate(self, step: str, *arguments: Any) -> None:
         for replica, member in enumerate(self.members):
-            step = getattr(member, f"{stage}_step")
-            taken = 1 + is_param_in_hook_signature(step, "batch_idx", min_args=2) + (count > 1)
+            taken = 1 + is_param_in_hook_signature(getattr(member, step), "batch_idx", min_args=2)
             with self._running(replica):
-                step(*arguments[:taken])
+                getattr(member, step)(*arguments[:taken])
 
-    def _end_pass(self, hook: str, loaders: Any) -> None:
-        self._call(hook)
-        numbers = range(len(tree_leaves(loaders)))
-        suffixes = ["", *(f"/dataloader_idx_{number}" for number in numbers)]  # as Lightning names them
-        measured = {
-            f"{name}{suffix}": self._values(name, suffix)
-            for name in sorted(self._validated)
-            for suffix in suffixes
-            if f"{name}_0{suffix}" in self.trainer.callback_metrics
-        }
+    def _end_pass(self, hook: str) -> None:
+        for replica, member in enumerate(self.members):
+            if is_overridden(hook, member, LightningModule):
+                with self._running(replica):
+                    getattr(member, hook)()
+        logged = (name for name in sorted(self._validated) if f"{name}_0" in self.trainer.callback_metrics)
+        measured = {name: self._values(name) for name in logged}
         self._validated = set()
         for name, values in measured.items():
-            self.log(name, values.nanmean(), prog_bar=True, add_dataloader_idx=False)
+            self.log(name, values.nanmean(), prog_bar=True)
         if not self.trainer.sanity_checking:
             self.measured = measured
 
-    def _values(self, name: str, suffix: str = "") -> Tensor:
+    def _values(self, name: str) -> Tensor:
         """Return the last value of every member, ``[members]``, of what they log."""
         metrics = self.trainer.callback_metrics
-        if f"{name}_0{suffix}" in metrics:
-            values = [metrics.get(f"{name}_{replica}{suffix}") for replica in range(len(self.replicas))]
+        if f"{name}_0" in metrics:
+            values = [metrics.get(f"{name}_{replica}") for replica in range(len(self.replicas))]
             return torch.stack([torch.tensor(torch.nan) if value is None else value.cpu() for value in values])
         if name not in self._latest:
             raise UnsupportedRunError(
@@ -377,19 +332,13 @@ class ReplicaGroup(LightningModule):
             )
         return self._latest[name].cpu()
 
-    def _call(self, hook: str) -> None:
-        for replica, member in enumerate(self.members):
-            if is_overridden(hook, member, LightningModule):
-                with self._running(replica):
-                    getattr(member, hook)()
-
     @contextmanager
     def _running(self, replica: int) -> Iterator[None]:
         """Let a member's code run outside of training steps: with its random numbers, figures and optimizer."""
         attributes = vars(self.members[replica])
         replaced: dict[str, Any] = {"log": partial(self._log_of, replica)}
-        if len(self._configured) == len(self.replicas):
-            member_optimizer = self._configured[replica].optimizer
+        if len(self._optimizers) == len(self.replicas):
+            member_optimizer = self._optimizers[replica]
             replaced["optimizers"] = lambda use_pl_optimizer=True: member_optimizer  # noqa: ARG005 - Lightning's name
         attributes.update(replaced)
         try:
@@ -425,7 +374,12 @@ class ReplicaDataModule(LightningDataModule):
                 f"data={type(data).__name__} is not accepted: a group takes its batches out of memory. Give an "
                 "InMemoryDataModule; a subclass with load_train_and_val and load_test makes one of any two tensors."
             )
-        check_data_hooks(data)
+        for hook in (*_BATCH_HOOKS, "train_dataloader"):
+            if is_overridden(hook, data, InMemoryDataModule):
+                raise ArgumentError(
+                    f"{type(data).__name__} has a {hook} of its own, which a group does not call for its members' "
+                    "batches. Do what it does in load_train_and_val, or train the modules alone."
+                )
         self.data = data
 
     def prepare_data(self) -> None:
@@ -477,15 +431,17 @@ class ReplicaDataModule(LightningDataModule):
         """Return the data's own loader."""
         return self._refusing_draws(self.data.test_dataloader())
 
-    def _refusing_draws(self, loaders: Any) -> Any:
-        for loader in tree_leaves(loaders):
-            sampler = getattr(loader, "sampler", None)
-            if isinstance(sampler, _DRAWING_SAMPLERS) and sampler.generator is None:
-                raise ArgumentError(
-                    f"{type(self.data).__name__} shuffles what is evaluated, with the numbers of each run alone, and a "
-                    "group goes through one order for all. Leave shuffle=True out, or give the loader a generator."
-                )
-        return loaders
+    def _refusing_draws(self, loader: Any) -> Any:
+        if isinstance(loader, list | tuple) and len(loader) > 1:
+            raise ArgumentError(f"{type(self.data).__name__} gives {len(loader)} loaders; a group takes one. Give one.")
+        loader = loader[0] if isinstance(loader, list | tuple) and loader else loader
+        sampler = getattr(loader, "sampler", None)
+        if isinstance(sampler, _DRAWING_SAMPLERS) and sampler.generator is None:
+            raise ArgumentError(
+                f"{type(self.data).__name__} shuffles what is evaluated, with the numbers of each run alone, and a "
+                "group goes through one order for all. Leave shuffle=True out, or give the loader a generator."
+            )
+        return loader
 
 
 class _MemberBatches:
@@ -523,15 +479,7 @@ class _MemberBatches:
 # Optimizers and schedulers
 
 
-@dataclass(frozen=True)
-class _Configured:
-    """What a member's ``configure_optimizers`` returned."""
-
-    optimizer: Optimizer
-    schedulers: list[LRSchedulerConfig]
-
-
-def configured(member: LightningModule) -> _Configured:
+def _configured(member: LightningModule) -> tuple[Optimizer, list[LRSchedulerConfig]]:
     """Return the one optimizer that a member configures, and its schedulers; refuse any other number."""
     returned: Any = member.configure_optimizers()
     optimizers, schedulers, monitor = ([], [], None) if returned is None else _configure_optimizers(returned)
@@ -541,7 +489,7 @@ def configured(member: LightningModule) -> _Configured:
             f"{type(member).__name__}.configure_optimizers returned {kinds}; a group takes one optimizer for each "
             "member, whose step computes no loss. Train this module alone."
         )
-    return _Configured(optimizers[0], _configure_schedulers_automatic_opt(schedulers, monitor))
+    return optimizers[0], _configure_schedulers_automatic_opt(schedulers, monitor)
 
 
 class _MemberOptimizers(Optimizer):
@@ -551,9 +499,12 @@ class _MemberOptimizers(Optimizer):
         groups = [group for optimizer in members for group in optimizer.param_groups]
         super().__init__([{"params": group["params"]} for group in groups], {})
         self.members, self.param_groups = members, groups
-        for optimizer in members:
-            if type(optimizer) in {torch.optim.Adam, torch.optim.AdamW}:
-                _take_fused_kernel(optimizer)
+        # One kernel of torch's steps all parameters of a group, unless its options say something else.
+        adams = [one for one in members if type(one) in {torch.optim.Adam, torch.optim.AdamW}]
+        for group in (group for optimizer in adams for group in optimizer.param_groups):
+            can = all(p.is_floating_point() and p.device.type in {"cpu", "cuda"} for p in group["params"])
+            if can and group["fused"] is None and not any(map(group.get, ("foreach", "capturable", "differentiable"))):
+                group["fused"] = True
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Compute all gradients, and step every member."""
@@ -568,15 +519,6 @@ class _MemberOptimizers(Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """Return the members' states."""
         return {"members": [optimizer.state_dict() for optimizer in self.members]}
-
-
-def _take_fused_kernel(optimizer: Optimizer) -> None:
-    """Let all parameters of a group be stepped by one kernel of torch's, unless the options say something else."""
-    for group in optimizer.param_groups:
-        parameters: list[Tensor] = group["params"]
-        can = all(p.is_floating_point() and p.device.type in {"cpu", "cuda"} for p in parameters)
-        if can and not any(group[option] for option in ("fused", "foreach", "capturable", "differentiable")):
-            group["fused"] = True if group["fused"] is None else group["fused"]
 
 
 class _MemberSchedulers:
@@ -596,336 +538,11 @@ class _MemberSchedulers:
             scheduler.load_state_dict(state_dict[str(replica)])
 
 
-# Stacks of members
-
-
-class _NotStackableError(Exception):
-    """Why members cannot be computed at once; never leaves this file."""
-
-
-class _Step(nn.Module):
-    """A member's training step as a forward pass that also returns what was logged."""
-
-    def __init__(self, member: LightningModule) -> None:
-        super().__init__()
-        self.member = member
-        self.options: dict[str, dict[str, Any]] = {}  # of what is logged, as `LightningModule.log` takes them
-        self.arguments = 1 + is_param_in_hook_signature(member.training_step, "batch_idx", min_args=2)
-
-    def forward(self, batch: Any, batch_idx: int) -> tuple[Tensor, dict[str, Tensor]]:
-        logged: dict[str, Tensor] = {}
-
-        def log(name: str, value: Any, prog_bar: bool = False, **options: Any) -> None:
-            if isinstance(value, Metric | MetricCollection):
-                raise UnsupportedRunError(
-                    f"The training step logs the metric {name!r} itself, and a group keeps what each step computed. "
-                    "Log its value: self.log(name, self.metric(outputs, labels))."
-                )
-            self.options[name] = {**options, "prog_bar": prog_bar}
-            logged[name] = torch.as_tensor(value, dtype=None if isinstance(value, Tensor) else torch.float32).detach()
-
-        vars(self.member)["log"] = log
-        try:
-            returned: Any = self.member.training_step(*(batch, batch_idx)[: self.arguments])
-        finally:
-            del vars(self.member)["log"]
-        loss = returned.get("loss") if isinstance(returned, Mapping) else returned
-        if not isinstance(loss, Tensor):
-            raise UnsupportedRunError(
-                f"{type(self.member).__name__}.training_step returned {type(loss).__name__}; a group takes a loss, or "
-                'a mapping with "loss".'
-            )
-        return loss, logged
-
-
-class _Stack:
-    """Members, by their numbers in the group, whose losses are computed at once, or else one after another."""
-
-    def __init__(self, numbers: list[int], members: list[LightningModule], states: list[RandomState]) -> None:
-        self.numbers, self.members, self.states = numbers, members, states
-        self.steps = [_Step(member) for member in members]
-        self.reason = "" if len(members) > 1 else "no other member is like it"
-        self.template: _Step | None = None
-        self.names: list[str] = []
-
-    @property
-    def options(self) -> dict[str, dict[str, Any]]:
-        """How the training step logs what, by name."""
-        return (self.template or self.steps[0]).options
-
-    def losses(self, batch: Any, batch_idx: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return every member's loss, ``[members]``, and what was logged, of that shape by name."""
-        batch = [part[self.numbers] if len(part) > len(self.numbers) else part for part in batch]
-        if self.reason:
-            return self._one_by_one(batch, batch_idx)
-        before = [copy.copy(state) for state in self.states]
-        try:
-            return (
-                self._at_once(batch, batch_idx) if self.template is not None else self._first_at_once(batch, batch_idx)
-            )
-        except Exception as error:  # noqa: BLE001 - what a user's step does not do under vmap, the loop does as alone
-            self.template, self.reason = None, next(iter(str(error).strip().splitlines()), type(error).__name__)
-            for state, earlier in zip(self.states, before, strict=True):
-                vars(state).update(vars(earlier))
-        return self._one_by_one(batch, batch_idx)
-
-    def _first_at_once(self, batch: Any, batch_idx: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """Compute a first step at once, and look whether anything else than the losses came of it."""
-        outside = RandomState.now()
-        buffers = [(buffer, buffer.clone()) for member in self.members for buffer in member.buffers()]
-        try:
-            template = self._make_template()
-            before = _contents(template)
-            losses = self._at_once(batch, batch_idx)
-            changed = [
-                name
-                for name, (value, size) in _contents(template).items()
-                if name not in before or before[name][0] is not value or before[name][1] != size
-            ]
-            changed += ["buffers"] * any(not torch.equal(buffer, content) for buffer, content in buffers)
-            changed += ["the global random numbers"] * (outside != RandomState.now())
-            _refuse_if(bool(changed), f"the training step changes {', '.join(changed[:1])}")
-        except Exception:
-            outside.restore()
-            with torch.no_grad():
-                for buffer, content in buffers:
-                    buffer.copy_(content)
-            raise
-        return losses
-
-    def _make_template(self) -> _Step:
-        """Return the code of all members: a copy of the first, in which layers that differ ask each member's own."""
-        first, registry = self.members[0], getattr(self.members[0], "registry", default_registry)
-        modules = [module for member in self.members for module in member.modules()]
-        size = sum(parameter.numel() for parameter in first.parameters())
-        is_on_cpu = all(parameter.device.type == "cpu" for parameter in first.parameters())
-        _refuse_if(any(vars(module).get(name) for module in modules for name in _HOOKS), "a module has hooks")
-        _refuse_if(
-            any(isinstance(module, nn.modules.conv._ConvNd) for module in modules),
-            "convolutions are no faster in a stack",
-        )
-        _refuse_if(is_on_cpu and size > _LARGE, f"more than {_LARGE} parameters take longer to stack than to use")
-        template = copy.deepcopy(first)
-        template.trainer = first._trainer
-        for path in _separate_paths(self.members, registry):
-            parts = [member.get_submodule(path) for member in self.members]
-            _put(template, path, _EachMember(parts, self.states, registry))
-        for path, module in list(template.named_modules()):
-            if isinstance(module, Metric | MetricCollection):
-                _put(template, path, _NoMetric())
-        # A task reads its spec to see whether its activation is noisy, which members of a stack agree in.
-        unread = _READ_BY_OPTIMIZERS | _ACTIVATION_NAMES - {
-            "activation_spec" if isinstance(first, ActivationTask) else ""
-        }
-        for name in _differing([vars(member) for member in self.members], unread):
-            del vars(template)[name]
-        for name in _differing([member.hparams for member in self.members], first.hparams):
-            del template.hparams[name]
-        for name in ("optimizers", "lr_schedulers"):
-            vars(template)[name] = partial(_refuse_if, True, f"the training step calls self.{name}()")
-        getattr(template, "is_noisy", None)  # so that `ActivationTask` has noted it before changes are looked for
-        self.template = _Step(template)
-        self.names = [name for name, _ in [*template.named_parameters(), *template.named_buffers()]]
-        every = [name for name, _ in template.named_parameters(remove_duplicate=False)]
-        # For every name, the position of the first name that stands for the same tensor.
-        ids_by_member = [[id(_tensor(member, name)) for name in every] for member in self.members]
-        ties = [[ids.index(number) for number in ids] for ids in ids_by_member]
-        _refuse_if(any(one != ties[0] for one in ties), "members share parameters in different ways")
-        return self.template
-
-    def _at_once(self, batch: Any, batch_idx: int) -> tuple[Tensor, dict[str, Tensor]]:
-        step = self.template
-        assert step is not None  # noqa: S101 - prepared
-        stacked = {
-            f"member.{name}": torch.stack([_tensor(member, name) for member in self.members]) for name in self.names
-        }
-        versions = {name: tensor._version for name, tensor in stacked.items()}
-
-        def one(tensors: dict[str, Tensor], rows: Any) -> tuple[Tensor, dict[str, Tensor]]:
-            held = dict(tensors)
-            outputs: tuple[Tensor, dict[str, Tensor]] = torch.func.functional_call(step, held, (rows, batch_idx))
-            replaced = any(held[name] is not tensor for name, tensor in tensors.items())
-            _refuse_if(replaced, "the training step puts another tensor in the place of a buffer")
-            return outputs
-
-        losses, logged = torch.vmap(one, randomness="error")(stacked, batch)
-        is_changed = any(stacked[name]._version != version for name, version in versions.items())
-        _refuse_if(is_changed, "the training step changes buffers in place")
-        return losses, logged
-
-    def _one_by_one(self, batch: Any, batch_idx: int) -> tuple[Tensor, dict[str, Tensor]]:
-        losses, logged = [], []
-        for row, (step, state) in enumerate(zip(self.steps, self.states, strict=True)):
-            with state.going_on():
-                loss, figures = step([part[row] for part in batch], batch_idx)
-            losses.append(loss)
-            logged.append(figures)
-        names = {name: value for figures in logged for name, value in figures.items()}
-        missing = torch.tensor(torch.nan)
-        return torch.stack(losses), {
-            name: torch.stack([figures.get(name, missing.to(value)) for figures in logged])
-            for name, value in names.items()
-        }
-
-
-def _stacks_of(members: Sequence[LightningModule], states: Sequence[RandomState]) -> list[_Stack]:
-    """Return the members in stacks of those that are of one class and differ at most in their layers."""
-    numbers: list[list[int]] = []
-    for number, member in enumerate(members):
-        for stack in numbers:
-            if _alike(members[stack[0]], member, _READ_BY_OPTIMIZERS | _ACTIVATION_NAMES):
-                stack.append(number)
-                break
-        else:
-            numbers.append([number])
-    return [_Stack(stack, [members[n] for n in stack], [states[n] for n in stack]) for stack in numbers]
-
-
-def _separate_paths(parts: Sequence[nn.Module], registry: Any, path: str = "") -> list[str]:
-    """Return the paths of layers that one member's code cannot compute for all: they differ, or draw numbers."""
-    paths = []
-    for name, child in parts[0]._modules.items():
-        if child is None or isinstance(child, Metric | MetricCollection):
-            continue
-        inner, children = f"{path}.{name}".lstrip("."), [part.get_submodule(name) for part in parts]
-        if any(adds_noise(each, registry) for each in children) or not all(_alike(child, each) for each in children):
-            paths.append(inner)
-        else:
-            paths += _separate_paths(children, registry, inner)
-    return paths
-
-
-def _alike(one: nn.Module, other: nn.Module, but: frozenset[str] = frozenset()) -> bool:
-    """Tell whether the code of one module, with the other's tensors, computes what the other does; children apart."""
-    if type(one) is not type(other) or list(one._modules) != list(other._modules) or one.training != other.training:
-        return False
-    for mine, its in ((one._parameters, other._parameters), (one._buffers, other._buffers)):
-        if list(mine) != list(its) or any(_kind(mine[name]) != _kind(its[name]) for name in mine):
-            return False
-    if any(getattr(vars(m).get("activation_spec"), "opaque", False) for m in (one, other)):
-        but -= {"activation_spec"}
-    names = (vars(one).keys() | vars(other).keys()) - _BOOKKEEPING - but
-    return all(
-        name in vars(one) and name in vars(other) and _equal(vars(one)[name], vars(other)[name]) for name in names
-    )
-
-
-def _kind(tensor: Tensor | None) -> tuple[Any, ...] | None:
-    return None if tensor is None else (tensor.shape, tensor.dtype, tensor.device, tensor.requires_grad)
-
-
-def _equal(one: Any, other: Any) -> bool:
-    """Tell whether two attributes are the same for any code that reads them; in doubt they are not."""
-    if one is other:
-        return True
-    if type(one) is not type(other):
-        return False
-    match one:
-        case Tensor():
-            return _kind(one) == _kind(other) and torch.equal(one, other)
-        case Mapping():
-            return list(one) == list(other) and all(_equal(one[key], other[key]) for key in one)
-        case list() | tuple():
-            return len(one) == len(other) and all(map(_equal, one, other))
-        case partial():
-            return _equal((one.func, one.args, one.keywords), (other.func, other.args, other.keywords))
-        case int() | float() | complex() | str() | bytes() | set() | frozenset() | torch.dtype() | torch.device():
-            return bool(one == other)
-    return dataclasses.is_dataclass(one) and bool(one == other)
-
-
-def _contents(step: _Step) -> dict[str, tuple[Any, int]]:
-    """Return every attribute of a template, and its size, so that what is put in its place or added to it is seen."""
-    return {
-        f"{path}.{name}": (value, len(value) if isinstance(value, list | dict | set) else 0)
-        for path, module in step.member.named_modules()
-        for name, value in vars(module).items()
-    }
-
-
-def _tensor(member: nn.Module, name: str) -> Tensor:
-    path, _, last = name.rpartition(".")
-    tensor: Tensor = getattr(member.get_submodule(path), last)
-    return tensor
-
-
-def _put(root: nn.Module, path: str, module: nn.Module) -> None:
-    parent, _, name = path.rpartition(".")
-    root.get_submodule(parent)._modules[name] = module
-
-
-def _differing(each: Sequence[Mapping[str, Any]], names: Iterable[str]) -> list[str]:
-    """Return which of some names stand for other values in other mappings."""
-    first = each[0]
-    present = [name for name in names if name in first]
-    return [name for name in present if not all(name in one and _equal(first[name], one[name]) for one in each)]
-
-
-def _refuse_if(is_so: bool, reason: str, *_: Any, **__: Any) -> None:
-    if is_so:
-        raise _NotStackableError(reason)
-
-
-class _NoMetric(nn.Module):
-    """Stands for a metric in a template, where nothing can be counted."""
-
-    def forward(self, *_: Any, **__: Any) -> None:
-        _refuse_if(True, "the training step uses a metric")
-
-    update = forward
-
-
-class _EachMember(nn.Module):
-    """Stands for a layer in a template: every member's own computes its slice, with its own random numbers."""
-
-    def __init__(self, parts: Sequence[nn.Module], states: Sequence[RandomState], registry: Any) -> None:
-        super().__init__()
-        self.parts, self.states = tuple(parts), states  # a tuple: their parameters are no part of the template
-        self.draws = [any(adds_noise(module, registry) for module in part.modules()) for part in parts]
-        self.adds_noise = any(self.draws)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        outputs: Tensor = _Slices.apply(inputs, self)
-        return outputs
-
-    def of_slices(self, inputs: Tensor) -> Tensor:
-        """Return the outputs of inputs ``[members, ...]``."""
-        outputs = []
-        for part, state, draws, member_inputs in zip(self.parts, self.states, self.draws, inputs.unbind(), strict=True):
-            with (
-                nullcontext() if self.training else evaluation_mode(part),
-                state.going_on(in_torch_alone=True) if draws and self.training else nullcontext(),
-            ):
-                outputs.append(part(member_inputs))
-        return torch.stack(outputs)
-
-
-class _Slices(torch.autograd.Function):
-    """A function with a rule for `torch.vmap` alone: within the rule, tensors hold all members."""
-
-    @staticmethod
-    def forward(inputs: Tensor, layer: _EachMember) -> Tensor:
-        raise _NotStackableError(f"{layer.parts[0]} has inputs that are the same for all, {list(inputs.shape)}")
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        pass
-
-    @staticmethod
-    def vmap(_: Any, in_dims: tuple[int | None, ...], inputs: Tensor, layer: _EachMember) -> tuple[Tensor, int]:
-        return layer.of_slices(inputs.movedim(in_dims[0] or 0, 0)), 0
-
-
 # Refusals
 
 
-def shared_parts(one: nn.Module, other: nn.Module) -> list[str]:
-    """Return the names of parameters that are trained, and of modules with buffers, that are another module's too."""
-    theirs = _trained_parts(other)
-    return [name for part, name in _trained_parts(one).items() if part in theirs]
-
-
 def _trained_parts(module: nn.Module) -> dict[int, str]:
+    """Return the names of parameters that are trained, and of modules with buffers, by their identity."""
     parameters = {id(p): name for name, p in module.named_parameters() if p.requires_grad}
     return parameters | {id(part): name for name, part in module.named_modules() if list(part.buffers(recurse=False))}
 
@@ -937,17 +554,10 @@ def _check_hooks(member: LightningModule) -> None:
         raise UnsupportedRunError(
             f"{name} has automatic_optimization=False, and a group steps all optimizers. Train it alone."
         )
-    hooks = {
-        hook
-        for kind in (ModelHooks, DataHooks)
-        for hook in vars(kind)
-        if hook.startswith(("on_", "configure_", "transfer_"))
-    }
-    refused = (
-        {*hooks, *_STEPS, "setup", "teardown", "prepare_data"}
-        - _FORWARDED
-        - {"on_save_checkpoint", "on_load_checkpoint"}
-    )
+    hooks = [hook for kind in (ModelHooks, DataHooks) for hook in vars(kind)]
+    refused = {hook for hook in hooks if hook.startswith(("on_", "configure_", "transfer_"))}
+    refused |= {*_STEPS, "setup", "teardown", "prepare_data"}
+    refused -= {*_FORWARDED, "on_save_checkpoint", "on_load_checkpoint"}
     for hook in sorted(refused):
         if "predict" not in hook and is_overridden(hook, member, LightningModule):
             raise UnsupportedRunError(
@@ -956,40 +566,27 @@ def _check_hooks(member: LightningModule) -> None:
             )
 
 
-def check_data_hooks(data: LightningDataModule) -> None:
-    """Refuse data with hooks that change batches, or a training loader of their own."""
-    for hook in _BATCH_HOOKS:
-        if is_overridden(hook, data, LightningDataModule):
-            raise ArgumentError(
-                f"{type(data).__name__} has a hook {hook}, which a group does not call for its members' batches. Do "
-                "what it does in load_train_and_val, or train the modules alone."
-            )
-    if type(data).train_dataloader is not InMemoryDataModule.train_dataloader:
-        raise ArgumentError(
-            f"{type(data).__name__} has a train_dataloader of its own, and a group takes batches as InMemoryDataModule "
-            "does. Leave it out, or train the modules alone."
-        )
-
-
 def _check_trainer(trainer: Any) -> None:
     """Refuse a Trainer that would mix members, or make other runs than each alone."""
     is_fit = trainer.state.fn == TrainerFn.FITTING
     refused = {
-        "devices": (trainer.world_size > 1, "one process trains a group on one device"),
-        "strategy": (isinstance(trainer.strategy, ParallelStrategy), "one process trains a group on one device"),
-        "precision": (trainer.precision not in {"32-true", "64-true"}, 'accepted: "32-true" and "64-true"'),
-        "overfit_batches": (
-            is_fit and trainer.overfit_batches > 0,
-            "each member has an order of its own; give less data",
-        ),
+        "devices": trainer.world_size > 1,
+        "strategy": isinstance(trainer.strategy, ParallelStrategy),
+        "precision": trainer.precision not in {"32-true", "64-true"},
+        "overfit_batches": is_fit and trainer.overfit_batches > 0,
     }
-    for name, (is_asked, why) in refused.items():
+    for name, is_asked in refused.items():
         if is_asked:
-            raise UnsupportedRunError(f"Trainer({name}=...) is not accepted for a group: {why}.")
+            raise UnsupportedRunError(
+                f"Trainer({name}=...) is not accepted for a group: one process trains it on one device, in 32-true or "
+                "64-true, each member with an order of batches of its own."
+            )
     for callback in trainer.callbacks if is_fit else ():
-        for kind, why in _REFUSED_CALLBACKS.items():
-            if isinstance(callback, kind):
-                raise UnsupportedRunError(f"The callback {type(callback).__name__} is not accepted for a group: {why}.")
+        if isinstance(callback, _REFUSED_CALLBACKS):
+            raise UnsupportedRunError(
+                f"The callback {type(callback).__name__} is not accepted for a group: it works on one net and its "
+                "steps. Leave it out, call it on group.members after the fit, or train the modules alone."
+            )
     if is_fit and not isinstance(trainer.datamodule, ReplicaDataModule):
         raise UnsupportedRunError(
             "A group takes its batches from a ReplicaDataModule. Give Trainer.fit datamodule=ReplicaDataModule(data)."

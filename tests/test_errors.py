@@ -89,11 +89,7 @@ CALLS = {
         "fast",
     ),
     "parity with no model": (on_a_file(lambda path: check_parity(NET, path, input_sample=X)), "ModelFileError", "file"),
-    "data that are not there": (
-        lambda folder: MNISTData(root=folder, download=False).prepare_data(),
-        "DataError",
-        "",
-    ),
+    "data that are not there": (lambda folder: MNISTData(root=folder, download=False).prepare_data(), "DataError", ""),
     "a batch of no examples": (lambda _: DigitsData(batch_size=0), "ArgumentError", "0"),
     "a task of no layers": (lambda _: MNISTClassifier("gelu", hidden_layers=-1), "ArgumentError", "-1"),
 }

@@ -65,15 +65,6 @@ def test_a_process_that_is_killed_leaves_the_old_file_as_it_was(tmp_path):
     assert path.read_bytes() == b"new"
 
 
-def test_two_writers_of_one_path_have_a_file_each(tmp_path):
-    path = tmp_path / "model.onnx"
-    with write_atomically(path) as first, write_atomically(path) as second:
-        first.write_text("first")
-        second.write_text("second")
-    assert path.read_text() == "first"
-    assert list(tmp_path.iterdir()) == [path]
-
-
 def test_names_that_are_long_already(tmp_path):
     path = tmp_path / f"{'m' * 240}.onnx"
     with write_atomically(path) as temporary:
@@ -93,21 +84,6 @@ def test_the_content_is_on_the_disk_before_it_takes_the_place_of_the_old(tmp_pat
     with write_atomically(tmp_path / "model.onnx") as temporary:
         temporary.write_bytes(b"12345")
     assert done == [5, "rename", "folder"]
-
-
-def test_a_new_file_has_the_permissions_that_open_would_give(tmp_path):
-    path, plain = tmp_path / "new.txt", tmp_path / "plain.txt"
-    plain.write_text("x")
-    with write_atomically(path) as temporary:
-        temporary.write_text("x")
-    assert path.stat().st_mode == plain.stat().st_mode
-
-
-def test_missing_folders_are_made(tmp_path):
-    path = tmp_path / "a" / "b" / "model.onnx"
-    with write_atomically(path) as temporary:
-        temporary.write_bytes(b"content")
-    assert path.read_bytes() == b"content"
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EFBIG, errno.EDQUOT])
@@ -138,16 +114,6 @@ def test_other_failures_are_passed_on_as_they_are(tmp_path, error, number):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_temporary_file_that_the_body_has_moved_is_no_failure_of_its_own(tmp_path):
-    def move():
-        with write_atomically(tmp_path / "model.onnx") as temporary:
-            temporary.unlink()
-            raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        move()
-
-
 def test_whether_a_path_can_be_written_is_known_early_and_changes_nothing(tmp_path):
     (tmp_path / "old.onnx").write_bytes(b"old")
     require_writable(tmp_path / "old.onnx")
@@ -169,15 +135,6 @@ def test_the_mask_of_permissions_stays_as_it_was_and_counts(tmp_path):
     assert (tmp_path / "model.onnx").stat().st_mode & 0o777 == 0o640
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts descriptors as Linux lists them")
-def test_no_descriptor_stays_open(tmp_path):
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    for number in range(20):
-        with write_atomically(tmp_path / str(number)):
-            pass
-    assert len(list(Path("/proc/self/fd").iterdir())) < before + 10
-
-
 @pytest.mark.parametrize("text", ["[1, 2", b"\xff\xfe", "[" * 100_000, ""])
 def test_what_is_no_json_is_a_value_error(text):
     with pytest.raises(ValueError, match=r"."):
@@ -188,12 +145,6 @@ def test_what_is_no_json_is_a_value_error(text):
 def test_no_file_and_no_folder_has_an_impossible_path(path):
     assert not is_file(path)
     assert not is_folder(path)
-
-
-def test_files_and_folders(tmp_path):
-    (tmp_path / "file").write_text("")
-    assert (is_file(tmp_path / "file"), is_folder(tmp_path / "file")) == (True, False)
-    assert (is_file(tmp_path), is_folder(tmp_path)) == (False, True)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
@@ -218,20 +169,6 @@ def test_a_link_stays_and_its_file_is_replaced(tmp_path):
             temporary.write_text("new")
         assert (tmp_path / name).is_symlink()
         assert (tmp_path / "folder" / written).read_text() == "new"
-
-
-def test_a_folder_is_refused(tmp_path):
-    with pytest.raises(UnwritablePathError, match="it is a folder"), write_atomically(tmp_path):
-        pass
-
-
-def test_a_file_where_a_folder_is_needed_is_refused(tmp_path):
-    (tmp_path / "file").write_text("x")
-    with (
-        pytest.raises(UnwritablePathError, match="Give a path in a folder that you may write to"),
-        write_atomically(tmp_path / "file" / "model.onnx"),
-    ):
-        pass
 
 
 def _write_as_nobody(folder):

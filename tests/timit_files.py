@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 SPEAKERS = {"train": ("FAAA0", "MBBB0"), "test": ("MCCC0", "FELC0")}  # the last is of the core test set
-SAMPLE_SPEAKERS = ("dr1-fvmh0", "dr3-falk0", "dr5-ftlg0")  # training, validation and test
+SAMPLE_SPEAKERS = ("dr1-fvmh0", "dr1-mcpm0", "dr3-falk0", "dr5-ftlg0")  # training, training, validation and test
 PHONES = "0 {third} h#\n{third} {half} q\n{half} {end} iy\n"
 
 
@@ -61,8 +61,9 @@ def write_corpus(root: Path) -> Path:
 
 
 def write_sample(root: Path) -> Path:
-    """Write ROOT/timit in the layout of NLTK's sample: three speakers with two sentences each, one of them sa2."""
-    for seed, speaker in enumerate(SAMPLE_SPEAKERS):
-        for name in ("sa2", "sx9"):
-            write_sentence(root / "timit" / speaker / f"{name}.wav", 2000 + 160 * seed, seed, sphere=False)
+    """Write ROOT/timit in the layout of NLTK's sample: four speakers with three sentences each, one of them sa1."""
+    for speaker in SAMPLE_SPEAKERS:
+        for number, name in enumerate(("sa1", "si7", "sx8")):
+            audio = root / "timit" / speaker / f"{name}.wav"
+            write_sentence(audio, 2000 + 480 * number, seed=number, sphere=number == 2)
     return root

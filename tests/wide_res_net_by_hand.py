@@ -17,10 +17,10 @@ def elu(x):
 class Transcription:
     """The net written out, in training mode; batch normalisation by batch statistics; a factor in place of dropout."""
 
-    def __init__(self, model, activation, block, factor=1):
+    def __init__(self, model, activation, factor=1):
         self.factor = factor
         self.values = {name: value.detach().double().requires_grad_() for name, value in model.named_parameters()}
-        self.activation, self.block = activation, block
+        self.activation = activation
         self.blocks = [[f"stages.{i}.{j}" for j in range(len(stage))] for i, stage in enumerate(model.stages)]
 
     def conv(self, x, name, stride=1):
@@ -33,8 +33,6 @@ class Transcription:
         return result.unflatten(2, (x.shape[2] // stride, x.shape[3] // stride))
 
     def norm(self, x, name):
-        if f"{name}.weight" not in self.values:
-            return x
         mean = x.mean(dim=(0, 2, 3), keepdim=True)
         variance = (x - mean).square().mean(dim=(0, 2, 3), keepdim=True)
         gamma, beta = (self.values[f"{name}.{part}"].reshape(1, -1, 1, 1) for part in ("weight", "bias"))
@@ -42,19 +40,13 @@ class Transcription:
 
     def residual(self, x, name, stride):
         f, has_shortcut = self.activation, f"{name}.shortcut.weight" in self.values
-        if self.block == "paper":
-            hidden = self.factor * f(self.conv(x, f"{name}.conv1", stride))
-            branch = self.norm(f(self.conv(hidden, f"{name}.conv2")), f"{name}.norm")
-            return branch + (self.conv(x, f"{name}.shortcut", stride) if has_shortcut else x)
-        first = f(self.norm(x, f"{name}.norm1"))
-        hidden = self.factor * f(self.norm(self.conv(first, f"{name}.conv1", stride), f"{name}.norm2"))
-        branch = self.conv(hidden, f"{name}.conv2")
-        return branch + (self.conv(first, f"{name}.shortcut", stride) if has_shortcut else x)
+        hidden = self.factor * f(self.conv(x, f"{name}.conv1", stride))
+        branch = self.norm(f(self.conv(hidden, f"{name}.conv2")), f"{name}.norm")
+        return branch + (self.conv(x, f"{name}.shortcut", stride) if has_shortcut else x)
 
     def logits(self, x):
         x = self.conv(x, "stem.conv")
-        if self.block == "paper":
-            x = self.norm(self.activation(self.norm(x, "stem.norm")), "stem.second_norm")
+        x = self.norm(self.activation(self.norm(x, "stem.norm")), "stem.second_norm")
         for index, names in enumerate(self.blocks):
             for number, name in enumerate(names):
                 x = self.residual(x, name, 2 if index and not number else 1)

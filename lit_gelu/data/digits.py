@@ -41,12 +41,11 @@ class DigitsData(InMemoryDataModule):
 
     def load_train_and_val(self) -> tuple[InMemoryImages, InMemoryImages]:
         """Return the training set (1,257) and the validation set (180)."""
-        train, val, _ = _split()
-        return train, val
+        return self._part(0), self._part(1)
 
     def load_test(self) -> InMemoryImages:
         """Return the test set (360)."""
-        return _split()[2]
+        return self._part(2)
 
     def preprocessing(self) -> nn.Module:
         """Return the module from grey levels, ``[batch, 1, 8, 8]``, to images, ``[batch, 1, 28, 28]``, float32."""
@@ -54,17 +53,22 @@ class DigitsData(InMemoryDataModule):
 
     def raw_train_inputs(self) -> Tensor:
         """Return the training images before the preprocessing: grey levels, ``[1257, 1, 8, 8]``, ``torch.uint8``."""
-        levels, _, rows = _digits()
-        return levels[rows[0]].unsqueeze(1)
+        return _digits(0)[0]
 
     def raw_test_inputs(self) -> Tensor:
         """Return the test images before the preprocessing: grey levels, ``[360, 1, 8, 8]``, ``torch.uint8``."""
-        levels, _, rows = _digits()
-        return levels[rows[2]].unsqueeze(1)
+        return _digits(2)[0]
+
+    def _part(self, part: int) -> InMemoryImages:
+        levels, labels = _digits(part)
+        return InMemoryImages(self.preprocessing()(levels), labels)
 
 
 class EnlargedDigits(nn.Module):
-    """`enlarge` as a module, to stand in front of a net: grey levels 0 to 16 as bytes, 8x8, to 28x28 in [0, 1]."""
+    """Turns grey levels 0 to 16 as bytes, 8x8, into 28x28 pixels in [0, 1], to stand in front of a net.
+
+    Bilinearly, with corners not aligned, as in image libraries.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,34 +76,21 @@ class EnlargedDigits(nn.Module):
 
     def forward(self, levels: Tensor) -> Tensor:
         """Return the images."""
-        return enlarge(levels.squeeze(1).to(torch.float32))
+        pixels = levels.to(torch.float32) / 16
+        return functional.interpolate(pixels, size=(28, 28), mode="bilinear", align_corners=False)
 
 
-def enlarge(images: Tensor) -> Tensor:
-    """Turn 8x8 grey levels into 28x28 pixels in [0, 1], bilinearly (corners not aligned, as in image libraries)."""
-    return functional.interpolate(images.unsqueeze(1) / 16, size=(28, 28), mode="bilinear", align_corners=False)
-
-
-def _split() -> tuple[InMemoryImages, InMemoryImages, InMemoryImages]:
-    """Return the training, validation and test sets."""
-    levels, labels, parts = _digits()
-    images = enlarge(levels.to(torch.float32))
-    train_set, val_set, test_set = (InMemoryImages(images[rows], labels[rows]) for rows in parts)
-    return train_set, val_set, test_set
-
-
-def _digits() -> tuple[Tensor, Tensor, tuple[Tensor, Tensor, Tensor]]:
-    """Return all grey levels ``[1797, 8, 8]``, labels, and the rows of the three sets."""
+def _digits(part: int) -> tuple[Tensor, Tensor]:
+    """Return grey levels ``[samples, 1, 8, 8]`` and labels of training (0), validation (1) or test (2)."""
     # sklearn takes a second to import, and the other data sets do without it.
     need("sklearn", extra="digits", what="DigitsData", remark="MNISTData(download=True) needs no further library.")
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
     digits = load_digits()
-    levels = torch.from_numpy(digits.images.astype(np.uint8))  # whole numbers in the file, as float64
-    labels = torch.from_numpy(digits.target.astype(np.int64))
-    rest, test = train_test_split(
-        np.arange(len(labels)), test_size=TEST_SAMPLES, stratify=digits.target, random_state=0
-    )
+    rows = np.arange(len(digits.target))
+    rest, test = train_test_split(rows, test_size=TEST_SAMPLES, stratify=digits.target, random_state=0)
     train, val = train_test_split(rest, test_size=VALIDATION_SAMPLES, stratify=digits.target[rest], random_state=0)
-    return levels, labels, (torch.from_numpy(train), torch.from_numpy(val), torch.from_numpy(test))
+    chosen = (train, val, test)[part]
+    levels = torch.from_numpy(digits.images[chosen].astype(np.uint8))  # whole numbers in the file, as float64
+    return levels.unsqueeze(1), torch.from_numpy(digits.target[chosen].astype(np.int64))

@@ -4,6 +4,7 @@ import math
 import os
 import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lit_gelu.arguments import check_count
 from lit_gelu.data.resumable_loader import ResumableDataLoader
-from lit_gelu.errors import ArgumentError, DataError
+from lit_gelu.errors import ArgumentError, DataError, message_of
 
 RESIDENT_SHARE = 0.25  # of a GPU's free memory: the net, its gradients and its activations need the rest
 Batch = tuple[Tensor, Tensor]
@@ -78,9 +79,6 @@ class InMemoryImages(InMemorySamples):
         >>> InMemoryImages(torch.zeros(3, 1, 28, 28), torch.tensor([5, 6, 7])).images.shape
         torch.Size([3, 1, 28, 28])
     """
-
-    def __init__(self, images: Tensor, labels: Tensor) -> None:
-        super().__init__(images, labels)
 
     @property
     def images(self) -> Tensor:
@@ -147,17 +145,13 @@ class InMemoryDataModule(LightningDataModule, ABC):
             self.test_set = self.load_test()
         ranks = 1 if self.trainer is None else self.trainer.world_size
         samples = math.ceil(len(self.train_set or ()) / ranks)  # as Lightning shares them out
-        if stage == "fit" and self.train_set is not None and self.batch_size > samples:
-            each = "" if ranks == 1 else f" on each of {ranks} ranks"
+        if stage == "fit" and self.batch_size > samples:
             raise ArgumentError(
-                f"batch_size={self.batch_size} is larger than the training set ({samples} samples{each}), and the "
-                "last, smaller batch is dropped in training: no step would be made. Give a smaller batch_size."
+                f"batch_size={self.batch_size} is larger than a rank's training set ({samples} samples), and the last, "
+                "smaller batch is dropped in training: no step would be made. Give a smaller batch_size."
             )
         if stage == "validate" and self.val_set is not None and not len(self.val_set):
-            raise ArgumentError(
-                f"This {type(self).__name__} has no validation set. Use the test set (Trainer.test, lit-gelu test), or "
-                "give validation= a number of samples."
-            )
+            raise ArgumentError(f"This {type(self).__name__} has no validation set. Give validation=, or test instead.")
 
     def train_dataloader(self) -> Loader:
         """Return the loader of training batches: shuffled, the last smaller batch dropped."""
@@ -191,17 +185,12 @@ class InMemoryDataModule(LightningDataModule, ABC):
             "ignore", message=r"The '\w+_dataloader' does not have many workers", category=PossibleUserWarning
         )
         # A plain DataLoader with PyTorch's own samplers: Lightning can put its distributed sampler in their place.
-        kind: type[DataLoader[Any]] = ResumableDataLoader if training else DataLoader
-        shuffling: dict[str, Any] = {"shuffle": training}
-        if training and self.trainer is not None:
-            shuffling["limit"] = self.trainer.limit_train_batches
-        return kind(
-            samples,
-            **shuffling,
-            batch_size=self.batch_size if training else self.evaluation_batch_size or self.batch_size,
-            drop_last=training,
-            collate_fn=whole_batch,
-            pin_memory=device.type == "cuda" and not resident,
+        options: dict[str, Any] = {"collate_fn": whole_batch, "pin_memory": device.type == "cuda" and not resident}
+        if not training:
+            return DataLoader(samples, batch_size=self.evaluation_batch_size or self.batch_size, **options)
+        limit = 1.0 if self.trainer is None else self.trainer.limit_train_batches
+        return ResumableDataLoader(
+            samples, batch_size=self.batch_size, shuffle=True, drop_last=True, limit=limit, **options
         )
 
 
@@ -220,3 +209,14 @@ def data_root(root: str | os.PathLike[str] | None) -> Path:
 def recorded_path(path: str | os.PathLike[str]) -> str:
     """Return a path as hyper-parameters have it: as it was given, but of an absolute one the last part."""
     return Path(path).name if Path(path).is_absolute() else Path(path).as_posix()
+
+
+def download(data_set: Callable[..., Any], root: Path) -> None:
+    """Download a set with torchvision, which shows progress, and unpack it; files that are right stay as they are."""
+    try:
+        data_set(root, download=True)
+    except (RuntimeError, OSError, EOFError, ValueError) as error:
+        raise DataError(
+            f"The data could not be downloaded to {str(root)!r}: {message_of(error)}. Check the network and that the "
+            "folder may be written to, or put the files there."
+        ) from error

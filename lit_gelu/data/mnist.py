@@ -1,84 +1,23 @@
 """`MNISTData`: the 70,000 handwritten digits of LeCun, Cortes and Burges, split as in the GELU paper's code."""
 
-import gzip
 import hashlib
-import math
 import os
-import zlib
 from pathlib import Path
-from urllib.error import URLError
 
 import torch
 from torch import Tensor, nn
 from torchvision.datasets import MNIST
 
-from lit_gelu.arguments import check_flags
-from lit_gelu.data.in_memory import InMemoryDataModule, InMemoryImages, data_root
-from lit_gelu.errors import ArgumentError, DataError
+from lit_gelu.arguments import check_count, check_flags
+from lit_gelu.data.in_memory import InMemoryDataModule, InMemoryImages, data_root, download
+from lit_gelu.errors import ArgumentError, DataError, message_of
 from lit_gelu.files import is_file
 
-_UNSIGNED_BYTE = 0x08
-
-
-def find_idx(path: Path) -> Path | None:
-    """Return the file that holds an idx array: ``path`` itself, or ``path`` with ``.gz`` added."""
-    packed = path.with_name(f"{path.name}.gz")
-    return next((file for file in (path, packed) if is_file(file)), None)
-
-
-def read_idx(path: Path, shape: tuple[int, ...], sha256: str | None = None) -> Tensor:
-    """Read an idx file of unsigned bytes; a packed file is read without writing anything."""
-    # The header is ``0, 0, 8, number of dimensions`` as bytes, then each size as a big-endian unsigned 32-bit integer
-    # (http://yann.lecun.com/exdb/mnist/, "File formats").
-    file = find_idx(path)
-    if file is None:
-        raise DataError(f"No file {str(path)!r}, and none with .gz added.")
-    header = bytes([0, 0, _UNSIGNED_BYTE, len(shape)]) + b"".join(size.to_bytes(4, "big") for size in shape)
-    expected = len(header) + math.prod(shape)
-    content = _content(file, expected + 1)
-    if content[: len(header)] != header:
-        raise DataError(
-            f"{str(file)!r} does not begin as an idx file of unsigned bytes of shape {shape}: its first bytes are "
-            f"{content[: len(header)].hex(' ') or 'none'}, expected {header.hex(' ')}. {_remedy(file)}"
-        )
-    if len(content) != expected:
-        size = f"truncated: it holds {len(content)}" if len(content) < expected else "too long: it holds more"
-        raise DataError(
-            f"{str(file)!r} is {size} bytes{' unpacked' if file.suffix == '.gz' else ''}, expected {expected}. "
-            f"{_remedy(file)}"
-        )
-    digest = None if sha256 is None else hashlib.sha256(content).hexdigest()
-    if digest != sha256:
-        raise DataError(
-            f"{str(file)!r} has the right form, but not the right content: its SHA-256 digest is {digest}, expected "
-            f"{sha256}. {_remedy(file)} If it is another data set of this form, give checksum=False."
-        )
-    # A bytearray is writable, which torch asks of a buffer that it shares.
-    return torch.frombuffer(bytearray(content[len(header) :]), dtype=torch.uint8).reshape(shape)
-
-
-def _content(file: Path, most: int) -> bytes:
-    """Return the unpacked content of ``file``, or its beginning: a small packed file may hold gigabytes."""
-    try:
-        with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
-            return stream.read(most)
-    except (EOFError, OSError, zlib.error) as error:
-        verb = "unpacked" if file.suffix == ".gz" else "read"
-        raise DataError(f"{str(file)!r} cannot be {verb} ({error}). {_remedy(file)}") from error
-
-
-def _remedy(file: Path) -> str:
-    return f"Delete {file.name} and download it again (download=True), or put a good copy in its place."
-
-
-VALIDATION_SAMPLES = 5_000
-_SAMPLES = {"train": 60_000, "t10k": 10_000}
-# Of what is in the packed files whose published MD5 digests torchvision checks.
-_SHA256 = {
-    "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-    "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-    "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-    "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+TRAINING_SAMPLES, VALIDATION_SAMPLES, TEST_SAMPLES = 60_000, 5_000, 10_000
+_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+_SHA256 = {  # of the pixels and the labels behind them, as bytes: training (True) and test
+    True: "edc0d1098aa497be14ace79ddd5171e5a3dcf9c4d196c015389203eb3ba1f59b",
+    False: "c3f9adf9c66efb572b1f9326c3a511b45910c7173b97be66ceceeeeaef6b802b",
 }
 
 
@@ -90,16 +29,16 @@ class MNISTData(InMemoryDataModule):
     validation (Hendrycks and Gimpel's code, TensorFlow's loader). With batches of 128 an epoch has 429 steps. Their
     autoencoder takes all 60,000 for training and validates on none: ``validation=0``, 937 steps with batches of 64.
 
-    The files are torchvision's: ``ROOT/MNIST/raw/train-images-idx3-ubyte`` and so on. Where only the packed ``.gz`` are
-    there, they are read as they are; nothing is written, so the folder may be read-only. What is read is compared with
-    the published files' checksums (0.1 s); a set of the same form, such as Fashion-MNIST, needs ``checksum=False``.
+    The files are torchvision's, ``ROOT/MNIST/raw/train-images-idx3-ubyte`` and so on; ``download=True`` unpacks those
+    that are there with ``.gz`` added. What is read is compared with the published data's checksum (0.1 s); a set of
+    the same form, such as Fashion-MNIST, needs ``checksum=False``.
 
     Args:
         root: Folder that holds ``MNIST/raw``. ``None`` means the environment variable ``LIT_GELU_DATA``, or ``data``.
         batch_size: Samples in a batch.
         download: Whether to download what is missing (12 MB, checked by checksum) when the Trainer prepares the data.
         validation: How many of the first training images are held out for validation; 0 holds out none.
-        checksum: Whether the files must be MNIST's, byte for byte.
+        checksum: Whether the data must be MNIST's, byte for byte.
 
     Raises:
         ArgumentError: If an argument is not accepted.
@@ -118,14 +57,12 @@ class MNISTData(InMemoryDataModule):
         checksum: bool = True,
     ) -> None:
         super().__init__(batch_size)
-        if isinstance(validation, bool) or not isinstance(validation, int) or not 0 <= validation < _SAMPLES["train"]:
-            raise ArgumentError(
-                f"validation={validation!r} is not accepted. Give an integer from 0 (train on all 60,000 images) to "
-                "59999."
-            )
+        check_count("validation", validation, 0)
+        if validation >= TRAINING_SAMPLES:
+            raise ArgumentError(f"validation={validation} of 60,000 training images would leave none to train on.")
         check_flags(download=download, checksum=checksum)
         self.validation = validation
-        self.save_hyperparameters({"batch_size": batch_size, "validation": validation})
+        self.save_hyperparameters({"validation": validation})
         self.root = data_root(root)
         self.download = download
         self.checksum = checksum
@@ -137,28 +74,20 @@ class MNISTData(InMemoryDataModule):
 
     def prepare_data(self) -> None:
         """Download missing files, if asked to; else make sure that they are there."""
-        paths = [self._path(part, content) for part in _SAMPLES for content in ("images", "labels")]
-        missing = [path.name for path in paths if find_idx(path) is None]
-        if not missing:
-            return
-        if not self.download:
+        missing = [name for name in _FILES if not is_file(self.folder / name)]
+        if missing and not self.download:
             raise DataError(
-                f"MNIST is not in {str(self.folder)!r} (missing: {', '.join(missing)}, packed or not). Give root=, or "
-                "set the environment variable LIT_GELU_DATA, to the folder that holds MNIST/raw; or download it with "
-                "download=True (--data.download true)."
+                f"MNIST is not in {str(self.folder)!r} (missing: {', '.join(missing)}). Give root=, or set the "
+                "environment variable LIT_GELU_DATA, to the folder that holds MNIST/raw; or download it with "
+                "download=True (--data.download true), which unpacks files with .gz added, too."
             )
-        try:
-            MNIST(self.root, download=True)
-        except (RuntimeError, URLError, OSError, ValueError) as error:
-            reason = " ".join(str(error).split())  # torchvision's message has one line per mirror
-            raise DataError(
-                f"MNIST could not be downloaded to {str(self.folder)!r}: {reason}. Check the network and that the "
-                "folder may be written to, or put the files there."
-            ) from error
+        if missing:
+            download(MNIST, self.root)
 
     def load_train_and_val(self) -> tuple[InMemoryImages, InMemoryImages]:
         """Read the 60,000 training images and take the first of them for validation."""
-        images, labels = self._read("train")
+        pixels, labels = self._read(train=True)
+        images = self.preprocessing()(pixels)
         return (
             InMemoryImages(images[self.validation :], labels[self.validation :]),
             InMemoryImages(images[: self.validation], labels[: self.validation]),
@@ -166,7 +95,8 @@ class MNISTData(InMemoryDataModule):
 
     def load_test(self) -> InMemoryImages:
         """Read the 10,000 test images."""
-        return InMemoryImages(*self._read("t10k"))
+        pixels, labels = self._read(train=False)
+        return InMemoryImages(self.preprocessing()(pixels), labels)
 
     def preprocessing(self) -> nn.Module:
         """Return the module from pixels, ``torch.uint8``, to what the model takes; it reads no data."""
@@ -174,32 +104,30 @@ class MNISTData(InMemoryDataModule):
 
     def raw_train_inputs(self) -> Tensor:
         """Read all training images before the preprocessing, ``[60000, 1, 28, 28]``, ``torch.uint8``."""
-        return self._pixels("train")
+        return self._read(train=True)[0]
 
     def raw_test_inputs(self) -> Tensor:
         """Read the test images before the preprocessing, ``[10000, 1, 28, 28]``, ``torch.uint8``."""
-        return self._pixels("t10k")
+        return self._read(train=False)[0]
 
-    def _read(self, part: str) -> tuple[Tensor, Tensor]:
-        pixels = self._pixels(part)
-        labels = self._array(part, "labels", (_SAMPLES[part],))
-        if int(labels.max()) > 9:
-            raise DataError(
-                f"{str(self._path(part, 'labels'))!r} holds the label {int(labels.max())}; MNIST's are 0 to 9. Delete "
-                "the file and download it again (download=True), or put a good copy in its place."
-            )
-        return self.preprocessing()(pixels), labels.long()
-
-    def _pixels(self, part: str) -> Tensor:
-        return self._array(part, "images", (_SAMPLES[part], 28, 28)).unsqueeze(1)
-
-    def _array(self, part: str, content: str, shape: tuple[int, ...]) -> Tensor:
+    def _read(self, *, train: bool) -> tuple[Tensor, Tensor]:
         self.prepare_data()  # files may be missing on a node where Lightning has not called it
-        path = self._path(part, content)
-        return read_idx(path, shape, _SHA256[path.name] if self.checksum else None)
-
-    def _path(self, part: str, content: str) -> Path:
-        return self.folder / f"{part}-{content}-idx{3 if content == 'images' else 1}-ubyte"
+        remedy = f"Delete the files in {str(self.folder)!r} and download them again (download=True)."
+        try:
+            files = MNIST(self.root, train=train)
+        except (AssertionError, EOFError, OSError, RuntimeError, TypeError, ValueError) as error:
+            raise DataError(f"MNIST's files cannot be read ({message_of(error)}). {remedy}") from error
+        pixels, labels = files.data, files.targets
+        samples = TRAINING_SAMPLES if train else TEST_SAMPLES
+        if pixels.shape != (samples, 28, 28) or labels.shape != (samples,) or int(labels.max()) > 9:
+            raise DataError(f"MNIST's files do not hold {samples} images of 28x28 pixels with labels to 9. {remedy}")
+        digest = hashlib.sha256(pixels.numpy().tobytes() + labels.byte().numpy().tobytes())
+        if self.checksum and digest.hexdigest() != _SHA256[train]:
+            raise DataError(
+                f"The files have MNIST's form, but hold something else: the SHA-256 digest is not {_SHA256[train]}. "
+                f"{remedy} If it is another data set of this form, give checksum=False."
+            )
+        return pixels.unsqueeze(1), labels
 
 
 class UnitPixels(nn.Module):

@@ -18,16 +18,13 @@ from lit_gelu.errors import DataError, message_of
 from lit_gelu.files import UnwritablePathError, is_file, require_no_pipe, write_atomically
 
 Arrays = Mapping[str, npt.NDArray[np.generic]]
-_SUFFIX = ".npy"
 # Bytes for each byte in the file: deflate packs at most 258 bytes in 2 bits (RFC 1951). numpy writes no other kind.
 _EXPANSION = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1032}
-_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 # What zipfile and numpy raise for files that are cut short, changed, encrypted or of another kind.
 _UNREADABLE = (
     EOFError,
     LookupError,
     MemoryError,
-    NotImplementedError,
     OSError,
     OverflowError,
     RuntimeError,
@@ -50,7 +47,7 @@ def load_arrays(path: Path, names: Collection[str] | None = None) -> Arrays:
             return {
                 name: _read(archive, member)
                 for member in members
-                if (name := member.filename.removesuffix(_SUFFIX)) != member.filename
+                if (name := member.filename.removesuffix(".npy")) != member.filename
                 and (names is None or name in names)
             }
     except _UNREADABLE as error:
@@ -73,36 +70,29 @@ def _check_sizes(members: list[zipfile.ZipInfo], file_size: int) -> None:
 def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> npt.NDArray[np.generic]:
     with archive.open(member) as stream:
         version = np.lib.format.read_magic(stream)
-        if version not in _HEADERS:
-            raise ValueError(f"{member.filename!r} has a header of version {version}")
-        shape, _, dtype = _HEADERS[version](stream)
-        held = member.file_size - stream.tell()
-    if dtype.kind not in "biufc":
-        raise ValueError(f"{member.filename!r} holds {dtype}, no numbers")
-    if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != held:
-        raise ValueError(f"the header of {member.filename!r} says shape {shape} of {dtype}, it holds {held} bytes")
+        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read_header(stream)
+        content_size = member.file_size - stream.tell()
+    # Beforehand, because numpy allocates whatever a header claims.
+    if dtype.kind not in "biufc" or min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != content_size:
+        raise ValueError(f"{member.filename!r} says shape {shape} of {dtype} and holds {content_size} bytes")
     with archive.open(member) as stream:
         array: npt.NDArray[np.generic] = np.lib.format.read_array(stream, allow_pickle=False)
     return array
 
 
-def default_folder() -> Path:
-    """Return the user's folder for what can be computed again: ``lit_gelu`` in ``XDG_CACHE_HOME`` or ``~/.cache``."""
-    # Not the folder of the data, which is often shared and read-only.
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "lit_gelu"
-
-
 def kept_arrays(
-    name: str, folder: Path | None, is_whole: Callable[[Arrays], bool], compute: Callable[[], Arrays]
+    name: str, folder: Path | None, is_complete: Callable[[Arrays], bool], compute: Callable[[], Arrays]
 ) -> Arrays:
-    """Return the arrays of the file NAME.npz if they are whole, or compute them and write the file."""
-    # The name has to change with whatever the arrays depend on. A folder that is given must be writable; where the
-    # default one is not, the arrays are computed in each run, and a message says so.
-    path = (default_folder() if folder is None else folder) / f"{name}.npz"
+    """Return the arrays of the file NAME.npz if they are complete, or compute them and write the file."""
+    # The name has to change with whatever the arrays depend on. The default folder is not that of the data, which is
+    # often shared and read-only; where it cannot be written to, the arrays are computed in each run.
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "lit_gelu"
+    path = (cache if folder is None else folder) / f"{name}.npz"
     if is_file(path):
         with contextlib.suppress(DataError):
             cached = load_arrays(path)
-            if is_whole(cached):
+            if is_complete(cached):
                 return cached
         rank_zero_info(f"{str(path)!r} is damaged; what it held is computed anew.")
     arrays = compute()

@@ -1,77 +1,16 @@
-"""`ResumableDataLoader`, which goes on in the middle of a shuffled epoch, and the random states that this takes."""
+"""`ResumableDataLoader`, which goes on in the middle of a shuffled epoch."""
 
-import random
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
-import numpy as np
-import torch
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch.utils.data import DataLoader
 from typing_extensions import override
 
-from lit_gelu.errors import DataError, message_of, shown
+from lit_gelu.errors import ArgumentError, DataError, shown
+from lit_gelu.random_states import RandomState
 
-_MERSENNE_NUMBERS = 624  # of NumPy's generator, which reads on behind them if it is told that it is further
-RandomStates = dict[str, Any]
 T_co = TypeVar("T_co", covariant=True)
-
-
-def python_and_numpy_states() -> RandomStates:
-    """Return the states of Python's and NumPy's global generators, as ``torch.load`` reads plain data."""
-    version, numbers, gauss = random.getstate()
-    numpy_state = np.random.get_state(legacy=False)  # noqa: NPY002 - the global generator is what is meant
-    assert isinstance(numpy_state, dict)  # noqa: S101 - of legacy=False
-    return {
-        "python": [version, list(numbers), gauss],
-        "numpy": numpy_state | {"state": numpy_state["state"] | {"key": numpy_state["state"]["key"].tolist()}},
-    }
-
-
-def random_states() -> RandomStates:
-    """Return the states of Python's, NumPy's and PyTorch's global generators, as ``torch.load`` reads plain data."""
-    states = python_and_numpy_states() | {"torch": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        states["cuda"] = torch.cuda.get_rng_state()
-    return states
-
-
-def set_random_states(states: RandomStates) -> None:
-    """Set the global generators, all or none; a CUDA state is left out where there is no such device."""
-    check_random_states(states)
-    version, numbers, gauss = states["python"]
-    random.setstate((version, tuple(numbers), gauss))
-    np.random.set_state(_numpy_state(states))  # noqa: NPY002 - the global generator is what is meant
-    torch.set_rng_state(states["torch"].cpu())
-    if "cuda" in states and torch.cuda.is_available():
-        torch.cuda.set_rng_state(states["cuda"].cpu())
-
-
-def check_random_states(states: object) -> None:
-    """Refuse what `set_random_states` cannot set: states come out of checkpoints, which may be damaged."""
-    try:
-        read: Any = states
-        version, numbers, gauss = read["python"]
-        random.Random().setstate((version, tuple(numbers), gauss))  # noqa: S311 - as the global one, which is left alone
-        np.random.RandomState().set_state(_numpy_state(read))
-        torch.Generator().set_state(read["torch"].cpu())
-        if "cuda" in read and torch.cuda.is_available():
-            torch.Generator("cuda").set_state(read["cuda"].cpu())
-    except (AttributeError, IndexError, KeyError, OverflowError, RuntimeError, TypeError, ValueError) as error:
-        raise DataError(
-            f"The random states of the checkpoint are damaged ({type(error).__name__}: {message_of(error)}). Resume "
-            "from another checkpoint, or leave ExactResume out."
-        ) from error
-
-
-def _numpy_state(states: RandomStates) -> dict[str, Any]:
-    """Return the state for ``numpy.random.set_state``, which takes any place in its numbers unchecked."""
-    state = states["numpy"]
-    place = state["state"]["pos"]
-    if not 0 <= place <= _MERSENNE_NUMBERS:
-        raise ValueError(f"NumPy's place is {place}, of {_MERSENNE_NUMBERS} numbers")
-    key = np.array(state["state"]["key"], dtype=np.uint32)
-    return {**state, "state": {**state["state"], "key": key}}
 
 
 class ResumableDataLoader(DataLoader[T_co]):
@@ -84,14 +23,16 @@ class ResumableDataLoader(DataLoader[T_co]):
 
     All that a pass draws at its start, it draws when the first batch is taken, not when the iterator is made: a resumed
     run makes its iterator earlier than one that was not interrupted. Otherwise it is a plain `DataLoader`: same
-    arguments, same order of samples for a seed, and Lightning can put a distributed sampler in it. What a data set
-    draws in persistent workers does not come again: their generators go on from pass to pass.
+    arguments, same order of samples for a seed, and Lightning can put a distributed sampler in it.
 
     Args:
         *args: As `DataLoader` takes them.
         limit: The Trainer's ``limit_train_batches``, a number or a share of the batches. Without it, a checkpoint from
             the end of an epoch that the Trainer cut short seems to be from within it.
         **kwargs: As `DataLoader` takes them.
+
+    Raises:
+        ArgumentError: If workers shall be persistent.
 
     Example:
         >>> import torch
@@ -106,11 +47,15 @@ class ResumableDataLoader(DataLoader[T_co]):
     """
 
     _taken: int = 0
-    _start: RandomStates | None = None
-    _again: bool = False  # whether the pass began with workers of an earlier one
+    _start: dict[str, Any] | None = None
     _resume: dict[str, Any] | None = None
 
     def __init__(self, *args: Any, limit: float = 1.0, **kwargs: Any) -> None:
+        if kwargs.get("persistent_workers"):
+            raise ArgumentError(
+                "persistent_workers=True is not accepted: the workers' random numbers would go on from pass to pass, "
+                "and no checkpoint holds them. Leave it out."
+            )
         super().__init__(*args, **kwargs)
         self.limit = limit
 
@@ -121,8 +66,8 @@ class ResumableDataLoader(DataLoader[T_co]):
     def state_dict(self) -> dict[str, Any]:
         """Return where the present pass is, or the one that was loaded if no batch was taken since, as plain data."""
         if self._resume is not None:
-            return {"again": False, **self._resume}
-        return {"taken": self._taken, "start": self._start, "again": self._again}
+            return self._resume
+        return {"taken": self._taken, "start": self._start}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Let the next pass go on where a saved one was; one that was at its end is followed by a new one."""
@@ -134,7 +79,7 @@ class ResumableDataLoader(DataLoader[T_co]):
             )
         unfinished = self._is_unfinished(taken)
         if unfinished:
-            check_random_states(state_dict.get("start"))
+            RandomState.of_plain(state_dict.get("start"))
         self._resume = state_dict if unfinished else None
 
     def start_anew(self) -> None:
@@ -142,7 +87,6 @@ class ResumableDataLoader(DataLoader[T_co]):
         self._resume = None
 
     def _is_unfinished(self, taken: int) -> bool:
-        """Return whether a pass of which so many batches were taken has more."""
         try:
             length = len(self)
         except TypeError:  # an IterableDataset, whose end nobody knows before
@@ -154,30 +98,18 @@ class ResumableDataLoader(DataLoader[T_co]):
         resume = self._resume
         self.start_anew()
         if resume is None:
-            self._start, self._taken, self._again = self._states(), 0, self._workers_are_there()
+            generator_state = {} if self.generator is None else {"generator": self.generator.get_state()}
+            self._start, self._taken = RandomState.now().plain() | generator_state, 0
             batches = super().__iter__()
         else:
-            self._start, self._taken, self._again = resume["start"], resume["taken"], resume.get("again", False)
+            self._start, self._taken = resume["start"], resume["taken"]
             with isolate_rng():
-                if self._again and not self._workers_are_there():
-                    super().__iter__()  # the first iterator of workers draws a seed for them, later ones do not
-                self._set_states(resume["start"])
+                RandomState.of_plain(resume["start"]).restore()
+                if self.generator is not None and "generator" in resume["start"]:
+                    self.generator.set_state(resume["start"]["generator"].cpu())
                 batches = super().__iter__()
                 for _ in range(self._taken):
                     next(batches, None)  # a shorter data set may have no more
         for batch in batches:
             self._taken += 1
             yield batch
-
-    def _workers_are_there(self) -> bool:
-        """Return whether persistent workers go on from an earlier pass."""
-        return bool(self.persistent_workers) and self._iterator is not None
-
-    def _states(self) -> RandomStates:
-        generator_state = {} if self.generator is None else {"generator": self.generator.get_state()}
-        return random_states() | generator_state
-
-    def _set_states(self, states: RandomStates) -> None:
-        set_random_states(states)
-        if self.generator is not None and "generator" in states:
-            self.generator.set_state(states["generator"].cpu())

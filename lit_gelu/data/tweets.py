@@ -16,6 +16,10 @@ from lit_gelu.data.in_memory import InMemoryDataModule, InMemorySamples, data_ro
 from lit_gelu.errors import ArgumentError, DataError, shown
 from lit_gelu.files import is_file
 
+TAGS = tuple("NOS^ZLMVAR!DP&TXY#@~UE$,G")
+VECTORS = "embeddings-twitter.txt"
+_MOST_WITHOUT = 0.1  # share of tokens without a vector that is not worth a warning
+_FILES = ("train.txt", "dev.txt", "test.txt")
 UNKNOWN = "UUUNKKK"
 PADDING = "</s>"
 CLUSTER_VECTOR_SIZE = 50
@@ -35,14 +39,19 @@ def read_word_vectors(path: Path, words: Collection[str]) -> dict[str, Tensor]:
         word, *values = _SEPARATOR.split(line.rstrip(" \t"))
         if number == 1 and word.isdecimal() and len(values) == 1 and values[0].isdecimal():
             continue
-        size = size or len(values)
-        if not values or len(values) != size:
+        size = size or len(values) or None
+        try:
+            is_vector = len(values) == size
+            if is_vector and word in vocabulary and word not in vectors:
+                vectors[word] = torch.tensor(list(map(float, values)))
+                is_vector = bool(vectors[word].isfinite().all())
+        except ValueError:
+            is_vector = False
+        if not is_vector:
             raise DataError(
-                f"{str(path)!r}, line {number}: {len(values)} values after {shown(word)}, expected "
-                f"{size or 'at least 1'}. Give a text file with a word and its vector on each line."
+                f"{str(path)!r}, line {number}: {shown(line)} given, expected a word and {size or 'its'} finite "
+                "numbers with spaces between them. Mend the line."
             )
-        if word in vocabulary and word not in vectors:
-            vectors[word] = _vector(values, path, number)
     missing = [word for word in (UNKNOWN, PADDING) if word not in vectors]
     if missing:
         raise DataError(
@@ -83,15 +92,11 @@ def cluster_vector(path: str) -> Tensor:
     return total.div(len(path) ** 0.5)
 
 
+@functools.lru_cache(maxsize=4096)  # paths of 1000 clusters begin alike: a tenth of what is asked for is different
 def signs(text: str) -> Tensor:
     """Return 50 signs that a text decides: 1 where the bit of its SHA-256 digest is set, from the lowest on."""
-    return torch.tensor(_signs(text))
-
-
-@functools.lru_cache(maxsize=4096)  # paths of 1000 clusters begin alike: a tenth of what is asked for is different
-def _signs(text: str) -> tuple[float, ...]:
     digest = int.from_bytes(hashlib.sha256(text.encode()).digest(), "big")
-    return tuple(1.0 if digest >> bit & 1 else -1.0 for bit in range(CLUSTER_VECTOR_SIZE))
+    return torch.tensor([1.0 if digest >> bit & 1 else -1.0 for bit in range(CLUSTER_VECTOR_SIZE)])
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -106,45 +111,11 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
         raise DataError(f"{str(path)!r} is no UTF-8 text ({error}). Save it as UTF-8.") from error
 
 
-def _vector(values: list[str], path: Path, number: int) -> Tensor:
-    """Return the values as a tensor."""
-    try:
-        vector = torch.tensor([float(value) for value in values])
-    except ValueError:
-        raise DataError(
-            f"{str(path)!r}, line {number}: {shown(values)} given, expected numbers. Give numbers after the word, with "
-            "spaces between them."
-        ) from None
-    if not vector.isfinite().all():
-        raise DataError(
-            f"{str(path)!r}, line {number}: a value is not finite in float32. Give finite numbers after the word."
-        )
-    return vector
-
-
-TAGS = tuple("NOS^ZLMVAR!DP&TXY#@~UE$,G")
-VECTORS = "embeddings-twitter.txt"
-_MOST_WITHOUT = 0.1  # share of tokens without a vector that is not worth a warning
-_FILES = ("train.txt", "dev.txt", "test.txt")
-
-
 class Tweet(NamedTuple):
     """The tokens of a tweet and the numbers of their tags."""
 
     tokens: tuple[str, ...]
     tags: tuple[int, ...]
-
-
-class WordTable(NamedTuple):
-    """Vectors of words in one tensor: a tensor for each would take a file descriptor each on its way to a process."""
-
-    rows: Mapping[str, int]
-    vectors: Tensor  # [words, size]
-
-    @classmethod
-    def of(cls, vectors: Mapping[str, Tensor]) -> "WordTable":
-        """Return the table of some words' vectors."""
-        return cls({word: row for row, word in enumerate(vectors)}, torch.stack(list(vectors.values())))
 
 
 class TweetData(InMemoryDataModule):
@@ -182,8 +153,6 @@ class TweetData(InMemoryDataModule):
         ('data/tweets', "bit paths of 50mpaths2, not the paper's vectors")
     """
 
-    _table: WordTable | None = None  # of the class: a module that was pickled before there were tables has none
-
     def __init__(
         self,
         root: str | os.PathLike[str] | None = None,
@@ -203,6 +172,8 @@ class TweetData(InMemoryDataModule):
         # Under the name of its argument, so that `load_from_checkpoint` gives back what there was.
         name = "clusters" if self.uses_clusters else "vectors"
         self.save_hyperparameters({name: recorded_path(clusters or vectors or VECTORS)})
+        # Words' rows, and their vectors in one tensor, which takes one file descriptor on its way to a process.
+        self._table: tuple[dict[str, int], Tensor] | None = None
 
     def remarks(self) -> dict[str, str]:
         """Say what stands in for the paper's vectors, if anything does."""
@@ -237,23 +208,19 @@ class TweetData(InMemoryDataModule):
 
     def _read(self, *names: str) -> list[InMemorySamples]:
         self.prepare_data()  # files may be missing on a node where Lightning has not called it
-        parts = [read_tweets(self.folder / name) for name in names]
-        table = self._word_table()
-        return [
-            InMemorySamples(windows(tweets, table), torch.tensor([tag for tweet in tweets for tag in tweet.tags]))
-            for tweets in parts
-        ]
-
-    def _word_table(self) -> WordTable:
-        """Return the vectors of the words of all sets, from their file, which is read once: it may be large."""
-        if self._table is None:
-            tweets = [tweet for name in _FILES for tweet in read_tweets(self.folder / name)]
-            tokens = [token for tweet in tweets for token in tweet.tokens]
+        if self._table is None:  # the vectors of all sets, from their file, which is read once: it may be large
+            tokens = [token for name in _FILES for tweet in read_tweets(self.folder / name) for token in tweet.tokens]
             read = read_cluster_vectors if self.uses_clusters else read_word_vectors
             vectors = read(self.vector_file, set(tokens))
             check_coverage(self.vector_file, tokens, vectors)
-            self._table = WordTable.of(vectors)
-        return self._table
+            self._table = {word: row for row, word in enumerate(vectors)}, torch.stack(list(vectors.values()))
+        parts = [read_tweets(self.folder / name) for name in names]
+        return [
+            InMemorySamples(
+                windows(tweets, *self._table), torch.tensor([tag for tweet in tweets for tag in tweet.tags])
+            )
+            for tweets in parts
+        ]
 
 
 def check_coverage(path: Path, tokens: Collection[str], vectors: Collection[str]) -> None:
@@ -276,34 +243,26 @@ def read_tweets(path: Path) -> list[Tweet]:
     """Read tagged tweets: ``token<TAB>tag`` on each line, a blank line after each tweet but, if it is so, the last."""
     tweets: list[list[tuple[str, int]]] = [[]]
     for number, line in numbered_lines(path):
-        if line:
-            tweets[-1].append(_token(line, path, number))
-        elif tweets[-1]:
+        if not line:
             tweets.append([])
+            continue
+        token, _, tag = line.partition("\t")
+        if not token or tag not in TAGS:
+            raise DataError(
+                f"{str(path)!r}, line {number}: {shown(line)} given, expected token<TAB>tag, the tag one of "
+                f"{' '.join(TAGS)}. Mend the line, or map the tags of another tag set to these."
+            )
+        tweets[-1].append((token, TAGS.index(tag)))
     read = [Tweet(*zip(*tweet, strict=True)) for tweet in tweets if tweet]
     if not read:
         raise DataError(f"{str(path)!r} holds no tweet. Give a file with token<TAB>tag on each line.")
     return read
 
 
-def windows(tweets: list[Tweet], table: WordTable) -> Tensor:
+def windows(tweets: list[Tweet], rows: Mapping[str, int], vectors: Tensor) -> Tensor:
     """Concatenate the vectors of a token's left neighbour, the token and its right one: ``[tokens, 3 * size]``."""
-    # Tweets do not see each other: ``</s>`` stands on both sides of each.
-    rows, numbers = table.rows, []
-    for tweet in tweets:
+    numbers = []
+    for tweet in tweets:  # they do not see each other: ``</s>`` stands on both sides of each
         token_rows = [rows.get(token, rows[UNKNOWN]) for token in tweet.tokens]
         numbers.append(torch.tensor([rows[PADDING], *token_rows, rows[PADDING]]).unfold(0, 3, 1))
-    return table.vectors[torch.cat(numbers)].flatten(start_dim=1)
-
-
-def _token(line: str, path: Path, number: int) -> tuple[str, int]:
-    """Return the token of a line and the number of its tag."""
-    token, tab, tag = line.partition("\t")
-    if not tab or not token:
-        raise DataError(f"{str(path)!r}, line {number}: {shown(line)} given, expected token<TAB>tag. Mend the line.")
-    if tag not in TAGS:
-        raise DataError(
-            f"{str(path)!r}, line {number}: the tag {shown(tag)} is not one of the 25: {' '.join(TAGS)}. Mend the "
-            "line, or map the tags of another tag set to these."
-        )
-    return token, TAGS.index(tag)
+    return vectors[torch.cat(numbers)].flatten(start_dim=1)

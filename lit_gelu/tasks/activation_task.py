@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar, Self, cast
 
 import torch
@@ -12,13 +13,13 @@ from torch.nn import functional
 from torchmetrics import MeanMetric
 
 from lit_gelu import activations
-from lit_gelu.activations.errors import OpaqueActivationError
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.callbacks import ActivationSwap
 from lit_gelu.callbacks.checkpoint_file import loading
 from lit_gelu.callbacks.swap.history import ACTIVATIONS_KEY
-from lit_gelu.errors import ArgumentError, shown
+from lit_gelu.errors import ArgumentError, SpecError, shown
 from lit_gelu.sandbox import evaluation_mode, input_sample_of
+from lit_gelu.surgery import infer_channels_
 from lit_gelu.surgery.activation_record import record_activations, restore_activations
 from lit_gelu.surgery.changes import without_marks
 from lit_gelu.tasks.layers import adds_noise
@@ -76,6 +77,7 @@ class ActivationTask(LightningModule, ABC):
 
     metric_names: ClassVar[tuple[str, ...]] = ("loss",)
     logs_noise_free_training_loss: ClassVar[bool] = True
+    learning_rate: float  # an attribute, because Lightning's learning rate finder sets it
 
     def __init__(self, activation: Any, registry: activations.ActivationRegistry | None) -> None:
         super().__init__()
@@ -104,23 +106,15 @@ class ActivationTask(LightningModule, ABC):
         """Load a checkpoint as ``LightningModule.load_from_checkpoint`` does; nothing that it holds can run.
 
         The activation in the checkpoint's hyper-parameters is looked up by its registered name, never imported. For
-        one that was never registered, give ``activation=``.
-
-        Args:
-            checkpoint_path: The file, or an open one.
-            map_location: As ``torch.load``.
-            hparams_file: YAML or CSV with the constructor's arguments, instead of those in the checkpoint; it is the
-                caller's own and may name what is to be imported.
-            strict: Whether the weights must fit.
-            weights_only: ``False`` lets the file run programs, as ``torch.load`` does; by default it holds plain data.
-            **kwargs: Arguments of the constructor, instead of those in the checkpoint.
+        one that was never registered, give ``activation=``. ``weights_only=False`` lets the file run programs, as
+        ``torch.load`` does; ``hparams_file``, which is the caller's own, may name what is to be imported.
 
         Returns:
             The module.
 
         Raises:
             CheckpointError: If it is no checkpoint, is damaged, or holds more than plain data.
-            StoredSpecError: If it names an activation that is not registered.
+            SpecError: If it names an activation that is not registered.
         """
         options = {"hparams_file": hparams_file, "strict": strict, "weights_only": weights_only is not False}
         with loading(cls, checkpoint_path, {**options, **kwargs}):
@@ -137,6 +131,34 @@ class ActivationTask(LightningModule, ABC):
     @abstractmethod
     def sample_values(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """Return each sample's value, ``[batch]``, of every name in ``metric_names``."""
+
+    def activation_maker(self, activation: Any, width: int) -> Callable[[], nn.Module]:
+        """Return what builds the activation; refuse one, such as a gated one, that changes the size of a layer.
+
+        Args:
+            activation: As the class has it.
+            width: Size of the layer, with which it is tried.
+
+        Returns:
+            A function that builds a new instance at each call.
+
+        Raises:
+            ArgumentError: If the activation does not keep its input's shape.
+        """
+        module, inputs = self.registry.create(activation), torch.zeros(2, width)
+        infer_channels_(module, inputs)
+        with torch.no_grad():
+            shape = list(module.eval()(inputs).shape)
+        if shape != [2, width]:
+            raise ArgumentError(
+                f"activation={str(self.activation_spec)!r} turns shape {[2, width]} into {shape}. Give one that keeps "
+                "its input's shape."
+            )
+        return partial(self.registry.create, activation)
+
+    def configure_optimizers(self) -> Any:
+        """Return Adam with the constant ``learning_rate`` that the subclass sets."""
+        return torch.optim.Adam(self.parameters(), lr=self.learning_rate)
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:  # noqa: ARG002 - Lightning's signature
         """Return the loss of the batch and log it, measured with noise off."""
@@ -180,8 +202,8 @@ class ActivationTask(LightningModule, ABC):
             return
         try:
             self.activation_spec.for_checkpoint()
-        except OpaqueActivationError as error:
-            raise OpaqueActivationError(f"{error} To train without: Trainer(enable_checkpointing=False).") from None
+        except SpecError as error:
+            raise SpecError(f"{error} To train without: Trainer(enable_checkpointing=False).") from None
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Write down every activation, and refuse one that could not be built again."""

@@ -1,7 +1,7 @@
 """`CIFAR10ConvNet`: the GELU paper's convolutional net for CIFAR-10 (section 3.5 and its Table 1)."""
 
 from collections import OrderedDict
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar
 
 import torch
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
@@ -9,28 +9,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.arguments import check_one_of
 from lit_gelu.errors import ArgumentError
 from lit_gelu.surgery import infer_channels_
 from lit_gelu.tasks.activation_task import Batch, ClassificationTask
-from lit_gelu.tasks.layers import (
-    ConvLayer,
-    GaussianNoise,
-    LasagneBatchNorm,
-    check_colour_images,
-    check_numbers,
-    check_shape_kept,
-)
-from lit_gelu.tasks.optimizers import (
-    AdamEpsilonInsideRoot,
-    HalvesSchedule,
-    check_schedule_lasts,
-)
+from lit_gelu.tasks.layers import ConvLayer, GaussianNoise, check_inputs, check_numbers
+from lit_gelu.tasks.optimizers import AdamEpsilonInsideRoot, HalvesSchedule, check_schedule_lasts
 
 CLASSES = 10
 EPS, MOMENTUM = 1e-4, 0.1  # of Lasagne's batch normalisation; torch's epsilon is 1e-5
-Adam = Literal["epsilon_inside_root", "torch"]
-Decay = Literal["epoch", "step"]
 
 
 class CIFAR10ConvNet(ClassificationTask):
@@ -74,11 +60,6 @@ class CIFAR10ConvNet(ClassificationTask):
         channels: Channels of the first three convolutions and of the others; the paper uses 96 and 192. Smaller ones
             are for quick runs.
         norm_logits: Whether the logits are batch-normalised; otherwise the last layer has a bias.
-        lasagne_bn: Whether batch normalisation averages inverse standard deviations, as Lasagne does, for evaluation.
-        optimizer: ``"epsilon_inside_root"`` or ``"torch"``: `torch.optim.Adam` with epsilon 1e-4 added to the root,
-            which comes nearest to it.
-        decay: ``"epoch"``, or ``"step"``: learning rate and beta1 follow the same course step by step, over all steps
-            of the Trainer's run.
         channels_last: Whether the weights lie in memory with the channels last, which convolutions in 16 bit on a GPU,
             and those on most CPUs, are faster with. The numbers are the same but for rounding.
         registry: Where the activation's name is looked up; ``None`` means `lit_gelu.activations.registry`.
@@ -105,9 +86,6 @@ class CIFAR10ConvNet(ClassificationTask):
         noise: float = 0.15,
         channels: tuple[int, int] = (96, 192),
         norm_logits: bool = True,
-        lasagne_bn: bool = False,
-        optimizer: Adam = "epsilon_inside_root",
-        decay: Decay = "epoch",
         channels_last: bool = True,
         registry: ActivationRegistry | None = None,
     ) -> None:
@@ -117,17 +95,14 @@ class CIFAR10ConvNet(ClassificationTask):
         first, second = channels
         check_numbers(**{"channels[0]": first, "channels[1]": second})
         check_numbers(learning_rate=learning_rate, epochs=epochs, keep=keep, noise=noise)
-        check_one_of(get_args(Adam), optimizer=optimizer)
-        check_one_of(get_args(Decay), decay=decay)
-        check_shape_kept(self.registry.create(activation), self.activation_spec, first)
-        self.learning_rate = learning_rate  # an attribute, because Lightning's learning rate finder sets it
-        self.epochs, self.optimizer, self.decay = epochs, optimizer, decay
+        make_activation = self.activation_maker(activation, first)
+        self.learning_rate = learning_rate
+        self.epochs = epochs
         self.noise = GaussianNoise(noise)
-        norm = LasagneBatchNorm if lasagne_bn else nn.BatchNorm2d
 
         def layer(fed: int, channels: int, kernel_size: int = 3, padding: int | None = None) -> ConvLayer:
-            activate = self.registry.create(activation)
-            return ConvLayer(fed, channels, kernel_size, norm(channels, eps=EPS, momentum=MOMENTUM), activate, padding)
+            norm = nn.BatchNorm2d(channels, eps=EPS, momentum=MOMENTUM)
+            return ConvLayer(fed, channels, kernel_size, norm, make_activation(), padding)
 
         self.features = nn.Sequential(
             *(layer(fed, first) for fed in (3, first, first)),
@@ -143,8 +118,7 @@ class CIFAR10ConvNet(ClassificationTask):
         linear = nn.Linear(second, CLASSES, bias=not norm_logits)
         self.output = nn.Sequential(OrderedDict(linear=linear))
         if norm_logits:
-            norm_of_logits = LasagneBatchNorm if lasagne_bn else nn.BatchNorm1d
-            self.output.add_module("norm", norm_of_logits(CLASSES, eps=EPS, momentum=MOMENTUM))
+            self.output.add_module("norm", nn.BatchNorm1d(CLASSES, eps=EPS, momentum=MOMENTUM))
         infer_channels_(self)
         weights = [module.conv.weight for module in self.features if isinstance(module, ConvLayer)]
         for weight in [*weights, linear.weight]:  # not what an activation may hold
@@ -157,7 +131,7 @@ class CIFAR10ConvNet(ClassificationTask):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits ``[batch, 10]`` of images ``[batch, 3, 32, 32]``, whitened as by `CIFAR10Data`."""
-        check_colour_images(images)
+        check_inputs(images, images.shape[1:] == (3, 32, 32), "[batch, 3, 32, 32]")
         logits: Tensor = self.output(self.pool(self.features(self.noise(images))).flatten(start_dim=1))
         return logits
 
@@ -174,21 +148,7 @@ class CIFAR10ConvNet(ClassificationTask):
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """Return Adam and the schedule of its learning rate and its beta1."""
-        inside = self.optimizer == "epsilon_inside_root"
-        optimizer: torch.optim.Optimizer = (
-            AdamEpsilonInsideRoot(self.parameters(), lr=self.learning_rate, betas=(0.9, 0.999), eps=1e-8)
-            if inside
-            else torch.optim.Adam(self.parameters(), lr=self.learning_rate, eps=1e-4)
-        )
-        schedule = HalvesSchedule(optimizer, self._periods())
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": self.decay}}
-
-    def _periods(self) -> int:
-        """Return how many epochs, or steps, the schedule has."""
-        if self.decay == "step":
-            steps = self.trainer.estimated_stepping_batches
-            if steps == float("inf"):
-                raise ArgumentError("decay='step' needs the number of steps: give the Trainer max_epochs or max_steps.")
-            return int(steps)
         check_schedule_lasts(self._trainer, self.epochs)
-        return self.epochs
+        optimizer = AdamEpsilonInsideRoot(self.parameters(), lr=self.learning_rate, betas=(0.9, 0.999), eps=1e-8)
+        schedule = HalvesSchedule(optimizer, self.epochs)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "epoch"}}

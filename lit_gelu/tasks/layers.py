@@ -6,13 +6,11 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.nn.modules.dropout import _DropoutNd
 
-from lit_gelu.activations import ActivationRegistry, ActivationSpec
+from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.analysis.initialisation import init_unit_norm_rows_
 from lit_gelu.errors import ArgumentError, shown
-from lit_gelu.surgery import infer_channels_
 
 
 class HiddenLayer(nn.Module):
@@ -65,58 +63,6 @@ class ConvLayer(nn.Module):
         return outputs
 
 
-# The running inverse deviation holds eps already, but torch 2.11 takes no eps of 0. This one, the smallest normal
-# float32, so that a file holds it too, is below half a unit in the last place of every variance that occurs.
-_NO_EPS = torch.finfo(torch.float32).tiny
-
-
-class LasagneBatchNorm(nn.Module):
-    """Batch normalisation with a running mean of the inverse standard deviation, as in Lasagne's ``BatchNormLayer``."""
-
-    # weight (x - mu) r + bias with r = 1 / sqrt(sigma^2 + eps): in training mu and sigma^2 are mean and biased variance
-    # of the batch, and both mu and r move a share of momentum (Lasagne's alpha) from their running values to the
-    # batch's; in evaluation the running values stand in. `torch.nn.BatchNorm2d` trains alike but averages the unbiased
-    # variance: the two differ in evaluation, the more the variances of the batches differ. Not converted by
-    # `torch.nn.SyncBatchNorm`: on several devices each normalises by its own part of a batch.
-
-    running_mean: Tensor
-    running_inverse_std: Tensor
-
-    def __init__(self, channels: int, eps: float = 1e-4, momentum: float = 0.1) -> None:
-        super().__init__()
-        self.channels = channels
-        self.eps = eps
-        self.momentum = momentum
-        self.weight = nn.Parameter(torch.ones(channels))
-        self.bias = nn.Parameter(torch.zeros(channels))
-        self.register_buffer("running_mean", torch.zeros(channels))
-        self.register_buffer("running_inverse_std", torch.ones(channels))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Return the normalised inputs."""
-        if self.training:
-            return self._normalise_by_batch(inputs)
-        variance = self.running_inverse_std.square().reciprocal()
-        return functional.batch_norm(inputs, self.running_mean, variance, self.weight, self.bias, eps=_NO_EPS)
-
-    def extra_repr(self) -> str:
-        """Return the arguments."""
-        return f"{self.channels}, eps={self.eps}, momentum={self.momentum}"
-
-    def _normalise_by_batch(self, inputs: Tensor) -> Tensor:
-        # With momentum 1 torch's kernel leaves the batch's own statistics: no second pass over the inputs for them.
-        mean, unbiased = torch.zeros_like(self.running_mean), torch.zeros_like(self.running_mean)
-        outputs = functional.batch_norm(
-            inputs, mean, unbiased, self.weight, self.bias, training=True, momentum=1.0, eps=self.eps
-        )
-        with torch.no_grad():
-            count = inputs.numel() // self.channels
-            inverse_std = (unbiased * ((count - 1) / count) + self.eps).rsqrt()
-            self.running_mean.lerp_(mean, self.momentum)
-            self.running_inverse_std.lerp_(inverse_std, self.momentum)
-        return outputs
-
-
 class GaussianNoise(nn.Module):
     """Adds normal noise of a ``deviation`` in training, and is the identity in evaluation and in an exported graph."""
 
@@ -151,59 +97,42 @@ def adds_noise(module: nn.Module, registry: ActivationRegistry) -> bool:
 
 
 PIXELS = 28 * 28
-COLOUR_SHAPE = (3, 32, 32)
 _Range = tuple[Callable[[float], bool], str]  # whether a number is accepted, and what is
-_RANGES: Mapping[str, _Range] = {
-    "learning_rate": (lambda value: 0 < value < math.inf, "a number above 0, such as 1e-3"),
-    "keep": (lambda value: 0 < value <= 1, "a probability above 0 and at most 1; 1 turns dropout off"),
-    "noise": (lambda value: 0 <= value < math.inf, "a standard deviation of at least 0; 0 turns noise off"),
-    "momentum": (lambda value: 0 <= value < 1, "a number of at least 0 and below 1"),
-    "dropout": (lambda value: 0 <= value < 1, "a number of at least 0 and below 1"),
-    "weight_decay": (lambda value: 0 <= value < math.inf, "a number of at least 0, such as 1e-3"),
-}
+_SHARE: _Range = (lambda value: 0 <= value < 1, "a number of at least 0 and below 1")
+_POSITIVE: _Range = (lambda value: 0 < value < math.inf, "a number above 0, such as 1e-3")
+_NOT_NEGATIVE: _Range = (lambda value: 0 <= value < math.inf, "a number of at least 0; 0 turns it off")
 _COUNT: _Range = (lambda value: isinstance(value, int) and 1 <= value <= 100_000, "an integer from 1 to 100,000")
+_RANGES: Mapping[str, _Range] = {
+    "learning_rate": _POSITIVE,
+    "eps": _POSITIVE,
+    "keep": (lambda value: 0 < value <= 1, "a probability above 0 and at most 1; 1 turns dropout off"),
+    "noise": _NOT_NEGATIVE,
+    "weight_decay": _NOT_NEGATIVE,
+    "dropout": _SHARE,
+    "momentum": _SHARE,
+    "beta1": _SHARE,
+    "beta2": _SHARE,
+}
 
 
 def check_numbers(**arguments: float) -> None:
     """Refuse a number outside the range for its name; a name without a range stands for a count."""
     for name, value in arguments.items():
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            raise ArgumentError(f"{name}={shown(value)} is not accepted. Give a number.")
         is_accepted, accepts = _RANGES.get(name, _COUNT)
-        if not is_accepted(value):
+        if not isinstance(value, int | float) or isinstance(value, bool) or not is_accepted(value):
             raise ArgumentError(f"{name}={shown(value)} is not accepted. Give {accepts}.")
 
 
-def check_shape_kept(activation: nn.Module, spec: ActivationSpec, width: int) -> None:
-    """Refuse an activation, such as a gated one, that changes the size of the last dimension."""
-    infer_channels_(activation, torch.zeros(2, width))
-    with torch.no_grad():
-        shape = list(activation.eval()(torch.zeros(2, width)).shape)
-    if shape != [2, width]:
+def check_inputs(inputs: Tensor, is_accepted: bool, accepts: str) -> None:
+    """Refuse inputs of another shape, or that are not in a floating dtype."""
+    if not is_accepted or not inputs.is_floating_point():
         raise ArgumentError(
-            f"activation={str(spec)!r} turns shape {[2, width]} into {shape}. Give one that keeps its input's shape."
+            f"Inputs of shape {list(inputs.shape)} and dtype {inputs.dtype} given; accepted: {accepts}, a floating "
+            "dtype, as the data module makes them. For raw pixels: data.preprocessing()(images)."
         )
 
 
 def check_digit_images(images: Tensor) -> None:
-    """Refuse a batch that does not hold 784 pixels a sample in a floating dtype."""
-    if images.ndim < 2 or images.shape[1:].numel() != PIXELS:
-        raise ArgumentError(
-            f"Images of shape {list(images.shape)} given; accepted: [batch, 1, 28, 28] or [batch, 784]."
-        )
-    if not images.is_floating_point():
-        raise ArgumentError(
-            f"Images of dtype {images.dtype} given; accepted: a floating dtype, pixels in [0, 1]. For bytes: "
-            "images.float() / 255."
-        )
-
-
-def check_colour_images(images: Tensor) -> None:
-    """Refuse a batch that does not hold 32x32 pixels in three colours a sample in a floating dtype."""
-    if images.ndim != 4 or images.shape[1:] != COLOUR_SHAPE:
-        raise ArgumentError(f"Images of shape {list(images.shape)} given; accepted: [batch, 3, 32, 32].")
-    if not images.is_floating_point():
-        raise ArgumentError(
-            f"Images of dtype {images.dtype} given; accepted: a floating dtype, as the data module makes it. For "
-            "bytes: data.preprocessing()(images)."
-        )
+    """Refuse a batch that does not hold 784 pixels a sample."""
+    fits = images.ndim >= 2 and images.shape[1:].numel() == PIXELS
+    check_inputs(images, fits, "[batch, 1, 28, 28] or [batch, 784]")

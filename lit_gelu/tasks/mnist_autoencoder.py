@@ -1,6 +1,5 @@
 """`MNISTAutoencoder`: the GELU paper's deep autoencoder for MNIST (section 3.2)."""
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -10,14 +9,7 @@ from torch.nn import functional
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.surgery import infer_channels_
 from lit_gelu.tasks.activation_task import ActivationTask
-from lit_gelu.tasks.layers import (
-    PIXELS,
-    check_digit_images,
-    check_numbers,
-    check_shape_kept,
-    dense_layers,
-    init_unit_norm_,
-)
+from lit_gelu.tasks.layers import PIXELS, check_digit_images, check_numbers, dense_layers, init_unit_norm_
 
 ENCODER = (PIXELS, 1000, 500, 250, 30)
 DECODER = (30, 250, 500, 1000)
@@ -67,9 +59,8 @@ class MNISTAutoencoder(ActivationTask):
     ) -> None:
         super().__init__(activation, registry)
         check_numbers(learning_rate=learning_rate)
-        check_shape_kept(self.registry.create(activation), self.activation_spec, ENCODER[1])
-        self.learning_rate = learning_rate  # an attribute, because Lightning's learning rate finder sets it
-        make_activation = partial(self.registry.create, activation)
+        make_activation = self.activation_maker(activation, ENCODER[1])
+        self.learning_rate = learning_rate
         self.encoder = dense_layers(ENCODER, make_activation)
         self.decoder = dense_layers(DECODER, make_activation)
         self.output = nn.Linear(DECODER[-1], PIXELS)
@@ -95,7 +86,3 @@ class MNISTAutoencoder(ActivationTask):
     def sample_values(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:  # noqa: ARG002 - as above
         """Return the squared error of each image, averaged over its pixels: ``"loss"``, ``[batch]``."""
         return {"loss": (self(inputs) - inputs).square().flatten(start_dim=1).mean(dim=1)}
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return Adam with a constant learning rate."""
-        return torch.optim.Adam(self.parameters(), lr=self.learning_rate)

@@ -1,6 +1,5 @@
 """`MNISTClassifier`: the GELU paper's fully connected net for MNIST (section 3.1)."""
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -9,14 +8,7 @@ from torch import Tensor, nn
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.surgery import infer_channels_
 from lit_gelu.tasks.activation_task import ClassificationTask
-from lit_gelu.tasks.layers import (
-    PIXELS,
-    check_digit_images,
-    check_numbers,
-    check_shape_kept,
-    dense_layers,
-    init_unit_norm_,
-)
+from lit_gelu.tasks.layers import PIXELS, check_digit_images, check_numbers, dense_layers, init_unit_norm_
 
 WIDTH = 128
 CLASSES = 10
@@ -65,11 +57,11 @@ class MNISTClassifier(ClassificationTask):
     ) -> None:
         super().__init__(activation, registry)
         check_numbers(learning_rate=learning_rate, keep=keep, hidden_layers=hidden_layers, momentum=momentum)
-        check_shape_kept(self.registry.create(activation), self.activation_spec, WIDTH)
-        self.learning_rate = learning_rate  # an attribute, because Lightning's learning rate finder sets it
+        make_activation = self.activation_maker(activation, WIDTH)
+        self.learning_rate = learning_rate
         self.momentum = momentum
         sizes = (PIXELS, *[WIDTH] * hidden_layers)
-        self.hidden = dense_layers(sizes, partial(self.registry.create, activation), keep)
+        self.hidden = dense_layers(sizes, make_activation, keep)
         self.output = nn.Linear(sizes[-1], CLASSES)
         infer_channels_(self)
         init_unit_norm_(self.hidden, self.output)

@@ -12,13 +12,14 @@ import torch
 from lightning.pytorch import LightningDataModule
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils._pytree import tree_leaves
 
+from lit_gelu.arguments import check_count, check_flags, check_one_of
 from lit_gelu.display import Displayed, HtmlTable
-from lit_gelu.errors import ArgumentError
+from lit_gelu.errors import ArgumentError, shown
 from lit_gelu.sandbox import evaluation_sandbox, isolated_random_state
 
 Per = Literal["pixel", "image"]
-Batch = tuple[Tensor, Tensor]
 _ROWS = 1000  # of tensors given whole; a bound on memory, without effect on the noise
 
 
@@ -110,12 +111,22 @@ def noise_robustness(
         >>> curves.error[0], 0.4 < curves.error[1] < 0.6
         (0.0, True)
     """
-    levels = _checked_levels(levels)
-    _check_options(per, clip, draws, seed)
-    places = list(np.ndindex(len(levels), draws))
-    generators = {(level, draw): _generator(seed, levels[level], draw) for level, draw in places}
+    try:
+        strengths = tuple(float(level) + 0.0 for level in levels)  # -0.0 is 0.0: a level has one draw
+    except (TypeError, ValueError):
+        strengths = ()
+    if not strengths or not all(0 <= level < math.inf for level in strengths):
+        raise ArgumentError(
+            f"levels={shown(levels)} is not accepted. Give finite numbers of at least 0, such as [0, 0.5, 1, 2, 3]."
+        )
+    check_one_of(get_args(Per), per=per)
+    check_flags(clip=clip)
+    check_count("draws", draws, 1)
+    check_count("seed", seed, 0)
+    places = list(np.ndindex(len(strengths), draws))
+    generators = {(level, draw): _generator(seed, strengths[level], draw) for level, draw in places}
     device = next((tensor.device for tensor in chain(module.parameters(), module.buffers())), torch.device("cpu"))
-    sums = torch.zeros(len(levels), draws, 2, dtype=torch.float64, device=device)  # wrong classes, and losses
+    sums = torch.zeros(len(strengths), draws, 2, dtype=torch.float64, device=device)  # wrong classes, and losses
     samples = 0
     # Iterating over a DataLoader draws a number from the global state; some modules draw in evaluation, too.
     with isolated_random_state(module), evaluation_sandbox(module), ThreadPoolExecutor(torch.get_num_threads()) as pool:
@@ -123,7 +134,7 @@ def noise_robustness(
             inputs, labels = _checked_batch(batch)
             samples += len(labels)
             drawn = [
-                pool.submit(add_uniform_noise, inputs, levels[place[0]], generators[place], per, clip)
+                pool.submit(add_uniform_noise, inputs, strengths[place[0]], generators[place], per, clip)
                 for place in places  # torch draws in one thread
             ]
             for place, noisy in zip(places, drawn, strict=True):
@@ -131,25 +142,23 @@ def noise_robustness(
     if not samples:
         raise ArgumentError("The data hold no sample. Give a test set, a DataLoader or a pair (inputs, labels).")
     means = sums.cpu().numpy() / samples
-    (error, error_spread), (loss, loss_spread) = (_curves(means[..., part]) for part in range(2))
-    return RobustnessCurves(levels, error, loss, error_spread, loss_spread, samples, per, clip, draws, seed)
+    with np.errstate(invalid="ignore"):  # an infinite loss has no deviation: NaN, without a warning
+        spreads = (means - means[:, :1]).std(axis=1)  # from the first draw: exactly 0 where all are equal
+    (error, loss), (error_spread, loss_spread) = (
+        (tuple(values[:, 0].tolist()), tuple(values[:, 1].tolist())) for values in (means.mean(axis=1), spreads)
+    )
+    return RobustnessCurves(strengths, error, loss, error_spread, loss_spread, samples, per, clip, draws, seed)
 
 
 def _wrong_and_loss(module: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
     """Return how many classes of a batch are wrong, and the sum of the cross-entropies: float64, ``[2]``."""
     dtypes = (parameter.dtype for parameter in module.parameters() if parameter.is_floating_point())
     logits = module(inputs.to(next(dtypes, inputs.dtype)))  # the net's own, which is bfloat16 after bf16-true
-    if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(labels):
-        shape = f"shape {list(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
+    classes = logits.shape[1] if isinstance(logits, Tensor) and logits.shape[:-1] == labels.shape else 0
+    if int(labels.min()) < 0 or int(labels.max()) >= classes:
         raise ArgumentError(
-            f"{type(module).__name__} gives {shape} for {len(labels)} samples; accepted: logits, [batch, classes]. "
-            "Give a classifier."
-        )
-    lowest, highest = int(labels.min()), int(labels.max())
-    if lowest < 0 or highest >= logits.shape[1]:
-        raise ArgumentError(
-            f"Labels from {lowest} to {highest} given for {logits.shape[1]} logits; accepted: 0 to "
-            f"{logits.shape[1] - 1}. Give data of the classes that the module was trained on."
+            f"{type(module).__name__} gives no logits [batch, classes] for labels from {int(labels.min())} to "
+            f"{int(labels.max())}. Give a classifier, and data of the classes that it was trained on."
         )
     labels = labels.to(logits.device)
     wrong = (logits.argmax(dim=1) != labels).sum().double()
@@ -166,13 +175,6 @@ def add_uniform_noise(
     return noisy.clamp_(0, 1) if clip else noisy
 
 
-def _curves(values: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and standard deviation over the draws of values of shape ``[levels, draws]``."""
-    with np.errstate(invalid="ignore"):  # an infinite loss has no deviation: NaN, without a warning
-        spread = (values - values[:, :1]).std(axis=1)  # from the first draw: exactly 0 where all are equal
-    return tuple(values.mean(axis=1).tolist()), tuple(spread.tolist())
-
-
 def _generator(seed: int, level: float, draw: int) -> torch.Generator:
     """Return the generator of one draw at one level, whatever the other levels are."""
     bits = int(np.float64(level).view(np.uint64))
@@ -182,21 +184,14 @@ def _generator(seed: int, level: float, draw: int) -> torch.Generator:
 
 def _batches(data: Any) -> Iterator[Any]:
     """Return batches of a data module's test set, of a pair of tensors, or of what gives batches itself."""
-    if isinstance(data, (tuple, list)) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
-        inputs, labels = data
-        if inputs.ndim and labels.shape == inputs.shape[:1]:
-            return zip(inputs.split(_ROWS), labels.split(_ROWS), strict=True)
-        return iter([data])  # refused like any other batch that does not fit
     if isinstance(data, LightningDataModule):
-        if type(data).test_dataloader is LightningDataModule.test_dataloader:
-            raise ArgumentError(
-                f"{type(data).__name__} has no test set (test_dataloader). Give one of its loaders instead, such as "
-                "val_dataloader()."
-            )
         data.prepare_data()
         data.setup("test")
         loaders = data.test_dataloader()
         return chain.from_iterable(loaders) if isinstance(loaders, (list, tuple)) else iter(loaders)
+    if isinstance(data, (tuple, list)) and len(data) == 2 and isinstance(data[0], Tensor):
+        inputs, labels = _checked_batch(data)
+        return zip(torch.split(inputs, _ROWS), torch.split(labels, _ROWS), strict=True)
     if isinstance(data, Iterable) and not isinstance(data, Tensor):
         return iter(data)
     raise ArgumentError(
@@ -205,49 +200,15 @@ def _batches(data: Any) -> Iterator[Any]:
     )
 
 
-def _checked_batch(batch: Any) -> Batch:
+def _checked_batch(batch: Any) -> tuple[Tensor, Tensor]:
     """Return inputs and labels, and refuse any other batch."""
-    if not isinstance(batch, (tuple, list)) or len(batch) != 2 or not all(isinstance(x, Tensor) for x in batch):
-        raise ArgumentError(f"A batch is {type(batch).__name__}; accepted: a pair of tensors (inputs, labels).")
-    inputs, labels = batch
-    if not inputs.is_floating_point() or inputs.ndim < 2:
-        raise ArgumentError(
-            f"Inputs of shape {list(inputs.shape)} and dtype {inputs.dtype} given; accepted: [batch, ...] of a "
-            "floating dtype, scaled as the module takes them."
-        )
-    if labels.shape != inputs.shape[:1] or labels.is_floating_point() or labels.is_complex() or not len(labels):
-        raise ArgumentError(
-            f"Labels of shape {list(labels.shape)} and dtype {labels.dtype} given for inputs of shape "
-            f"{list(inputs.shape)}; accepted: one integer a sample, {list(inputs.shape[:1])}."
-        )
-    return inputs, labels.long()
-
-
-def _checked_levels(levels: Sequence[float]) -> tuple[float, ...]:
-    """Return the levels as floats, and refuse what is no finite number of at least 0."""
-    try:
-        numbers = tuple(float(level) for level in levels)
-    except (TypeError, ValueError):
-        numbers = ()
-    if not numbers or not all(0 <= number < math.inf for number in numbers):
-        raise ArgumentError(
-            f"levels={levels!r} is not accepted. Give finite numbers of at least 0, such as [0, 0.5, 1, 2, 3]."
-        )
-    return tuple(abs(number) for number in numbers)  # -0.0 is 0.0: a level has one draw
-
-
-def _check_options(per: str, clip: bool, draws: int, seed: int) -> None:
-    """Refuse options out of their range."""
-    accepted = {
-        "per": (per, per in get_args(Per), "'pixel' or 'image'"),
-        "clip": (clip, isinstance(clip, bool), "True or False"),
-        "draws": (draws, _is_integer(draws) and draws >= 1, "an integer of at least 1"),
-        "seed": (seed, _is_integer(seed) and seed >= 0, "an integer of at least 0"),
-    }
-    for name, (value, is_accepted, accepts) in accepted.items():
-        if not is_accepted:
-            raise ArgumentError(f"{name}={value!r} is not accepted. Give {accepts}.")
-
-
-def _is_integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    match batch:
+        case (Tensor() as inputs, Tensor() as labels):
+            fits = inputs.ndim > 1 and inputs.is_floating_point() and labels.shape == inputs.shape[:1]
+            if fits and labels.numel() and not labels.is_floating_point() and not labels.is_complex():
+                return inputs, labels.long()
+    shapes = [f"{list(part.shape)} {part.dtype}" for part in tree_leaves(batch) if isinstance(part, Tensor)]
+    raise ArgumentError(
+        f"A batch is {type(batch).__name__} of {', '.join(shapes) or 'no tensors'}; accepted: a pair (inputs, labels), "
+        "inputs [batch, ...] of a floating dtype, scaled as the module takes them, labels [batch], integers."
+    )

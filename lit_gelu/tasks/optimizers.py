@@ -12,7 +12,6 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.utils.data import DataLoader
 
-from lit_gelu.arguments import is_number
 from lit_gelu.errors import ArgumentError
 from lit_gelu.tasks.layers import check_numbers
 
@@ -88,15 +87,7 @@ class AdamEpsilonInsideRoot(_ForeachOptimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
     ) -> None:
-        for name, value, accepted in (
-            ("lr", lr, is_number(lr) and lr >= 0),
-            ("betas[0]", betas[0], is_number(betas[0]) and 0 <= betas[0] < 1),
-            ("betas[1]", betas[1], is_number(betas[1]) and 0 <= betas[1] < 1),
-            ("eps", eps, is_number(eps) and eps > 0),
-        ):
-            if not accepted:
-                accepts = "a number from 0 to below 1" if name.startswith("betas") else "a finite number above 0"
-                raise ArgumentError(f"{name}={value!r} is not accepted. Give {accepts}.")
+        check_numbers(learning_rate=lr, beta1=betas[0], beta2=betas[1], eps=eps)
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps})
 
     def _update(self, params: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
@@ -217,7 +208,7 @@ def steps_per_epoch(trainer: Trainer) -> float:
     if not math.isfinite(batches):
         raise ArgumentError(
             "The training loader does not know its number of batches, which the schedule needs. Give "
-            "batches_per_epoch=, or Trainer(limit_train_batches=...), a number."
+            "Trainer(limit_train_batches=...), a number."
         )
     accumulated = trainer.accumulate_grad_batches
     # Lightning makes a step behind an epoch's last batch too, however many batches it is of.

@@ -1,6 +1,5 @@
 """`TIMITFrameClassifier`: the GELU paper's net for the phones of frames of speech (section 3.4)."""
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +9,7 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.errors import ArgumentError
 from lit_gelu.surgery import infer_channels_
 from lit_gelu.tasks.activation_task import ClassificationTask
-from lit_gelu.tasks.layers import check_numbers, check_shape_kept, dense_layers, init_unit_norm_
+from lit_gelu.tasks.layers import check_inputs, check_numbers, dense_layers, init_unit_norm_
 
 FEATURES = 11 * 26
 CLASSES = 39
@@ -27,8 +26,7 @@ class TIMITFrameClassifier(ClassificationTask):
 
     The paper says 39 outputs; its code's softmax has 2048, of which 39 ever get a label, because its last matrix is
     never used (D5): ``outputs=2048``, 21,569,536 parameters. Its validation and test figures are means of the batches'
-    means, although batches have different numbers of frames; ours are means over all frames, unless ``batch_means`` is
-    set (D8). For its figures then use batches of 64 sentences.
+    means, although batches have different numbers of frames; ours are means over all frames (D8).
 
     The paper's test errors at the lowest validation error, medians of five: GELU 29.3 %, ReLU 29.5 %, ELU 29.6 %. They
     need the full corpus, see `lit_gelu.data.TIMITData`. An error (``val_error``, ``test_error``) is the share of frames
@@ -41,7 +39,6 @@ class TIMITFrameClassifier(ClassificationTask):
         keep: Probability of keeping a unit after each hidden activation in training; the paper uses 0.5.
         width: Units of a hidden layer; the paper's have 2048.
         outputs: Classes that the net tells apart, at least the 39 that the labels name.
-        batch_means: Whether validation and test figures are means of the batches' means.
         registry: Where the activation's name is looked up; ``None`` means `lit_gelu.activations.registry`.
 
     Raises:
@@ -62,17 +59,15 @@ class TIMITFrameClassifier(ClassificationTask):
         keep: float = 0.5,
         width: int = 2048,
         outputs: int = CLASSES,
-        batch_means: bool = False,
         registry: ActivationRegistry | None = None,
     ) -> None:
         super().__init__(activation, registry)
         check_numbers(learning_rate=learning_rate, keep=keep, width=width, outputs=outputs)
         if outputs < CLASSES:
             raise ArgumentError(f"outputs={outputs} is not accepted. Give {CLASSES} (the phones) or more.")
-        check_shape_kept(self.registry.create(activation), self.activation_spec, width)
-        self.batch_means = batch_means
-        self.learning_rate = learning_rate  # an attribute, because Lightning's learning rate finder sets it
-        self.hidden = dense_layers((FEATURES, *[width] * 5), partial(self.registry.create, activation), keep)
+        make_activation = self.activation_maker(activation, width)
+        self.learning_rate = learning_rate
+        self.hidden = dense_layers((FEATURES, *[width] * 5), make_activation, keep)
         self.output = nn.Linear(width, outputs)
         infer_channels_(self)
         init_unit_norm_(self.hidden, self.output)
@@ -80,21 +75,7 @@ class TIMITFrameClassifier(ClassificationTask):
 
     def forward(self, windows: Tensor) -> Tensor:
         """Return the logits ``[frames, outputs]`` of windows of normalised features, ``[frames, 286]``."""
-        if windows.ndim != 2 or windows.shape[1] != FEATURES or not windows.is_floating_point():
-            raise ArgumentError(
-                f"Windows of shape {list(windows.shape)} and dtype {windows.dtype} given; accepted: [frames, "
-                f"{FEATURES}], a floating dtype, 26 features of 11 frames side by side."
-            )
+        fits = windows.ndim == 2 and windows.shape[1] == FEATURES
+        check_inputs(windows, fits, f"[frames, {FEATURES}], 26 features of 11 frames side by side")
         logits: Tensor = self.output(self.hidden(windows))
         return logits
-
-    def sample_values(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """Return each frame's cross-entropy and error, or with ``batch_means`` the batch's means of both, ``[1]``."""
-        values = super().sample_values(inputs, labels)
-        if not self.batch_means or not len(values["loss"]):
-            return values
-        return {name: value.mean(dim=0, keepdim=True) for name, value in values.items()}
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return Adam with a constant learning rate."""
-        return torch.optim.Adam(self.parameters(), lr=self.learning_rate)

@@ -1,16 +1,14 @@
 """`TweetTagger`: the GELU paper's net for the parts of speech of tweets (section 3.3)."""
 
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.errors import ArgumentError
 from lit_gelu.surgery import infer_channels_
 from lit_gelu.tasks.activation_task import ClassificationTask
-from lit_gelu.tasks.layers import check_numbers, check_shape_kept, dense_layers, init_unit_norm_
+from lit_gelu.tasks.layers import check_inputs, check_numbers, dense_layers, init_unit_norm_
 
 WINDOW = 3
 WIDTH = 256
@@ -59,11 +57,11 @@ class TweetTagger(ClassificationTask):
     ) -> None:
         super().__init__(activation, registry)
         check_numbers(learning_rate=learning_rate, keep=keep, vector_size=vector_size)
-        check_shape_kept(self.registry.create(activation), self.activation_spec, WIDTH)
+        make_activation = self.activation_maker(activation, WIDTH)
         self.vector_size = vector_size
-        self.learning_rate = learning_rate  # an attribute, because Lightning's learning rate finder sets it
+        self.learning_rate = learning_rate
         fed = WINDOW * vector_size
-        self.hidden = dense_layers((fed, WIDTH, WIDTH), partial(self.registry.create, activation), keep)
+        self.hidden = dense_layers((fed, WIDTH, WIDTH), make_activation, keep)
         self.output = nn.Linear(WIDTH, CLASSES)
         infer_channels_(self)
         init_unit_norm_(self.hidden, self.output)
@@ -72,14 +70,7 @@ class TweetTagger(ClassificationTask):
     def forward(self, windows: Tensor) -> Tensor:
         """Return the logits ``[tokens, 25]``, in the order of `lit_gelu.data.tweets.TAGS`, of windows of 3 vectors."""
         width = WINDOW * self.vector_size
-        if windows.ndim != 2 or windows.shape[1] != width or not windows.is_floating_point():
-            raise ArgumentError(
-                f"Windows of shape {list(windows.shape)} and dtype {windows.dtype} given; accepted: [tokens, {width}], "
-                f"a floating dtype, {WINDOW} word vectors side by side (vector_size={self.vector_size})."
-            )
+        fits = windows.ndim == 2 and windows.shape[1] == width
+        check_inputs(windows, fits, f"[tokens, {width}], {WINDOW} word vectors side by side (vector_size=)")
         logits: Tensor = self.output(self.hidden(windows))
         return logits
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return Adam with a constant learning rate."""
-        return torch.optim.Adam(self.parameters(), lr=self.learning_rate)

@@ -10,14 +10,8 @@ from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader
 
-from lit_gelu.callbacks import (
-    ActivationSwap,
-    ExactResume,
-    exact_resume,
-)
-from lit_gelu.data import (
-    ResumableDataLoader,
-)
+from lit_gelu.callbacks import ActivationSwap, ExactResume, exact_resume
+from lit_gelu.data import ResumableDataLoader
 from lit_gelu.errors import LitGeluError, UnsupportedRunError
 
 
@@ -138,18 +132,6 @@ def test_a_checkpoint_behind_an_error_is_exact_or_warned_of(tmp_path, monkeypatc
     assert warned or all(map(torch.equal, whole.parameters(), resumed.parameters()))
 
 
-def test_without_the_callback_the_run_is_another(tmp_path):
-    """What the test above compares does depend on the callback."""
-    whole = run(tmp_path, {"max_epochs": 2}, SaveEverywhere(tmp_path))
-    resumed = Drawing()
-    with collected_warnings(""):
-        trainer = quiet_trainer(tmp_path / "b", ActivationSwap({"net.1": "prelu"}, at_step=5))
-        trainer.fit(
-            resumed, ResumableDataLoader(dataset(), batch_size=8, shuffle=True), ckpt_path=tmp_path / "batch3.ckpt"
-        )
-    assert resumed.losses != whole.losses[3:]
-
-
 def test_a_checkpoint_that_was_tested_is_not_resumed_by_a_later_fit(tmp_path):
     class Note(Callback):
         def on_train_start(self, trainer, pl_module):
@@ -218,16 +200,13 @@ class SaveAfterTwo(Callback):
 
 
 def _numpy_far_on(kept):
-    kept["ranks"][0]["generators"]["numpy"]["state"]["pos"] = 10**6  # where NumPy would read beyond its numbers
+    kept["ranks"][0]["generators"]["numpy"][2] = 10**6  # where NumPy would read beyond its numbers
 
 
 DAMAGES = {
     "no ranks": lambda kept: kept.update(ranks=None),
-    "ranks are text": lambda kept: kept.update(ranks="none"),
     "a rank is a list": lambda kept: kept.update(ranks=[[]]),
     "no generators": lambda kept: kept["ranks"][0].pop("generators"),
-    "loaders are a mapping": lambda kept: kept["ranks"][0].update(loaders={}),
-    "a generator's state": lambda kept: kept["ranks"][0]["generators"].update(python=None),
     "a place outside": _numpy_far_on,
     "a loader's state": lambda kept: kept["ranks"][0].update(loaders=[None]),
     "a loader's start": lambda kept: kept["ranks"][0].update(loaders=[{"taken": 1, "start": {}}]),

@@ -5,8 +5,7 @@ import pytest
 import scipy.linalg
 import torch
 
-from lit_gelu.data.whitening import Whitening, ZCAWhitening, cached_whitening, fit_whitening, whiten
-from lit_gelu.errors import ArgumentError
+from lit_gelu.data.whitening import Whitening, ZCAWhitening, cached_whitening, fit_whitening
 
 EPSILON = 1e-2
 
@@ -41,19 +40,6 @@ def test_mean_and_matrix_against_scipy(count):
     np.testing.assert_allclose(whitening.matrix.numpy(), whitening.matrix.numpy().T, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("count", [500, 40])
-def test_whitened_images_have_the_stated_covariance(count):
-    """S / (S + epsilon) in the directions of the covariance, whose sizes scipy gives; and the mean 0."""
-    images = correlated(count)
-    rows = images.reshape(count, -1).numpy()
-    covariance = np.cov(rows, rowvar=False, bias=True)
-    variances, directions = scipy.linalg.eigh(covariance)
-    whitened = whiten(images, fit_whitening(images, EPSILON)).reshape(count, -1).numpy()
-    found = directions.T @ np.cov(whitened, rowvar=False, bias=True) @ directions
-    np.testing.assert_allclose(found, np.diag(variances.clip(0) / (variances.clip(0) + EPSILON)), rtol=0, atol=1e-10)
-    np.testing.assert_allclose(whitened.mean(axis=0), 0, atol=1e-11)
-
-
 def test_the_module_does_the_same_and_its_buffers_are_saved():
     images = correlated(100).float()
     whitening = fit_whitening(images, EPSILON)
@@ -66,16 +52,6 @@ def test_the_module_does_the_same_and_its_buffers_are_saved():
     other = ZCAWhitening(Whitening(torch.zeros(60).double(), torch.eye(60).double()))
     other.load_state_dict(step.state_dict())
     assert torch.equal(other(images), step(images))
-
-
-def test_refuses_what_cannot_be_whitened():
-    images = correlated(5)
-    with pytest.raises(ArgumentError):
-        fit_whitening(images, epsilon=0)
-    with pytest.raises(ArgumentError):
-        fit_whitening(images[:0])
-    with pytest.raises(ArgumentError):
-        whiten(images[:, :2], fit_whitening(images))
 
 
 class TestCache:

@@ -8,7 +8,6 @@ from torch.utils.data import DataLoader
 from torchmetrics import MeanMetric
 
 from lit_gelu.callbacks import ActivationCurvatureMonitor, ActivationSwap, ExactResume, LossCurvatureMonitor, OnnxExport
-from lit_gelu.data import InMemoryDataModule
 from lit_gelu.data.in_memory import InMemorySamples
 from lit_gelu.errors import ArgumentError, UnsupportedRunError
 from lit_gelu.replicas import ReplicaDataModule, ReplicaGroup
@@ -118,38 +117,6 @@ class Shuffling(Samples):
         return DataLoader(self.val_set, shuffle=True, batch_size=4)
 
 
-@pytest.mark.parametrize("data", [Augmenting, Splitting, Shuffling])
-def test_data_of_which_each_run_alone_has_others(data):
-    with pytest.raises((UnsupportedRunError, ArgumentError)):
-        train_group(Net, [{}, {}], [0, 1], data)
-
-
-def test_data_that_are_no_replica_data():
-    assert issubclass(Samples, InMemoryDataModule)
-    with pytest.raises(UnsupportedRunError):
-        trainer().fit(ReplicaGroup.of(Net, [{}]), datamodule=Samples())
-    with pytest.raises(UnsupportedRunError):
-        trainer().fit(Net(), datamodule=ReplicaDataModule(Samples()))
-
-
-def no_optimizer(module):
-    return None
-
-
-def two_optimizers(module):
-    return [torch.optim.SGD(part.parameters(), lr=0.1) for part in (module.first, module.last)]
-
-
-def one_that_computes_losses(module):
-    return torch.optim.LBFGS(module.parameters())
-
-
-@pytest.mark.parametrize("configure", [no_optimizer, two_optimizers, one_that_computes_losses])
-def test_optimizers_of_which_a_group_cannot_take_one_for_each_member(configure):
-    with pytest.raises(UnsupportedRunError):
-        train_group(Net, [{"configure": configure}] * 2, [0, 1])
-
-
 class LoggingAMetric(Net):
     def __init__(self):
         super().__init__()
@@ -167,24 +134,42 @@ class Skipping(Net):
         return None
 
 
-@pytest.mark.parametrize("build", [LoggingAMetric, Skipping])
-def test_training_steps_without_a_value_for_each_member(build):
-    with pytest.raises(UnsupportedRunError):
-        train_group(build, [{}, {}], [0, 1])
+class TwoLoaders(Samples):
+    def val_dataloader(self):
+        return [super().val_dataloader()] * 2
 
 
-def test_a_schedule_by_what_no_member_logs():
-    def configure(module):
-        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": "elsewhere"}}
+def on_a_plateau(module):
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+    return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": "elsewhere"}}
 
-    class Elsewhere(callbacks.Callback):
-        def on_validation_epoch_end(self, trainer, pl_module):
-            pl_module.log("elsewhere", 1.0)
 
-    with pytest.raises(UnsupportedRunError):
-        train_group(Net, [{"configure": configure}] * 2, [0, 1], callbacks=[Elsewhere()])
+class Elsewhere(callbacks.Callback):
+    def on_validation_epoch_end(self, trainer, pl_module):
+        pl_module.log("elsewhere", 1.0)
+
+
+FITS = {
+    "batches of its own": {"data": Augmenting},
+    "a split that draws": {"data": Splitting},
+    "shuffled validation": {"data": Shuffling},
+    "two loaders": {"data": TwoLoaders},
+    "no optimizer": {"configure": lambda module: None},
+    "two optimizers": {"configure": lambda module: [torch.optim.SGD(module.parameters(), lr=0.1)] * 2},
+    "one that computes losses": {"configure": lambda module: torch.optim.LBFGS(module.parameters())},
+    "a schedule by what no member logs": {"configure": on_a_plateau, "callbacks": [Elsewhere()]},
+    "a metric logged": {"build": LoggingAMetric},
+    "no loss": {"build": Skipping},
+}
+
+
+@pytest.mark.parametrize("options", FITS.values(), ids=FITS)
+def test_fits_that_are_not_those_of_each_run_alone(options):
+    options = dict(options)
+    cell = {"configure": options.pop("configure")} if "configure" in options else {}
+    with pytest.raises((UnsupportedRunError, ArgumentError)):
+        train_group(options.pop("build", Net), [cell] * 2, [0, 1], options.pop("data", Samples), **options)
 
 
 def test_a_group_is_not_resumed(tmp_path):
@@ -193,11 +178,6 @@ def test_a_group_is_not_resumed(tmp_path):
     group = ReplicaGroup.of(Net, [{}, {}], [0, 1])
     with pytest.raises(UnsupportedRunError):
         trainer().fit(group, datamodule=ReplicaDataModule(Samples()), ckpt_path=tmp_path / "group.ckpt")
-
-
-def test_a_group_has_no_forward_pass():
-    with pytest.raises(UnsupportedRunError):
-        ReplicaGroup.of(Net, [{}])(torch.zeros(2, 6))
 
 
 def test_an_activation_that_no_checkpoint_holds_is_refused_as_alone(tmp_path):

@@ -3,19 +3,10 @@
 import pytest
 import torch
 from small_task import SmallData, quiet_trainer
-from torch import nn
 
 from lit_gelu import activations, surgery
-from lit_gelu.activations.errors import OpaqueActivationError
 from lit_gelu.callbacks import ActivationSwap
-from lit_gelu.errors import CheckpointError
-from lit_gelu.surgery.activation_record import restore_activations
 from lit_gelu.tasks import MNISTClassifier
-
-
-class WithACall(MNISTClassifier):
-    def forward(self, pixels):
-        return torch.relu(super().forward(pixels))
 
 
 def saved(tmp_path, callbacks=(), kind=MNISTClassifier, **swaps):
@@ -45,14 +36,6 @@ def test_swapped_by_hand(tmp_path, spec):
     assert torch.equal(outputs(loaded), outputs(model))
 
 
-@pytest.mark.parametrize("kind", [MNISTClassifier, WithACall])  # whose call is found by the task's own sample
-def test_swapped_by_the_callback(tmp_path, kind):
-    model, path = saved(tmp_path, [ActivationSwap({"activation:relu": "gelu"}, at_epoch=1)], kind)
-    loaded = kind.load_from_checkpoint(path)
-    assert isinstance(loaded.hidden[0].activation, nn.GELU)
-    assert torch.equal(outputs(loaded), outputs(model))
-
-
 # Without the callback, Lightning warns that the checkpoint has a state for it.
 @pytest.mark.filterwarnings("ignore:.*Please add the following callbacks:UserWarning")
 @pytest.mark.parametrize("with_callback", [False, True])
@@ -64,19 +47,3 @@ def test_a_trainer_that_loads_the_checkpoint_tests_the_swapped_net(tmp_path, wit
     fresh, trainer = MNISTClassifier("relu", hidden_layers=3), quiet_trainer(callbacks=callbacks)
     (result,) = trainer.test(fresh, datamodule=SmallData(), ckpt_path=path, verbose=False)
     assert result == expected
-
-
-def test_a_checkpoint_of_another_structure_is_refused():
-    model = nn.Sequential(nn.ReLU(), nn.GELU())
-    with pytest.raises(CheckpointError):
-        restore_activations(model, {"0": "relu", "2": "gelu"}, activations.registry)
-
-
-def test_a_function_swapped_in_that_was_never_registered_is_refused_when_saving(tmp_path):
-    model = MNISTClassifier("relu", hidden_layers=2)
-    surgery.swap(model, {"hidden.1.*": lambda x: x.clamp(min=-1)})
-    trainer = quiet_trainer(max_epochs=1)
-    trainer.fit(model, datamodule=SmallData())
-    with pytest.raises(OpaqueActivationError):
-        trainer.save_checkpoint(tmp_path / "last.ckpt")
-    assert not list(tmp_path.iterdir())

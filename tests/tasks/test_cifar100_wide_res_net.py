@@ -1,16 +1,21 @@
-"""CIFAR100WideResNet: the paper's net, its shapes and initialisation, its forward pass, and what it refuses."""
+"""CIFAR100WideResNet: the paper's net and its start, penalty, optimizer, schedule, logged loss, precision."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
+from child_processes import run_warm
+from colour_images import ColourData
+from lightning.pytorch.callbacks import LearningRateMonitor
+from lightning.pytorch.loggers import CSVLogger
+from small_task import quiet_trainer
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 from wide_res_net_by_hand import Transcription, elu, gelu_tanh
 
-from lit_gelu import surgery
+from lit_gelu.data import InMemoryImages
 from lit_gelu.tasks import CIFAR100WideResNet
-from lit_gelu.tasks.cifar100_wide_res_net import OriginalBlock, PaperBlock
 
 SMALL = {"blocks_per_stage": 1, "width_factor": 1}
 
@@ -46,59 +51,6 @@ def test_40_convolutions_and_the_papers_multiplications(paper):
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         paper.eval()(torch.zeros(1, 3, 32, 32))
     assert counter.get_total_flops() == 2 * 1_298_605_056
-
-
-def test_parameter_counts_of_the_options():
-    """WRN-40-4 of Zagoruyko and Komodakis has 8,949,210 parameters with 10 classes, so 90 x 257 more with 100."""
-    assert parameter_count(CIFAR100WideResNet(block="original")) == 8_949_210 + 90 * 257
-    assert parameter_count(CIFAR100WideResNet(lasagne_bn=True)) == 8_972_884
-    closing = 2 * 6 * (64 + 128 + 256)
-    assert parameter_count(CIFAR100WideResNet("elu", closing_norm=False)) == 8_972_884 - closing
-
-
-def test_shapes_at_each_layer(paper):
-    expected = {"stem": [16, 32, 32], "head.pool": [256, 1, 1], "head.output": [100]}
-    for stage, (channels, size) in enumerate([(64, 32), (128, 16), (256, 8)]):
-        expected |= {f"stages.{stage}.{block}": [channels, size, size] for block in range(6)}
-    seen = {}
-    hooks = [
-        module.register_forward_hook(lambda module, given, result, name=name: seen.update({name: list(result.shape)}))
-        for name, module in paper.named_modules()
-        if name in expected
-    ]
-    with torch.no_grad():
-        paper.eval()(torch.zeros(2, 3, 32, 32))
-    for hook in hooks:
-        hook.remove()
-    assert seen == {name: [2, *shape] for name, shape in expected.items()}
-
-
-def test_structure_of_the_papers_net(paper):
-    assert [name for name, _ in paper.stem.named_children()] == ["conv", "norm", "activation", "second_norm"]
-    assert [name for name, _ in paper.head.named_children()] == ["norm", "activation", "pool", "flatten", "output"]
-    assert paper.stem.conv.bias is None
-    for stage, stride in zip(paper.stages, (1, 2, 2), strict=True):
-        for number, block in enumerate(stage):
-            assert isinstance(block, PaperBlock)
-            assert (block.conv1.bias is None, block.conv2.bias is None, block.dropout.p) == (False, False, 0.3)
-            assert block.conv1.stride == ((stride, stride) if number == 0 else (1, 1))
-            if number:
-                assert block.shortcut is None
-            else:
-                assert (block.shortcut.kernel_size, block.shortcut.bias) == ((1, 1), None)
-                assert block.shortcut.stride == (stride, stride)
-    assert all((norm.eps, norm.momentum) == (1e-4, 0.1) for norm in layers(paper, nn.BatchNorm2d))
-    sites = surgery.find_sites(paper)
-    assert len(sites) == 2 + 2 * 18
-    assert {str(site.spec) for site in sites} == {"gelu(approximate='tanh')"}
-
-
-def test_the_original_blocks():
-    model = CIFAR100WideResNet(block="original", dropout=0.1)
-    assert [name for name, _ in model.stem.named_children()] == ["conv"]
-    assert all(isinstance(block, OriginalBlock) for stage in model.stages for block in stage)
-    assert len(layers(model, nn.BatchNorm2d)) == 2 * 18 + 1
-    assert all(conv.bias is None for conv in layers(model, nn.Conv2d))
 
 
 def test_initial_weights(paper):
@@ -141,18 +93,10 @@ def test_what_an_activation_holds_is_not_initialised_and_does_not_decay():
     assert not {id(weight) for weight in inner} & {id(weight) for weight in model.decayed_parameters()}
 
 
-@pytest.mark.parametrize(
-    ("activation", "function", "options"),
-    [
-        ("gelu_tanh", gelu_tanh, {}),
-        ("elu", elu, {"closing_norm": False}),
-        ("gelu_tanh", gelu_tanh, {"block": "original"}),
-        ("elu", elu, {"lasagne_bn": True}),
-    ],
-)
-def test_forward_is_the_transcribed_net(activation, function, options):
-    model = CIFAR100WideResNet(activation, blocks_per_stage=2, width_factor=1, dropout=0.0, **options)
-    transcription = Transcription(model, function, options.get("block", "paper"))
+@pytest.mark.parametrize(("activation", "function"), [("gelu_tanh", gelu_tanh), ("elu", elu)])
+def test_forward_is_the_transcribed_net(activation, function):
+    model = CIFAR100WideResNet(activation, blocks_per_stage=2, width_factor=1, dropout=0.0)
+    transcription = Transcription(model, function)
     images = torch.randn(3, 3, 32, 32, dtype=torch.float64)
     torch.testing.assert_close(model.double()(images), transcription.logits(images), rtol=1e-9, atol=1e-9)
 
@@ -164,13 +108,117 @@ class Triple(nn.Module):
         return 3 * inputs
 
 
-@pytest.mark.parametrize("block", ["paper", "original"])
-def test_dropout_is_between_activation_and_second_convolution_of_every_block(block):
-    model = CIFAR100WideResNet(block=block, **SMALL)
+def test_dropout_is_between_activation_and_second_convolution_of_every_block():
+    model = CIFAR100WideResNet(**SMALL)
     dropouts = layers(model, nn.Dropout)
     assert [dropout.p for dropout in dropouts] == [0.3] * 3
     for stage in model.stages:
         stage[0].dropout = Triple()
     images = torch.randn(3, 3, 32, 32, dtype=torch.float64)
-    expected = Transcription(model, gelu_tanh, block, factor=3).logits(images)
+    expected = Transcription(model, gelu_tanh, factor=3).logits(images)
     torch.testing.assert_close(model.double()(images), expected, rtol=1e-9, atol=1e-9)
+
+
+def cross_entropy(logits, labels):
+    return (logits.exp().sum(1).log() - logits[torch.arange(len(labels)), labels]).mean()
+
+
+def decays_by_hand(name):
+    """Weights of convolutions and the linear layer, and gammas, whose module is called norm: no biases, no betas."""
+    return name.endswith("weight")
+
+
+def test_two_optimizer_steps_against_a_transcription_in_float64():
+    """The net, the loss + 5e-4 sum w^2 of Lasagne, Nesterov momentum in its form and the cosine, all written out."""
+    torch.manual_seed(0)
+    model = CIFAR100WideResNet(dropout=0.0, epochs=5, **SMALL)  # of one step each
+    transcription = Transcription(model, gelu_tanh)
+    data = ColourData(classes=100)
+    data.setup("fit")
+    images, labels = data.train_set.images[:8].double(), data.train_set.labels[:8]
+    values = transcription.values
+    velocities = {name: torch.zeros_like(value) for name, value in values.items()}
+    for step in range(2):
+        penalty = 5e-4 * sum(value.square().sum() for name, value in values.items() if decays_by_hand(name))
+        loss = cross_entropy(transcription.logits(images), labels) + penalty
+        gradients = torch.autograd.grad(loss, list(values.values()))
+        rate = 0.05 * (1 + math.cos(math.pi * step / 5))
+        with torch.no_grad():
+            for (name, value), gradient in zip(values.items(), gradients, strict=True):
+                velocities[name] = 0.9 * velocities[name] - rate * gradient
+                value += 0.9 * velocities[name] - rate * gradient
+    data.train_set = InMemoryImages(images, labels)
+    trainer = quiet_trainer(max_steps=2, precision="64-true", limit_val_batches=0)
+    trainer.fit(model, datamodule=data)
+    assert trainer.logged_metrics["train_loss"].item() == pytest.approx(loss.item(), rel=1e-6)
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.detach(), values[name].detach(), rtol=0, atol=1e-9)
+
+
+def test_what_decays(paper):
+    decayed = {id(parameter) for parameter in paper.decayed_parameters()}
+    assert decayed == {id(parameter) for name, parameter in paper.named_parameters() if decays_by_hand(name)}
+    assert sum(parameter.numel() for parameter in paper.decayed_parameters()) == 8_961_456 + 5_952 // 2
+    excluded = CIFAR100WideResNet(decay_gammas=False)
+    assert sum(parameter.numel() for parameter in excluded.decayed_parameters()) == 8_961_456
+
+
+def test_the_learning_rates_of_a_run_are_half_a_cosine(tmp_path):
+    """Three epochs of 24 samples in batches of 8."""
+    monitor = LearningRateMonitor("step")
+    trainer = quiet_trainer(max_epochs=3, logger=CSVLogger(tmp_path), callbacks=[monitor], limit_val_batches=0)
+    trainer.fit(CIFAR100WideResNet(epochs=3, **SMALL), datamodule=ColourData(classes=100))
+    expected = [0.05 * (1 + math.cos(math.pi * step / 9)) for step in range(9)]
+    assert all(rates == pytest.approx(expected, rel=1e-6) for rates in monitor.lrs.values())
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_the_logged_training_loss_is_noisy_and_includes_the_penalty(dropout):
+    """All samples are one batch, so that only dropout can make two seeds' losses differ."""
+    torch.manual_seed(0)
+    model, data = CIFAR100WideResNet(dropout=dropout, learning_rate=1e-30, **SMALL), ColourData(classes=100)
+    data.setup("fit")
+    data.train_set = InMemoryImages(data.train_set.images[:8], data.train_set.labels[:8])
+    logged = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        trainer = quiet_trainer(max_steps=1, limit_val_batches=0)
+        trainer.fit(model, datamodule=data)
+        logged.append(trainer.logged_metrics["train_loss"].item())
+    assert (abs(logged[0] - logged[1]) > 1e-3) == (dropout > 0)
+    with torch.no_grad():
+        plain = Transcription(model, gelu_tanh).logits(data.train_set.images.double())
+    expected = cross_entropy(plain, data.train_set.labels).item() + model.penalty().item()
+    assert logged[0] == pytest.approx(expected, rel=0.2 if dropout else 1e-5)
+    assert model.penalty() > 0.1
+
+
+def test_bfloat16_autocast_and_channels_last(tmp_path):
+    """One step of the small net: weights and velocities keep both their dtype and their order in memory."""
+    torch.manual_seed(0)
+    model = CIFAR100WideResNet(channels_last=True, **SMALL)
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    trainer = quiet_trainer(max_steps=1, precision="bf16-mixed", limit_val_batches=0)
+    trainer.fit(model, datamodule=ColourData(classes=100))
+    assert math.isfinite(trainer.logged_metrics["train_loss"])
+    for parameter in model.parameters():
+        assert parameter.dtype == torch.float32
+        assert parameter.isfinite().all()
+    assert any(not torch.equal(value, before[name]) for name, value in model.named_parameters())
+    weight = model.stages[1][0].conv2.weight
+    assert weight.is_contiguous(memory_format=torch.channels_last)
+    state = trainer.optimizers[0].state[weight]
+    assert state["velocity"].is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.full
+@pytest.mark.realdata
+def test_the_example_of_a_few_steps_lowers_the_loss(tmp_path):
+    config = Path(__file__).parents[2] / "examples" / "cifar100_wrn_steps.yaml"
+    options = ["--config", str(config), "--trainer.enable_progress_bar", "false"]
+    run_warm("-m", "lit_gelu", "fit", *options, cwd=tmp_path)
+    (metrics,) = tmp_path.glob("runs/**/metrics.csv")
+    header, *rows = (line.split(",") for line in metrics.read_text().splitlines())
+    losses = [float(row[header.index("train_loss")]) for row in rows if row[header.index("train_loss")]]
+    assert len(losses) == 24
+    assert sum(losses[-8:]) / 8 < losses[0] - 0.3

@@ -1,4 +1,4 @@
-"""What the classifiers share: metrics, and the training loss measured with noise off."""
+"""What the classifiers share: metrics in every precision, and the training loss measured with noise off."""
 
 import copy
 import math
@@ -6,15 +6,17 @@ import warnings
 
 import pytest
 import torch
-from lightning.pytorch import Callback
+from lightning.pytorch import Callback, LightningDataModule
 from lightning.pytorch.loggers import CSVLogger
 from sklearn.metrics import accuracy_score, log_loss
 from small_task import SmallData, quiet_trainer
 from torch import nn
 from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
 
 from lit_gelu import activations
 from lit_gelu.tasks import MNISTClassifier
+from lit_gelu.tasks.activation_task import SampleMean
 
 
 @pytest.mark.parametrize("stage", ["val", "test"])
@@ -90,16 +92,6 @@ def test_training_loss_is_measured_with_noise_off_before_the_update(noise, monke
     assert noisy.logged != noisy.expected
 
 
-def test_without_noise_there_is_one_forward_pass_a_step():
-    model = MNISTClassifier("elu", hidden_layers=1)
-    passes = []
-    model.output.register_forward_hook(lambda *arguments: passes.append(1))
-    witness = Witness()
-    quiet_trainer(max_steps=3, limit_val_batches=0, callbacks=[witness]).fit(model, datamodule=SmallData())
-    assert len(passes) == 3 + 3  # the witness's copies carry the hook along
-    assert witness.logged == witness.expected
-
-
 def test_noise_is_noticed_when_a_module_is_replaced():
     model = MNISTClassifier("relu", hidden_layers=2)
     assert not model.is_noisy
@@ -146,3 +138,45 @@ def test_a_subclass_that_saves_its_arguments_again(options, tmp_path):
     trainer.save_checkpoint(tmp_path / "saved.ckpt")
     again = Saves.load_from_checkpoint(tmp_path / "saved.ckpt")
     assert (again.scale, again.activation_spec) == (3.0, model.activation_spec)
+
+
+COUNT = 3000
+
+
+class Many(LightningDataModule):
+    """So many samples that a count in bfloat16, which has 8 bits, stops at 256."""
+
+    def setup(self, stage=None):
+        generator = torch.Generator().manual_seed(0)
+        images = torch.rand(COUNT, 1, 28, 28, generator=generator)
+        self.samples = TensorDataset(images, torch.randint(10, (COUNT,), generator=generator))
+
+    def test_dataloader(self):
+        return DataLoader(self.samples, batch_size=30)
+
+
+@pytest.mark.parametrize("precision", ["bf16-true", "16-true", "32-true", "64-true"])
+def test_the_means_are_those_of_the_outputs(precision):
+    torch.manual_seed(0)
+    model, data = MNISTClassifier("relu", hidden_layers=1), Many()
+    (found,) = quiet_trainer(precision=precision).test(model, datamodule=data, verbose=False)
+    images, labels = data.samples.tensors
+    dtype = model.output.weight.dtype
+    assert dtype == {"bf": torch.bfloat16, "16": torch.float16, "32": torch.float32, "64": torch.float64}[precision[:2]]
+    with torch.no_grad():
+        logits = torch.cat([model.eval()(part.to(dtype)) for part in images.split(30)]).double()
+    assert found["test_error"] == pytest.approx((logits.argmax(1) != labels).double().mean().item(), abs=2e-3)
+    loss = torch.nn.functional.cross_entropy(logits, labels).item()
+    assert found["test_loss"] == pytest.approx(loss, rel=1e-5 if precision[:2] in {"32", "64"} else 2e-3)
+
+
+def test_no_conversion_takes_digits_of_what_was_summed():
+    metric = SampleMean()
+    metric.update(torch.full((1001,), 0.25))
+    for convert in (lambda m: m.to(torch.bfloat16), lambda m: m.half(), lambda m: m.to("cpu", torch.float16)):
+        convert(metric)
+        assert metric.weight.dtype == torch.float32
+        metric.update(torch.full((1000,), 0.25, dtype=torch.bfloat16))
+    assert metric.weight == 4001
+    assert metric.compute() == 0.25
+    assert metric.to(torch.float64).weight.dtype == torch.float64

@@ -2,14 +2,13 @@
 
 import inspect
 
-import numpy as np
 import onnx
 import pytest
 import torch
 from small_task import quiet_trainer
 
 from lit_gelu import tasks
-from lit_gelu.data import CIFAR10Data, CIFAR100Data, InMemoryDataModule, InMemorySamples
+from lit_gelu.data import InMemoryDataModule, InMemorySamples
 from lit_gelu.export import OnnxPredictor, check_parity, export_onnx
 
 # Sizes that are quick, and all noise that a task has in training.
@@ -19,7 +18,7 @@ SMALL = {
     "TweetTagger": {"keep": 0.5},
     "TIMITFrameClassifier": {"keep": 0.5, "width": 16},
     "CIFAR10ConvNet": {"keep": 0.5, "noise": 0.15, "channels": (4, 8), "epochs": 2},
-    "CIFAR100WideResNet": {"dropout": 0.3, "blocks_per_stage": 1, "width_factor": 1, "batches_per_epoch": 4},
+    "CIFAR100WideResNet": {"dropout": 0.3, "blocks_per_stage": 1, "width_factor": 1, "epochs": 2},
 }
 NOISELESS = {"MNISTAutoencoder"}  # the paper's net has no dropout
 TASKS = [
@@ -93,46 +92,3 @@ def test_from_the_checkpoint_to_a_file_without_what_belongs_to_training(tmp_path
     torch.testing.assert_close(outputs, expected, rtol=0, atol=1e-4)
     for row, alone in zip(outputs, inputs.split(1), strict=True):  # each sample on its own, whatever its batch
         torch.testing.assert_close(OnnxPredictor(path)(alone)[0], row, rtol=0, atol=1e-4)
-
-
-def arrays_file(folder, classes):
-    """A few images of random pixels."""
-    generator = np.random.default_rng(0)
-    arrays = {}
-    for part, samples in (("train", 64), ("test", 12)):
-        pixels = generator.integers(0, 256, (samples, 32, 32, 3), dtype=np.uint8)
-        arrays |= {f"x_{part}": pixels, f"y_{part}": generator.integers(0, classes, samples)}
-    np.savez(folder / "images.npz", **arrays)
-    return folder / "images.npz"
-
-
-@pytest.mark.full
-@pytest.mark.filterwarnings("ignore:The whitening is fitted to 64 images")  # here it is to be applied, not to be good
-def test_cifars_preprocessing_is_in_the_file(tmp_path):
-    for name, data_class, classes in (("CIFAR10ConvNet", CIFAR10Data, 10), ("CIFAR100WideResNet", CIFAR100Data, 100)):
-        data = data_class(tmp_path, arrays=arrays_file(tmp_path, classes), batch_size=4)
-        model = getattr(tasks, name)(**SMALL[name])
-        path = tmp_path / f"{name}.onnx"
-        export_onnx(model, path, preprocessing=data.preprocessing())
-        report = check_parity(model, path, data)
-        assert report.passed
-        assert not report.notes
-        assert {row.count for row in report.rows if row.inputs == "data"} == {12}
-        data.setup("test")
-        with torch.no_grad():
-            expected = model.eval()(data.test_set.inputs)
-        torch.testing.assert_close(OnnxPredictor(path)(data.raw_test_inputs()), expected, rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.full
-@pytest.mark.realdata
-def test_raw_cifar10_behind_the_fitted_whitening(tmp_path):
-    """37.7 MB of whitening matrix; the net in a tenth of its width."""
-    data = CIFAR10Data(cache=tmp_path, test_samples=500)
-    model, path = tasks.CIFAR10ConvNet(channels=(10, 19)), tmp_path / "cifar10.onnx"
-    export_onnx(model, path, preprocessing=data.preprocessing())
-    assert 4 * 3072**2 < path.stat().st_size < 4 * 3072**2 + 1_000_000
-    report = check_parity(model, path, data)
-    assert report.passed
-    assert {row.count for row in report.rows if row.inputs == "data"} == {500}
-    assert any(row.comparison == "file vs PyTorch float64" for row in report.rows)

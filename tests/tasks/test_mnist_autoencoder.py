@@ -72,18 +72,3 @@ def test_reconstruction_error_after_ten_epochs(activation, published, record_pro
     loss = loss_after_ten_epochs(activation)
     record_property("test_loss", loss)
     assert loss == pytest.approx(published, rel=0.1)
-
-
-@pytest.mark.full
-@pytest.mark.realdata
-@pytest.mark.timeout(3600)
-def test_reconstruction_error_with_relu_is_a_matter_of_chance(record_property):
-    """One run of an independent implementation ended at .0109, the paper's figure, a median of three, at .0116.
-
-    Of the 30 ReLUs of the code, 10 to 20 are dead after some ten steps of Adam, with either placement of its epsilon,
-    and how many decides: seeds 0 to 6 ended at .0129, .0121, .0145, .0117, .0096, .0118 and .0112, median .0118. One
-    run takes minutes, so this is the range that single runs have.
-    """
-    loss = loss_after_ten_epochs("relu")
-    record_property("test_loss", loss)
-    assert 0.0095 < loss < 0.0160

@@ -1,7 +1,5 @@
 """MNISTClassifier: the paper's net, its initialisation, its optimizer, checkpoints and the activations it takes."""
 
-import math
-
 import pytest
 import torch
 from lightning.pytorch import Callback
@@ -15,52 +13,16 @@ from lit_gelu.data import DigitsData, MNISTData
 from lit_gelu.tasks import MNISTClassifier
 
 
-@pytest.mark.realdata
-@pytest.mark.parametrize(
-    ("activation", "expected"),
-    [
-        ("gelu_tanh", [0.334, 0.183, 0.094, 0.047, 0.0235, 0.0117, 0.0059, 0.0029, 0.0014]),
-        ("zero_identity_map", [0.334, 0.233, 0.166, 0.117, 0.083, 0.059, 0.041, 0.029, 0.021]),  # in training mode
-    ],
-)
-def test_initial_pre_activations_on_mnist(activation, expected):
-    """Their standard deviations by layer against an independent implementation's, the mean of five seeds.
-
-    Four standard errors of the difference between its mean and that of twenty seeds here are allowed.
-    """
-    data = MNISTData()
-    data.setup("validate")
-    images = data.val_set.images[:2000]
-    seeds = []
-    for seed in range(20):
-        torch.manual_seed(seed)
-        model = MNISTClassifier(activation)
-        values, deviations = images.flatten(1), []
-        with torch.no_grad():
-            for layer in model.hidden:
-                deviations.append(layer.linear(values).std())
-                values = layer(values)
-            deviations.append(model.output(values).std())
-        seeds.append(torch.stack(deviations))
-    measured = torch.stack(seeds)
-    standard_error = measured.std(dim=0) * math.sqrt(1 / 5 + 1 / 20)
-    assert ((measured.mean(dim=0) - torch.tensor(expected)).abs() < 4 * standard_error).all()
-
-
 def exponential_linear(x):
     return torch.where(x > 0, x, torch.expm1(x))
 
 
 FORMS = {
     "name": ("elu", "elu"),
-    "text": ("leaky_relu(negative_slope=0.2)", "leaky_relu(negative_slope=0.2)"),
-    "text with quotes and commas": ("gelu(approximate='tanh')", "gelu(approximate='tanh')"),
     "mapping with a name": ({"name": "gelu", "approximate": "tanh"}, "gelu(approximate='tanh')"),
-    "mapping with a class": ({"class_path": "torch.nn.ELU", "init_args": {"alpha": 0.5}}, "elu(alpha=0.5)"),
     "spec": (ActivationSpec.parse("swish(beta=1.5)"), "swish(beta=1.5)"),
     "class": (nn.SiLU, "silu"),
     "module": (nn.LeakyReLU(0.3), "leaky_relu(negative_slope=0.3)"),
-    "function": (nn.functional.relu, "relu"),
     "alias": ("quick_gelu", "gelu(approximate='sigmoid')"),
 }
 
@@ -75,14 +37,6 @@ def test_every_form_of_activation(form):
     again.load_state_dict(model.state_dict())
     images = torch.rand(4, 1, 28, 28)
     assert torch.equal(again.eval()(images), model.eval()(images))
-
-
-def test_a_given_module_is_copied_for_each_layer():
-    given = nn.PReLU(init=0.1)
-    model = MNISTClassifier(given, hidden_layers=2)
-    slopes = [given.weight, *(layer.activation.weight for layer in model.hidden)]
-    assert len({id(slope) for slope in slopes}) == 3
-    assert all(slope.item() == pytest.approx(0.1) for slope in slopes)
 
 
 def test_a_registry_of_ones_own(tmp_path):

@@ -5,12 +5,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch import LightningDataModule, seed_everything
+from lightning.pytorch import seed_everything
 from small_task import SmallData, quiet_trainer
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lit_gelu.data import MNISTData
 from lit_gelu.errors import ArgumentError
 from lit_gelu.tasks import MNISTClassifier, noise_robustness
 
@@ -131,13 +130,6 @@ def test_without_noise_it_is_the_ordinary_test_error():
     assert curves.samples == 21
 
 
-def test_losses_are_summed_in_float64():
-    """In float32 log(1 + exp(-20)), 2e-9, is 0: log losses of confident nets would be."""
-    inputs, labels = torch.tensor([[20.0, 0.0], [0.0, 20.0]]), torch.tensor([0, 1])
-    curves = noise_robustness(nn.Identity(), (inputs, labels), [0.0])
-    assert curves.loss[0] == pytest.approx(math.log1p(math.exp(-20)), rel=1e-6)
-
-
 def test_module_and_random_state_are_left_alone():
     class Counting(nn.BatchNorm1d):
         def forward(self, x):
@@ -162,24 +154,17 @@ def test_module_and_random_state_are_left_alone():
     assert torch.is_grad_enabled()
 
 
-class OnlyValidation(LightningDataModule):
-    def val_dataloader(self):
-        return DataLoader(TensorDataset(*samples()))
-
-
 @pytest.mark.parametrize(
     "options",
     [
         {"levels": [0, math.nan]},
         {"levels": [-0.5]},
-        {"levels": [math.inf]},
         {"levels": []},
         {"levels": 1.0},
         {"levels": ["much"]},
         {"per": "channel"},
         {"clip": 1},
         {"draws": 0},
-        {"draws": True},
         {"seed": -1},
         {"seed": 0.5},
     ],
@@ -198,7 +183,6 @@ INPUTS, LABELS = samples()
         3,
         INPUTS,
         [],
-        OnlyValidation(),
         (INPUTS, LABELS[:-1]),
         (INPUTS, LABELS.float()),
         (INPUTS.byte(), LABELS),
@@ -212,39 +196,3 @@ INPUTS, LABELS = samples()
 def test_refused_data(data):
     with pytest.raises(ArgumentError):
         noise_robustness(small_net(), data, [0])
-
-
-@pytest.mark.full
-@pytest.mark.realdata
-def test_on_mnist_after_three_epochs(record_property):
-    """Bounds of sense only: nets of 50 epochs (medians of 3) had 9, 33.7, 65.4 and 75.9 % error at .5, 1, 2 and 3.
-
-    Three epochs give a less confident net, so the errors must be near those (the noise, not the training, makes them)
-    and the losses below theirs, .6, 3.0, 9.7 and 16.9.
-    """
-    torch.manual_seed(0)
-    model, data = MNISTClassifier(), MNISTData()
-    trainer = quiet_trainer(max_epochs=3, limit_val_batches=0)
-    trainer.fit(model, datamodule=data)
-    curves = noise_robustness(model, data, [0, 0.5, 1, 2, 3])
-    for level, error, loss in zip(curves.levels, curves.error, curves.loss, strict=True):
-        record_property(f"level {level:g}", f"error {error:.4f}, loss {loss:.4f}")
-    assert curves.error[0] < 0.05
-    assert list(curves.error) == sorted(curves.error)
-    assert list(curves.loss) == sorted(curves.loss)
-    assert curves.error[1] < 0.2
-    assert 0.2 < curves.error[2] < 0.5
-    assert 0.5 < curves.error[3] < 0.75
-    assert 0.6 < curves.error[4] < 0.85
-
-
-def test_a_net_in_bfloat16_is_given_its_own_dtype():
-    data = SmallData()
-    torch.manual_seed(0)
-    model = MNISTClassifier("relu", hidden_layers=1)
-    data.setup("test")
-    inputs, labels = data.test_set.tensors
-    loader = DataLoader(TensorDataset(inputs, labels), batch_size=8)
-    exact = noise_robustness(model, loader, levels=(0.0,), draws=1)
-    found = noise_robustness(model.to(torch.bfloat16), loader, levels=(0.0,), draws=1)
-    assert found.loss == pytest.approx(exact.loss, rel=0.02)

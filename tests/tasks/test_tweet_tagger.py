@@ -3,41 +3,14 @@
 import pytest
 import torch
 from small_task import quiet_trainer
-from torch.nn import functional
 from tweet_files import write_tweets
 
 from lit_gelu.data import TweetData
 from lit_gelu.errors import ArgumentError
-from lit_gelu.export import check_parity, export_onnx
 from lit_gelu.tasks import TweetTagger
 
 # Of the words of the small files five have a vector.
 pytestmark = pytest.mark.filterwarnings("ignore:.* has no vector for .* of the tweets' tokens")
-
-
-def test_errors_are_shares_of_tokens_and_the_checkpoint_exports(tmp_path):
-    torch.manual_seed(0)
-    data = TweetData(write_tweets(tmp_path), batch_size=2, clusters="clusters.txt")
-    model = TweetTagger("elu", learning_rate=1e-4)
-    trainer = quiet_trainer(max_epochs=1, enable_checkpointing=True, default_root_dir=tmp_path)
-    trainer.fit(model, datamodule=data)
-    assert set(trainer.callback_metrics) == {"train_loss", "val_loss", "val_error"}
-    loaded = TweetTagger.load_from_checkpoint(trainer.checkpoint_callback.best_model_path, weights_only=True)
-    assert dict(model.hparams) == {
-        "activation": "elu",
-        "learning_rate": 1e-4,
-        "keep": 0.8,
-        "vector_size": 50,
-    }
-    assert dict(loaded.hparams) == dict(model.hparams)
-    (result,) = quiet_trainer().test(loaded, datamodule=data, verbose=False)
-    with torch.no_grad():
-        logits = model.eval()(data.test_set.inputs)
-    wrong = [int(row.argmax() != tag) for row, tag in zip(logits, data.test_set.labels, strict=True)]
-    assert result["test_error"] == pytest.approx(sum(wrong) / 3)
-    assert result["test_loss"] == pytest.approx(functional.cross_entropy(logits, data.test_set.labels).item(), rel=1e-5)
-    export_onnx(loaded, tmp_path / "tagger.onnx")
-    assert check_parity(loaded, tmp_path / "tagger.onnx", data).passed
 
 
 def test_vectors_of_another_size(tmp_path):

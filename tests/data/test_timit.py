@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 import torch
 from data_checkpoints import loaded_from_checkpoint
-from timit_files import noise, write_corpus
-from torch.utils.data import RandomSampler, SequentialSampler
+from timit_files import noise, write_sample
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 from lit_gelu.data import TIMITData
-from lit_gelu.data.timit.corpus import CLASSES, PHONES, find_sentences
-from lit_gelu.data.timit.features import compute_frames, frame_features
+from lit_gelu.data.in_memory import whole_batch
+from lit_gelu.data.timit import SentenceFrames, fit_normalisation
+from lit_gelu.data.timit_corpus import CLASSES
+from lit_gelu.data.timit_features import frame_features
 from lit_gelu.errors import ArgumentError, DataError
 
 SILENCE = {"pcl", "tcl", "kcl", "bcl", "dcl", "gcl", "h#", "pau", "epi", "q"}
@@ -22,19 +24,19 @@ soundfile = pytest.importorskip("soundfile", reason="machines with a GPU may be 
 
 @pytest.fixture
 def root(tmp_path):
-    return write_corpus(tmp_path)
+    return write_sample(tmp_path)
 
 
 def small(root, **options):
-    return TIMITData(root, **{"batch_size": 2, "cache": root / "kept", "allow_incomplete": True, **options})
+    return TIMITData(root, **{"batch_size": 2, "cache": root / "kept", **options})
 
 
-def test_sets_and_batches_of_the_full_layout(root):
+def test_sets_and_batches_of_the_sample(root):
     data = small(root)
     data.prepare_data()
     data.setup()
     assert [len(part) for part in (data.train_set, data.val_set, data.test_set)] == [4, 2, 2]
-    assert data.split == "incomplete"
+    assert data.split == "sample"
     assert len(data.train_dataloader()) == 2
     assert isinstance(data.train_dataloader().sampler, RandomSampler)
     assert isinstance(data.val_dataloader().sampler, SequentialSampler)
@@ -68,57 +70,25 @@ def test_the_remainder_is_dropped_in_training_alone(root):
     assert len(data.val_dataloader()) == 1
 
 
-def test_glottal_stops_can_be_ignored(root):
-    data, kept = small(root, glottal_stop="ignore"), small(root)
-    data.setup("test")
-    kept.setup("test")
-    windows, labels = data.test_set.inputs, data.test_set.labels
-    is_q = compute_frames(find_sentences(root / "timit")[2:4]).phones == PHONES.index("q")  # any speaker's
-    assert int(is_q.sum()) == 6
-    assert torch.equal(windows, kept.test_set.inputs[~is_q])
-    assert torch.equal(labels, kept.test_set.labels[~is_q])
-
-
-def test_the_two_oversights_of_the_papers_code_as_options(root):
-    plain, twice, padded = small(root), small(root, centre_twice=True), small(root, padded_statistics=True)
-    for data in (plain, twice, padded):
-        data.setup()
-    assert torch.equal(twice.train_set.features, plain.train_set.features)
-    module = plain.normalisation()
-    shift = module.mean / module.deviation
-    torch.testing.assert_close(twice.val_set.features, plain.val_set.features - shift, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(twice.test_set.features, plain.test_set.features - shift, rtol=1e-4, atol=1e-4)
-    share = 62 / (4 * 17)  # training frames of the padded array's: sentences of 14 and 17 frames, twice
-    torch.testing.assert_close(padded.normalisation().mean, share * module.mean)
-
-
 def test_a_module_is_loaded_from_its_own_checkpoint(root, monkeypatch):
     (root / "timit").rename(root / "elsewhere")
-    data = small(root, corpus="elsewhere", centre_twice=True, glottal_stop="ignore")
+    data = small(root, corpus="elsewhere")
     monkeypatch.setenv("LIT_GELU_DATA", str(root))
     monkeypatch.setenv("XDG_CACHE_HOME", str(root / "cache"))
     loaded = loaded_from_checkpoint(data, root / "run.ckpt")
     loaded.setup()
     assert dict(loaded.hparams) == dict(data.hparams)
     assert loaded.folder == data.folder
-    assert torch.equal(loaded.val_set.features, data.val_set.features)
+    assert torch.equal(loaded.val_set.inputs, data.val_set.inputs)
 
 
 def test_refused_arguments(root):
-    with pytest.raises(ArgumentError):
-        TIMITData(glottal_stop="t")
-    with pytest.raises(ArgumentError):
-        TIMITData(glottal_stop=["sil"])
-    with pytest.raises(ArgumentError):
-        TIMITData(centre_twice="no")
     with pytest.raises(ArgumentError):
         TIMITData(batch_size=0)
     with pytest.raises(ArgumentError):
         small(root, batch_size=64).setup("fit")
     with pytest.raises(DataError):
         small(root).normalisation()
-    with pytest.raises(DataError):
-        small(root, allow_incomplete=False).prepare_data()
 
 
 @pytest.mark.realdata
@@ -156,3 +126,43 @@ def test_the_one_sphere_file_of_the_real_sample_is_read_as_its_bytes():
     assert content.startswith(b"NIST_1A")
     samples, _ = soundfile.read(path, dtype="int16")
     np.testing.assert_array_equal(samples, np.frombuffer(content[1024:], dtype="<i2"))
+
+
+LENGTHS = [1, 4, 13, 7]
+
+
+def made():
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(sum(LENGTHS), 3, generator=generator)
+    labels = torch.randint(39, (sum(LENGTHS),), generator=generator)
+    return features, labels, SentenceFrames(features, labels, torch.tensor(LENGTHS))
+
+
+def test_windows_against_one_by_one():
+    features, labels, data = made()
+    rows, expected_labels = [], []
+    for sentence in (2, 0, 3):
+        start = sum(LENGTHS[:sentence])
+        frames = features[start : start + LENGTHS[sentence]]
+        for t in range(len(frames)):
+            rows.append(torch.cat([frames[min(max(t + k, 0), len(frames) - 1)] for k in range(-5, 6)]))
+            expected_labels.append(int(labels[start + t]))
+    windows, batch_labels = data.__getitems__([2, 0, 3])
+    assert torch.equal(windows, torch.stack(rows))
+    assert batch_labels.tolist() == expected_labels
+    assert len(data) == 4
+    assert torch.equal(data[2][0], data.__getitems__([2])[0])
+
+
+def test_a_loader_takes_whole_sentences_and_each_once():
+    _, labels, data = made()
+    batches = list(DataLoader(data, batch_size=2, shuffle=True, collate_fn=whole_batch))
+    assert sum(len(batch[1]) for batch in batches) == sum(LENGTHS)
+    assert sorted(torch.cat([batch[1] for batch in batches]).tolist()) == sorted(labels.tolist())
+
+
+def test_the_normalisation_is_by_mean_and_deviation():
+    features = np.random.default_rng(0).normal(5, 3, (15, 26))
+    ours = fit_normalisation(torch.from_numpy(features))
+    np.testing.assert_allclose(ours.mean, features.mean(axis=0), rtol=1e-6)
+    np.testing.assert_allclose(ours.deviation, features.std(axis=0), rtol=1e-6)

@@ -1,20 +1,19 @@
-"""The 26 features against the formulas of the HTK Book, written out frame by frame in numpy and scipy."""
+"""TIMIT's features against the formulas of the HTK Book in numpy and scipy, and the file that keeps them."""
 
 import math
+import os
 
 import numpy as np
 import pytest
 import torch
 from scipy.fft import dct
 from scipy.signal import get_window, lfilter
-from timit_files import noise
+from timit_files import noise, write_corpus, write_sentence
 
-from lit_gelu.data.timit.features import (
-    derivatives,
-    frame_centres,
-    frame_features,
-    mel_filters,
-)
+from lit_gelu.data import timit_features as features
+from lit_gelu.data.timit_corpus import PHONES, find_sentences
+from lit_gelu.data.timit_features import cached_frames, compute_frames, frame_centres, frame_features, mel_filters
+from lit_gelu.errors import DataError
 
 
 def htk_filter_sums(magnitudes, rate, filters):
@@ -86,16 +85,54 @@ def test_filters_add_up_to_one_between_the_outermost_centres():
     assert filters[:, -1].abs().max() < 1e-12
 
 
-def test_a_louder_signal_changes_the_energy_alone():
-    """A gain adds to every log filter sum, and the cosines of coefficients 1 to 12 sum to nothing."""
-    signal = torch.from_numpy(noise(4000)).double()
-    quiet, loud = frame_features(signal), frame_features(10 * signal)
-    torch.testing.assert_close(loud[:, 12] - quiet[:, 12], torch.full((23,), 2 * math.log(10), dtype=torch.float64))
-    torch.testing.assert_close(loud[:, :12], quiet[:, :12])
-    torch.testing.assert_close(loud[:, 13:], quiet[:, 13:])
+@pytest.fixture
+def corpus(tmp_path):
+    return write_corpus(tmp_path) / "timit"
 
 
-def test_derivatives_of_a_line_and_of_a_single_frame():
-    line = torch.arange(9.0)[:, None] * torch.tensor([3.0, -0.5])
-    torch.testing.assert_close(derivatives(line, 2)[2:-2], torch.tensor([[3.0, -0.5]]).expand(5, 2))
-    assert derivatives(torch.ones(1, 2), 2).tolist() == [[0, 0]]
+def equal(first, second):
+    return all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(first, second, strict=True))
+
+
+def test_frames_and_their_phones(corpus):
+    """2,480 samples are 14 frames; centre 200 + 160 t is silence up to sample 826, then q up to 1240, then iy."""
+    frames = compute_frames(find_sentences(corpus)[:1])
+    assert frames.features.shape == (14, 26)
+    assert frames.features.dtype == torch.float32
+    assert [PHONES[number] for number in frames.phones] == ["h#"] * 4 + ["q"] * 3 + ["iy"] * 7
+    assert frames.lengths.tolist() == [14]
+
+
+def test_the_second_time_nothing_is_computed(corpus, tmp_path, monkeypatch):
+    sentences = find_sentences(corpus)
+    computed = cached_frames(sentences, corpus, tmp_path / "kept")
+    assert equal(computed, compute_frames(sentences))
+    monkeypatch.setattr(features, "compute_frames", None)
+    assert equal(cached_frames(sentences, corpus, tmp_path / "kept"), computed)
+    assert [path.suffix for path in (tmp_path / "kept").iterdir()] == [".npz"]
+
+
+@pytest.mark.parametrize("change", ["audio", "time", "fewer", "version"])
+def test_another_source_or_other_settings_have_another_file(corpus, tmp_path, monkeypatch, change):
+    sentences = find_sentences(corpus)
+    cached_frames(sentences, corpus, tmp_path / "kept")
+    if change == "audio":
+        write_sentence(sentences[0].audio, 3000, seed=9)
+    elif change == "time":
+        os.utime(sentences[0].audio, ns=(1, 1))
+    elif change == "fewer":
+        sentences = sentences[1:]
+    else:
+        monkeypatch.setattr(features, "VERSION", 99)
+    frames = cached_frames(sentences, corpus, tmp_path / "kept")
+    assert len(list((tmp_path / "kept").iterdir())) == 2
+    assert equal(frames, compute_frames(sentences))
+
+
+def test_phones_beyond_the_audio(corpus):
+    (sentence, *_) = find_sentences(corpus)
+    sentence.phones.write_text("0 4080 h#\n")  # 0.1 s longer than the 2,480 samples
+    assert len(compute_frames([sentence]).phones) == 14
+    sentence.phones.write_text("0 4081 h#\n")
+    with pytest.raises(DataError):
+        compute_frames([sentence])

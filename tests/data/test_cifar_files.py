@@ -1,4 +1,4 @@
-"""torchvision's files of CIFAR: made here in their form, and the real ones where LIT_GELU_DATA names them."""
+"""torchvision's files of CIFAR and arrays files: made here in their form, and the real ones where LIT_GELU_DATA is."""
 
 import os
 import pickle
@@ -11,7 +11,8 @@ import torchvision
 from cifar_arrays import random_arrays, write_batches
 from torchvision.datasets import CIFAR10, CIFAR100
 
-from lit_gelu.data.cifar.files import download_cifar, missing_cifar_files, read_cifar
+from lit_gelu.data import CIFAR10Data
+from lit_gelu.data.cifar_files import missing_cifar_files, read_arrays_file, read_cifar
 from lit_gelu.errors import DataError
 
 READERS = {"cifar10": CIFAR10, "cifar100": CIFAR100}
@@ -52,27 +53,18 @@ def test_of_files_with_a_wrong_checksum_nothing_is_unpickled(tmp_path, monkeypat
     assert trace.exists()  # so it would have been seen
 
 
-def test_truncated_file(tmp_path, monkeypatch):
-    write_batches(tmp_path, CIFAR10, random_arrays(12, 5, 10), monkeypatch)
-    file = tmp_path / "cifar-10-batches-py" / "test_batch"
-    file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(DataError):
-        read_cifar(tmp_path, "cifar10")
-
-
-@pytest.mark.parametrize("name", READERS)
-def test_download_fetches_torchvisions_archive_and_leaves_whole_sets_alone(tmp_path, monkeypatch, name):
+def test_download_fetches_torchvisions_archive_and_leaves_sets_that_are_there_alone(tmp_path, monkeypatch):
     fetched = []
 
     def fetch(url, root, filename, md5):
         fetched.append((url, md5))
-        write_batches(Path(root), READERS[name], random_arrays(12, 5, 10), monkeypatch)
+        write_batches(Path(root), CIFAR10, random_arrays(12, 5, 10), monkeypatch)
 
     monkeypatch.setattr(torchvision.datasets.cifar, "download_and_extract_archive", fetch)
     for _ in range(2):
-        download_cifar(tmp_path, name)
-    assert fetched == [(READERS[name].url, READERS[name].tgz_md5)]
-    assert len(read_cifar(tmp_path, name).x_train) == 12
+        CIFAR10Data(tmp_path, download=True).prepare_data()
+    assert fetched == [(CIFAR10.url, CIFAR10.tgz_md5)]
+    assert len(read_cifar(tmp_path, "cifar10").x_train) == 12
 
 
 @pytest.mark.realdata
@@ -86,3 +78,54 @@ def test_real_cifar10_has_its_known_statistics():
         pixels = arrays.x_train[:, channel].double() / 255
         assert pixels.mean().item() == pytest.approx(mean, abs=5.1e-5)
         assert pixels.std().item() == pytest.approx(std, abs=5.1e-5)
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Write an arrays file with some arrays replaced (None leaves one out) and return its path."""
+
+    def write(**replaced):
+        arrays = {**random_arrays(4, 3, 3), **replaced}
+        path = tmp_path / "own.npz"
+        np.savez_compressed(path, **{name: array for name, array in arrays.items() if array is not None})
+        return path
+
+    return write
+
+
+def test_both_layouts_and_both_shapes_of_labels_are_the_same_data(written):
+    arrays = random_arrays(4, 3, 3)
+    first = read_arrays_file(written(), 3)
+    assert np.array_equal(first.x_test.permute(0, 2, 3, 1).numpy(), arrays["x_test"])
+    assert np.array_equal(first.y_train.numpy(), arrays["y_train"])
+    again = read_arrays_file(
+        written(
+            x_train=arrays["x_train"].transpose(0, 3, 1, 2),
+            y_train=arrays["y_train"].reshape(-1, 1).astype(np.uint8),
+            coarse_train=np.zeros(4),
+        ),
+        3,
+    )
+    assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
+
+
+OBJECTS = np.empty(4, dtype=object)
+
+
+@pytest.mark.parametrize(
+    "replaced",
+    [
+        {"x_test": None, "y_test": None},
+        {"x_train": np.zeros((4, 32, 32, 3))},
+        {"x_train": np.zeros((4, 28, 28, 3), np.uint8)},
+        {"x_test": np.zeros((0, 32, 32, 3), np.uint8)},
+        {"y_train": np.zeros(3, int)},
+        {"y_train": np.zeros(4)},
+        {"y_train": np.array([0, 1, 2, 3])},
+        {"y_train": np.array([0, 1, 2, -1])},
+        {"y_train": OBJECTS},
+    ],
+)
+def test_arrays_that_are_refused(written, replaced):
+    with pytest.raises(DataError):
+        read_arrays_file(written(**replaced), 3)

@@ -2,7 +2,6 @@
 
 import os
 import re
-from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +13,7 @@ from lit_gelu.errors import DataError, shown
 from lit_gelu.extras import need
 from lit_gelu.files import is_file, is_folder, require_no_pipe
 
-GLOTTAL_STOP = "q"
+SAMPLE_RATE = 16_000
 _DIGITS = 9  # of a time: 10**9 samples are 17 hours, a sentence of TIMIT has 8 seconds
 _ALONE = "ae aw ay b ch d dh dx eh ey f g iy jh k ow oy p r s t th uh v w y z"
 _FOLDED_INTO = {
@@ -53,16 +52,23 @@ def class_numbers() -> Tensor:
 def read_phones(path: Path) -> Segments:
     """Read the phones of a sentence: ``begin end phone`` on each line, in samples, in order of time."""
     if not is_file(path):
-        raise DataError(
-            f"There is no {path.name} beside the audio in {str(path.parent)!r}. Copy the corpus again with the .phn "
-            "files, which hold the phones and their times."
-        )
+        raise DataError(f"There is no {path.name} beside the audio in {str(path.parent)!r}. Copy the corpus again.")
     ends, phones = [0], []
     for number, line in enumerate(path.read_text(encoding="latin-1").splitlines(), start=1):
-        if line.strip():
-            end, phone = _segment(line, f"{str(path)!r}, line {number}", ends[-1])
-            ends.append(end)
-            phones.append(phone)
+        match line.split():
+            case []:
+                continue
+            case [begin, end, phone] if all(time.isdecimal() and len(time) <= _DIGITS for time in (begin, end)):
+                is_segment = int(end) >= max(int(begin), ends[-1]) and phone in CLASS_OF
+            case _:
+                is_segment = False
+        if not is_segment:
+            raise DataError(
+                f"{str(path)!r}, line {number}: {shown(line)} given, expected 'begin end phone' in samples, not before "
+                f"{ends[-1]}, and one of {' '.join(PHONES)}. Copy the file again from the corpus."
+            )
+        ends.append(int(end))
+        phones.append(PHONES.index(phone))
     if not phones:
         raise DataError(f"{str(path)!r} holds no phone. Copy the file again from the corpus.")
     return Segments(torch.tensor(ends[1:]), torch.tensor(phones))
@@ -75,33 +81,10 @@ def phones_at(segments: Segments, samples: Tensor) -> Tensor:
     return segments.phones[positions.clamp(max=len(segments.ends) - 1)]
 
 
-def _segment(line: str, place: str, before: int) -> tuple[int, int]:
-    """Return the end of a line's phone and the phone's number."""
-    fields = line.split()
-    is_segment = len(fields) == 3 and all(time.isdecimal() and len(time) <= _DIGITS for time in fields[:2])
-    if not is_segment or int(fields[1]) < max(int(fields[0]), before):
-        raise DataError(
-            f"{place}: {shown(line)} given, expected 'begin end phone' in samples, not before {before}. Copy the "
-            "file again from the corpus."
-        )
-    phone = fields[2]
-    if phone not in CLASS_OF:
-        raise DataError(
-            f"{place}: the phone {shown(phone)} is not one of TIMIT's 61: {' '.join(PHONES)}. Mend the line, or copy "
-            "the file again from the corpus."
-        )
-    return int(fields[1]), PHONES.index(phone)
-
-
-SAMPLE_RATE = 16_000
-_SPHERE_HEADER = 1024
-
-
 def read_audio(path: Path) -> Tensor:
     """Read a recording of one channel with 16 bits a sample at 16 kHz."""
     soundfile = need("soundfile", extra="speech", what="Reading TIMIT's audio")
     require_no_pipe(path)
-    _check_header(path)
     try:
         with soundfile.SoundFile(path) as file:
             audio_format = (file.samplerate, file.channels, file.subtype)
@@ -114,45 +97,9 @@ def read_audio(path: Path) -> Tensor:
             return torch.from_numpy(file.read(dtype="int16"))
     except soundfile.LibsndfileError as error:
         raise DataError(
-            f"{str(path)!r} is no audio file that can be read ({error.error_string}) Copy it again from the corpus."
+            f"{str(path)!r} cannot be read as audio ({error.error_string.strip() or error.code}). Copy it again from "
+            "the corpus; what shorten has packed is unpacked by sph2pipe -f wav IN OUT."
         ) from error
-
-
-def _check_header(path: Path) -> None:
-    """Refuse a compressed or a truncated file, of which libsndfile would say nothing clear, or nothing at all."""
-    with path.open("rb") as file:
-        start = file.read(_SPHERE_HEADER)
-    size = Path(path).stat().st_size
-    if start[:4] == b"RIFF" and len(start) >= 8:
-        expected = int.from_bytes(start[4:8], "little") + 8
-    elif start[:7] == b"NIST_1A":
-        expected = _sphere_size(start, path)
-    else:
-        return
-    if size < expected:
-        raise DataError(
-            f"{str(path)!r} is truncated: it holds {size} bytes, its header says {expected}. Copy it again from the "
-            "corpus."
-        )
-
-
-def _sphere_size(header: bytes, path: Path) -> int:
-    """Return how many bytes a SPHERE file must have."""
-    lines = (line.split(maxsplit=2) for line in header.decode("latin-1").splitlines()[1:])
-    fields = {line[0]: line[2].strip() for line in lines if len(line) == 3}
-    coding = fields.get("sample_coding", "pcm")
-    if coding != "pcm":
-        raise DataError(
-            f"{str(path)!r} is a compressed SPHERE file (sample_coding {coding}); accepted: pcm. Unpack it with the "
-            "tools of the LDC or of NIST: sph2pipe -f wav IN OUT, or w_decode -o pcm IN OUT."
-        )
-    numbers = [fields.get(name, default) for name, default in (("sample_count", ""), ("sample_n_bytes", "2"))]
-    if not all(number.isdecimal() for number in numbers):
-        raise DataError(
-            f"{str(path)!r} has a SPHERE header without a valid sample_count and sample_n_bytes. Copy it again from "
-            "the corpus."
-        )
-    return _SPHERE_HEADER + int(numbers[0]) * int(numbers[1])
 
 
 # The core test set, two men and one woman of each dialect region (TIMIT's own documentation, testset.doc, table 1).
@@ -168,8 +115,12 @@ _CORE_TEST = {
 }
 CORE_TEST_SPEAKERS = frozenset(speaker for speakers in _CORE_TEST.values() for speaker in speakers.split())
 # Of the sample's 16 speakers, a woman and a man each; a split of this package, since all 16 are training speakers.
-SAMPLE_VALIDATION_SPEAKERS = frozenset({"falk0", "mbma1"})
-SAMPLE_TEST_SPEAKERS = frozenset({"ftlg0", "madd0"})
+_SAMPLE_SPEAKERS = {"val": {"falk0", "mbma1"}, "test": {"ftlg0", "madd0"}}
+_WHAT_TO_GIVE = (
+    "Give root=, or set the environment variable LIT_GELU_DATA, to the folder that holds timit: either the full corpus "
+    "(LDC93S1, timit/TRAIN/DR1/FCJF0/SX37.WAV, from the Linguistic Data Consortium) or NLTK's sample of it "
+    "(timit/dr1-fvmh0/sx26.wav, nltk.download('timit')). corpus= names another folder."
+)
 FULL_SENTENCES = (3696, 1152, 192)
 _FULL = re.compile(r"(?:.*/)?(train|test)/dr[1-8]/([fm][a-z]{3}\d)/(s[aix]\d+)\.wav(\.wav)?")
 _SAMPLE = re.compile(r"(?:.*/)?(dr)[1-8]-([fm][a-z]{3}\d)/(s[aix]\d+)\.wav(\.wav)?")
@@ -192,7 +143,7 @@ class Sentence(NamedTuple):
 
 
 class Split(NamedTuple):
-    """The sentences of each set, and which split it is: ``"core test"``, ``"sample"`` or ``"incomplete"``."""
+    """The sentences of each set, and which split it is: ``"core test"`` or ``"sample"``."""
 
     kind: str
     train: list[Sentence]
@@ -209,7 +160,6 @@ class Split(NamedTuple):
         remarks = {
             "core test": "full corpus, standard core test",
             "sample": "NLTK's sample split by speaker, NOT THE PAPER'S CORPUS",
-            "incomplete": "INCOMPLETE corpus, not the paper's",
         }
         return f"TIMIT, {remarks[self.kind]}: {sets}"
 
@@ -237,59 +187,38 @@ def find_sentences(folder: Path) -> list[Sentence]:
         raise DataError(
             f"{str(folder)!r} holds both the full corpus and NLTK's sample. Give corpus= the folder of one of them."
         )
-    return [Sentence(*key, _only(recordings[key], folder)) for key in sorted(recordings)]
+    sentences = []
+    for key, paths in sorted(recordings.items()):
+        originals = [path for path in paths if not path.name.lower().endswith(".wav.wav")] or paths
+        if len(originals) > 1:
+            raise DataError(
+                f"{str(folder)!r} holds a sentence twice: {', '.join(sorted(map(str, originals)))}. Give corpus= the "
+                "folder of one copy."
+            )
+        sentences.append(Sentence(*key, originals[0]))
+    return sentences
 
 
-def split_sentences(sentences: Iterable[Sentence], allow_incomplete: bool = False) -> Split:
+def split_sentences(sentences: Iterable[Sentence]) -> Split:
     """Split sentences by their speakers."""
     # The full corpus as in the GELU paper (Hendrycks and Gimpel 2016, arXiv 1606.08415, section 3.4, and their code):
     # the 3,696 sentences of the 462 training speakers; the 192 of the 24 core test speakers; and as validation the
     # other 1,152 of the 168 test speakers. (The paper speaks of 680 speakers; TIMIT has 630 (D7).) The sample as in
-    # `SAMPLE_VALIDATION_SPEAKERS` and `SAMPLE_TEST_SPEAKERS`: 96, 16 and 16 sentences.
+    # `_SAMPLE_SPEAKERS`: 96, 16 and 16 sentences.
     sets: dict[str, list[Sentence]] = {"train": [], "val": [], "test": []}
+    kind = "core test"
     for sentence in sentences:
-        sets[_set_of(sentence)].append(sentence)
+        if sentence.part == "sample":
+            kind = "sample"
+            is_val, is_test = (sentence.speaker in _SAMPLE_SPEAKERS[part] for part in ("val", "test"))
+        else:
+            is_test = sentence.speaker in CORE_TEST_SPEAKERS
+            is_val = sentence.part == "test" and not is_test
+        sets["val" if is_val else "test" if is_test else "train"].append(sentence)
     counts = tuple(map(len, sets.values()))
-    is_sample = any(sentence.part == "sample" for part in sets.values() for sentence in part)
-    kind = "sample" if is_sample else "core test" if counts == FULL_SENTENCES else "incomplete"
-    if kind == "incomplete" and not allow_incomplete:
+    if not all(counts) or (kind == "core test" and counts != FULL_SENTENCES):
         raise DataError(
-            f"This TIMIT is not complete: {counts} training, validation and core test sentences found, expected "
-            f"{FULL_SENTENCES}. Copy the corpus again, or train on what there is with allow_incomplete=True "
-            "(--data.allow_incomplete true), which is not the paper's protocol."
-        )
-    if not all(counts):
-        speakers = Counter(sentence.speaker for part in sets.values() for sentence in part)
-        raise DataError(
-            f"A set would be empty: {counts} training, validation and test sentences of the speakers "
-            f"{', '.join(sorted(speakers))}. Copy the corpus again; each set needs one of its speakers at least."
+            f"This TIMIT is not complete: {counts} training, validation and core test sentences, expected "
+            f"{FULL_SENTENCES}, or of NLTK's sample (96, 16, 16). Copy the corpus again."
         )
     return Split(kind, *sets.values())
-
-
-_WHAT_TO_GIVE = (
-    "Give root=, or set the environment variable LIT_GELU_DATA, to the folder that holds timit: either the full corpus "
-    "(LDC93S1, timit/TRAIN/DR1/FCJF0/SX37.WAV, from the Linguistic Data Consortium) or NLTK's sample of it "
-    "(timit/dr1-fvmh0/sx26.wav, nltk.download('timit')). corpus= names another folder."
-)
-
-
-def _only(paths: list[Path], folder: Path) -> Path:
-    """Return the audio file of a sentence."""
-    originals = [path for path in paths if not path.name.lower().endswith(".wav.wav")] or paths
-    if len(originals) > 1:
-        first, second, *_ = sorted(str(path.relative_to(folder)) for path in originals)
-        raise DataError(
-            f"{str(folder)!r} holds a sentence twice, {first!r} and {second!r}. Give corpus= the folder of one copy."
-        )
-    return originals[0]
-
-
-def _set_of(sentence: Sentence) -> str:
-    """Return the set that a sentence belongs to."""
-    validation, test = SAMPLE_VALIDATION_SPEAKERS, SAMPLE_TEST_SPEAKERS
-    if sentence.part == "test":
-        return "test" if sentence.speaker in CORE_TEST_SPEAKERS else "val"
-    if sentence.part == "sample" and sentence.speaker in validation | test:
-        return "val" if sentence.speaker in validation else "test"
-    return "train"
