@@ -1,7 +1,7 @@
 """Models of torchvision, timm and transformers, with random weights, and what is known of the activations they call.
 
 The numbers come from the architectures, layer by layer, as written beside each; gates are what is known to be left when
-all activations are swapped. Scaled dot-product attention is one operator of torch, so its softmax does not show.
+all activations are swapped.
 """
 
 import importlib
@@ -26,7 +26,7 @@ ACTIVATIONS = frozenset({
     "silu",
     "softplus",
 })
-GATES = frozenset({"_safe_softmax", "_softmax", "hardsigmoid", "sigmoid", "tanh"})
+GATES = frozenset({"hardsigmoid", "sigmoid", "tanh"})
 
 
 @dataclass(frozen=True)
@@ -168,17 +168,17 @@ CASES = (
     _timm("convnext_atto", SMALL, {"gelu": 12}),  # 2 + 2 + 6 + 2 blocks
     _timm("vit_tiny_patch16_224", SMALL, {"gelu": 12}, img_size=32),
     _timm("mixer_s32_224", (2, 3, 64, 64), {"gelu": 16}, img_size=64),  # 2 in each of 8 blocks
-    # 3 in the stem; 9 blocks and 2 subsamplings, each one in the attention and one in the MLP, and one softmax
-    _timm("levit_128s", LARGE, {"hard_swish": 25}, {"softmax": 11}, ill_conditioned=True),
+    # 3 in the stem; 9 blocks and 2 subsamplings, each one in the attention and one in the MLP
+    _timm("levit_128s", LARGE, {"hard_swish": 25}, ill_conditioned=True),
     _timm("regnetx_002", SMALL, {"relu": 40}),  # one in the stem, 3 in each of 13 blocks
     _timm("densenet121", SMALL, {"relu": 121}),  # 2 in each of 58 layers, 3 transitions, first and last
-    # 3 in the stem; 12 blocks with one in the MLP, one between the patches, and a softmax; 2 class blocks with one
-    _timm("xcit_nano_12_p16_224", SMALL, {"gelu": 29}, {"softmax": 12}, img_size=32),
+    # 3 in the stem; 12 blocks with one in the MLP, one between the patches; 2 class blocks with one
+    _timm("xcit_nano_12_p16_224", SMALL, {"gelu": 29}, img_size=32),
     # 2 in each of 16 blocks, 7 of which have squeeze-and-excitation; the stem and the last two convolutions
     _timm("ghostnet_050", SMALL, {"relu": 42}, {"hard_sigmoid": 7}),
-    # SiLU: the stem, 2 in each of 6 bottlenecks, 1 in each of 3 MobileViT blocks and 9 MLPs; F.relu and F.softmax are
-    # called as functions in 9 attentions
-    _timm("mobilevitv2_050", (2, 3, 64, 64), {"silu": 25, "relu": 9}, {"softmax": 9}),
+    # SiLU: the stem, 2 in each of 6 bottlenecks, 1 in each of 3 MobileViT blocks and 9 MLPs; F.relu is called as
+    # a function in 9 attentions
+    _timm("mobilevitv2_050", (2, 3, 64, 64), {"silu": 25, "relu": 9}),
     # 3 in each of 16 blocks, which have squeeze-and-excitation, and the last; a function that a module of timm holds,
     # and calls with inplace=True
     _timm("nf_regnet_b0", SMALL, {"silu": 49, "relu": 16}, {"sigmoid": 16}, gamma_in_act=True),

@@ -11,18 +11,11 @@ from torch import nn
 
 from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
-from lit_gelu.display import Displayed, HtmlTable, count_of, readable
+from lit_gelu.display import Displayed, count_of
 from lit_gelu.errors import SwapError
-from lit_gelu.surgery.changes import edits_of
 from lit_gelu.surgery.observation import CallWatcher, Observation, SeenCall, observe
-from lit_gelu.surgery.recognition import (
-    FunctionTable,
-    KnownFunction,
-    activation_spec,
-    hidden_modules,
-    is_gate,
-    is_softmax,
-)
+from lit_gelu.surgery.recognition import FunctionTable, KnownFunction, activation_spec, hidden_modules, is_gate
+from lit_gelu.surgery.rewriting import RewrittenCall, edits_of
 from lit_gelu.surgery.source import WrittenCall, written_calls
 
 Role = Literal["activation", "gate"]
@@ -105,14 +98,6 @@ class ActivationSite(Displayed):
         calls = "" if self.calls is None else f", {count_of(sum(call.count for call in self.calls), 'call')}"
         return f"{self.name!r}, {self.spec}, {self.kind} of {type(self.module).__name__}{gate}{calls}"
 
-    def _html_table(self) -> HtmlTable:
-        calls = None if self.calls is None else tuple(map(str, self.calls))
-        rows: dict[str, Any] = {"activation": self.spec, "kind": self.kind, "role": self.role}
-        rows |= {"module": type(self.module).__name__, "other names": self.aliases, "calls": calls}
-        return HtmlTable(
-            ("", "value"), [(name, readable(value)) for name, value in rows.items()], f"site {self.name!r}"
-        )
-
 
 def relative_name(name: str, base: str) -> str:
     """Return the name of a site relative to a module: the rest after one ``^`` for every level outside of it."""
@@ -162,20 +147,19 @@ def find_sites(
 
     *Modules* count if their class is registered, or is one that transformers, timm or CLIP define for an activation
     that is; ``torch.nn.Identity`` does not, because networks use it for much else, nor does a gated unit such as
-    ``torch.nn.GLU``: it halves its input, so no other activation could stand there. A module that stands in several
+    ``torch.nn.GLU``: it halves its input, so no other activation could stand there. What an activation is made of is
+    its own matter. A module that stands in several
     places is listed once, with its other names; one that an attribute of its name hides, as in the decoder layers of
     ``torch.nn.Transformer(activation=torch.nn.GELU())``, is never called and not listed. *Attributes* of a
     module that hold such a function, as ``torch.nn.TransformerEncoderLayer`` does, are listed too.
 
     *Calls* are found by a pass of ``input_sample`` in evaluation mode and one in training mode, without gradients,
     after which modes, buffers and random number generators are as before: calls of functions (``F.gelu(x)``,
-    ``torch.relu(x)``, ``F.hardtanh(x, 0, 6)``), of tensors' methods (``x.relu()``, ``x.relu_()``), of operators
-    (``torch.ops.aten.gelu(x)``) and of activation modules that are no part of the model, such as the ``gelu`` of
-    ``transformers.activations``; and for every module from where it is called. One expression is one call, however
-    often a loop reaches it. A model that takes no such sample in training mode is surveyed in evaluation alone;
-    `coverage` and a swap's report say so. In the modules that ``torch.export`` and ``torch.fx`` make of graphs calls
-    are found, and cannot be swapped. What is written out in other operations (``x * (x > 0)``, ``x.clamp(min=0)``) is
-    not seen, nor what TorchScript has compiled.
+    ``torch.relu(x)``), of tensors' methods (``x.relu()``, ``x.relu_()``) and of activation modules that are no part of
+    the model, such as the ``gelu`` of ``transformers.activations``; and for every module from where it is called. One
+    expression is one call, however often a loop reaches it. A model that takes no such sample in training mode is
+    surveyed in evaluation alone; `coverage` and a swap's report say so. What is written out in other operations
+    (``x * (x > 0)``, ``x.clamp(min=0)``) is not seen, nor what TorchScript has compiled.
 
     Args:
         model: Any module; one that is compiled or set up by Lightning's Fabric is looked into.
@@ -201,8 +185,7 @@ def find_sites(
     """
     if not isinstance(model, nn.Module):
         raise SwapError(f"find_sites takes a torch.nn.Module, not {type(model).__name__}.")
-    sites = Survey(without_wrappers(model), input_sample, registry or activations.registry).sites
-    return [site for site in sites if not is_softmax(site.spec)]
+    return Survey(without_wrappers(model), input_sample, registry or activations.registry).sites
 
 
 def without_wrappers(model: nn.Module) -> nn.Module:
@@ -252,10 +235,14 @@ class Survey:
         """Find the modules that are activations, the functions that the others hold, and what was swapped before."""
         hidden = hidden_modules(self.model)
         others: set[type[nn.Module]] = set()  # classes of no activation, which are looked up once: most modules' are
+        parts: set[int] = set()  # of activations
         for key, module in modules.items():
+            if key in parts:
+                continue
             spec = None if key in hidden or type(module) in others else activation_spec(module, self.registry)
             if spec is not None:
                 self._specs[key] = spec
+                parts.update(map(id, module.modules()))
             elif key not in hidden and type(module) not in others and self.registry.entry_of(module) is None:
                 others.add(type(module))
             for name, value in vars(module).items() if spec is None else ():
@@ -264,28 +251,18 @@ class Survey:
                     row = held[0], self.table.spec(held[0], (None,), held[1])
                     self._held_functions.setdefault(key, {})[name] = row
             for edit in edits_of(module):
-                if edit.name != edit.child:  # else the child is a site of its own, such as a function that was held
+                # Else the child is a site of its own, such as a function that was held.
+                if isinstance(edit, RewrittenCall) and edit.name != edit.child:
                     name = absolute_name(edit.name, self._names[key][0])
                     self._swapped_calls[id(getattr(module, edit.child))] = name
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Where the model may have activations that are not seen, in sentences."""
-        notes = []
-        if self.seen is not None and self.seen.training_error:
-            notes.append(
-                f"What runs in training alone is not known: the sample fails in training mode "
-                f"({self.seen.training_error})."
-            )
-        scripted = {
-            name: module for name, module in self.model.named_modules() if isinstance(module, torch.jit.ScriptModule)
-        }
-        outermost = [
-            name or "the model itself" for name in scripted if not name or name.rpartition(".")[0] not in scripted
-        ]
-        if outermost:
-            notes.append(f"TorchScript has compiled {', '.join(outermost)}: activations in it are no sites.")
-        return tuple(notes)
+        if self.seen is None or not self.seen.training_error:
+            return ()
+        error = self.seen.training_error
+        return (f"What runs in training alone is not known: the sample fails in training mode ({error}).",)
 
     def written_calls(self) -> list[WrittenCall]:
         """Return the calls of functions that stand in the code and are no sites, as no sample was run to find them."""
@@ -294,7 +271,7 @@ class Survey:
         inside = {id(part) for key, module in self._modules.items() if key in self._specs for part in module.modules()}
         others = [module for key, module in self._modules.items() if key not in inside]
         read = {kind: written_calls(kind, self.table) for kind in dict.fromkeys(map(type, others))}
-        return [call.of(self.names_of(module)[0]) for module in others for call in read[type(module)]]
+        return [replace(call, module=self.names_of(module)[0]) for module in others for call in read[type(module)]]
 
     def names_of(self, module: nn.Module) -> list[str]:
         """Return all fully qualified names of a module of the model."""

@@ -27,11 +27,11 @@ def output(model, sample):
 
 
 def calls_of(rows, role):
-    """Count calls by the activation's name; softmax, which has no name of its own, as softmax."""
+    """Count calls by the activation's name."""
     counts = Counter()
     for row in rows:
         if row.role == role and row.calls:
-            counts["softmax" if "softmax" in row.spec.name.lower() else row.spec.name] += row.calls
+            counts[row.spec.name] += row.calls
     return counts
 
 

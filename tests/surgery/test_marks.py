@@ -145,9 +145,3 @@ def test_exporters_and_torchscript_leave_it_out():
     assert [key for key in program.state_dict if is_mark(key)] == []
     assert torch.equal(program.module()(X), model(X))
     assert torch.equal(torch.jit.trace(model, X)(X), model(X))
-
-
-def test_a_model_that_is_itself_the_activation_has_no_key():
-    model = nn.ReLU()
-    surgery.swap(model, {"*": "silu"})
-    assert list(model.state_dict()) == []
