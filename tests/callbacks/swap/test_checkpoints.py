@@ -179,5 +179,5 @@ def test_weights_of_a_swapped_model_without_a_record(tmp_path):
     surgery.swap(other := SmallNet(), {"activation:relu": "silu"})
     resume(other, "alike")
     assert activations_of(other) == ["Mish", "Mish"]
-    with pytest.raises(CheckpointError):
+    with pytest.raises(RuntimeError, match="needs_ActivationSwap"):
         resume(SmallNet(), "other")
