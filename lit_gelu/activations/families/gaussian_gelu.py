@@ -34,7 +34,7 @@ from lit_gelu.activations.numerics.gates import (
 )
 from lit_gelu.activations.numerics.normal import GaussianMoments, density, distribution, interval_moments, owens_t
 from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxRecipes, numbers
-from lit_gelu.memory import checked_memory, compute_with, memory_text
+from lit_gelu.memory import checked_memory, compute, memory_text
 
 _STEEP = 1e4
 
@@ -233,9 +233,9 @@ class GaussianGELU(ChannelModule):
         if _is_standard(mu, sigma):
             return F.gelu(x)
         if isinstance(mu, float) and isinstance(sigma, float) and mu == 0.0:
-            return compute_with(self.memory, zero_mean_gelu, x, sigma=sigma)
+            return compute(self.memory, zero_mean_gelu, x, sigma=sigma)
         function = functools.partial(normal_gated, channel_dim=self.channel_dim)
-        return compute_with(self.memory, function, x, mu=mu, sigma=sigma)
+        return compute(self.memory, function, x, mu=mu, sigma=sigma)
 
     def extra_repr(self) -> str:
         """Return ``mu=..., sigma=..., learnable=...`` for ``repr``."""
