@@ -63,8 +63,13 @@ class MetricTrigger:
     def load_state_dict(self, state: object) -> None:
         """Go on from a saved state."""
         match state:
-            case {"best": float(), "waited": int(), "fired": bool(), "checked_at": int()}:
-                vars(self).update({name: state[name] for name in self.state_dict()})
+            case {
+                "best": float() as best,
+                "waited": int() as waited,
+                "fired": bool() as fired,
+                "checked_at": int() as at,
+            }:
+                self.best, self.waited, self.fired, self.checked_at = best, waited, fired, at
             case _:
                 raise CheckpointError(f"The checkpoint is damaged: it has {shown(state)} as the state of a swap.")
 

@@ -8,9 +8,7 @@ from torch import nn
 
 from lit_gelu import activations, surgery
 from lit_gelu.errors import SwapError
-from lit_gelu.surgery import (
-    coverage,
-)
+from lit_gelu.surgery import coverage
 
 SAMPLE = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
 
@@ -121,12 +119,6 @@ def test_a_kernel_that_passes_the_module_by_leaves_it_without_a_call():
 
 def test_recurrent_relus_are_outside():
     assert coverage(nn.RNN(4, 4, nonlinearity="relu"), torch.zeros(3, 2, 4)).remaining("relu") == 3
-
-
-def test_a_compiled_model_is_looked_into():
-    model = torch.compile(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), backend="eager")
-    model(SAMPLE)
-    assert coverage(model, SAMPLE).remaining("relu") == 1
 
 
 def test_what_is_no_model_or_has_no_sample_is_refused():

@@ -76,12 +76,6 @@ def with_hook():
     return model
 
 
-def with_pre_hook():
-    model = nn.Sequential(nn.Linear(4, 4))
-    model[0].register_forward_pre_hook(lambda module, args: (F.relu(args[0]),))
-    return model
-
-
 class HeldForward(nn.Module):
     """It calls a bound method of its activation, which no longer belongs to it after a swap."""
 
@@ -106,7 +100,7 @@ def test_a_bound_method_follows_the_class(build):
     assert torch.equal(model(SAMPLE), before)
 
 
-@pytest.mark.parametrize("build", [with_partial, as_accelerate, HookBound, with_hook, with_pre_hook, HeldForward])
+@pytest.mark.parametrize("build", [with_partial, as_accelerate, HookBound, with_hook, HeldForward])
 @pytest.mark.parametrize("training", [False, True])
 def test_what_would_change_nothing_is_refused_and_nothing_is_changed(build, training):
     model = build().train(training)

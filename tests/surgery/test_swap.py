@@ -11,21 +11,7 @@ from torch import nn
 from lit_gelu import surgery
 from lit_gelu.activations import ActivationFacts, ActivationRegistry, UnknownActivationError
 from lit_gelu.errors import SwapError
-from lit_gelu.surgery import (
-    by_activation,
-)
-
-
-def test_what_the_error_says_of_gates_and_of_classes_that_are_not_registered():
-    class Own(nn.Module):
-        def forward(self, x):
-            return x * torch.exp(-x * x)
-
-    for gate in (nn.Tanh(), nn.Sigmoid()):
-        with pytest.raises(SwapError, match=r"gates alone \('1'\)"):
-            surgery.swap(nn.Sequential(nn.Linear(4, 4), gate), {"*": "gelu"})
-    with pytest.raises(SwapError, match="once they are registered"):
-        surgery.swap(nn.Sequential(nn.Linear(4, 4), Own()), {"*": "gelu"})
+from lit_gelu.surgery import by_activation
 
 
 def _net():
@@ -72,19 +58,11 @@ def test_targets(target, swapped):
     assert [name for name, spec in _specs(model).items() if spec == "mish"] == swapped
 
 
-def test_the_model_computes_with_the_new_activation():
-    model, x = _net()[:2], torch.randn(5, 4)
-    surgery.swap(model, {nn.ReLU: "gelu(approximate='tanh')"})
-    assert torch.equal(model(x), nn.functional.gelu(model[0](x), approximate="tanh"))
-
-
 def test_undo_puts_back_the_very_modules():
     model = _net()
     before = list(model)
     report = surgery.swap(model, {"*": "silu"})
-    assert all(
-        new is not old for new, old in zip(model, before, strict=True) if not isinstance(old, nn.Linear | nn.Sigmoid)
-    )
+    assert _specs(model) == {"1": "silu", "3": "silu", "5": "silu", "6": "sigmoid"}
     report.undo()
     assert all(new is old for new, old in zip(model, before, strict=True))
     with pytest.raises(SwapError):
@@ -138,12 +116,6 @@ def test_a_spec_may_be_a_module_and_each_site_gets_its_own():
     assert model[2].weight.item() == 0.5
 
 
-def test_several_targets_at_once():
-    model = _net()
-    surgery.swap(model, {"1": "gelu", by_activation("gelu_tanh"): "silu"})
-    assert list(_specs(model).values()) == ["gelu", "silu", "gelu", "sigmoid"]
-
-
 def test_what_is_already_so_is_skipped_and_said():
     model = _net()
     kept = model[5]
@@ -170,20 +142,21 @@ def test_the_report_is_plain_data():
 
 
 @pytest.mark.parametrize(
-    ("targets", "error", "message"),
+    ("targets", "error"),
     [
-        ({"encoder.*": "gelu"}, SwapError, "'1' \\(relu\\), '3' \\(gelu\\(approximate='tanh'\\)\\)"),
-        ({nn.ELU: "gelu"}, SwapError, "class ELU"),
-        ({"*": "silu", "1": "elu"}, SwapError, "'1' is claimed by '\\*' and by '1'"),
-        ({"1": "gelo"}, UnknownActivationError, "Did you mean 'gelu'"),
-        ({"activation:gelo": "gelu"}, UnknownActivationError, "Did you mean 'gelu'"),
-        ({"class:torch.nn.Nope": "gelu"}, ValueError, "Cannot import"),
-        ({3: "gelu"}, SwapError, "no target for a swap"),
-        ({}, SwapError, "Give a mapping"),
-        ("gelu", SwapError, "Give a mapping"),
+        ({"encoder.*": "gelu"}, SwapError),
+        ({nn.ELU: "gelu"}, SwapError),
+        ({"*": "silu", "1": "elu"}, SwapError),
+        ({"1": "gelo"}, UnknownActivationError),
+        ({"activation:gelo": "gelu"}, UnknownActivationError),
+        ({"class:torch.nn.Nope": "gelu"}, ValueError),
+        ({3: "gelu"}, SwapError),
+        ({}, SwapError),
+        ("gelu", SwapError),
+        ({"6*": "gelu"}, SwapError),  # a gate, which a pattern leaves alone
     ],
 )
-def test_what_is_refused_changes_nothing(targets, error, message):
+def test_what_is_refused_changes_nothing(targets, error):
     model = _net()
     before = list(model)
     with pytest.raises(error):
@@ -205,13 +178,10 @@ def test_a_failure_half_way_puts_everything_back():
     assert all(module is before[name] for name, module in model.named_modules())
 
 
-def test_a_model_without_activation_modules_says_so():
+def test_a_model_that_is_itself_the_activation_or_has_none_is_refused():
+    model = nn.GELU()
     with pytest.raises(SwapError):
         surgery.swap(nn.Linear(2, 2), {"*": "gelu"})
-
-
-def test_a_model_that_is_itself_the_activation_is_refused():
-    model = nn.GELU()
     with pytest.raises(SwapError):
         surgery.swap(model, {"": "prelu"})
     assert type(model) is nn.GELU
