@@ -17,6 +17,7 @@ from lit_gelu.callbacks import (
     ActivationCurvatureMonitor,
     ActivationSwap,
     ExactResume,
+    FusedActivations,
     load_from_checkpoint,
 )
 from lit_gelu.callbacks.swap import activation_swap
@@ -83,7 +84,12 @@ def test_other_lightning_packages_are_told_apart(tmp_path):
         training_step = configure_optimizers = lambda self, *arguments: None
 
     options = {"logger": False, "accelerator": "cpu", "enable_checkpointing": False, "enable_model_summary": False}
-    for callback in (ActivationSwap(RELU_TO_GELU, at_epoch=1), ActivationCurvatureMonitor(), ExactResume()):
+    for callback in (
+        ActivationSwap(RELU_TO_GELU, at_epoch=1),
+        ActivationCurvatureMonitor(),
+        ExactResume(),
+        FusedActivations(),
+    ):
         with (
             collected_warnings(""),
             pytest.raises(UnsupportedRunError),
