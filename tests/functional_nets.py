@@ -45,11 +45,6 @@ class TensorMethod(Net):
         return self.second(x.relu())
 
 
-class OfTorch(Net):
-    def forward(self, x):
-        return self.second(torch.relu(self.first(x)))
-
-
 class Keyword(Net):
     def forward(self, x):
         return self.second(nn.functional.leaky_relu(negative_slope=0.2, input=self.first(x)))
@@ -95,14 +90,6 @@ class Comprehension(Net):
         return self.second(torch.stack([f(row) for row in self.first(x)]))
 
 
-class InnerFunction(Net):
-    def forward(self, x):
-        def apply(y):
-            return F.silu(y)
-
-        return self.second(apply(self.first(x)))
-
-
 class Loop(Net):
     def forward(self, x):
         x = self.first(x)
@@ -128,12 +115,6 @@ class Method(Net):
 
     def _activate(self, x):
         return F.gelu(x)
-
-
-class Inherited(Function):
-    def __init__(self):
-        super().__init__()
-        self.unused = nn.Identity()
 
 
 class Mangled(Net):
@@ -268,18 +249,15 @@ class ReusedModule(Net):
 REWRITTEN = {
     Function: "gelu",
     TensorMethod: "relu",
-    OfTorch: "relu",
     Keyword: "leaky_relu(negative_slope=0.2)",
     Positional: "elu(alpha=0.5, inplace=True)",
     InPlaceMethod: "relu(inplace=True)",
     ManyLines: "gelu(approximate='tanh')",
     MethodChain: "relu",
     Comprehension: "silu",
-    InnerFunction: "silu",
     Loop: "gelu",
     Nested: "relu",
     Method: "gelu",
-    Inherited: "gelu",
     Mangled: "gelu",
     OverSuper: "gelu",
     Decorated: "gelu",

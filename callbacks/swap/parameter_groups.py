@@ -148,7 +148,7 @@ class ParameterGroups:
                 resize_scheduler(scheduler, sources)
 
     def _know_all(self) -> None:
-        """Take groups that others have added since, such as `BaseFinetuning`, for groups like themselves."""
+        """Take groups that others have added since, such as the module in a hook, for groups like themselves."""
         for optimizer, likes in zip(self.optimizers, self.likes, strict=True):
             likes += range(len(likes), len(optimizer.param_groups))
 

@@ -169,6 +169,7 @@ def plan_swap(
             continue
         row = substitution(survey, site, registry.create(claim if spec == resolved else spec))
         _fit_into(survey.model, row)
+        _require_no_holder_of_parameters(model, row)
         mark(row.module, spec)
         planned.append((row, spec))
     placements = tuple(row for row, _ in planned)
@@ -198,19 +199,24 @@ def _fit_into(model: nn.Module, row: Substitution) -> None:
     reference = next((p for p in (*old, *beside) if p.is_floating_point()), next(iter((*old, *beside)), None))
     if reference is not None:
         new.to(device=reference.device, dtype=reference.dtype if reference.is_floating_point() else None)
-    if not old and next(new.parameters(), None) is None:
+    weights = old or [weight for weight in beside if _is_matrix(weight)]
+    if weights and not any(weight.requires_grad for weight in weights):
+        new.requires_grad_(False)
+
+
+def _require_no_holder_of_parameters(model: nn.Module, row: Substitution) -> None:
+    """Refuse parameters that come or go where somebody else holds the model's."""
+    old = row.site.module.parameters() if row.site.kind == "module" else iter(())
+    if next(old, None) is None and next(row.module.parameters(), None) is None:
         return
     wrappers = {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"}  # fully_shard's is the last
     wrapped = not wrappers.isdisjoint(cls.__name__ for module in model.modules() for cls in type(module).__mro__)
     if wrapped or any(hasattr(parameter, "device_mesh") for parameter in model.parameters()):
         raise SwapError(
-            f"{site.name!r} cannot be swapped: parameters would come or go, and what holds the model's already "
+            f"{row.site.name!r} cannot be swapped: parameters would come or go, and what holds the model's already "
             "(fully_shard, FullyShardedDataParallel, DistributedDataParallel, tensor parallelism) would not see it. "
             "Swap before that, or to and from activations without parameters."
         )
-    weights = old or [weight for weight in beside if _is_matrix(weight)]
-    if weights and not any(weight.requires_grad for weight in weights):
-        new.requires_grad_(False)
 
 
 def weights_beside(model: nn.Module, place: str, other_than: Collection[int] = ()) -> list[nn.Parameter]:

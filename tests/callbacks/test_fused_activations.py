@@ -1,6 +1,5 @@
 """`FusedActivations`: compiled activations while a Trainer runs, and nothing else that can be seen of the run."""
 
-
 import pytest
 import torch
 from callback_helpers import FEATURES, SmallNet, loader, quiet_trainer

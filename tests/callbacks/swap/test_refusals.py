@@ -166,34 +166,23 @@ def test_two_ranks_resume_from_a_checkpoint_with_a_swap(tmp_path):
         assert all(torch.equal(x, y) for x, y in zip(a.values(), b.values(), strict=True))
 
 
-@pytest.fixture
-def said(tmp_path, monkeypatch):
-    """A file with the warnings of modules that keep other activations, from whatever process."""
-    path = tmp_path / "said.txt"
-    path.write_text("")
+@pytest.mark.forks
+def test_a_swap_that_does_not_come_back_from_other_processes_is_told(tmp_path):
+    swaps = ActivationSwap({"net.1": "gelu"}, at_epoch=0), ActivationSwap({"net.5": "gelu"}, at_epoch=1)
+    saving = ModelCheckpoint(tmp_path / "saved", save_last=True)
+    trainer = quiet_trainer(tmp_path, *swaps, saving, strategy="ddp_fork", devices=1, enable_checkpointing=True)
+    model, written = SmallNet(dropout=0), tmp_path / "warnings.txt"
 
-    def note(message):
-        with path.open("a") as file:
+    def note(message, *_):
+        with written.open("a") as file:  # from whatever process
             file.write(f"{message}\n")
 
-    monkeypatch.setattr(activation_swap, "rank_zero_warn", note)
-    return path
-
-
-FORKED = {"strategy": "ddp_fork", "devices": 1}
-
-
-@pytest.mark.forks
-@pytest.mark.parametrize("saves", [True, False])
-def test_a_swap_that_does_not_come_back_from_other_processes_is_told(tmp_path, said, saves):
-    callbacks = [ModelCheckpoint(tmp_path / "saved", save_last=True)] if saves else []
-    model = SmallNet(dropout=0)
-    swaps = ActivationSwap({"net.1": "gelu"}, at_epoch=0), ActivationSwap({"net.5": "gelu"}, at_epoch=1)
-    quiet_trainer(tmp_path, *swaps, *callbacks, **FORKED, enable_checkpointing=saves).fit(model, loader())
-    (message,) = said.read_text().splitlines()  # one for both
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(activation_swap, "rank_zero_warn", note)
+        trainer.fit(model, loader())
+    (message,) = written.read_text().splitlines()  # one for both
     assert "load_from_checkpoint" in message
     assert activations_of(model) == ["ReLU", "ReLU"]  # what the warning says of Lightning
-    if saves:
-        loaded = load_from_checkpoint(SmallNet, tmp_path / "saved" / "last.ckpt")  # what it advises
-        assert activations_of(loaded) == ["GELU", "GELU"]
-        assert all(torch.equal(a, b) for a, b in zip(model.parameters(), loaded.parameters(), strict=True))
+    loaded = load_from_checkpoint(SmallNet, tmp_path / "saved" / "last.ckpt")  # what it advises
+    assert activations_of(loaded) == ["GELU", "GELU"]
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), loaded.parameters(), strict=True))
