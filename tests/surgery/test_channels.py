@@ -1,6 +1,7 @@
 """The number of channels of an activation with parameters per channel: given, inferred, written down."""
 
 import io
+import warnings
 
 import pytest
 import torch
@@ -178,3 +179,27 @@ def test_the_classifier_infers():
 def test_arguments_that_are_refused(arguments):
     with pytest.raises(ActivationArgumentError):
         activations.create("swish", **arguments)
+
+
+def test_a_model_that_has_not_seen_a_batch():
+    model = nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d(), nn.ReLU())
+    surgery.swap(model, {nn.ReLU: "gelu"})
+    with pytest.raises(SwapError):
+        surgery.find_sites(nn.Sequential(nn.Linear(3, 4), nn.LazyBatchNorm1d(), nn.ReLU()), ZEROS)
+
+
+@pytest.mark.parametrize("move", [{"dtype": torch.bfloat16}, {"device": "meta"}], ids=["dtype", "device"])
+def test_channels_from_what_is_loaded_are_where_the_model_is(move):
+    def made():
+        return nn.Sequential(nn.Linear(4, 5), create())
+
+    saved = made()
+    infer_channels_(saved)
+    assert set(saved.state_dict()) == {"0.weight", "0.bias", "1.log_scale"}
+    loaded = made().to(**move)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*meta parameter.*no-op")
+        loaded.load_state_dict(saved.state_dict())
+    (name,) = move
+    assert {getattr(parameter, name) for parameter in loaded.parameters()} == {getattr(torch.empty(0, **move), name)}
+    assert not list(loaded.buffers())
