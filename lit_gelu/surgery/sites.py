@@ -20,6 +20,7 @@ from lit_gelu.surgery.source import WrittenCall, written_calls
 
 Role = Literal["activation", "gate"]
 Kind = Literal["module", "attribute", "call"]
+_ROLES: tuple[Role, Role] = ("activation", "gate")  # by whether it is a gate
 
 
 @dataclass(frozen=True, repr=False)
@@ -285,8 +286,8 @@ class Survey:
         spec, names = self._specs[id(module)], self.names_of(module)
         seen = None if self.seen is None else list(self.seen.modules.get(id(module), {}).values())
         calls = None if seen is None else self._numbered(names[0], seen)
-        site = _site(names, module, spec, is_gate(spec, self.registry), "module", calls)
-        return replace(site, call=self._swapped_calls[id(module)]) if id(module) in self._swapped_calls else site
+        role, call = _ROLES[is_gate(spec, self.registry)], self._swapped_calls.get(id(module), "")
+        return ActivationSite(names[0], module, spec, role, tuple(names[1:]), "module", calls, call)
 
     def _attribute_sites(self, module: nn.Module) -> list[ActivationSite]:
         sites = []
@@ -298,7 +299,8 @@ class Survey:
                 calls = self._numbered(names[0], through)
                 seen = [other for call in through for other in call.specs]
                 spec = seen[0] if seen and all(other == seen[0] for other in seen) else spec
-            sites.append(_site(names, module, spec, function.gate, "attribute", calls))
+            role = _ROLES[function.gate]
+            sites.append(ActivationSite(names[0], module, spec, role, tuple(names[1:]), "attribute", calls))
         return sites
 
     def _call_sites(self, module: nn.Module) -> list[ActivationSite]:
@@ -311,8 +313,9 @@ class Survey:
             first = self.names_of(module)[0]
             for seen, call in zip(rows, self._numbered(f"{first}:{called}", rows), strict=True):
                 names = [f"{name}{call.name.removeprefix(first)}" for name in self.names_of(module)]
-                gate = is_gate(seen.specs[0], self.registry)
-                sites.append(_site(names, module, seen.specs[0], gate, "call", (call,)))
+                spec = seen.specs[0]
+                role = _ROLES[is_gate(spec, self.registry)]
+                sites.append(ActivationSite(names[0], module, spec, role, tuple(names[1:]), "call", (call,)))
         return sites
 
     def _numbered(self, name: str, calls: list[SeenCall]) -> tuple[ActivationCall, ...]:
@@ -324,15 +327,3 @@ class Survey:
             ActivationCall(next(free) if numbered else name, self.names_of(c.owner)[0], c.where, c.count, c)
             for c in calls
         )
-
-
-def _site(
-    names: list[str],
-    module: nn.Module,
-    spec: ActivationSpec,
-    gate: bool,
-    kind: Kind,
-    calls: tuple[ActivationCall, ...] | None,
-) -> ActivationSite:
-    role: Role = "gate" if gate else "activation"
-    return ActivationSite(names[0], module, spec, role, tuple(names[1:]), kind, calls)

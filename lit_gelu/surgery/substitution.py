@@ -148,7 +148,7 @@ def _kept_methods(owner: nn.Module, edited: type[nn.Module], methods: set[str]) 
 # In evaluation without gradients, nn.TransformerEncoderLayer computes everything in one kernel, in which the
 # activation is what its flag says; and nn.TransformerEncoder passes nested tensors, which only that kernel takes. The
 # kernel's GELU is the exact one, whatever nn.GELU.approximate says.
-_FLAG = "activation_relu_or_gelu"
+_FLAG, _NESTED = "activation_relu_or_gelu", "use_nested_tensor"
 _OFF, _RELU, _EXACT_GELU = 0, 1, 2
 
 
@@ -169,10 +169,10 @@ def _fused_paths(model: nn.Module, places: Iterable[tuple[Iterable[str], nn.Modu
     ]
     off = {layer for layer, flag in flags.items() if flag == _OFF}
     for encoder in model.modules() if off else ():
-        if isinstance(encoder, nn.TransformerEncoder) and getattr(encoder, "use_nested_tensor", False):
+        if isinstance(encoder, nn.TransformerEncoder) and getattr(encoder, _NESTED, False):
             layers: Iterable[nn.Module] = encoder.layers
             if not off.isdisjoint(layers):
-                changes.append(SetAttribute(encoder, "use_nested_tensor", False))
+                changes.append(SetAttribute(encoder, _NESTED, False))
     return changes
 
 
@@ -250,7 +250,7 @@ def require_no_aliasing(survey: Survey, input_sample: Any, planned: Sequence[Sub
 
     def relies_on_it(*, training: bool) -> bool:
         plain, again = (_outputs(model, input_sample, training=training) for _ in range(2))
-        with _in_effect(changes_for(model, on_copies)):
+        with _in_effect([change for change in changes_for(model, on_copies) if change.name not in {_FLAG, _NESTED}]):
             copied = _outputs(model, input_sample, training=training)
         return _same(plain, again) and not _same(
             plain, copied

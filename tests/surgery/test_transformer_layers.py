@@ -159,6 +159,10 @@ def test_flags_follow_and_come_back(old, new, expected):
         assert all(layer.activation is old for layer in model.layers)
 
 
+def test_an_activation_in_place_that_a_fused_kernel_passes_by_is_swapped():
+    assert len(surgery.swap(encoder(nn.ReLU(inplace=True)), {"*": "silu"}, X)) == 2
+
+
 def test_one_layer_alone_switches_nested_tensors_off():
     model = encoder(F.relu)
     report = surgery.swap(model, {"layers.1.*": "tanh"})
