@@ -152,18 +152,9 @@ def _require_known(parameters: Mapping[str, Any], module_class: type[LightningMo
 
 def texts_and_mappings(value: object) -> list[object]:
     """Return every text and every mapping within a value of code or of a configuration, itself included."""
-    match value:
-        case str():
-            return [value]
-        case Mapping():
-            return [value, *_all_within(value.values())]
-        case list() | tuple():
-            return _all_within(value)
-    return []
-
-
-def _all_within(values: Iterable[object]) -> list[object]:
-    return [part for value in values for part in texts_and_mappings(value)]
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    itself = [value] if isinstance(value, str | Mapping) else []
+    return [*itself, *(part for each in inner for part in texts_and_mappings(each))]
 
 
 def _plain_content(source: Any) -> Any:

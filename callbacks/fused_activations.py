@@ -1,5 +1,7 @@
 """`FusedActivations`: a model's activations by torch.compile, while a Trainer runs it."""
 
+from typing import Any
+
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
 from torch import nn  # noqa: TC002 - the example's too
@@ -9,19 +11,14 @@ from lit_gelu import kernels
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.callbacks.swap.run import registry_for
 from lit_gelu.callbacks.trainer import refuse_mixed_packages
-from lit_gelu.surgery import SwapReport
 
 
 class FusedActivations(Callback):
     """Fuses a model's activations, as `lit_gelu.kernels.fuse` does, while a Trainer runs it.
 
-    In code ``Trainer(callbacks=[FusedActivations()], precision="bf16-true")``; on the command line
-    ``lit-gelu fit --trainer.callbacks+ FusedActivations``. Activations that an `ActivationSwap` brings in, or a
-    checkpoint, are fused too. When the Trainer is done, or stops with an error, those that were not fused before are as
-    they were. Checkpoints, exports and names are those of the model without this callback.
-
-    Activations that are computed by functions within a ``forward`` are left as they are: `lit_gelu.surgery.coverage`
-    shows them.
+    Activations that an `ActivationSwap` brings in, or a checkpoint, are fused too. When the Trainer is done, or stops
+    with an error, those that were not fused before are as they were. Checkpoints, exports and names are those of the
+    model without this callback. Calls of functions within a ``forward`` are left as they are.
 
     Args:
         registry: Where activations are registered; ``None`` means the module's own, as tasks have one, or the default.
@@ -55,23 +52,10 @@ class FusedActivations(Callback):
         """As `on_fit_start`."""
         self._fuse(pl_module)
 
-    @override
-    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """As `on_fit_start`."""
-        self._fuse(pl_module)
+    on_test_start = on_predict_start = on_validation_start
 
-    @override
-    def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """As `on_fit_start`."""
-        self._fuse(pl_module)
-
-    def on_activations_swapped(
-        self,
-        trainer: Trainer,  # noqa: ARG002 - the protocol's signature
-        pl_module: LightningModule,
-        report: SwapReport | None,  # noqa: ARG002 - as above
-    ) -> None:
-        """Fuse new activations."""
+    def on_activations_swapped(self, trainer: Trainer, pl_module: LightningModule, report: Any) -> None:  # noqa: ARG002
+        """Fuse new activations; the signature of `ActivationSwapListener`."""
         self._fuse(pl_module)
 
     @override

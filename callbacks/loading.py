@@ -1,6 +1,5 @@
 """Modules with the activations and weights that a checkpoint was saved with."""
 
-import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any, TypeVar
 from lightning.pytorch import LightningModule, Trainer
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.callbacks.checkpoint_file import loading, not_plain
+from lit_gelu.callbacks.checkpoint_file import loading, read_checkpoint
 from lit_gelu.callbacks.swap.history import ACTIVATIONS_KEY, Checkpoint
 from lit_gelu.callbacks.swap.run import registry_for
 from lit_gelu.callbacks.trainer import as_batch, callbacks_of
@@ -32,16 +31,13 @@ def load_from_checkpoint(
 ) -> Module:
     """Load a checkpoint in which activations may have been swapped, of any `LightningModule`.
 
-    ``module_class.load_from_checkpoint`` builds the module as its constructor does; where `ActivationSwap` had replaced
-    activations, the weights then do not fit, or, worse, they fit and the module computes something else. Here the
-    activations that the checkpoint names are put in before the weights are loaded. (The modules of `lit_gelu.tasks` do
-    so by themselves.)
+    ``module_class.load_from_checkpoint`` builds the module as its constructor does, so that the weights may fit other
+    activations than they were trained with. Here those that the checkpoint names are put in before the weights are
+    loaded. (The modules of `lit_gelu.tasks` do so by themselves.)
 
     The file cannot run programs: what is not plain data is refused (unless ``weights_only=False`` is given), and while
     the module is built, `lit_gelu.activations.create` resolves registered names only. Arguments that are given here may
-    name what they like.
-
-    The class's ``on_load_checkpoint`` is wrapped while this runs: do not load the same class in another thread.
+    name what they like. The class's ``on_load_checkpoint`` is wrapped meanwhile: do not load it in two threads at once.
 
     Args:
         module_class: The module's class.
@@ -62,14 +58,10 @@ def load_from_checkpoint(
         StoredSpecError: If it names an activation that is not registered.
     """
 
-    def sample_for(module: Module) -> Any:
-        return as_batch(input_sample(module) if callable(input_sample) else input_sample, module)
-
     def rebuild(module: LightningModule, checkpoint: Checkpoint) -> None:
         if ACTIVATIONS_KEY not in checkpoint:
             raise CheckpointError(_unnamed(checkpoint, checkpoint_path, module_class))
-        restore_activations(module, checkpoint[ACTIVATIONS_KEY], registry_for(module, [registry]), sample_for)
-        without_marks(checkpoint.get("state_dict", {}))
+        _restore(module, checkpoint, registry, input_sample)
 
     arguments = {**arguments, "weights_only": arguments.get("weights_only") is not False}
     with _before_loading(module_class, rebuild), loading(module_class, checkpoint_path, arguments):
@@ -81,12 +73,11 @@ def _unnamed(checkpoint: Checkpoint, path: str | Path, module_class: type[Lightn
     """Say what to do with a checkpoint that does not name its activations."""
     swapped = [key.partition("__needs_")[0] for key in checkpoint["state_dict"] if is_mark(key)]
     how = (
-        f"Its weights are those of a model in which lit_gelu.surgery.swap was called ({', '.join(swapped)}): build "
-        "the model, make the same swaps, and call load_state_dict(torch.load(path, weights_only=True)['state_dict']). "
-        "A model that has these activations by itself takes what lit_gelu.surgery.without_marks leaves of it."
+        f"lit_gelu.surgery.swap was called in its model ({', '.join(swapped)}): make the same swaps in this one, and "
+        "load the 'state_dict' that torch.load(path, weights_only=True) gives."
         if swapped
-        else f"Load it with {module_class.__name__}.load_from_checkpoint, with those arguments of the constructor that "
-        "save_hyperparameters(ignore=...) left out, above all the activation: else they are the defaults."
+        else f"Load it with {module_class.__name__}.load_from_checkpoint, with the arguments of the constructor that "
+        "it does not hold, above all the activation."
     )
     return f"{path} does not name its activations: it was saved without ActivationSwap in the Trainer. {how}"
 
@@ -97,7 +88,7 @@ def _before_loading(module_class: type[LightningModule], rebuild: Any) -> Iterat
     # Not a subclass with another hook instead: a class path in the checkpoint must name a subclass of the class given.
     done: set[int] = set()
     wrapped = [module_class, *(cls for cls in _subclasses(module_class) if "on_load_checkpoint" in vars(cls))]
-    originals = [(cls, vars(cls).get("on_load_checkpoint"), cls.on_load_checkpoint) for cls in wrapped]
+    own_hooks = [(cls, vars(cls).get("on_load_checkpoint")) for cls in wrapped]
 
     def wrapper(original: Any) -> Any:
         def on_load_checkpoint(self: LightningModule, checkpoint: Checkpoint) -> None:
@@ -108,15 +99,14 @@ def _before_loading(module_class: type[LightningModule], rebuild: Any) -> Iterat
 
         return on_load_checkpoint
 
-    for cls, _, original in originals:
+    for cls, original in [(cls, cls.on_load_checkpoint) for cls in wrapped]:
         cls.on_load_checkpoint = wrapper(original)  # type: ignore[method-assign]
     try:
         yield
     finally:
-        for cls, hook, _ in originals:
-            if hook is None:
-                del cls.on_load_checkpoint
-            else:
+        for cls, hook in own_hooks:
+            del cls.on_load_checkpoint
+            if hook is not None:
                 cls.on_load_checkpoint = hook  # type: ignore[method-assign]
 
 
@@ -133,44 +123,36 @@ def best_checkpoint(trainer: Trainer) -> str:
 
 
 def module_of_checkpoint(
-    trainer: Trainer, pl_module: LightningModule, path: str, registry: ActivationRegistry | None, input_sample: Any
+    pl_module: LightningModule, path: str, registry: ActivationRegistry | None, input_sample: Any
 ) -> LightningModule:
     """Return a copy of a run's module, on the CPU for evaluation, with the activations and weights of a checkpoint."""
     # A copy of the module at hand, and not a new one of its class, which needs the constructor's arguments: of a class
     # that does not save them as hyperparameters, a new module may have other activations and the same weights, and
     # nothing would show it.
-    checkpoint = _read(trainer, path)
+    checkpoint = read_checkpoint(path)
+    twin: Any = evaluation_copy(pl_module)
     try:
-        return _copy_with(pl_module, checkpoint, registry, input_sample)
+        _restore(twin, checkpoint, registry, input_sample)
+        twin.on_load_checkpoint(checkpoint)
+        twin.load_state_dict(checkpoint["state_dict"], strict=pl_module.strict_loading)
     except (CheckpointError, RuntimeError) as error:
         raise CheckpointError(
             f"The best checkpoint does not fit the module as it is now ({message_of(error)}). Was the module's "
             "structure changed during training? ActivationSwap records what it does. Otherwise load the checkpoint "
             "with lit_gelu.callbacks.load_from_checkpoint, and export that module."
         ) from error
-
-
-def _read(trainer: Trainer, path: str) -> Checkpoint:
-    """Read a checkpoint as the run's strategy does, plain data alone."""
-    try:
-        checkpoint: Checkpoint = trainer.strategy.checkpoint_io.load_checkpoint(
-            path, map_location="cpu", weights_only=True
-        )
-    except pickle.UnpicklingError as error:
-        raise CheckpointError(not_plain(repr(path), error)) from error
-    return checkpoint
-
-
-def _copy_with(
-    pl_module: LightningModule, checkpoint: Checkpoint, registry: ActivationRegistry | None, input_sample: Any
-) -> LightningModule:
-    """Return a copy of the module with what a checkpoint holds."""
-    twin: Any = evaluation_copy(pl_module)
-    if ACTIVATIONS_KEY in checkpoint:
-        sample = as_batch(input_sample, twin)
-        restore_activations(twin, checkpoint[ACTIVATIONS_KEY], registry_for(pl_module, [registry]), sample)
-        without_marks(checkpoint.get("state_dict", {}))
-    twin.on_load_checkpoint(checkpoint)
-    twin.load_state_dict(checkpoint["state_dict"], strict=pl_module.strict_loading)
     copy: LightningModule = evaluation_copy(twin)  # type: ignore[assignment]  # activations that were put in are new
     return copy
+
+
+def _restore(
+    module: LightningModule, checkpoint: Checkpoint, registry: ActivationRegistry | None, input_sample: Any
+) -> None:
+    """Give a module the activations of a checkpoint, if it names any."""
+
+    def sample_for(model: LightningModule) -> Any:
+        return as_batch(input_sample(model) if callable(input_sample) else input_sample, model)
+
+    if ACTIVATIONS_KEY in checkpoint:
+        restore_activations(module, checkpoint[ACTIVATIONS_KEY], registry_for(module, [registry]), sample_for)
+        without_marks(checkpoint.get("state_dict", {}))

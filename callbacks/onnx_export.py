@@ -174,7 +174,7 @@ class OnnxExport(Callback):
         module: nn.Module = pl_module
         if best:
             sample = self.input_sample if self.preprocessing in (None, False) else None  # else it is raw pixels
-            module = module_of_checkpoint(trainer, pl_module, best, self.registry, sample)
+            module = module_of_checkpoint(pl_module, best, self.registry, sample)
         registry = self.registry or getattr(pl_module, "registry", None)
         remote = not best or "://" in best
         path = Path(self.path) if self.path else (Path(folder) if remote else Path(best).parent) / FILE_NAME

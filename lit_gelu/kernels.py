@@ -19,7 +19,6 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
-from torch.autograd.graph import get_gradient_edge
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.families.gaussian_gelu import gaussian_gelu_joint
@@ -71,8 +70,9 @@ def fuse(model: _Module, registry: ActivationRegistry | None = None) -> _Module:
 
     Compiled code runs on CUDA from 4,194,304 elements on and on CPUs from 262,144 on. The first such tensor waits some
     seconds for it. Inside your own `torch.compile` the joint form takes the place of torch's function in 16 bits, and
-    is compiled with what stands beside it. Elsewhere, in exports, for forward mode, `torch.func` and derivatives of
-    derivatives, torch computes as before.
+    is compiled with what stands beside it. In exports, for forward mode and `torch.func`, torch computes as before. The
+    joint form has derivatives of any order; of what is compiled as it stands there is one backward pass, and no second
+    derivatives, as of all that torch.compile makes.
 
     Names, classes, ``repr``, hooks, ``state_dict`` and specs of the modules stay. `unfuse` undoes it; call it before
     `torch.jit.script`, and for single activations that you want to leave to torch.
@@ -184,7 +184,7 @@ def _forward(module: nn.Module, plan: _Plan, *args: Any, **kwargs: Any) -> Tenso
     elif code == "formula":
         y = _try(module, _ByFormula.apply, x, module, plan)
     elif code == "compiled":
-        y = _try(module, _ByCompiler.apply, module, x, *module.parameters())
+        y = _try(module, _compiled_forward(plain, getattr(module, "function", None)), module, x)
     return plain(module, x) if y is None else y
 
 
@@ -272,42 +272,15 @@ class _ByFormula(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (x,) = ctx.saved_tensors
         if _differentiated(gradient):
-            return *_by_autograd(ctx.module, x, (), gradient), None, None
+            return _by_autograd(ctx.module, x, gradient), None, None
         by_x = torch.empty_like(x)
         if by_x.stride() != x.stride():
             x, by_x = by_x.copy_(x), torch.empty_like(by_x)
         if gradient.stride() != x.stride():  # that of `sum` is expanded, that of a slice strided
             gradient = torch.empty_like(x).copy_(gradient)
         if _try(ctx.module, ctx.passes[1], _rows(by_x), _rows(gradient), _rows(x)) is None:
-            return *_by_autograd(ctx.module, x.requires_grad_(), (), gradient), None, None
+            return _by_autograd(ctx.module, x.requires_grad_(), gradient), None, None
         return by_x, None, None
-
-
-class _ByCompiler(torch.autograd.Function):
-    """A module as its ``forward`` stands, compiled; of its graph what the compiler keeps is kept."""
-
-    @staticmethod
-    def forward(ctx: Any, module: nn.Module, x: Tensor, *parameters: Tensor) -> Tensor:
-        ctx.save_for_backward(x, *parameters)
-        ctx.module, inner = module, x.detach().requires_grad_(ctx.needs_input_grad[1])
-        with torch.set_grad_enabled(any(ctx.needs_input_grad)):
-            y = _compiled_forward(type(module).forward, getattr(module, "function", None))(module, inner)
-        ctx.graph = (inner, get_gradient_edge(y)) if y.requires_grad else None
-        return y.detach()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, *parameters = ctx.saved_tensors
-        graph, ctx.graph = ctx.graph, None  # for one backward pass: the compiler's own graph cannot be kept for more
-        if graph is None or _differentiated(gradient):
-            return None, *_by_autograd(ctx.module, x, tuple(parameters), gradient)
-        inner, edge = graph
-        leaves = [leaf for leaf in (inner, *parameters) if leaf.requires_grad]
-        gradients = _try(ctx.module, torch.autograd.grad, edge, leaves, gradient, allow_unused=True)
-        if gradients is None:
-            return None, *_by_autograd(ctx.module, x, tuple(parameters), gradient)
-        remaining = iter(gradients)
-        return None, *(next(remaining) if leaf.requires_grad else None for leaf in (inner, *parameters))
 
 
 class _InGraph(torch.autograd.Function):
@@ -328,36 +301,16 @@ class _InGraph(torch.autograd.Function):
 
 def _differentiated(gradient: Tensor) -> bool:
     """Say whether a pass back is differentiated itself, or is one of many at once."""
-    if torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
-        return True
-    return torch._C._functorch.is_legacy_batchedtensor(gradient)  # of is_grads_batched, no functorch transform
+    batched = torch._C._functorch.is_legacy_batchedtensor(gradient)  # of is_grads_batched, no functorch transform
+    return torch.is_grad_enabled() or torch._C._are_functorch_transforms_active() or bool(batched)
 
 
-def _by_autograd(
-    module: nn.Module, x: Tensor, parameters: tuple[Tensor, ...], gradient: Tensor
-) -> tuple[Tensor | None, ...]:
-    """Return torch's gradients by x and the parameters, which may be differentiated themselves."""
+def _by_autograd(module: nn.Module, x: Tensor, gradient: Tensor) -> Tensor:
+    """Return torch's gradient, which may be differentiated itself."""
     again = torch.is_grad_enabled()
-    names = (f"module.{name}" for name, _ in module.named_parameters())
     with torch.enable_grad():
-        # Views end here: x itself may depend on the parameters, where a module is called twice.
-        tensors = (x.view_as(x), *(each.view_as(each) for each in parameters)) if parameters else (x,)
-        y = torch.func.functional_call(_Plain(module), dict(zip(names, tensors[1:], strict=True)), tensors[:1])
-    needed = [tensor for tensor in tensors if tensor.requires_grad]
-    gradients = iter(torch.autograd.grad(y, needed, gradient, create_graph=again, allow_unused=True))
-    return tuple(next(gradients) if tensor.requires_grad else None for tensor in tensors)
-
-
-class _Plain(nn.Module):
-    """A module as its class computes it, for calls with other parameters."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = type(self.module).forward(self.module, x)
-        return y
+        y = type(module).forward(module, x)
+    return torch.autograd.grad(y, x, gradient, create_graph=again)[0]
 
 
 def _rows(x: Tensor) -> Tensor:

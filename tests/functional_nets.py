@@ -16,10 +16,6 @@ def helper(x):
     return F.gelu(x)
 
 
-def other_helper(x):
-    return 2 * F.gelu(x)
-
-
 def doubling(function):
     @functools.wraps(function)
     def double(*args, **kwargs):
@@ -47,11 +43,6 @@ class TensorMethod(Net):
     def forward(self, x):
         x = self.first(x)
         return self.second(x.relu())
-
-
-class OfTorch(Net):
-    def forward(self, x):
-        return self.second(torch.relu(self.first(x)))
 
 
 class Keyword(Net):
@@ -99,14 +90,6 @@ class Comprehension(Net):
         return self.second(torch.stack([f(row) for row in self.first(x)]))
 
 
-class InnerFunction(Net):
-    def forward(self, x):
-        def apply(y):
-            return F.silu(y)
-
-        return self.second(apply(self.first(x)))
-
-
 class Loop(Net):
     def forward(self, x):
         x = self.first(x)
@@ -132,12 +115,6 @@ class Method(Net):
 
     def _activate(self, x):
         return F.gelu(x)
-
-
-class Inherited(Function):
-    def __init__(self):
-        super().__init__()
-        self.unused = nn.Identity()
 
 
 class Mangled(Net):
@@ -207,14 +184,14 @@ class HeldWithArguments(Held):
 
 
 class ByHelper(Net):
-    """Cannot be rewritten: the call is in no method."""
+    """The call is in no method."""
 
     def forward(self, x):
         return self.second(helper(self.first(x)))
 
 
 class ByVariable(Net):
-    """Cannot be rewritten: what is called may change."""
+    """What is called may change."""
 
     def forward(self, x):
         activation = F.gelu if x.dim() else F.relu
@@ -222,28 +199,14 @@ class ByVariable(Net):
 
 
 class BySuper(Function):
-    """Cannot be rewritten: the method that calls is not the one that the class has."""
+    """The method that calls is not the one that the class has."""
 
     def forward(self, x):
         return super().forward(x)
 
 
-class ByTwoHelpers(Net):
-    """Can be neither rewritten nor told apart."""
-
-    def forward(self, x):
-        return other_helper(self.second(helper(self.first(x))))
-
-
-class ByCheckpoint(Net):
-    """Cannot be intercepted: backward calls the helper again when forward is over."""
-
-    def forward(self, x):
-        return self.second(checkpoint(helper, self.first(x), use_reentrant=False))
-
-
 class Checkpointed(Net):
-    """Can be rewritten."""
+    """Computed again in the backward pass, when forward is over."""
 
     def forward(self, x):
         return self.second(checkpoint(lambda y: F.gelu(y), self.first(x), use_reentrant=False))
@@ -286,22 +249,20 @@ class ReusedModule(Net):
 REWRITTEN = {
     Function: "gelu",
     TensorMethod: "relu",
-    OfTorch: "relu",
     Keyword: "leaky_relu(negative_slope=0.2)",
     Positional: "elu(alpha=0.5, inplace=True)",
     InPlaceMethod: "relu(inplace=True)",
     ManyLines: "gelu(approximate='tanh')",
     MethodChain: "relu",
     Comprehension: "silu",
-    InnerFunction: "silu",
     Loop: "gelu",
     Nested: "relu",
     Method: "gelu",
-    Inherited: "gelu",
     Mangled: "gelu",
     OverSuper: "gelu",
     Decorated: "gelu",
     Checkpointed: "gelu",
 }
-INTERCEPTED = {OtherReceiver: "gelu", ByHelper: "gelu", ByVariable: "gelu", BySuper: "gelu"}
+# What calls is in no method of the class that names what it calls.
+REFUSED = (OtherReceiver, ByHelper, ByVariable, BySuper, StatementOnly, AliasedFunction, AliasedModule)
 HELD = {Held: "gelu", HeldPartial: "leaky_relu(negative_slope=0.2)", HeldWithArguments: "silu"}

@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 from lit_gelu import activations, kernels, surgery
-from lit_gelu.activations import ActivationRegistry, registry
+from lit_gelu.activations import ActivationRegistry
 from lit_gelu.curvature.loss import hessian_operator
 from lit_gelu.curvature.probe.loss_probe import LossProbe
 
@@ -34,27 +34,22 @@ def halves(dtype):
     return x[: len(x) // 256 * 256].reshape(-1, 256)
 
 
-@pytest.mark.parametrize("module", ACTIVATIONS, ids=repr)
-def test_names_state_and_specs_stay_and_unfuse_undoes_it(module):
-    fused = copy.deepcopy(module)
-    before = dict(vars(fused))
-    assert kernels.fuse(fused) is fused
-    assert kernels.is_fused(fused)
-    assert (type(fused), repr(fused), registry.spec_of(fused)) == (type(module), repr(module), registry.spec_of(module))
-    assert vars(kernels.unfuse(fused)) == before
-
-
-def test_the_model_stays_itself():
-    model = net()
-    keys, modules, seen = list(model.state_dict()), list(model.modules()), []
+def test_names_state_hooks_and_specs_stay_and_unfuse_undoes_it():
+    model, seen = net(), []
+    keys, modules, texts = list(model.state_dict()), list(model.modules()), repr(model)
+    specs = [(site.name, str(site.spec)) for site in surgery.find_sites(model)]
+    before = [dict(vars(module)) for module in modules]
     handle = model[1].register_forward_hook(lambda *_: seen.append(1))
-    kernels.fuse(kernels.fuse(model))
+    assert kernels.fuse(kernels.fuse(model)) is model
+    assert all(map(kernels.is_fused, model[1:-3:2]))
     assert all(a is b for a, b in zip(modules, model.modules(), strict=True))
-    assert list(model.state_dict()) == keys
+    assert (list(model.state_dict()), repr(model)) == (keys, texts)
+    assert [(site.name, str(site.spec)) for site in surgery.find_sites(model)] == specs
     model(torch.zeros(1, 8))
     assert seen == [1]
     handle.remove()
-    assert not any(kernels.is_fused(module) for module in kernels.unfuse(model).modules())
+    kernels.unfuse(model)
+    assert [dict(vars(module)) for module in modules] == before
 
 
 def test_what_gains_nothing_or_may_do_more_is_left_alone():
@@ -87,9 +82,7 @@ def test_copies_and_pickles_are_fused_apart():
         assert torch.equal(other(torch.ones(2, 8)), model(torch.ones(2, 8)))
 
 
-def test_activations_are_found_and_swapped_as_before():
-    sites = [[(site.name, str(site.spec)) for site in surgery.find_sites(m)] for m in (net(), kernels.fuse(net()))]
-    assert sites[0] == sites[1]
+def test_a_swap_and_its_undo_leave_what_is_fused():
     model = kernels.fuse(net())
     report = surgery.swap(model, {nn.GELU: "silu"})
     assert type(model[1]) is nn.SiLU
@@ -129,7 +122,7 @@ def test_every_16_bit_number_is_rounded_once_with_its_tail(spec):
 
 
 @pytest.mark.usefixtures("compiled")
-@pytest.mark.parametrize("spec", [*COMPILED, *ROWS[:3]])
+@pytest.mark.parametrize("spec", [*COMPILED, *ROWS[:2]])
 @pytest.mark.parametrize(
     "dtype", [pytest.param(torch.float32, marks=pytest.mark.full), torch.bfloat16], ids=["float32", "bfloat16"]
 )
@@ -155,10 +148,9 @@ def test_values_and_gradients_are_torchs(spec, dtype):
 
 
 @pytest.mark.usefixtures("compiled")
-@pytest.mark.parametrize("spec", ["gelu", "swish(learnable=True)"])
-def test_what_torch_differentiates_itself(spec):
+def test_what_torch_differentiates_itself():
     """Second derivatives, many gradients at once, forward mode, vmap, a checkpoint, hooks on what is saved."""
-    plain = activations.create(spec).bfloat16()
+    plain = activations.create("gelu").bfloat16()
     fused = kernels.fuse(copy.deepcopy(plain))
     x = torch.randn(3, 8).bfloat16().requires_grad_()
 
@@ -178,38 +170,6 @@ def test_what_torch_differentiates_itself(spec):
         return second, many, again, torch.autograd.grad(hooked.sum(), x)[0], rows, tangent, twice
 
     torch.testing.assert_close(results(fused), results(plain), rtol=2e-2, atol=2e-2)
-
-
-@pytest.mark.usefixtures("compiled")
-def test_parameters_that_functional_call_puts_in_get_their_second_derivatives():
-    fused = kernels.fuse(activations.create("swish(learnable=True)"))
-    x, value = torch.randn(5), torch.tensor(0.3, requires_grad=True)
-    y = torch.func.functional_call(fused, {"log_scale": value}, (x,)).sum()
-    (first,) = torch.autograd.grad(y, value, create_graph=True)
-    (second,) = torch.autograd.grad(first, value)
-
-    def beta(log):
-        return (x * torch.sigmoid(log.exp() * x)).sum()
-
-    torch.testing.assert_close(first, torch.func.grad(beta)(value.detach()))
-    torch.testing.assert_close(second, torch.func.grad(torch.func.grad(beta))(value.detach()))
-
-
-@pytest.mark.usefixtures("compiled")
-@pytest.mark.parametrize("spec", ["swish(learnable=True)", "xielu", "relu2", "mish"])
-def test_a_module_that_is_called_twice_has_torchs_first_and_second_derivatives(spec):
-    plain = activations.create(spec)
-    fused = kernels.fuse(copy.deepcopy(plain))
-    x = torch.randn(3, 8, requires_grad=True)
-
-    def results(module):
-        leaves = (x, *module.parameters())
-        y = module(1.5 * module(x)).square().sum()
-        first = torch.autograd.grad(y, leaves, create_graph=True)
-        return first, torch.autograd.grad(sum(each.square().sum() for each in first), leaves)
-
-    assert kernels.explain(fused, x).code == ("torch" if spec == "mish" else "compiled")
-    torch.testing.assert_close(results(fused), results(plain))
 
 
 @pytest.mark.usefixtures("compiled")

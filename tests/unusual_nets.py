@@ -44,25 +44,6 @@ class Reaching(nn.Module):
         return self.inner(self.inner.act(x))
 
 
-class Plain:
-    """No module, so what it has is not the model's."""
-
-    def __init__(self):
-        self.act = nn.ReLU()
-
-    def __call__(self, x):
-        return F.gelu(x)
-
-
-class WithPlain(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.plain = Plain()
-
-    def forward(self, x):
-        return self.plain.act(x) - self.plain(x)
-
-
 class OfLibrary(nn.Module):
     """As transformers' RobertaLMHead: calls an activation module that is a global of another library, and its own."""
 
@@ -214,14 +195,3 @@ class TwoMethods(nn.Module):
 
     def two(self, x):
         return self.act(x)
-
-
-class Attention(nn.Module):
-    """A softmax as a module, one as a call, and an activation."""
-
-    def __init__(self, dim=-1):
-        super().__init__()
-        self.softmax, self.act = nn.Softmax(dim=dim), nn.ReLU()
-
-    def forward(self, x):
-        return self.act(self.softmax(x) + torch.softmax(x, -1))

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import BackboneFinetuning, StochasticWeightAveraging, WeightAveraging
+from lightning.pytorch.callbacks import BaseFinetuning, StochasticWeightAveraging, WeightAveraging
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.strategies.launchers.multiprocessing import _MultiProcessingLauncher
 from lightning.pytorch.trainer.states import TrainerFn
@@ -14,7 +14,6 @@ from typing_extensions import override
 
 from lit_gelu import surgery
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.activations.numerics.channels import ChannelModule
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.callbacks.swap.history import SWAPS_KEY, SwapRecord, describe_target, install_hooks
 from lit_gelu.callbacks.swap.run import SwapRun
@@ -28,8 +27,9 @@ from lit_gelu.callbacks.trainer import (
     refuse_mixed_packages,
     shards_parameters,
 )
-from lit_gelu.errors import ArgumentError, CheckpointError, SwapError, UnsupportedRunError, shown
-from lit_gelu.surgery import OnObstacle, SwapPlan, SwapReport
+from lit_gelu.errors import ArgumentError, SwapError, UnsupportedRunError
+from lit_gelu.surgery import SwapPlan, SwapReport
+from lit_gelu.surgery.activation_record import swap_recorded
 
 _BEFOREHAND = "call lit_gelu.surgery.swap on the model before Trainer.fit"
 
@@ -40,23 +40,20 @@ class ActivationSwap(Callback):
     *What is replaced* is said as to `lit_gelu.surgery.swap`. What matches nothing or is not accepted is refused before
     training starts, unless it may be the result of another `ActivationSwap` that is still to come.
 
-    *Learnable parameters* that a new activation brings share the fate of the neighbouring weights in their part of the
-    model. They get a group of their own in the optimizer that has these, with its options and schedule and without
-    weight decay. Among frozen weights they are frozen, and where no optimizer has these, none has them: there is a
-    warning. Parameters that go leave the optimizer with their state.
+    *Learnable parameters* that a new activation brings get a group of their own in the optimizer that has the
+    neighbouring weights, with its options and schedule and without weight decay. Among frozen weights they are frozen,
+    and where no optimizer has these, none has them: there is a warning. Parameters that go leave with their state.
 
     *What is logged.* One line; the figure ``activation_swap/replaced``; and for every site a hyperparameter
     (in TensorBoard a text) ``activation_swap/step_<step>/<site>`` = "old -> new".
 
-    *Checkpoints*, also those saved with ``save_weights_only=True``, say which swaps were made, of which sites. Whoever
-    loads one with this callback in the Trainer gets the activations it was trained with before the weights are loaded.
-    One with other activations than these swaps lead to is refused. `lit_gelu.callbacks.load_from_checkpoint` does the
-    same without a Trainer, and after ``ddp_spawn``, ``ddp_fork`` or ``ddp_notebook``, whose processes keep the swapped
-    module. For a run that goes on bit by bit after a kill, see `lit_gelu.callbacks.ExactResume`.
+    *Checkpoints*, also those saved with ``save_weights_only=True``, say which swaps were made. Whoever loads one with
+    this callback in the Trainer gets the activations it was trained with before the weights are loaded. One with other
+    activations than these swaps lead to is refused. `lit_gelu.callbacks.load_from_checkpoint` needs no Trainer.
 
     *Not possible*, and refused before training: with FSDP, DeepSpeed or model parallelism, and beside callbacks that
     average weights; to activations with learnable parameters where two optimizers have the neighbouring weights, or
-    beside `BackboneFinetuning`; under DDP, to or from activations with learnable parameters (others are fine there).
+    beside a `BaseFinetuning`; under DDP, to or from activations with learnable parameters (others are fine there).
 
     Other callbacks learn of the swap through `lit_gelu.callbacks.ActivationSwapListener`.
 
@@ -69,15 +66,11 @@ class ActivationSwap(Callback):
         when: A logged metric, such as ``"val_loss"``; the swap is made before the batch after the one it fires at.
             Every rank takes the mean over all ranks. Give one of ``at_epoch``, ``at_step`` and ``when``.
         mode: Whether a smaller (``"min"``) or larger (``"max"``) metric is better.
-        patience: It fires at this many checks in a row without improvement.
-        threshold: By how much a value must be better than the best so far to be an improvement, in its unit.
+        patience: It fires at this many checks in a row without improvement. The metric is looked at after each
+            validation, or at the end of the training epoch where there is none.
         reaches: Fire at the first check as good as this value instead.
-        check_on_train_epoch_end: When to look at the metric; ``None`` means after each validation, or at the end of the
-            training epoch where there is none.
         input_sample: What ``forward`` takes: a tensor, a tuple or a dict; by default the module's
             ``example_input_array``. With it, calls of functions are sites too, as in `lit_gelu.surgery.find_sites`.
-        on_obstacle: What becomes of a selected site that cannot be swapped: ``"refuse"`` stops the run before training,
-            ``"skip"`` leaves it as it is, with a warning.
 
     Attributes:
         report: What was replaced, once it was; see `lit_gelu.surgery.SwapReport`.
@@ -104,30 +97,23 @@ class ActivationSwap(Callback):
         when: str | None = None,
         mode: Mode = "min",
         patience: int = 3,
-        threshold: float = 0.0,
         reaches: float | None = None,
-        check_on_train_epoch_end: bool | None = None,
         input_sample: Any = None,
-        on_obstacle: OnObstacle = "refuse",
     ) -> None:
-        trigger = MetricTrigger(mode, patience, threshold, reaches)
-        self.schedule = SwapSchedule(at_epoch, at_step, when, trigger, check_on_train_epoch_end)
+        self.schedule = SwapSchedule(at_epoch, at_step, when, MetricTrigger(mode, patience, reaches))
         if not isinstance(swaps, Mapping) or not swaps:
             raise ArgumentError(
                 f"swaps={swaps!r} is no swap. Give a mapping from targets to activations, such as {{'*': 'gelu'}}."
             )
         self.registry = registry
         self.input_sample = input_sample
-        self.on_obstacle = on_obstacle
         resolve = registry_or_default(registry).resolve
         self.swaps = {target: resolve(activation).for_checkpoint() for target, activation in swaps.items()}
         described = {describe_target(target, registry): spec for target, spec in self.swaps.items()}
         self._key = {"swaps": described, **self.schedule.describe()}
         self.record: SwapRecord | None = None  # that it was made, and when
         self.report: SwapReport | None = None  # the swap as it stands in the model now
-        self.order = 0  # how many swaps of the same run came before the one that stands
         self.run: SwapRun | None = None  # what it has in common with the Trainer's other swaps
-        self._loaded_by_hand = False
 
     @property
     def state_key(self) -> str:
@@ -144,8 +130,7 @@ class ActivationSwap(Callback):
         """Refuse what cannot work, and learn which model is meant."""
         refuse_mixed_packages(trainer, pl_module)
         if stage == "fit":
-            _refuse_sharding(trainer)
-            _refuse_averaging(trainer)
+            _refuse_strategy_and_averaging(trainer)
         if self.run is not None and self.run.pl_module is not pl_module:  # a swap made in another one does not count
             self.record = self.report = None
             self.schedule.metric.reset()
@@ -158,12 +143,9 @@ class ActivationSwap(Callback):
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Check the swap before any training is spent, and give the optimizers the groups of the checkpoint."""
-        run = self._running()
+        run = _run_of(trainer, pl_module)
         if run.swaps[0] is self:
             run.connect_optimizers()
-        if self._loaded_by_hand:
-            with run.parameters_tracked():
-                run.restore([self])
         if self.record is None:
             self._check(run)
 
@@ -176,14 +158,13 @@ class ActivationSwap(Callback):
     @override
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Swap if this is the epoch; a resumed run may first have to validate at the end of the one before."""
-        if self.schedule.at_epoch is not None and not trainer.fit_loop.restarting and self._due(trainer):
-            self._swap(trainer, pl_module)
+        if self.schedule.at_epoch is not None and not trainer.fit_loop.restarting:
+            self._swap_if_due(trainer, pl_module)
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Swap if this is the step, or if a resumed run is past the epoch or in the middle of it."""
-        if self._due(trainer):
-            self._swap(trainer, pl_module)
+        self._swap_if_due(trainer, pl_module)
 
     @override
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -199,37 +180,24 @@ class ActivationSwap(Callback):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        """Return whether the swap was made, and what was replaced, as plain data."""
-        metric = {"metric": self.schedule.metric.state_dict()} if self.schedule.when is not None else {}
-        record = self.record.to_dict() if self.record is not None else None
-        return {"applied": self.applied, "record": record, **metric}
+        """Return what the checks of a metric have come to; that the swap was made stands at the checkpoint's top."""
+        return self.schedule.metric.state_dict() if self.schedule.when is not None else {}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take the state that was saved; the swap itself was made again before the weights were loaded."""
-        if not isinstance(state_dict, Mapping) or not isinstance(state_dict.get("applied"), bool):
-            raise CheckpointError(
-                f"The checkpoint is damaged: it has {shown(state_dict)} as the state of {self.state_key}."
-            )
-        if "metric" in state_dict:
-            self.schedule.metric.load_state_dict(state_dict["metric"])
-        record = SwapRecord.from_dict(state_dict["record"]) if state_dict["applied"] else None
-        changed, self.record = record != self.record, record
-        self._loaded_by_hand = changed and self.run is None
-        if changed and self.run is not None:  # a checkpoint without the swaps at its top level
-            self.run.restore([self])
+        """Take what the checks had come to; the swap itself was made again before the weights were loaded."""
+        self.schedule.metric.load_state_dict(state_dict)
 
     @override
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Warn if the checkpoint cannot say whether its weights belong to the swapped activations."""
-        if self.applied and SWAPS_KEY not in checkpoint and self.state_key not in checkpoint.get("callbacks", {}):
+        if self.applied and SWAPS_KEY not in checkpoint:
             rank_zero_warn(f"The checkpoint says nothing of {self.state_key}, which was made in this model and stays.")
 
     def plan(self, pl_module: LightningModule) -> SwapPlan:
         """Return the swap, checked."""
-        return surgery.plan_swap(
-            pl_module, self.swaps, self._sample(pl_module), registry=self.registry, on_obstacle=self.on_obstacle
-        )
+        sample = as_batch(self.input_sample, pl_module)
+        return surgery.plan_swap(pl_module, self.swaps, sample, registry=self.registry)
 
     def take_back(self) -> None:
         """Put back what was in the model before the swap."""
@@ -239,10 +207,9 @@ class ActivationSwap(Callback):
 
     def make_again(self, pl_module: LightningModule) -> None:
         """Make the recorded swap in a model, if it is not there."""
-        sample = self._sample(pl_module)
         if self.record is not None:
-            self.report, self.order = self.record.replay(pl_module, self.registry, sample), self.record.order
-        self._loaded_by_hand = False
+            specs = {name: new for name, (_, new) in self.record.sites.items()}
+            self.report = swap_recorded(pl_module, specs, self.registry, as_batch(self.input_sample, pl_module))
 
     def tell_restored(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Say what a checkpoint has led to, in a line and to the other callbacks."""
@@ -252,101 +219,68 @@ class ActivationSwap(Callback):
             rank_zero_info(f"{self.record.line()} (made again from the checkpoint)")
         announce_swap(trainer, pl_module, self.report)
 
-    def _running(self) -> SwapRun:
-        if self.run is None:
-            raise RuntimeError("Lightning calls setup before every other hook.")
-        return self.run
-
-    def _due(self, trainer: Trainer) -> bool:
-        return not self.applied and self.schedule.is_due(trainer)
-
     def _check(self, run: SwapRun) -> None:
         """Refuse a swap that could not be made."""
-        parameters, plan = _parameters_of_specs(self.swaps, self.registry), None
         try:
             plan = self.plan(run.pl_module)
         except SwapError:
             if all(other.applied for other in run.swaps if other is not self):
                 raise
-        else:
-            parameters = _parameters_of(plan)
-            for note in (*plan.notes, *(row for row in plan.skipped if row.obstacle)):
-                rank_zero_warn(f"{self.state_key}: {note}")
-            if not plan.rows:
-                rank_zero_warn(f"{self.state_key} will change nothing: {'; '.join(map(str, plan.skipped))}.")
-        self._check_parameters(run, parameters, plan)
+            return  # another swap may bring what this one is for
+        for note in plan.notes:
+            rank_zero_warn(f"{self.state_key}: {note}")
+        if not plan.rows:
+            rank_zero_warn(f"{self.state_key} will change nothing: {'; '.join(map(str, plan.skipped))}.")
+        self._check_parameters(run, plan)
 
-    def _check_parameters(self, run: SwapRun, parameters: list[str], plan: SwapPlan | None) -> None:
+    def _check_parameters(self, run: SwapRun, plan: SwapPlan) -> None:
         """Refuse parameters that come or go where they must not."""
-        _refuse_parameters_after_wrapping(run.trainer, run.pl_module, parameters)
-        placements = () if plan is None else plan.placements
-        rows = [row for row in placements if next(row.module.parameters(), None) is not None]
-        brings_parameters = parameters and (rows or plan is None)
-        if brings_parameters and any(isinstance(other, BackboneFinetuning) for other in callbacks_of(run.trainer)):
+        parameters = list(dict.fromkeys([*plan.removed_parameters, *plan.new_parameters]))
+        if not parameters:
+            return
+        _refuse_parameters_after_wrapping(run, parameters)
+        if any(isinstance(other, BaseFinetuning) for other in callbacks_of(run.trainer)):
             raise UnsupportedRunError(
-                "ActivationSwap brings new parameters, which get a group of their own, and BackboneFinetuning takes "
-                "the optimizer's last group for the backbone's. Use an activation without parameters, a BaseFinetuning "
-                f"of your own, or {_BEFOREHAND}."
+                "ActivationSwap changes the optimizer's groups, of which a BaseFinetuning keeps a list of its own. Use "
+                f"activations without parameters, or {_BEFOREHAND}."
             )
-        if parameters and run.groups is not None:
+        rows = [row for row in plan.placements if next(row.module.parameters(), None) is not None]
+        if run.groups is not None:
             run.groups.check(row.site.names if row.site.kind == "module" else (row.place,) for row in rows)
 
-    def _swap(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def _swap_if_due(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Make the swap, remember it, tell the other callbacks, and log it."""
-        run = self._running()
+        if self.applied or not self.schedule.is_due(trainer):
+            return
+        run = _run_of(trainer, pl_module)
         plan = self.plan(pl_module)
-        self._check_parameters(run, _parameters_of(plan), plan)
-        self.order = run.next_order()
+        self._check_parameters(run, plan)
         with run.parameters_tracked():
             self.report = plan.apply()
         sites = {row.name: (str(row.old), str(row.new)) for row in self.report.rows}
-        self.record = SwapRecord(trainer.current_epoch, trainer.global_step, self.order, sites, logged_step(trainer))
+        self.record = SwapRecord(
+            trainer.current_epoch, trainer.global_step, run.next_order(), sites, logged_step(trainer)
+        )
         announce_swap(trainer, pl_module, self.report)
         rank_zero_info(self.record.line())
         log_figures(trainer, {("activation_swap", "replaced"): len(self.report)})
         step = f"step_{self.record.logged_step}"
         log_texts(trainer, {("activation_swap", step, name): f"{old} -> {new}" for name, (old, new) in sites.items()})
 
-    def _sample(self, pl_module: LightningModule) -> Any:
-        """Return the input sample, as the module takes it."""
-        return as_batch(self.input_sample, pl_module)
 
-
-def _parameters_of(plan: SwapPlan) -> list[str]:
-    """Return the names of the parameters that would come or go."""
-    return list(dict.fromkeys([*plan.removed_parameters, *plan.new_parameters]))
-
-
-def _parameters_of_specs(specs: Mapping[str, str], registry: ActivationRegistry | None) -> list[str]:
-    """Describe each activation of some specs that brings parameters, whatever the sites."""
-    described = []
-    for spec in dict.fromkeys(specs.values()):
-        module = registry_or_default(registry).create(spec)
-        waits = isinstance(module, ChannelModule) and module.needs_channels
-        if waits or next(module.parameters(), None) is not None:
-            described.append(f"those of {spec}")
-    return described
-
-
-def _refuse_sharding(trainer: Trainer) -> None:
-    """Refuse strategies that split parameters over devices."""
+def _refuse_strategy_and_averaging(trainer: Trainer) -> None:
+    """Refuse strategies that split parameters over devices, and callbacks that average weights."""
     strategy = trainer.strategy
     if shards_parameters(trainer) or strategy.restore_checkpoint_after_setup:
         raise UnsupportedRunError(
-            f"ActivationSwap does not work with {type(strategy).__name__}: it wraps the modules before training and "
-            f"loads checkpoints after that, when the swaps cannot be made again first. Use DDP or one device, or "
-            f"{_BEFOREHAND}."
+            f"ActivationSwap does not work with {type(strategy).__name__}, which loads checkpoints when it is too late "
+            f"to make the swaps again. Use DDP or one device, or {_BEFOREHAND}."
         )
-
-
-def _refuse_averaging(trainer: Trainer) -> None:
-    """Refuse callbacks that average weights."""
     for callback in callbacks_of(trainer):
         if isinstance(callback, (StochasticWeightAveraging, WeightAveraging)):
             raise UnsupportedRunError(
                 f"ActivationSwap does not work with {type(callback).__name__} in the same Trainer: that keeps a "
-                "copy of the model as it was before the swap, with the old activations, and pairs its parameters with "
-                f"the model's by their order. Leave one of the two out, or {_BEFOREHAND}."
+                f"copy of the model with the old activations. Leave one of the two out, or {_BEFOREHAND}."
             )
 
 
@@ -363,15 +297,13 @@ def _warn_of_processes(trainer: Trainer) -> None:
         )
 
 
-def _refuse_parameters_after_wrapping(trainer: Trainer, pl_module: LightningModule, parameters: list[str]) -> None:
+def _refuse_parameters_after_wrapping(run: SwapRun, parameters: list[str]) -> None:
     """Refuse new or removed parameters in a model that `DistributedDataParallel` has wrapped."""
     # It learns at wrapping which gradients to reduce. One that comes later would have each rank's own gradient, without
     # a word, and the ranks would part; for one that goes it would wait. Making room for new parameters before wrapping
     # would not do: until the swap they would be unused, which needs find_unused_parameters=True for the whole run.
-    wrapped = isinstance(trainer.strategy, DDPStrategy) or (
-        trainer.model is not pl_module and isinstance(trainer.model, DistributedDataParallel)
-    )
-    if wrapped and parameters:
+    trainer = run.trainer
+    if isinstance(trainer.strategy, DDPStrategy) or isinstance(trainer.model, DistributedDataParallel):
         raise UnsupportedRunError(
             "ActivationSwap cannot add or remove parameters under DistributedDataParallel, which would not average "
             f"their gradients: {', '.join(parameters)}. Swap to and from activations without parameters, train on one "

@@ -11,17 +11,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from lightning.pytorch import LightningModule
-from torch import nn
 
-from lit_gelu import surgery
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.naming.spec import dotted_path
 from lit_gelu.activations.registry import registry_or_default
-from lit_gelu.errors import CheckpointError, SwapError, shown
+from lit_gelu.errors import CheckpointError, shown
 from lit_gelu.report import SwapChange, SwapEvent
-from lit_gelu.surgery import SwapReport
-from lit_gelu.surgery.activation_record import is_call
-from lit_gelu.surgery.selectors import ActivationSelector, ClassSelector, NameSelector, exactly, selector_of
+from lit_gelu.surgery.selectors import ActivationSelector, ClassSelector, NameSelector, selector_of
 
 if TYPE_CHECKING:
     from lit_gelu.callbacks.swap.run import SwapRun
@@ -73,44 +69,14 @@ class SwapRecord:
                 "order": int() as order,
                 "sites": dict() as rows,
                 "logged_step": int() as logged_step,
-            } if all(isinstance(name, str) for name in rows):
-                return cls(epoch, step, order, {name: _specs(row) for name, row in rows.items()}, logged_step)
+            } if all(isinstance(name, str) and _is_change(row) for name, row in rows.items()):
+                sites = {name: (row["old"], row["new"]) for name, row in rows.items()}
+                return cls(epoch, step, order, sites, logged_step)
         raise CheckpointError(f"The checkpoint is damaged: it has {shown(state)} where a swap should stand.")
 
-    def replay(
-        self, model: nn.Module, registry: ActivationRegistry | None, input_sample: Any = None
-    ) -> SwapReport | None:
-        """Give the recorded sites their recorded activations; ``None`` if they have these already."""
-        sites = surgery.find_sites(model, registry=registry)
-        present = {site.call or site.name: str(site.spec) for site in sites}
-        to_find = input_sample is not None
-        missing = [name for name in self.sites if name not in present and not (to_find and is_call(name))]
-        if missing and not to_find and any(map(is_call, missing)):
-            raise SwapError(
-                f"The checkpoint says that ActivationSwap replaced {', '.join(missing)}: calls of functions, which are "
-                "found with a sample alone. Give ActivationSwap the input_sample that it had."
-            )
-        if missing:
-            raise SwapError(
-                f"The checkpoint says that ActivationSwap replaced {', '.join(map(repr, missing))}, and the model has "
-                f"no such activation. Its sites: {', '.join(map(repr, present)) or 'none'}. Load the checkpoint into a "
-                "model like the one that it was saved from."
-            )
-        changed = {name: new for name, (_, new) in self.sites.items() if present.get(name) != new}
-        names = registry_or_default(registry)
-        targets = {exactly(name): names.resolve(new, trusted=False) for name, new in changed.items()}
-        if not targets:
-            return None
-        sample = input_sample if any(map(is_call, self.sites)) else None
-        return surgery.plan_swap(model, targets, sample, registry=registry).apply()
 
-
-def _specs(row: object) -> tuple[str, str]:
-    """Return the specs of one site before and after."""
-    match row:
-        case {"old": str() as old, "new": str() as new}:
-            return old, new
-    raise CheckpointError(f"The checkpoint is damaged: it has {shown(row)} where a swap should stand.")
+def _is_change(row: object) -> bool:
+    return isinstance(row, Mapping) and isinstance(row.get("old"), str) and isinstance(row.get("new"), str)
 
 
 def describe_target(target: Any, registry: ActivationRegistry | None) -> str:
@@ -120,10 +86,9 @@ def describe_target(target: Any, registry: ActivationRegistry | None) -> str:
             return pattern
         case ClassSelector(cls):
             return f"class:{dotted_path(cls)}"
-        case ActivationSelector(str(text)):
-            return f"activation:{text}"
         case ActivationSelector(activation):
-            return f"activation:{registry_or_default(registry).resolve(activation)}"
+            text = activation if isinstance(activation, str) else registry_or_default(registry).resolve(activation)
+            return f"activation:{text}"
         case selector:
             return repr(selector)
 
@@ -133,30 +98,19 @@ Finder = Callable[[LightningModule], "SwapRun | None"]
 
 def install_hooks(module: LightningModule, find: Finder) -> None:
     """Wrap a module's two checkpoint hooks, once."""
-    for name, wrapper in (("on_save_checkpoint", _save), ("on_load_checkpoint", _load)):
+    for name in ("on_save_checkpoint", "on_load_checkpoint"):
         present = module.__dict__.get(name)
-        if not (isinstance(present, partial) and present.func is wrapper):
+        if not (isinstance(present, partial) and present.func is _wrapped_hook):
             # A partial of a plain function: it can be pickled, its copy belongs to the module's copy, and Lightning's
             # `is_overridden` looks into it.
-            module.__dict__[name] = partial(wrapper, module, present, find)
+            module.__dict__[name] = partial(_wrapped_hook, module, name, present, find)
 
 
-def _save(module: LightningModule, previous: Any, find: Finder, checkpoint: Checkpoint) -> None:
-    """Call the module's own hook, then add the record."""
-    _own_hook(module, previous, "on_save_checkpoint", checkpoint)
+def _wrapped_hook(module: LightningModule, name: str, previous: Any, find: Finder, checkpoint: Checkpoint) -> None:
+    """Call the module's own hook: when it saves, before the record is added; when it loads, behind the replay."""
     run = find(module)
-    if run is not None:
-        run.write_checkpoint(checkpoint)
-
-
-def _load(module: LightningModule, previous: Any, find: Finder, checkpoint: Checkpoint) -> None:
-    """Replay the record, then call the module's own hook."""
-    run = find(module)
-    if run is not None:
+    if run is not None and name == "on_load_checkpoint":
         run.read_checkpoint(checkpoint)
-    _own_hook(module, previous, "on_load_checkpoint", checkpoint)
-
-
-def _own_hook(module: LightningModule, previous: Any, name: str, checkpoint: Checkpoint) -> None:
-    hook = previous if previous is not None else getattr(type(module), name).__get__(module)
-    hook(checkpoint)
+    (previous or getattr(type(module), name).__get__(module))(checkpoint)
+    if run is not None and name == "on_save_checkpoint":
+        run.write_checkpoint(checkpoint)

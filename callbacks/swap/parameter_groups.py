@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_warn
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import LBFGS, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -14,38 +14,10 @@ from lit_gelu.errors import CheckpointError, UnsupportedRunError
 from lit_gelu.surgery.swap import weights_beside
 
 Scheduler = Any  # Lightning takes anything with step(), state_dict() and optimizer
-_OF_SCHEDULER = {  # lists with one entry a group
+_OF_SCHEDULER = {  # lists with one entry a group, of all schedulers of torch
     *("base_lrs", "_last_lr", "max_lrs", "min_lrs"),
     *("lr_lambdas", "base_momentums", "max_momentums"),
 }
-
-
-def check_scheduler(scheduler: Scheduler) -> None:
-    """Refuse a scheduler of which is not known what it holds for each group."""
-    # Those of torch.optim.lr_scheduler are known. A subclass of `LRScheduler` may hold in lists of its own anything
-    # but one entry a group.
-    if not isinstance(scheduler, LRScheduler):
-        raise UnsupportedRunError(
-            f"ActivationSwap brings new parameters, and cannot tell how {type(scheduler).__name__} schedules a new "
-            "parameter group: it is no torch.optim.lr_scheduler.LRScheduler. Use one, or lit_gelu.surgery.swap before "
-            "the Trainer gets the model."
-        )
-    for inner in getattr(scheduler, "_schedulers", ()):
-        check_scheduler(inner)
-    if type(scheduler).__module__ == "torch.optim.lr_scheduler":
-        return
-    groups = len(scheduler.optimizer.param_groups)
-    unknown = [
-        name
-        for name, value in vars(scheduler).items()
-        if isinstance(value, list) and len(value) == groups and name not in _OF_SCHEDULER | {"_schedulers"}
-    ]
-    if unknown:
-        raise UnsupportedRunError(
-            f"ActivationSwap brings new parameters, and cannot tell whether {type(scheduler).__name__}'s "
-            f"{', '.join(unknown)} holds one entry for each of the {groups} parameter groups. Keep the values in the "
-            "optimizer's groups or in a tuple, or use lit_gelu.surgery.swap before the Trainer gets the model."
-        )
 
 
 def resize_scheduler(scheduler: Scheduler, sources: Sequence[int]) -> None:
@@ -54,9 +26,8 @@ def resize_scheduler(scheduler: Scheduler, sources: Sequence[int]) -> None:
         resize_scheduler(inner, sources)
     for name in _OF_SCHEDULER:
         values = vars(scheduler).get(name)
-        if not isinstance(values, list) or len(values) <= max(sources):
-            continue
-        setattr(scheduler, name, [copy.copy(values[source]) for source in sources])
+        if isinstance(values, list) and len(values) > max(sources):
+            setattr(scheduler, name, [copy.copy(values[source]) for source in sources])
 
 
 GroupRecord = dict[str, Any]
@@ -77,34 +48,28 @@ class ParameterGroups:
 
     def check(self, places: Iterable[Sequence[str]] = ()) -> None:
         """Refuse optimizers and schedulers that cannot take new groups, and new modules that belong to several."""
-        if not self._places():
-            raise UnsupportedRunError(
-                "ActivationSwap brings new parameters, and the module has no optimizer that could train them. Return "
-                "one from configure_optimizers."
-            )
-        for optimizer in self.optimizers:
-            if isinstance(optimizer, LBFGS):
-                raise UnsupportedRunError(
-                    "ActivationSwap brings new parameters, and torch.optim.LBFGS keeps its first parameters for ever. "
-                    "Use another optimizer, or lit_gelu.surgery.swap before the Trainer gets the model."
-                )
-        ids = {id(parameter) for parameter in self.model.parameters()}
-        if any(id(p) not in ids for optimizer in self.optimizers for g in optimizer.param_groups for p in g["params"]):
-            raise UnsupportedRunError(
-                "ActivationSwap brings new parameters, and an optimizer also holds parameters that are not the "
-                "module's: a checkpoint could not name them. Make them the module's."
-            )
-        for scheduler in self.schedulers:
-            check_scheduler(scheduler)
         held = self._places()
+        foreign = held.keys() - {id(parameter) for parameter in self.model.parameters()}
+        unknown = [scheduler for scheduler in self.schedulers if not isinstance(scheduler, LRScheduler)]
+        obstacles = {
+            "the module has no optimizer that could train them": not held,
+            "LBFGS keeps its first parameters for ever": any(isinstance(each, LBFGS) for each in self.optimizers),
+            "an optimizer also holds parameters that are not the module's, which a checkpoint could not name": foreign,
+            "a scheduler is no torch.optim.lr_scheduler.LRScheduler, whose groups are known": unknown,
+        }
+        reasons = [reason for reason, holds in obstacles.items() if holds]
+        if reasons:
+            raise UnsupportedRunError(
+                f"ActivationSwap brings new parameters, and {'; '.join(reasons)}. Change configure_optimizers, or call "
+                "lit_gelu.surgery.swap before the Trainer gets the model."
+            )
         for names in places:
             self._home(names, held)
 
     def add(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Put new parameters in groups of their own, beside those of the neighbouring weights."""
-        # A group has the options of that with the nearest weight of the same part (`surgery.swap.weights_beside`),
-        # but no weight decay. Where none of that part's weights is in an optimizer, the new parameters are in none; a
-        # parameter that an optimizer has already stays there.
+        """Put new parameters in groups of their own, with the options of the neighbouring weights but no decay."""
+        # Where none of that part's weights (`surgery.swap.weights_beside`) is in an optimizer, the new parameters are
+        # in none; a parameter that an optimizer has already stays there.
         held = self._places()
         missing = {id(parameter): parameter for parameter in parameters if id(parameter) not in held}
         names: dict[int, list[str]] = {}
@@ -163,7 +128,6 @@ class ParameterGroups:
             raise CheckpointError(
                 f"The checkpoint has {len(recorded)} optimizers, and the module {len(self.optimizers)}."
             )
-        self._know_all()
         parameters = dict(self.model.named_parameters())
         _check_same(parameters, self.optimizers, recorded)
         for number, (optimizer, groups) in enumerate(zip(self.optimizers, recorded, strict=True)):
@@ -184,7 +148,7 @@ class ParameterGroups:
                 resize_scheduler(scheduler, sources)
 
     def _know_all(self) -> None:
-        """Take groups that others have added since, such as `BaseFinetuning`, for groups like themselves."""
+        """Take groups that others have added since, such as the module in a hook, for groups like themselves."""
         for optimizer, likes in zip(self.optimizers, self.likes, strict=True):
             likes += range(len(likes), len(optimizer.param_groups))
 
@@ -219,8 +183,7 @@ class ParameterGroups:
 
 def _options(group: dict[str, Any]) -> dict[str, Any]:
     """Return a copy of a group's options, without its parameters."""
-    options = {key: value for key, value in group.items() if key not in {"params", "param_names"}}
-    return {key: value.clone() if isinstance(value, Tensor) else copy.copy(value) for key, value in options.items()}
+    return {key: copy.deepcopy(value) for key, value in group.items() if key not in {"params", "param_names"}}
 
 
 def _source(groups: list[GroupRecord], index: int, present: int) -> int:
@@ -235,14 +198,14 @@ def _check_same(
 ) -> None:
     """Refuse a record that would leave a parameter out, or put one where the module's optimizers did not have it."""
     names = {id(parameter): name for name, parameter in parameters.items()}
-    present = [{names.get(id(p), "?") for g in optimizer.param_groups for p in g["params"]} for optimizer in optimizers]
     every = {name for groups in recorded for record in groups for name in record["names"]}
-    for number, (current_names, groups) in enumerate(zip(present, recorded, strict=True)):
-        first = groups[: len(optimizers[number].param_groups)]  # others may have added some later
+    for number, (optimizer, groups) in enumerate(zip(optimizers, recorded, strict=True)):
+        held = {names.get(id(p), "?") for group in optimizer.param_groups for p in group["params"]}
+        first = groups[: len(optimizer.param_groups)]  # others may have been added later
         at_start = {name for index, record in enumerate(first) if record["like"] == index for name in record["names"]}
-        if current_names - every or at_start - current_names:
+        different = sorted((held - every) | (at_start - held))
+        if different:
             raise CheckpointError(
-                f"Optimizer {number} has {', '.join(sorted(current_names - every)) or 'nothing'} that the checkpoint's "
-                f"had not, and lacks {', '.join(sorted(at_start - current_names)) or 'nothing'} that it had. Use the "
+                f"Only one of optimizer {number} and that of the checkpoint has {', '.join(different)}. Use the "
                 "configure_optimizers that the checkpoint was trained with."
             )

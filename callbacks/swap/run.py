@@ -2,16 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import BaseFinetuning
 from lightning.pytorch.trainer.states import TrainerFn
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.callbacks.swap.history import ACTIVATIONS_KEY, GROUPS_KEY, SWAPS_KEY, Checkpoint, SwapRecord
 from lit_gelu.callbacks.swap.parameter_groups import ParameterGroups
-from lit_gelu.callbacks.trainer import callbacks_of
 from lit_gelu.errors import CheckpointError, shown
 from lit_gelu.surgery.activation_record import (
     ActivationRecord,
@@ -19,7 +18,7 @@ from lit_gelu.surgery.activation_record import (
     read_activations,
     record_activations,
 )
-from lit_gelu.surgery.changes import is_mark, without_marks
+from lit_gelu.surgery.changes import without_marks
 
 if TYPE_CHECKING:
     from lit_gelu.callbacks.swap.activation_swap import ActivationSwap
@@ -73,21 +72,17 @@ class SwapRun:
             self.groups.drop(removed)
             self.groups.add(new)
             self._changed = True
-            names = {parameter: name for name, parameter in self.pl_module.named_parameters()}
-            for callback in callbacks_of(self.trainer):  # it keeps the names in all groups, and renews its own alone
-                if isinstance(callback, BaseFinetuning):
-                    for number in callback._internal_optimizer_metadata:
-                        groups = self.groups.optimizers[number].param_groups
-                        renewed = callback._apply_mapping_to_param_groups(groups, names)
-                        callback._internal_optimizer_metadata[number] = renewed
 
-    def restore(self, changed: "Sequence[ActivationSwap]") -> None:
-        """Bring the model to where the records of all swaps say it is: take all back, then make the recorded ones."""
-        standing = [swap for swap in self.swaps if swap.report is not None]
-        for swap in sorted(standing, key=lambda swap: swap.order, reverse=True):
+    def restore(self, records: dict[str, SwapRecord]) -> None:
+        """Bring the model to where the records say it is: take all swaps back, then make the recorded ones."""
+        changed = [swap for swap in self.swaps if swap.record != records.get(swap.state_key)]
+        standing = [(swap.record.order, swap) for swap in self.swaps if swap.record is not None]
+        for _, swap in sorted(standing, key=itemgetter(0), reverse=True) if changed else ():
             swap.take_back()
+        for swap in self.swaps:
+            swap.record = records.get(swap.state_key)
         recorded = [(swap.record.order, swap) for swap in self.swaps if swap.record is not None]
-        for _, swap in sorted(recorded, key=lambda item: item[0]):
+        for _, swap in sorted(recorded, key=itemgetter(0)) if changed else ():
             swap.make_again(self.pl_module)
         for swap in changed:
             swap.tell_restored(self.trainer, self.pl_module)
@@ -112,29 +107,11 @@ class SwapRun:
         """Give the module the activations that the checkpoint was saved with; its weights are not loaded yet."""
         if SWAPS_KEY in checkpoint:
             records = _read_records(checkpoint[SWAPS_KEY])
-            changed = [swap for swap in self.swaps if swap.record != records.get(swap.state_key)]
-            for swap in self.swaps:
-                swap.record = records.get(swap.state_key)
-            if changed:
-                self.restore(changed)
+            self.restore(records)
             self._check_activations(checkpoint, set(records) - {swap.state_key for swap in self.swaps})
             without_marks(checkpoint.get("state_dict", {}))
-        else:
-            self._require_own_marks(checkpoint)
         if self.trainer.state.fn == TrainerFn.FITTING:
             self._groups_to_rebuild = checkpoint.get(GROUPS_KEY)
-
-    def _require_own_marks(self, checkpoint: Checkpoint) -> None:
-        """Refuse weights of swapped activations that this module has not, where no record says which swaps to make."""
-        marks = {key for key in checkpoint.get("state_dict", {}) if isinstance(key, str) and is_mark(key)}
-        foreign = marks - set(self.pl_module.state_dict()) if marks else set()
-        if foreign:
-            sites = ", ".join(sorted(key.rpartition(".")[0] or "the module itself" for key in foreign))
-            raise CheckpointError(
-                f"The checkpoint holds weights of activations that were swapped ({sites}), and no record of the swaps: "
-                "it is damaged, or the model was swapped before its run. Swap this model in the same way first "
-                "(lit_gelu.surgery.swap), or resume from another checkpoint."
-            )
 
     def _check_activations(self, checkpoint: Checkpoint, unknown: set[str]) -> None:
         """Refuse a checkpoint of other activations."""

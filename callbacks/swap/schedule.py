@@ -1,7 +1,7 @@
 """When a swap is due: `SwapSchedule`, and `MetricTrigger` for one that waits for a metric."""
 
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -9,9 +9,9 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
 from lit_gelu.arguments import is_count, is_number
-from lit_gelu.callbacks.trainer import is_trial_run, steps_of_epoch, steps_of_run
+from lit_gelu.callbacks.trainer import is_trial_run, steps_of_run
 from lit_gelu.curvature.ranks import sum_over_ranks
-from lit_gelu.errors import ArgumentError
+from lit_gelu.errors import ArgumentError, CheckpointError, shown
 
 Mode = Literal["min", "max"]
 
@@ -20,12 +20,11 @@ Mode = Literal["min", "max"]
 class MetricTrigger:
     """Fires once a metric has stopped improving, or has reached a value."""
 
-    # A check improves if it is better than the best so far by more than ``threshold``; NaN never is. It fires at the
-    # ``patience``-th check in a row that does not improve, as `EarlyStopping` stops.
+    # A check improves if it is better than the best so far; NaN never is. It fires at the ``patience``-th check in a
+    # row that does not improve, as `EarlyStopping` stops.
 
     mode: Mode = "min"  # whether smaller (``"min"``) or larger (``"max"``) is better
     patience: int = 3  # checks without improvement
-    threshold: float = 0.0  # what counts as an improvement, in the metric's unit
     reaches: float | None = None  # fire at the first check as good as this value instead
     best: float = field(default=math.nan, init=False)
     waited: int = field(default=0, init=False)
@@ -37,8 +36,6 @@ class MetricTrigger:
             raise ArgumentError(f"mode={self.mode!r} is not accepted. Give 'min' or 'max'.")
         if not is_count(self.patience, 1):
             raise ArgumentError(f"patience={self.patience!r} is not accepted. Give an integer of at least 1.")
-        if not (is_number(self.threshold) and self.threshold >= 0):
-            raise ArgumentError(f"threshold={self.threshold!r} is not accepted. Give a finite number from 0.")
         if self.reaches is not None and not is_number(self.reaches):
             raise ArgumentError(f"reaches={self.reaches!r} is not accepted. Give a finite number, or None.")
 
@@ -46,40 +43,42 @@ class MetricTrigger:
         """Forget all checks: they were of another model."""
         self.best, self.waited, self.fired, self.checked_at = math.nan, 0, False, -1
 
-    def check(self, value: float) -> bool:
+    def check(self, value: float) -> None:
         """Take another value of the metric."""
         sign = 1 if self.mode == "min" else -1
         if self.reaches is not None:
             self.fired = self.fired or sign * value <= sign * self.reaches
-            return self.fired
+            return
         is_first = math.isnan(self.best) and not math.isnan(value)
-        if is_first or sign * value < sign * self.best - self.threshold:
+        if is_first or sign * value < sign * self.best:
             self.best, self.waited = value, 0
         else:
             self.waited += 1
         self.fired = self.fired or self.waited >= self.patience
-        return self.fired
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the checks so far have come to, as plain data."""
         return {"best": self.best, "waited": self.waited, "fired": self.fired, "checked_at": self.checked_at}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: object) -> None:
         """Go on from a saved state."""
-        self.best, self.waited, self.fired = state["best"], state["waited"], state["fired"]
-        self.checked_at = state["checked_at"]
+        match state:
+            case {
+                "best": float() as best,
+                "waited": int() as waited,
+                "fired": bool() as fired,
+                "checked_at": int() as at,
+            }:
+                self.best, self.waited, self.fired, self.checked_at = best, waited, fired, at
+            case _:
+                raise CheckpointError(f"The checkpoint is damaged: it has {shown(state)} as the state of a swap.")
 
 
 class SwapSchedule:
     """An epoch, a number of optimizer steps, or a metric."""
 
     def __init__(
-        self,
-        at_epoch: int | None,
-        at_step: int | None,
-        when: str | None = None,
-        metric: MetricTrigger | None = None,
-        check_on_train_epoch_end: bool | None = None,
+        self, at_epoch: int | None, at_step: int | None, when: str | None = None, metric: MetricTrigger | None = None
     ) -> None:
         if sum(trigger is not None for trigger in (at_epoch, at_step, when)) != 1:
             raise ArgumentError(
@@ -88,29 +87,18 @@ class SwapSchedule:
         for name, number in (("at_epoch", at_epoch), ("at_step", at_step)):
             if number is not None and not is_count(number):
                 raise ArgumentError(f"{name}={number!r} is not accepted. Give an integer, counted from 0.")
-        if when is not None and not (isinstance(when, str) and when):
-            raise ArgumentError(f"{when=} is not accepted. Give the name of a metric that is logged.")
         self.at_epoch = at_epoch
         self.at_step = at_step
         self.when = when
         self.metric = metric or MetricTrigger()
-        rules = [rule for rule in fields(MetricTrigger) if rule.init]
-        if when is None and any(getattr(self.metric, rule.name) != rule.default for rule in rules):
-            raise ArgumentError(
-                "mode, patience, threshold and reaches say when a metric lets the swap be made, and none is named. "
-                f"Give when= in the place of {at_epoch=}, {at_step=}, or leave them out."
-            )
-        self.check_on_train_epoch_end = check_on_train_epoch_end
 
     def describe(self) -> dict[str, Any]:
         """Return what tells this schedule from others, as plain data."""
-        described: dict[str, Any] = {"at_epoch": self.at_epoch, "at_step": self.at_step}
-        if self.when is not None:
-            rule = {"reaches": self.metric.reaches}
-            if self.metric.reaches is None:
-                rule = {"patience": self.metric.patience, "threshold": self.metric.threshold}
-            described = {"when": self.when, "mode": self.metric.mode, **rule}
-        return described
+        if self.when is None:
+            return {"at_epoch": self.at_epoch, "at_step": self.at_step}
+        by_value = self.metric.reaches is not None
+        rule = {"reaches": self.metric.reaches} if by_value else {"patience": self.metric.patience}
+        return {"when": self.when, "mode": self.metric.mode, **rule}
 
     def is_due(self, trainer: Trainer) -> bool:
         """Return whether the trigger is reached; a resumed run may be past it."""
@@ -122,10 +110,7 @@ class SwapSchedule:
 
     def look_at_metric(self, trainer: Trainer, pl_module: LightningModule, *, train_epoch_end: bool) -> None:
         """Take the metric's present value, the mean over all ranks: they decide alike."""
-        at_epoch_end = self.check_on_train_epoch_end
-        if at_epoch_end is None:
-            at_epoch_end = not trainer.enable_validation
-        if self.when is None or trainer.sanity_checking or at_epoch_end != train_epoch_end:
+        if self.when is None or trainer.sanity_checking or trainer.enable_validation == train_epoch_end:
             return
         if train_epoch_end and self.metric.checked_at == trainer.global_step:
             return  # a run that is resumed from the end of an epoch goes through it once more
@@ -137,9 +122,8 @@ class SwapSchedule:
         if present < ranks:
             raise ArgumentError(
                 f"when={self.when!r} was not logged. Logged were: {', '.join(sorted(trainer.callback_metrics))}. Name "
-                "one of these, or log it in every epoch; a metric of the training epoch needs "
-                "check_on_train_epoch_end=True. What the module logs in its own on_train_epoch_end comes behind the "
-                "callbacks': log it with on_epoch=True in training_step."
+                "one of these, or log it in every validation; in a run without validation, in training_step with "
+                "on_epoch=True."
             )
         self.metric.check(total / ranks)
         if train_epoch_end:
@@ -147,17 +131,10 @@ class SwapSchedule:
 
     def warn_if_beyond_end(self, trainer: Trainer, pl_module: LightningModule, name: str) -> None:
         """Warn if the run ends before the swap."""
-        if is_trial_run(trainer):
-            return
-        epochs = trainer.max_epochs
-        if self.at_epoch is not None and epochs is not None and epochs != -1 and self.at_epoch >= epochs:
-            rank_zero_warn(f"{name} will not be made: this run ends after {epochs} epochs.")
-            return
+        limited = trainer.max_epochs not in {None, -1}
         steps = steps_of_run(trainer) if pl_module.automatic_optimization else math.inf  # else a batch may take several
-        begin: float | None = self.at_step
-        if self.at_epoch is not None:
-            begin = self.at_epoch * steps_of_epoch(trainer) if self.at_epoch else 0
-        if begin is None or math.isinf(begin) or math.isinf(steps):
-            return  # nobody knows
-        if begin >= steps:
-            rank_zero_warn(f"{name} will not be made: this run ends after {steps} steps.")
+        by_epoch = self.at_epoch is not None and limited and self.at_epoch >= (trainer.max_epochs or 0)
+        by_step = self.at_step is not None and self.at_step >= steps
+        if (by_epoch or by_step) and not is_trial_run(trainer):
+            end = f"{trainer.max_epochs} epochs" if by_epoch else f"{steps} steps"
+            rank_zero_warn(f"{name} will not be made: this run ends after {end}.")

@@ -7,7 +7,7 @@ from lit_gelu.surgery.coverage import CoverageReport, CoveredSite, OutsideActiva
 from lit_gelu.surgery.report import SkippedSite, SwappedSite, SwapReport
 from lit_gelu.surgery.selectors import Selector, by_activation
 from lit_gelu.surgery.sites import ActivationCall, ActivationSite, find_sites
-from lit_gelu.surgery.swap import OnObstacle, SwapPlan, plan_swap, swap
+from lit_gelu.surgery.swap import SwapPlan, plan_swap, swap
 
 NoMatchError = SwapConflictError = SwapError
 
@@ -17,7 +17,6 @@ __all__ = [
     "CoverageReport",
     "CoveredSite",
     "NoMatchError",
-    "OnObstacle",
     "OutsideActivation",
     "Selector",
     "SkippedSite",

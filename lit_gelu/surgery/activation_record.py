@@ -5,11 +5,12 @@ from typing import Any
 
 from torch import nn
 
-from lit_gelu.activations import ActivationRegistry, ActivationSpec
+from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.errors import CheckpointError, shown
+from lit_gelu.surgery.report import SwapReport
 from lit_gelu.surgery.selectors import exactly
-from lit_gelu.surgery.sites import Survey, without_wrappers
+from lit_gelu.surgery.sites import find_sites
 from lit_gelu.surgery.swap import swap
 
 ActivationRecord = dict[str, str]
@@ -20,27 +21,23 @@ def record_activations(
     model: nn.Module, registry: ActivationRegistry | None = None, *, name_opaque: bool = False
 ) -> ActivationRecord:
     """Return the activation at every site of a model; one that was never registered only if ``name_opaque``."""
-    # Calls of functions are in it once they were swapped, by the names that they had. Softmax, which is a gate and no
-    # registered activation, is recorded by its opaque name and its arguments, as is any gate: it cannot be built from
-    # that, but another in its place is noticed.
+    # Calls of functions are in it once they were swapped, by the names that they had.
     return {
-        site.call or site.name: str(site.spec) if name_opaque or site.role == "gate" else site.spec.for_checkpoint()
-        for site in Survey(without_wrappers(model), None, registry_or_default(registry)).sites
+        site.call or site.name: str(site.spec) if name_opaque else site.spec.for_checkpoint()
+        for site in find_sites(model, registry=registry_or_default(registry))
     }
 
 
 def read_activations(plain: object) -> ActivationRecord:
     """Check that what a file holds is a record; `restore_activations` looks its specs up."""
     record: ActivationRecord = {}
-    for name, entry in plain.items() if isinstance(plain, Mapping) else [("", plain)]:
-        match entry:
-            case str() if isinstance(name, str) and isinstance(plain, Mapping):
-                record[name] = entry
-            case _:
-                raise CheckpointError(
-                    f"The checkpoint is damaged: it has {shown(entry)} where the spec of an activation should stand. "
-                    "Load its weights into a model that is built in code."
-                )
+    for name, entry in plain.items() if isinstance(plain, Mapping) else [(None, plain)]:
+        if not isinstance(name, str) or not isinstance(entry, str):
+            raise CheckpointError(
+                f"The checkpoint is damaged: it has {shown(entry)} where the spec of an activation should stand. "
+                "Load its weights into a model that is built in code."
+            )
+        record[name] = entry
     return record
 
 
@@ -51,17 +48,49 @@ def restore_activations(
     input_sample: Any = None,
 ) -> None:
     """Give every site of a model the activation that was recorded for it; sites that have it stay as they are."""
-    # A record may come from a file: its specs name registered activations, and nothing is imported. Calls that were
-    # swapped are found with an ``input_sample`` alone; it may be a function of the model, called where there are some.
-    recorded_specs = read_activations(recorded)
+    # Calls that were swapped are found with an ``input_sample`` alone; it may be a function of the model, called where
+    # there are some.
+    specs = read_activations(recorded)
     present = record_activations(model, registry, name_opaque=True)
-    calls = {name: recorded_specs[name] for name in recorded_specs.keys() - present.keys() if is_call(name)}
+    calls = {name: spec for name, spec in specs.items() if name not in present and is_call(name)}
     if calls:
         sample = input_sample(model) if callable(input_sample) else input_sample
-        _swap_calls(model, calls, registry, sample)
+        swap_recorded(model, calls, registry, sample)
         present = record_activations(model, registry, name_opaque=True)
-    _require_same_sites(recorded_specs, present)
-    _swap(model, {name: entry for name, entry in recorded_specs.items() if present[name] != entry}, registry)
+    expected = {name for name, entry in present.items() if name in specs or not _is_opaque(entry)}
+    different = sorted(expected ^ specs.keys())
+    if different:
+        raise CheckpointError(
+            f"Only one of the checkpoint's model and this one has a registered activation at: {', '.join(different)}. "
+            "Load the checkpoint into a model like the one that it was saved from. Layers made in setup come too late: "
+            "make them in configure_model."
+        )
+    swap_recorded(model, specs, registry)
+
+
+def swap_recorded(
+    model: nn.Module, recorded: Mapping[str, str], registry: ActivationRegistry | None, input_sample: Any = None
+) -> SwapReport | None:
+    """Give sites, by exact name, the activations that a record names; ``None`` if they have these already."""
+    # A record may come from a file: its specs name registered activations, and nothing is imported.
+    present = record_activations(model, registry, name_opaque=True)
+    changed = {name: text for name, text in recorded.items() if present.get(name) != text}
+    missing = changed.keys() - present.keys()
+    calls = sorted(filter(is_call, missing))
+    if calls and input_sample is None:
+        raise CheckpointError(
+            f"In the checkpoint's model these calls had been swapped: {', '.join(calls)}. Give input_sample, a sample "
+            "of the model's input, to find them in this one."
+        )
+    unknown = sorted((missing - {*calls}) | {name for name, text in changed.items() if _is_opaque(text)})
+    if unknown:
+        raise CheckpointError(
+            f"The checkpoint names activations that this model does not have, or that were never registered, at: "
+            f"{', '.join(unknown)}. Build the model like the one that it was saved from."
+        )
+    names = registry_or_default(registry)
+    targets = {exactly(name): names.resolve(text, trusted=False) for name, text in changed.items()}
+    return swap(model, targets, input_sample if calls else None, registry=registry) if targets else None
 
 
 def is_call(name: str) -> bool:
@@ -80,55 +109,4 @@ def describe_differences(recorded: ActivationRecord, present: ActivationRecord) 
 
 
 def _is_opaque(entry: str) -> bool:
-    """Say whether an entry cannot be turned back."""
     return entry.startswith("opaque:")
-
-
-def _require_same_sites(recorded: ActivationRecord, present: ActivationRecord) -> None:
-    """Refuse a record that a model cannot be brought to: of other sites, or of what cannot be built."""
-    expected = {name for name, entry in present.items() if name in recorded or not _is_opaque(entry)}
-    different = sorted(expected ^ recorded.keys())
-    if different:
-        raise CheckpointError(
-            f"Only one of the checkpoint's model and this one has a registered activation at: {', '.join(different)}. "
-            "Load the checkpoint into a model like the one that it was saved from. Layers made in setup come too late: "
-            "make them in configure_model."
-        )
-    unknown = [name for name, entry in recorded.items() if _is_opaque(entry) and present[name] != entry]
-    if unknown:
-        differences = describe_differences({name: recorded[name] for name in unknown}, {n: present[n] for n in unknown})
-        raise CheckpointError(
-            f"What was never registered cannot be built from a checkpoint: {'; '.join(differences)}. Build the model "
-            "with it first."
-        )
-
-
-def _stored(text: str, registry: ActivationRegistry | None) -> ActivationSpec:
-    """Return the spec that a record's text stands for; names in it are looked up, never imported."""
-    return registry_or_default(registry).resolve(text, trusted=False)
-
-
-def _swap_calls(
-    model: nn.Module, calls: dict[str, str], registry: ActivationRegistry | None, input_sample: Any
-) -> None:
-    """Swap calls by name; without a sample they cannot be found."""
-    if input_sample is None:
-        raise CheckpointError(
-            f"In the checkpoint's model these calls had been swapped: {', '.join(sorted(calls))}. Give input_sample, "
-            "a sample of the model's input, to find them in this one."
-        )
-    swap(
-        model,
-        {exactly(name): _stored(spec, registry) for name, spec in calls.items()},
-        input_sample,
-        registry=registry,
-    )
-
-
-def _swap(model: nn.Module, specs: dict[str, str], registry: ActivationRegistry | None) -> None:
-    """Swap by exact name where the activation is another one."""
-    sites = Survey(without_wrappers(model), None, registry_or_default(registry)).sites
-    present = {site.name: str(site.spec) for site in sites}
-    targets = {exactly(name): _stored(spec, registry) for name, spec in specs.items() if present[name] != spec}
-    if targets:
-        swap(model, targets, registry=registry)

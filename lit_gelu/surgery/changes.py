@@ -1,9 +1,7 @@
-"""What a swap changes: changes that can be taken back exactly, edits of a class, and a key in the state_dict."""
+"""What a swap changes: changes that can be taken back exactly, and a key in the state_dict."""
 
 import re
-import types
-from abc import ABC, abstractmethod
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -13,27 +11,10 @@ from torch import Tensor, nn
 from lit_gelu.activations import ActivationSpec
 from lit_gelu.activations.naming.forms import NOT_OF_THE_FUNCTION
 from lit_gelu.errors import SwapError
-from lit_gelu.surgery.places import CallPlace
-
-
-class Change(ABC):
-    """One change to one module."""
-
-    @abstractmethod
-    def make(self) -> None:
-        """Make it, after which `stands` is true."""
-
-    def stands(self) -> bool:
-        """Say whether the model is still as the change left it; of what follows from another change, that does."""
-        return True
-
-    @abstractmethod
-    def revert(self) -> None:
-        """Put back what was there before."""
 
 
 @dataclass
-class SetChild(Change):
+class SetChild:
     """Sets a child module: in the place of another, of an attribute that is no module, or a new one at the end."""
 
     parent: nn.Module
@@ -42,16 +23,19 @@ class SetChild(Change):
     _before: nn.Module | None = field(default=None, init=False)
     _attributes: dict[str, Any] | None = field(default=None, init=False)
 
-    def make(self) -> None:  # noqa: D102
+    def make(self) -> None:
+        """Make the change."""
         self._before = self.parent._modules.get(self.name)
         if self.name in vars(self.parent):
             self._attributes = dict(vars(self.parent))
         setattr(self.parent, self.name, self.module)
 
-    def stands(self) -> bool:  # noqa: D102
+    def stands(self) -> bool:
+        """Say whether the model is still as the change left it."""
         return self.parent._modules.get(self.name) is self.module
 
-    def revert(self) -> None:  # noqa: D102
+    def revert(self) -> None:
+        """Put back what was there before."""
         if self._before is not None:
             setattr(self.parent, self.name, self._before)
         else:
@@ -65,138 +49,40 @@ class SetChild(Change):
 
 
 @dataclass
-class SetAttribute(Change):
-    """Sets an attribute that is no module: a flag that follows from what the model's modules are."""
+class SetAttribute:
+    """Sets an attribute that is no module: the class, a bound method of it, a flag."""
 
     target: nn.Module
     name: str
     value: Any
     _before: Any = field(default=None, init=False)
 
-    def make(self) -> None:  # noqa: D102
+    def make(self) -> None:
+        """Make the change."""
         self._before = getattr(self.target, self.name)
         setattr(self.target, self.name, self.value)
 
-    def revert(self) -> None:  # noqa: D102
+    def stands(self) -> bool:
+        """Say whether the model is still as the change left it."""
+        return self.name != "__class__" or type(self.target) is self.value  # the others follow from the class
+
+    def revert(self) -> None:
+        """Put back what was there before."""
         setattr(self.target, self.name, self._before)
 
 
-@dataclass
-class SetClass(Change):
-    """Gives a module another class."""
-
-    target: nn.Module
-    cls: type[nn.Module]
-    _before: type[nn.Module] = field(default=nn.Module, init=False)
-
-    def make(self) -> None:  # noqa: D102
-        self._before = type(self.target)
-        self.target.__class__ = self.cls
-
-    def stands(self) -> bool:  # noqa: D102
-        return type(self.target) is self.cls
-
-    def revert(self) -> None:  # noqa: D102
-        self.target.__class__ = self._before
-
-
-@dataclass
-class RebindMethod(Change):
-    """Binds a method that a module keeps in an attribute anew, after the module's class was exchanged."""
-
-    target: nn.Module
-    attribute: str
-    method: str
-    _before: Any = field(default=None, init=False)
-
-    def make(self) -> None:  # noqa: D102
-        self._before = vars(self.target)[self.attribute]
-        vars(self.target)[self.attribute] = types.MethodType(getattr(type(self.target), self.method), self.target)
-
-    def revert(self) -> None:  # noqa: D102
-        vars(self.target)[self.attribute] = self._before
-
-
-@dataclass
-class RebindCompiled(Change):
-    """Compiles a method anew, after its module's class was exchanged, where Lightning left a compiled one.
-
-    Of a module that ``torch.compile`` wraps, Lightning's Trainer puts the compiled methods into the module's
-    attributes, and what they were made of into ``_compiler_ctx``.
-    """
-
-    target: nn.Module
-    method: str
-    _before: Any = field(default=None, init=False)  # the attribute
-    _original: Any = field(default=None, init=False)  # what it was compiled of
-    _compiled: Any = field(default=None, init=False)
-
-    def make(self) -> None:  # noqa: D102
-        context: dict[str, Any] = vars(self.target)["_compiler_ctx"]
-        self._before = vars(self.target)[self.method]
-        self._original = innermost_method(self._before)
-        bound = types.MethodType(getattr(type(self.target), self.method), self.target)
-        self._compiled = context["dynamo_ctx"](bound)
-        self._set(self._compiled, bound)
-
-    def revert(self) -> None:  # noqa: D102
-        if self._compiled is None:  # the change failed
-            return
-        context = vars(self.target).get("_compiler_ctx")
-        if vars(self.target).get(self.method) is self._compiled:
-            value = self._before
-        else:  # Lightning has compiled it again since, or left the method as it was written
-            value = self._original if context is None else context["dynamo_ctx"](self._original)
-        self._set(value, self._original)
-
-    def _set(self, value: Any, original: Any) -> None:
-        vars(self.target)[self.method] = value
-        context = vars(self.target).get("_compiler_ctx")
-        if context is not None:
-            context[f"original_{self.method}"] = original
-
-
-def innermost_method(value: Any) -> Any:
-    """Return what ``torch.compile`` made a function of; anything else as it is."""
-    while isinstance(value, types.FunctionType) and "_torchdynamo_orig_callable" in vars(value):
-        value = vars(value)["_torchdynamo_orig_callable"]
-    return value
-
-
-@dataclass
-class Become(Change):
-    """Turns a module itself into another, which is not to be used any more: its class and everything that it holds."""
-
-    target: nn.Module
-    other: nn.Module
-    _before: tuple[type[nn.Module], dict[str, Any]] | None = field(default=None, init=False)
-
-    def make(self) -> None:  # noqa: D102
-        self._before = type(self.target), dict(vars(self.target))
-        self._set(type(self.other), dict(vars(self.other)))
-
-    def stands(self) -> bool:  # noqa: D102
-        return type(self.target) is type(self.other)
-
-    def revert(self) -> None:  # noqa: D102
-        if self._before is not None:
-            self._set(*self._before)
-
-    def _set(self, cls: type[nn.Module], content: dict[str, Any]) -> None:
-        self.target.__class__ = cls
-        vars(self.target).clear()
-        vars(self.target).update(content)
+Change = SetChild | SetAttribute
 
 
 def make_all(changes: Sequence[Change]) -> None:
     """Make changes in order; if one fails, those before it are taken back."""
-    attempted: list[Change] = []
+    made = 0
     try:
         for change in changes:
-            attempted.append(change)
             change.make()
+            made += 1
     except BaseException:
-        for change in reversed(attempted):
+        for change in reversed(changes[:made]):
             change.revert()
         raise
 
@@ -227,61 +113,6 @@ def share_hooks(source: nn.Module, target: nn.Module) -> None:
     """Give a module the very dictionaries of another's hooks, so that a handle's ``remove`` works for both."""
     for attribute in _HOOKS:
         setattr(target, attribute, getattr(source, attribute))
-
-
-@dataclass(frozen=True)
-class RewrittenCall:
-    """A call expression that calls a child instead."""
-
-    place: CallPlace
-    child: str
-    name: str  # the name of the site that the call was, relative to the module
-
-
-@dataclass(frozen=True)
-class InterceptedCall:
-    """Calls of a function, as long as ``forward`` runs, that go to a child instead."""
-
-    function: str  # the activation's name, such as ``"gelu"``
-    paths: tuple[Callable[..., Any], ...]
-    child: str
-    name: str  # as `RewrittenCall`
-
-
-@dataclass(frozen=True)
-class ProbedCall:
-    """A call expression whose input goes through a child first; what is called, and with what else, stays."""
-
-    place: CallPlace
-    child: str
-
-    @property
-    def name(self) -> str:
-        """The child's name: the call stays the site that it is."""
-        return self.child
-
-
-@dataclass(frozen=True)
-class KeptChild:
-    """A child that stays where the class's ``__setstate__`` would hide it; see `recognition.hidden_modules`."""
-
-    child: str
-
-    @property
-    def name(self) -> str:
-        """The child's name: it is the site itself."""
-        return self.child
-
-
-Edit = RewrittenCall | InterceptedCall | ProbedCall | KeptChild
-EDITS = "_lit_gelu_edits"  # the attribute of a class that `rewriting.edited_class` made
-
-
-def edits_of(module: nn.Module) -> list[Edit]:
-    """Return what was changed in the class of a module, what was changed last first."""
-    if not hasattr(type(module), EDITS):
-        return []
-    return [edit for cls in type(module).__mro__ for edit in cls.__dict__.get(EDITS, ())]
 
 
 # An activation without parameters leaves no trace in a `state_dict`, so every new one adds a key with an empty

@@ -71,14 +71,15 @@ def infer_channels_(model: nn.Module, input_sample: Any = None) -> dict[str, int
 
 def channels_before(model: nn.Module, names: list[str]) -> int:
     """Return the number of channels of the nearest layer before an activation, which all its names agree on."""
-    counts = {name: _nearest(model, name) for name in names}
-    if len(set(counts.values())) > 1:
-        counted = ", ".join(f"{count} at {name!r}" for name, count in counts.items())
+    counts = {name: nearest_before(model, name, _count) for name in names}
+    count = counts[names[0]]
+    if count is None or len(set(counts.values())) > 1:
+        counted = ", ".join(f"{number or 'none'} at {name!r}" for name, number in counts.items())
         raise SwapError(
-            f"One activation with channels='infer' stands at places with different numbers of channels: {counted}. "
-            "Give each place an activation of its own, or leave channels out."
+            f"channels='infer': the nearest Linear, convolution, batch or group norm before has no one number of "
+            f"channels ({counted}). Give an input_sample, or the activation its number, such as channels=64."
         )
-    return counts[names[0]]
+    return count
 
 
 def with_inferred_channels(
@@ -116,17 +117,6 @@ def nearest_before(model: nn.Module, name: str, read: Callable[[nn.Module], Foun
             return values[-1]
         place = parent_name
     return None
-
-
-def _nearest(model: nn.Module, name: str) -> int:
-    """Return the number of channels of the nearest layer before one place; `SwapError` if there is none."""
-    count = nearest_before(model, name, _count)
-    if count is not None:
-        return count
-    raise SwapError(
-        f"channels='infer' at {name!r}: no Linear, convolution, batch or group norm stands before it. Give "
-        "infer_channels_ an input_sample, or the activation its number, such as channels=64."
-    )
 
 
 def _count(layer: nn.Module) -> int | None:

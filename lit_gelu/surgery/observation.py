@@ -20,9 +20,8 @@ from torch.utils import _pytree as pytree
 from lit_gelu.activations import ActivationSpec
 from lit_gelu.errors import SwapError
 from lit_gelu.sandbox import as_written, evaluation_sandbox, isolated_random_state
-from lit_gelu.surgery.places import CallPlace, Origin, call_place, holder_of
 from lit_gelu.surgery.recognition import FunctionTable, KnownFunction
-from lit_gelu.surgery.source import Position
+from lit_gelu.surgery.source import CallPlace, Origin, Position, call_place, holder_of
 
 _PASSED_OVER = frozenset({
     "torch._compile",
@@ -84,11 +83,9 @@ def locate(frame: types.FrameType, modules: Mapping[int, Any]) -> Origin | None:
         inner = inner.f_back
     running: list[nn.Module] = []
     chain: dict[int, nn.Module] = {}
-    method, checkpointed, outer = None, False, inner
+    method, outer = None, inner
     while outer is not None and outer.f_code is not run.__code__:  # who runs the sample is no part of the model
         code = outer.f_code
-        if method is None and outer.f_globals.get("__name__") == "torch.utils.checkpoint":
-            checkpointed = True  # the call may be made again in the backward pass, when the method runs no more
         itself = outer.f_locals.get("self") if code.co_argcount and code.co_varnames[0] == "self" else None
         if isinstance(itself, nn.Module):
             running.append(itself)
@@ -100,27 +97,21 @@ def locate(frame: types.FrameType, modules: Mapping[int, Any]) -> Origin | None:
         return None
     code, owner = inner.f_code, next(iter(chain.values()))
     names = {"self", *code.co_freevars, *code.co_cellvars}
+    position = next(itertools.islice(code.co_positions(), inner.f_lasti // 2, None), (None,) * 4)
+    _, end_line, _, end_column = position  # of the expression to which the instruction belongs
     filename = code.co_filename.replace("\\", "/").rpartition("/")[2]
     return Origin(
         owner=owner,
         method=method,
         code=code,
         instruction=inner.f_lasti,
-        end=_end_of(code, inner.f_lasti),
+        end=None if end_line is None or end_column is None else (end_line, end_column),
         variables={name: value for name, value in inner.f_locals.items() if name in names},
         variables_of_file=inner.f_globals,
         running=tuple(running),
         chain=tuple(chain.values()),
         where=f"{filename}:{inner.f_lineno}",
-        checkpointed=checkpointed,
     )
-
-
-def _end_of(code: types.CodeType, instruction: int) -> Position | None:
-    """Return where the expression ends to which an instruction belongs; ``None`` if positions were stripped."""
-    position = next(itertools.islice(code.co_positions(), instruction // 2, None), (None,) * 4)
-    _, end_line, _, end_column = position
-    return None if end_line is None or end_column is None else (end_line, end_column)
 
 
 def key_of(origin: Origin, called: str) -> Key:
@@ -140,14 +131,11 @@ class SeenCall:
     specs: list[ActivationSpec] = field(default_factory=list)
     # What the site is called after, such as ``"gelu"``; empty for a module of the model, which has a name.
     name: str = ""
-    # The function that is called; of a module that is no part of the model, the one that it calls.
-    function: KnownFunction | None = None
     count: int = 0  # how often it was reached
     inputs: list[torch.Size] = field(default_factory=list)  # the inputs' shapes, without repetition
     child: str = ""  # the name by which the owner, an ``nn.Sequential``, calls the module
     holder: nn.Module | None = None  # the module that holds the function as an attribute, if it is called through one
     held: str = ""  # the name of the attribute
-    checkpointed: bool = False  # whether ``torch.utils.checkpoint`` stands between the owner's method and the call
     training_only: bool = False  # whether only the pass in training mode reached it
 
     @functools.cached_property
@@ -180,9 +168,6 @@ class Observation:
     functions: dict[Key, SeenCall] = field(default_factory=dict)
     # Calls of every activation module, by its ``id``, in the order of the first.
     modules: dict[int, dict[Key, SeenCall]] = field(default_factory=dict)
-    # By module and name of a function, the calls of it while a method of the module ran, those that activation modules
-    # make among them.
-    extents: dict[tuple[int, str], set[Key]] = field(default_factory=dict)
     training_error: str = ""  # why the pass in training mode failed; empty if it did not
 
 
@@ -221,7 +206,7 @@ class CallWatcher(TorchFunctionMode):
         self._held = held
         self._spec_of = spec_of
         self._turns: dict[tuple[int, int], int] = {}
-        self._foreign: dict[int, tuple[nn.Module, Key, SeenCall]] = {}  # modules outside the model, as called last
+        self._foreign: dict[int, nn.Module] = {}  # activation modules outside the model
 
     def start_training_pass(self) -> None:
         """Take what follows as seen in training mode."""
@@ -233,7 +218,8 @@ class CallWatcher(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = dict(kwargs or {})
-        function = self._table.find_call(func, args, kwargs)
+        # What writes to a tensor of the model's (``out=``) is no site: no module would.
+        function = self._table.find(func) if kwargs.get("out") is None else None
         origin = None if function is None else locate(sys._getframe(1), self._modules)
         if function is not None and origin is not None:
             self._note_function(function, args, kwargs, origin)
@@ -242,24 +228,14 @@ class CallWatcher(TorchFunctionMode):
     def _note_function(
         self, function: KnownFunction, args: tuple[Any, ...], kwargs: dict[str, Any], origin: Origin
     ) -> None:
-        key, foreign = key_of(origin, function.name), None
-        for module in origin.running if self._foreign else ():
-            if id(module) in self._foreign:
-                _, key, foreign = self._foreign[id(module)]
-                break
-        for module in origin.chain:
-            self.seen.extents.setdefault((id(module), function.name), set()).add(key)
-        if not self._activations.keys().isdisjoint(map(id, origin.chain)):
-            return  # it is that module's
-        if foreign is not None:
-            foreign.function = foreign.function or function
-            return
+        running = {id(module) for module in origin.running}
+        if not running.isdisjoint(self._activations) or not running.isdisjoint(self._foreign):
+            return  # it is a part of what that module computes
+        key = key_of(origin, function.name)
         call = self.seen.functions.get(key)
         if call is None:
-            call = SeenCall(
-                origin.owner, origin.where, self._place_finder(origin, function), name=function.name, function=function
-            )
-            call.checkpointed, call.training_only = origin.checkpointed, self._training
+            call = SeenCall(origin.owner, origin.where, self._place_finder(origin, function), name=function.name)
+            call.training_only = self._training
             if self._held:
                 call.holder, call.held = self._held_as(origin, call.place, function)
             self.seen.functions[key] = call
@@ -301,10 +277,10 @@ class CallWatcher(TorchFunctionMode):
         if key not in calls:
             find_place = functools.partial(call_place, origin, lambda target: target is module)
             calls[key] = SeenCall(origin.owner, origin.where, find_place, name=name, child=child)
-            calls[key].checkpointed, calls[key].training_only = origin.checkpointed, self._training
+            calls[key].training_only = self._training
         calls[key].note(spec, input_of(args, {}), training=self._training)
         if spec is not None:
-            self._foreign[id(module)] = (module, key, calls[key])
+            self._foreign[id(module)] = module
 
     def _turn(self, owner: nn.Module, module: nn.Module) -> str:
         """Return the name by which an ``nn.Sequential`` calls a module that it has under several."""
@@ -314,34 +290,6 @@ class CallWatcher(TorchFunctionMode):
         turn = self._turns.get((id(owner), id(module)), 0)
         self._turns[id(owner), id(module)] = turn + 1
         return names[turn % len(names)]
-
-
-class _CalledFunctions(TorchFunctionMode):
-    """Keeps which functions of torch are called."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: set[Any] = set()
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        self.seen.add(func)
-        return func(*args, **(kwargs or {}))
-
-
-def functions_called(activation: nn.Module) -> set[Any]:
-    """Return the functions of torch that an activation calls in evaluation and in training."""
-    # One that takes no such input has called none before it failed, or those that are seen.
-    width = max((parameter.numel() for parameter in activation.parameters()), default=2)
-    like = next(activation.parameters(), torch.zeros(0))
-    inputs = torch.zeros(2, width, dtype=like.dtype, device=like.device)
-    functions = _CalledFunctions()
-    with functions:
-        for training in (False, True):
-            with contextlib.suppress(Exception), on_the_side(activation, training=training):
-                activation(inputs)
-    return functions.seen
 
 
 def input_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch._ops import OpOverload, OpOverloadPacket
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
@@ -33,16 +32,8 @@ def _elu(arguments: Arguments) -> ActivationSpec | None:
     return None
 
 
-def _hard_tanh(arguments: Arguments) -> ActivationSpec | None:
-    return ActivationSpec("relu6") if (arguments["min_val"], arguments["max_val"]) == (0, 6) else None
-
-
 def _fused(arguments: Arguments) -> ActivationSpec | None:
     return ActivationSpec("gelu" if arguments["use_gelu"] else "relu")
-
-
-def _softmax(arguments: Arguments) -> ActivationSpec | None:
-    return ActivationSpec("aten.softmax", (("dim", arguments["dim"]),), opaque=True)
 
 
 def _prelu(arguments: Arguments) -> ActivationSpec | None:
@@ -56,15 +47,15 @@ def _plain(name: str, *arguments: str) -> Callable[[Arguments], ActivationSpec |
 _SPECS: Mapping[str, Callable[[Arguments], ActivationSpec | None]] = {
     "_addmm_activation": _fused,
     "_prelu_kernel": _plain("prelu"),
-    "_safe_softmax": _softmax,
-    "_softmax": _softmax,
     "_transformer_encoder_layer_fwd": _fused,
     "celu": lambda arguments: ActivationSpec.of("celu", alpha=float(arguments["alpha"])),
     "elu": _elu,
     "gelu": _plain("gelu", "approximate"),
     "hardsigmoid": _plain("hard_sigmoid"),
     "hardswish": _plain("hard_swish"),
-    "hardtanh": _hard_tanh,
+    "hardtanh": lambda arguments: (
+        ActivationSpec("relu6") if (arguments["min_val"], arguments["max_val"]) == (0, 6) else None
+    ),
     "leaky_relu": lambda arguments: ActivationSpec.of("leaky_relu", negative_slope=float(arguments["negative_slope"])),
     "log_sigmoid": _plain("log_sigmoid"),
     "log_sigmoid_forward": _plain("log_sigmoid"),
@@ -75,15 +66,11 @@ _SPECS: Mapping[str, Callable[[Arguments], ActivationSpec | None]] = {
     "selu": _plain("selu"),
     "sigmoid": _plain("sigmoid"),
     "silu": _plain("silu"),
-    "softmax": _softmax,
     "softplus": lambda arguments: ActivationSpec.of(
         "softplus", beta=float(arguments["beta"]), threshold=float(arguments["threshold"])
     ),
     "tanh": _plain("tanh"),
 }
-
-# Of several inputs, results or steps: no call of another activation could stand there.
-_NO_SITES = frozenset({"_addmm_activation", "_transformer_encoder_layer_fwd", "log_sigmoid_forward", "_prelu_kernel"})
 
 # These hide sigmoids and tanhs, or ReLUs, that are never called by themselves.
 RECURRENT = frozenset({
@@ -111,49 +98,19 @@ def kernel_spec(
     schema = overload._schema.arguments
     arguments = {row.name: row.default_value for row in schema if row.has_default_value()}
     spec = read(arguments | {row.name: value for row, value in zip(schema, args, strict=False)} | dict(kwargs))
-    return spec if spec is None or spec.opaque else _resolved(spec, registry)
-
-
-def _resolved(spec: ActivationSpec, registry: ActivationRegistry, **more: Any) -> ActivationSpec | None:
-    """Return a spec in canonical form, ``None`` where a registry lacks the activation."""
     try:
-        return registry.resolve(spec, **more)
-    except LitGeluError:
+        return None if spec is None else registry.resolve(spec)
+    except LitGeluError:  # the registry lacks it
         return None
-
-
-def _operator_spec(
-    called: OpOverload | OpOverloadPacket,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    registry: ActivationRegistry,
-) -> ActivationSpec | None:
-    """Return what a call such as ``torch.ops.aten.gelu(x)`` computes, if it is an activation of its first argument."""
-    untyped: Any = called  # torch declares no types of these methods
-    if isinstance(called, OpOverloadPacket):
-        untyped = getattr(called, untyped.overloads()[0])
-    if kernel_name(untyped) in _NO_SITES or "out" in kwargs:
-        return None
-    spec = kernel_spec(untyped, args, kwargs, registry)
-    overwrites = str(untyped._schema.name).partition(".")[0].endswith("_")
-    return spec if spec is None or spec.opaque or not overwrites else registry.resolve(spec, inplace=True)
-
-
-def is_softmax(spec: ActivationSpec) -> bool:
-    """Say whether a spec is softmax: no activation, and swapped only where it is named in full."""
-    return spec.opaque and spec.name.lower().endswith("softmax")
 
 
 def is_gate(spec: ActivationSpec, registry: ActivationRegistry) -> bool:
-    """Say whether an activation, softmax among them, which is not registered, usually gates another value."""
-    if spec.opaque:
-        return is_softmax(spec)
-    return registry.entry(spec.name).facts_for(spec.arguments).gate
+    """Say whether an activation usually gates another value."""
+    return not spec.opaque and registry.entry(spec.name).facts_for(spec.arguments).gate
 
 
 _PLACES = (F, torch, Tensor, torch._C._nn)
 _SAME = {"sigmoid": (torch.special.expit,)}  # under another name
-_SOFTMAX = (F.softmax, torch.softmax, torch.special.softmax)
 _INPUTS = ("input", "x", "self")
 
 
@@ -161,11 +118,10 @@ _INPUTS = ("input", "x", "self")
 class KnownFunction:
     """A function of torch that is an activation."""
 
-    name: str  # the canonical name of the activation; ``"softmax"``, which is none, is known as a gate
+    name: str  # the canonical name of the activation
     function: Callable[..., Any]  # the function, or the tensor's method
     preset: tuple[tuple[str, Any], ...] = ()  # arguments that the function stands for
     gate: bool = False  # whether it usually gates another value
-    spec: ActivationSpec | None = None  # what it computes with the arguments of one call, where nothing but these tells
     call: CallForm | None = None  # how its row reads a call of it, where a call's arguments are not those of a spec
 
     @property
@@ -207,52 +163,19 @@ class FunctionTable:
             self._met[function] = row.known_function()
         return self._met.get(function) if row is not None else None
 
-    def find_call(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> KnownFunction | None:
-        """Return what is known of a function as it is called: also ``F.hardtanh(x, 0, 6)``, and torch's operators."""
-        if kwargs.get("out") is not None:  # it writes to a tensor of the model's, which no module would
-            return None
-        row = self.find(function)
-        if row is not None:
-            return row
-        if isinstance(function, OpOverload | OpOverloadPacket):
-            spec = _operator_spec(function, args, kwargs, self._registry)
-        elif function is F.hardtanh or function is F.hardtanh_:
-            spec = self._clipped(function, args, kwargs)
-        else:
-            return None
-        if spec is None:
-            return None
-        gate = is_gate(spec, self._registry)
-        return KnownFunction("softmax" if spec.opaque else spec.name, function, gate=gate, spec=spec)
-
-    def _clipped(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ActivationSpec | None:
-        """Return ``relu6`` if a call of ``F.hardtanh`` is that."""
-        bound = inspect.signature(F.hardtanh).bind(*args, **kwargs)
-        bound.apply_defaults()
-        overwrites = function is F.hardtanh_ or bound.arguments["inplace"]
-        spec = _hard_tanh(bound.arguments)
-        return None if spec is None else _resolved(spec, self._registry, **({"inplace": True} if overwrites else {}))
-
     def find_held(self, value: Any) -> tuple[KnownFunction, dict[str, Any]] | None:
         """Return what is known of an attribute's value, a function or a partial, and the arguments bound to it."""
         partial = isinstance(value, functools.partial) and not value.args
         row = self.find(value.func if partial else value)
         return None if row is None else (row, dict(value.keywords) if partial else {})
 
-    def named(self, name: str) -> tuple[Callable[..., Any], ...]:
-        """Return all functions that are the activation of a canonical name."""
-        return tuple(form for form, row in self._rows.items() if row.name == name and row.known_function() is not None)
-
     def spec(self, function: KnownFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ActivationSpec:
-        """Return the canonical spec of one call; for softmax and arguments that are no plain data an opaque one."""
-        if function.spec is not None:
-            return function.spec
+        """Return the canonical spec of one call; for arguments that are no plain data an opaque one."""
         arguments = function.arguments_of(args, kwargs, self._names(function))
         try:
             if function.call is not None:
                 arguments = function.call.read(arguments)
-            if function.name != "softmax":
-                return self._registry.resolve(ActivationSpec.of(function.name, **arguments))
+            return self._registry.resolve(ActivationSpec.of(function.name, **arguments))
         except LitGeluError:
             pass  # a tensor as an argument, or one that the activation's module does not have: not to be rebuilt
         plain = {key: value for key, value in arguments.items() if isinstance(value, (bool, int, float, str))}
@@ -260,8 +183,6 @@ class FunctionTable:
 
     def _names(self, function: KnownFunction) -> tuple[str, ...]:
         """Return the names of what may follow the input by position."""
-        if function.name == "softmax":
-            return ("dim", "dtype") if function.function is not F.softmax else ("dim",)
         if function.call is not None:
             return function.call.parameters
         if inspect.isfunction(function.function):
@@ -273,18 +194,15 @@ class FunctionTable:
 class _FunctionRow:
     """A function's row in the registry; what is stated there is asked once the function is met."""
 
-    name: str
     form: Callable[..., Any]
-    preset: tuple[tuple[str, Any], ...] = ()
-    entry: ActivationEntry | None = None
+    preset: tuple[tuple[str, Any], ...]
+    entry: ActivationEntry
     call: CallForm | None = None
 
     def known_function(self) -> KnownFunction | None:
         """Return what is known of the function, ``None`` for one that halves: no other could stand for GLU."""
-        if self.entry is None:
-            return KnownFunction(self.name, self.form, gate=self.name == "softmax")
         facts = self.entry.facts_for(self.entry.preset.arguments if self.entry.preset else {})
-        return None if facts.halves else KnownFunction(self.name, self.form, self.preset, facts.gate, call=self.call)
+        return None if facts.halves else KnownFunction(self.entry.name, self.form, self.preset, facts.gate, self.call)
 
 
 _Rows = dict[Any, _FunctionRow]
@@ -302,13 +220,10 @@ def _rows_of_functions(registry: ActivationRegistry) -> _Rows:
     for entry in entries:
         for function, preset in entry.functions:
             for form in _forms(function):
-                rows.setdefault(form, _FunctionRow(entry.name, form, preset, entry))
+                rows.setdefault(form, _FunctionRow(form, preset, entry))
         for call in entry.calls:
             for form in _forms(call.function):
-                rows.setdefault(form, _FunctionRow(entry.name, form, entry=entry, call=call))
-    for function in _SOFTMAX:
-        for form in _forms(function):
-            rows.setdefault(form, _FunctionRow("softmax", form))
+                rows.setdefault(form, _FunctionRow(form, (), entry, call))
     _TABLES[registry] = entries, rows
     return rows
 
@@ -326,12 +241,9 @@ def _forms(function: Callable[..., Any]) -> tuple[Callable[..., Any], ...]:
 
 
 def activation_spec(module: nn.Module, registry: ActivationRegistry) -> ActivationSpec | None:
-    """Return the spec of a module that is an activation site, softmax among them; ``None`` if it is none."""
+    """Return the spec of a module that is an activation site; ``None`` if it is none."""
     if type(module) is nn.Identity:
         return None
-    if type(module) is nn.Softmax:
-        dim = () if module.dim is None else (("dim", module.dim),)
-        return ActivationSpec("torch.nn.modules.activation.Softmax", dim, opaque=True)
     entry = registry.entry_of(module)
     if entry is None:
         return registry.spec_of(module) if isinstance(module, FunctionActivation) else foreign_spec(module, registry)
@@ -348,54 +260,40 @@ _ARGUMENTS: Mapping[str, Callable[[Any], dict[str, Any]]] = {
 }
 _OPAQUE = frozenset({"transformers.activations.XIELUActivation"})  # no spec can hold its parameters
 
-# From the class's path to a name of the registry; the libraries themselves are not imported.
-_NAMES: Mapping[str, str] = {
-    **{
-        f"transformers.activations.{cls}": name
-        for cls, name in {
-            "AccurateGELUActivation": "gelu_tanh",
-            "ClippedGELUActivation": "clipped_gelu",
-            "FastGELUActivation": "gelu_tanh",
-            "GELUActivation": "gelu",
-            "GELUTanh": "gelu_tanh",
-            "LaplaceActivation": "mega_laplace",
-            "LinearActivation": "identity",
-            "MishActivation": "mish",
-            "NewGELUActivation": "gelu_tanh",
-            "QuickGELUActivation": "gelu_sigmoid",
-            "ReLUSquaredActivation": "relu2",
-            "SiLUActivation": "silu",
-            "SqrtSoftplusActivation": "sqrt_softplus",
-        }.items()
+# From the class to a name of the registry, by module; the libraries themselves are not imported.
+_TIMM = {
+    "GELU": "gelu",
+    "GELUTanh": "gelu_tanh",
+    "HardMish": "hard_mish",
+    "HardSigmoid": "hard_sigmoid",
+    "HardSwish": "hard_swish",
+    "Mish": "mish",
+    "PReLU": "prelu",
+    "QuickGELU": "gelu_sigmoid",
+    "Sigmoid": "sigmoid",
+    "Swish": "silu",
+    "Tanh": "tanh",
+}
+_NAMES: Mapping[str, Mapping[str, str]] = {
+    "transformers.activations": {
+        "AccurateGELUActivation": "gelu_tanh",
+        "ClippedGELUActivation": "clipped_gelu",
+        "FastGELUActivation": "gelu_tanh",
+        "GELUActivation": "gelu",
+        "GELUTanh": "gelu_tanh",
+        "LaplaceActivation": "mega_laplace",
+        "LinearActivation": "identity",
+        "MishActivation": "mish",
+        "NewGELUActivation": "gelu_tanh",
+        "QuickGELUActivation": "gelu_sigmoid",
+        "ReLUSquaredActivation": "relu2",
+        "SiLUActivation": "silu",
+        "SqrtSoftplusActivation": "sqrt_softplus",
     },
-    **{
-        f"timm.layers.activations.{cls}": name
-        for cls, name in {
-            "GELU": "gelu",
-            "GELUTanh": "gelu_tanh",
-            "HardMish": "hard_mish",
-            "HardSigmoid": "hard_sigmoid",
-            "HardSwish": "hard_swish",
-            "Mish": "mish",
-            "PReLU": "prelu",
-            "QuickGELU": "gelu_sigmoid",
-            "Sigmoid": "sigmoid",
-            "Swish": "silu",
-            "Tanh": "tanh",
-        }.items()
-    },
-    **{
-        f"timm.layers.activations_me.{cls}": name
-        for cls, name in {
-            "HardMishMe": "hard_mish",
-            "HardSigmoidMe": "hard_sigmoid",
-            "HardSwishMe": "hard_swish",
-            "MishMe": "mish",
-            "SwishMe": "silu",
-        }.items()
-    },
-    "clip.model.QuickGELU": "gelu_sigmoid",
-    "open_clip.transformer.QuickGELU": "gelu_sigmoid",
+    "timm.layers.activations": _TIMM,
+    "timm.layers.activations_me": {f"{name}Me": activation for name, activation in _TIMM.items()},
+    "clip.model": {"QuickGELU": "gelu_sigmoid"},
+    "open_clip.transformer": {"QuickGELU": "gelu_sigmoid"},
 }
 
 
@@ -405,7 +303,7 @@ def foreign_spec(module: nn.Module, registry: ActivationRegistry) -> ActivationS
     path = f"{type(module).__module__}.{type(module).__qualname__}"
     if path in _OPAQUE:
         return opaque_spec(module)
-    name = _NAMES.get(path)
+    name = _NAMES.get(type(module).__module__, {}).get(type(module).__qualname__)
     if name is None or name not in registry:
         return None
     read = _ARGUMENTS.get(path)

@@ -19,7 +19,7 @@ class SwappedSite(Displayed):
         old: The spec of what stood there.
         new: The spec of what stands there now.
         aliases: The site's other names.
-        mechanism: How: a module was replaced, an attribute made one, a call rewritten or intercepted, and why.
+        mechanism: How: a module was replaced, an attribute made one, a call rewritten.
         place: Fully qualified name of the new module; for a call, that of a new child of the calling module.
         calls: How often ``input_sample`` called what stood there; ``None`` if no sample was run.
     """
@@ -55,13 +55,11 @@ class SkippedSite(Displayed):
         name: Its fully qualified name.
         spec: The spec of what stands there.
         reason: Why it was left.
-        obstacle: Whether it could not be swapped.
     """
 
     name: str
     spec: ActivationSpec
     reason: str
-    obstacle: bool = False
 
     def __str__(self) -> str:
         return f"{self.name}: {self.spec} left as it is, {self.reason}"
@@ -129,7 +127,7 @@ class SwapReport(Displayed):
     def _summary(self) -> str:
         return f"{in_one_line(self.rows, self.skipped)}{'' if self._restore else ', undone'}"
 
-    def _htmltable_of_sites(self) -> HtmlTable:
+    def _html_table(self) -> HtmlTable:
         return table_of_sites("swapped", self.rows, self.skipped, self.notes)
 
 

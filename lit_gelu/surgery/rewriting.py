@@ -12,24 +12,50 @@ import itertools
 import pickle
 import types
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 from torch.nn.utils import parametrize
-from torch.overrides import TorchFunctionMode
 
 from lit_gelu.surgery import source
-from lit_gelu.surgery.changes import (
-    EDITS,
-    Edit,
-    InterceptedCall,
-    KeptChild,
-    ProbedCall,
-    RewrittenCall,
-)
-from lit_gelu.surgery.places import ObstacleError, wrapped_functions
-from lit_gelu.surgery.source import Replacement
+from lit_gelu.surgery.source import CallPlace, ObstacleError, Replacement, wrapped_functions
+
+EDITS = "_lit_gelu_edits"  # the attribute of a class that `edited_class` made
+
+
+@dataclass(frozen=True)
+class RewrittenCall:
+    """A call expression that calls a child instead."""
+
+    place: CallPlace
+    child: str
+    name: str  # the name of the site that the call was, relative to the module
+
+
+@dataclass(frozen=True)
+class ProbedCall:
+    """A call expression whose input goes through a child first; what is called, and with what else, stays."""
+
+    place: CallPlace
+    child: str
+
+
+@dataclass(frozen=True)
+class KeptChild:
+    """A child that stays where the class's ``__setstate__`` would hide it; see `recognition.hidden_modules`."""
+
+    child: str
+
+
+Edit = RewrittenCall | ProbedCall | KeptChild
+
+
+def edits_of(module: nn.Module) -> list[Edit]:
+    """Return what was changed in the class of a module, what was changed last first."""
+    return [edit for cls in type(module).__mro__ for edit in cls.__dict__.get(EDITS, ())]
+
 
 _FRESH: weakref.WeakValueDictionary[Any, type[nn.Module]] = weakref.WeakValueDictionary()  # by class and edits
 
@@ -44,25 +70,17 @@ def edited_class(cls: type[nn.Module], edits: tuple[Edit, ...]) -> type[nn.Modul
     cached = _FRESH.get((cls, edits))
     if cached is not None:
         return cached
-    rewritten = [edit for edit in edits if isinstance(edit, RewrittenCall | ProbedCall)]
-    intercepted = [edit for edit in edits if isinstance(edit, InterceptedCall)]
+    calls = [edit for edit in edits if not isinstance(edit, KeptChild)]
     namespace: dict[str, Any] = {
-        name: _rewritten(cls, name, [edit for edit in rewritten if edit.place.method == name])
-        for name in dict.fromkeys(edit.place.method for edit in rewritten)
+        name: _rewritten(cls, name, [edit for edit in calls if edit.place.method == name])
+        for name in dict.fromkeys(edit.place.method for edit in calls)
     }
-    if intercepted:
-        namespace["forward"] = _intercepting(namespace.get("forward", cls.forward), intercepted)
     kept = tuple(edit.child for edit in edits if isinstance(edit, KeptChild))
     if kept:
         namespace["__setstate__"] = _keeping(cls, kept)
     namespace |= {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
     namespace |= {EDITS: edits, "__reduce_ex__": _reduce}
-    try:
-        edited = cast(
-            "type[nn.Module]", types.new_class(cls.__name__, (cls,), exec_body=lambda body: body.update(namespace))
-        )
-    except Exception as error:
-        raise ObstacleError(f"{cls.__qualname__} cannot be derived from: {error}") from error
+    edited: type[nn.Module] = types.new_class(cls.__name__, (cls,), exec_body=lambda body: body.update(namespace))
     _FRESH[cls, edits] = edited
     return edited
 
@@ -85,22 +103,18 @@ def _rewritten(cls: type, name: str, edits: Sequence[RewrittenCall | ProbedCall]
         begin, stop = ((line + first, column) for line, column in place.argument)
         outer = (begin, stop) if isinstance(edit, ProbedCall) else ((place.begin[0] + first, place.begin[1]), end)
         replacements.append(Replacement(*outer, (begin, stop), f"self.{edit.child}"))
-    new: Callable[..., Any] = _with_code(chain[-1], source.with_calls_replaced(code, replacements))
+    changed = source.with_calls_replaced(code, replacements)
+    cells = dict(zip(code.co_freevars, chain[-1].__closure__ or (), strict=True))
+    new = _like(chain[-1], changed, tuple(cells[variable] for variable in changed.co_freevars))
     for wrapper, inner in reversed(list(itertools.pairwise(chain))):
         new = _with_inner(wrapper, inner, new)
     return new
 
 
-def _with_code(function: types.FunctionType, code: types.CodeType) -> types.FunctionType:
-    """Return a function with other code and everything else as it was, the variables that it closes over included."""
-    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-    return _like(function, code, tuple(cells[name] for name in code.co_freevars))
-
-
 def _with_inner(wrapper: types.FunctionType, inner: types.FunctionType, new: Callable[..., Any]) -> types.FunctionType:
     """Return a decorator's function that wraps another function instead, or raise `ObstacleError`."""
     cells = wrapper.__closure__ or ()
-    holds = [_content(cell) is inner for cell in cells]
+    holds = [cell.cell_contents is inner for cell in cells]
     if not any(holds):
         raise ObstacleError(f"{inner.__qualname__} is decorated in a way that cannot be taken apart")
     changed = tuple(types.CellType(new) if hold else cell for cell, hold in zip(cells, holds, strict=True))
@@ -109,49 +123,13 @@ def _with_inner(wrapper: types.FunctionType, inner: types.FunctionType, new: Cal
     return outer
 
 
-def _content(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # it is empty
-        return None
-
-
 def _like(function: types.FunctionType, code: types.CodeType, cells: tuple[types.CellType, ...]) -> types.FunctionType:
+    """Return a function with other code and variables that it closes over, and everything else as it was."""
     new = types.FunctionType(code, function.__globals__, function.__name__, function.__defaults__, cells or None)
     new.__kwdefaults__ = function.__kwdefaults__
-    new.__annotations__ = dict(function.__annotations__)
-    new.__doc__, new.__qualname__, new.__module__ = function.__doc__, function.__qualname__, function.__module__
-    new.__dict__.update(function.__dict__)
+    functools.update_wrapper(new, function)
+    del new.__dict__["__wrapped__"]
     return new
-
-
-class _Interceptor(TorchFunctionMode):
-    """Sends calls of given functions to modules."""
-
-    def __init__(self, modules: Mapping[Any, nn.Module]) -> None:
-        super().__init__()
-        self._modules = modules
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        module = self._modules.get(func)
-        if module is None or kwargs.get("out") is not None:
-            return func(*args, **kwargs)
-        return module(args[0] if args else kwargs["input"])
-
-
-def _intercepting(forward: Callable[..., Any], edits: list[InterceptedCall]) -> Callable[..., Any]:
-    """Return a ``forward`` during which functions are intercepted."""
-
-    @functools.wraps(forward)
-    def intercepted(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        modules = {function: getattr(self, edit.child) for edit in edits for function in edit.paths}
-        with _Interceptor(modules):
-            return forward(self, *args, **kwargs)
-
-    return intercepted
 
 
 def _keeping(cls: type[nn.Module], children: tuple[str, ...]) -> Callable[[nn.Module, dict[str, Any]], None]:

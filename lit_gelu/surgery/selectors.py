@@ -13,7 +13,6 @@ from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.activations.naming.importing import import_object
 from lit_gelu.errors import SwapError
 from lit_gelu.surgery.sites import ActivationSite, Survey, names_for_patterns
-from lit_gelu.surgery.source import WrittenCall
 
 
 class Selector:
@@ -22,10 +21,6 @@ class Selector:
     def matches(self, site: ActivationSite, registry: ActivationRegistry) -> bool:
         """Say whether a site is selected."""
         raise NotImplementedError
-
-    def matches_written(self, call: WrittenCall, registry: ActivationRegistry) -> bool:  # noqa: ARG002
-        """Say whether a call that was only read would be selected, as far as reading tells."""
-        return False
 
 
 @dataclass(frozen=True)
@@ -40,9 +35,6 @@ class NameSelector(Selector):
         if site.role == "gate":
             return self.pattern in {*names, *(glob.escape(name) for name in names)}
         return any(fnmatch.fnmatchcase(name, self.pattern) for name in names)
-
-    def matches_written(self, call: WrittenCall, registry: ActivationRegistry) -> bool:  # noqa: ARG002, D102
-        return fnmatch.fnmatchcase(call.name, self.pattern)
 
     def __str__(self) -> str:
         return repr(self.pattern)
@@ -74,9 +66,6 @@ class ActivationSelector(Selector):
 
     def matches(self, site: ActivationSite, registry: ActivationRegistry) -> bool:  # noqa: D102
         return self.matches_spec(site.spec, registry)
-
-    def matches_written(self, call: WrittenCall, registry: ActivationRegistry) -> bool:  # noqa: D102
-        return registry.resolve(self.activation).name == call.activation
 
     def matches_spec(self, spec: ActivationSpec, registry: ActivationRegistry) -> bool:
         """Say whether an activation is selected, by its canonical spec."""
@@ -182,10 +171,13 @@ def _conflict(name: str, first: Selector, second: Selector) -> str:
 def note_of_written(survey: Survey, targets: Mapping[Any, Any]) -> list[str]:
     """Say which calls of functions would be selected too, if a sample had found them; at most one sentence."""
     selectors = [selector_of(target) for target in targets]
+    patterns = [selector.pattern for selector in selectors if isinstance(selector, NameSelector)]
+    named = [selector.activation for selector in selectors if isinstance(selector, ActivationSelector)]
+    names = {survey.registry.resolve(activation).name for activation in named}
     missed = [
         str(call)
         for call in survey.written_calls()
-        if any(selector.matches_written(call, survey.registry) for selector in selectors)
+        if call.activation in names or any(fnmatch.fnmatchcase(call.name, pattern) for pattern in patterns)
     ]
     if not missed:
         return []

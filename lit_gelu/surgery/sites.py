@@ -11,22 +11,16 @@ from torch import nn
 
 from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
-from lit_gelu.display import Displayed, HtmlTable, count_of, readable
+from lit_gelu.display import Displayed, count_of
 from lit_gelu.errors import SwapError
-from lit_gelu.surgery.changes import edits_of
 from lit_gelu.surgery.observation import CallWatcher, Observation, SeenCall, observe
-from lit_gelu.surgery.recognition import (
-    FunctionTable,
-    KnownFunction,
-    activation_spec,
-    hidden_modules,
-    is_gate,
-    is_softmax,
-)
+from lit_gelu.surgery.recognition import FunctionTable, KnownFunction, activation_spec, hidden_modules, is_gate
+from lit_gelu.surgery.rewriting import RewrittenCall, edits_of
 from lit_gelu.surgery.source import WrittenCall, written_calls
 
 Role = Literal["activation", "gate"]
 Kind = Literal["module", "attribute", "call"]
+_ROLES: tuple[Role, Role] = ("activation", "gate")  # by whether it is a gate
 
 
 @dataclass(frozen=True, repr=False)
@@ -105,14 +99,6 @@ class ActivationSite(Displayed):
         calls = "" if self.calls is None else f", {count_of(sum(call.count for call in self.calls), 'call')}"
         return f"{self.name!r}, {self.spec}, {self.kind} of {type(self.module).__name__}{gate}{calls}"
 
-    def _html_table(self) -> HtmlTable:
-        calls = None if self.calls is None else tuple(map(str, self.calls))
-        rows: dict[str, Any] = {"activation": self.spec, "kind": self.kind, "role": self.role}
-        rows |= {"module": type(self.module).__name__, "other names": self.aliases, "calls": calls}
-        return HtmlTable(
-            ("", "value"), [(name, readable(value)) for name, value in rows.items()], f"site {self.name!r}"
-        )
-
 
 def relative_name(name: str, base: str) -> str:
     """Return the name of a site relative to a module: the rest after one ``^`` for every level outside of it."""
@@ -162,20 +148,19 @@ def find_sites(
 
     *Modules* count if their class is registered, or is one that transformers, timm or CLIP define for an activation
     that is; ``torch.nn.Identity`` does not, because networks use it for much else, nor does a gated unit such as
-    ``torch.nn.GLU``: it halves its input, so no other activation could stand there. A module that stands in several
+    ``torch.nn.GLU``: it halves its input, so no other activation could stand there. What an activation is made of is
+    its own matter. A module that stands in several
     places is listed once, with its other names; one that an attribute of its name hides, as in the decoder layers of
     ``torch.nn.Transformer(activation=torch.nn.GELU())``, is never called and not listed. *Attributes* of a
     module that hold such a function, as ``torch.nn.TransformerEncoderLayer`` does, are listed too.
 
     *Calls* are found by a pass of ``input_sample`` in evaluation mode and one in training mode, without gradients,
     after which modes, buffers and random number generators are as before: calls of functions (``F.gelu(x)``,
-    ``torch.relu(x)``, ``F.hardtanh(x, 0, 6)``), of tensors' methods (``x.relu()``, ``x.relu_()``), of operators
-    (``torch.ops.aten.gelu(x)``) and of activation modules that are no part of the model, such as the ``gelu`` of
-    ``transformers.activations``; and for every module from where it is called. One expression is one call, however
-    often a loop reaches it. A model that takes no such sample in training mode is surveyed in evaluation alone;
-    `coverage` and a swap's report say so. In the modules that ``torch.export`` and ``torch.fx`` make of graphs calls
-    are found, and cannot be swapped. What is written out in other operations (``x * (x > 0)``, ``x.clamp(min=0)``) is
-    not seen, nor what TorchScript has compiled.
+    ``torch.relu(x)``), of tensors' methods (``x.relu()``, ``x.relu_()``) and of activation modules that are no part of
+    the model, such as the ``gelu`` of ``transformers.activations``; and for every module from where it is called. One
+    expression is one call, however often a loop reaches it. A model that takes no such sample in training mode is
+    surveyed in evaluation alone; `coverage` and a swap's report say so. What is written out in other operations
+    (``x * (x > 0)``, ``x.clamp(min=0)``) is not seen, nor what TorchScript has compiled.
 
     Args:
         model: Any module; one that is compiled or set up by Lightning's Fabric is looked into.
@@ -201,8 +186,7 @@ def find_sites(
     """
     if not isinstance(model, nn.Module):
         raise SwapError(f"find_sites takes a torch.nn.Module, not {type(model).__name__}.")
-    sites = Survey(without_wrappers(model), input_sample, registry or activations.registry).sites
-    return [site for site in sites if not is_softmax(site.spec)]
+    return Survey(without_wrappers(model), input_sample, registry or activations.registry).sites
 
 
 def without_wrappers(model: nn.Module) -> nn.Module:
@@ -252,10 +236,14 @@ class Survey:
         """Find the modules that are activations, the functions that the others hold, and what was swapped before."""
         hidden = hidden_modules(self.model)
         others: set[type[nn.Module]] = set()  # classes of no activation, which are looked up once: most modules' are
+        parts: set[int] = set()  # of activations
         for key, module in modules.items():
+            if key in parts:
+                continue
             spec = None if key in hidden or type(module) in others else activation_spec(module, self.registry)
             if spec is not None:
                 self._specs[key] = spec
+                parts.update(map(id, module.modules()))
             elif key not in hidden and type(module) not in others and self.registry.entry_of(module) is None:
                 others.add(type(module))
             for name, value in vars(module).items() if spec is None else ():
@@ -264,28 +252,18 @@ class Survey:
                     row = held[0], self.table.spec(held[0], (None,), held[1])
                     self._held_functions.setdefault(key, {})[name] = row
             for edit in edits_of(module):
-                if edit.name != edit.child:  # else the child is a site of its own, such as a function that was held
+                # Else the child is a site of its own, such as a function that was held.
+                if isinstance(edit, RewrittenCall) and edit.name != edit.child:
                     name = absolute_name(edit.name, self._names[key][0])
                     self._swapped_calls[id(getattr(module, edit.child))] = name
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Where the model may have activations that are not seen, in sentences."""
-        notes = []
-        if self.seen is not None and self.seen.training_error:
-            notes.append(
-                f"What runs in training alone is not known: the sample fails in training mode "
-                f"({self.seen.training_error})."
-            )
-        scripted = {
-            name: module for name, module in self.model.named_modules() if isinstance(module, torch.jit.ScriptModule)
-        }
-        outermost = [
-            name or "the model itself" for name in scripted if not name or name.rpartition(".")[0] not in scripted
-        ]
-        if outermost:
-            notes.append(f"TorchScript has compiled {', '.join(outermost)}: activations in it are no sites.")
-        return tuple(notes)
+        if self.seen is None or not self.seen.training_error:
+            return ()
+        error = self.seen.training_error
+        return (f"What runs in training alone is not known: the sample fails in training mode ({error}).",)
 
     def written_calls(self) -> list[WrittenCall]:
         """Return the calls of functions that stand in the code and are no sites, as no sample was run to find them."""
@@ -294,7 +272,7 @@ class Survey:
         inside = {id(part) for key, module in self._modules.items() if key in self._specs for part in module.modules()}
         others = [module for key, module in self._modules.items() if key not in inside]
         read = {kind: written_calls(kind, self.table) for kind in dict.fromkeys(map(type, others))}
-        return [call.of(self.names_of(module)[0]) for module in others for call in read[type(module)]]
+        return [replace(call, module=self.names_of(module)[0]) for module in others for call in read[type(module)]]
 
     def names_of(self, module: nn.Module) -> list[str]:
         """Return all fully qualified names of a module of the model."""
@@ -308,8 +286,8 @@ class Survey:
         spec, names = self._specs[id(module)], self.names_of(module)
         seen = None if self.seen is None else list(self.seen.modules.get(id(module), {}).values())
         calls = None if seen is None else self._numbered(names[0], seen)
-        site = _site(names, module, spec, is_gate(spec, self.registry), "module", calls)
-        return replace(site, call=self._swapped_calls[id(module)]) if id(module) in self._swapped_calls else site
+        role, call = _ROLES[is_gate(spec, self.registry)], self._swapped_calls.get(id(module), "")
+        return ActivationSite(names[0], module, spec, role, tuple(names[1:]), "module", calls, call)
 
     def _attribute_sites(self, module: nn.Module) -> list[ActivationSite]:
         sites = []
@@ -321,7 +299,8 @@ class Survey:
                 calls = self._numbered(names[0], through)
                 seen = [other for call in through for other in call.specs]
                 spec = seen[0] if seen and all(other == seen[0] for other in seen) else spec
-            sites.append(_site(names, module, spec, function.gate, "attribute", calls))
+            role = _ROLES[function.gate]
+            sites.append(ActivationSite(names[0], module, spec, role, tuple(names[1:]), "attribute", calls))
         return sites
 
     def _call_sites(self, module: nn.Module) -> list[ActivationSite]:
@@ -334,8 +313,9 @@ class Survey:
             first = self.names_of(module)[0]
             for seen, call in zip(rows, self._numbered(f"{first}:{called}", rows), strict=True):
                 names = [f"{name}{call.name.removeprefix(first)}" for name in self.names_of(module)]
-                gate = is_gate(seen.specs[0], self.registry)
-                sites.append(_site(names, module, seen.specs[0], gate, "call", (call,)))
+                spec = seen.specs[0]
+                role = _ROLES[is_gate(spec, self.registry)]
+                sites.append(ActivationSite(names[0], module, spec, role, tuple(names[1:]), "call", (call,)))
         return sites
 
     def _numbered(self, name: str, calls: list[SeenCall]) -> tuple[ActivationCall, ...]:
@@ -347,15 +327,3 @@ class Survey:
             ActivationCall(next(free) if numbered else name, self.names_of(c.owner)[0], c.where, c.count, c)
             for c in calls
         )
-
-
-def _site(
-    names: list[str],
-    module: nn.Module,
-    spec: ActivationSpec,
-    gate: bool,
-    kind: Kind,
-    calls: tuple[ActivationCall, ...] | None,
-) -> ActivationSite:
-    role: Role = "gate" if gate else "activation"
-    return ActivationSite(names[0], module, spec, role, tuple(names[1:]), kind, calls)

@@ -1,13 +1,14 @@
-"""The source of running code: the calls that stand in it, the one of an instruction, and code with other calls."""
+"""The source of running code: where in it a call stands that names what it calls, and code with other calls."""
 
 import ast
+import builtins
 import functools
 import hashlib
 import inspect
 import linecache
 import types
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -18,11 +19,12 @@ from lit_gelu.surgery.recognition import FunctionTable, KnownFunction
 Position = tuple[int, int]
 """Line (from 1) and column in bytes (from 0) just behind a call expression; no two calls end at the same place."""
 
+_UNKNOWN = object()
 _REWRITTEN: dict[str, str] = {}  # by file name: linecache can be cleared by anybody
 
 
-class SourceError(SwapError):
-    """Code whose source is not there, or is not what runs."""
+class ObstacleError(SwapError):
+    """Why a call cannot be written anew: no source, another one than what runs, or a form that names no activation."""
 
 
 @dataclass(frozen=True)
@@ -39,18 +41,8 @@ def call_at(code: types.CodeType, end: Position) -> ast.Call:
     """Return the call expression, in the file of some code, that ends at a position."""
     call = _calls(_tree(code)).get(end)
     if call is None:
-        raise SourceError(f"no call expression ends at line {end[0]} of {code.co_filename}")
+        raise ObstacleError(f"no call expression ends at line {end[0]} of {code.co_filename}")
     return call
-
-
-def function_at(code: types.CodeType) -> ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda:
-    """Return the node of the function whose code it is."""
-    for node in ast.walk(_tree(code)):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == code.co_name:
-            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-            if first == code.co_firstlineno:
-                return node
-    raise SourceError(f"{code.co_qualname} is no function definition in {code.co_filename}")
 
 
 def with_calls_replaced(code: types.CodeType, replacements: Sequence[Replacement]) -> types.CodeType:
@@ -66,22 +58,12 @@ def with_calls_replaced(code: types.CodeType, replacements: Sequence[Replacement
     linecache.cache[filename] = (len(new), None, new.splitlines(keepends=True), filename)
     codes = _codes_by_place(filename, new).get(_place(code), [])
     if len(codes) != 1 or not set(codes[0].co_freevars) <= set(code.co_freevars):
-        raise SourceError(f"{code.co_qualname} cannot be told from other functions of {code.co_filename}")
+        raise ObstacleError(f"{code.co_qualname} cannot be told from other functions of {code.co_filename}")
     return codes[0]
-
-
-def file_name(code: types.CodeType) -> str:
-    """Return the file that code comes from, without its folder; of rewritten code, that of the original."""
-    return _original(code).replace("\\", "/").rpartition("/")[2]
 
 
 def _original(code: types.CodeType) -> str:
     return code.co_filename.removeprefix("<lit_gelu ").partition(" rewritten ")[0]
-
-
-def parent_of(code: types.CodeType, node: ast.AST) -> ast.AST | None:
-    """Return the node that holds another one of the file of some code; ``None`` for the file itself."""
-    return next((parent for parent in ast.walk(_tree(code)) if node in ast.iter_child_nodes(parent)), None)
 
 
 def codes_in(code: types.CodeType) -> list[types.CodeType]:
@@ -97,14 +79,14 @@ def _place(code: types.CodeType) -> tuple[str, int]:
 
 
 def _source(code: types.CodeType) -> str:
-    """Return the text of the file that code comes from, or raise `SourceError` if that is not what runs."""
+    """Return the text of the file that code comes from, or raise `ObstacleError` if that is not what runs."""
     filename = code.co_filename
     linecache.checkcache(filename)
     text = _REWRITTEN.get(filename) or "".join(linecache.getlines(filename))
     if not text:
-        raise SourceError(f"the source of {code.co_qualname} is not to be had")
+        raise ObstacleError(f"the source of {code.co_qualname} is not to be had")
     if code not in _codes_by_place(filename, text).get(_place(code), []):
-        raise SourceError(
+        raise ObstacleError(
             f"the source of {code.co_qualname} in {filename} is not what runs: the file was changed after it was "
             "imported, or something rewrote the code"
         )
@@ -118,11 +100,11 @@ def _tree(code: types.CodeType) -> ast.Module:
 
 @functools.lru_cache(maxsize=128)
 def _codes_by_place(filename: str, text: str) -> dict[tuple[str, int], list[types.CodeType]]:
-    """Compile a file, and return all code in it by name and first line; `SourceError` if it is no Python."""
+    """Compile a file, and return all code in it by name and first line; `ObstacleError` if it is no Python."""
     try:
         compiled = compile(text, filename, "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
-        raise SourceError(f"the source in {filename} is no Python: {error}") from error
+        raise ObstacleError(f"the source in {filename} is no Python: {error}") from error
     codes: dict[tuple[str, int], list[types.CodeType]] = {}
     for code in codes_in(compiled):
         codes.setdefault(_place(code), []).append(code)
@@ -165,6 +147,132 @@ def _edited(text: str, replacements: Sequence[Replacement]) -> str:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """Where a call comes from; it holds no frame, and so none of the tensors that live in one."""
+
+    owner: nn.Module  # the innermost module whose method is running
+    method: types.CodeType
+    code: types.CodeType  # the code that makes the call: the method's, or that of a function within it
+    instruction: int  # byte offset of the call in the code
+    end: Position | None  # where the expression ends; ``None`` if the code was stripped of positions
+    # What the code sees under names that are no variables of its own, and under the module's.
+    variables: Mapping[str, Any]
+    variables_of_file: Mapping[str, Any]
+    running: tuple[nn.Module, ...]  # all modules whose methods are running, the innermost first; of the model or not
+    chain: tuple[nn.Module, ...]  # those of the model
+    where: str  # file and line
+
+
+@dataclass(frozen=True)
+class CallPlace:
+    """A call expression in a method, with lines counted from the method's first."""
+
+    method: str
+    begin: Position
+    end: Position
+    argument: tuple[Position, Position]  # where the tensor that goes in begins and ends
+    text: str  # the expression, so that a change of the source is noticed
+
+
+def call_place(origin: Origin, is_callee: Callable[[Any], bool], tensor_method: str = "") -> CallPlace:
+    """Find the expression of a call that names what ``is_callee`` accepts, or a tensor's method; refuse any other."""
+    code = origin.code
+    method = _method_name(type(origin.owner), origin.method)
+    if all(inner is not code for inner in codes_in(origin.method)):  # equal code may stand elsewhere too
+        raise ObstacleError(f"{code.co_qualname} makes the call, which is not part of {origin.method.co_qualname}")
+    if origin.end is None:
+        raise ObstacleError("Python was told to leave out positions")
+    node = call_at(code, origin.end)
+    argument = _argument(node, origin, is_callee, tensor_method)
+    if any(isinstance(statement, ast.Expr) and statement.value is node for statement in ast.walk(_tree(code))):
+        raise ObstacleError(
+            "its result is not used: it is called to overwrite its input. Write x = f(x) there, and it can be swapped"
+        )
+    first = origin.method.co_firstlineno
+
+    def begin_and_end(part: ast.expr) -> tuple[Position, Position]:
+        return (part.lineno - first, part.col_offset), ((part.end_lineno or 0) - first, part.end_col_offset or 0)
+
+    return CallPlace(method, *begin_and_end(node), begin_and_end(argument), ast.unparse(node))
+
+
+def _method_name(cls: type, code: types.CodeType) -> str:
+    """Return the name under which a class has a function with a given code; what decorators wrap is looked into."""
+    for owner in cls.__mro__:
+        for name, value in vars(owner).items():
+            if inspect.isfunction(value) and any(f.__code__ is code for f in wrapped_functions(value)):
+                if inspect.getattr_static(cls, name) is value:
+                    return name
+                raise ObstacleError(f"{code.co_qualname} is reached through super() from {cls.__qualname__}")
+    raise ObstacleError(f"{code.co_qualname} is no method of {cls.__qualname__}")
+
+
+def wrapped_functions(function: Callable[..., Any]) -> Iterator[types.FunctionType]:
+    """Yield a function and those that its decorators wrap, the outermost first."""
+    current: Any = function
+    while inspect.isfunction(current):
+        yield current
+        current = getattr(current, "__wrapped__", None)
+
+
+def _argument(node: ast.Call, origin: Origin, is_callee: Callable[[Any], bool], tensor_method: str) -> ast.expr:
+    """Return the expression of the tensor that goes in; refuse a call of something else, which in turn calls this."""
+    callee = node.func
+    if is_callee(_resolve(callee, origin)):
+        return _first_argument(node)
+    if tensor_method and isinstance(callee, ast.Attribute) and callee.attr == tensor_method:
+        base = _resolve(callee.value, origin)
+        if base is _UNKNOWN or isinstance(base, Tensor):
+            return callee.value
+    raise ObstacleError(f"{ast.unparse(node)!r} does not name it: what it calls may differ from call to call")
+
+
+def holder_of(place: CallPlace, origin: Origin) -> tuple[nn.Module, str] | None:
+    """Return the module and the attribute through which a place calls; ``None`` if it calls something else."""
+    callee = ast.parse(place.text, mode="eval").body
+    if not (isinstance(callee, ast.Call) and isinstance(callee.func, ast.Attribute)):
+        return None
+    base = _resolve(callee.func.value, origin)
+    return (base, callee.func.attr) if isinstance(base, nn.Module) else None
+
+
+def _first_argument(node: ast.Call) -> ast.expr:
+    """Return the expression of an activation's input: the first argument, or the one called input, x or self."""
+    if node.args and not isinstance(node.args[0], ast.Starred):
+        return node.args[0]
+    by_name = [keyword.value for keyword in node.keywords if keyword.arg in {"input", "x", "self"}]
+    if by_name and not node.args:
+        return by_name[0]
+    raise ObstacleError(f"its input is not written out in {ast.unparse(node)!r}")
+
+
+def _resolve(node: ast.expr, origin: Origin) -> Any:
+    """Return the object that an expression made of names, attributes and constant indices stands for."""
+    # Variables of the method do not count, except the module itself: they may stand for something else the next time.
+    match node:
+        case ast.Name(name):
+            variables = {*origin.method.co_varnames, *origin.method.co_cellvars, *origin.code.co_varnames}
+            if name in variables and name != "self":
+                return _UNKNOWN
+            for scope in (origin.variables, origin.variables_of_file, vars(builtins)):
+                if name in scope:
+                    return scope[name]
+        case ast.Attribute(value, attribute):
+            base = _resolve(value, origin)
+            if base is not _UNKNOWN and not isinstance(base, Tensor):
+                return getattr(base, attribute, _UNKNOWN)
+        case ast.Subscript(value, ast.Constant(key)):
+            base = _resolve(value, origin)
+            if isinstance(base, (dict, list, tuple, nn.ModuleList, nn.ModuleDict, nn.Sequential)):
+                held: Any = base
+                try:
+                    return held[key]
+                except (LookupError, TypeError):
+                    return _UNKNOWN
+    return _UNKNOWN
+
+
+@dataclass(frozen=True)
 class WrittenCall:
     """A call of an activation function that somebody wrote; whether it runs, only a sample shows."""
 
@@ -176,10 +284,6 @@ class WrittenCall:
     def name(self) -> str:
         """The site's name with a sample, where the module has no other call of this activation."""
         return f"{self.module}:{self.activation}"
-
-    def of(self, module: str) -> "WrittenCall":
-        """Return the same call as that of a module of this name."""
-        return replace(self, module=module)
 
     def __str__(self) -> str:
         return f"{self.name!r} ({self.where})"
@@ -195,46 +299,9 @@ def written_calls(kind: type[nn.Module], table: FunctionTable) -> list[WrittenCa
         for call in _calls_in(method):
             function = _activation_function(call, method, table)
             if function is not None and not function.gate:
-                where = f"{file_name(method.__code__)}:{call.lineno}"
-                calls.append(WrittenCall("", function.name, where))
+                file = _original(method.__code__).replace("\\", "/").rpartition("/")[2]
+                calls.append(WrittenCall("", function.name, f"{file}:{call.lineno}"))
     return calls
-
-
-_READ_ALL = frozenset({
-    "_modules",
-    "apply",
-    "children",
-    "getattr",
-    "get_submodule",
-    "modules",
-    "named_children",
-    "vars",
-})
-
-
-def is_never_read(model: nn.Module, site: str) -> bool:
-    """Return whether the constructor of a module's owner names it, and no other method of the model's classes does."""
-    # Mamba's mixer has its SiLU in ``self.act``, and calls a function that looks the activation up by its name.
-    owner, _, name = site.rpartition(".")
-    names = [_names_in(kind) for kind in type(model.get_submodule(owner)).__mro__]
-    others = {kind for module in model.modules() for kind in type(module).__mro__}
-    in_constructor = any(name in constructor for constructor, _ in names)
-    return (
-        in_constructor
-        and not any(used & _READ_ALL for _, used in names)
-        and not any(name in _names_in(kind)[1] for kind in others)
-    )
-
-
-@functools.lru_cache(maxsize=1024)
-def _names_in(kind: type) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the names in the constructor of a class that is not torch's, and in its other methods."""
-    names: dict[bool, set[str]] = {True: set(), False: set()}
-    for key, value in vars(kind).items() if kind.__module__.partition(".")[0] not in {"builtins", "torch"} else ():
-        method = inspect.unwrap(value) if callable(value) else None
-        for code in codes_in(method.__code__) if isinstance(method, types.FunctionType) else ():
-            names[key == "__init__"].update(code.co_names)
-    return frozenset(names[True]), frozenset(names[False])
 
 
 def _methods(kind: type[nn.Module]) -> Iterator[types.FunctionType]:
@@ -253,10 +320,14 @@ def _methods(kind: type[nn.Module]) -> Iterator[types.FunctionType]:
 
 def _calls_in(method: types.FunctionType) -> list[ast.Call]:
     """Return the call expressions of a method; none where its source is not to be had."""
+    code = method.__code__
     try:
-        function = function_at(method.__code__)
-    except SourceError:
+        nodes = [*ast.walk(_tree(code))]
+    except ObstacleError:
         return []
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == code.co_name]
+    lines = {min([node.lineno, *(each.lineno for each in node.decorator_list)]): node for node in functions}
+    function = lines.get(code.co_firstlineno, ast.Pass())
     return [node for node in ast.walk(function) if isinstance(node, ast.Call)]
 
 

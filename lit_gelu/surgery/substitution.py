@@ -7,50 +7,24 @@ import itertools
 import re
 import sys
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
-from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from lit_gelu.activations import ActivationSpec
 from lit_gelu.errors import SwapError
-from lit_gelu.surgery.changes import (
-    Become,
-    Change,
-    Edit,
-    InterceptedCall,
-    KeptChild,
-    RebindCompiled,
-    RebindMethod,
-    RewrittenCall,
-    SetAttribute,
-    SetChild,
-    SetClass,
-    edits_of,
-    innermost_method,
-    make_all,
-)
-from lit_gelu.surgery.observation import (
-    Key,
-    SeenCall,
-    before_every_module,
-    functions_called,
-    key_of,
-    locate,
-    on_the_side,
-    run,
-)
-from lit_gelu.surgery.places import CallPlace
-from lit_gelu.surgery.recognition import FunctionTable
-from lit_gelu.surgery.rewriting import edited_class
+from lit_gelu.surgery.changes import Change, SetAttribute, SetChild, make_all
+from lit_gelu.surgery.observation import Key, SeenCall, before_every_module, key_of, locate, on_the_side, run
+from lit_gelu.surgery.rewriting import Edit, KeptChild, RewrittenCall, edited_class, edits_of
 from lit_gelu.surgery.sites import ActivationSite, Survey, relative_name
+from lit_gelu.surgery.source import CallPlace
 
-_CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+_REMEDY = "Have the module hold an activation module and call that."
 
 
 @dataclass(frozen=True)
@@ -63,52 +37,41 @@ class Substitution:
     mechanism: str  # in words
     edits: tuple[Edit, ...] = ()  # the changes of the calling module's class, if it needs any
 
-    @property
-    def is_in_place(self) -> bool:
-        """Whether the new module stands where one stood, and no child is added."""
-        return not self.edits
-
 
 def substitution(survey: Survey, site: ActivationSite, module: nn.Module) -> Substitution:
     """Decide how a site gets its new module; `SwapError` says why it cannot."""
     if site.kind == "module":
+        if site.name == "":
+            raise SwapError("The model is itself the activation. Build the new one with lit_gelu.activations.create.")
         return Substitution(site, module, site.name, "module")
     if site.kind == "attribute":
         _require_no_container(site, site.module)
-        return Substitution(
-            site, module, site.name, "attribute made a module", _calls_with_more(site, survey.spec_of_held(site))
-        )
+        edits = _calls_with_more(site, survey.spec_of_held(site))
+        return Substitution(site, module, site.name, "attribute made a module", edits)
     (call,) = site.calls or ()
     owner = survey.names_of(call.seen.owner)[0]
     if call.seen.child:
         place = f"{owner}.{call.seen.child}".removeprefix(".")
         return Substitution(site, module, place, "module, at one of its places")
-    edit, mechanism = _edit(survey, site, call.seen, owner)
-    return Substitution(site, module, f"{owner}.{edit.child}".removeprefix("."), mechanism, (edit,))
+    edit = _rewritten(site, call.seen, owner)
+    return Substitution(site, module, f"{owner}.{edit.child}".removeprefix("."), "call rewritten", (edit,))
 
 
-def _edit(survey: Survey, site: ActivationSite, seen: SeenCall, owner: str) -> tuple[Edit, str]:
-    """Return how a call is sent to a child of the calling module, and that in words."""
-    relative = relative_name(site.name, owner)
-    child = _child_name(seen.owner, relative)
+def _rewritten(site: ActivationSite, seen: SeenCall, owner: str) -> RewrittenCall:
+    """Return how a call is sent to a child of the calling module."""
     _require_no_container(site, seen.owner)
+    obstacle = seen.place
     if isinstance(seen.owner, GraphModule):
-        raise SwapError(
-            f"{site.name!r}, at {seen.where}, cannot be swapped: its module's code is made from a graph (torch.fx, "
-            "torch.export), and so are its copies. Swap in the model that the graph was made of."
-        )
-    if isinstance(seen.owner, torch.jit.ScriptModule):
-        raise SwapError(f"{site.name!r}, at {seen.where}, cannot be swapped: its module is compiled by TorchScript.")
-    if isinstance(seen.place, CallPlace):
-        return RewrittenCall(seen.place, child, relative), "call rewritten"
-    reason = _obstacle_to_interception(survey, seen)
-    if seen.function is None or reason:
-        raise SwapError(
-            f"{site.name!r}, at {seen.where}, cannot be swapped: {seen.place}{f'; and {reason}' if reason else ''}. "
-            "Have the module hold an activation module and call that."
-        )
-    functions = survey.table.named(seen.function.name)
-    return InterceptedCall(seen.function.name, functions, child, relative), f"call intercepted, because {seen.place}"
+        obstacle = "its module's code is made from a graph, and so are its copies"
+    if not isinstance(obstacle, CallPlace):
+        raise SwapError(f"{site.name!r}, at {seen.where}, cannot be swapped: {obstacle}. {_REMEDY}")
+    relative = relative_name(site.name, owner)
+    called, _, number = re.split(r"[.:^]", relative)[-1].partition("#")
+    stem = called if called.isidentifier() else "activation"
+    candidates = (f"{stem}_call{f'_{number}' if number else ''}{'_' * extra}" for extra in itertools.count())
+    module = seen.owner
+    taken = {*dir(type(module)), *vars(module), *module._modules, *module._parameters, *module._buffers}
+    return RewrittenCall(obstacle, next(name for name in candidates if name not in taken), relative)
 
 
 def _calls_with_more(site: ActivationSite, declared: ActivationSpec) -> tuple[Edit, ...]:
@@ -132,34 +95,11 @@ def _calls_with_more(site: ActivationSite, declared: ActivationSpec) -> tuple[Ed
 
 def _require_no_container(site: ActivationSite, owner: nn.Module) -> None:
     """Refuse a new child of a module that goes through its children: the activation would be one of its layers."""
-    kind = next((kind for kind in _CONTAINERS if isinstance(owner, kind)), None)
-    if kind is not None:
+    if isinstance(owner, nn.Sequential | nn.ModuleList | nn.ModuleDict):
         raise SwapError(
-            f"{site.name!r} cannot be swapped: {type(owner).__name__} is an nn.{kind.__name__}, for which a new child "
-            "is one layer more. Write a module that holds the layers and the activation."
+            f"{site.name!r} cannot be swapped: of {type(owner).__name__}, a container, a new child is one layer more. "
+            "Write a module that holds the layers and the activation."
         )
-
-
-def _obstacle_to_interception(survey: Survey, seen: SeenCall) -> str:
-    """Say why a function cannot be intercepted while the calling module's ``forward`` runs; empty if it can."""
-    if seen.function is None or survey.seen is None:
-        return ""
-    if any(spec.arguments.get("inplace") for spec in seen.specs):
-        return "it overwrites its input, which another activation would not"
-    if seen.checkpointed:
-        return "it is called through torch.utils.checkpoint, which calls it again when forward runs no more"
-    if len(survey.seen.extents.get((id(seen.owner), seen.function.name), ())) != 1:
-        return f"{seen.function.name} is called from other places too while {type(seen.owner).__name__}.forward runs"
-    return ""
-
-
-def _child_name(owner: nn.Module, relative: str) -> str:
-    """Return a free name for the module of a call, such as ``gelu_call`` or ``relu_call_1``."""
-    called, _, number = re.split(r"[.:^]", relative)[-1].partition("#")
-    stem = called if called.isidentifier() else "activation"
-    candidates = (f"{stem}_call{f'_{number}' if number else ''}{'_' * extra}" for extra in itertools.count())
-    taken = {*dir(type(owner)), *vars(owner), *owner._modules, *owner._parameters, *owner._buffers}
-    return next(name for name in candidates if name not in taken)
 
 
 def changes_for(model: nn.Module, planned: Sequence[Substitution]) -> list[Change]:
@@ -167,10 +107,6 @@ def changes_for(model: nn.Module, planned: Sequence[Substitution]) -> list[Chang
     changes: list[Change] = []
     edits: dict[nn.Module, list[Edit]] = {}
     for row in planned:
-        if row.place == "":
-            _require_same_layout(model, row.module)
-            changes.append(Become(model, row.module))
-            continue
         for name in row.site.names if row.site.kind != "call" else (row.place,):
             parent_name, _, child = name.rpartition(".")
             parent = model.get_submodule(parent_name)
@@ -182,188 +118,99 @@ def changes_for(model: nn.Module, planned: Sequence[Substitution]) -> list[Chang
             edits_of_parent += [edit for edit in new_edits if edit not in edits_of_parent]
     for owner, rows in edits.items():
         if rows:
-            in_order = tuple(sorted(rows, key=lambda edit: edit.child))
-            changes.append(SetClass(owner, edited_class(type(owner), in_order)))
-            changes += _kept_methods(owner, {_method_of(edit) for edit in rows if not isinstance(edit, KeptChild)})
-    modules = [(row.site.names, row.module) for row in planned if row.site.kind != "call" and row.place]
-    return [*changes, *fused_paths(model, modules)]
+            edited = edited_class(type(owner), tuple(sorted(rows, key=lambda edit: edit.child)))
+            methods = {edit.place.method for edit in rows if not isinstance(edit, KeptChild)}
+            changes += [SetAttribute(owner, "__class__", edited), *_kept_methods(owner, edited, methods)]
+    modules = [(row.site.names, row.module) for row in planned if row.site.kind != "call"]
+    return [*changes, *_fused_paths(model, modules)]
 
 
-def _method_of(edit: Edit) -> str:
-    return "forward" if isinstance(edit, InterceptedCall | KeptChild) else edit.place.method
-
-
-def _kept_methods(owner: nn.Module, methods: set[str]) -> list[Change]:
-    """Return how methods that a module keeps in attributes follow its class; Lightning leaves such ones."""
-    kept: list[Change] = []
-    held = dict(vars(owner))
-    for attribute, value in held.items():
-        kept += [RebindMethod(owner, attribute, name) for name in sorted(methods) if _is_method_of(owner, value, name)]
-    for name in sorted(methods & held.keys()):
-        written = innermost_method(held[name])
-        if _is_method_of(owner, held[name], name):
-            continue
-        if held.get("_compiler_ctx") is not None and _is_method_of(owner, written, name):
-            kept.append(RebindCompiled(owner, name))
-            continue
-        # It is not that method of the class: a changed class would change nothing.
-        raise SwapError(_hidden_by(owner, name, is_compiled=written is not held[name]))
-    return kept
-
-
-def _is_method_of(owner: nn.Module, value: object, method: str) -> bool:
-    """Return whether a value is the bound method that a module's class has under a name."""
-    return (
-        isinstance(value, types.MethodType)
-        and value.__self__ is owner
-        and value.__func__ is inspect.getattr_static(type(owner), method)
-    )
-
-
-def _hidden_by(owner: nn.Module, name: str, *, is_compiled: bool) -> str:
-    """Say what lies on a module where its class's method should run, and what to do."""
-    obstacle = f"{type(owner).__name__}.{name} lies on the instance (a {type(vars(owner)[name]).__name__})"
-    never = "what is changed in the class's method would never run"
-    if is_compiled:
-        return (
-            f"{obstacle}, as module.{name} = torch.compile(module.{name}) puts it there: {never}. Swap before that, or "
-            "call module.compile(), which follows a swap."
-        )
-    return (
-        f"{obstacle}, as accelerate's add_hook_to_module puts it there: {never}. Swap before that, or have the module "
-        "hold an activation module and call that."
-    )
-
-
-def _require_same_layout(model: nn.Module, new: nn.Module) -> None:
-    """Refuse to turn a module into one of a class with another layout in memory."""
-    blank = nn.Module.__new__(type(model))
-    try:
-        blank.__class__ = type(new)
-    except TypeError as error:
-        raise SwapError(
-            f"The model is itself the activation, and {type(model).__name__} cannot become {type(new).__name__} in "
-            f"place: {error}. Build the new one with create()."
-        ) from error
-
-
-def require_no_capture(model: nn.Module, planned: Iterable[tuple[Substitution, ActivationSpec]]) -> None:
-    """Refuse a new activation whose own function is intercepted somewhere in the model."""
-    planned = list(planned)
-    edits = [edit for row, _ in planned for edit in row.edits]
-    edits += [edit for module in model.modules() for edit in edits_of(module)]
-    functions = {edit.function: edit.child for edit in edits if isinstance(edit, InterceptedCall)}
-    for row, spec in planned:
-        child = functions.get(spec.name)
-        if child is not None and not any(edit.child == child for edit in row.edits):
+def _kept_methods(owner: nn.Module, edited: type[nn.Module], methods: set[str]) -> Iterator[Change]:
+    """Yield how bound methods that a module keeps in attributes follow its class; Lightning leaves such ones."""
+    for attribute, value in vars(owner).items():
+        of_class = [
+            method
+            for method in methods
+            if isinstance(value, types.MethodType)
+            and value.__self__ is owner
+            and value.__func__ is inspect.getattr_static(type(owner), method)
+        ]
+        if of_class:
+            yield SetAttribute(owner, attribute, types.MethodType(getattr(edited, of_class[0]), owner))
+        elif attribute in methods:
             raise SwapError(
-                f"{row.site.name!r} cannot become {spec}: calls of {spec.name} are intercepted for {child!r}, and "
-                "would be here too. Have the module that is intercepted hold an activation module instead."
+                f"{type(owner).__name__}.{attribute} lies on the instance (a {type(value).__name__}), as torch.compile "
+                f"and accelerate put it there: what is changed in the class's method would never run. Swap before "
+                f"that. {_REMEDY}"
             )
-    _require_no_capture_within(model, [row for row, _ in planned])
-
-
-def _require_no_capture_within(model: nn.Module, planned: Sequence[Substitution]) -> None:
-    """Refuse a new module that itself calls a function which is intercepted while the module around it runs."""
-    intercepted = [(row.place.rpartition(".")[0], edit) for row in planned for edit in row.edits]
-    intercepted += [(name, edit) for name, module in model.named_modules() for edit in edits_of(module)]
-    for row in planned:
-        called = None
-        for owner, edit in intercepted:
-            is_within = not owner or row.place.startswith(f"{owner}.")
-            if not isinstance(edit, InterceptedCall) or not is_within or edit in row.edits:
-                continue
-            called = functions_called(row.module) if called is None else called
-            if not called.isdisjoint(edit.paths):
-                raise SwapError(
-                    f"{row.site.name!r} cannot become what calls {edit.function} itself: in {owner or 'the model'!r} "
-                    f"calls of it are intercepted for {edit.child!r}, and would be there too. Have the module that is "
-                    "intercepted hold an activation module instead."
-                )
 
 
 # In evaluation without gradients, nn.TransformerEncoderLayer computes everything in one kernel, in which the
 # activation is what its flag says; and nn.TransformerEncoder passes nested tensors, which only that kernel takes. The
 # kernel's GELU is the exact one, whatever nn.GELU.approximate says.
-_FLAG = "activation_relu_or_gelu"
+_FLAG, _NESTED = "activation_relu_or_gelu", "use_nested_tensor"
 _OFF, _RELU, _EXACT_GELU = 0, 1, 2
 
 
-def fused_paths(model: nn.Module, places: Iterable[tuple[Iterable[str], nn.Module]]) -> list[Change]:
+def _fused_paths(model: nn.Module, places: Iterable[tuple[Iterable[str], nn.Module]]) -> list[Change]:
     """Return what must change so that a model's fused paths follow new activations, given by all of their names."""
     flags: dict[nn.Module, int] = {}
     for names, activation in places:
+        flag = _RELU if type(activation) is nn.ReLU else _OFF
+        if type(activation) is nn.GELU and activation.approximate == "none":
+            flag = _EXACT_GELU
         for name in names:
             parent_name, _, child = name.rpartition(".")
             parent = model.get_submodule(parent_name)
             if isinstance(parent, nn.TransformerEncoderLayer) and child == "activation":
-                flags[parent] = _fused_flag(activation)
+                flags[parent] = flag
     changes: list[Change] = [
         SetAttribute(layer, _FLAG, flag) for layer, flag in flags.items() if getattr(layer, _FLAG, flag) != flag
     ]
     off = {layer for layer, flag in flags.items() if flag == _OFF}
     for encoder in model.modules() if off else ():
-        if isinstance(encoder, nn.TransformerEncoder) and getattr(encoder, "use_nested_tensor", False):
+        if isinstance(encoder, nn.TransformerEncoder) and getattr(encoder, _NESTED, False):
             layers: Iterable[nn.Module] = encoder.layers
             if not off.isdisjoint(layers):
-                changes.append(SetAttribute(encoder, "use_nested_tensor", False))
+                changes.append(SetAttribute(encoder, _NESTED, False))
     return changes
 
 
-def _fused_flag(activation: nn.Module) -> int:
-    """Return what the flag of an encoder layer is to be: the kernel's activation, or its fused path switched off."""
-    if type(activation) is nn.GELU:
-        return _EXACT_GELU if activation.approximate == "none" else _OFF
-    return _RELU if type(activation) is nn.ReLU else _OFF
-
-
-def ineffective(
-    model: nn.Module, input_sample: Any, planned: Sequence[Substitution], changes: Sequence[Change]
-) -> dict[int, str]:
-    """Find by number, and say why, which new modules would not run as what they stand for does with the sample."""
-    # A class that was exchanged changes nothing where something else is called: a forward that lies on the instance, a
-    # hook or a bound method that was kept before. And a new child runs from elsewhere too where a module's code goes
-    # through its children.
-    awaited: dict[int, int] = {}
-    for number, row in enumerate(planned):
-        if row.place and any(call.count for call in row.site.calls or ()):
-            awaited[id(row.module)] = number
-    callers: dict[int, set[Key]] = {number: set() for number in awaited.values()}
+def require_effect(model: nn.Module, input_sample: Any, planned: Sequence[Substitution]) -> None:
+    """Refuse new modules that would not run as what they stand for does with the sample."""
+    # A class that was exchanged changes nothing where something else is called: a hook or a bound method that was kept
+    # before. And a new child runs from elsewhere too where a module's code goes through its children.
+    awaited = {id(row.module): row for row in planned if any(call.count for call in row.site.calls or ())}
+    callers: dict[int, set[Key]] = {}
     modules = {id(module): module for module in model.modules()}  # before the new ones come: those are called
 
     def note(module: nn.Module, args: tuple[Any, ...]) -> None:  # noqa: ARG001 - a hook's signature
         if id(module) in awaited:
             origin = locate(sys._getframe(1), modules)
-            callers[awaited[id(module)]].update([] if origin is None else [key_of(origin, "")])
-            missing.pop(id(module), None)
+            callers.setdefault(id(module), set()).update([] if origin is None else [key_of(origin, "")])
 
-    missing = dict(awaited)
     if awaited:
-        with _in_effect(changes), before_every_module(note):
-            _run_in_evaluation(model, input_sample)
-            if missing:
-                _run_in_training(model, input_sample)
-    reasons = {number: _reason(planned[number]) for number in missing.values()}
-    added = {number for number in callers if planned[number].site.kind == "call" and not planned[number].is_in_place}
-    return reasons | {number: _CALLED_TWICE for number in added if len(callers[number]) > 1}
-
-
-def _run_in_evaluation(model: nn.Module, input_sample: Any) -> None:
-    try:
-        with on_the_side(model):
-            run(model, input_sample)
-    except SwapError as error:
-        cause = error.__cause__ or error
-        raise SwapError(
-            f"With the new activations {type(model).__name__}.forward fails on input_sample ({type(cause).__name__}: "
-            f"{cause}). With the old ones it does not. Choose activations that take what comes there."
-        ) from error
-
-
-def _run_in_training(model: nn.Module, input_sample: Any) -> None:
-    # As with the old ones: a model may want more for training, and what did not run is told.
-    with contextlib.suppress(SwapError), on_the_side(model, training=True):
-        run(model, input_sample)
+        with _in_effect(changes_for(model, planned)), before_every_module(note):
+            try:
+                _outputs(model, input_sample)
+            except SwapError as error:
+                cause = error.__cause__ or error
+                raise SwapError(
+                    f"With the new activations {type(model).__name__}.forward fails on input_sample "
+                    f"({type(cause).__name__}: {cause}). With the old ones it does not. Choose activations that take "
+                    "what comes there."
+                ) from error
+            if callers.keys() != awaited.keys():
+                with contextlib.suppress(SwapError):  # a model may want more for training, and that did not run is said
+                    _outputs(model, input_sample, training=True)
+    for key, row in awaited.items():
+        reason = ""
+        if key not in callers:
+            reason = "the new activation would never run: something is called that was kept before, such as a hook"
+        elif row.site.kind == "call" and row.edits and len(callers[key]) > 1:
+            reason = "it would run from other places too: the module's code goes through its children"
+        if reason:
+            raise SwapError(f"{row.site.name!r} cannot be swapped: {reason}. {_REMEDY}")
 
 
 @contextlib.contextmanager
@@ -376,106 +223,54 @@ def _in_effect(changes: Sequence[Change]) -> Iterator[None]:
             change.revert()
 
 
-_NEVER = "the new activation would never run, because"
-_CALLED_TWICE = "it would run from other places too: the module's code goes through its children"
+class _OnCopies(nn.Module):
+    """An activation that leaves its input alone."""
+
+    def __init__(self, activation: nn.Module) -> None:
+        super().__init__()
+        self.activation = activation
+
+    def forward(self, x: Tensor) -> Any:
+        return self.activation(x.clone())
 
 
-def _reason(row: Substitution) -> str:
-    if any("forward" in vars(call.seen.owner) for call in row.site.calls or ()):
-        return f"{_NEVER} forward lies on the instance of its module, where that of the class is not looked at"
-    return f"{_NEVER} it is called by something that was kept before, such as a hook or a bound method"
-
-
-def require_no_aliasing(survey: Survey, input_sample: Any, sites: Iterable[ActivationSite]) -> None:
+def require_no_aliasing(survey: Survey, input_sample: Any, planned: Sequence[Substitution]) -> None:
     """Refuse to replace an activation in place whose overwritten input the model uses again."""
     # y = F.relu(x, inplace=True) followed by a use of x means something else with any activation that leaves its input
     # alone. The sample is run with the same activations on copies of their inputs: if the output is another, the model
     # relies on it.
-    inplace = [site for site in sites if site.spec.arguments.get("inplace")]
+    model, registry = survey.model, survey.registry
+    inplace = [row for row in planned if row.site.spec.arguments.get("inplace")]
     if not inplace:
         return
-    culprits = _relied_on(survey, input_sample, inplace, training=False)
+    on_copies = [
+        replace(row, module=_OnCopies(row.site.module if row.site.kind == "module" else registry.create(row.site.spec)))
+        for row in inplace
+    ]
+
+    def relies_on_it(*, training: bool) -> bool:
+        plain, again = (_outputs(model, input_sample, training=training) for _ in range(2))
+        with _in_effect([change for change in changes_for(model, on_copies) if change.name not in {_FLAG, _NESTED}]):
+            copied = _outputs(model, input_sample, training=training)
+        return _same(plain, again) and not _same(
+            plain, copied
+        )  # of a model that does not repeat itself nothing is known
+
+    relied_on = relies_on_it(training=False)
     with contextlib.suppress(SwapError):  # a model may want more for training
-        culprits = culprits or _relied_on(survey, input_sample, inplace, training=True)
-    if not culprits:
-        return
-    raise SwapError(
-        f"{', '.join(repr(site.name) for site in culprits)} overwrites its input, and the model uses the overwritten "
-        "input again: another activation in its place would change more than the activation. Write it without "
-        "inplace=True first, so that the model says what it means."
-    )
+        relied_on = relied_on or relies_on_it(training=True)
+    if relied_on:
+        raise SwapError(
+            f"{', '.join(repr(row.site.name) for row in inplace)}: the model uses an input again that was overwritten "
+            "there. Another activation in its place would change more than the activation. Write it without "
+            "inplace=True first, so that the model says what it means."
+        )
 
 
-def _relied_on(
-    survey: Survey, input_sample: Any, inplace: list[ActivationSite], *, training: bool
-) -> list[ActivationSite]:
-    """Return the sites whose overwritten inputs the model uses again, as a pass in one of the modes shows."""
-
-    def outputs(out_of_place: list[ActivationSite]) -> list[Tensor]:
-        return _outputs(survey, input_sample, out_of_place, training=training)
-
-    plain = outputs([])
-    if _same(plain, outputs(inplace)) or not _same(plain, outputs([])):
-        return []  # in the second case the model does not repeat itself, and nothing can be told
-    return [site for site in inplace if not _same(plain, outputs([site]))] or inplace
-
-
-def _outputs(survey: Survey, input_sample: Any, out_of_place: list[ActivationSite], *, training: bool) -> list[Tensor]:
-    """Return the tensors that the model puts out while some activations get copies of their inputs."""
-    calls = [call.seen for site in out_of_place for call in site.calls or ()]
-    seen = survey.seen
-
-    def keys_of(rows: Mapping[Key, SeenCall]) -> set[Key]:
-        return {key for key, row in rows.items() if any(row is call for call in calls)}
-
-    modules: dict[nn.Module, set[Key] | None] = {site.module: None for site in out_of_place if site.kind == "module"}
-    for module in survey.model.modules():  # of some, only some calls are sites
-        keys = keys_of(seen.modules.get(id(module), {})) if seen else set()
-        if keys and module not in modules:
-            modules[module] = keys
-    functions = keys_of(seen.functions) if seen else set()
-    copied = _copied_inputs(survey.model, modules)
-    with on_the_side(survey.model, training=training), copied, _OutOfPlace(survey.model, survey.table, functions):
-        output = run(survey.model, input_sample)
+def _outputs(model: nn.Module, input_sample: Any, *, training: bool = False) -> list[Tensor]:
+    with on_the_side(model, training=training):
+        output = run(model, input_sample)
     return [leaf.clone() for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
-
-
-@contextlib.contextmanager
-def _copied_inputs(model: nn.Module, modules: Mapping[nn.Module, set[Key] | None]) -> Iterator[None]:
-    """Give modules copies of their inputs, in calls from some expressions or, of ``None``, in all."""
-    modules_by_id = {id(module): module for module in model.modules()}
-
-    def copy(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        keys = modules[module]
-        origin = None if keys is None else locate(sys._getframe(1), modules_by_id)
-        if keys is not None and (origin is None or not any(key[:3] == key_of(origin, "")[:3] for key in keys)):
-            return args
-        return tuple(arg.clone() if isinstance(arg, Tensor) else arg for arg in args)
-
-    with contextlib.ExitStack() as stack:
-        for module in modules:
-            stack.callback(module.register_forward_pre_hook(copy).remove)
-        yield
-
-
-class _OutOfPlace(TorchFunctionMode):
-    """Gives some calls copies of their inputs."""
-
-    def __init__(self, model: nn.Module, table: FunctionTable, keys: set[Key]) -> None:
-        super().__init__()
-        self._modules = {id(module): module for module in model.modules()}
-        self._table = table
-        self._keys = keys
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        function = self._table.find_call(func, args, kwargs or {}) if self._keys and args else None
-        if function is not None:
-            origin = locate(sys._getframe(1), self._modules)
-            if origin is not None and key_of(origin, function.name) in self._keys:
-                args = (args[0].clone(), *args[1:])
-        return func(*args, **(kwargs or {}))
 
 
 def _same(first: list[Tensor], second: list[Tensor]) -> bool:

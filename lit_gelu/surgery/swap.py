@@ -1,16 +1,12 @@
 """Swaps in three steps: collect what is claimed, check all of it, then change the model."""
 
-import contextlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any
 
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
-from torch.nn.utils.prune import BasePruningMethod
-from torch.nn.utils.spectral_norm import SpectralNorm
-from torch.nn.utils.weight_norm import WeightNorm
 
 from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
@@ -21,56 +17,14 @@ from lit_gelu.surgery.changes import make_all, mark, revert_all, share_hooks
 from lit_gelu.surgery.channels import with_inferred_channels
 from lit_gelu.surgery.report import SkippedSite, SwappedSite, SwapReport, in_one_line, table_of_sites
 from lit_gelu.surgery.selectors import collect_claims, note_of_written
-from lit_gelu.surgery.sites import ActivationSite, Survey, without_wrappers
-from lit_gelu.surgery.source import is_never_read
+from lit_gelu.surgery.sites import Survey, without_wrappers
 from lit_gelu.surgery.substitution import (
     Substitution,
     changes_for,
-    ineffective,
+    require_effect,
     require_no_aliasing,
-    require_no_capture,
     substitution,
 )
-
-OnObstacle = Literal["refuse", "skip"]
-"""What becomes of a selected site that cannot be swapped."""
-Planned = list[tuple[Substitution, ActivationSpec]]
-"""Where new modules are to stand, with their specs."""
-
-
-class _Obstacles:
-    """Collects the sites that cannot be swapped, with the reason, or lets the first of them be an error."""
-
-    def __init__(self, *, skip: bool) -> None:
-        self._skip = skip
-        self.skipped: list[SkippedSite] = []
-
-    @contextlib.contextmanager
-    def of(self, site: ActivationSite) -> Iterator[None]:
-        """Take what is raised within as the reason why a site cannot be swapped."""
-        try:
-            yield
-        except SwapError as reason:
-            if not self._skip:
-                raise
-            self.skipped.append(SkippedSite(site.name, site.spec, f"because of an obstacle: {reason}", obstacle=True))
-
-    def passing(self, planned: Planned, check: Callable[[Planned], Any]) -> Planned:
-        """Return the new modules that pass a check together: all, or, if sites may be skipped, those that can."""
-        try:
-            check(planned)
-        except SwapError:
-            if not self._skip:
-                raise
-        else:
-            return planned
-        passing = []
-        for row in planned:
-            with self.of(row[0].site):
-                check([row])
-                passing.append(row)
-        check(passing)  # each may pass alone, and not beside another
-        return passing
 
 
 @dataclass(frozen=True, repr=False)
@@ -129,26 +83,23 @@ def swap(
     input_sample: Any = None,
     *,
     registry: ActivationRegistry | None = None,
-    on_obstacle: OnObstacle = "refuse",
 ) -> SwapReport:
     """Give activation sites of a model other activations, in place.
 
     Nothing is changed unless all of it can be. A replaced module's names, hooks, train/eval flag, device, dtype and
     whether it is trained carry over to the new one (new parameters are frozen where the weights beside them are); a
-    module that stands in several places is replaced in all of them by one new module, and a model that is itself the
-    activation becomes the new one. Fused paths of torch that would go on with the old activation are told. In the
-    ``state_dict`` a key for each new activation (with an empty tensor) says what was put in: a model without the swap
-    refuses such weights, one with it takes them with and without the keys (`without_marks` takes them out).
-    ``channels="infer"`` becomes the number of channels that the sample shows, or
+    module that stands in several places is replaced in all of them by one new module. Fused paths of torch that would
+    go on with the old activation are told. In the ``state_dict`` a key for each new activation (with an empty tensor)
+    says what was put in: a model without the swap refuses such weights, one with it takes them with and without the
+    keys (`without_marks` takes them out). ``channels="infer"`` becomes the number of channels that the sample shows, or
     without one that of the nearest layer before the site; see `infer_channels_`.
 
     With ``input_sample``, calls of functions are sites too; see `find_sites`. Such a call, and one of several calls of
     a module, becomes the call of a new child of the calling module: its class is exchanged for one in which that
-    expression is written anew. A call that is not written out in the module's own method is intercepted while its
-    ``forward`` runs, if nothing else is called by that name there; what can be neither is refused, and so is a new
-    child of an ``nn.Sequential`` or of another module that goes through its children. With a sample it is
-    also checked that no activation which overwrites its input is relied on to do so, and, by two more passes with the
-    new activations, that each of them runs where the old one did: what would change nothing is refused.
+    expression is written anew. A call that is not written out in the module's own method is refused, and so is a new
+    child of an ``nn.Sequential`` or of another module that goes through its children. With a sample it is also checked
+    that no activation which overwrites its input is relied on to do so, and, by two more passes with the new
+    activations, that each of them runs where the old one did: what would change nothing is refused.
 
     Args:
         model: Any module.
@@ -157,8 +108,6 @@ def swap(
             gates alone unless they are the site's name in full.
         input_sample: As `find_sites`; without it, sites are modules, and functions that modules hold.
         registry: Where names are looked up; by default `lit_gelu.activations.registry`.
-        on_obstacle: What becomes of a selected site that cannot be swapped: ``"refuse"`` raises, and nothing is
-            changed; ``"skip"`` leaves that site as it is, swaps the others, and the report's ``skipped`` says why.
 
     Returns:
         The report: prints one line a site, and undoes the swap.
@@ -174,7 +123,7 @@ def swap(
         1: relu -> gelu(approximate='tanh')
         3: relu -> gelu(approximate='tanh')
     """
-    return plan_swap(model, targets, input_sample, registry=registry, on_obstacle=on_obstacle).apply()
+    return plan_swap(model, targets, input_sample, registry=registry).apply()
 
 
 def plan_swap(
@@ -183,7 +132,6 @@ def plan_swap(
     input_sample: Any = None,
     *,
     registry: ActivationRegistry | None = None,
-    on_obstacle: OnObstacle = "refuse",
 ) -> SwapPlan:
     """Check a swap; the model is as it was afterwards.
 
@@ -192,7 +140,6 @@ def plan_swap(
         targets: As `swap`.
         input_sample: As `swap`.
         registry: As `swap`.
-        on_obstacle: As `swap`.
 
     Returns:
         The plan; ``plan.rows`` says what would be replaced, ``plan.apply()`` does it.
@@ -207,131 +154,60 @@ def plan_swap(
     """
     if not isinstance(targets, Mapping) or not targets:
         raise SwapError(f"{targets!r} is no swap. Give a mapping from targets to activations, such as {{'*': 'gelu'}}.")
-    if on_obstacle not in get_args(OnObstacle):
-        raise SwapError(f"{on_obstacle=} is not accepted. Give 'refuse' or 'skip'.")
     registry = registry or activations.registry
     survey = Survey(without_wrappers(model), input_sample, registry)
-    obstacles = _Obstacles(skip=on_obstacle == "skip")
-    planned: Planned = []
+    planned: list[tuple[Substitution, ActivationSpec]] = []
     skipped: list[SkippedSite] = []
     for site, claim in collect_claims(survey, targets):
-        resolved = registry.resolve(claim)
-        _check(site, resolved, registry)
-        spec = resolved
+        resolved = spec = registry.resolve(claim)
+        if not spec.opaque and not registry.entry(spec.name).facts_for(spec.arguments).elementwise:
+            raise SwapError(f"{spec} is not elementwise: at {site.name!r} it would change the shape.")
         if not spec.opaque and spec.arguments.get("channels") == INFER:
             spec = with_inferred_channels(spec, survey.model, site, registry)
         if spec == site.spec and not spec.opaque:
             skipped.append(SkippedSite(site.name, site.spec, "because it is that already"))
             continue
-        new = _new_module(survey.model, site, claim if spec == resolved else spec, registry)
-        with obstacles.of(site):
-            if input_sample is None and site.kind == "module" and is_never_read(survey.model, site.name):
-                raise SwapError(
-                    f"{site.name!r} cannot be swapped: no code of the model calls it, so nothing would change. Give "
-                    "input_sample=, which shows the calls that run."
-                )
-            row = substitution(survey, site, new)
-            _share_fate_of_weights(model, row)
-            planned.append((row, spec))
-            if row.place:  # a model that is itself the activation has nobody else's weights
-                mark(new, spec)
-    planned, parts = _without_parts(planned)
-    planned = _passing(survey, input_sample, planned, obstacles)
+        row = substitution(survey, site, registry.create(claim if spec == resolved else spec))
+        _fit_into(survey.model, row)
+        _require_no_holder_of_parameters(model, row)
+        mark(row.module, spec)
+        planned.append((row, spec))
     placements = tuple(row for row, _ in planned)
-    rows = tuple(_swapped_site(survey.model, row, spec) for row, spec in planned)
-    notes = (*survey.notes, *note_of_written(survey, targets))
-    return SwapPlan(survey.model, placements, rows, (*skipped, *parts, *obstacles.skipped), notes)
+    changes_for(survey.model, placements)  # what cannot be changed is refused now
+    if input_sample is not None:
+        require_no_aliasing(survey, input_sample, placements)
+        require_effect(survey.model, input_sample, placements)
+    rows = tuple(_swapped_site(row, spec) for row, spec in planned)
+    return SwapPlan(survey.model, placements, rows, tuple(skipped), (*survey.notes, *note_of_written(survey, targets)))
 
 
-def _without_parts(planned: Planned) -> tuple[Planned, list[SkippedSite]]:
-    """Leave out the sites that go with a module which is replaced: activations that an activation is made of."""
-    replaced = {name: row.site for row, _ in planned if row.site.kind == "module" for name in row.site.names}
-
-    def holder(name: str) -> ActivationSite | None:
-        around = (site for outer, site in replaced.items() if not outer or name.startswith(f"{outer}."))
-        return next((site for site in around if name not in site.names), None)
-
-    kept: Planned = []
-    parts = []
-    for row, spec in planned:
-        holders = [holder(name) for name in row.site.names]
-        if holders[0] is None or None in holders:
-            kept.append((row, spec))
-        else:
-            reason = f"because it is a part of {holders[0].name!r}, which is replaced"
-            parts.append(SkippedSite(row.site.name, row.site.spec, reason))
-    return kept, parts
-
-
-def _passing(survey: Survey, input_sample: Any, planned: Planned, obstacles: _Obstacles) -> Planned:
-    """Return what can be put in all together, so that nothing comes up later."""
-    model = survey.model
-    planned = obstacles.passing(planned, lambda rows: require_no_capture(model, rows))
-    planned = obstacles.passing(planned, lambda rows: changes_for(model, [row for row, _ in rows]))
-    if input_sample is None:
-        return planned
-    planned = obstacles.passing(
-        planned, lambda rows: require_no_aliasing(survey, input_sample, [row.site for row, _ in rows])
-    )
-    substitutions = [row for row, _ in planned]
-    idle = ineffective(model, input_sample, substitutions, changes_for(model, substitutions))
-    for number, reason in idle.items():
-        site = substitutions[number].site
-        with obstacles.of(site):
-            raise SwapError(
-                f"{site.name!r} cannot be swapped: {reason}. Have the module hold an activation module and call that."
-            )
-    return [row for number, row in enumerate(planned) if number not in idle]
-
-
-def _swapped_site(model: nn.Module, row: Substitution, spec: ActivationSpec) -> SwappedSite:
+def _swapped_site(row: Substitution, spec: ActivationSpec) -> SwappedSite:
     site = row.site
-    is_model = site.kind == "module" and site.module is model  # what calls the model itself is no part of it
-    count = None if site.calls is None or is_model else sum(call.count for call in site.calls)
+    count = None if site.calls is None else sum(call.count for call in site.calls)
     return SwappedSite(site.call or site.name, site.spec, spec, site.aliases, row.mechanism, row.place, count)
 
 
-def _check(site: ActivationSite, spec: ActivationSpec, registry: ActivationRegistry) -> None:
-    """Refuse what cannot stand at an activation's place."""
-    if not spec.opaque and not registry.entry(spec.name).facts_for(spec.arguments).elementwise:
-        raise SwapError(f"{spec} is not elementwise, so it cannot stand at {site.name!r}: it would change the shape.")
-
-
-def _new_module(model: nn.Module, site: ActivationSite, spec: Any, registry: ActivationRegistry) -> nn.Module:
-    """Build the module for a site, with the old one's mode, hooks, device, dtype and whether it is trained."""
-    new = registry.create(spec)
-    reference = _neighbour(model, site.module)
-    if reference is not None:
-        new = new.to(device=reference.device, dtype=reference.dtype if reference.is_floating_point() else None)
+def _fit_into(model: nn.Module, row: Substitution) -> None:
+    """Give a new module the old one's mode and hooks, device, dtype and trainability of the weights there."""
+    site, new = row.site, row.module
     new.train(site.module.training)
     if site.kind == "module":
-        _require_no_hooks_on_parameters(site)
         share_hooks(site.module, new)
-    return new
+    places = site.names if site.kind == "module" else (row.place,)
+    old = list(site.module.parameters()) if site.kind == "module" else []
+    beside = [weight for place in places for weight in weights_beside(model, place)]
+    reference = next((p for p in (*old, *beside) if p.is_floating_point()), next(iter((*old, *beside)), None))
+    if reference is not None:
+        new.to(device=reference.device, dtype=reference.dtype if reference.is_floating_point() else None)
+    weights = old or [weight for weight in beside if _is_matrix(weight)]
+    if weights and not any(weight.requires_grad for weight in weights):
+        new.requires_grad_(False)
 
 
-def _require_no_hooks_on_parameters(site: ActivationSite) -> None:
-    """Refuse to give a new module hooks that compute the old one's parameters before each call."""
-    for hook in site.module._forward_pre_hooks.values():
-        if isinstance(hook, BasePruningMethod | WeightNorm | SpectralNorm):
-            raise SwapError(
-                f"{site.name!r} cannot be swapped: a {type(hook).__name__} of torch.nn.utils computes its parameters "
-                "before each call, and the new activation has none of these. Remove it first (prune.remove, "
-                "remove_weight_norm, remove_spectral_norm)."
-            )
-    added = list(site.module._modules) if type(site.module).__module__.startswith("torch.nn.") else []
-    if added and (site.module._forward_hooks or site.module._forward_pre_hooks):
-        raise SwapError(
-            f"{site.name!r} cannot be swapped: {', '.join(added)} was put into it, which its hooks may call, as "
-            "those of torch.ao.quantization do. Swap first, then call prepare, prepare_qat or what else did that."
-        )
-
-
-def _share_fate_of_weights(model: nn.Module, row: Substitution) -> None:
-    """Freeze the parameters of a new module where its part is frozen; refuse them where others hold the model's."""
-    is_module = row.site.kind == "module"
-    old = list(row.site.module.parameters()) if is_module else []
-    if not old and next(row.module.parameters(), None) is None:
+def _require_no_holder_of_parameters(model: nn.Module, row: Substitution) -> None:
+    """Refuse parameters that come or go where somebody else holds the model's."""
+    old = row.site.module.parameters() if row.site.kind == "module" else iter(())
+    if next(old, None) is None and next(row.module.parameters(), None) is None:
         return
     wrappers = {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"}  # fully_shard's is the last
     wrapped = not wrappers.isdisjoint(cls.__name__ for module in model.modules() for cls in type(module).__mro__)
@@ -341,11 +217,6 @@ def _share_fate_of_weights(model: nn.Module, row: Substitution) -> None:
             "(fully_shard, FullyShardedDataParallel, DistributedDataParallel, tensor parallelism) would not see it. "
             "Swap before that, or to and from activations without parameters."
         )
-    places = row.site.names if is_module else (row.place,)
-    neighbours = [weight for place in places for weight in weights_beside(without_wrappers(model), place)]
-    weights = old or [weight for weight in neighbours if _is_matrix(weight)]
-    if weights and not any(weight.requires_grad for weight in weights):
-        row.module.requires_grad_(False)
 
 
 def weights_beside(model: nn.Module, place: str, other_than: Collection[int] = ()) -> list[nn.Parameter]:
@@ -379,15 +250,3 @@ def weights_beside(model: nn.Module, place: str, other_than: Collection[int] = (
 
 def _is_matrix(weight: nn.Parameter) -> bool:
     return isinstance(weight, UninitializedParameter) or weight.dim() > 1  # a lazy layer's is going to be one
-
-
-def _neighbour(model: nn.Module, module: nn.Module) -> nn.Parameter | None:
-    """Return a parameter of a module, else the nearest one before it, else behind it: floating-point if any is."""
-    before: list[nn.Parameter] = []
-    behind: list[nn.Parameter] = []
-    parameters = before
-    for other in model.modules():
-        parameters = behind if other is module else parameters
-        parameters += other.parameters(recurse=False)
-    nearest = [*module.parameters(), *reversed(before), *behind]
-    return next((parameter for parameter in nearest if parameter.is_floating_point()), next(iter(nearest), None))

@@ -27,6 +27,7 @@ trainer:
           "activation:relu": gelu(approximate='tanh')
           "class:torch.nn.SELU": {{name: leaky_relu, negative_slope: 0.2}}
         at_epoch: 1
+    - class_path: lit_gelu.callbacks.FusedActivations
     - class_path: lit_gelu.callbacks.ActivationCurvatureMonitor
       init_args: {{every_n_steps: 2, sample_rows: null, include: ["net.*"]}}
 """

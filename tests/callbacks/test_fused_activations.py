@@ -1,15 +1,11 @@
 """`FusedActivations`: compiled activations while a Trainer runs, and nothing else that can be seen of the run."""
 
-import sys
-
 import pytest
 import torch
-import yaml
 from callback_helpers import FEATURES, SmallNet, loader, quiet_trainer
 from compiled_activations import compiled  # noqa: F401 - a fixture
-from lightning.pytorch import Callback, LightningDataModule
+from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.utilities.model_summary import ModelSummary
 from torch import nn
 
@@ -22,7 +18,6 @@ from lit_gelu.callbacks import (
     LossCurvatureMonitor,
     OnnxExport,
 )
-from lit_gelu.errors import UnsupportedRunError
 from lit_gelu.tasks import MNISTClassifier
 
 
@@ -77,12 +72,6 @@ def test_what_was_fused_before_stays_fused(tmp_path):
     assert fused_in(model) == ["net.5"]
     trainer.test(model, loader(), verbose=False)
     assert fused_in(model) == ["net.5"]
-
-
-def test_without_the_callback_nothing_is_fused(tmp_path):
-    seen = Seen()
-    run(tmp_path, seen)
-    assert seen.fused == [[]] * 8
 
 
 def test_a_run_of_small_tensors_is_bitwise_the_same(tmp_path):
@@ -144,9 +133,8 @@ def test_modules_that_come_late_are_fused_in_every_stage(tmp_path, stage):
 
     seen, model = [], Net()
     options = {"verbose": False} if stage in {"validate", "test"} else {}
-    trainer = quiet_trainer(
-        tmp_path, FusedActivations(), max_epochs=1, limit_val_batches=4 if stage == "validate" else 0
-    )
+    batches = 4 if stage == "validate" else 0
+    trainer = quiet_trainer(tmp_path, FusedActivations(), max_epochs=1, limit_val_batches=batches)
     getattr(trainer, stage)(model, *[loader()] * (1 + (stage == "fit")), **options)
     assert seen == [["net.1", "net.5"]] * 4
     assert fused_in(model) == []
@@ -222,32 +210,3 @@ def test_activations_are_looked_up_in_the_registry_given_or_the_module_s(tmp_pat
     model.registry = own
     FusedActivations().setup(quiet_trainer(tmp_path), model, "fit")
     assert asked.pop() is own
-
-
-def test_the_other_package_is_refused(tmp_path):
-    trainer = quiet_trainer(tmp_path)
-    with pytest.raises(UnsupportedRunError):
-        FusedActivations().setup(trainer, nn.Linear(1, 1), "fit")
-
-
-def test_from_a_configuration(tmp_path, monkeypatch):
-    class Data(LightningDataModule):
-        def train_dataloader(self):
-            return loader()
-
-    trainer = {
-        "max_epochs": 1,
-        "accelerator": "cpu",
-        "logger": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-        "enable_checkpointing": False,
-        "callbacks": [{"class_path": "lit_gelu.callbacks.FusedActivations"}],
-    }
-    path = tmp_path / "configuration.yaml"
-    path.write_text(yaml.safe_dump({"trainer": trainer}))
-    monkeypatch.setattr(sys, "argv", ["fit.py", "fit", f"--config={path}"])
-    cli = LightningCLI(GeluNet, Data, save_config_callback=None, seed_everything_default=1)
-    (callback,) = (each for each in cli.trainer.callbacks if isinstance(each, FusedActivations))
-    assert callback.registry is None
-    assert cli.trainer.global_step == 4

@@ -1,4 +1,4 @@
-"""What a checkpoint says of a model's gates, which no registry has: a fingerprint that neither fails nor forgets."""
+"""What a checkpoint says of a model's activations, and how they are put back."""
 
 import pytest
 import torch
@@ -10,41 +10,27 @@ from lit_gelu.activations.errors import OpaqueActivationError
 from lit_gelu.errors import CheckpointError
 from lit_gelu.surgery.activation_record import describe_differences, record_activations, restore_activations
 
-SOFTMAX = "opaque:torch.nn.modules.activation.Softmax(dim=-1)"
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
 
 
-def test_softmax_is_recorded_with_its_dimension():
-    assert record_activations(nets.Attention()) == {"softmax": SOFTMAX, "act": "relu"}
-
-
-def test_another_dimension_is_a_difference():
-    first, second = record_activations(nets.Attention(-1)), record_activations(nets.Attention(0))
-    (difference,) = describe_differences(first, second)
-    assert difference == f"'softmax': {SOFTMAX} in the checkpoint, {SOFTMAX.replace('-1', '0')} in the model"
-    with pytest.raises(CheckpointError):
-        restore_activations(nets.Attention(0), first)
-
-
-def test_a_softmax_that_went_is_a_difference_and_is_put_back():
-    model = nets.Attention()
-    surgery.swap(model, {"softmax": "relu", ":softmax": "sigmoid"}, X)
+@pytest.mark.parametrize("cls", [nets.Sharing, nets.Reaching, nets.TwoMethods, nets.OfLibrary])
+def test_a_record_of_every_call_puts_the_same_activations_back(cls):
+    torch.manual_seed(0)
+    model = cls()
+    calls = [call.name for site in surgery.find_sites(model, X) for call in site.calls]
+    assert len(set(calls)) == len(calls) > 1
+    targets = dict(zip(calls, ["tanh", "silu", "mish"], strict=False))
+    surgery.swap(model, targets, X)
     record = record_activations(model)
-    assert record == {"softmax": "relu", "act": "relu", ":softmax": "sigmoid"}
-    assert len(describe_differences(record, record_activations(nets.Attention()))) == 2
-    other = nets.Attention()
+    assert {name: record[name] for name in calls} == targets
+    torch.manual_seed(0)
+    other = cls()
+    assert len(describe_differences(record, record_activations(other))) >= len(calls)
     restore_activations(other, record, input_sample=X)
     assert torch.equal(other(X), model(X))
+    assert record_activations(other) == record
     with pytest.raises(CheckpointError):
-        restore_activations(other, {**record, "softmax": SOFTMAX}, input_sample=X)
-
-
-def test_a_record_of_an_earlier_version_has_no_softmax_and_fits():
-    earlier = {"act": "relu"}
-    assert describe_differences(earlier, record_activations(nets.Attention())) == []
-    model = nets.Attention()
-    restore_activations(model, {"act": "gelu"})
-    assert type(model.act) is nn.GELU
+        restore_activations(cls(), record)  # calls are found with a sample alone
 
 
 def test_a_function_that_was_never_registered_is_refused_or_named():
@@ -56,3 +42,5 @@ def test_a_function_that_was_never_registered_is_refused_or_named():
     assert record["0"].endswith(".sinh")
     other = nn.Sequential(activations.create(torch.asinh))
     assert len(describe_differences(record, record_activations(other, name_opaque=True))) == 1
+    with pytest.raises(CheckpointError):
+        restore_activations(other, record)

@@ -33,7 +33,7 @@ from lit_gelu.activations.numerics.gates import (
     times_normal_density,
 )
 from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxRecipes, numbers
-from lit_gelu.memory import compute_with
+from lit_gelu.memory import compute
 
 
 @elementwise
@@ -197,9 +197,9 @@ class GaussianGELU(ChannelModule):
         """Apply the function to a floating tensor."""
         mu, sigma = self.mu, self.sigma
         if isinstance(mu, float) and isinstance(sigma, float) and mu == 0.0:
-            return F.gelu(x) if sigma == 1.0 else compute_with(self.memory, zero_mean_gelu, x, sigma=sigma)
+            return F.gelu(x) if sigma == 1.0 else compute(self.memory, zero_mean_gelu, x, sigma=sigma)
         function = functools.partial(normal_gated, channel_dim=self.channel_dim)
-        return compute_with(self.memory, function, x, mu=mu, sigma=sigma)
+        return compute(self.memory, function, x, mu=mu, sigma=sigma)
 
 
 def _live(module: nn.Module) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from lit_gelu.activations.numerics.gates import (
     opened_logistic_gate,
 )
 from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxRecipes, OnnxSpelling
-from lit_gelu.memory import compute_with
+from lit_gelu.memory import compute
 
 
 @elementwise
@@ -156,7 +156,7 @@ class Swish(ChannelModule):
         beta = per_channel("swish", "beta", self.beta, x, self.channel_dim)
         if isinstance(beta, float) and beta == 1.0:
             return F.silu(x)
-        return compute_with(self.memory, swish_by_torch, x, beta=beta)
+        return compute(self.memory, swish_by_torch, x, beta=beta)
 
 
 def _live(module: nn.Module) -> dict[str, Any]:

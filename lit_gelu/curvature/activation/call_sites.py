@@ -12,10 +12,9 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.curvature.activation.input_layout import layout_before, layouts_in_a_pass, own_layout
 from lit_gelu.curvature.activation.recorder import WatchedCall
 from lit_gelu.errors import SwapError
-from lit_gelu.surgery.changes import ProbedCall
-from lit_gelu.surgery.places import CallPlace
-from lit_gelu.surgery.rewriting import edited_class
+from lit_gelu.surgery.rewriting import ProbedCall, edited_class
 from lit_gelu.surgery.sites import ActivationCall, ActivationSite, Survey, without_wrappers
+from lit_gelu.surgery.source import CallPlace
 
 # Said of nothing where there was a sample. Who gives the reason knows by which name a sample is given there.
 _UNSAMPLED = "and calls are found only by running the model on a sample"

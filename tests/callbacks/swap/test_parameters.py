@@ -1,20 +1,26 @@
 """Parameters that a swap brings and leaves: in the right optimizer and group, scheduled like their neighbours."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from callback_helpers import SaveEachEpoch, SmallNet, collected_warnings, loader, quiet_trainer
-from lightning.pytorch.callbacks import BackboneFinetuning, BaseFinetuning
+from lightning.pytorch.callbacks import BackboneFinetuning
 from torch import nn
 from torch.optim import lr_scheduler
 
-from lit_gelu.callbacks import (
-    ActivationSwap,
-)
+from lit_gelu.callbacks import ActivationSwap
 from lit_gelu.errors import CheckpointError, UnsupportedRunError
 from lit_gelu.tasks import AdamEpsilonInsideRoot
 from lit_gelu.tasks.optimizers import LasagneNesterovSGD
 
 BASE = 0.1
+
+
+class NoScheduler(SimpleNamespace):
+    """A scheduler of another library, which a module steps itself."""
+
+    state_dict = load_state_dict = dict
 
 
 class Configured(SmallNet):
@@ -31,6 +37,10 @@ class Configured(SmallNet):
             interval = {"scheduler": scheduler, "interval": "step", "monitor": "train_loss"}
             return {"optimizer": optimizer, "lr_scheduler": interval}
         return made
+
+    def lr_scheduler_step(self, scheduler, metric):
+        if not isinstance(scheduler, NoScheduler):
+            super().lr_scheduler_step(scheduler, metric)
 
 
 def sgd(net, **options):
@@ -57,20 +67,15 @@ def holdings(optimizer):
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def test_identity_and_not_value_decides_what_is_new(tmp_path):
-    model = Configured(sgd)
+def test_each_new_parameter_is_once_in_a_group_like_that_of_the_neighbouring_weights(tmp_path):
+    model = Configured(two_groups)
     optimizer = fit(tmp_path, model, prelu_at(3)).optimizers[0]
     held = [id(parameter) for parameter in holdings(optimizer)]
-    assert sorted(held) == sorted(id(parameter) for parameter in model.parameters())  # each once
-    assert len(optimizer.param_groups) == 2
-    for site in ("net.1", "net.5"):  # two of equal value: both were trained
-        assert model.get_parameter(f"{site}.weight").item() != 0.25
-
-
-def test_the_new_group_is_like_that_of_the_neighbouring_weights(tmp_path):
-    optimizer = fit(tmp_path, Configured(two_groups), prelu_at(3)).optimizers[0]
+    assert sorted(held) == sorted(id(parameter) for parameter in model.parameters())
     new = optimizer.param_groups[2]
     assert (new["lr"], new["betas"], new["weight_decay"]) == (0.2, (0.8, 0.9), 0.0)
+    for site in ("net.1", "net.5"):  # two of equal value: both were trained
+        assert model.get_parameter(f"{site}.weight").item() != 0.25
 
 
 def test_parameters_that_go_leave_the_optimizer_with_their_state(tmp_path):
@@ -101,10 +106,8 @@ def test_resumed_with_every_optimizer(tmp_path, make):
     assert all(bool(trainer.optimizers[0].state[parameter]) for parameter in whole.parameters())
     for epoch in (0, 1, 2):
         again = [prelu_at(3, "net.1"), ActivationSwap({"net.1": "gelu"}, at_step=9), prelu_at(6, "net.5")]
-        resumed = Configured(make)
-        quiet_trainer(tmp_path / str(epoch), *again, max_epochs=4).fit(
-            resumed, loader(), ckpt_path=tmp_path / f"epoch{epoch}.ckpt"
-        )
+        resumed, checkpoint = Configured(make), tmp_path / f"epoch{epoch}.ckpt"
+        fit(tmp_path / str(epoch), resumed, *again, max_epochs=4, ckpt_path=checkpoint)
         for (name, a), b in zip(whole.state_dict().items(), resumed.state_dict().values(), strict=True):
             assert torch.equal(a, b), (epoch, name)
 
@@ -114,15 +117,8 @@ def test_resumed_with_every_optimizer(tmp_path, make):
 STEPS = 16
 SCHEDULERS = {
     "step": lambda o: lr_scheduler.StepLR(o, 3),
-    "multi step": lambda o: lr_scheduler.MultiStepLR(o, [2, 9]),
-    "exponential": lambda o: lr_scheduler.ExponentialLR(o, 0.9),
     "lambda": lambda o: lr_scheduler.LambdaLR(o, lambda step: 0.9**step),
     "multiplicative": lambda o: lr_scheduler.MultiplicativeLR(o, lambda step: 0.95),
-    "constant": lambda o: lr_scheduler.ConstantLR(o, 0.5, total_iters=9),
-    "linear": lambda o: lr_scheduler.LinearLR(o, 0.2, total_iters=12),
-    "polynomial": lambda o: lr_scheduler.PolynomialLR(o, total_iters=20, power=2),
-    "cosine": lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=20),
-    "warm restarts": lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, T_0=7),
     "one cycle": lambda o: lr_scheduler.OneCycleLR(o, max_lr=BASE, total_steps=40),
     "cyclic": lambda o: lr_scheduler.CyclicLR(o, base_lr=BASE / 5, max_lr=BASE, step_size_up=5),
     "sequential": lambda o: lr_scheduler.SequentialLR(
@@ -143,39 +139,34 @@ def scheduled(name):
     return make
 
 
+class Rates(SaveEachEpoch):
+    """Notes the rates of all groups at every step."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.rates = {}
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        rates = [float(group["lr"]) for group in trainer.optimizers[0].param_groups]
+        self.rates[trainer.global_step] = rates
+
+
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_the_new_group_follows_the_schedule_of_its_neighbour(tmp_path, name):
-    rates = {}
+    def rates(folder, *swaps, ckpt_path=None):
+        seen = Rates(tmp_path / folder)
+        fit(tmp_path / folder, Configured(scheduled(name)), *swaps, seen, max_epochs=4, ckpt_path=ckpt_path)
+        return seen.rates
 
-    class Rates(SaveEachEpoch):
-        def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
-            groups = trainer.optimizers[0].param_groups
-            rates.setdefault(trainer.global_step, set()).add(tuple(float(group["lr"]) for group in groups))
+    def swaps():
+        return prelu_at(5, "net.1"), prelu_at(6, "net.5")
 
-    swaps = lambda: [prelu_at(5, "net.1"), prelu_at(6, "net.5")]  # noqa: E731
-    model = Configured(scheduled(name))
-    fit(tmp_path, model, *swaps(), Rates(tmp_path), max_epochs=4)
-    alone = Configured(scheduled(name))
-    lonely = {}
-
-    class Alone(SaveEachEpoch):
-        def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
-            lonely[trainer.global_step] = float(trainer.optimizers[0].param_groups[0]["lr"])
-
-        def on_train_epoch_end(self, trainer, pl_module):
-            pass
-
-    fit(tmp_path / "alone", alone, Alone(tmp_path), max_epochs=4)
+    whole, alone = rates("whole", *swaps()), rates("alone")
     for step in range(7, STEPS):
-        ((old, same, other),) = rates[step]
-        assert old == pytest.approx(lonely[step], rel=1e-12)
-        assert same == pytest.approx(old, rel=1e-9)
-        assert other == pytest.approx(old, rel=1e-9)
+        assert whole[step] == pytest.approx(alone[step] * 3, rel=1e-9)
     # The same again from a checkpoint after the first epoch with both.
-    resumed = Configured(scheduled(name))
-    trainer = quiet_trainer(tmp_path / "resumed", *swaps(), Rates(tmp_path / "resumed"), max_epochs=4)
-    trainer.fit(resumed, loader(), ckpt_path=tmp_path / "epoch1.ckpt")
-    assert all(len(seen) == 1 for seen in rates.values())
+    resumed = rates("resumed", *swaps(), ckpt_path=tmp_path / "whole" / "epoch1.ckpt")
+    assert resumed == {step: whole[step] for step in resumed}
 
 
 def test_reduce_on_plateau_reduces_the_new_group_too(tmp_path):
@@ -187,28 +178,18 @@ def test_reduce_on_plateau_reduces_the_new_group_too(tmp_path):
     assert [group["lr"] for group in trainer.optimizers[0].param_groups] == [BASE / 8, BASE / 8]
 
 
-class OwnLists(lr_scheduler.LRScheduler):
-    """Holds a list of which nobody knows what it is for."""
-
-    def __init__(self, optimizer):
-        self.targets = [1.0] * len(optimizer.param_groups)
-        super().__init__(optimizer)
-
-    def get_lr(self):
-        return [base * target for base, target in zip(self.base_lrs, self.targets, strict=True)]
-
-
 @pytest.mark.parametrize(
-    ("make", "message"),
+    "make",
     [
-        (lambda net: (o := sgd(net), OwnLists(o)), "OwnLists's targets"),
-        (lambda net: torch.optim.LBFGS(net.parameters()), "LBFGS"),
-        (lambda net: torch.optim.SGD([*net.parameters(), nn.Parameter(torch.ones(1))], lr=0.1), "not the module's"),
-        (lambda net: None, "no optimizer"),
+        lambda net: (o := sgd(net), NoScheduler(optimizer=o)),
+        lambda net: torch.optim.LBFGS(net.parameters()),
+        lambda net: torch.optim.SGD([*net.parameters(), nn.Parameter(torch.ones(1))], lr=0.1),
+        lambda net: None,
     ],
+    ids=["scheduler", "LBFGS", "foreign parameter", "no optimizer"],
 )
 @pytest.mark.filterwarnings("ignore:`LightningModule.configure_optimizers` returned `None`")
-def test_what_cannot_take_a_group_is_refused_before_training(tmp_path, make, message):
+def test_what_cannot_take_a_group_is_refused_before_training(tmp_path, make):
     model = Configured(make)
     with pytest.raises(UnsupportedRunError):
         fit(tmp_path, model, prelu_at(3))
@@ -297,39 +278,10 @@ def test_parameters_in_a_frozen_part_stay_as_they_are(tmp_path, frozen, held):
     assert (id(slopes["teacher.1"]) in kept) == (held == "all")  # for whoever unfreezes the teacher
 
 
-class Unfreezing(BaseFinetuning):
-    def freeze_before_training(self, pl_module):
-        self.freeze(pl_module.backbone)
-
-    def finetune_function(self, pl_module, epoch, optimizer):
-        if epoch == 1:
-            self.unfreeze_and_add_param_group(pl_module.backbone, optimizer, lr=1e-3)
-
-
-@pytest.mark.parametrize("swap_first", [True, False])
-@pytest.mark.parametrize(("old", "new"), [(nn.ReLU, "prelu"), (nn.PReLU, "gelu"), (nn.PReLU, "swish(learnable=True)")])
-def test_beside_a_callback_that_adds_groups(tmp_path, old, new, swap_first):
-    def run(folder, ckpt_path=None, step=2):
-        callbacks = [ActivationSwap({"*": new}, at_step=step), Unfreezing()]
-        model = TwoParts(activation=old)
-        model.configure_optimizers = lambda: torch.optim.AdamW(model.head.parameters(), lr=1e-2)
-        return model, trained_in_parts(folder, model, *callbacks[:: 1 if swap_first else -1], ckpt_path=ckpt_path)
-
-    for step in (2, 6):  # before the backbone joins, and behind
-        with collected_warnings(""):
-            whole, groups = run(tmp_path / f"{step}", step=step)
-        for epoch in (0, 1):
-            checkpoint = tmp_path / f"{step}" / f"epoch{epoch}.ckpt"
-            resumed, groups_again = run(tmp_path / f"{step}-{epoch}", checkpoint, step)
-            assert groups_again == groups
-            if epoch == 0:  # later on Lightning itself leaves the backbone frozen
-                assert all(map(torch.equal, whole.parameters(), resumed.parameters()))
-
-
-def test_no_new_group_beside_one_that_takes_the_last_for_the_backbones(tmp_path):
+def test_no_new_group_beside_a_callback_that_keeps_the_groups(tmp_path):
     model = TwoParts()
-    with pytest.raises(UnsupportedRunError, match="BackboneFinetuning"):
-        trained_in_parts(tmp_path, model, prelu_at(2), BackboneFinetuning(1))
+    with pytest.raises(UnsupportedRunError):
+        fit(tmp_path, model, prelu_at(2), BackboneFinetuning(1))
     assert model.losses == []
 
 
@@ -344,38 +296,32 @@ def test_other_optimizers_than_the_checkpoints_are_refused(tmp_path):
 
 
 class TwoParts(SmallNet):
-    """Trains its head, and from epoch 1 on its backbone too if it is told to."""
+    """Trains its head, and from epoch 1 on its backbone too."""
 
-    def __init__(self, unfreezes=False, activation=nn.ReLU):
-        super().__init__(activation, dropout=0)
+    def __init__(self):
+        super().__init__(dropout=0)
         self.backbone, self.head = self.net[:2], self.net[2:]
         del self.net
-        self.unfreezes = unfreezes
 
     def forward(self, x):
         return self.head(self.backbone(x))
 
     def configure_optimizers(self):
-        parameters = self.head.parameters() if self.unfreezes else self.parameters()
-        return torch.optim.AdamW([p for p in parameters if p.requires_grad], lr=1e-2)
+        return torch.optim.AdamW(self.head.parameters(), lr=1e-2)
 
     def on_train_epoch_start(self):
-        if self.unfreezes and self.current_epoch == 1:
+        if self.current_epoch == 1:
             self.optimizers().add_param_group({"params": list(self.backbone.parameters()), "lr": 1e-3})
 
 
-def trained_in_parts(folder, model, *callbacks, ckpt_path=None):
-    saved = SaveEachEpoch(folder)
-    optimizer = fit(folder, model, *callbacks, saved, max_epochs=3, ckpt_path=ckpt_path).optimizers[0]
-    return [(len(group["params"]), group["lr"]) for group in optimizer.param_groups]
-
-
 def test_groups_that_the_module_adds_later_are_saved_and_resumed(tmp_path):
-    whole, resumed = TwoParts(unfreezes=True), TwoParts(unfreezes=True)
-    swaps = [ActivationSwap({"head.*": "prelu"}, at_epoch=0) for _ in range(2)]
-    groups = trained_in_parts(tmp_path / "a", whole, swaps[0])
-    checkpoint = tmp_path / "a" / "epoch1.ckpt"
-    assert trained_in_parts(tmp_path / "b", resumed, swaps[1], ckpt_path=checkpoint) == groups
-    assert groups == [(6, 1e-2), (1, 1e-2), (2, 1e-3)]  # of the head, PReLU, the backbone
+    def run(folder, ckpt_path=None):
+        model, swap = TwoParts(), ActivationSwap({"head.*": "prelu"}, at_epoch=0)
+        trainer = fit(folder, model, swap, SaveEachEpoch(folder), max_epochs=3, ckpt_path=ckpt_path)
+        return model, [(len(group["params"]), group["lr"]) for group in trainer.optimizers[0].param_groups]
+
+    whole, groups = run(tmp_path / "a")
+    resumed, groups_again = run(tmp_path / "b", tmp_path / "a" / "epoch1.ckpt")
+    assert groups == groups_again == [(6, 1e-2), (1, 1e-2), (2, 1e-3)]  # of the head, PReLU, the backbone
     for (name, wanted), found in zip(whole.state_dict().items(), resumed.state_dict().values(), strict=True):
         assert torch.equal(wanted, found), name

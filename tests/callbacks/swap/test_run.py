@@ -28,19 +28,11 @@ def connected(run):
     return [[names[id(p)] for p in group["params"]] for group in run.trainer.optimizers[0].param_groups]
 
 
-def test_the_optimizer_gets_the_groups_of_the_checkpoint(run):
+def test_groups_of_a_checkpoint_are_those_of_the_run_that_reads_it_and_of_no_later_one(run):
     assert connected(run) == FRESH
     run.read_checkpoint(CHECKPOINT)
     assert connected(run) == AS_SAVED
-
-
-def test_a_second_fit_without_a_checkpoint_has_the_modules_own_groups(run):
-    run.read_checkpoint(CHECKPOINT)
-    connected(run)
     assert connected(run) == FRESH
-
-
-def test_a_checkpoint_of_a_run_that_failed_before_its_start_is_forgotten(run):
     run.read_checkpoint(CHECKPOINT)
-    run.forget_checkpoint()  # as the next fit's `setup` does; no optimizer was connected in between
+    run.forget_checkpoint()  # as the next fit's `setup` does, where this one failed before its start
     assert connected(run) == FRESH

@@ -1,55 +1,51 @@
-"""`SwapSchedule` alone, with a stand-in for the Trainer: bounds, metrics of several ranks, and its warnings."""
+"""When a swap is due: at an epoch, at a step, or by a metric, of one rank or of several."""
 
 import math
 import warnings
 from types import SimpleNamespace
 
 import pytest
+import torch
+from callback_helpers import SmallNet, activations_of, collected_warnings, dataset, loader, quiet_trainer
+from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import EarlyStopping
 
+from lit_gelu.callbacks import ActivationSwap, ExactResume
 from lit_gelu.callbacks.swap import schedule as schedule_module
 from lit_gelu.callbacks.swap.schedule import MetricTrigger, SwapSchedule
-from lit_gelu.errors import ArgumentError
+from lit_gelu.data import ResumableDataLoader
+from lit_gelu.errors import ArgumentError, CheckpointError
 
 MODULE = SimpleNamespace(device="cpu", automatic_optimization=True)
-
-
-class Values(MetricTrigger):
-    """Notes what it is given."""
-
-    def __init__(self):
-        super().__init__()
-        self.seen = []
-
-    def check(self, value):
-        self.seen.append(value)
+RELU_TO_GELU = {"activation:relu": "gelu"}
+STEPS_AN_EPOCH = 4
+VALUES = [1.0, 0.9, 0.95, 0.9, 0.8, 0.8]
 
 
 def trainer(**changes):
     facts = {"current_epoch": 0, "global_step": 0, "max_epochs": 4, "world_size": 1, "sanity_checking": False}
-    facts |= {"num_training_batches": 3, "accumulate_grad_batches": 1}
     return SimpleNamespace(**(facts | {"enable_validation": True, "callback_metrics": {"loss": 0.5}} | changes))
 
 
+def checked(trigger, values):
+    """Whether it has fired after each of some values."""
+    fired = []
+    for value in values:
+        trigger.check(value)
+        fired.append(trigger.fired)
+    return fired
+
+
 @pytest.mark.parametrize(
-    ("given", "message"),
+    "arguments",
     [
-        ((None, None, None), "one of at_epoch, at_step and when"),
-        ((1, 1, None), "one of at_epoch, at_step and when"),
-        ((1, None, "loss"), "one of at_epoch, at_step and when"),
-        ((-1, None, None), "at_epoch=-1 .* counted from 0"),
-        ((None, -1, None), "at_step=-1 .* counted from 0"),
-        ((math.nan, None, None), "at_epoch=nan .* counted from 0"),
-        ((1.5, None, None), "at_epoch=1.5 .* counted from 0"),
-        ((True, None, None), "at_epoch=True .* counted from 0"),
-        ((None, "3", None), "at_step='3' .* counted from 0"),
-        ((None, None, 3), "when=3 .* name of a metric"),
-        ((1, None, None, MetricTrigger(reaches=0.1)), "Give when= in the place of at_epoch=1"),
-        ((None, 1, None, MetricTrigger(patience=7)), "Give when= in the place of at_epoch=None, at_step=1"),
+        *((None, None, None), (1, 1, None), (1, None, "loss"), (-1, None, None), (None, -1, None)),
+        *((math.nan, None, None), (1.5, None, None), (True, None, None), (None, "3", None)),
     ],
 )
-def test_exactly_one_trigger_from_0_on(given, message):
+def test_exactly_one_trigger_from_0_on(arguments):
     with pytest.raises(ArgumentError):
-        SwapSchedule(*given)
+        SwapSchedule(*arguments)
 
 
 def test_epochs_and_steps_are_due_from_their_number_on():
@@ -58,53 +54,24 @@ def test_epochs_and_steps_are_due_from_their_number_on():
         assert by_epoch.is_due(trainer(current_epoch=number)) == (number >= 2)
         assert not by_epoch.is_due(trainer(current_epoch=1, global_step=number + 2))
         assert by_step.is_due(trainer(global_step=number)) == (number >= 2)
-    assert SwapSchedule(0, None).is_due(trainer())
-    assert SwapSchedule(None, 0).is_due(trainer())
 
 
-def test_a_metric_is_due_when_it_has_fired():
-    schedule = SwapSchedule(None, None, "loss", MetricTrigger(reaches=0.4))
+@pytest.mark.parametrize("validation", [True, False])
+def test_the_metric_is_looked_at_after_a_validation_or_else_at_the_epochs_end(validation):
+    schedule = SwapSchedule(None, None, "loss", MetricTrigger(reaches=0.5))
+    schedule.look_at_metric(trainer(enable_validation=validation), MODULE, train_epoch_end=validation)
+    schedule.look_at_metric(trainer(enable_validation=True, sanity_checking=True), MODULE, train_epoch_end=False)
     assert not schedule.is_due(trainer(current_epoch=9, global_step=9))
-    schedule.look_at_metric(trainer(), MODULE, train_epoch_end=False)
-    assert not schedule.is_due(trainer())
-    schedule.look_at_metric(trainer(callback_metrics={"loss": 0.4}), MODULE, train_epoch_end=False)
+    schedule.look_at_metric(trainer(enable_validation=validation), MODULE, train_epoch_end=not validation)
     assert schedule.is_due(trainer())
-
-
-@pytest.mark.parametrize(
-    ("asked", "validation", "train_epoch_end", "looked"),
-    [
-        (None, True, False, True),
-        (None, True, True, False),
-        (None, False, True, True),
-        (None, False, False, False),
-        (True, True, True, True),
-        (True, True, False, False),
-        (False, False, False, True),
-        (False, False, True, False),
-    ],
-)
-def test_when_the_metric_is_looked_at(asked, validation, train_epoch_end, looked):
-    schedule = SwapSchedule(None, None, "loss", Values(), asked)
-    schedule.look_at_metric(trainer(enable_validation=validation), MODULE, train_epoch_end=train_epoch_end)
-    assert schedule.metric.seen == ([0.5] if looked else [])
-
-
-def test_not_in_a_sanity_check_and_not_without_a_metric():
-    schedule = SwapSchedule(None, None, "loss", Values())
-    schedule.look_at_metric(trainer(sanity_checking=True), MODULE, train_epoch_end=False)
-    assert schedule.metric.seen == []
-    schedule = SwapSchedule(1, None, None, Values())
-    schedule.look_at_metric(trainer(), MODULE, train_epoch_end=False)
-    assert schedule.metric.seen == []
 
 
 def test_several_ranks_decide_by_their_mean_and_all_must_have_logged(monkeypatch):
     others = [0.7, 1.0, 1.0]
     monkeypatch.setattr(schedule_module, "sum_over_ranks", lambda mine: mine + mine.new_tensor(others))
-    schedule = SwapSchedule(None, None, "loss", Values())
+    schedule = SwapSchedule(None, None, "loss")
     schedule.look_at_metric(trainer(world_size=2), MODULE, train_epoch_end=False)
-    assert schedule.metric.seen == [pytest.approx(0.6, rel=1e-15)]
+    assert schedule.metric.best == pytest.approx(0.6, rel=1e-15)
     others[1] = 0.0
     with pytest.raises(ArgumentError):
         schedule.look_at_metric(trainer(world_size=2), MODULE, train_epoch_end=False)
@@ -113,15 +80,13 @@ def test_several_ranks_decide_by_their_mean_and_all_must_have_logged(monkeypatch
 @pytest.mark.parametrize(
     ("schedule", "changes", "warned"),
     [
-        (SwapSchedule(4, None), {}, "epochs"),
-        (SwapSchedule(3, None), {}, ""),
-        (SwapSchedule(9, None), {"max_epochs": -1}, "steps"),
-        (SwapSchedule(9, None), {"max_epochs": None}, "steps"),
-        (SwapSchedule(4, None), {"max_epochs": 1000}, "steps"),
-        (SwapSchedule(2, None), {"num_training_batches": math.inf}, ""),  # an epoch may be short
-        (SwapSchedule(None, 10), {}, "steps"),
-        (SwapSchedule(None, 9), {}, ""),
-        (SwapSchedule(None, None, "loss"), {}, ""),
+        (SwapSchedule(4, None), {}, True),
+        (SwapSchedule(3, None), {}, False),
+        (SwapSchedule(9, None), {"max_epochs": -1}, False),
+        (SwapSchedule(9, None), {"max_epochs": None}, False),
+        (SwapSchedule(None, 10), {}, True),
+        (SwapSchedule(None, 9), {}, False),
+        (SwapSchedule(None, None, "loss"), {}, False),
     ],
 )
 @pytest.mark.parametrize("kind", ["run", "trial", "manual"])
@@ -130,8 +95,116 @@ def test_a_run_that_ends_before_the_swap_is_warned_of(monkeypatch, schedule, cha
     monkeypatch.setattr(schedule_module, "is_trial_run", lambda trainer: kind == "trial")
     monkeypatch.setattr(schedule_module, "steps_of_run", lambda trainer: 10)
     module = SimpleNamespace(automatic_optimization=kind != "manual")
-    silent = not warned or kind == "trial" or (kind == "manual" and warned == "steps")
+    silent = not warned or kind == "trial" or (kind == "manual" and schedule.at_step is not None)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         schedule.warn_if_beyond_end(trainer(**changes), module, "the swap")
     assert len(caught) == (0 if silent else 1)
+
+
+# --- The rule ---
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_stops_improving_as_early_stopping_counts(mode):
+    values = torch.rand(60, generator=torch.Generator().manual_seed(1)).tolist()
+    theirs = EarlyStopping("loss", patience=4, mode=mode, check_finite=False)
+    stops = [theirs._evaluate_stopping_criteria(torch.tensor(value).double())[0] for value in values]
+    first = stops.index(True)
+    assert checked(MetricTrigger(mode, patience=4), values)[: first + 1] == stops[: first + 1]
+
+
+def test_nan_is_no_improvement_and_a_first_nan_no_best():
+    nan = math.nan
+    assert checked(MetricTrigger(patience=2), (nan, 1.0, nan, nan)) == [False] * 3 + [True]
+    assert checked(MetricTrigger(patience=3), [nan] * 4) == [False, False, True, True]
+
+
+def test_reaches_a_value():
+    assert checked(MetricTrigger("max", reaches=0.5), (0.4, 0.5, 0.1)) == [False, True, True]
+    assert checked(MetricTrigger("min", reaches=0.5), (0.6, math.nan, 0.5)) == [False, False, True]
+
+
+def test_a_damaged_state_is_refused():
+    for state in (None, [], {"best": 1.0}, {"best": "1", "waited": 0, "fired": False, "checked_at": 0}):
+        with pytest.raises(CheckpointError):
+            MetricTrigger().load_state_dict(state)
+
+
+# --- In a Trainer ---
+
+
+class Scripted(SmallNet):
+    """Logs validation losses that are known."""
+
+    def __init__(self):
+        super().__init__(dropout=0)
+
+    def validation_step(self, batch, batch_idx):
+        if batch_idx == 0:
+            self.log("val_loss", torch.tensor(VALUES[self.trainer.global_step // STEPS_AN_EPOCH - 1]))
+
+
+class Seen(Callback):
+    """The activation that each step is made with."""
+
+    def __init__(self):
+        self.names = []
+
+    def on_before_zero_grad(self, trainer, pl_module, optimizer):
+        self.names.append(activations_of(pl_module)[0])
+
+
+class SaveEveryStep(Callback):
+    def __init__(self, folder):
+        self.folder = folder
+
+    def on_train_batch_end(self, trainer, pl_module, *arguments):
+        trainer.save_checkpoint(self.folder / f"step{trainer.global_step}.ckpt")
+
+
+def fit(folder, model, *callbacks, ckpt_path=None):
+    run = quiet_trainer(folder, *callbacks, max_epochs=6)
+    with collected_warnings(""):  # loaders without workers
+        training = ResumableDataLoader(dataset(), batch_size=8)
+        run.fit(model, training, loader() if isinstance(model, Scripted) else None, ckpt_path=ckpt_path)
+
+
+@pytest.mark.parametrize(
+    ("rule", "first"),
+    [
+        ({"patience": 2}, 4),  # best in epoch 1, not better in 2 and 3: from epoch 4 on
+        ({"reaches": 0.85}, 5),
+        ({"patience": 1, "mode": "max"}, 2),
+    ],
+)
+def test_swaps_before_the_batch_after_the_metric_says_so(tmp_path, rule, first):
+    seen = Seen()
+    fit(tmp_path, Scripted(), ActivationSwap(RELU_TO_GELU, when="val_loss", **rule), seen)
+    assert seen.names == ["ReLU"] * STEPS_AN_EPOCH * first + ["GELU"] * STEPS_AN_EPOCH * (6 - first)
+
+
+def test_a_training_metric_at_the_end_of_the_epoch(tmp_path):
+    class Training(SmallNet):
+        def training_step(self, batch, batch_idx):
+            self.log("loss_of_epoch", float(self.trainer.current_epoch), on_epoch=True, on_step=False)
+            return super().training_step(batch, batch_idx)
+
+    seen = Seen()
+    fit(tmp_path, Training(), ActivationSwap(RELU_TO_GELU, when="loss_of_epoch", patience=2), seen)
+    assert seen.names.count("ReLU") == 3 * STEPS_AN_EPOCH
+
+
+def test_a_metric_that_is_not_logged_is_named(tmp_path):
+    with pytest.raises(ArgumentError):
+        fit(tmp_path, Scripted(), ActivationSwap(RELU_TO_GELU, when="val_los"))
+
+
+@pytest.mark.parametrize("step", [6, 13])
+def test_resumes_with_what_the_checks_have_come_to(tmp_path, step):
+    rule = {"when": "val_loss", "patience": 2}
+    fit(tmp_path, Scripted(), ActivationSwap(RELU_TO_GELU, **rule), ExactResume(), SaveEveryStep(tmp_path))
+    resumed, swap = Scripted(), ActivationSwap(RELU_TO_GELU, **rule)
+    fit(tmp_path / "b", resumed, swap, ExactResume(), ckpt_path=tmp_path / f"step{step}.ckpt")
+    assert swap.record.step == 16
+    assert activations_of(resumed) == ["GELU", "GELU"]
