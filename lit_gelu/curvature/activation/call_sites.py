@@ -36,16 +36,11 @@ class WatchableSites:
     Calls of functions are observed by a probe in front of them: the calling module's class is exchanged for one in
     which the argument ``x`` of that expression is written ``self.probe(x)``. What is computed stays to the last bit,
     compiled code included; parameters, ``state_dict`` and the module tree stay as they are. `remove` takes all back.
-
-    Args:
-        calls: By the site's name.
-        refused: Sites that cannot be watched, and why.
-        gates: Elementwise gates (tanh, sigmoid, hard sigmoid) that were not asked for.
     """
 
-    calls: dict[str, WatchedCall] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
-    gates: list[str] = field(default_factory=list)
+    calls: dict[str, WatchedCall] = field(default_factory=dict)  # by the site's name
+    refused: dict[str, str] = field(default_factory=dict)  # sites that cannot be watched, and why
+    gates: list[str] = field(default_factory=list)  # elementwise gates (tanh, sigmoid) that were not asked for
     _probed: list[tuple[nn.Module, type[nn.Module], type[nn.Module], tuple[str, ...]]] = field(default_factory=list)
 
     def remove(self) -> None:
@@ -66,21 +61,11 @@ def watchable_sites(
     accept: Callable[[str], bool] = lambda _: True,
     accept_gate: Callable[[str], bool] = lambda _: False,
 ) -> WatchableSites:
-    """Find the activations of a model, and put probes in front of those that are not modules.
+    """Return the activations of a model, in the modules' order, with probes in front of those that are not modules.
 
     Activations that are not elementwise are left out; they are not among those refused. A module that is called from
     several places is one site, and each call of it another (``relu#0``, ``relu#1``, ...). A call that was swapped keeps
     the name that it had.
-
-    Args:
-        model: The model.
-        input_sample: Finds calls; see `lit_gelu.surgery.find_sites`. Without it there are modules alone.
-        registry: Says what an activation is.
-        accept: Which names are wanted; nothing is done to the others.
-        accept_gate: Which of the sites are wanted that `lit_gelu.surgery.find_sites` takes for gates.
-
-    Returns:
-        What can be watched, in the order of the modules.
 
     Example:
         >>> from torch.nn import functional as F

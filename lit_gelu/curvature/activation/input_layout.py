@@ -5,9 +5,10 @@ strided elements of a [tokens, 1024] tensor fall on as few as 8 of its channels 
 """
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -90,7 +91,32 @@ def layouts_in_a_pass(
     # `watched`: the module whose input it is, and which of its calls count; `activations`: ids of modules that are no
     # layers.
     layouts_of: dict[str, set[ChannelLayout | None]] = {name: set() for name in watched}
-    with _noting(model, watched, activations, layouts_of), on_the_side(model):
+    calls = dict.fromkeys(watched, 0)
+    last: list[tuple[ChannelLayout, torch.Size]] = []
+
+    def note_output(layout: ChannelLayout, *arguments: Any) -> None:
+        if isinstance(arguments[-1], Tensor):
+            last[:] = [(layout, arguments[-1].shape)]
+
+    def note_input(name: str, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        number, turn = calls[name], watched[name][1]
+        calls[name] += 1
+        x = args[0] if args else next(iter(kwargs.values()), None)
+        if isinstance(x, Tensor) and (turn is None or number % turn[1] == turn[0]):
+            # Of a reshaped or turned output the number of channels is known, and no longer where they are.
+            outputs = [layout if shape == x.shape else replace(layout, dim=None) for layout, shape in last]
+            layouts_of[name].add(outputs[0] if outputs else None)
+
+    others = {*activations, *(id(module) for module, _ in watched.values())}
+    with ExitStack() as stack:
+        for layer in model.modules():
+            layout = None if id(layer) in others or next(layer.children(), None) is not None else layout_of_layer(layer)
+            if layout is not None:
+                stack.callback(layer.register_forward_hook(partial(note_output, layout)).remove)
+        for name, (module, _) in watched.items():
+            handle = module.register_forward_pre_hook(partial(note_input, name), with_kwargs=True)
+            stack.callback(handle.remove)
+        stack.enter_context(on_the_side(model))
         try:
             run(model, input_sample)
         except SwapError:  # it fails in evaluation: what is known of the modules must do
@@ -98,76 +124,16 @@ def layouts_in_a_pass(
     return {name: only for name, layouts in layouts_of.items() if len(layouts) == 1 and (only := next(iter(layouts)))}
 
 
-@contextmanager
-def _noting(
-    model: nn.Module,
-    watched: Mapping[str, tuple[nn.Module, tuple[int, int] | None]],
-    activations: Collection[int],
-    layouts_of: dict[str, set[ChannelLayout | None]],
-) -> Iterator[None]:
-    """While a model runs, note the layout of the last layer's output as each watched module is called."""
-    last: list[tuple[ChannelLayout, torch.Size]] = []
-    handles = []
-    others = {*activations, *(id(module) for module, _ in watched.values())}
-    for layer in model.modules():
-        layout = None if id(layer) in others or next(layer.children(), None) is not None else layout_of_layer(layer)
-        if layout is not None:
-            handles.append(layer.register_forward_hook(_note_output(layout, last)))
-    for name, (module, turn) in watched.items():
-        handles.append(module.register_forward_pre_hook(_note_input(layouts_of[name], turn, last), with_kwargs=True))
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _note_output(layout: ChannelLayout, last: list[tuple[ChannelLayout, torch.Size]]) -> Callable[..., None]:
-    def hook(*arguments: Any) -> None:
-        output = arguments[-1]
-        if isinstance(output, Tensor):
-            last[:] = [(layout, output.shape)]
-
-    return hook
-
-
-def _note_input(
-    layouts: set[ChannelLayout | None], turn: tuple[int, int] | None, last: list[tuple[ChannelLayout, torch.Size]]
-) -> Callable[..., None]:
-    calls = 0
-
-    def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        nonlocal calls
-        number, calls = calls, calls + 1
-        x = args[0] if args else next(iter(kwargs.values()), None)
-        if not isinstance(x, Tensor) or (turn is not None and number % turn[1] != turn[0]):
-            return
-        for layout, shape in last:
-            # Of a reshaped or turned output the number of channels is known, and no longer where they are.
-            layouts.add(layout if shape == x.shape else replace(layout, dim=None))
-        if not last:
-            layouts.add(None)
-
-    return hook
-
-
 SampleRows = int | Literal["auto", "sparse"] | None
 
 
 def count_rows(x: Tensor, *, whole_examples: bool = False, channels: int | None = None) -> int:
-    """Count the rows of an activation's input.
+    """Return the number of rows of an activation's input; elements if it has one dimension or none.
 
     A row is one channel vector: ``x[i]`` of ``[N, C]``, ``x[i, t]`` of ``[N, T, C]``, and ``x[n, :, h, w]`` of the
-    convolutional ``[N, C, H, W]`` (all shapes of four and more dimensions), unless ``channels`` says otherwise. In a
+    convolutional ``[N, C, H, W]`` (all shapes of four and more dimensions), unless ``channels``
+    gives the dimension of the channels, or ``whole_examples`` makes every ``x[i]`` a row. In a
     layout with the channels elsewhere a row is another slice; drawn at random, it still represents all elements evenly.
-
-    Args:
-        x: The input.
-        whole_examples: Whether a row is ``x[i]``, a whole example, whatever the number of dimensions.
-        channels: The dimension that counts the channels, where it is known.
-
-    Returns:
-        The number of rows; elements count as rows if there is one dimension or none.
 
     Example:
         >>> count_rows(torch.zeros(32, 16, 8, 8)), count_rows(torch.zeros(32, 16, 8, 8), whole_examples=True)
@@ -194,16 +160,7 @@ def rows_for(x: Tensor, elements: int, *, whole_examples: bool = False, channels
 
 
 def take_rows(x: Tensor, index: Tensor, *, whole_examples: bool = False, channels: int | None = None) -> Tensor:
-    """Copy rows of an activation's input.
-
-    Args:
-        x: The input.
-        index: Row numbers below `count_rows`, shape ``[rows]``.
-        whole_examples: As in `count_rows`.
-        channels: As in `count_rows`.
-
-    Returns:
-        A new tensor ``[rows, C]``, or ``[rows, ...]`` with the shape of the examples.
+    """Return a copy of rows of an activation's input, ``[rows, C]``; of whole examples with their shape.
 
     Example:
         >>> x = torch.arange(2 * 3 * 1 * 2.0).reshape(2, 3, 1, 2)

@@ -60,29 +60,6 @@ def agreed_on(operator: LinearOperator) -> Callable[[Tensor], Tensor]:
     return agreed
 
 
-def symmetry_error(operator: LinearOperator, *, seed: int = 0) -> float:
-    """Return ``|a'Hb - b'Ha| / max(|a'Hb|, |b'Ha|)`` for two random vectors, at the cost of two products.
-
-    Large values betray a closure that is not the same function at every call, as dropout with fresh random numbers:
-    then there is no Hessian. Rounding gives about 1e-5 in float32.
-
-    Args:
-        operator: The matrix.
-        seed: Of the vectors.
-
-    Returns:
-        A share; 0 if both forms are 0.
-
-    Example:
-        >>> symmetry_error(MatrixOperator(torch.tensor([[2.0, 1.0], [1.0, 2.0]]))) < 1e-5
-        True
-    """
-    a, b = (normal(operator.size, seed, 0, k, dtype=operator.dtype, device=operator.device) for k in range(2))
-    forms = torch.stack([a.dot(operator(b)), b.dot(operator(a))]).tolist()
-    largest = max(abs(form) for form in forms)
-    return abs(forms[0] - forms[1]) / largest if largest else 0.0
-
-
 def mixed_seed(seed: int, event: int, number: int) -> int:
     """Mix a seed and two counters into one seed below 2^63, so that neighbours have nothing in common."""
     # The finaliser of SplitMix64, chained. Source: Steele, Lea and Flood 2014, "Fast splittable pseudorandom number
@@ -99,21 +76,10 @@ def mixed_seed(seed: int, event: int, number: int) -> int:
 def rademacher(
     size: int, seed: int, event: int, number: int, *, dtype: torch.dtype, device: torch.device | str
 ) -> Tensor:
-    """Draw a vector of independent signs, +1 or -1 with probability 1/2 each, on its device.
+    """Return a vector of independent signs, +1 or -1 with probability 1/2 each, on its device.
 
-    A generator of its own is used: the global ones belong to the training. Equal arguments give equal vectors on
-    devices of one type; CPU and CUDA generators differ.
-
-    Args:
-        size: Elements.
-        seed: Of the run.
-        event: Which measurement.
-        number: Which vector of it.
-        dtype: Of the vector.
-        device: Where it is drawn.
-
-    Returns:
-        Shape ``[size]``.
+    A generator of its own is used: the global ones belong to the training. Equal seeds, events (measurements) and
+    numbers of a vector give equal vectors on devices of one type; CPU and CUDA generators differ.
 
     Example:
         >>> v = rademacher(1000, 0, 0, 0, dtype=torch.float32, device="cpu")
@@ -128,18 +94,7 @@ def rademacher(
 
 
 def normal(size: int, seed: int, event: int, number: int, *, dtype: torch.dtype, device: torch.device | str) -> Tensor:
-    """Draw a vector of independent standard normal numbers; otherwise as `rademacher`.
-
-    Args:
-        size: Elements.
-        seed: Of the run.
-        event: Which measurement.
-        number: Which vector of it.
-        dtype: Of the vector.
-        device: Where it is drawn.
-
-    Returns:
-        Shape ``[size]``.
+    """Return a vector of independent standard normal numbers; otherwise as `rademacher`.
 
     Example:
         >>> normal(3, 0, 0, 0, dtype=torch.float32, device="cpu").shape

@@ -21,7 +21,8 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from lit_gelu.callbacks import ActivationCurvatureMonitor
-from lit_gelu.curvature import PREDICTED, STATISTICS, activation_statistics
+from lit_gelu.curvature import STATISTICS, activation_statistics
+from lit_gelu.curvature.activation.gaussian_prediction import PREDICTED
 
 
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.GELU, nn.PReLU])

@@ -4,14 +4,13 @@ import pytest
 import torch
 from callback_helpers import collected_warnings
 from lightning.pytorch import Callback
-from loss_monitor_nets import EXACT, Net, fit
+from loss_monitor_nets import EXACT, Net, fit, loss_monitor
 from probe_nets import CLASSES, FEATURES, batch_of, full_hessian
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import DataLoader
 
-from lit_gelu.callbacks import LossCurvatureMonitor
 from lit_gelu.errors import ArgumentError
 
 
@@ -42,7 +41,7 @@ class KeepsBatches(Callback):
 @pytest.mark.parametrize("probe", ["fresh", "fixed"])
 def test_a_training_step_may_change_its_batch(tmp_path, probe):
     witness = KeepsBatches(probe)
-    figures = fit(tmp_path, LossCurvatureMonitor(probe=probe, **EXACT), witness, model=ChangesItsBatch())
+    figures = fit(tmp_path, loss_monitor(probe=probe, **EXACT), witness, model=ChangesItsBatch())
     assert list(figures) == [1, 3]
     for step, row in figures.items():
         assert row["top_eigenvalue"] == pytest.approx(witness.tops[step], rel=1e-8)
@@ -81,7 +80,7 @@ def test_a_probe_went_through_the_hooks_of_a_batch_once(tmp_path, probe):
                 tops[batch_idx] = torch.linalg.eigvalsh(hessian)[-1].item()
 
     given = x.clone()
-    monitor = LossCurvatureMonitor(probe=[(x, y)] if probe == "given" else probe, **EXACT)
+    monitor = loss_monitor(probe=[(x, y)] if probe == "given" else probe, **EXACT)
     figures = fit(tmp_path, monitor, Oracle(), model=model)
     assert {step: row["top_eigenvalue"] for step, row in figures.items()} == pytest.approx(tops, rel=1e-8)
     assert model.hooks.count("before") == model.hooks.count("after") == 4  # the model's list is as it was, too
@@ -94,7 +93,7 @@ def test_a_step_without_a_loss_is_left_out_and_said_once(tmp_path):
             return None if batch_idx in {1, 2} else super().training_step(batch, batch_idx)
 
     with collected_warnings("nothing is logged at step") as messages:
-        figures = fit(tmp_path, LossCurvatureMonitor(every_n_steps=1, lanczos_steps=3), model=Skips())
+        figures = fit(tmp_path, loss_monitor(every_n_steps=1, lanczos_steps=3), model=Skips())
     assert list(figures) == [0, 3]
     assert len(messages) == 1
 
@@ -126,7 +125,7 @@ def test_what_cannot_be_cut_is_refused_at_once_or_used_whole(tmp_path, collate, 
     rows = [torch.randn(9 - number, FEATURES, dtype=torch.float64) for number in range(8)]
     loader = DataLoader(rows, batch_size=8, collate_fn=collate)
     with pytest.raises(ArgumentError):
-        fit(tmp_path / "a", LossCurvatureMonitor(at_steps=[0], fraction=1 / 8), model=OfObjects(), loader=loader)
+        fit(tmp_path / "a", loss_monitor(at_steps=[0], fraction=1 / 8), model=OfObjects(), loader=loader)
 
     tops = []
 
@@ -135,7 +134,7 @@ def test_what_cannot_be_cut_is_refused_at_once_or_used_whole(tmp_path, collate, 
             hessian = full_hessian(pl_module, lambda outputs: outputs.square().mean(), torch.cat(rows))
             tops.append(torch.linalg.eigvalsh(hessian)[-1].item())
 
-    monitor = LossCurvatureMonitor(at_steps=[0], fraction=None, lanczos_steps=20)
+    monitor = loss_monitor(at_steps=[0], fraction=None, lanczos_steps=20)
     figures = fit(tmp_path / "b", monitor, Oracle(), model=OfObjects(), loader=loader)
     assert figures[0]["top_eigenvalue"] == pytest.approx(tops[0], rel=1e-8)
     assert figures[0]["examples"] == count

@@ -3,11 +3,9 @@
 import pytest
 import torch
 from callback_helpers import collected_warnings
-from loss_monitor_nets import EXACT, Net, Witness, fit
+from loss_monitor_nets import EXACT, Net, Witness, fit, loss_monitor
 from probe_nets import CLASSES, FEATURES
 from torch import nn
-
-from lit_gelu.callbacks import LossCurvatureMonitor
 
 
 class Late(Net):
@@ -51,7 +49,7 @@ class Lazy(Net):
 )
 def test_layers_that_are_built_late_are_measured_exactly(tmp_path, model):
     witness = Witness()
-    figures = fit(tmp_path, LossCurvatureMonitor(**EXACT), witness, model=model())
+    figures = fit(tmp_path, loss_monitor(**EXACT), witness, model=model())
     assert list(figures) == [1, 3]
     for step, row in figures.items():
         exact = torch.linalg.eigvalsh(witness.hessians[step])[-1].item()
@@ -59,8 +57,8 @@ def test_layers_that_are_built_late_are_measured_exactly(tmp_path, model):
 
 
 def test_the_first_step_of_lazy_layers_has_no_update_to_measure(tmp_path):
-    monitor = LossCurvatureMonitor(["top_eigenvalue", "directional"], fraction=None, at_steps=[0, 1])
-    with collected_warnings("directional is left out at the first step") as messages:
+    monitor = loss_monitor(["top_eigenvalue", "directional"], fraction=None, at_steps=[0, 1])
+    with collected_warnings("directional is left out") as messages:
         figures = fit(tmp_path, monitor, model=Lazy(False))
     assert len(messages) == 1
     assert ["directional_curvature" in figures[step] for step in (0, 1)] == [False, True]

@@ -5,12 +5,10 @@ import copy
 import pytest
 import torch
 from lightning.pytorch import Callback
-from loss_monitor_nets import Net, Witness, fit
+from loss_monitor_nets import Net, Witness, fit, loss_monitor
 from probe_nets import CLASSES, FEATURES
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-
-from lit_gelu.callbacks import LossCurvatureMonitor
 
 
 @pytest.mark.parametrize("how", ["compiled", "checkpointed", "attention"])
@@ -32,7 +30,7 @@ def test_models_that_need_care_are_measured_exactly(tmp_path, how):
         model.compile(backend="aot_eager")
         model.net.compile(backend="aot_eager")
     witness = Witness()
-    monitor = LossCurvatureMonitor(fraction=None, at_steps=[1], lanczos_steps=150)
+    monitor = loss_monitor(fraction=None, at_steps=[1], lanczos_steps=150)
     figures = fit(tmp_path, monitor, OnlyAt(witness, 1), model=model, limit_train_batches=2)
     exact = torch.linalg.eigvalsh(witness.hessians[0])[-1].item()
     assert figures[1]["top_eigenvalue"] == pytest.approx(exact, rel=1e-8)

@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
-from callback_helpers import FEATURES, SmallNet, collected_warnings, loader, quiet_trainer
+from callback_helpers import SmallNet, loader, quiet_trainer
 from lightning.pytorch.strategies import SingleDeviceStrategy
-from torch import nn
+from loss_monitor_nets import loss_monitor
 from torch.nn import functional as F
 
 from lit_gelu.callbacks import (
@@ -49,20 +49,7 @@ def test_a_manual_module_with_a_loss_of_its_own_is_measured(tmp_path):
         def curvature_loss(self, batch):
             return F.cross_entropy(self(batch[0]), batch[1])
 
-    monitor = LossCurvatureMonitor(["top_eigenvalue", "directional"], every_n_steps=2, samples=4)
+    monitor = loss_monitor(["top_eigenvalue", "directional"], every_n_steps=2, fraction=1 / 2)
     quiet_trainer(tmp_path, monitor, max_epochs=1).fit(Manual(), loader())
     assert monitor.schedule.events == 2
     assert math.isfinite(monitor.latest["directional_curvature"])
-
-
-def test_half_precision_parameters_are_warned_of(tmp_path):
-    class Plain(SmallNet):
-        def __init__(self):
-            super().__init__()
-            self.net = nn.Linear(FEATURES, 3)
-
-    monitor = LossCurvatureMonitor(at_steps=[0], lanczos_steps=2)
-    with collected_warnings("are float16") as messages:
-        quiet_trainer(tmp_path, monitor, max_epochs=1, precision="16-true").fit(Plain(), loader())
-    assert len(messages) == 1
-    assert "2 parameters are float16 (net.weight, ...)" in messages[0]

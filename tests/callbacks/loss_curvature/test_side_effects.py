@@ -8,6 +8,7 @@ import pytest
 import torch
 from callback_helpers import SmallNet, collected_warnings, loader, quiet_trainer
 from lightning.pytorch.plugins.precision import MixedPrecision
+from loss_monitor_nets import loss_monitor
 from probe_nets import Untidy, batch_of
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -22,7 +23,7 @@ CHEAP = {
     "trace_probes": 2,
     "trace_accuracy": None,
     "density_steps": 3,
-    "samples": 4,
+    "fraction": 1 / 2,
     "every_n_steps": 3,
 }
 
@@ -87,7 +88,7 @@ OPTIONS = {
 def test_d1_d17_training_is_bitwise_the_same_with_the_monitor(tmp_path, name):
     without, plain_without = state_after(tmp_path / "without", **OPTIONS[name])
     names = QUANTITIES if name == "all" else [quantity for quantity in QUANTITIES if quantity != "spectral_density"]
-    monitor = LossCurvatureMonitor(names, **CHEAP)
+    monitor = loss_monitor(names, **CHEAP)
     with_it, plain_with = state_after(tmp_path / "with", monitor, **OPTIONS[name])
     assert {"top_eigenvalue", "trace", "directional_curvature"} <= set(monitor.latest)
     assert (monitor.spectrum is not None) == (name == "all")
@@ -98,10 +99,10 @@ def test_d1_d17_training_is_bitwise_the_same_with_the_monitor(tmp_path, name):
     assert monitor.schedule.events == steps // 3
 
 
-def test_autocast_on_request_and_evaluation_leave_no_trace_either(tmp_path):
+def test_evaluation_leaves_no_trace_either(tmp_path):
     options = {"precision": "bf16-mixed", "max_epochs": 1}
     without, plain_without = state_after(tmp_path / "without", **options)
-    monitor = LossCurvatureMonitor(QUANTITIES, autocast=True, mode="eval", **CHEAP)
+    monitor = loss_monitor(QUANTITIES, mode="eval", **CHEAP)
     with_it, plain_with = state_after(tmp_path / "with", monitor, **options)
     assert monitor.latest
     assert plain_without == plain_with
@@ -133,7 +134,7 @@ def test_after_an_exception_in_the_probe_everything_is_as_before(tmp_path, where
         return tensors, plain, random.getstate()
 
     with pytest.raises(ArithmeticError):
-        state_after(tmp_path, Fails(**(CHEAP | {"every_n_steps": 1})))
+        state_after(tmp_path, loss_monitor(kind=Fails, **(CHEAP | {"every_n_steps": 1})))
     (tensors, *plain), (later, *plain_later) = states
     assert plain == plain_later
     assert all(torch.equal(a, b) for a, b in zip(tensors, later, strict=True))
@@ -149,7 +150,7 @@ def test_both_monitors_in_either_order(tmp_path, loss_first):
         return copy.deepcopy(monitor.latest), list(model.parameters())
 
     alone, weights_alone = figures(tmp_path / "alone")
-    both, weights = figures(tmp_path / "both", LossCurvatureMonitor(**(CHEAP | {"every_n_steps": 1})))
+    both, weights = figures(tmp_path / "both", loss_monitor(**(CHEAP | {"every_n_steps": 1})))
     assert alone == both
     assert all(torch.equal(a, b) for a, b in zip(weights_alone, weights, strict=True))
 
@@ -165,7 +166,7 @@ def test_out_of_memory_is_reported_and_training_goes_on(tmp_path):
                 raise NoMemory
             return super().training_step(batch, batch_idx)
 
-    monitor = LossCurvatureMonitor(fraction=None, every_n_steps=1, lanczos_steps=2)
+    monitor = loss_monitor(fraction=None, every_n_steps=1, lanczos_steps=2)
     with collected_warnings("Memory ran out") as messages:
         quiet_trainer(tmp_path, monitor, max_epochs=1).fit(Large(), loader(32, 8))
     assert monitor.latest == {}
@@ -179,7 +180,7 @@ def test_a_loss_that_is_not_finite_is_reported_and_training_goes_on(tmp_path):
             loss = super().training_step(batch, batch_idx)
             return loss * float("nan") if in_side_pass() and self.global_step in {2, 3} else loss
 
-    monitor = LossCurvatureMonitor(every_n_steps=1, lanczos_steps=2, fraction=None)
+    monitor = loss_monitor(every_n_steps=1, lanczos_steps=2, fraction=None)
     with collected_warnings("nothing is logged at step") as messages:
         quiet_trainer(tmp_path, monitor, max_epochs=2).fit(Explodes(dropout=0), loader())
     assert len(messages) == 1  # said once

@@ -4,11 +4,11 @@ import pytest
 import torch
 from callback_helpers import collected_warnings, quiet_trainer
 from lightning.pytorch import Callback
-from loss_monitor_nets import History, Net, Witness, data, fit
+from loss_monitor_nets import History, Net, Witness, data, fit, loss_monitor
 from probe_nets import CLASSES, FEATURES
 from torch import nn
 
-from lit_gelu.callbacks import ActivationSwap, LossCurvatureMonitor
+from lit_gelu.callbacks import ActivationSwap
 
 SETTINGS = {"every_n_steps": 1, "fraction": None}
 
@@ -31,10 +31,10 @@ class Slopes(Callback):
 def test_a_swap_of_parameters_is_no_update(tmp_path, before, after, monitor_first):
     """Figures along the update are those of the optimizer's step alone, or left out, which is said."""
     swap = ActivationSwap({"*": after}, at_step=2)
-    monitor, slopes = LossCurvatureMonitor("directional", **SETTINGS), Slopes()
+    monitor, slopes = loss_monitor("directional", **SETTINGS), Slopes()
     history = History(monitor)
     callbacks = [monitor, history, swap] if monitor_first else [swap, monitor, history]
-    with collected_warnings("left out at steps amid which a swap brings or takes parameters") as said:
+    with collected_warnings("directional is left out") as said:
         trainer = quiet_trainer(tmp_path, *callbacks, slopes, max_epochs=1, precision="64-true")
         trainer.fit(Net(before), data(48))
     measured = {step for step, row in history.figures.items() if "directional_slope" in row}
@@ -73,7 +73,7 @@ def test_the_curvature_is_that_of_the_hessian_where_the_loss_is_far_from_quadrat
             return matrix
 
     witness = InTraining()
-    figures = fit(tmp_path, LossCurvatureMonitor("directional", **SETTINGS), witness, model=Bent())
+    figures = fit(tmp_path, loss_monitor("directional", **SETTINGS), witness, model=Bent())
     assert list(figures) == [0, 1, 2, 3]
     for number, row in figures.items():
         curvature, slope = curvature_along(witness, number), witness.gradients[number] @ witness.updates[number]

@@ -10,7 +10,9 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn import functional as F
 
 from lit_gelu.activations import registry
-from lit_gelu.curvature import ActivationRecorder, activation_statistics, watchable_sites
+from lit_gelu.curvature import activation_statistics
+from lit_gelu.curvature.activation.call_sites import watchable_sites
+from lit_gelu.curvature.activation.recorder import ActivationRecorder
 from lit_gelu.surgery import find_sites
 
 

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from lit_gelu.curvature import (
-    DeadUnitWindow,
-)
+from lit_gelu.curvature import DeadUnitWindow
 from lit_gelu.errors import ArgumentError
 
 

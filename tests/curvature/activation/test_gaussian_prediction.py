@@ -10,7 +10,8 @@ from scipy import integrate, stats
 from lit_gelu.activations import registry
 from lit_gelu.activations.functional import derivative
 from lit_gelu.activations.gaussian import gaussian_moments
-from lit_gelu.curvature import PREDICTED, GaussianPrediction, activation_statistics
+from lit_gelu.curvature import activation_statistics
+from lit_gelu.curvature.activation.gaussian_prediction import PREDICTED, GaussianPrediction
 
 NAMES = ["gelu", "gelu_tanh", "silu", "mish", "relu", "elu(alpha=0.5)", "hard_swish", "softplus", "log_sigmoid"]
 MEAN = torch.tensor([0.0, 0.0, -2.0, 1.5, -3.0, 4.0, 0.3], dtype=torch.float64)

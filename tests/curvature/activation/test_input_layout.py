@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lit_gelu.activations import registry
-from lit_gelu.curvature import watchable_sites
+from lit_gelu.curvature.activation.call_sites import watchable_sites
 from lit_gelu.curvature.activation.input_layout import (
     ChannelLayout,
     count_rows,

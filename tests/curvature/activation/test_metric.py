@@ -7,11 +7,8 @@ import torch
 from scipy import stats
 from torch import nn
 
-from lit_gelu.curvature import (
-    SUMS,
-    ActivationStatistics,
-    activation_statistics,
-)
+from lit_gelu.curvature import ActivationStatistics, activation_statistics
+from lit_gelu.curvature.activation.statistics import SUMS
 from lit_gelu.errors import ArgumentError
 
 

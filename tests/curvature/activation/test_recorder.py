@@ -13,10 +13,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from lit_gelu import activations
-from lit_gelu.curvature import (
-    ActivationRecorder,
-    activation_statistics,
-)
+from lit_gelu.curvature import activation_statistics
+from lit_gelu.curvature.activation.recorder import ActivationRecorder
 from lit_gelu.sandbox import side_pass
 
 
@@ -188,9 +186,9 @@ def test_paused_recording_does_not_see_what_checkpointing_computes_again():
     with ActivationRecorder({"site": module}) as recorder:
         recorder.start()
         y = checkpoint(module, x, use_reentrant=False)
-        recorder.pause()
+        recorder.active = False
         y.sum().backward()
-        recorder.resume()
+        recorder.active = True
         assert recorder.sums()[0, 0] == 24
 
 

@@ -38,10 +38,10 @@ def test_displaced_parameters_come_back_bit_by_bit(dtype):
     moved = []
 
     def move_and_fail():
-        with displaced(layout) as displacement:
-            displacement.move(offset)
+        with displaced(layout) as move:
+            move(offset)
             moved.extend(p.clone() for p in layer.parameters())
-            displacement.move(-offset)
+            move(-offset)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -15,7 +15,6 @@ from lit_gelu.curvature.loss import (
     extreme_eigenvalues,
     gauss_newton_operator,
     hessian_operator,
-    symmetry_error,
 )
 from lit_gelu.errors import ArgumentError, UnsupportedRunError
 
@@ -61,7 +60,6 @@ def test_products_are_those_of_the_full_matrix_with_attention_norm_tied_frozen_a
             torch.testing.assert_close(operator(vector), matrix @ vector, rtol=0, atol=1e-12)
         assert not operator(vector)[operator.layout["unused.weight"]].any()
         assert operator.products == 4
-        assert symmetry_error(operator) < 1e-10
     with pytest.raises(ArgumentError):  # closed, and its graph is gone
         operator(vector)
 
@@ -82,7 +80,7 @@ def test_a_gauss_newton_matrix_takes_any_twice_differentiable_loss(name):
 
 def test_the_gauss_newton_matrix_of_a_convex_loss_has_no_negative_eigenvalue():
     operator = gauss_newton_of(*everything("mish"))
-    assert extreme_eigenvalues(operator, steps=40, which="smallest").value > -1e-12
+    assert extreme_eigenvalues(operator, steps=40, which="smallest")[0].value > -1e-12
 
 
 @pytest.mark.parametrize("make", OPERATORS)
@@ -209,11 +207,9 @@ def test_curvature_along_an_update_is_that_of_the_matrix_before_it(rate):
         update = -rate * operator.gradient
         along = curvature_along(operator, update)
         form, slope = (update @ hessian @ update).item(), (operator.gradient @ update).item()
-        assert along.quadratic_form == pytest.approx(form, rel=1e-9)
         assert along.curvature == pytest.approx(form / (update @ update).item(), rel=1e-9)
         assert along.slope == pytest.approx(slope, rel=1e-9)
         assert along.stability == pytest.approx(form / (-2 * slope), rel=1e-9)
-        assert along.gradient_change == pytest.approx(((hessian @ update).norm() / update.norm()).item(), rel=1e-9)
         assert curvature_along(operator, update * 0).curvature != 0  # NaN: there is none
 
 

@@ -6,7 +6,7 @@ import scipy.linalg
 import torch
 from loss_nets import symmetric
 
-from lit_gelu.curvature.loss.eigenpairs import are_accurate, rise_by_gap, rise_by_radau
+from lit_gelu.curvature.loss.spectrum import are_accurate, rise_by_gap, rise_by_radau
 
 
 def krylov(matrix, steps, seed=0):

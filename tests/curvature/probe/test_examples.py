@@ -9,11 +9,9 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pack_sequence
 
-from lit_gelu.curvature.probe.examples import (
-    check_part,
+from lit_gelu.curvature.probe.batches import (
     clone_batch,
     count_examples,
-    part_of,
     part_size,
     take_examples,
 )
@@ -67,17 +65,9 @@ def test_a_list_of_two_tensors_is_not_two_examples():
 
 def test_a_batch_of_unknown_kind_is_used_whole_or_refused():
     batch = object()
-    assert part_of(batch, None, None) is batch
+    assert part_size(batch, None) is None
     with pytest.raises(ArgumentError):
-        part_of(batch, 0.5, None)
-
-
-@pytest.mark.parametrize(
-    ("fraction", "samples"), [(0.0, None), (1.5, None), (float("nan"), None), (None, 0), (None, True), (0.5, 3)]
-)
-def test_refusals(fraction, samples):
-    with pytest.raises(ArgumentError):
-        check_part(fraction, samples)
+        take_examples(batch, 2)
 
 
 def shapes(batch):
@@ -114,12 +104,12 @@ def test_fields_of_a_batch_are_no_examples(fields):
     part = take_examples(fields, 2)
     assert len(part) == len(fields)
     assert [len(tensor) for tensor in part] == [2 if len(t) == len(fields[0]) else len(t) for t in fields]
-    assert part_size(fields, 1 / 8, None) == len(fields[0]) // 8 or len(fields[0]) < 16
+    assert part_size(fields, 1 / 8) == len(fields[0]) // 8 or len(fields[0]) < 16
 
 
 @pytest.mark.parametrize("batch", [IMAGES[:2], IMAGES[:4], [torch.zeros(4, 6), torch.zeros(4, 2)]])
 def test_few_tensors_that_could_be_either_are_used_whole(batch):
-    assert shapes(part_of(batch, 1 / 8, None)) == shapes(batch)
+    assert part_size(batch, 1 / 8) == count_examples(batch)
 
 
 def test_packed_sequences_are_counted_and_not_cut():
@@ -128,7 +118,7 @@ def test_packed_sequences_are_counted_and_not_cut():
     assert take_examples(packed, 3) is packed
     for batch in (packed, (torch.zeros(3), packed)):
         with pytest.raises(ArgumentError):
-            part_of(batch, 0.5, None)
+            take_examples(batch, 2)
 
 
 class Own:

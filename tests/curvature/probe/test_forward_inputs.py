@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
-from lit_gelu.curvature.probe.forward_inputs import forward_sample, tried_inputs
+from lit_gelu.curvature.probe.batches import forward_sample, tried_inputs
 
 LEFT, RIGHT, TARGET = torch.arange(12.0).view(4, 3), torch.ones(4, 2), torch.arange(4)
 
