@@ -15,7 +15,7 @@ from lit_gelu.curvature.activation.call_sites import ModuleTree, watchable_sites
 from lit_gelu.curvature.activation.formulas import has_own_state, kinks_of
 from lit_gelu.curvature.activation.gaussian_prediction import PREDICTED, GaussianPrediction
 from lit_gelu.curvature.activation.recorder import ActivationRecorder
-from lit_gelu.curvature.activation.statistics import STATISTICS, SUMS, statistics_from_sums
+from lit_gelu.curvature.activation.statistics import STATISTICS, SUMS, accumulation_dtype, statistics_from_sums
 from lit_gelu.curvature.probe.loss_probe import logging_modules, loss_function, muted
 from lit_gelu.curvature.ranks import is_one_of_several, maximum_over_ranks, sum_over_ranks
 from lit_gelu.curvature.settings import ActivationSettings
@@ -45,8 +45,8 @@ class DeadUnitWindow:
         >>> window = DeadUnitWindow(2, [3])
         >>> for mask in ([True, False, True], [False, False, True]):
         ...     window.update(torch.tensor(mask))
-        >>> window.counts().tolist(), window.is_full
-        ([1.0], True)
+        >>> window.shares().item() * 3, window.is_full
+        (1.0, True)
     """
 
     def __init__(self, window: int, channels: Sequence[int], device: torch.device | str = "cpu") -> None:
@@ -57,7 +57,7 @@ class DeadUnitWindow:
         self.events = 0
         self._last_alive = torch.zeros(sum(self.channels), dtype=torch.int64, device=device)
         sizes = torch.tensor(self.channels, dtype=torch.int64)
-        self._sizes = sizes
+        self._sizes = sizes.to(self._last_alive.device, accumulation_dtype(self._last_alive.device))
         self._site = torch.repeat_interleave(torch.arange(len(self.channels)), sizes).to(device)
         self._since = [0] * len(self.channels)  # the events before a site was first seen
 
@@ -93,18 +93,10 @@ class DeadUnitWindow:
         grown._last_alive.fill_(self.events)[existing] = self._last_alive
         return grown
 
-    def counts(self) -> Tensor:
-        """Count each site's dead channels, on the masks' device; to be used if `is_full`."""
-        dtype = torch.float32 if self._last_alive.device.type == "mps" else torch.float64
-        dead = (self._last_alive <= self.events - self.window).to(dtype)
-        return torch.zeros(len(self.channels), dtype=dtype, device=dead.device).index_add_(0, self._site, dead)
-
     def shares(self) -> Tensor:
         """Return the share of each site's channels that is dead; NaN of a site without channels, or a full window."""
-        counts = self.counts()
-        if self._sizes.device != counts.device:
-            self._sizes = self._sizes.to(counts.device, non_blocking=True)
-        shares = counts / self._sizes
+        dead = (self._last_alive <= self.events - self.window).to(self._sizes)
+        shares = torch.zeros_like(self._sizes).index_add_(0, self._site, dead) / self._sizes
         late = [number for number, since in enumerate(self._since) if since and self.events - since < self.window]
         if late:
             shares[late] = torch.nan
@@ -120,15 +112,9 @@ class DeadUnitWindow:
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from what `state_dict` returned; `ArgumentError` if that is of other channels."""
-        if list(state_dict["channels"]) != self.channels:
-            raise ArgumentError(
-                f"The state is of {state_dict['channels']} channels by site, here there are {self.channels}."
-            )
-        self.events = state_dict["events"]
+        """Go on from what `state_dict` of a window with these channels returned."""
+        self.events, self._since = state_dict["events"], list(state_dict["since"])
         self._last_alive.copy_(state_dict["last_alive"])
-        if "since" in state_dict:  # not in files of earlier code
-            self._since = [int(since) for since in state_dict["since"]]
 
 
 class ActivationMeasurement:

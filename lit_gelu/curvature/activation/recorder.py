@@ -25,7 +25,6 @@ from lit_gelu.curvature.activation.input_layout import (
     take_rows,
 )
 from lit_gelu.curvature.activation.statistics import SUMS, accumulation_dtype, measure, statistics_by_site
-from lit_gelu.errors import ArgumentError
 from lit_gelu.sandbox import in_side_pass
 
 ELEMENTS: Mapping[str | int | None, int] = {"auto": 8192, "sparse": 4096}
@@ -95,10 +94,6 @@ class ActivationRecorder:
         sample_rows: SampleRows = "auto",
         registry: ActivationRegistry | None = None,
     ) -> None:
-        if sample_rows not in {*ELEMENTS, None} and (not isinstance(sample_rows, int) or sample_rows < 1):
-            raise ArgumentError(
-                f"{sample_rows=} is not accepted. Give a positive number, 'auto', 'sparse', or None for all rows."
-            )
         registry = registry_or_default(registry)
         calls = {
             name: site if isinstance(site, WatchedCall) else WatchedCall(site, site) for name, site in sites.items()

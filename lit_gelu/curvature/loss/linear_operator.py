@@ -12,20 +12,9 @@ _MASK = (1 << 64) - 1
 class LinearOperator(Protocol):
     """A symmetric matrix that is known by its products with vectors."""
 
-    @property
-    def size(self) -> int:
-        """How many rows and columns the matrix has."""
-        ...
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of its vectors."""
-        ...
-
-    @property
-    def device(self) -> torch.device:
-        """Of its vectors."""
-        ...
+    size: int  # rows, and columns
+    dtype: torch.dtype  # of its vectors
+    device: torch.device  # of its vectors
 
     def __call__(self, vector: Tensor) -> Tensor:
         """Return the product with a vector, both of shape ``[size]``."""

@@ -204,10 +204,6 @@ class Eigenpair(Displayed):
     products: int
     estimate: float
 
-    def _summary(self) -> str:
-        end = "converged" if self.converged else "not converged"
-        return f"{self.value:.6g}, residual {self.residual:.2g}, {end} after {self.products} products"
-
 
 def extreme_eigenvalues(
     operator: LinearOperator,
@@ -313,12 +309,7 @@ class SpectralDensity(Displayed):
 
         Returns:
             The mean over the runs; of order 0 exactly 1 up to rounding.
-
-        Raises:
-            ArgumentError: If ``order`` is negative.
         """
-        if order < 0:
-            raise ArgumentError(f"order={order} is not accepted. Give 0 or more.")
         return float((self.weights * self.nodes**order).sum(1).mean())
 
     def density(self, grid: Tensor, width: float) -> Tensor:
@@ -330,20 +321,11 @@ class SpectralDensity(Displayed):
 
         Returns:
             The curve, float64, of the grid's shape; its integral is 1.
-
-        Raises:
-            ArgumentError: If ``width`` is not positive.
         """
-        if not width > 0:
-            raise ArgumentError(f"width={width} is not accepted. Give a positive standard deviation.")
         points = grid.detach().cpu().double()
         distance = (points.unsqueeze(-1) - self.nodes.flatten()) / width
         heights = torch.exp(-0.5 * distance.square()) / (width * math.sqrt(2 * math.pi))
         return (heights * self.weights.flatten()).sum(-1) / len(self.nodes)
-
-    def _summary(self) -> str:
-        low, high = float(self.nodes.min()), float(self.nodes.max())
-        return f"{self.size} eigenvalues from {low:.4g} to {high:.4g}, {self.products} products"
 
 
 def spectral_density(

@@ -10,7 +10,7 @@ from torch import Tensor
 from lit_gelu.curvature.activation.statistics import accumulation_dtype
 from lit_gelu.curvature.loss.linear_operator import LinearOperator, agreed_on, rademacher
 from lit_gelu.curvature.loss.spectrum import Eigenpair
-from lit_gelu.display import Displayed, HtmlTable
+from lit_gelu.display import Displayed
 from lit_gelu.errors import ArgumentError, UnsupportedRunError
 
 
@@ -34,15 +34,6 @@ class TraceEstimate(Displayed):
     by_layer: dict[str, float]
     standard_error_by_layer: dict[str, float]
     probes: int
-
-    def _summary(self) -> str:
-        size = f"frobenius_norm {self.frobenius_norm:.6g}"
-        return f"{self.trace:.6g} +- {self.standard_error:.2g}, {size}, {self.probes} probes"
-
-    def _html_table(self) -> HtmlTable:
-        layers = [(name, trace, self.standard_error_by_layer.get(name)) for name, trace in self.by_layer.items()]
-        rows = [("all", self.trace, self.standard_error), *layers]
-        return HtmlTable(("layer", "trace", "standard error"), rows, f"trace, by {self.probes} random vectors")
 
 
 def hutchinson_trace(

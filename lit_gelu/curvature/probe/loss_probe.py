@@ -35,8 +35,7 @@ class LossProbe:
     batches given are not touched.
 
     Attributes are followed into containers of up to 1,000 elements and into the ``__dict__`` of plain objects, such as
-    a meter; not into objects that these hold, ``__slots__`` or iterators. Of a list or dictionary of more than 10,000,
-    only what is added at the end is taken away again.
+    a meter; not into objects that these hold, ``__slots__`` or iterators.
 
     Frozen parameters may be written to by the ``training_step``, which is how teachers are averaged: they are put back.
     One that writes to parameters that are trained is refused; see `WriteGuard`.

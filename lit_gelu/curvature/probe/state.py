@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.errors import ArgumentError
+from lit_gelu.sandbox import equal
 
 UNCHANGING = frozenset({
     type(None),
@@ -179,7 +180,6 @@ class ModuleState:
         self._attributes: list[_Attributes] = []
         self._contents = Contents()
         self._tensors: list[tuple[dict[str, Any], str, Tensor]] = []
-        self._copies: dict[int, Tensor] = {}
         self._gradients: list[tuple[Tensor, Tensor | None]] = []
         seen: set[int] = set()
         pending = [model]
@@ -206,11 +206,8 @@ class ModuleState:
                     copies[id(buffer)] = buffer.detach().clone()
                 module._buffers[name] = None if buffer is None else copies[id(buffer)]
         self._put_back_attributes()
-        for number, (attributes, name, tensor) in enumerate(self._tensors):
-            copied = self._copies.get(number)
-            if copied is None or copied._version != 0:  # changed in place
-                copied = self._copies[number] = tensor.detach().clone()
-            attributes[name] = copied
+        for attributes, name, tensor in self._tensors:
+            attributes[name] = tensor.detach().clone()
 
     def restore(self) -> None:
         """Put everything back."""
@@ -221,7 +218,6 @@ class ModuleState:
                 module._buffers.clear()
                 module._buffers.update(buffers)
         self._put_back_attributes()
-        self._copies.clear()
         for parameter, gradient in self._gradients:
             if parameter.grad is not gradient:
                 parameter.grad = gradient
@@ -337,7 +333,7 @@ def _put_back(kept: Sequence[_Kept]) -> list[Tensor]:
         if tensor.data_ptr() != data.data_ptr():
             tensor.data = data
             changed.append(tensor)
-        if not _equal(tensor.detach(), copy):
+        if not equal(tensor.detach(), copy):
             with torch.no_grad():  # not by .data: a graph recorded before that needs what goes now must raise
                 tensor.copy_(copy)
             changed.append(tensor)
@@ -349,14 +345,6 @@ def _put_back(kept: Sequence[_Kept]) -> list[Tensor]:
 def _can_be_written(tensor: Tensor) -> bool:
     """Return whether a training step could write to a tensor: not to those of validation, made in inference mode."""
     return tensor.layout == torch.strided and tensor.device.type != "meta" and not tensor.is_inference()
-
-
-def _equal(some: Tensor, other: Tensor) -> bool:
-    """Return whether two tensors are equal, of the same shape, and not a number at the same places."""
-    if torch.equal(some, other):
-        return True
-    alike = some.shape == other.shape and some.is_floating_point()
-    return alike and torch.allclose(some, other, rtol=0, atol=0, equal_nan=True)
 
 
 def seed_random_state(seed: int, devices: set[torch.device]) -> None:

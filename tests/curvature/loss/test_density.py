@@ -98,12 +98,9 @@ def test_what_has_no_density_is_refused():
     operator = MatrixOperator(symmetric(5))
     with pytest.raises(UnsupportedRunError):
         spectral_density(MatrixOperator(symmetric(5) * torch.nan), steps=3, seed=0)
-    density = spectral_density(operator, steps=2, seed=0)
     for call in (
         lambda: spectral_density(operator, steps=0, seed=0),
         lambda: spectral_density(operator, steps=2, runs=0, seed=0),
-        lambda: density.density(torch.zeros(1), 0),
-        lambda: density.moment(-1),
     ):
         with pytest.raises(ArgumentError):
             call()
