@@ -25,8 +25,13 @@ from lit_gelu.callbacks.trainer import (
     require_logger,
     shards_parameters,
 )
-from lit_gelu.curvature.activation_measurement import ActivationMeasurement, Figures, Readout, has_arrived
-from lit_gelu.curvature.settings import ActivationSettings
+from lit_gelu.curvature.activation_measurement import (
+    ActivationMeasurement,
+    ActivationSettings,
+    Figures,
+    Readout,
+    has_arrived,
+)
 from lit_gelu.display import ShownFigures
 from lit_gelu.errors import ArgumentError, UnsupportedRunError
 from lit_gelu.sandbox import input_sample_of

@@ -5,20 +5,21 @@ import glob
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.curvature.activation.call_sites import ModuleTree, watchable_sites
+from lit_gelu.arguments import check_count, is_count
 from lit_gelu.curvature.activation.formulas import has_own_state, kinks_of
 from lit_gelu.curvature.activation.gaussian_prediction import PREDICTED, GaussianPrediction
-from lit_gelu.curvature.activation.recorder import ActivationRecorder
+from lit_gelu.curvature.activation.recorder import ELEMENTS, ActivationRecorder
+from lit_gelu.curvature.activation.sites import ModuleTree, SampleRows, watchable_sites
 from lit_gelu.curvature.activation.statistics import STATISTICS, SUMS, accumulation_dtype, statistics_from_sums
 from lit_gelu.curvature.probe.loss_probe import logging_modules, loss_function, muted
 from lit_gelu.curvature.ranks import is_one_of_several, maximum_over_ranks, sum_over_ranks
-from lit_gelu.curvature.settings import ActivationSettings
 from lit_gelu.errors import ArgumentError, LitGeluError
 from lit_gelu.sandbox import evaluation_sandbox, isolated_random_state
 from lit_gelu.surgery.sites import names_for_patterns
@@ -32,6 +33,30 @@ class Readout(NamedTuple):
 
     values: Tensor
     arrival: torch.cuda.Event | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActivationSettings:
+    """What is measured of activations."""
+
+    # Patterns for the names of the sites; a gate is watched only if it is named in full.
+    include: tuple[str, ...] = ("*",)
+    # How many rows of each input; "auto" for 8,192 elements, "sparse" for 4,096, ``None`` for all.
+    sample_rows: SampleRows = "auto"
+    seed: int = 0  # which rows are drawn
+    # Measurements in a row after which a channel counts as dead; ``None`` to count none.
+    dead_unit_window: int | None = 100
+    gaussian: bool = True  # whether to say what a normal input would give
+
+    def __post_init__(self) -> None:
+        rows = self.sample_rows
+        if rows is not None and rows not in ELEMENTS and not is_count(rows, 1):
+            raise ArgumentError(
+                f"sample_rows={rows!r} is not accepted. Give a number, 'auto', 'sparse', or None for all."
+            )
+        if self.dead_unit_window is not None:
+            check_count("dead_unit_window", self.dead_unit_window, 1)
+        check_count("seed", self.seed, 0)
 
 
 class DeadUnitWindow:
@@ -176,7 +201,7 @@ class ActivationMeasurement:
         if window is None:
             return _to_host(sum_over_ranks(sums))
         alive = window.join(self.recorder.alive_channels()).to(sums)
-        sums, alive = sum_over_ranks(torch.cat([sums, alive])).split([len(sums), len(alive)])
+        sums, alive = torch.split(sum_over_ranks(torch.cat([sums, alive])), [len(sums), len(alive)])
         window.update(alive > 0)
         return _to_host(torch.cat([sums, window.shares().to(sums)]) if window.is_full else sums)
 

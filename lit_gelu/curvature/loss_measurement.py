@@ -14,7 +14,6 @@ from lit_gelu.curvature.loss import (
     SpectralDensity,
     TraceEstimate,
     curvature_along,
-    displaced,
     extreme_eigenvalues,
     gauss_newton_operator,
     hessian_operator,
@@ -22,10 +21,10 @@ from lit_gelu.curvature.loss import (
     module_layout,
     spectral_density,
 )
+from lit_gelu.curvature.loss.parameters import displaced
 from lit_gelu.curvature.loss.spectrum import random_start
 from lit_gelu.curvature.probe.loss_probe import LossProbe, ParsedLoss
 from lit_gelu.curvature.settings import EIGENVALUES, LossSettings
-from lit_gelu.display import Displayed, HtmlTable
 from lit_gelu.extras import new_figure
 
 if TYPE_CHECKING:
@@ -48,8 +47,8 @@ _NEGLIGIBLE = 0.01
 """An eigenvalue smaller than this share of the largest in magnitude has no sign worth reporting."""
 
 
-@dataclass(repr=False)
-class LossMeasurement(Displayed):
+@dataclass
+class LossMeasurement:
     """What was measured; what was not asked for is empty or ``None``."""
 
     figures: Figures = field(default_factory=dict)  # by the parts of the names under which a monitor logs them
@@ -60,14 +59,6 @@ class LossMeasurement(Displayed):
     parameters: int = 0  # how many parameters are trained
     # What was asked for and is not there, and why: a sentence each, without numbers.
     left_out: list[str] = field(default_factory=list)
-
-    def _summary(self) -> str:
-        figures = ", ".join(f"{'/'.join(name)} {value:.4g}" for name, value in self.figures.items())
-        return f"{figures or 'no figures'}, {self.parameters} parameters"
-
-    def _html_table(self) -> HtmlTable:
-        rows = [("/".join(name), value) for name, value in self.figures.items()]
-        return HtmlTable(("figure", "value"), rows, f"loss curvature, {self.parameters} parameters", self.left_out)
 
 
 def measure_loss(

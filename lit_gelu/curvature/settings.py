@@ -1,9 +1,8 @@
-"""What a user chose to measure, of activations and of the loss, checked when it is made."""
+"""What a user chose to measure of the loss, checked when it is made."""
 
 from dataclasses import dataclass, field
 
-from lit_gelu.arguments import check_count, check_one_of, is_count, is_number
-from lit_gelu.curvature.activation.input_layout import SampleRows
+from lit_gelu.arguments import check_count, check_one_of, is_number
 from lit_gelu.curvature.probe.loss_probe import Mode
 from lit_gelu.errors import ArgumentError
 
@@ -16,31 +15,6 @@ QUANTITIES = (*OF_MATRIX, "directional")
 """The last one is measured along the update that the optimizer took, by a product with the Hessian."""
 
 OPERATORS = ("hessian", "gauss_newton")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ActivationSettings:
-    """What is measured of activations."""
-
-    # Patterns for the names of the sites; a gate is watched only if it is named in full.
-    include: tuple[str, ...] = ("*",)
-    # How many rows of each input; "auto" for 8,192 elements, "sparse" for 4,096, ``None`` for all.
-    sample_rows: SampleRows = "auto"
-    seed: int = 0  # which rows are drawn
-    # Measurements in a row after which a channel counts as dead; ``None`` to count none.
-    dead_unit_window: int | None = 100
-    gaussian: bool = True  # whether to say what a normal input would give
-
-    def __post_init__(self) -> None:
-        if isinstance(self.sample_rows, str) and self.sample_rows not in {"auto", "sparse"}:
-            raise ArgumentError(
-                f"sample_rows={self.sample_rows!r} is not accepted. Give a number, 'auto', 'sparse', or None for all."
-            )
-        for option in ("sample_rows", "dead_unit_window"):
-            number = getattr(self, option)
-            if not (number is None or isinstance(number, str) or is_count(number, 1)):
-                raise ArgumentError(f"{option}={number!r} is not accepted. Give a positive integer, or None.")
-        check_count("seed", self.seed, 0)
 
 
 @dataclass(frozen=True, kw_only=True)

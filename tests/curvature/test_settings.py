@@ -3,7 +3,8 @@
 import pytest
 
 from lit_gelu.callbacks import ActivationCurvatureMonitor, LossCurvatureMonitor
-from lit_gelu.curvature.settings import ActivationSettings, LossSettings, ProductBudget
+from lit_gelu.curvature.activation_measurement import ActivationSettings
+from lit_gelu.curvature.settings import LossSettings, ProductBudget
 from lit_gelu.errors import ArgumentError
 
 

@@ -51,13 +51,6 @@ class GaussianPrediction:
     panels that end at every deviation, at the inflections and kinks, and more and more densely towards the place
     where the activation changes; within 1e-9 of the closed forms, where there are any, of
     `lit_gelu.activations.gaussian`, and all sites at once.
-
-    Example:
-        >>> from lit_gelu.activations import registry
-        >>> mean, std = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
-        >>> row = GaussianPrediction(nn.GELU(), registry)(mean, std)[0]
-        >>> {name: round(value, 6) for name, value in zip(PREDICTED, row.tolist()) if "squared" in name}
-        {'mean_squared_output': 0.425221, 'mean_squared_derivative': 0.455851}
     """
 
     def __init__(self, activation: nn.Module, registry: ActivationRegistry) -> None:

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -15,9 +14,9 @@ from torch.compiler import is_compiling
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.curvature.activation.formulas import formulas_of, has_own_state
-from lit_gelu.curvature.activation.input_layout import (
-    ChannelLayout,
+from lit_gelu.curvature.activation.sites import (
     SampleRows,
+    WatchedCall,
     count_rows,
     dim_of_channels,
     rows_for,
@@ -29,17 +28,6 @@ from lit_gelu.sandbox import in_side_pass
 
 ELEMENTS: Mapping[str | int | None, int] = {"auto": 8192, "sparse": 4096}
 """How many elements of each input are taken: the mean is then within 1.1 % or 1.6 % of a deviation."""
-
-
-@dataclass(frozen=True)
-class WatchedCall:
-    """A place where an activation is computed."""
-
-    hooked: nn.Module  # whose input is the activation's
-    activation: nn.Module  # what is computed there
-    turn: tuple[int, int] | None = None  # (i, n): of the module's calls, only the i-th of n in turn count
-    mode_of: nn.Module | None = None  # whose training flag tells an evaluation pass; by default the activation
-    layout: ChannelLayout | None = None  # where its input has its channels, as far as is known
 
 
 class _Watched:
@@ -67,7 +55,7 @@ class ActivationRecorder:
     """Sums the statistics of the inputs of some activations, while it records.
 
     Its hooks stay on the modules, so that a model compiled later has them, and do nothing until `start`. What they see
-    is sampled by whole rows (see `lit_gelu.curvature.activation.input_layout`) and copied at once, before an in-place
+    is sampled by whole rows (see `count_rows`) and copied at once, before an in-place
     activation overwrites it: ``sample_rows`` of each call, ``"auto"`` as many as hold 8,192 elements (8 at least),
     ``"sparse"`` 4,096, ``None`` all. The sums of all sites that share an activation and a shape are computed together.
     Of all rows, where these are wanted, they are computed at once (in compiled code, rows are copied). The
@@ -76,16 +64,6 @@ class ActivationRecorder:
     All calls of a module between `start` and `stop` count. A call made while the activation's training flag differs
     from what it was at `start` does not: it belongs to an evaluation pass within the recorded one. Copies of the model
     carry no working hook: a deep copy or a pickle of one does nothing.
-
-    Example:
-        >>> model = nn.Sequential(nn.Linear(4, 8), nn.GELU())
-        >>> with ActivationRecorder({"1": model[1]}) as recorder:
-        ...     recorder.start()
-        ...     _ = model(torch.zeros(2, 4))
-        ...     recorder.stop()
-        ...     figures = recorder.statistics()
-        >>> torch.allclose(torch.tensor(figures["1"]["mean"]), model[0].bias.mean())
-        True
     """
 
     def __init__(

@@ -4,9 +4,9 @@ Everything is a mean over the finite elements x of the pre-activation, so it is 
 batches and ranks: `activation_sums` makes one row of sums, `statistics_from_sums` turns rows of sums into figures.
 """
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.curvature.activation.formulas import Formulas, Intervals, evaluated, formulas_of, jump_sizes
-
-Site = TypeVar("Site", bound=Hashable)
 
 EPSILON = 0.01
 """How near f' must be to 0 (saturated) or to 1 (linear). It must stay below |min f'|, or f' < 0 counts as saturated."""
@@ -76,29 +74,10 @@ def activation_sums(
     pivot: Tensor | float = 0.0,
     registry: ActivationRegistry | None = None,
 ) -> Tensor:
-    """Return the sums, in the columns of `SUMS`, of what the statistics of a pre-activation are means of.
-
-    With f the activation and x running over the finite elements: the count, the count of NaN and infinite elements, the
-    counts [f' < 0], [f' <= -0.01], [|f'| < 0.01] and [|f' - 1| < 0.01]; the sums of ``(x - pivot)^k``, k = 1 to 4, and
-    those of f(x), f(x)^2, f'(x), f'(x)^2, |f''(x)| and the gate g(x) = f(x) / x (f'(0) at x = 0); and the kink mass,
-    estimated from the counts in windows about the kinks. Sums of two inputs with the same pivot can be added.
-
-    The gate has no mean where f(0) != 0 (softplus): its sum is NaN there. f'' is the ordinary second derivative; what
-    its jumps contribute is the kink mass, NaN where the kinks of the activation are not known.
-
-    Source: f'^2 as the backward gain is that of Poole et al. 2016, "Exponential expressivity in deep neural networks
-    through transient chaos" (arXiv 1606.05340), chi_1 over the variance of the weights.
-
-    16-bit inputs are computed in float32. Powers are accumulated in float64 (in float32 on devices that have no
-    float64), all else in the type of the input, pairwise: within 5e-7 in float32. The powers lose
-    ``2 k log10(|mean - pivot| / deviation)`` of float64's 16 digits.
-
-    Example:
-        >>> sums = activation_sums("relu", torch.tensor([-1.0, 0.5, 2.0, float("nan")]))
-        >>> figures = dict(zip(SUMS, sums.tolist()))
-        >>> figures["count"], figures["count_non_finite"], figures["share_linear"], figures["sum_of_squares"]
-        (3.0, 1.0, 2.0, 5.25)
-    """
+    """Return the columns of `SUMS` for a pre-activation's finite elements, about a pivot; those of parts add up."""
+    # 16-bit inputs are computed in float32. Powers of x - pivot are accumulated in float64, all else in the type of the
+    # input, pairwise: within 5e-7 in float32. The powers lose ``2 k log10(|mean - pivot| / deviation)`` of 16 digits.
+    # The gate has no mean where f(0) != 0 (softplus), so its sum is NaN there; f'' is the ordinary second derivative.
     registry = registry_or_default(registry)
     module = activation if isinstance(activation, nn.Module) else registry.create(activation).to(x.device)
     return measure(formulas_of(module, registry), x.unsqueeze(0), pivot=pivot).sums[0]
@@ -116,7 +95,7 @@ def measure(formulas: Formulas, x: Tensor, *, pivot: Tensor | float = 0.0, chann
     narrow_type = x.dtype if x[0].numel() <= _EXACT else wide_type  # it adds pairwise: a third of float64's time
     plan = _plan(formulas.decreasing, x.dtype, x.device, x.dim())
     ones = torch.empty(1 + len(plan.of_slope) + len(plan.of_x), *x.shape, dtype=x.dtype, device=x.device)
-    of_all, of_slope, of_x = ones.split([1, len(plan.of_slope), len(plan.of_x)])
+    of_all, of_slope, of_x = torch.split(ones, [1, len(plan.of_slope), len(plan.of_x)])
     finite = torch.lt(x.abs(), torch.inf, out=of_all[0])
     clean = x.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
     wide = clean.to(wide_type, copy=True)
@@ -220,19 +199,7 @@ def _kink_mass(formulas: Formulas, x: Tensor, finite: Tensor, counts: Tensor, po
 
 
 def statistics_from_sums(sums: Tensor, pivot: Tensor | float = 0.0) -> Tensor:
-    """Return the figures named in `STATISTICS` from sums, both in the last dimension; docs/curvature.md has formulas.
-
-    The means are over the finite elements; the deviation is that of the population. There is NaN where there is nothing
-    to average, and for skewness and kurtosis where the deviation is 0. The whole of E |f''| is its smooth part,
-    ``mean_abs_second_derivative``, plus ``kink_mass``: of a piecewise linear activation such as ReLU the first is 0. In
-    transition is what is neither saturated nor linear nor clearly falling; an activation such as GELU, which falls a
-    little on its far left, counts there as saturated and as decreasing.
-
-    Example:
-        >>> figures = statistics_from_sums(activation_sums("relu", torch.tensor([-3.0, 0.5, 1.0, 1.5])))
-        >>> dict(zip(STATISTICS, figures.tolist()))["share_linear"]
-        0.75
-    """
+    """Return the figures named in `STATISTICS` from sums, both in the last dimension; NaN where they are undefined."""
     # On the host, whatever the device: these are some dozen operations on a few numbers.
     table = np.moveaxis(sums.detach().cpu().numpy(), -1, 0)
     column = dict(zip(SUMS, table, strict=True))
@@ -269,7 +236,7 @@ def activation_statistics(
         registry: Where the activation's closed forms are looked up; the default registry if not given.
 
     Returns:
-        Figures by the names in `STATISTICS`; see `statistics_from_sums` for formulas and units.
+        Figures by the names in `STATISTICS`; docs/curvature.md has formulas and units.
 
     Example:
         >>> x = torch.linspace(-4, 4, 8001, dtype=torch.float64)
@@ -277,20 +244,12 @@ def activation_statistics(
         >>> round(figures["mean_gate"], 4), round(figures["share_decreasing"], 4)
         (0.5, 0.4061)
     """
-    pivot = mean_of_finite(x)
+    pivot = x.detach()[x.isfinite()].mean(dtype=accumulation_dtype(x.device)).nan_to_num(nan=0.0)
     figures = statistics_from_sums(activation_sums(activation, x, pivot=pivot, registry=registry), pivot)
     return dict(zip(STATISTICS, figures.tolist(), strict=True))
 
 
-def mean_of_finite(x: Tensor) -> Tensor:
-    """Return the mean of the finite elements, 0 if there are none: a pivot for their moments."""
-    x = x.detach()
-    finite = x.isfinite()
-    summed = torch.where(finite, x, 0).sum(dtype=accumulation_dtype(x.device))
-    return summed / finite.sum().clamp(min=1)
-
-
-def statistics_by_site(sites: Iterable[Site], sums: Tensor) -> dict[Site, dict[str, float]]:
+def statistics_by_site(sites: Iterable[str], sums: Tensor) -> dict[str, dict[str, float]]:
     """Return sums, a row a site, as figures by site and name."""
     figures = statistics_from_sums(sums).tolist()
     return {site: dict(zip(STATISTICS, row, strict=True)) for site, row in zip(sites, figures, strict=True)}

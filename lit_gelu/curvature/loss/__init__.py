@@ -1,6 +1,6 @@
 """Curvature of the loss: the Hessian and the Gauss-Newton matrix as operators, and what can be learnt from products."""
 
-from lit_gelu.curvature.loss.linear_operator import LinearOperator, MatrixOperator, normal, rademacher
+from lit_gelu.curvature.loss.linear_operator import LinearOperator, MatrixOperator
 from lit_gelu.curvature.loss.operators import (
     DirectionalCurvature,
     ParameterOperator,
@@ -8,7 +8,7 @@ from lit_gelu.curvature.loss.operators import (
     gauss_newton_operator,
     hessian_operator,
 )
-from lit_gelu.curvature.loss.parameters import ParameterLayout, displaced, module_layout
+from lit_gelu.curvature.loss.parameters import ParameterLayout, module_layout
 from lit_gelu.curvature.loss.spectrum import Eigenpair, SpectralDensity, extreme_eigenvalues, spectral_density
 from lit_gelu.curvature.loss.trace import TraceEstimate, hutchinson_trace
 from lit_gelu.curvature.probe.loss_probe import LossProbe
@@ -24,13 +24,10 @@ __all__ = [
     "SpectralDensity",
     "TraceEstimate",
     "curvature_along",
-    "displaced",
     "extreme_eigenvalues",
     "gauss_newton_operator",
     "hessian_operator",
     "hutchinson_trace",
     "module_layout",
-    "normal",
-    "rademacher",
     "spectral_density",
 ]

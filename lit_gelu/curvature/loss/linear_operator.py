@@ -65,16 +65,8 @@ def mixed_seed(seed: int, event: int, number: int) -> int:
 def rademacher(
     size: int, seed: int, event: int, number: int, *, dtype: torch.dtype, device: torch.device | str
 ) -> Tensor:
-    """Return a vector of independent signs, +1 or -1 with probability 1/2 each, on its device.
-
-    A generator of its own is used: the global ones belong to the training. Equal seeds, events (measurements) and
-    numbers of a vector give equal vectors on devices of one type; CPU and CUDA generators differ.
-
-    Example:
-        >>> v = rademacher(1000, 0, 0, 0, dtype=torch.float32, device="cpu")
-        >>> v.unique().tolist()
-        [-1.0, 1.0]
-    """
+    """Return a vector of independent signs, drawn on its device; equal arguments give equal vectors there."""
+    # A generator of its own is used: the global ones belong to the training.
     generator = torch.Generator(device).manual_seed(mixed_seed(seed, event, number))
     octets = torch.empty((size + 7) // 8, dtype=torch.uint8, device=device).random_(0, 256, generator=generator)
     shifts = torch.arange(8, dtype=torch.uint8, device=device)
@@ -83,11 +75,6 @@ def rademacher(
 
 
 def normal(size: int, seed: int, event: int, number: int, *, dtype: torch.dtype, device: torch.device | str) -> Tensor:
-    """Return a vector of independent standard normal numbers; otherwise as `rademacher`.
-
-    Example:
-        >>> normal(3, 0, 0, 0, dtype=torch.float32, device="cpu").shape
-        torch.Size([3])
-    """
+    """Return a vector of independent standard normal numbers; otherwise as `rademacher`."""
     generator = torch.Generator(device).manual_seed(mixed_seed(seed, event, number))
     return torch.empty(size, dtype=dtype, device=device).normal_(generator=generator)

@@ -47,8 +47,6 @@ _REMEDY = (
 class ParameterOperator:
     """A symmetric matrix over the parameters of a model: the mean over batches and ranks of one a batch.
 
-    Made by `hessian_operator` and `gauss_newton_operator`.
-
     Attributes:
         parameters: Where each parameter lies in a vector.
         size: How many parameters are trained.
@@ -149,12 +147,9 @@ def hessian_operator(
 
     With L_b the loss of batch b, averaged over its n_b samples, the matrix is that of the loss over all samples,
     ``H = sum_b n_b H_b / sum_b n_b``, over all batches and all ranks. ``H v`` is the gradient of ``g'v`` over a graph
-    of the gradient g that is recorded once: exact up to rounding, 2.1 gradients a product. Nothing touches ``.grad``,
-    train/eval flags or random state; a closure that draws random numbers must draw the same ones at every call, or the
-    matrix is not symmetric.
-
-    Where the loss goes through a custom ``torch.autograd.Function``, which can lack its second derivative without an
-    error, the first product is compared with the difference of two gradients.
+    of the gradient g that is recorded once: exact up to rounding, 2.1 gradients a product. A closure that draws random
+    numbers must draw the same ones at every call. Where the loss goes through a custom ``torch.autograd.Function``,
+    which can lack its second derivative without an error, the first product is compared with a difference of gradients.
 
     Source: Pearlmutter 1994, "Fast exact multiplication by the Hessian", Neural Computation 6(1).
 
@@ -251,9 +246,9 @@ def gauss_newton_operator(
     Args:
         outputs: The model's outputs for one batch, one tensor of any shape; or one closure a batch.
         loss: The mean loss of a batch from its outputs, twice differentiable; one for all batches, or one a batch.
-        parameters: By name; frozen ones have no place in the vectors.
+        parameters: As in `hessian_operator`, and so the others.
         samples: How many samples each batch has.
-        reduce: Sums a flat tensor over ranks: called once here and once a product, on every rank.
+        reduce: Sums a flat tensor over ranks.
 
     Returns:
         The operator; its graphs live until it is closed.
@@ -271,10 +266,6 @@ def gauss_newton_operator(
     """
     closures, counts = batches_of(outputs, samples)
     losses = list(loss) if isinstance(loss, Sequence) else [loss] * len(closures)
-    if len(losses) != len(closures):
-        raise ArgumentError(
-            f"{len(closures)} closures for outputs came with {len(losses)} losses. Give one loss for all, or one each."
-        )
     layout = ParameterLayout(parameters)
     batches = [_GaussNewtonOfBatch(*each, layout) for each in zip(closures, losses, strict=True)]
     return ParameterOperator(batches, layout, counts, reduce)
@@ -287,9 +278,7 @@ class _GaussNewtonOfBatch:
         self._layout, self._tensors = layout, list(layout.tensors.values())
         with torch.inference_mode(False), torch.enable_grad():
             self._outputs = outputs()
-        if not (
-            isinstance(self._outputs, Tensor) and self._outputs.is_floating_point() and self._outputs.requires_grad
-        ):
+        if not (isinstance(self._outputs, Tensor) and self._outputs.requires_grad):
             raise ArgumentError(
                 f"The closure for the outputs returned {type(self._outputs).__name__}. Accepted is one floating-point "
                 "tensor that depends on parameters: what the loss is computed from, without detach() or no_grad()."

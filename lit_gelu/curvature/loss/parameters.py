@@ -124,25 +124,8 @@ class ParameterLayout:
 
 @contextmanager
 def displaced(layout: ParameterLayout) -> Iterator[Callable[..., None]]:
-    """Let the live parameters be moved, and put back every bit of them on leaving, also after an exception.
-
-    The parameters' version counters stay as they are, so that graphs recorded before remain usable.
-
-    Args:
-        layout: Says which parameters move.
-
-    Yields:
-        ``move(offset, scale=1.0)``, which sets them to their original values plus ``scale`` times an offset.
-
-    Example:
-        >>> weight = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
-        >>> with displaced(ParameterLayout({"weight": weight})) as move:
-        ...     move(torch.tensor([0.5, 0.0]))
-        ...     weight.tolist()
-        [1.5, 2.0]
-        >>> weight.tolist()
-        [1.0, 2.0]
-    """
+    """Yield ``move(offset, scale=1.0)``, which moves the live parameters; on leaving, every bit of them is put back."""
+    # The parameters' version counters stay as they are, so that graphs recorded before remain usable.
     lives = list(layout.tensors.values())
     originals = [tensor.detach().clone() for tensor in lives]
 

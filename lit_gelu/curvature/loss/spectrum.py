@@ -16,6 +16,9 @@ from lit_gelu.errors import ArgumentError, UnsupportedRunError
 _LARGEST_RESIDUAL = 0.15
 """In units of the value. With a larger residual the Ritz values found so far say little about the spectrum."""
 
+_CONVERGED = 0.01
+"""In units of the value: a pair with a smaller residual counts as converged."""
+
 _MARGIN = 0.1
 """By how much of their range, zero included, the spectrum is taken to go beyond the Ritz values at the other end."""
 
@@ -188,7 +191,7 @@ class Eigenpair(Displayed):
         vector: v, of length 1, shape ``[size]``.
         image: ``H v``, shape ``[size]``, from the recurrence; it costs no product.
         residual: ``||H v - value v||``: an eigenvalue of H lies no farther from ``value`` than this.
-        converged: Whether the residual is at most ``tolerance |value|``. It says that this is an eigenpair; that no
+        converged: Whether the residual is at most 1 % of the value. It says that this is an eigenpair; that no
             larger eigenvalue was missed is for the start vector and the number of steps to see to.
         products: How many products with H the iteration took, for all its pairs together.
         estimate: The eigenvalue as estimated from all that the products say. At an end of the spectrum it lies beyond
@@ -211,7 +214,6 @@ def extreme_eigenvalues(
     start: Tensor | None = None,
     steps: int = 16,
     which: Literal["largest", "smallest", "both"] = "largest",
-    tolerance: float = 0.01,
     accuracy: float | None = None,
     seed: int = 0,
     event: int = 0,
@@ -219,7 +221,7 @@ def extreme_eigenvalues(
     """Return the algebraically largest eigenvalue of a symmetric matrix, the smallest, or both.
 
     Largest means largest, not largest in magnitude: -5 does not hide 1, as it does in power iteration. Exactly
-    ``steps`` products are computed (as many as the matrix has rows, if these are fewer), whatever the tolerance. With
+    ``steps`` products are computed (as many as the matrix has rows, if these are fewer). With
     ``accuracy``, the iteration ends as soon as the value is estimated to be near enough to the eigenvalue, by
     `rise_by_radau`, and the residual is at most 15 % of it.
 
@@ -236,7 +238,6 @@ def extreme_eigenvalues(
             before it. By default a random vector.
         steps: How many products.
         which: What to return.
-        tolerance: How large a residual, in units of ``|value|``, counts as converged.
         accuracy: At which estimated error, in units of ``|value|``, to end before ``steps`` products; ``None`` means
             never.
         seed: Of the random vectors.
@@ -277,7 +278,7 @@ def extreme_eigenvalues(
         estimate = value + (-rise if number == 0 else rise)
         residual = abs(remainder)
         pairs.append(
-            Eigenpair(value, vector, image, residual, residual <= tolerance * abs(value), len(values), estimate)
+            Eigenpair(value, vector, image, residual, residual <= _CONVERGED * abs(value), len(values), estimate)
         )
     return tuple(pairs)
 
@@ -342,8 +343,7 @@ def spectral_density(
 
     Args:
         operator: The symmetric matrix.
-        steps: Products of a run, and nodes; 60 to 90 resolve the outliers of a network's Hessian. At most as many as
-            the matrix has rows.
+        steps: Products of a run, and nodes; 60 to 90 resolve the outliers of a network's Hessian.
         runs: Over how many start vectors to average; their spread is the error.
         seed: Of the run.
         event: Which measurement; seed, event and the number of the run determine its start.

@@ -57,8 +57,6 @@ def hutchinson_trace(
     computed, the second estimated from ``v = P g``, without what the eigenvectors in Q add to the variance. Pairs of a
     Lanczos iteration on the same matrix bring their ``H q_i`` along, so they cost no product.
 
-    Up to about 20 products this beats Hutch++, which spends a third of them on Q and another on its exact part.
-
     Source: Hutchinson 1990, "A stochastic estimator of the trace of the influence matrix for Laplacian smoothing
     splines"; the deflated form after Gambhir, Stathopoulos and Orginos 2017, "Deflation as a method of variance
     reduction for estimating the trace of a matrix inverse" (arXiv 1603.05988).
@@ -71,12 +69,11 @@ def hutchinson_trace(
         deflate: Eigenpairs of one iteration.
         layout: The stretches of a vector that make each layer, as `module_layout` of ``operator.layout`` gives them.
             Together they cover all of it, once.
-        accuracy: More probes are taken until the standard error is at most this share of the trace, as both are
-            estimated. ``None``: exactly ``probes`` are, and the host does not look before the end.
+        accuracy: More probes are taken until the standard error is at most this share of the trace.
         most: How many probes at most; ``None`` for ``probes``.
 
     Returns:
-        The estimates; the host looks at the end, and with ``accuracy`` each time as many probes as before were taken.
+        The estimates.
 
     Raises:
         ArgumentError: If an argument is not accepted.
@@ -103,7 +100,12 @@ def hutchinson_trace(
             v = rademacher(operator.size, seed, event, number, dtype=operator.dtype, device=operator.device)
             v = _project(v, basis)
             image = operator(v)
-            rows.append(torch.cat([_layer_sums(v * _project(image, basis), groups), _squared_norm(image)]))
+            rows.append(
+                torch.cat([
+                    _layer_sums(v * _project(image, basis), groups),
+                    _squared_norm(image),
+                ])
+            )
         if accuracy is None or probes >= most:
             break
         forms = torch.stack([row[:-1].sum() for row in rows])  # first what is exact, then one a probe
@@ -147,7 +149,10 @@ def _exact_row(basis: Tensor, images: Tensor, groups: Mapping[str, Sequence[slic
     # With E the projector on a layer, tr EH = tr EQ'QH + tr EPHQ'Q + tr EPHP. The middle term cancels in the sum over
     # the layers, but not in each of them.
     twice = basis * (2 * images - (images @ basis.T) @ basis)
-    return torch.cat([_layer_sums(twice.sum(0), groups), _squared_norm(images)])
+    return torch.cat([
+        _layer_sums(twice.sum(0), groups),
+        _squared_norm(images),
+    ])
 
 
 def _project(vector: Tensor, basis: Tensor) -> Tensor:
@@ -163,5 +168,4 @@ def _layer_sums(values: Tensor, groups: Mapping[str, Sequence[slice]]) -> Tensor
 
 
 def _squared_norm(values: Tensor) -> Tensor:
-    """Return the sum of squares, shape ``[1]``."""
     return values.square().sum(dtype=accumulation_dtype(values.device)).reshape(1)

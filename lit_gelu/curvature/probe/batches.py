@@ -202,30 +202,19 @@ def forward_inputs(batch: Any, model: nn.Module) -> Any:
 def forward_sample(model: nn.Module, batch: Any, input_sample: Any = None) -> Any:
     """Return `input_sample_of` a model, or the inputs of a batch if ``forward`` runs on them, or ``None``."""
     sample = input_sample_of(model, input_sample)
-    return tried_inputs(model, batch)[0] if sample is None else sample
+    candidates = _candidates(batch, model) if sample is None else ()
+    return next((each for each in candidates if _runs_on(model, each)), sample)
 
 
-def tried_inputs(model: nn.Module, batch: Any) -> tuple[Any, Exception | None]:
-    """Return the inputs of a batch that ``forward`` runs on; else ``None``, and why it fails on those tried first."""
-    first = None
-    for sample in _candidates(batch, model):
-        failure = failure_on(model, sample)
-        if failure is None:
-            return sample, None
-        first = first or failure
-    return None, first
-
-
-def failure_on(model: nn.Module, sample: Any) -> Exception | None:
-    """Return why a model does not run on a sample: many a LightningModule has no ``forward``, for one."""
+def _runs_on(model: nn.Module, sample: Any) -> bool:
+    """Return whether a model runs on a sample: many a LightningModule has no ``forward``, for one."""
     args = () if isinstance(sample, Mapping) else sample if isinstance(sample, list | tuple) else (sample,)
-    named = sample if isinstance(sample, Mapping) else {}
     with isolated_random_state(model), evaluation_sandbox(model):
         try:
-            model(*args, **named)
-        except Exception as failure:  # noqa: BLE001 - of a user's module
-            return failure
-    return None
+            model(*args, **(sample if isinstance(sample, Mapping) else {}))
+        except Exception:  # noqa: BLE001 - of a user's module
+            return False
+    return True
 
 
 def _candidates(batch: Any, model: nn.Module) -> Iterator[Any]:

@@ -29,21 +29,13 @@ class LossProbe:
 
     Inside the context each of `closures` computes the mean loss of one batch from the live parameters, as often as one
     likes and always the same function: every call finds the random number generators (Python, numpy, torch on the CPU
-    and on the model's CUDA devices) at the same place, so that dropout draws the same masks, and the batch, the buffers
-    and attributes (running means, counters, metrics) as they were. On leaving, also by an exception, everything is as
-    it was found, bit by bit: train/eval flags, parameters, buffers, generators, ``.grad``, attributes, metrics. The
-    batches given are not touched.
-
-    Attributes are followed into containers of up to 1,000 elements and into the ``__dict__`` of plain objects, such as
-    a meter; not into objects that these hold, ``__slots__`` or iterators.
-
-    Frozen parameters may be written to by the ``training_step``, which is how teachers are averaged: they are put back.
-    One that writes to parameters that are trained is refused; see `WriteGuard`.
+    and on the model's CUDA devices), the batch, the buffers and the attributes as they were. On leaving, also by an
+    exception, everything is as it was found, bit by bit: train/eval flags, parameters, buffers, generators, ``.grad``,
+    attributes, metrics. docs/curvature.md says what is not undone.
 
     The loss is ``module.curvature_loss(batch)`` if the module defines that, else what its ``training_step`` returns,
-    with ``self.log`` muted. It is not scaled and not divided by the number of accumulated batches. What a
-    ``training_step`` does outside of the module (it writes files, or to globals and attributes of classes) it does in a
-    probe, too: define ``curvature_loss`` then. A module with manual optimisation must define it.
+    with ``self.log`` muted. It is not scaled and not divided by the number of accumulated batches. A module with manual
+    optimisation must define ``curvature_loss``.
 
     Attention runs by its "math" kernel, and compiled modules as they were written: the fused ones have no second
     derivatives. Autocast is off, unless ``precision`` switches it on. Activation checkpointing works with
@@ -194,24 +186,16 @@ def _examples(batch: Any) -> int:
     return examples
 
 
-HOOK = "curvature_loss"
-"""A method of the module, from a batch to its scalar loss; it takes the place of ``training_step`` in a probe."""
-
-
-LossFunction = Callable[[Any, int], Tensor]
-"""From a batch and its number to the scalar loss, unscaled and with its graph."""
-
-
-def loss_function(module: nn.Module) -> LossFunction:
-    """Return what computes a batch's loss: ``curvature_loss``, else ``training_step``; its signature is read once."""
+def loss_function(module: nn.Module) -> Callable[[Any, int], Tensor]:
+    """Return what computes the loss of a batch and its number: ``curvature_loss``, else ``training_step``."""
     name = type(module).__name__
-    hook = getattr(module, HOOK, None)
+    hook = getattr(module, "curvature_loss", None)
     if callable(hook):
-        return lambda batch, _: _loss_from(hook(batch), f"{name}.{HOOK}")
-    remedy = f"Define {HOOK}(self, batch) on it: it returns the scalar loss and does nothing else."
+        return lambda batch, _: _loss_from(hook(batch), f"{name}.curvature_loss")
+    remedy = "Define curvature_loss(self, batch) on it: it returns the scalar loss and does nothing else."
     step = getattr(module, "training_step", None)
     if not callable(step):
-        raise ArgumentError(f"{name} has neither {HOOK} nor training_step. {remedy}")
+        raise ArgumentError(f"{name} has neither curvature_loss nor training_step. {remedy}")
     if not getattr(module, "automatic_optimization", True):
         raise ArgumentError(
             f"{name} optimises by hand (automatic_optimization=False): its training_step would take optimizer steps in "

@@ -18,20 +18,8 @@ from torch import Tensor, nn
 from lit_gelu.errors import ArgumentError
 from lit_gelu.sandbox import equal
 
-UNCHANGING = frozenset({
-    type(None),
-    bool,
-    int,
-    float,
-    complex,
-    str,
-    bytes,
-    torch.dtype,
-    torch.device,
-    torch.Size,
-    FunctionType,
-    MethodType,
-})
+_NUMBERS_AND_TEXTS = (type(None), bool, int, float, complex, str, bytes)
+UNCHANGING = frozenset({*_NUMBERS_AND_TEXTS, torch.dtype, torch.device, torch.Size, FunctionType, MethodType})
 """Types whose values cannot be changed in place; most attributes of modules are of one."""
 
 LOOKED_INTO = 1_000
@@ -95,10 +83,7 @@ def _refill(owner: Any, kept: Any) -> None:
     if isinstance(owner, dict):
         if not _identical(owner.keys(), kept.keys()):
             owner.clear()
-        for (
-            key,
-            value,
-        ) in kept.items():  # no more than needed: another thread may read it
+        for key, value in kept.items():  # no more than needed: another thread may read it
             if key not in owner or owner[key] is not value:
                 owner[key] = value
     elif isinstance(owner, set) or not _identical(owner, kept):
@@ -157,9 +142,6 @@ def _identical(some: Any, others: Any) -> bool:
 _OF_EVERY_MODULE = frozenset(nn.Module().__dict__)
 _MISSING = object()
 
-_Attributes = tuple[dict[str, Any], dict[str, Any], int]
-"""A module's own dictionary, what in it is neither parameter, buffer nor module, and its length."""
-
 
 class ModuleState:
     """The state of a model that a forward pass may change, kept so that any number of passes find the same."""
@@ -177,7 +159,8 @@ class ModuleState:
         self.modules: list[nn.Module] = []
         self._flags: list[bool] = []
         self._buffers: list[dict[str, Tensor | None]] = []
-        self._attributes: list[_Attributes] = []
+        # The dictionary of each module, what in it is neither parameter, buffer nor module, and its length.
+        self._attributes: list[tuple[dict[str, Any], dict[str, Any], int]] = []
         self._contents = Contents()
         self._tensors: list[tuple[dict[str, Any], str, Tensor]] = []
         self._gradients: list[tuple[Tensor, Tensor | None]] = []

@@ -59,27 +59,6 @@ def test_figures_equal_those_of_the_full_hessian(tmp_path):
         assert {name: float(logged[step][f"curvature/loss/{name}"]) for name in row} == pytest.approx(row)
 
 
-def test_probe_loss_and_gradient_norm(tmp_path):
-    figures = fit(tmp_path, loss_monitor(**EXACT), Norms())
-    assert figures
-    for step, row in figures.items():
-        loss, norm = Norms.seen[step]
-        assert row["probe_loss"] == pytest.approx(loss, rel=1e-12)
-        assert row["gradient_norm"] == pytest.approx(norm, rel=1e-12)
-
-
-class Norms(Callback):
-    """Loss and gradient after each step."""
-
-    seen: dict = {}  # noqa: RUF012 - a fresh dictionary would be as good
-
-    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-        loss = pl_module.training_step(batch, batch_idx)
-        gradients = torch.autograd.grad(loss, list(pl_module.parameters()))
-        norm = torch.cat([gradient.flatten() for gradient in gradients]).norm()
-        Norms.seen[trainer.global_step - 1] = (loss.item(), norm.item())
-
-
 def test_the_gauss_newton_matrix_on_request(tmp_path):
     class Spectrum(Callback):
         values: dict = {}  # noqa: RUF012
@@ -136,17 +115,6 @@ def test_along_the_update_that_the_optimizer_took(tmp_path):
         assert row["directional_stability"] == pytest.approx(bend / (-2 * slope), rel=1e-6)
 
 
-def test_without_an_update_there_is_nothing_along_it(tmp_path):
-    class Still(Net):
-        def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), lr=0.0)
-
-    monitor = loss_monitor(["top_eigenvalue", "directional"], **EXACT)
-    [row, _] = fit(tmp_path, monitor, model=Still()).values()
-    assert "top_eigenvalue" in row
-    assert not any(name.startswith("directional") for name in row)
-
-
 def test_later_events_start_from_the_last_vectors(tmp_path):
     monitor = loss_monitor(probe="fixed", fraction=None, every_n_steps=1, lanczos_steps=20, warm_steps=3)
     witness = Witness(batch_of(32, dtype=torch.float64)[0][:8].clone())
@@ -199,14 +167,3 @@ def test_the_trace_takes_as_many_vectors_as_its_accuracy_asks_for(tmp_path):
     for step, row in fine.items():
         assert row["trace_standard_error"] <= 0.05 * abs(row["trace"])
         assert row["trace"] == pytest.approx(witness.hessians[step].trace().item(), rel=0.25)  # five standard errors
-
-
-def test_batches_that_are_given_are_weighted_by_their_examples(tmp_path):
-    x, y = batch_of(16, seed=9, dtype=torch.float64)
-    monitor = loss_monitor(probe=[(x[:13], y[:13]), (x[13:], y[13:])], **EXACT)
-    witness = Witness((x, y))
-    figures = fit(tmp_path, monitor, witness)
-    for step, row in figures.items():
-        exact = torch.linalg.eigvalsh(witness.hessians[step])[-1].item()
-        assert row["top_eigenvalue"] == pytest.approx(exact, rel=1e-9)
-        assert row["examples"] == 16

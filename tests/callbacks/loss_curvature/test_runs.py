@@ -179,20 +179,3 @@ def test_other_callbacks_find_the_figures(tmp_path):
     trainer = quiet_trainer(tmp_path, monitor, stopper, max_epochs=3)
     trainer.fit(SmallNet(), loader())
     assert trainer.current_epoch == 1  # any eigenvalue is below the threshold
-    assert trainer.callback_metrics["curvature/loss/top_eigenvalue"].item() == pytest.approx(
-        monitor.latest["top_eigenvalue"]
-    )
-
-
-class Quiet(SmallNet):
-    def training_step(self, batch, batch_idx):
-        return F.cross_entropy(self(batch[0]), batch[1])
-
-
-def test_a_monitor_starts_anew_in_another_run(tmp_path):
-    monitor = loss_monitor(at_steps=[0, 3], lanczos_steps=2, fraction=1 / 4, probe="fixed")
-    for folder in ("a", "b"):
-        torch.manual_seed(0)
-        quiet_trainer(tmp_path / folder, monitor, max_epochs=1).fit(SmallNet(), loader())
-    assert logged(tmp_path / "a") == logged(tmp_path / "b")
-    assert list(logged(tmp_path / "a")) == [0, 3]

@@ -6,9 +6,7 @@ from lightning.pytorch import LightningModule
 from torch import nn
 from torch.nn import functional as F
 
-from lit_gelu.curvature.loss import (
-    gauss_newton_operator,
-)
+from lit_gelu.curvature.loss import gauss_newton_operator
 from lit_gelu.curvature.probe.loss_probe import LossProbe, ParsedLoss
 from lit_gelu.errors import ArgumentError
 

@@ -1,4 +1,6 @@
-"""Extreme eigenvalues against scipy's eigsh and numpy's dense solver."""
+"""Extreme eigenvalues against scipy and dense solvers; the density against what makes it a Gauss quadrature."""
+
+import math
 
 import numpy as np
 import pytest
@@ -13,8 +15,10 @@ from lit_gelu.curvature.loss import (
     extreme_eigenvalues,
     hessian_operator,
     normal,
+    rademacher,
+    spectral_density,
 )
-from lit_gelu.curvature.loss.spectrum import lanczos, tridiagonal_eigen
+from lit_gelu.curvature.loss.spectrum import lanczos, rise_by_gap, rise_by_radau, tridiagonal_eigen
 from lit_gelu.errors import ArgumentError, UnsupportedRunError
 
 
@@ -50,7 +54,7 @@ def test_equal_scipy_and_the_dense_solver_on_a_net(activation):
     hessian = full_hessian(model, inputs, loss)
     values = torch.linalg.eigvalsh(hessian)
     operator = hessian_operator(lambda: loss(model(inputs)), named(model))
-    largest, smallest = extreme_eigenvalues(operator, steps=40, which="both", tolerance=1e-6)
+    largest, smallest = extreme_eigenvalues(operator, steps=40, which="both")
     assert largest.value == pytest.approx(values[-1].item(), rel=1e-6)
     assert smallest.value == pytest.approx(values[0].item(), rel=1e-6)
     assert largest.converged
@@ -72,16 +76,6 @@ def test_exactly_as_many_products_as_steps(steps):  # D5
     operator = Counted(symmetric(30))
     pair = extreme(operator, steps=steps)
     assert operator.calls == pair.products == steps
-
-
-def test_one_step_gives_the_rayleigh_quotient_and_its_residual():  # D5
-    matrix = symmetric(30)
-    start = normal(30, 5, 0, 0, dtype=torch.float64, device="cpu")
-    unit = start / start.norm()
-    pair = extreme(MatrixOperator(matrix), start=start, steps=1)
-    assert pair.value == pytest.approx((unit @ matrix @ unit).item(), rel=1e-12)
-    assert pair.residual == pytest.approx((matrix @ unit - pair.value * unit).norm().item(), rel=1e-12)
-    assert not pair.converged
 
 
 @pytest.mark.parametrize("steps", [2, 5, 12, 30])
@@ -132,13 +126,6 @@ class TestAccuracy:
         assert pair.value == pytest.approx(4.0, rel=accuracy)
         assert pair.products == operator.calls < 40
 
-    def test_better_values_take_more_products_and_a_perfect_start_takes_one(self):
-        matrix, basis = with_eigenvalues([-2.0, *torch.linspace(-0.5, 1, 60).tolist(), 4.0])
-        operator = MatrixOperator(matrix)
-        counts = [extreme(operator, steps=40, accuracy=a).products for a in (0.1, 1e-3, 1e-9)]
-        assert counts == sorted(set(counts))
-        assert extreme(operator, start=basis[:, -1], steps=40, accuracy=0.01).products == 1
-
     def test_a_far_negative_eigenvalue_does_not_pass_for_a_gap_that_makes_the_value_sure(self):
         values = [1.0, 0.9, -20.0, *torch.linspace(-0.1, 0.1, 20).tolist()]
         operator = MatrixOperator(torch.diag(torch.tensor(values, dtype=torch.float64)))
@@ -146,31 +133,6 @@ class TestAccuracy:
             start = normal(23, seed, 0, 0, dtype=torch.float64, device="cpu")
             pair = extreme(operator, start=start, steps=20, accuracy=0.02)
             assert pair.value == pytest.approx(1.0, abs=0.15)
-
-    def test_both_ends_wait_for_each_other(self):
-        matrix, basis = with_eigenvalues([-2.0, *torch.linspace(-0.5, 1, 60).tolist(), 4.0])
-        pairs = extreme_eigenvalues(MatrixOperator(matrix), start=basis[:, -1], steps=40, which="both", accuracy=1e-3)
-        assert [pair.value for pair in pairs] == pytest.approx([4.0, -2.0], rel=1e-3)
-
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-    @pytest.mark.parametrize("noise", [0.0, 1e-6, 1e-3, 1.0])
-    def test_residual_image_and_basis_are_as_good_as_with_every_orthogonalisation(self, dtype, noise):
-        matrix, basis = with_eigenvalues([*torch.linspace(-1, 1, 57).tolist(), 50.0, 80.0, 100.0])
-        matrix, start = matrix.to(dtype), (basis[:, -1] + noise * basis.sum(1)).to(dtype)
-        run = lanczos(MatrixOperator(matrix), start, 30)
-        assert len(run.alphas) == 30
-        vectors = torch.stack(run.basis[:30])
-        gram = (vectors @ vectors.T).double()
-        assert (gram - torch.eye(30)).abs().max() < 100 * torch.finfo(dtype).eps
-        pair = extreme(MatrixOperator(matrix), start=start, steps=30, accuracy=1e-30)
-        assert pair.value == pytest.approx(100, rel=10 * torch.finfo(dtype).eps)
-        torch.testing.assert_close(pair.image, matrix @ pair.vector, rtol=0, atol=1e4 * torch.finfo(dtype).eps)
-
-    def test_zero_matrix_zero_start_and_one_row(self):
-        zeros = MatrixOperator(torch.zeros(6, 6))
-        assert extreme(zeros, start=torch.zeros(6), steps=6, accuracy=0.01).value == 0
-        pair = extreme(MatrixOperator(torch.tensor([[-2.5]])), steps=4, accuracy=0.01)
-        assert (pair.value, pair.products) == (-2.5, 1)
 
     def test_decisions_rest_on_what_all_ranks_agree_on(self):
         class Shared(MatrixOperator):
@@ -192,12 +154,6 @@ class TestAccuracy:
 
 
 class TestInvariantSubspaces:
-    def test_starting_at_an_eigenvector_does_not_end_the_search(self):
-        matrix, basis = with_eigenvalues([1.0, 2.0, 3.0, 4.0])
-        pair = extreme(MatrixOperator(matrix), start=basis[:, 0], steps=4)
-        assert pair.value == pytest.approx(4.0, rel=1e-10)
-        assert pair.residual < 1e-10
-
     @pytest.mark.parametrize("value", [0.0, -3.0, 1e-30, 1e20])
     def test_multiples_of_the_identity(self, value):
         matrix = value * torch.eye(12, dtype=torch.float64)
@@ -221,26 +177,6 @@ def test_the_basis_stays_orthonormal_over_many_steps(dtype):
     assert values[3] < 1.001
 
 
-def test_seeds_decide_the_start():
-    operator = MatrixOperator(symmetric(40))
-    values = [extreme(operator, steps=3, seed=s, event=e).value for s, e in [(0, 0), (0, 0), (1, 0), (0, 1)]]
-    assert values[0] == values[1]
-    assert len(set(values)) == 3
-
-
-def test_eigenvalues_of_one_step_and_of_several_matrices_at_once():
-    values, vectors = tridiagonal_eigen(torch.tensor([2.0]), torch.tensor([7.0]))
-    assert (values.tolist(), vectors.abs().tolist()) == ([2.0], [[1.0]])
-    rng = np.random.default_rng(0)
-    alphas, betas = rng.normal(size=(2, 3, 5))
-    values, vectors = tridiagonal_eigen(torch.tensor(alphas), torch.tensor(betas))
-    for i in range(3):
-        wanted = scipy.linalg.eigh_tridiagonal(alphas[i], betas[i, :-1])[0]
-        np.testing.assert_allclose(values[i], wanted, rtol=1e-12, atol=1e-12)
-        matrix = np.diag(alphas[i]) + np.diag(betas[i, :-1], 1) + np.diag(betas[i, :-1], -1)
-        np.testing.assert_allclose(matrix @ vectors[i].numpy(), vectors[i].numpy() * values[i].numpy(), atol=1e-12)
-
-
 @pytest.mark.parametrize(
     "call",
     [
@@ -253,3 +189,115 @@ def test_eigenvalues_of_one_step_and_of_several_matrices_at_once():
 def test_arguments_without_meaning_are_refused(call):
     with pytest.raises(ArgumentError):
         call(MatrixOperator(symmetric(5)))
+
+
+def krylov(matrix, steps, seed=0):
+    """Return an orthonormal basis of the Krylov space, by QR of the powers, in numpy."""
+    vectors = [np.random.default_rng(seed).standard_normal(len(matrix))]
+    for _ in range(steps - 1):
+        vectors.append(matrix @ (vectors[-1] / np.linalg.norm(vectors[-1])))
+    return np.linalg.qr(np.stack(vectors, 1))[0]
+
+
+def ritz(matrix, basis):
+    """Return Ritz values, and the couplings of their vectors to the one direction that all residuals have."""
+    values, coordinates = np.linalg.eigh(basis.T @ matrix @ basis)
+    vectors = basis @ coordinates
+    rests = matrix @ vectors - vectors * values
+    direction = rests[:, -1] / np.linalg.norm(rests[:, -1])
+    np.testing.assert_allclose(np.outer(direction, direction @ rests), rests, atol=1e-8)  # all along one direction
+    return torch.from_numpy(values), torch.from_numpy(direction @ rests)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 5])
+@pytest.mark.parametrize("number", [-1, 0])
+def test_radau_equals_the_rayleigh_ritz_value_in_the_shifted_square_roots_space(steps, number):
+    # The same quadrature as a pencil: Rayleigh-Ritz for H in (H - a)^(1/2) K has (K'H(H - a)K, K'(H - a)K).
+    matrix = symmetric(30).numpy()
+    sign = 1 if number else -1
+    basis = krylov(matrix, steps)
+    values, couplings = ritz(matrix, basis)
+    ends = sign * values.numpy()
+    node = min(ends.min(), 0) - 0.1 * (max(ends.max(), 0) - min(ends.min(), 0))
+    turned = sign * matrix
+    shifted = turned - node * np.eye(30)
+    expected = scipy.linalg.eigh(basis.T @ turned @ shifted @ basis, basis.T @ shifted @ basis, eigvals_only=True)[-1]
+    assert ends.max() + rise_by_radau(values, couplings, number) == pytest.approx(expected, rel=1e-8)
+
+
+def test_by_gap_is_the_second_order_of_perturbation_theory():
+    matrix = np.diag([0.0, 1.0, 3.0])
+    coupling = 1e-3
+    matrix[0, 2] = matrix[2, 0] = coupling  # the block of 1 and 3 has been found, what remains has the value 0
+    rise = rise_by_gap(torch.tensor([1.0, 3.0]), torch.tensor([0.0, coupling]), -1)
+    assert rise == pytest.approx(coupling**2 / 2)
+    assert np.linalg.eigvalsh(matrix)[-1] - 3 <= rise
+    assert rise_by_gap(torch.tensor([1.0, 3.0]), torch.tensor([0.5, 0.0]), 0) == pytest.approx(0.125)
+    assert rise_by_gap(torch.tensor([3.0, 3.0]), torch.tensor([0.0, 0.5]), -1) == 0.5
+    assert rise_by_gap(torch.tensor([2.9, 3.0]), torch.tensor([0.0, 0.5]), -1) == 0.5
+
+
+def start(size, number=0):
+    """The start vector of a run, of length 1."""
+    return rademacher(size, 0, 0, number, dtype=torch.float64, device="cpu") / math.sqrt(size)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5, 8])
+def test_moments_are_exact_up_to_degree_2m_minus_1(steps):
+    matrix = symmetric(40)
+    matrix /= torch.linalg.eigvalsh(matrix).abs().max()  # powers neither grow nor hide an error
+    density = spectral_density(MatrixOperator(matrix), steps=steps, runs=3, seed=0)
+    for run in range(3):
+        v = start(40, run)
+        power = v.clone()
+        for degree in range(2 * steps + 1):
+            exact = (v @ power).item()
+            estimate = (density.weights[run] * density.nodes[run] ** degree).sum().item()
+            if degree < 2 * steps:
+                assert estimate == pytest.approx(exact, abs=1e-10)
+            else:
+                assert abs(estimate - exact) > 1e-9  # so the tolerance can tell
+            power = matrix @ power
+
+
+def test_weights_are_shares_and_the_first_moment_is_v_h_v():
+    model, inputs, loss = classifier()
+    hessian = full_hessian(model, inputs, loss)
+    operator = hessian_operator(lambda: loss(model(inputs)), named(model))
+    density = spectral_density(operator, steps=20, runs=4, seed=0)
+    assert density.weights.dtype == torch.float64  # D3: complex64 weights, also for float64 models
+    assert (density.weights >= 0).all()
+    torch.testing.assert_close(density.weights.sum(1), torch.ones(4, dtype=torch.float64), rtol=0, atol=1e-12)
+    expected = [(start(51, run) @ hessian @ start(51, run)).item() for run in range(4)]
+    assert (density.weights * density.nodes).sum(1).tolist() == pytest.approx(expected, abs=1e-12)
+    assert density.moment(1) == pytest.approx(sum(expected) / 4, abs=1e-12)
+    assert density.products == operator.products == 80
+
+
+def test_all_steps_give_the_eigenvalues():
+    matrix = symmetric(12)
+    density = spectral_density(MatrixOperator(matrix), steps=100, seed=0)
+    torch.testing.assert_close(density.nodes[0], torch.linalg.eigvalsh(matrix), rtol=0, atol=1e-10)
+
+
+def test_the_curve_is_a_density_with_the_moments_of_the_points():
+    density = spectral_density(MatrixOperator(symmetric(30)), steps=10, runs=5, seed=0)
+    width = 0.4
+    grid = torch.linspace(-15, 15, 6001, dtype=torch.float64)
+    curve = density.density(grid, width)
+    step = (grid[1] - grid[0]).item()
+    assert (curve.sum() * step).item() == pytest.approx(1, abs=1e-9)
+    assert ((curve * grid).sum() * step).item() == pytest.approx(density.moment(1), abs=1e-9)
+    assert ((curve * grid**2).sum() * step).item() == pytest.approx(density.moment(2) + width**2, abs=1e-9)
+
+
+def test_what_has_no_density_is_refused():
+    operator = MatrixOperator(symmetric(5))
+    with pytest.raises(UnsupportedRunError):
+        spectral_density(MatrixOperator(symmetric(5) * torch.nan), steps=3, seed=0)
+    for call in (
+        lambda: spectral_density(operator, steps=0, seed=0),
+        lambda: spectral_density(operator, steps=2, runs=0, seed=0),
+    ):
+        with pytest.raises(ArgumentError):
+            call()

@@ -1,4 +1,4 @@
-"""A part of a batch, whatever the batch is made of."""
+"""A part of a batch, whatever the batch is made of, and what of it a model is run on."""
 
 import dataclasses
 from collections import UserDict
@@ -7,11 +7,13 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
 from lit_gelu.curvature.probe.batches import (
     clone_batch,
     count_examples,
+    forward_sample,
     part_size,
     take_examples,
 )
@@ -56,11 +58,6 @@ def test_every_kind_of_batch_is_cut_alike(batch, pieces):
         assert len(piece) == 4
         assert len(whole) == 6  # the batch itself is not changed
         assert torch.equal(piece, whole[:4]) if isinstance(piece, torch.Tensor) else piece == whole[:4]
-
-
-def test_a_list_of_two_tensors_is_not_two_examples():
-    x, y = take_examples([torch.ones(2, 3), torch.ones(2)], 1)
-    assert (x.shape, y.shape) == ((1, 3), (1,))
 
 
 def test_a_batch_of_unknown_kind_is_used_whole_or_refused():
@@ -121,26 +118,49 @@ def test_packed_sequences_are_counted_and_not_cut():
             take_examples(batch, 2)
 
 
-class Own:
-    def __init__(self, x):
-        self.x = x
+def test_a_clone_shares_nothing_with_its_batch():
+    batch = {"x": [X.clone()], "frozen": Frozen(X.clone(), NAMES), "packed": pack_sequence([X.clone()])}
+    clone = clone_batch(batch)
+    for each in (batch["x"][0], batch["frozen"].x, batch["packed"].data):
+        each.zero_()
+    assert [type(part) for part in clone.values()] == [type(part) for part in batch.values()]
+    for each in (clone["x"][0], clone["frozen"].x, clone["packed"].data):
+        assert torch.equal(each, X)
+
+
+LEFT, RIGHT, TARGET = torch.arange(12.0).view(4, 3), torch.ones(4, 2), torch.arange(4)
+
+
+class Taking(nn.Module):
+    """A module whose forward is a function."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.forward = function
 
 
 @pytest.mark.parametrize(
-    ("wrap", "open_"),
+    ("forward", "batch", "wanted"),
     [
-        (lambda x: x, lambda batch: batch),
-        (lambda x: [(x,)], lambda batch: batch[0][0]),
-        (lambda x: UserDict(x=x), lambda batch: batch["x"]),
-        (lambda x: Frozen(x, NAMES), lambda batch: batch.x),
-        (Own, lambda batch: batch.x),
-        (lambda x: pack_sequence([x]), lambda batch: batch.data),
+        (lambda xs: torch.cat(xs, 1), ([LEFT, RIGHT], TARGET), ([LEFT[:2], RIGHT[:2]],)),
+        (lambda xs: torch.cat(xs, 1), ([LEFT], TARGET), ([LEFT[:2]],)),
+        (lambda x: x + 1, ([LEFT], TARGET), (LEFT[:2],)),
+        (lambda a, b: torch.cat([a, b], 1), ([LEFT, RIGHT], TARGET), (LEFT[:2], RIGHT[:2])),
+        (lambda d: d["x"] + 1, ({"x": LEFT}, TARGET), ({"x": LEFT[:2]},)),
+        (lambda x: x + 1, ({"x": LEFT}, TARGET), {"x": LEFT[:2]}),
+        (lambda batch: batch["x"], {"x": LEFT, "y": TARGET}, ({"x": LEFT[:2], "y": TARGET[:2]},)),
+        (lambda **named: named["x"], {"x": LEFT, "y": TARGET}, {"x": LEFT[:2], "y": TARGET[:2]}),
+        (lambda x: x + 1, {"x": LEFT, "y": TARGET}, {"x": LEFT[:2]}),
+        (lambda x: x + 1, (LEFT, TARGET), LEFT[:2]),
     ],
 )
-def test_a_clone_shares_nothing_with_its_batch(wrap, open_):
-    x = torch.ones(4, 2)
-    batch = wrap(x)
-    clone = clone_batch(batch)
-    open_(batch).mul_(5)
-    assert type(clone) is type(batch)
-    assert torch.equal(open_(clone), torch.ones(4, 2))
+def test_inputs_are_the_arguments_that_forward_runs_on(forward, batch, wanted):
+    found = forward_sample(Taking(forward), batch)
+    assert type(found) is type(wanted)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("batch", [(), [[]], ("text", TARGET), ([pack_sequence([LEFT])], TARGET), None])
+def test_a_batch_without_inputs_gives_none(batch):
+    model = Taking(lambda x: x + 1)
+    assert forward_sample(model, batch) is None
