@@ -25,13 +25,7 @@ from lit_gelu.callbacks.trainer import (
     require_logger,
     shards_parameters,
 )
-from lit_gelu.curvature.activation_measurement import (
-    ActivationMeasurement,
-    ActivationSettings,
-    Figures,
-    Readout,
-    has_arrived,
-)
+from lit_gelu.curvature.activation_measurement import ActivationMeasurement, ActivationSettings, Figures, Readout
 from lit_gelu.display import ShownFigures
 from lit_gelu.errors import ArgumentError, UnsupportedRunError
 from lit_gelu.sandbox import input_sample_of
@@ -370,7 +364,7 @@ class ActivationCurvatureMonitor(Callback):
 
     def _write(self, trainer: Trainer, *, wait: bool = True) -> None:
         """Log what has arrived on the host; or all that was measured, when it has."""
-        while self._events and (wait or has_arrived(self._events[0].readout)):
+        while self._events and (wait or self._events[0].readout.has_arrived()):
             event = self._events.popleft()
             measured, predicted = event.source.figures(event.readout)
             self.latest, self.latest_gaussian = ShownFigures(measured), ShownFigures(predicted)

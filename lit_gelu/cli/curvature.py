@@ -4,7 +4,7 @@ import json as json_format
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -18,16 +18,14 @@ from lit_gelu.files import without_nonfinite, write_atomically
 if TYPE_CHECKING:
     from lightning.pytorch import LightningDataModule
 
-    from lit_gelu.curvature.activation_measurement import Figures
     from lit_gelu.curvature.loss_measurement import LossMeasurement
 
 Quantity = Literal["activations", "top_eigenvalue", "smallest_eigenvalue", "trace", "spectral_density"]
+MATRICES = {"hessian": "Hessian", "gauss_newton": "Gauss-Newton matrix"}
 _FORMATS = (".png", ".pdf", ".svg")
 _COLUMNS = {
     "mean": "mean",
     "standard_deviation": "std",
-    "skewness": "skew",
-    "excess_kurtosis": "kurtosis",
     "mean_squared_derivative": "E f'^2",
     "curvature": "E|f''|",
     "share_saturated": "|f'|<.01",
@@ -65,7 +63,6 @@ def curvature(
     in a shell:
       lit-gelu curvature last.ckpt --data DigitsData
       lit-gelu curvature last.ckpt --data MNISTData --data-root data --samples 1024 --figure curvature.png
-      lit-gelu curvature last.ckpt --data DigitsData --quantities activations trace --json | jq .trace
       lit-gelu curvature last.ckpt --data my_package.MyData --model my_package.MyModule --mode train
 
     Args:
@@ -105,61 +102,50 @@ def curvature(
     settings = LossSettings(quantities=of_loss, operator=operator, mode=mode, budget=budget) if of_loss else None
     module = load_data(data, data_root)
     net = load_model(ckpt, model, sample_for(input_shape, module))
-    report = CurvatureReport(ckpt, type(net).__name__, type(module).__name__)
-    report.settings = {"split": split, "samples": samples, "quantities": list(dict.fromkeys(quantities))}
-    report.settings |= {"operator": operator, "mode": mode}
-    batches = first_examples(report, module, split, samples)
+    batches, present = first_examples(module, split, samples)
+    options = {"split": split, "samples": samples, "quantities": list(dict.fromkeys(quantities))}
+    report: dict[str, Any] = {
+        "schema": "lit-gelu-curvature",
+        "schema_version": 2,
+        "checkpoint": ckpt,
+        "model": type(net).__name__,
+        "data": type(module).__name__,
+        "settings": options | {"operator": operator, "mode": mode},
+        "samples": present,
+        "notes": [] if present == samples else [f"The loader gives {present} examples; {samples} were asked for."],
+        "activations": {},
+        "gaussian": {},
+        "not_observed": {},
+    }
     if "activations" in quantities:
         sample = forward_sample(net, batches[0], random_sample(input_shape) if input_shape else None)
-        report.activations, report.gaussian, report.refused = statistics_on(net, batches, registry, sample)
-        if sample is None and (report.refused or not report.activations):
-            report.notes.append("Calls of functions are found by running forward: give --input-shape.")
+        statistics = statistics_on(net, batches, registry, sample)
+        report |= {"activations": statistics.measured, "gaussian": statistics.gaussian}
+        report["not_observed"] = statistics.refused
+        if sample is None and (statistics.refused or not statistics.measured):
+            report["notes"].append("Calls of functions are found by running forward: give --input-shape.")
+    loss = None
     if settings is not None:
-        sys.stderr.write(f"up to 140 products with the {report.matrix}, each as long as two training steps\n")
+        sys.stderr.write("up to 140 products with the matrix, each as long as two training steps on the examples\n")
         with LossProbe(net, batches, mode=mode) as probe:
-            report.loss = measure_loss(probe, settings)
-        report.notes += report.loss.left_out
+            loss = measure_loss(probe, settings)
+        report["notes"] += loss.left_out
+        report |= _plain(loss)
     if json != "-":
-        console_for_output().print(*_tables(report))
+        console_for_output().print(*_tables(report, loss))
     if json is not None:
-        write_text(json_format.dumps(to_dict(report), indent=2, allow_nan=False), json)
+        write_text(json_format.dumps(without_nonfinite(report, as_text=False), indent=2, allow_nan=False), json)
     if figure is not None:
         from lit_gelu.cli.curvature_figure import draw
 
-        drawn = draw(report)
+        drawn = draw(report, loss)
         with write_atomically(figure) as temporary:
             drawn.savefig(temporary, dpi=130)
     return 0
 
 
-@dataclass
-class CurvatureReport:
-    """What was measured; what was not asked for is empty or ``None``."""
-
-    source: str  # the checkpoint
-    model: str  # its class, as `data`
-    data: str
-    settings: dict[str, Any] = field(default_factory=dict)  # the command's options
-    samples: int = 0  # that were used
-    activations: "Figures" = field(default_factory=dict)  # by site and statistic
-    gaussian: "Figures" = field(default_factory=dict)  # the same for a normal input of the same mean and deviation
-    refused: dict[str, str] = field(default_factory=dict)  # sites that cannot be watched, and why
-    loss: "LossMeasurement | None" = None
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def matrix(self) -> str:
-        """The name of the loss's matrix."""
-        return "Hessian" if self.settings["operator"] == "hessian" else "Gauss-Newton matrix"
-
-    @property
-    def examples(self) -> str:
-        """What was measured on."""
-        return f"{self.samples} examples of {self.data}, {self.settings['split']}"
-
-
-def first_examples(report: CurvatureReport, data: "LightningDataModule", split: str, count: int) -> list[Any]:
-    """Return the batches that a part of the data gives first, until there are enough examples, the last one cut."""
+def first_examples(data: "LightningDataModule", split: str, count: int) -> tuple[list[Any], int]:
+    """Return the batches that a part of the data gives first, and how many examples these have; the last one is cut."""
     import torch
     from lightning.fabric.utilities.exceptions import MisconfigurationException
 
@@ -174,70 +160,54 @@ def first_examples(report: CurvatureReport, data: "LightningDataModule", split: 
         loader = None
     if loader is None or isinstance(loader, dict | list | tuple):
         raise DataError(
-            f"{report.data}.{split}_dataloader() gives no single loader. Give another --split, or a data module with "
-            "one loader."
+            f"{type(data).__name__}.{split}_dataloader() gives no single loader. Give another --split, or a data "
+            "module with one loader."
         )
-    batches = []
+    batches, present = [], 0
     for batch in loader:
-        present = count_examples(batch)
-        if not present:
-            raise DataError(
-                f"A batch of type {type(batch).__name__} has no examples that can be counted. Accepted are tensors in "
-                "tuples, lists, mappings and dataclasses."
-            )
-        batches.append(take_examples(batch, count - report.samples))
-        report.samples += min(present, count - report.samples)
-        if report.samples == count:
-            return batches
-    if not batches:
-        raise DataError("The data module's loader is empty. Give another --split.")
-    report.notes.append(f"{report.data}.{split}_dataloader() gives {report.samples} examples; {count} were asked for.")
-    return batches
+        batches.append(take_examples(batch, count - present))
+        present += count_examples(batches[-1]) or 0
+        if present == count:
+            break
+    if not present:
+        raise DataError(
+            "The loader is empty, or its examples cannot be counted. Accepted are tensors in tuples, lists, mappings "
+            "and dataclasses. Or give another --split."
+        )
+    return batches, present
 
 
-def to_dict(report: CurvatureReport) -> dict[str, Any]:
-    """Return all figures as plain data."""
-    loss, spectrum = report.loss, None if report.loss is None else report.loss.spectrum
-    plain: dict[str, Any] = {
-        "schema": "lit-gelu-curvature",
-        "schema_version": 2,
-        "checkpoint": report.source,
-        "model": report.model,
-        "data": report.data,
-        "settings": report.settings,
-        "samples": report.samples,
-        "notes": report.notes,
-        "activations": report.activations,
-        "gaussian": report.gaussian,
-        "not_observed": report.refused,
+def _plain(loss: "LossMeasurement") -> dict[str, Any]:
+    """Return the figures of the loss as plain data."""
+    eigenvalues = {
+        name: {"value": pair.estimate, "residual": pair.residual, "converged": pair.converged}
+        for name, pair in loss.eigenpairs.items()
     }
-    if loss is not None:
-        plain |= {
-            "probe_loss": loss.figures["probe_loss",],
-            "gradient_norm": loss.figures["gradient_norm",],
-            "parameters": loss.parameters,
-            "eigenvalues": {
-                name: {"value": pair.estimate, "residual": pair.residual, "converged": pair.converged}
-                for name, pair in loss.eigenpairs.items()
-            },
-            "trace": loss.trace and asdict(loss.trace),
-            "spectral_density": spectrum and {"nodes": spectrum.nodes.tolist(), "weights": spectrum.weights.tolist()},
-        }
-    finite: dict[str, Any] = without_nonfinite(plain, as_text=False)
-    return finite
+    spectrum = loss.spectrum and {"nodes": loss.spectrum.nodes.tolist(), "weights": loss.spectrum.weights.tolist()}
+    return {
+        "probe_loss": loss.figures["probe_loss",],
+        "gradient_norm": loss.figures["gradient_norm",],
+        "parameters": loss.parameters,
+        "eigenvalues": eigenvalues,
+        "trace": loss.trace and asdict(loss.trace),
+        "spectral_density": spectrum,
+    }
 
 
-def _tables(report: CurvatureReport) -> list[Table]:
+def _tables(report: dict[str, Any], loss: "LossMeasurement | None") -> list[Table]:
     """Return what was measured as tables; the figure and the JSON show what a normal input would give."""
     tables = []
-    if report.activations or report.refused:
+    if report["activations"] or report["not_observed"]:
         rows = [
             (site or "(the model)", *map(_cell, _COLUMNS, [figures] * len(_COLUMNS)))
-            for site, figures in report.activations.items()
+            for site, figures in report["activations"].items()
         ]
-        rows += [(site, f"not observed: {reason}") for site, reason in report.refused.items()]
-        tables.append(_table(f"activations of {report.model} on {report.examples}", ("site", *_COLUMNS.values()), rows))
-    loss = report.loss
+        rows += [(site, f"not observed: {reason}") for site, reason in report["not_observed"].items()]
+        tables.append(
+            _table(
+                f"activations of {report['model']} on {report['samples']} examples", ("site", *_COLUMNS.values()), rows
+            )
+        )
     if loss is not None:
         rows = [
             ("probe loss", f"{loss.figures['probe_loss',]:.6g}", "", "mean over the examples"),
@@ -254,10 +224,10 @@ def _tables(report: CurvatureReport) -> list[Table]:
             for layer, value in trace.by_layer.items():
                 error = f"{trace.standard_error_by_layer[layer]:.2g}"
                 rows.append((f"trace of {layer or '(the model)'}", f"{value:.4g}", error, ""))
-        title = f"{report.matrix} of the loss by {loss.parameters:,} parameters, {report.settings['mode']} mode"
+        title = f"{MATRICES[report['settings']['operator']]} of the loss by {loss.parameters:,} parameters"
         tables.append(_table(title, ("quantity", "value", "error", "remark"), rows))
     tables = tables or [_table("no activation was observed", (), ())]
-    tables[-1].caption = " ".join(report.notes) or None
+    tables[-1].caption = " ".join(report["notes"]) or None
     return tables
 
 

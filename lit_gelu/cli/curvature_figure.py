@@ -1,13 +1,14 @@
 """The figure that ``lit-gelu curvature`` draws."""
 
 from pathlib import Path
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lit_gelu.cli.curvature import CurvatureReport
+from lit_gelu.cli.curvature import MATRICES
 from lit_gelu.curvature.activation.statistics import statistic_of
-from lit_gelu.curvature.loss_measurement import draw_density
+from lit_gelu.curvature.loss_measurement import LossMeasurement, draw_density
 
 _STATISTICS = {
     "curvature": "E|f''|, kinks included, per unit of input",
@@ -16,22 +17,24 @@ _STATISTICS = {
 _MOST_LABELS = 40  # more names do not fit beside a plot
 
 
-def draw(report: CurvatureReport) -> Figure:
+def draw(report: dict[str, Any], loss: LossMeasurement | None) -> Figure:
     """Draw the activations beside what a normal input would give, the trace by layer, and the spectral density."""
-    trace = None if report.loss is None else report.loss.trace
-    spectrum = None if report.loss is None else report.loss.spectrum
-    panels = 2 * bool(report.activations) + (trace is not None) + (spectrum is not None)
-    rows = max(len(report.activations), 0 if trace is None else len(trace.by_layer), 4)
+    activations, matrix = report["activations"], MATRICES[report["settings"]["operator"]]
+    trace, spectrum = (None, None) if loss is None else (loss.trace, loss.spectrum)
+    panels = 2 * bool(activations) + (trace is not None) + (spectrum is not None)
+    rows = max(len(activations), 0 if trace is None else len(trace.by_layer), 4)
     figure = Figure(figsize=(4.8 * max(panels, 1), min(12.0, 2.6 + 0.24 * rows)), layout="constrained")
-    figure.suptitle(f"{report.model} ({Path(report.source).name}): {report.examples}")
+    figure.suptitle(
+        f"{report['model']} ({Path(report['checkpoint']).name}): {report['samples']} examples of {report['data']}"
+    )
     axes = iter(figure.subplots(1, max(panels, 1), squeeze=False).flat)
-    for name, title in _STATISTICS.items() if report.activations else ():
+    for name, title in _STATISTICS.items() if activations else ():
         panel = next(axes)
-        tables = {"measured": report.activations, "normal input, same mean and deviation": report.gaussian}
+        tables = {"measured": activations, "normal input, same mean and deviation": report["gaussian"]}
         for marker, (label, table) in zip("ox", tables.items(), strict=True):
-            values = [statistic_of(table.get(site, {}), name) for site in report.activations]
+            values = [statistic_of(table.get(site, {}), name) for site in activations]
             panel.plot(values, range(len(values)), marker, label=label)
-        _name_rows(panel, list(report.activations))
+        _name_rows(panel, list(activations))
         panel.set_xlim(0, 1.15 * panel.get_xlim()[1])
         panel.set_title(title, fontsize=9)
         panel.legend(fontsize=7, frameon=False)
@@ -41,9 +44,9 @@ def draw(report: CurvatureReport) -> Figure:
         panel.barh(range(len(errors)), list(trace.by_layer.values()), xerr=errors, color="tab:blue", ecolor="black")
         _name_rows(panel, list(trace.by_layer))
         total = f"{trace.trace:.4g} ± {trace.standard_error:.2g} in all"
-        panel.set_title(f"{report.matrix}: trace by layer,\n{total}; bars: standard error", fontsize=9)
+        panel.set_title(f"{matrix}: trace by layer,\n{total}; bars: standard error", fontsize=9)
     if spectrum is not None:
-        draw_density(next(axes), spectrum, report.matrix)
+        draw_density(next(axes), spectrum, matrix)
     return figure
 
 

@@ -34,6 +34,10 @@ class Readout(NamedTuple):
     values: Tensor
     arrival: torch.cuda.Event | None
 
+    def has_arrived(self) -> bool:
+        """Return, without waiting, whether the numbers are there."""
+        return self.arrival is None or bool(self.arrival.query())  # type: ignore[no-untyped-call]
+
 
 @dataclass(frozen=True, kw_only=True)
 class ActivationSettings:
@@ -152,9 +156,8 @@ class ActivationMeasurement:
         registry: ActivationRegistry,
         input_sample: Any = None,
         *,
-        gates_if_alone: bool = False,
+        gates_if_alone: bool = False,  # watch gates (tanh, sigmoid) where there is nothing else
     ) -> None:
-        # With `gates_if_alone`, gates (tanh, sigmoid) are watched where there is nothing else.
         self.settings = settings
         self.passed_over: dict[str, None] = {}  # the names of all activations that there are
         self._tree = ModuleTree(model)
@@ -311,11 +314,6 @@ def _to_host(values: Tensor) -> Readout:
     arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
     arrival.record(torch.cuda.current_stream(values.device))
     return Readout(host, arrival)
-
-
-def has_arrived(readout: Readout) -> bool:
-    """Return, without waiting, whether the numbers are there."""
-    return readout.arrival is None or bool(readout.arrival.query())  # type: ignore[no-untyped-call]
 
 
 def _predictions(

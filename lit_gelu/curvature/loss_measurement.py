@@ -1,6 +1,5 @@
 """One measurement of the loss's curvature, from a probe to figures: of a callback's, and of the command line's."""
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,7 @@ from lit_gelu.curvature.loss import (
     module_layout,
     spectral_density,
 )
-from lit_gelu.curvature.loss.parameters import displaced
+from lit_gelu.curvature.loss.parameters import Reduce, displaced
 from lit_gelu.curvature.loss.spectrum import random_start
 from lit_gelu.curvature.probe.loss_probe import LossProbe, ParsedLoss
 from lit_gelu.curvature.settings import EIGENVALUES, LossSettings
@@ -30,9 +29,6 @@ from lit_gelu.extras import new_figure
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-Reduce = Callable[[Tensor], Tensor]
-"""Sums a flat tensor over ranks."""
 
 Figures = dict[tuple[str, ...], float]
 """By the parts of their names."""
@@ -43,8 +39,7 @@ Eigenvectors = dict[str, Tensor]
 _POINTS = 512
 _SMOOTHING = 0.01  # of the span: narrow against the bulk, wide enough that a single eigenvalue is seen
 
-_NEGLIGIBLE = 0.01
-"""An eigenvalue smaller than this share of the largest in magnitude has no sign worth reporting."""
+_NEGLIGIBLE = 0.01  # of the largest in magnitude: a smaller eigenvalue has no sign worth reporting
 
 
 @dataclass

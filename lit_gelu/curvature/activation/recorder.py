@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache, partial
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -259,9 +258,7 @@ class ActivationRecorder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.detach()
 
     def __reduce__(self) -> tuple[type["_Idle"], tuple[()]]:

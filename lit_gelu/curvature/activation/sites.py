@@ -84,11 +84,6 @@ def own_layout(activation: nn.Module) -> ChannelLayout | None:
     return None
 
 
-def layout_before(model: nn.Module, name: str, is_layer: Callable[[nn.Module], bool]) -> ChannelLayout | None:
-    """Return what the nearest layer before a module says, in the order in which modules were registered."""
-    return nearest_before(model, name, lambda layer: layout_of_layer(layer) if is_layer(layer) else None)
-
-
 def layouts_in_a_pass(
     model: nn.Module,
     input_sample: Any,
@@ -279,8 +274,12 @@ def _add_layouts(survey: Survey, input_sample: object, sites: WatchableSites) ->
     layouts = {name: layout for name, layout in param_layouts.items() if layout is not None}
     activations = {id(site.module) for site in survey.sites if site.kind == "module"}
     modules = {site.name: site for site in survey.sites if site.kind == "module" and site.name in sites.calls}
+
+    def layout_of(layer: nn.Module) -> ChannelLayout | None:
+        return None if id(layer) in activations else layout_of_layer(layer)
+
     for name, site in modules.items():
-        before = {layout_before(survey.model, each, lambda layer: id(layer) not in activations) for each in site.names}
+        before = {nearest_before(survey.model, each, layout_of) for each in site.names}
         if name not in layouts and len(before) == 1 and (layout := before.pop()) is not None:
             layouts[name] = layout
     if input_sample is not None:

@@ -22,10 +22,7 @@ class LinearOperator(Protocol):
 
 
 class MatrixOperator:
-    """A matrix in memory as an operator.
-
-    Args:
-        matrix: Symmetric, shape ``[size, size]``.
+    """A symmetric matrix in memory, ``[size, size]``, as an operator.
 
     Example:
         >>> MatrixOperator(torch.eye(2))(torch.tensor([1.0, 2.0]))

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self
 
 import torch
@@ -52,6 +51,7 @@ class ParameterOperator:
         size: How many parameters are trained.
         dtype: Of the vectors.
         device: Of the vectors.
+        layout: The stretch of a vector that belongs to each parameter.
         loss: The loss over all samples, no dimensions.
         gradient: Its gradient, shape ``[size]``.
         products: How many products were computed.
@@ -67,6 +67,7 @@ class ParameterOperator:
     ) -> None:
         self.parameters = layout
         self.size, self.dtype, self.device = layout.size, layout.dtype, layout.device
+        self.layout = dict(layout.slices)
         self.products = 0
         self.note = next((note for batch in batches if (note := getattr(batch, "note", ""))), "")
         self._batches, self._counts, self._reduce = list(batches), list(counts), reduce
@@ -79,11 +80,6 @@ class ParameterOperator:
                 "Look at the step before: the parameters or the batch hold values that are not finite, the learning "
                 "rate is too large, or a square root or logarithm at 0, or 16-bit overflow, does that."
             )
-
-    @property
-    def layout(self) -> dict[str, slice]:
-        """The stretch of a vector that belongs to each parameter."""
-        return dict(self.parameters.slices)
 
     def __call__(self, vector: Tensor) -> Tensor:
         """Return the product with a vector; of the first one the host looks whether it is finite."""
@@ -116,9 +112,7 @@ class ParameterOperator:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _compare(self, product: Tensor, vector: Tensor) -> None:
