@@ -10,18 +10,19 @@ from _curvature_runs import Timed, fit
 from lightning.pytorch import Callback
 
 from lit_gelu.callbacks import LossCurvatureMonitor
+from lit_gelu.curvature import ProductBudget
 
 EIGHTH = {"fraction": 1 / 8}
-EXACT = {"warm_steps": 40, "lanczos_steps": 40, "accuracy": None}
+EXACT = {"budget": ProductBudget(warm_steps=40, lanczos_steps=40, accuracy=None)}
 FIXED = {"probe": "fixed"}
 CONVERGED, CONVERGED_FIXED = "converged", "converged, fixed probe"
 WAYS: Mapping[str, Mapping[str, Any]] = {
-    **{f"{count} products": {"warm_steps": count, "accuracy": None} for count in (1, 2, 3, 4, 5, 6)},
+    **{f"{count} products": {"budget": ProductBudget(warm_steps=count, accuracy=None)} for count in (1, 2, 3, 4, 5, 6)},
     "default": {},
-    "accuracy=0.01": {"accuracy": 0.01},
+    "accuracy=0.01": {"budget": ProductBudget(accuracy=0.01)},
     CONVERGED: EXACT,
-    "fixed, 1 product": {**FIXED, "warm_steps": 1, "accuracy": None},
-    "fixed, 2 products": {**FIXED, "warm_steps": 2, "accuracy": None},
+    "fixed, 1 product": {**FIXED, "budget": ProductBudget(warm_steps=1, accuracy=None)},
+    "fixed, 2 products": {**FIXED, "budget": ProductBudget(warm_steps=2, accuracy=None)},
     "fixed, default": FIXED,
     CONVERGED_FIXED: {**FIXED, **EXACT},
 }

@@ -81,12 +81,6 @@ def logged_step(trainer: Trainer) -> int:
     return trainer.fit_loop.epoch_loop._batches_that_stepped
 
 
-def logs_at_this_step(trainer: Trainer) -> bool:
-    """Return whether the Trainer itself logs the metrics of the step at hand (``log_every_n_steps``)."""
-    every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # a connector sets it
-    return every > 0 and (logged_step(trainer) + 1) % every == 0
-
-
 def refuse_mixed_packages(trainer: Any, pl_module: Any) -> None:
     """Refuse a Trainer, module or callback of ``pytorch_lightning``."""
     # A Trainer takes callbacks of the other package without a word, but no isinstance sees them for what they are:

@@ -1,5 +1,7 @@
 """A net whose full Hessian is cheap, and witnesses, for the tests of the loss monitor."""
 
+import dataclasses
+
 import torch
 from callback_helpers import quiet_trainer
 from lightning.pytorch import Callback, LightningModule
@@ -7,6 +9,11 @@ from probe_nets import CLASSES, FEATURES, OnceDifferentiableTanh, batch_of, full
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
+
+from lit_gelu.callbacks import LossCurvatureMonitor
+from lit_gelu.curvature import ProductBudget
+
+BUDGET = {field.name for field in dataclasses.fields(ProductBudget)}
 
 EXACT = {
     "fraction": None,
@@ -16,6 +23,12 @@ EXACT = {
     "accuracy": None,
     "trace_accuracy": None,
 }
+
+
+def loss_monitor(*quantities, kind=LossCurvatureMonitor, **options):
+    """Make a monitor, the options of its budget among the others."""
+    budget = {name: options.pop(name) for name in BUDGET & options.keys()}
+    return kind(*quantities, budget=ProductBudget(**budget), **options)
 
 
 class Net(LightningModule):

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lit_gelu.curvature.loss import ParameterLayout
+from lit_gelu.curvature.loss import Eigenpair, ParameterLayout
 
 ACTIVATIONS = {
     "gelu": nn.GELU,
@@ -92,3 +92,11 @@ def symmetric(size, seed=0, shift=0.0):
     """A random symmetric float64 matrix."""
     matrix = torch.randn(size, size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return (matrix + matrix.T) / 2 + shift * torch.eye(size, dtype=torch.float64)
+
+
+def exact_pairs(matrix, count):
+    """The eigenpairs that are largest in magnitude, by torch's dense solver."""
+    values, vectors = torch.linalg.eigh(matrix)
+    order = values.abs().argsort(descending=True)[:count].tolist()
+    rows = [(values[number].item(), vectors[:, number]) for number in order]
+    return [Eigenpair(value, v, matrix @ v, 0.0, converged=True, products=0, estimate=value) for value, v in rows]

@@ -3,8 +3,8 @@
 import json as json_format
 import math
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -16,20 +16,16 @@ from lit_gelu.extras import need
 from lit_gelu.files import without_nonfinite, write_atomically
 
 if TYPE_CHECKING:
-    from lightning.pytorch import LightningDataModule, LightningModule
+    from lightning.pytorch import LightningDataModule
 
-    from lit_gelu.curvature.activation_measurement import Figures
     from lit_gelu.curvature.loss_measurement import LossMeasurement
 
 Quantity = Literal["activations", "top_eigenvalue", "smallest_eigenvalue", "trace", "spectral_density"]
+MATRICES = {"hessian": "Hessian", "gauss_newton": "Gauss-Newton matrix"}
 _FORMATS = (".png", ".pdf", ".svg")
-_DRAWN = ("activations", "trace", "spectral_density")
-_MATRICES = {"hessian": "Hessian", "gauss_newton": "Gauss-Newton matrix"}
 _COLUMNS = {
     "mean": "mean",
     "standard_deviation": "std",
-    "skewness": "skew",
-    "excess_kurtosis": "kurtosis",
     "mean_squared_derivative": "E f'^2",
     "curvature": "E|f''|",
     "share_saturated": "|f'|<.01",
@@ -48,13 +44,9 @@ def curvature(
     input_shape: Sequence[str] = (),
     split: Literal["train", "val", "test"] = "train",
     samples: int = 256,
-    seed: int = 0,
     quantities: Sequence[Quantity] = get_args(Quantity),
     operator: Literal["hessian", "gauss_newton"] = "hessian",
     mode: Literal["eval", "train"] = "eval",
-    lanczos_steps: int = 40,
-    trace_probes: int = 20,
-    density_steps: int = 80,
     json: str | None = None,
     figure: str | None = None,
 ) -> int:
@@ -71,9 +63,6 @@ def curvature(
     in a shell:
       lit-gelu curvature last.ckpt --data DigitsData
       lit-gelu curvature last.ckpt --data MNISTData --data-root data --samples 1024 --figure curvature.png
-      lit-gelu curvature last.ckpt --data DigitsData --quantities activations trace --json all.json
-      lit-gelu curvature last.ckpt --data DigitsData --json | jq .eigenvalues
-      lit-gelu curvature last.ckpt --data DigitsData --operator gauss_newton --split test
       lit-gelu curvature last.ckpt --data my_package.MyData --model my_package.MyModule --mode train
 
     Args:
@@ -85,13 +74,9 @@ def curvature(
             1,28,28, or by name input_ids=16:int64 mask=16:int64
         split: which of the data to use
         samples: how many examples, to which the time is proportional: those that its loader gives first
-        seed: of a shuffling loader's order, and of all random vectors
         quantities: which of those below; default: all
         operator: whose eigenvalues and trace
         mode: train: dropout and batch statistics in the loss's passes
-        lanczos_steps: products with the matrix for the eigenvalues
-        trace_probes: products for the trace
-        density_steps: products for the density
         json: print JSON, and nothing else on standard output; or write it into a file
         figure: where to draw activations, trace and density, as PNG, PDF or SVG
     """
@@ -100,89 +85,73 @@ def curvature(
     if figure is not None:  # before minutes of measuring
         if Path(figure).suffix.lower() not in _FORMATS:
             raise ArgumentError(f"--figure {figure} is not accepted. Give a file {', '.join(_FORMATS)}.")
-        if set(quantities).isdisjoint(_DRAWN):
-            raise ArgumentError(f"--figure draws {', '.join(_DRAWN)}: none of them is among --quantities.")
         need("matplotlib", extra="plots", what="--figure")
     silence_known_warnings()
+    from lit_gelu.activations import registry
     from lit_gelu.cli.input_sample import random_sample, sample_for
     from lit_gelu.cli.loading import load_data, load_model
+    from lit_gelu.curvature.activation_measurement import statistics_on
     from lit_gelu.curvature.loss import LossProbe
     from lit_gelu.curvature.loss_measurement import measure_loss
-    from lit_gelu.curvature.settings import LossSettings
+    from lit_gelu.curvature.probe.batches import forward_sample
+    from lit_gelu.curvature.settings import LossSettings, ProductBudget
 
-    options: dict[str, Any] = {
-        "operator": operator,
-        "mode": mode,
-        "seed": seed,
-        "lanczos_steps": lanczos_steps,
-        "trace_probes": trace_probes,
-        "density_steps": density_steps,
-    }
     of_loss = tuple(name for name in dict.fromkeys(quantities) if name != "activations")
-    # Exactly as many products as were asked for.
-    settings = LossSettings(quantities=of_loss, accuracy=None, trace_accuracy=None, **options) if of_loss else None
+    # Exactly as many products as these.
+    budget = ProductBudget(lanczos_steps=40, trace_probes=20, density_steps=80, accuracy=None, trace_accuracy=None)
+    settings = LossSettings(quantities=of_loss, operator=operator, mode=mode, budget=budget) if of_loss else None
     module = load_data(data, data_root)
     net = load_model(ckpt, model, sample_for(input_shape, module))
-    report = CurvatureReport(ckpt, type(net).__name__, type(module).__name__)
-    report.settings = {"split": split, "samples": samples, "quantities": list(dict.fromkeys(quantities)), **options}
-    batches = first_examples(report, module, split, samples, seed)
+    batches, present = first_examples(module, split, samples)
+    options = {"split": split, "samples": samples, "quantities": list(dict.fromkeys(quantities))}
+    report: dict[str, Any] = {
+        "schema": "lit-gelu-curvature",
+        "schema_version": 2,
+        "checkpoint": ckpt,
+        "model": type(net).__name__,
+        "data": type(module).__name__,
+        "settings": options | {"operator": operator, "mode": mode},
+        "samples": present,
+        "notes": [] if present == samples else [f"The loader gives {present} examples; {samples} were asked for."],
+        "activations": {},
+        "gaussian": {},
+        "not_observed": {},
+    }
     if "activations" in quantities:
-        measure_activations(report, net, batches, random_sample(input_shape) if input_shape else None)
+        sample = forward_sample(net, batches[0], random_sample(input_shape) if input_shape else None)
+        statistics = statistics_on(net, batches, registry, sample)
+        report |= {"activations": statistics.measured, "gaussian": statistics.gaussian}
+        report["not_observed"] = statistics.refused
+        if sample is None and (statistics.refused or not statistics.measured):
+            report["notes"].append("Calls of functions are found by running forward: give --input-shape.")
+    loss = None
     if settings is not None:
-        text = f"up to {lanczos_steps + trace_probes + density_steps} products with the {report.matrix}"
-        sys.stderr.write(f"{text} on {report.samples} examples, each as long as two training steps on them\n")
-        with LossProbe(net, batches, mode=mode, seed=seed) as probe:
-            report.loss = measure_loss(probe, settings)
-        report.notes += report.loss.left_out
+        sys.stderr.write("up to 140 products with the matrix, each as long as two training steps on the examples\n")
+        with LossProbe(net, batches, mode=mode) as probe:
+            loss = measure_loss(probe, settings)
+        report["notes"] += loss.left_out
+        report |= _plain(loss)
     if json != "-":
-        console_for_output().print(*_tables(report))
+        console_for_output().print(*_tables(report, loss))
     if json is not None:
-        write_text(json_format.dumps(to_dict(report), indent=2, allow_nan=False), json)
+        write_text(json_format.dumps(without_nonfinite(report, as_text=False), indent=2, allow_nan=False), json)
     if figure is not None:
         from lit_gelu.cli.curvature_figure import draw
 
-        drawn = draw(report)
+        drawn = draw(report, loss)
         with write_atomically(figure) as temporary:
             drawn.savefig(temporary, dpi=130)
     return 0
 
 
-@dataclass
-class CurvatureReport:
-    """What was measured; what was not asked for is empty or ``None``."""
-
-    source: str  # the checkpoint
-    model: str  # its class, as `data`
-    data: str
-    settings: dict[str, Any] = field(default_factory=dict)  # the command's options
-    samples: int = 0  # that were used
-    activations: "Figures" = field(default_factory=dict)  # by site and statistic
-    gaussian: "Figures" = field(default_factory=dict)  # the same for a normal input of the same mean and deviation
-    refused: dict[str, str] = field(default_factory=dict)  # sites that cannot be watched, and why
-    loss: "LossMeasurement | None" = None
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def matrix(self) -> str:
-        """The name of the loss's matrix."""
-        return _MATRICES[self.settings["operator"]]
-
-    @property
-    def examples(self) -> str:
-        """What was measured on."""
-        return f"{self.samples} examples of {self.data}, {self.settings['split']}"
-
-
-def first_examples(
-    report: CurvatureReport, data: "LightningDataModule", split: str, count: int, seed: int
-) -> list[Any]:
-    """Return the batches that a part of the data gives first, until there are enough examples, the last one cut."""
+def first_examples(data: "LightningDataModule", split: str, count: int) -> tuple[list[Any], int]:
+    """Return the batches that a part of the data gives first, and how many examples these have; the last one is cut."""
     import torch
     from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-    from lit_gelu.curvature.probe.examples import count_examples, take_examples
+    from lit_gelu.curvature.probe.batches import count_examples, take_examples
 
-    torch.manual_seed(seed % 2**63)  # torch takes no larger one
+    torch.manual_seed(0)  # of a shuffling loader's order
     data.prepare_data()
     data.setup({"train": "fit", "val": "validate", "test": "test"}[split])
     try:
@@ -191,131 +160,88 @@ def first_examples(
         loader = None
     if loader is None or isinstance(loader, dict | list | tuple):
         raise DataError(
-            f"{report.data}.{split}_dataloader() gives no single loader. Give another --split, or a data module with "
-            "one loader."
+            f"{type(data).__name__}.{split}_dataloader() gives no single loader. Give another --split, or a data "
+            "module with one loader."
         )
-    batches = []
+    batches, present = [], 0
     for batch in loader:
-        present = count_examples(batch)
-        if not present:
-            raise DataError(
-                f"A batch of type {type(batch).__name__} has no examples that can be counted. Accepted are tensors in "
-                "tuples, lists, mappings and dataclasses."
-            )
-        batches.append(take_examples(batch, count - report.samples))
-        report.samples += min(present, count - report.samples)
-        if report.samples == count:
-            return batches
-    if not batches:
-        raise DataError("The data module's loader is empty. Give another --split.")
-    report.notes.append(f"{report.data}.{split}_dataloader() gives {report.samples} examples; {count} were asked for.")
-    return batches
-
-
-def measure_activations(
-    report: CurvatureReport, model: "LightningModule", batches: Sequence[Any], input_sample: Any
-) -> None:
-    """Measure a model's activations in evaluation mode; the model is left as it was."""
-    from lit_gelu.activations import registry
-    from lit_gelu.curvature.activation_measurement import statistics_on
-    from lit_gelu.curvature.probe.forward_inputs import forward_sample
-
-    sample = forward_sample(model, batches[0], input_sample)
-    report.activations, report.gaussian, report.refused = statistics_on(model, batches, registry, sample)
-    if not report.activations:
-        report.notes.append("No activation was observed.")
-    if sample is None and (report.refused or not report.activations):
-        report.notes.append(
-            "Calls of functions are found by running forward: give example_input_array, or --input-shape."
+        batches.append(take_examples(batch, count - present))
+        present += count_examples(batches[-1]) or 0
+        if present == count:
+            break
+    if not present:
+        raise DataError(
+            "The loader is empty, or its examples cannot be counted. Accepted are tensors in tuples, lists, mappings "
+            "and dataclasses. Or give another --split."
         )
+    return batches, present
 
 
-def to_dict(report: CurvatureReport) -> dict[str, Any]:
-    """Return all figures as plain data."""
-    loss = report.loss
-    plain: dict[str, Any] = {
-        "schema": "lit-gelu-curvature",
-        "schema_version": 2,
-        "checkpoint": report.source,
-        "model": report.model,
-        "data": report.data,
-        "settings": report.settings,
-        "samples": report.samples,
-        "notes": report.notes,
-        "activations": report.activations,
-        "gaussian": report.gaussian,
-        "not_observed": report.refused,
+def _plain(loss: "LossMeasurement") -> dict[str, Any]:
+    """Return the figures of the loss as plain data."""
+    eigenvalues = {
+        name: {"value": pair.estimate, "residual": pair.residual, "converged": pair.converged}
+        for name, pair in loss.eigenpairs.items()
     }
-    if loss is not None:
-        plain |= {
-            "probe_loss": loss.figures.get(("probe_loss",)),
-            "gradient_norm": loss.figures.get(("gradient_norm",)),
-            "parameters": loss.parameters,
-            "eigenvalues": {
-                name: {"value": pair.estimate, "residual": pair.residual, "converged": pair.converged}
-                for name, pair in loss.eigenpairs.items()
-            },
-            "trace": None if loss.trace is None else asdict(loss.trace),
-            "spectral_density": None
-            if loss.spectrum is None
-            else {"nodes": loss.spectrum.nodes.tolist(), "weights": loss.spectrum.weights.tolist()},
-        }
-    finite: dict[str, Any] = without_nonfinite(plain, as_text=False)
-    return finite
+    spectrum = loss.spectrum and {"nodes": loss.spectrum.nodes.tolist(), "weights": loss.spectrum.weights.tolist()}
+    return {
+        "probe_loss": loss.figures["probe_loss",],
+        "gradient_norm": loss.figures["gradient_norm",],
+        "parameters": loss.parameters,
+        "eigenvalues": eigenvalues,
+        "trace": loss.trace and asdict(loss.trace),
+        "spectral_density": spectrum,
+    }
 
 
-def _tables(report: CurvatureReport) -> list[Table]:
-    """Return what was measured as tables."""
+def _tables(report: dict[str, Any], loss: "LossMeasurement | None") -> list[Table]:
+    """Return what was measured as tables; the figure and the JSON show what a normal input would give."""
     tables = []
-    if report.activations or report.refused:
-        tables.append(_table_of_activations(report))
-    loss = report.loss
-    title = f"loss of {report.model} on {report.samples} examples, {report.settings['mode']} mode"
-    if loss is not None:
-        title += f"; {report.matrix} of {loss.parameters:,} parameters"
-    table = Table(title=title, title_justify="left", caption=" ".join(report.notes) or None, caption_justify="left")
-    for column in ("quantity", "value", "error", "remark"):
-        table.add_column(column, justify="right" if column in {"value", "error"} else "left")
-    tables.append(table)
-    if loss is None:
-        return tables
-    table.add_row("probe loss", f"{loss.figures['probe_loss',]:.6g}", "", "mean over the examples")
-    table.add_row("gradient norm", f"{loss.figures['gradient_norm',]:.4g}", "", "")
-    for name, pair in loss.eigenpairs.items():
-        remark = "converged" if pair.converged else "not converged: more --lanczos-steps"
-        table.add_row(
-            name.replace("_", " "), f"{pair.estimate:.6g}", f"{pair.residual:.1g}", f"{remark}; error: residual"
+    if report["activations"] or report["not_observed"]:
+        rows = [
+            (site or "(the model)", *map(_cell, _COLUMNS, [figures] * len(_COLUMNS)))
+            for site, figures in report["activations"].items()
+        ]
+        rows += [(site, f"not observed: {reason}") for site, reason in report["not_observed"].items()]
+        tables.append(
+            _table(
+                f"activations of {report['model']} on {report['samples']} examples", ("site", *_COLUMNS.values()), rows
+            )
         )
-    if loss.trace is not None:
+    if loss is not None:
+        rows = [
+            ("probe loss", f"{loss.figures['probe_loss',]:.6g}", "", "mean over the examples"),
+            ("gradient norm", f"{loss.figures['gradient_norm',]:.4g}", "", ""),
+        ]
+        for name, pair in loss.eigenpairs.items():
+            remark = f"{'converged' if pair.converged else 'not converged'}; error: residual"
+            rows.append((name.replace("_", " "), f"{pair.estimate:.6g}", f"{pair.residual:.1g}", remark))
         trace = loss.trace
-        remark = f"error: standard error of {trace.probes} probes"
-        table.add_row("trace", f"{trace.trace:.6g}", f"{trace.standard_error:.2g}", remark)
-        table.add_row("Frobenius norm", f"{trace.frobenius_norm:.6g}", "", "root of the sum of squared eigenvalues")
-        layers = Table(title="trace by layer; they add up to the whole", title_justify="left")
-        for column in ("layer", "trace", "standard error", "share"):
-            layers.add_column(column, justify="left" if column == "layer" else "right")
-        for layer, value in trace.by_layer.items():
-            share = f"{value / trace.trace:.1%}" if trace.trace else "-"
-            error = f"{trace.standard_error_by_layer[layer]:.2g}"
-            layers.add_row(layer or "(the model)", f"{value:.4g}", error, share)
-        tables.append(layers)
+        if trace is not None:
+            remark = f"error: standard error of {trace.probes} probes"
+            rows.append(("trace", f"{trace.trace:.6g}", f"{trace.standard_error:.2g}", remark))
+            rows.append(("Frobenius norm", f"{trace.frobenius_norm:.6g}", "", "root of the sum of squared eigenvalues"))
+            for layer, value in trace.by_layer.items():
+                error = f"{trace.standard_error_by_layer[layer]:.2g}"
+                rows.append((f"trace of {layer or '(the model)'}", f"{value:.4g}", error, ""))
+        title = f"{MATRICES[report['settings']['operator']]} of the loss by {loss.parameters:,} parameters"
+        tables.append(_table(title, ("quantity", "value", "error", "remark"), rows))
+    tables = tables or [_table("no activation was observed", (), ())]
+    tables[-1].caption = " ".join(report["notes"]) or None
     return tables
 
 
-def _table_of_activations(report: CurvatureReport) -> Table:
-    """Return a row a site; the figure and the JSON show beside it what a normal input would give."""
-    from lit_gelu.curvature.plots import statistic_of
-
-    table = Table(title=f"activations of {report.model} on {report.examples}", title_justify="left")
-    table.add_column("site")
-    for title in _COLUMNS.values():
-        table.add_column(title, justify="right")
-    for site, figures in report.activations.items():
-        cells = []
-        for name in _COLUMNS:
-            value = statistic_of(figures, name)
-            cells.append("-" if math.isnan(value) else f"{value:.1%}" if name.startswith("share_") else f"{value:.3f}")
-        table.add_row(site or "(the model)", *cells)
-    for site, reason in report.refused.items():
-        table.add_row(site, f"not observed: {reason}")
+def _table(title: str, columns: Iterable[str], rows: Iterable[Sequence[str]]) -> Table:
+    table = Table(title=title, title_justify="left", caption_justify="left")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number and column != "remark" else "left")
+    for row in rows:
+        table.add_row(*row)
     return table
+
+
+def _cell(name: str, figures: Mapping[str, float]) -> str:
+    from lit_gelu.curvature.activation.statistics import statistic_of
+
+    value = statistic_of(figures, name)
+    return "-" if math.isnan(value) else f"{value:.1%}" if name.startswith("share_") else f"{value:.3f}"

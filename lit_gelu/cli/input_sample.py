@@ -10,7 +10,7 @@ from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor, nn
 
-from lit_gelu.curvature.probe.forward_inputs import ROWS, forward_inputs
+from lit_gelu.curvature.probe.batches import ROWS, forward_inputs
 from lit_gelu.errors import ModelInputError
 from lit_gelu.sandbox import input_sample_of
 

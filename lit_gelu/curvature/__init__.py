@@ -1,23 +1,12 @@
-"""Curvature as pure functions: statistics of an activation's input, and what can be learnt of the loss's Hessian."""
+"""Curvature: statistics of an activation's input, and what can be learnt of the loss's Hessian."""
 
 from typing import TYPE_CHECKING, Any
 
 from lit_gelu.curvature import loss
-from lit_gelu.curvature.activation.call_sites import WatchableSites, watchable_sites
-from lit_gelu.curvature.activation.dead_units import DeadUnitWindow
-from lit_gelu.curvature.activation.gaussian_prediction import PREDICTED, GaussianPrediction
-from lit_gelu.curvature.activation.recorder import ActivationRecorder, WatchedCall
-from lit_gelu.curvature.activation.statistics import (
-    EPSILON,
-    STATISTICS,
-    SUMS,
-    accumulation_dtype,
-    activation_statistics,
-    activation_sums,
-    statistics_by_site,
-    statistics_from_sums,
-)
+from lit_gelu.curvature.activation.statistics import EPSILON, STATISTICS, activation_statistics
+from lit_gelu.curvature.activation_measurement import DeadUnitWindow
 from lit_gelu.curvature.loss import *  # noqa: F403 - all that is there is here too
+from lit_gelu.curvature.settings import ProductBudget
 from lit_gelu.sandbox import evaluation_sandbox
 
 if TYPE_CHECKING:
@@ -25,22 +14,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EPSILON",
-    "PREDICTED",
     "STATISTICS",
-    "SUMS",
-    "ActivationRecorder",
     "ActivationStatistics",
     "DeadUnitWindow",
-    "GaussianPrediction",
-    "WatchableSites",
-    "WatchedCall",
-    "accumulation_dtype",
+    "ProductBudget",
     "activation_statistics",
-    "activation_sums",
     "evaluation_sandbox",
-    "statistics_by_site",
-    "statistics_from_sums",
-    "watchable_sites",
 ]
 __all__ += loss.__all__
 

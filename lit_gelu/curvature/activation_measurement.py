@@ -5,34 +5,27 @@ import glob
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.curvature.activation.call_sites import ModuleTree, watchable_sites
-from lit_gelu.curvature.activation.dead_units import DeadUnitWindow
-from lit_gelu.curvature.activation.evaluator import ActivationEvent
+from lit_gelu.arguments import check_count, is_count
 from lit_gelu.curvature.activation.formulas import has_own_state, kinks_of
 from lit_gelu.curvature.activation.gaussian_prediction import PREDICTED, GaussianPrediction
-from lit_gelu.curvature.activation.recorder import ActivationRecorder
-from lit_gelu.curvature.activation.statistics import STATISTICS, SUMS, statistics_from_sums
-from lit_gelu.curvature.probe.training_loss import loss_of, muted
+from lit_gelu.curvature.activation.recorder import ELEMENTS, ActivationRecorder
+from lit_gelu.curvature.activation.sites import ModuleTree, SampleRows, watchable_sites
+from lit_gelu.curvature.activation.statistics import STATISTICS, SUMS, accumulation_dtype, statistics_from_sums
+from lit_gelu.curvature.probe.loss_probe import logging_modules, loss_function, muted
 from lit_gelu.curvature.ranks import is_one_of_several, maximum_over_ranks, sum_over_ranks
-from lit_gelu.curvature.settings import ActivationSettings
-from lit_gelu.errors import LitGeluError
+from lit_gelu.errors import ArgumentError, LitGeluError
 from lit_gelu.sandbox import evaluation_sandbox, isolated_random_state
 from lit_gelu.surgery.sites import names_for_patterns
 
 Figures = dict[str, dict[str, float]]
 """By site and statistic."""
-
-WAITING_BYTES = 2**26
-"""So much of rows that wait to be summed is kept, at most."""
-
-MOST_WAITING = 64
-"""So many recordings wait to be summed, at most."""
 
 
 class Readout(NamedTuple):
@@ -40,6 +33,117 @@ class Readout(NamedTuple):
 
     values: Tensor
     arrival: torch.cuda.Event | None
+
+    def has_arrived(self) -> bool:
+        """Return, without waiting, whether the numbers are there."""
+        return self.arrival is None or bool(self.arrival.query())  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActivationSettings:
+    """What is measured of activations."""
+
+    # Patterns for the names of the sites; a gate is watched only if it is named in full.
+    include: tuple[str, ...] = ("*",)
+    # How many rows of each input; "auto" for 8,192 elements, "sparse" for 4,096, ``None`` for all.
+    sample_rows: SampleRows = "auto"
+    seed: int = 0  # which rows are drawn
+    # Measurements in a row after which a channel counts as dead; ``None`` to count none.
+    dead_unit_window: int | None = 100
+    gaussian: bool = True  # whether to say what a normal input would give
+
+    def __post_init__(self) -> None:
+        rows = self.sample_rows
+        if rows is not None and rows not in ELEMENTS and not is_count(rows, 1):
+            raise ArgumentError(
+                f"sample_rows={rows!r} is not accepted. Give a number, 'auto', 'sparse', or None for all."
+            )
+        if self.dead_unit_window is not None:
+            check_count("dead_unit_window", self.dead_unit_window, 1)
+        check_count("seed", self.seed, 0)
+
+
+class DeadUnitWindow:
+    """Remembers, of every channel of every site, at which event it was last alive.
+
+    A channel is alive at an event if |f'| >= 0.01 at any element that was looked at, and dead if it was not for
+    ``window`` events. A channel that is open at a share p of its elements is taken for dead with the probability
+    ``(1 - p)^n``, n the elements that were looked at: rows a event and rank, times ranks, times ``window``.
+
+    Example:
+        >>> window = DeadUnitWindow(2, [3])
+        >>> for mask in ([True, False, True], [False, False, True]):
+        ...     window.update(torch.tensor(mask))
+        >>> window.shares().item() * 3, window.is_full
+        (1.0, True)
+    """
+
+    def __init__(self, window: int, channels: Sequence[int], device: torch.device | str = "cpu") -> None:
+        if window < 1:
+            raise ArgumentError(f"{window=} is not accepted. Give a positive number of events.")
+        self.window = window
+        self.channels = list(channels)
+        self.events = 0
+        self._last_alive = torch.zeros(sum(self.channels), dtype=torch.int64, device=device)
+        sizes = torch.tensor(self.channels, dtype=torch.int64)
+        self._sizes = sizes.to(self._last_alive.device, accumulation_dtype(self._last_alive.device))
+        self._site = torch.repeat_interleave(torch.arange(len(self.channels)), sizes).to(device)
+        self._since = [0] * len(self.channels)  # the events before a site was first seen
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as many events were seen as the window has."""
+        return self.events >= self.window
+
+    def join(self, masks: Mapping[int, Tensor]) -> Tensor:
+        """Return the masks of an event, by site, as one; sites without one, or of another length, count as alive."""
+        device = self._last_alive.device
+        parts = []
+        for number, count in enumerate(self.channels):
+            mask = masks.get(number)
+            if mask is None or mask.shape != (count,):
+                mask = torch.ones(count, dtype=torch.bool, device=device)
+            parts.append(mask if mask.device == device else mask.to(device))
+        return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.bool, device=device)
+
+    def update(self, alive: Tensor) -> None:
+        """Take note of an event, by what `join` returned."""
+        self.events += 1
+        self._last_alive.masked_fill_(alive.to(self._last_alive.device), self.events)
+
+    def grown(self, channels: Sequence[int]) -> "DeadUnitWindow":
+        """Return the window with channels of sites that had none; theirs begins here."""
+        grown = DeadUnitWindow(self.window, channels, self._last_alive.device)
+        grown.events = self.events
+        grown._since = [
+            since if before else self.events for since, before in zip(self._since, self.channels, strict=True)
+        ]
+        existing = torch.tensor(self.channels, device=grown._site.device)[grown._site] > 0
+        grown._last_alive.fill_(self.events)[existing] = self._last_alive
+        return grown
+
+    def shares(self) -> Tensor:
+        """Return the share of each site's channels that is dead; NaN of a site without channels, or a full window."""
+        dead = (self._last_alive <= self.events - self.window).to(self._sizes)
+        shares = torch.zeros_like(self._sizes).index_add_(0, self._site, dead) / self._sizes
+        late = [number for number, since in enumerate(self._since) if since and self.events - since < self.window]
+        if late:
+            shares[late] = torch.nan
+        return shares
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that a resumed run needs."""
+        return {
+            "events": self.events,
+            "channels": list(self.channels),
+            "last_alive": self._last_alive.cpu().clone(),
+            "since": list(self._since),
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from what `state_dict` of a window with these channels returned."""
+        self.events, self._since = state_dict["events"], list(state_dict["since"])
+        self._last_alive.copy_(state_dict["last_alive"])
 
 
 class ActivationMeasurement:
@@ -52,9 +156,8 @@ class ActivationMeasurement:
         registry: ActivationRegistry,
         input_sample: Any = None,
         *,
-        gates_if_alone: bool = False,
+        gates_if_alone: bool = False,  # watch gates (tanh, sigmoid) where there is nothing else
     ) -> None:
-        # With `gates_if_alone`, gates (tanh, sigmoid) are watched where there is nothing else.
         self.settings = settings
         self.passed_over: dict[str, None] = {}  # the names of all activations that there are
         self._tree = ModuleTree(model)
@@ -78,8 +181,7 @@ class ActivationMeasurement:
         self.recorder = ActivationRecorder(calls, settings.sample_rows, registry)
         self._window: DeadUnitWindow | None = None
         self._called: set[int] = set()  # the sites that were given something, on any rank
-        self._most_waiting: int | None = None
-        self._predictions = _predictions(self.recorder, registry)
+        self._predictions = _predictions(self.recorder, registry) if settings.gaussian else []
 
     def is_current(self) -> bool:
         """Return whether the model still consists of the modules that it did."""
@@ -90,130 +192,71 @@ class ActivationMeasurement:
         self.recorder.detach()
         self._sites.remove()
 
-    def saw_all(self, event: ActivationEvent) -> bool:
-        """Return whether every site was called."""
-        return self.recorder.evaluator.saw_all(event)
+    def saw_all(self) -> bool:
+        """Return whether every site was called since the recorder was started."""
+        self.recorder.add_up()
+        return len(self.recorder.called) == len(self.names)
 
-    def may_wait(self, number: int) -> bool:
-        """Return whether so many recordings may wait to be summed, none before the first; the same on all ranks."""
-        return self.recorder.rows_may_wait and number <= (self._most_waiting or 0)
+    def reduce(self, device: torch.device) -> Readout:
+        """Add up what was recorded, over ranks too, and begin to bring it to the host; with shares of dead units."""
+        sums = self.recorder.sums(device).flatten()
+        window = self._window = self._window_for(device)
+        if window is None:
+            return _to_host(sum_over_ranks(sums))
+        alive = window.join(self.recorder.alive_channels()).to(sums)
+        sums, alive = torch.split(sum_over_ranks(torch.cat([sums, alive])), [len(sums), len(alive)])
+        window.update(alive > 0)
+        return _to_host(torch.cat([sums, window.shares().to(sums)]) if window.is_full else sums)
 
-    def reduce(self, events: Sequence[ActivationEvent], device: torch.device) -> Readout:
-        """Add up what was recorded in some steps, over ranks too, and begin to bring it to the host."""
-        # In their order; all refer to the last one that was reduced before.
-        if self._most_waiting is None:
-            self._most_waiting = _most_waiting(sum(taken.rows.nbytes for taken in events[0].waiting), device)
-        with self.recorder.inactive():
-            self._take_reference(events[0], device)
-            sums = torch.stack([self.recorder.evaluator.sums(each, device).flatten() for each in events])
-            alive = torch.stack(self._alive(events, device)).to(sums)
-        width = [sums.shape[1], alive.shape[1]]
-        sums, alive = torch.split(sum_over_ranks(torch.cat([sums, alive], dim=1)), width, dim=1)
-        by_site = sums.view(len(sums), len(self.names), len(SUMS))
-        reference = self.recorder.reference
-        pivot = torch.zeros_like(by_site[0, :, 0]) if reference is None else reference[:, 0].nan_to_num(nan=0.0)
-        self.recorder.reference = _next_reference(by_site[-1], pivot, reference)
-        return _to_host(torch.cat([sums, pivot.expand(len(sums), -1), self._dead(alive > 0, pivot)], dim=1))
-
-    def figures(self, readout: Readout, *, gaussian: bool = True) -> list[tuple[Figures, Figures]]:
-        """Turn what has arrived on the host into figures: of each event the measured ones, and of a normal input."""
+    def figures(self, readout: Readout) -> tuple[Figures, Figures]:
+        """Turn what has arrived on the host into figures: the measured ones, and those of a normal input."""
         # The measured ones have share_dead where a window of events is full; a normal input is supposed where an
         # activation has no parameters.
-        count = len(self.names)
-        sums, pivot, dead = torch.split(arrived(readout), [count * len(SUMS), count, count], dim=1)
-        rows = statistics_from_sums(sums.view(*pivot.shape, len(SUMS)).double(), pivot.double())
-        predicted = self._predicted(rows) if gaussian else [{} for _ in rows]
-        figures = []
-        for values, shares, others in zip(rows.tolist(), dead.tolist(), predicted, strict=True):
-            measured = {
-                name: dict(zip(STATISTICS, row, strict=True)) for name, row in zip(self.names, values, strict=True)
-            }
-            for name, share in zip(self.names, shares, strict=True):
-                # A site that was given nothing has no share of non-finite inputs either.
-                if not math.isnan(share) and not math.isnan(measured[name]["share_non_finite"]):
-                    measured[name]["share_dead"] = share
-            figures.append((measured, others))
-        return figures
+        if readout.arrival is not None:
+            readout.arrival.synchronize()
+        size = len(self.names) * len(SUMS)
+        sums, dead = readout.values[:size].double(), readout.values[size:].tolist()
+        rows = statistics_from_sums(sums.view(-1, len(SUMS)))
+        measured = {
+            name: dict(zip(STATISTICS, row, strict=True)) for name, row in zip(self.names, rows.tolist(), strict=True)
+        }
+        for name, share in zip(self.names, dead, strict=False):
+            # A site that was given nothing has no share of non-finite inputs either.
+            if not math.isnan(share) and not math.isnan(measured[name]["share_non_finite"]):
+                measured[name]["share_dead"] = share
+        predicted: Figures = {}
+        mean, deviation = (rows[:, STATISTICS.index(name)] for name in ("mean", "standard_deviation"))
+        for prediction, numbers in self._predictions:
+            for number, values in zip(numbers, prediction(mean[numbers], deviation[numbers]).tolist(), strict=True):
+                predicted[self.names[number]] = dict(zip(PREDICTED, values, strict=True))
+        return measured, predicted
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that a resumed run needs to measure the same."""
-        reference = self.recorder.reference
-        return {
-            "sites": self.names,
-            "reference": None if reference is None else reference.cpu(),
-            "window": None if self._window is None else self._window.state_dict(),
-            "most_waiting": self._most_waiting,
-        }
+        return {"sites": self.names, "window": None if self._window is None else self._window.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any], device: torch.device) -> None:
         """Go on from what `state_dict` returned, on a device; nothing is taken over from other sites."""
-        if state_dict["sites"] != self.names:
-            return
-        if state_dict["reference"] is not None:
-            self.recorder.reference = state_dict["reference"].to(device)
-        self._most_waiting = state_dict.get("most_waiting")
         window = state_dict["window"]
-        if window is not None and self.settings.dead_unit_window is not None:
+        if state_dict["sites"] == self.names and window is not None and self.settings.dead_unit_window is not None:
             self._window = DeadUnitWindow(self.settings.dead_unit_window, window["channels"], device)
             self._window.load_state_dict(window)
 
-    def _dead(self, alive: Tensor, pivot: Tensor) -> Tensor:
-        """Return each site's share of dead channels after each of some events; NaN before the window is full."""
-        shares = torch.full((len(alive), *pivot.shape), math.nan, dtype=pivot.dtype, device=pivot.device)
-        if self._window is not None:
-            for row, mask in zip(shares, alive, strict=True):
-                self._window.update(mask)
-                if self._window.is_full:
-                    row.copy_(self._window.shares())
-        return shares
-
-    def _predicted(self, rows: Tensor) -> list[Figures]:
-        """Return what normal inputs would give, for figures ``[events, sites, statistics]``."""
-        predicted: list[Figures] = [{} for _ in rows]
-        mean, deviation = (rows[:, :, STATISTICS.index(name)] for name in ("mean", "standard_deviation"))
-        for prediction, numbers in self._predictions:
-            expectations = prediction(mean[:, numbers].flatten(), deviation[:, numbers].flatten())
-            for event, values in zip(predicted, expectations.view(len(rows), len(numbers), -1).tolist(), strict=True):
-                for number, row in zip(numbers, values, strict=True):
-                    event[self.names[number]] = dict(zip(PREDICTED, row, strict=True))
-        return predicted
-
-    def _take_reference(self, event: ActivationEvent, device: torch.device) -> None:
-        """At the first event, get from all ranks what moments are taken about and how wide windows are."""
-        if self.recorder.reference is None:
-            count, total, squares = sum_over_ranks(self.recorder.evaluator.moments(event, device)).unbind(1)
-            mean = total / count
-            deviation = (squares / count - mean.square()).clamp(min=0).sqrt()
-            self.recorder.reference = torch.stack([mean, deviation], dim=1)
-
-    def _alive(self, events: Sequence[ActivationEvent], device: torch.device) -> list[Tensor]:
-        """Return the masks of this rank's channels at some events; agree with the others on how many there are."""
-        masks, window = [self.recorder.evaluator.alive_channels(event) for event in events], self._window
-        if self.settings.dead_unit_window is None:
-            return [torch.zeros(0, dtype=torch.bool, device=device) for _ in events]
-        if window is None or len(self._called) < len(self.names):
-            sizes = self._channels(events, masks, device)
-            if window is None:
-                window = DeadUnitWindow(self.settings.dead_unit_window, sizes, device)
-            else:
-                window = window.grown([before or now for before, now in zip(window.channels, sizes, strict=True)])
-        self._window = window
-        return [window.join(each) for each in masks]
-
-    def _channels(
-        self, events: Sequence[ActivationEvent], masks: Sequence[Mapping[int, Tensor]], device: torch.device
-    ) -> list[int]:
-        """Return how many channels each site had at some events, on any rank; note which sites were called at all."""
-        seen = {number for event in events for numbers, _ in event.alive for number in numbers}
-        sites = range(len(self.names))
-        sizes = [max((len(each[number]) for each in masks if number in each), default=0) for number in sites]
-        counts = torch.tensor([sizes, [int(number in seen) for number in sites]])
+    def _window_for(self, device: torch.device) -> DeadUnitWindow | None:
+        """Return the window with the channels that sites have now; all ranks agree on how many these are."""
+        window, length = self._window, self.settings.dead_unit_window
+        if length is None or (window is not None and len(self._called) == len(self.names)):
+            return window
+        masks, sites = self.recorder.alive_channels(), range(len(self.names))
+        sizes = [len(masks[number]) if number in masks else 0 for number in sites]
+        counts = torch.tensor([sizes, [number in self.recorder.called for number in sites]])
         if is_one_of_several():
             counts = maximum_over_ranks(counts.to(device)).cpu()
-        largest: list[int]
         largest, called = counts.tolist()
         self._called.update(number for number in sites if called[number])
-        return largest
+        if window is None:
+            return DeadUnitWindow(length, largest, device)
+        return window.grown([before or now for before, now in zip(window.channels, largest, strict=True)])
 
 
 class BatchStatistics(NamedTuple):
@@ -237,13 +280,12 @@ def statistics_on(
         stack.callback(measurement.detach)
         if not measurement.names:
             return BatchStatistics({}, {}, dict(measurement.refused))
-        stack.enter_context(muted(model.modules()))
+        stack.enter_context(muted(logging_modules(model.modules())))
         measurement.recorder.start()
         for number, batch in enumerate(batches):
-            loss_of(model, batch, number)
+            loss_function(model)(batch, number)
         measurement.recorder.stop()
-        readout = measurement.reduce([measurement.recorder.take()], torch.device("cpu"))
-        measured, gaussian = measurement.figures(readout)[0]
+        measured, gaussian = measurement.figures(measurement.reduce(torch.device("cpu")))
         refused = dict(measurement.refused)
         for name in [name for name, row in measured.items() if math.isnan(row["share_non_finite"])]:
             del measured[name]
@@ -272,34 +314,6 @@ def _to_host(values: Tensor) -> Readout:
     arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
     arrival.record(torch.cuda.current_stream(values.device))
     return Readout(host, arrival)
-
-
-def has_arrived(readout: Readout) -> bool:
-    """Return, without waiting, whether the numbers are there."""
-    return readout.arrival is None or bool(readout.arrival.query())  # type: ignore[no-untyped-call]
-
-
-def arrived(readout: Readout) -> Tensor:
-    """Return the numbers, as soon as they are there."""
-    if readout.arrival is not None:
-        readout.arrival.synchronize()
-    return readout.values
-
-
-def _most_waiting(nbytes: int, device: torch.device) -> int:
-    """Return how many recordings may wait, given the size of the first; the same on all ranks."""
-    if is_one_of_several():
-        nbytes = int(maximum_over_ranks(torch.tensor([nbytes], device=device)))
-    return min(MOST_WAITING, WAITING_BYTES // max(nbytes, 1))
-
-
-def _next_reference(sums: Tensor, pivot: Tensor, before: Tensor | None) -> Tensor:
-    """Return this event's mean and deviation for the next one; where nothing was measured, those before."""
-    count, first, second = sums[:, 0], sums[:, SUMS.index("sum")], sums[:, SUMS.index("sum_of_squares")]
-    shift = first / count
-    deviation = (second / count - shift.square()).clamp(min=0).sqrt()
-    moments = torch.stack([pivot + shift, deviation], dim=1)
-    return moments if before is None else torch.where((count > 0)[:, None], moments, before)
 
 
 def _predictions(

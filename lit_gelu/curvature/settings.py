@@ -1,10 +1,8 @@
-"""What a user chose to measure, of activations and of the loss, checked when it is made."""
+"""What a user chose to measure of the loss, checked when it is made."""
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
-from lit_gelu.arguments import is_count, is_number
-from lit_gelu.curvature.activation.input_layout import SampleRows
+from lit_gelu.arguments import check_count, check_one_of, is_number
 from lit_gelu.curvature.probe.loss_probe import Mode
 from lit_gelu.errors import ArgumentError
 
@@ -20,29 +18,45 @@ OPERATORS = ("hessian", "gauss_newton")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ActivationSettings:
-    """What is measured of activations."""
+class ProductBudget:
+    """How many products with the loss's matrix an event takes.
 
-    # Patterns for the names of the sites; a gate is watched only if it is named in full.
-    include: tuple[str, ...] = ("*",)
-    # How many rows of each input; "auto" for 8,192 elements, "sparse" for 4,096, ``None`` for all.
-    sample_rows: SampleRows = "auto"
-    seed: int = 0  # which rows are drawn
-    # Measurements in a row after which a channel counts as dead; ``None`` to count none.
-    dead_unit_window: int | None = 100
-    gaussian: bool = True  # whether to say what a normal input would give
+    Args:
+        lanczos_steps: For the eigenvalues at the first event.
+        warm_steps: For the eigenvalues at later events, at most; 2 to 5 are usual on a fresh probe.
+        accuracy: At which relative error of the eigenvalues, as estimated by a Gauss-Radau rule, later events take no
+            more products (docs/curvature.md says how often it was right). ``None``: they take ``warm_steps``.
+        trace_probes: Random vectors for the trace, a product each.
+        trace_accuracy: More are taken until the trace's standard error is at most this share of it. ``None``: exactly
+            ``trace_probes`` are.
+        max_trace_probes: The most; if they do not suffice there is a warning, the first time.
+        density_steps: For the spectral density.
+
+    Raises:
+        ArgumentError: If a number is out of range.
+
+    Example:
+        >>> ProductBudget(trace_probes=20, trace_accuracy=None).lanczos_steps
+        16
+    """
+
+    lanczos_steps: int = 16
+    warm_steps: int = 12
+    accuracy: float | None = 0.02
+    trace_probes: int = 6
+    trace_accuracy: float | None = 0.1
+    max_trace_probes: int = 32
+    density_steps: int = 40
 
     def __post_init__(self) -> None:
-        if isinstance(self.sample_rows, str) and self.sample_rows not in {"auto", "sparse"}:
-            raise ArgumentError(
-                f"sample_rows={self.sample_rows!r} is not accepted. Give a number, 'auto', 'sparse', or None for all."
-            )
-        for option in ("sample_rows", "dead_unit_window"):
-            number = getattr(self, option)
-            if not (number is None or isinstance(number, str) or is_count(number, 1)):
-                raise ArgumentError(f"{option}={number!r} is not accepted. Give a positive integer, or None.")
-        if not is_count(self.seed):
-            raise ArgumentError(f"seed={self.seed!r} is not accepted. Give an integer from 0.")
+        for name in ("accuracy", "trace_accuracy"):
+            error = getattr(self, name)
+            if error is not None and not (is_number(error) and 0 < error < 1):
+                raise ArgumentError(
+                    f"{name}={error!r} is not accepted. Give a relative error between 0 and 1, or None."
+                )
+        for name in ("lanczos_steps", "warm_steps", "trace_probes", "max_trace_probes", "density_steps"):
+            check_count(name, getattr(self, name), 2 if name.endswith("probes") else 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,18 +65,9 @@ class LossSettings:
 
     quantities: tuple[str, ...] = ("top_eigenvalue",)  # some of `QUANTITIES`
     operator: str = "hessian"  # one of `OPERATORS`: the matrix that the quantities of `OF_MATRIX` are of
-    lanczos_steps: int = 16  # products for the eigenvalues, from a random vector
-    warm_steps: int = 12  # products for the eigenvalues, from the vectors of the event before
-    # At which estimated relative error of warm eigenvalues to take no more; ``None``: take all.
-    accuracy: float | None = 0.02
-    trace_probes: int = 6  # random vectors for the trace, at least
-    # At which share of the trace its standard error asks for no more vectors; ``None``: take no more.
-    trace_accuracy: float | None = 0.1
-    max_trace_probes: int = 32  # random vectors for the trace, at most
-    density_steps: int = 40  # products a run for the spectral density
-    density_runs: int = 1  # its runs
-    mode: Mode = "train"  # "train" or "eval": how the model's parts are switched in a probe
+    mode: Mode = "train"  # how the model's parts are switched in a probe
     seed: int = 0  # of all random vectors
+    budget: ProductBudget = field(default_factory=ProductBudget)
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.quantities if name not in QUANTITIES]
@@ -70,27 +75,9 @@ class LossSettings:
             raise ArgumentError(
                 f"quantities={list(self.quantities)} is not accepted. Give some of {', '.join(QUANTITIES)}."
             )
-        self._require_word("operator", OPERATORS)
-        self._require_word("mode", ("train", "eval"))
-        for name in ("accuracy", "trace_accuracy"):
-            error = getattr(self, name)
-            if error is not None and not (is_number(error) and 0 < error < 1):
-                raise ArgumentError(
-                    f"{name}={error!r} is not accepted. Give a relative error between 0 and 1, or None."
-                )
-        eigenvalues = max(1, sum(name in self.quantities for name in EIGENVALUES))  # a step finds one
-        least = dict.fromkeys(("lanczos_steps", "warm_steps"), eigenvalues)
-        least |= {"trace_probes": 2, "max_trace_probes": 2, "density_steps": 1, "density_runs": 1, "seed": 0}
-        for name, smallest in least.items():
-            number = getattr(self, name)
-            if not is_count(number, smallest):
-                raise ArgumentError(f"{name}={number!r} is not accepted. Give an integer from {smallest}.")
-
-    def _require_word(self, name: str, accepted: tuple[str, ...]) -> None:
-        """Refuse a word that is not among those accepted."""
-        word: Any = getattr(self, name)
-        if word not in accepted:
-            raise ArgumentError(f"{name}={word!r} is not accepted. Give one of {accepted}.")
+        check_one_of(OPERATORS, operator=self.operator)
+        check_one_of(("train", "eval"), mode=self.mode)
+        check_count("seed", self.seed, 0)
 
     @property
     def of_matrix(self) -> tuple[str, ...]:

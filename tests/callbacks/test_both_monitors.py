@@ -13,6 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.data import DataLoader
 
 from lit_gelu.callbacks import ActivationCurvatureMonitor, LossCurvatureMonitor
+from lit_gelu.curvature import ProductBudget
 from lit_gelu.data import MNISTData
 from lit_gelu.tasks import MNISTClassifier
 
@@ -94,7 +95,7 @@ def test_bert_with_random_weights(tmp_path):
     activation = ActivationCurvatureMonitor(every_n_steps=2)
     quantities = ["top_eigenvalue", "trace", "spectral_density"]
     loss = LossCurvatureMonitor(
-        quantities, at_steps=[2, 7], fraction=None, lanczos_steps=40, warm_steps=40, accuracy=None
+        quantities, at_steps=[2, 7], fraction=None, budget=ProductBudget(lanczos_steps=40, warm_steps=40, accuracy=None)
     )
     folder = fit(model, sentences(), tmp_path, [activation, loss], max_epochs=2)
     fit(plain, sentences(), tmp_path, [], max_epochs=2)

@@ -1,7 +1,8 @@
-"""Statistics of a model's activations on batches: what torch's fused kernels hide, and what is never called."""
+"""A model's activations on batches, and dead units against a look back over all events."""
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from lightning.pytorch import LightningModule
@@ -9,7 +10,9 @@ from torch import nn
 from torch.nn import functional
 
 from lit_gelu.activations import registry
+from lit_gelu.curvature import DeadUnitWindow
 from lit_gelu.curvature.activation_measurement import statistics_on
+from lit_gelu.errors import ArgumentError
 
 BATCH = (torch.randn(8, 5, 16, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 3)
 
@@ -46,17 +49,6 @@ def test_the_fused_kernel_of_an_encoder_hides_no_activation(activation):
     assert row["mean_abs_second_derivative"] == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize("enabled", [True, False])
-def test_the_switch_of_the_kernel_is_put_back(enabled):
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(enabled)
-    try:
-        statistics_on(Encoder("gelu").eval(), [BATCH], registry, BATCH[0][:2])
-        assert torch.backends.mha.get_fastpath_enabled() is enabled
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
-
-
 class PartlyUsed(Encoder):
     """Has an activation that the loss does not need."""
 
@@ -72,3 +64,52 @@ def test_what_is_never_called_is_refused_with_that_reason():
     found = statistics_on(PartlyUsed(), [BATCH], registry)
     assert list(found.measured) == list(found.gaussian) == ["act"]
     assert found.refused["other"].startswith("it was not called")
+
+
+def test_counts_are_those_of_a_look_back_over_all_events():
+    rng = np.random.default_rng(0)
+    masks = rng.random((40, 9)) < np.array([0, 0.02, 0.1, 0.3, 0.5, 1, 0.05, 0, 0.2])
+    window = DeadUnitWindow(5, [4, 0, 5])
+    for event in range(40):
+        window.update(torch.tensor(masks[event]))
+        assert window.is_full == (event >= 4)
+        if window.is_full:
+            dead = ~masks[event - 4 : event + 1].any(0)
+            expected = [dead[:4].mean(), math.nan, dead[4:].mean()]
+            assert window.shares().tolist() == pytest.approx(expected, nan_ok=True)
+
+
+def test_state_goes_on_in_mid_window():
+    rng = np.random.default_rng(1)
+    masks = torch.tensor(rng.random((20, 6)) < 0.3)
+    whole, first = DeadUnitWindow(4, [6]), DeadUnitWindow(4, [6])
+    for mask in masks[:3]:
+        whole.update(mask)
+        first.update(mask)
+    second = DeadUnitWindow(4, [6])
+    second.load_state_dict(first.state_dict())
+    for mask in masks[3:]:
+        whole.update(mask)
+        second.update(mask)
+        assert torch.equal(whole.shares(), second.shares())
+        assert whole.is_full == second.is_full
+
+
+def test_refuses_no_window():
+    with pytest.raises(ArgumentError):
+        DeadUnitWindow(0, [1])
+
+
+def test_a_site_that_comes_later_begins_its_own_window():
+    window = DeadUnitWindow(2, [2, 0])
+    for _ in range(3):
+        window.update(torch.tensor([False, True]))
+    grown = window.grown([2, 3])
+    assert grown.shares().tolist() == pytest.approx([0.5, math.nan], nan_ok=True)
+    again = DeadUnitWindow(2, [2, 3])
+    again.load_state_dict(grown.state_dict())
+    for each in (grown, again):
+        each.update(torch.tensor([False, True, False, False, True]))
+        assert each.shares().tolist() == pytest.approx([0.5, math.nan], nan_ok=True)
+        each.update(torch.tensor([False, True, False, False, False]))
+        assert each.shares().tolist() == pytest.approx([0.5, 2 / 3])

@@ -3,7 +3,8 @@
 import pytest
 
 from lit_gelu.callbacks import ActivationCurvatureMonitor, LossCurvatureMonitor
-from lit_gelu.curvature.settings import ActivationSettings, LossSettings
+from lit_gelu.curvature.activation_measurement import ActivationSettings
+from lit_gelu.curvature.settings import LossSettings, ProductBudget
 from lit_gelu.errors import ArgumentError
 
 
@@ -21,9 +22,13 @@ from lit_gelu.errors import ArgumentError
         (LossCurvatureMonitor, {"quantities": 3}),
         (LossCurvatureMonitor, {"operator": "fisher"}),
         (LossCurvatureMonitor, {"mode": "test"}),
-        (LossCurvatureMonitor, {"trace_accuracy": 1.0}),
-        (LossCurvatureMonitor, {"accuracy": "a"}),
-        (LossCurvatureMonitor, {"trace_probes": 1}),
+        (LossCurvatureMonitor, {"fraction": 0.0}),
+        (LossCurvatureMonitor, {"fraction": 1.5}),
+        (LossCurvatureMonitor, {"fraction": "all"}),
+        (LossCurvatureMonitor, {"probe": []}),
+        (ProductBudget, {"trace_accuracy": 1.0}),
+        (ProductBudget, {"accuracy": "a"}),
+        (ProductBudget, {"trace_probes": 1}),
         (LossCurvatureMonitor, {"seed": 1.5}),
     ],
 )
@@ -35,5 +40,7 @@ def test_what_is_not_accepted_is_refused_when_a_monitor_is_made(monitor, options
 def test_a_monitor_keeps_what_it_was_given():
     monitor = ActivationCurvatureMonitor(include="net.*", sample_rows=5, seed=3, gaussian=False)
     assert monitor.settings == ActivationSettings(include=("net.*",), sample_rows=5, seed=3, gaussian=False)
-    assert LossCurvatureMonitor("trace", warm_steps=3).settings == LossSettings(quantities=("trace",), warm_steps=3)
+    budget = ProductBudget(warm_steps=3)
+    monitor = LossCurvatureMonitor("trace", budget=budget)
+    assert monitor.settings == LossSettings(quantities=("trace",), budget=budget)
     assert LossCurvatureMonitor().settings == LossSettings()

@@ -10,7 +10,7 @@ from export_cases import gelu_net
 from lightning.pytorch import Callback
 from torch import nn
 
-from lit_gelu.curvature import ActivationRecorder
+from lit_gelu.curvature.activation.recorder import ActivationRecorder
 from lit_gelu.export import ExportError, ModelInputError, OnnxPredictor, check_parity, export_onnx
 
 X = torch.linspace(-2, 2, 18).reshape(3, 6)

@@ -22,11 +22,10 @@ from lit_gelu.errors import LitGeluError
 Jumps = tuple[tuple[float, float], ...]
 """``(place, jump)`` of every kink."""
 
-Intervals = list[tuple[float, float]]
+Intervals = tuple[tuple[float, float], ...]
 
 _NEXT_TO_A_KINK = 2.0**-20  # relative to max(1, |place|): far from a place's rounding, near enough for any f'
 _CLEAR = 1e-12  # f' - c or f'' below this is rounding
-_NOTHING = Derivatives(*[torch.zeros(1)] * 4)
 
 _decreasing: WeakKeyDictionary[ActivationRegistry, dict[str, tuple[object, Intervals | None]]] = WeakKeyDictionary()
 
@@ -40,13 +39,18 @@ class Formulas:
     joint: Callable[[Tensor], Derivatives]  # as `joint_derivatives`
     kinks: Jumps | None  # as `kinks_of`
     decreasing: Intervals | None  # as `where_decreasing`
-    at_zero: dict[torch.dtype, Derivatives | None] = field(default_factory=dict)  # at x = 0, once that was asked for
+    # Whether elements that are not finite are masked. Taking away what zeros in their place add is cheaper, but
+    # activations with state of their own, those that nobody registered, and those with an infinite f(0) need it.
+    masks: bool
+    of_one_zero: dict[tuple[torch.dtype, torch.device], Tensor] = field(default_factory=dict)  # see `measure`
 
 
 def formulas_of(activation: nn.Module, registry: ActivationRegistry) -> Formulas:
     """Look an activation up."""
     joint, kinks = joint_derivatives(activation, registry), kinks_of(activation, registry)
-    return Formulas(activation, registry, joint, kinks, where_decreasing(activation, registry))
+    masks = has_own_state(activation) or registry.spec_of(activation).opaque
+    masks = masks or not all(map(math.isfinite, torch.cat(joint(torch.zeros(1))[:3]).tolist()))
+    return Formulas(activation, registry, joint, kinks, where_decreasing(activation, registry), masks)
 
 
 def has_own_state(activation: nn.Module) -> bool:
@@ -54,31 +58,13 @@ def has_own_state(activation: nn.Module) -> bool:
     return next(activation.parameters(), None) is not None or next(activation.buffers(), None) is not None
 
 
-def evaluated(formulas: Formulas, x: Tensor, finite: Tensor) -> tuple[Derivatives, Derivatives]:
-    """Return f, f', f'' and gate at all elements; and, one number each on the CPU, where ``finite`` is 0."""
-    # `x` is [sites, ...], 0 where it is not finite; of an activation with state of its own there is one site.
+def evaluated(formulas: Formulas, x: Tensor, finite: Tensor) -> Derivatives:
+    """Return f, f', f'' and gate at all elements of ``[sites, ...]``, which are 0 where ``finite`` is 0."""
     inner = x[0] if x.shape[0] == 1 else x  # a module with channels takes its input as it was
-    parts = [None if part is None else part.reshape(x.shape) for part in formulas.joint(inner)]
-    if x.dtype not in formulas.at_zero:
-        formulas.at_zero[x.dtype] = _evaluated_at_zero(formulas, x.dtype)
-    at_zero = formulas.at_zero[x.dtype]
-    if at_zero is not None:
-        return _derivatives(parts), at_zero
-    mask = finite > 0
-    return _derivatives([None if part is None else torch.where(mask, part, 0.0) for part in parts]), _NOTHING
-
-
-def _evaluated_at_zero(formulas: Formulas, dtype: torch.dtype) -> Derivatives | None:
-    """Evaluate at x = 0: taking away what zeros contribute is cheaper than to mask all elements."""
-    # None where what is not finite has to be masked instead: in activations with state of their own, in those that
-    # nobody registered, and where f(0) is not finite.
-    if has_own_state(formulas.activation) or formulas.registry.spec_of(formulas.activation).opaque:
-        return None
-    at = formulas.joint(torch.zeros(1, dtype=dtype))
-    return at if all(map(math.isfinite, torch.cat(at[:3]).tolist())) else None
-
-
-def _derivatives(parts: list[Tensor | None]) -> Derivatives:
+    parts = [each if each is None or each.shape == x.shape else each.reshape(x.shape) for each in formulas.joint(inner)]
+    if formulas.masks:
+        mask = finite > 0
+        parts = [None if part is None else torch.where(mask, part, 0.0) for part in parts]
     return Derivatives(*parts)  # type: ignore[arg-type]  # only the gate may be None
 
 
@@ -152,7 +138,7 @@ class Slopes:
             ends = [-math.inf, *places, math.inf]
             inner = [places[0] - 1, *((a + b) / 2 for a, b in itertools.pairwise(places)), places[-1] + 1]
         chosen = holds(self.slope(torch.tensor(inner, dtype=torch.float64))).tolist()
-        return [pair for pair, good in zip(itertools.pairwise(ends), chosen, strict=True) if good]
+        return tuple(pair for pair, good in zip(itertools.pairwise(ends), chosen, strict=True) if good)
 
     def _crossings(self, threshold: float) -> list[float]:
         above = self.first - threshold

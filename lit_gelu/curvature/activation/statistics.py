@@ -4,19 +4,17 @@ Everything is a mean over the finite elements x of the pre-activation, so it is 
 batches and ranks: `activation_sums` makes one row of sums, `statistics_from_sums` turns rows of sums into figures.
 """
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
-from lit_gelu.activations.numerics.arguments import Derivatives
 from lit_gelu.activations.registry import registry_or_default
-from lit_gelu.curvature.activation.formulas import Formulas, Intervals, Jumps, evaluated, formulas_of, jump_sizes
-
-Site = TypeVar("Site", bound=Hashable)
+from lit_gelu.curvature.activation.formulas import Formulas, Intervals, evaluated, formulas_of, jump_sizes
 
 EPSILON = 0.01
 """How near f' must be to 0 (saturated) or to 1 (linear). It must stay below |min f'|, or f' < 0 counts as saturated."""
@@ -24,40 +22,23 @@ EPSILON = 0.01
 WINDOW = 0.25
 """Half the width of the window about a kink, in standard deviations of the pre-activation."""
 
-_FITS = 4.0  # how many times larger or smaller than these inputs' own a deviation from elsewhere may be
-
 _EXACT = 2**24  # up to here float32 counts without rounding
 
-Integrand = Callable[[Derivatives], Tensor]
-
-_MEANS: dict[str, Integrand] = {
-    "mean_output": lambda at: at.value,
-    "mean_squared_output": lambda at: at.value * at.value,
-    "mean_derivative": lambda at: at.first,
-    "mean_squared_derivative": lambda at: at.first * at.first,
-    "mean_abs_second_derivative": lambda at: at.second.abs(),
-    "mean_gate": lambda at: torch.full_like(at.first, torch.nan) if at.gate is None else at.gate,
-}
-_SHARES: dict[str, Integrand] = {  # ones and zeros, see `count`
-    "share_decreasing": lambda at: torch.lt(at.first, 0.0, out=torch.empty_like(at.first)),
-    "share_falling": lambda at: torch.le(at.first, -EPSILON, out=torch.empty_like(at.first)),
-    "share_saturated": lambda at: at.first.abs().lt_(EPSILON),
-    "share_linear": lambda at: (at.first - 1.0).abs_().lt_(EPSILON),
-}
+_POWERS = ("sum", "sum_of_squares", "sum_of_cubes", "sum_of_fourth_powers")
+_MEANS = (
+    "mean_output",
+    "mean_squared_output",
+    "mean_derivative",
+    "mean_squared_derivative",
+    "mean_abs_second_derivative",
+    "mean_gate",
+)
+_SHARES = ("share_decreasing", "share_falling", "share_saturated", "share_linear")
 
 INTEGRANDS: tuple[str, ...] = (*_MEANS, *_SHARES)
 """What is averaged over the finite x, from f, f', f'' and the gate there."""
 
-SUMS: tuple[str, ...] = (
-    "count",
-    "count_non_finite",
-    "sum",
-    "sum_of_squares",
-    "sum_of_cubes",
-    "sum_of_fourth_powers",
-    *INTEGRANDS,
-    "kink_mass",
-)
+SUMS: tuple[str, ...] = ("count", "count_non_finite", *_SHARES, *_POWERS, *_MEANS, "kink_mass")
 """The columns of `activation_sums`: finite elements, other elements, powers of x - pivot, each integrand's sum."""
 
 STATISTICS: tuple[str, ...] = (
@@ -74,40 +55,8 @@ STATISTICS: tuple[str, ...] = (
 
 
 def accumulation_dtype(device: torch.device) -> torch.dtype:
-    """Return the widest floating-point type that a device computes in.
-
-    Args:
-        device: The device of the sums.
-
-    Returns:
-        ``torch.float64``, or ``torch.float32`` on Apple's ``mps``.
-
-    Example:
-        >>> accumulation_dtype(torch.device("cpu"))
-        torch.float64
-    """
+    """Return the widest floating-point type that a device computes in: float64, or float32 on Apple's ``mps``."""
     return torch.float32 if device.type == "mps" else torch.float64
-
-
-# Of each site's elements, all but the first dimension. What is counted is given as ones and zeros of the type of x, not
-# as bools: on a CPU comparing and adding numbers is vectorised, and four to ten times as fast.
-
-
-def total(values: Tensor) -> Tensor:
-    """Sum numbers ``[sites, ...]`` by site, in the accumulation type."""
-    return values.reshape(len(values), -1).sum(1, dtype=accumulation_dtype(values.device))
-
-
-def narrow_total(values: Tensor) -> Tensor:
-    """Sum numbers in their own type, which adds pairwise: a third of the time, for a mean without cancellation."""
-    # In the accumulation type where there are so many that counts would be rounded.
-    flat = values.reshape(len(values), -1)
-    return flat.sum(1, dtype=values.dtype if flat.shape[1] <= _EXACT else accumulation_dtype(values.device))
-
-
-def count(ones: Tensor) -> Tensor:
-    """Count, by site, in the accumulation type: exact wherever that is."""
-    return narrow_total(ones).to(accumulation_dtype(ones.device))
 
 
 class Activity(NamedTuple):
@@ -122,217 +71,158 @@ def activation_sums(
     activation: nn.Module | ActivationSpec | str,
     x: Tensor,
     *,
-    stacked: bool = False,
     pivot: Tensor | float = 0.0,
-    scale: Tensor | None = None,
     registry: ActivationRegistry | None = None,
 ) -> Tensor:
-    """Sum, over the elements of a pre-activation, what the statistics are means of.
-
-    With f the activation and x running over the finite elements: the count, the count of NaN and infinite elements, the
-    sums of ``(x - pivot)^k``, k = 1 to 4, and those of f(x), f(x)^2, f'(x), f'(x)^2, |f''(x)|, the gate g(x) = f(x) / x
-    (f'(0) at x = 0), [f' < 0], [f' <= -0.01], [|f'| < 0.01] and [|f' - 1| < 0.01]; and the kink mass, estimated from
-    the counts in windows about the kinks. Sums of two inputs with the same pivot add up to the sums of both together.
-
-    The gate has no mean where f(0) != 0 (softplus): its sum is NaN there. f'' is the ordinary second derivative; what
-    its jumps contribute is the kink mass, NaN where the kinks of the activation are not known.
-
-    Source: f'^2 as the backward gain is that of Poole et al. 2016, "Exponential expressivity in deep neural networks
-    through transient chaos" (arXiv 1606.05340), chi_1 over the variance of the weights.
-
-    Args:
-        activation: The activation; of a module, the parameters as they are now.
-        x: Pre-activations of any shape that the activation takes. 16-bit inputs are computed in float32. Powers are
-            accumulated in float64 (in float32 on devices that have no float64), all else in the type of the input,
-            pairwise: within 5e-7 in float32.
-        stacked: Whether the first dimension counts sites that share this activation, each to get sums of its own.
-        pivot: A number near the mean, one or one for each site: the powers lose
-            ``2 k log10(|mean - pivot| / deviation)`` of float64's 16 digits.
-        scale: The standard deviation that sets the width of the windows about kinks, one for each site; where it is
-            NaN, and by default, that of this input.
-        registry: Where the activation's closed forms are looked up; the default registry if not given.
-
-    Returns:
-        The columns of `SUMS` on the device of ``x``: shape ``[columns]``, or ``[sites, columns]`` if ``stacked``.
-
-    Example:
-        >>> sums = activation_sums("relu", torch.tensor([-1.0, 0.5, 2.0, float("nan")]))
-        >>> dict(zip(SUMS[:4], sums.tolist()))
-        {'count': 3.0, 'count_non_finite': 1.0, 'sum': 1.5, 'sum_of_squares': 5.25}
-    """
-    rows = x if stacked else x.unsqueeze(0)
+    """Return the columns of `SUMS` for a pre-activation's finite elements, about a pivot; those of parts add up."""
+    # 16-bit inputs are computed in float32. Powers of x - pivot are accumulated in float64, all else in the type of the
+    # input, pairwise: within 5e-7 in float32. The powers lose ``2 k log10(|mean - pivot| / deviation)`` of 16 digits.
+    # The gate has no mean where f(0) != 0 (softplus), so its sum is NaN there; f'' is the ordinary second derivative.
     registry = registry_or_default(registry)
     module = activation if isinstance(activation, nn.Module) else registry.create(activation).to(x.device)
-    sums = measure(formulas_of(module, registry), rows, pivot=pivot, scale=scale).sums
-    return sums if stacked else sums[0]
+    return measure(formulas_of(module, registry), x.unsqueeze(0), pivot=pivot).sums[0]
 
 
-def measure(
-    formulas: Formulas,
-    x: Tensor,
-    *,
-    pivot: Tensor | float = 0.0,
-    scale: Tensor | None = None,
-    channel_dim: int | None = None,
-) -> Activity:
+@torch.no_grad()
+def measure(formulas: Formulas, x: Tensor, *, pivot: Tensor | float = 0.0, channel_dim: int | None = None) -> Activity:
     """Compute the sums of `activation_sums` of ``[sites, ...]``, and which channels are alive, from one evaluation."""
-    # Of an activation with parameters of its own there is one site.
-    x = x.detach()
+    # Of an activation with parameters of its own there is one site. The number of operations counts: on a GPU each is a
+    # kernel, and on a CPU each takes microseconds. What is counted are ones and zeros of the type of x, and not bools:
+    # on a CPU comparing and adding numbers is vectorised, and four to ten times as fast.
     x = (x if x.dtype in {torch.float32, torch.float64} else x.float()).contiguous()
-    with torch.no_grad():
-        finite = x.abs().lt_(torch.inf)  # ones and zeros
-        counted = count(finite)
-        others = x[0].numel() - counted
-        powers = _powers(x, pivot)
-        x = x.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-        at, at_others = evaluated(formulas, x, finite)
-        sums = torch.stack([narrow_total(f(at)) for f in (*_MEANS.values(), *_SHARES.values())]).to(counted.dtype)
-        of_one = _of_one(at_others).to(sums, non_blocking=True)
-        sums = sums - others * of_one[:, None]
-        if formulas.decreasing is not None:
-            sums[INTEGRANDS.index("share_decreasing")] = _count_within(x, finite, formulas.decreasing)
-        kinks = _kink_mass(formulas, x, finite, (counted, *powers[:2]), scale)
-        alive = None if channel_dim is None else _alive(at.first, finite, channel_dim)
-        return Activity(torch.cat([torch.stack([counted, others, *powers]), sums, kinks[None]]).T, alive)
-
-
-def _count_within(x: Tensor, finite: Tensor, intervals: Intervals) -> Tensor:
-    """Count the finite elements in some intervals: GELU's f' is 0 in float32 from -14 on, and yet it decreases."""
-    inside_any = count(torch.zeros_like(finite))
-    for low, high in intervals:
-        inside = torch.gt(x, low, out=torch.empty_like(x)).mul_(x < high).mul_(finite)
-        inside_any = inside_any + count(inside)
-    return inside_any
-
-
-def _powers(x: Tensor, pivot: Tensor | float) -> tuple[Tensor, ...]:
-    """Return the sums of ``(x - pivot)^k``, k = 1 to 4."""
-    # From here on in place: each new tensor pushes another one out of the caches.
-    wide = x.to(accumulation_dtype(x.device), copy=True)
-    if isinstance(pivot, Tensor):
-        wide.sub_(pivot.to(wide).reshape(-1, *[1] * (x.dim() - 1)))
-    elif pivot != 0.0:
-        wide.sub_(pivot)
-    wide.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+    x = x.unsqueeze(1) if x.dim() == 1 else x
+    dims, wide_type = tuple(range(1 - x.dim(), 0)), accumulation_dtype(x.device)  # all but the sites
+    narrow_type = x.dtype if x[0].numel() <= _EXACT else wide_type  # it adds pairwise: a third of float64's time
+    plan = _plan(formulas.decreasing, x.dtype, x.device, x.dim())
+    ones = torch.empty(1 + len(plan.of_slope) + len(plan.of_x), *x.shape, dtype=x.dtype, device=x.device)
+    of_all, of_slope, of_x = torch.split(ones, [1, len(plan.of_slope), len(plan.of_x)])
+    finite = torch.lt(x.abs(), torch.inf, out=of_all[0])
+    clean = x.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+    wide = clean.to(wide_type, copy=True)
+    if isinstance(pivot, Tensor) or pivot != 0.0:
+        wide.sub_(pivot).mul_(finite)
     square = wide * wide
-    first, second = total(wide), total(square)
-    third = total(wide.mul_(square))
-    return first, second, third, total(square.mul_(square))
+    powers = torch.stack([wide, square, wide * square, square * square]).sum(dims)
+    at = evaluated(formulas, clean, finite)
+    gate = torch.full_like(clean, torch.nan) if at.gate is None else at.gate
+    means = [at.value, at.value * at.value, at.first, at.first * at.first, at.second.abs(), gate]
+    torch.lt(at.first, plan.of_slope, out=of_slope)
+    if len(plan.of_x):
+        torch.lt(clean, plan.of_x, out=of_x)
+    if formulas.masks:
+        of_slope.mul_(finite)
+        of_x.mul_(finite)
+    counts = torch.addmm(plan.constant, plan.matrix, ones.sum(dims, dtype=narrow_type).to(wide_type), beta=x[0].numel())
+    kinks = _kink_mass(formulas, clean, finite, counts, powers)
+    columns = torch.cat([counts, powers, torch.stack(means).sum(dims, dtype=narrow_type), kinks])
+    if not formulas.masks:  # what the others, which are 0 in `clean`, have added is taken away again
+        columns.addr_(_of_one_zero(formulas, x.dtype, x.device), counts[1], alpha=-1)
+    alive = None
+    if channel_dim is not None and x.numel():
+        rest = [dim for dim in range(1, x.dim()) if dim != channel_dim]
+        size = at.first.abs().mul_(finite)
+        alive = (size.amax(rest) if rest else size) >= EPSILON
+    return Activity(columns.T, alive)
 
 
-@lru_cache(maxsize=256)  # `evaluated` returns the same object again and again
-def _of_one(at: Derivatives) -> Tensor:
-    """Return the integrands of one element."""
-    return torch.cat([f(at) for f in (*_MEANS.values(), *_SHARES.values())])
+class _Plan(NamedTuple):
+    """How the counts of `measure` come of comparisons."""
+
+    of_slope: Tensor  # what f' is compared with, ``[thresholds, 1, ...]``
+    of_x: Tensor  # what x is compared with
+    matrix: Tensor  # from the counts of finite elements and of those below each threshold to the first six of `SUMS`
+    constant: Tensor  # what is added for each element of a site
 
 
-def _kink_mass(
-    formulas: Formulas, x: Tensor, finite: Tensor, moments: tuple[Tensor, ...], scale: Tensor | None
-) -> Tensor:
-    """Return the sums of `weighted_window_counts`; 0 without kinks, NaN where they are not known."""
-    counted, first, second = moments
-    kinks = formulas.kinks
-    if not kinks:
-        return torch.full_like(counted, torch.nan) if kinks is None else torch.zeros_like(counted)
-    std = (second / counted - (first / counted).square()).clamp(min=0).sqrt()
-    deviation = std
-    if scale is not None:
-        # A scale of other inputs counts where it fits: elsewhere its windows would hold all of these inputs or none.
-        scale = scale.to(std)
-        deviation = torch.where((scale > std / _FITS) & (scale < std * _FITS), scale, std)
-    sizes = jump_sizes(formulas.activation, kinks, x[0], formulas.registry)
-    return weighted_window_counts(x, finite, kinks, sizes, WINDOW * deviation)
+@lru_cache(maxsize=256)
+def _plan(intervals: Intervals | None, dtype: torch.dtype, device: torch.device, dims: int) -> _Plan:
+    """Count f' and x below thresholds: f' < 0 by the formula where intervals of x say where that is."""
+    # GELU's f' is 0 in float32 from -14 on, and yet it decreases. ``a <= t`` is ``a <`` the number behind t.
+    upper = torch.tensor([-EPSILON, 1 - EPSILON], dtype=dtype).nextafter(torch.tensor(torch.inf, dtype=dtype))
+    falling, not_linear = upper.tolist()
+    of_slope = [falling, EPSILON, not_linear, 1 + EPSILON, *([0.0] if intervals is None else [])]
+    ends = [end for interval in intervals or () for end in interval]
+    behind = torch.tensor(ends, dtype=dtype).nextafter(torch.tensor(torch.inf, dtype=dtype)).tolist()
+    of_x = [high if number % 2 else behind[number] for number, high in enumerate(ends)]
+    columns = torch.zeros(6, 1 + len(of_slope) + len(of_x), dtype=torch.float64)
+    count, non_finite, decreasing, is_falling, saturated, linear = columns
+    count[0], non_finite[0] = 1, -1
+    is_falling[1] = saturated[2] = linear[4] = 1
+    saturated[1] = linear[3] = -1
+    decreasing[5:] = 1
+    if intervals is not None:
+        decreasing[5::2] = -1
+    constant = torch.tensor([[0.0], [1], [0], [0], [0], [0]])
+    wide, shape = accumulation_dtype(device), (-1, *[1] * dims)
+    return _Plan(
+        torch.tensor(of_slope, dtype=dtype, device=device).reshape(shape),
+        torch.tensor(of_x, dtype=dtype, device=device).reshape(shape),
+        columns.to(device, wide),
+        constant.to(device, wide),
+    )
 
 
-def _alive(first: Tensor, finite: Tensor, channel_dim: int) -> Tensor:
-    """Return ``[sites, channels]``: whether any finite element of a channel is not saturated."""
-    open_ = first.abs().ge_(EPSILON).mul_(finite)
-    rest = [dim for dim in range(1, open_.dim()) if dim != channel_dim]
-    if not open_.numel():  # amax of nothing is an error
-        return torch.zeros(open_.shape[0], open_.shape[channel_dim], dtype=torch.bool, device=open_.device)
-    return (open_.amax(rest) if rest else open_) > 0
+def _of_one_zero(formulas: Formulas, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return what one element at 0 adds to each column but those of powers and kinks; worked out once."""
+    key = dtype, device
+    if key not in formulas.of_one_zero:
+        formulas.of_one_zero[key] = torch.zeros(len(SUMS), dtype=accumulation_dtype(device), device=device)
+        row = measure(formulas, torch.zeros(1, 1, dtype=dtype)).sums[0]
+        row[[0, *(SUMS.index(name) for name in (*_POWERS, "kink_mass"))]] = 0.0
+        formulas.of_one_zero[key] = row.to(formulas.of_one_zero[key])
+    return formulas.of_one_zero[key]
 
 
-def weighted_window_counts(
-    x: Tensor,
-    finite: Tensor,
-    kinks: Jumps,
-    sizes: list[Tensor | float],
-    half_width: Tensor,
-) -> Tensor:
-    """Sum ``|jump| [|x - place| <= h] / 2h`` over the finite elements and the kinks."""
+def _kink_mass(formulas: Formulas, x: Tensor, finite: Tensor, counts: Tensor, powers: Tensor) -> Tensor:
+    """Sum ``|jump| [|x - place| <= h] / 2h`` over the finite elements and the kinks; NaN where they are not known."""
     # Divided by the count this estimates the kink mass ``sum_k |jump_k| p(x_k)``, ``p`` the density of the
     # pre-activations: a uniform kernel. Its bias is ``h^2 p''(x_k) / 6`` for each kink to leading order, for a normal
     # density at its mean ``-h^2 / 6 s^2`` of it, which is -1.0 % with `WINDOW`; its variance is ``p / 2hn``.
     #
     # Source: Silverman 1986, Density Estimation for Statistics and Data Analysis, sections 2.3 and 3.3.
+    kinks = formulas.kinks
+    if not kinks:
+        return counts.new_full((1, len(x)), 0.0 if kinks == () else torch.nan)
+    count, first, second = counts[0], powers[0], powers[1]
+    half_width = WINDOW * (second / count - (first / count).square()).clamp(min=0).sqrt()
     h = half_width.reshape(-1, *[1] * (x.dim() - 1)).to(x.dtype)
-    sums = torch.zeros_like(half_width)
-    for (place, _), size in zip(kinks, sizes, strict=True):
-        inside = (x - place).abs_().le_(h).mul_(finite)
-        sums = sums + (total(inside * size) if isinstance(size, Tensor) else size * count(inside))
-    return sums / torch.where(half_width > 0, 2 * half_width, torch.nan)  # the density of a constant is no number
+    inside = torch.zeros_like(count)
+    for (place, _), size in zip(kinks, jump_sizes(formulas.activation, kinks, x[0], formulas.registry), strict=True):
+        ones = (x - place).abs_().le_(h).mul_(finite)
+        # A size that is a tensor has a number for each channel, and there is one site.
+        inside = inside + (ones * size if isinstance(size, Tensor) else ones.mul_(size)).flatten(1).sum(
+            1, dtype=count.dtype
+        )
+    return (inside / torch.where(half_width > 0, 2 * half_width, torch.nan))[
+        None
+    ]  # the density of a constant is no number
 
 
 def statistics_from_sums(sums: Tensor, pivot: Tensor | float = 0.0) -> Tensor:
-    """Turn sums into the figures named in `STATISTICS`.
-
-    ========================== =========================================== =============================
-    figure                     formula                                     unit
-    ========================== =========================================== =============================
-    mean                       m = E x                                     that of the pre-activation
-    standard_deviation         s = sqrt(E (x - m)^2), of the population    that of the pre-activation
-    skewness                   E (x - m)^3 / s^3                           none
-    excess_kurtosis            E (x - m)^4 / s^4 - 3, 0 if normal          none
-    mean_output                E f(x)                                      that of the output
-    mean_squared_output        E f(x)^2, 1 / the forward gain squared      its square
-    mean_derivative            E f'(x)                                     none
-    mean_squared_derivative    E f'(x)^2, the backward gain                none
-    mean_abs_second_derivative E |f''(x)|, jumps of f' left out            1 / unit of the pre-activation
-    mean_gate                  E f(x) / x, with f'(0) at x = 0             none
-    share_decreasing           P(f'(x) < 0)                                share of the finite elements
-    share_falling              P(f'(x) <= -0.01)                           share of the finite elements
-    share_saturated            P(|f'(x)| < 0.01)                           share of the finite elements
-    share_linear               P(|f'(x) - 1| < 0.01)                       share of the finite elements
-    kink_mass                  sum |jump of f'| p(kink), p the density     1 / unit of the pre-activation
-    share_transition           1 - share_falling - _saturated - _linear    share of the finite elements
-    share_non_finite           NaN and infinite elements                   share of all elements
-    ========================== =========================================== =============================
-
-    The means are over the finite elements. The whole of E |f''| is its smooth part, ``mean_abs_second_derivative``,
-    plus ``kink_mass``: of a piecewise linear activation such as ReLU the first is 0. In transition is what is neither
-    saturated nor linear nor clearly falling; an activation such as GELU, which falls a little on its far left, counts
-    there as saturated and as decreasing.
-
-    Args:
-        sums: The columns of `SUMS` in the last dimension, as `activation_sums` makes them.
-        pivot: What was subtracted; it broadcasts against the other dimensions of ``sums``.
-
-    Returns:
-        The figures in the last dimension, same dtype and device; NaN where there is nothing to average, and for
-        skewness and kurtosis where the deviation is 0.
-
-    Example:
-        >>> figures = statistics_from_sums(activation_sums("relu", torch.tensor([-3.0, 0.5, 1.0, 1.5])))
-        >>> dict(zip(STATISTICS, figures.tolist()))["share_linear"]
-        0.75
-    """
-    count, non_finite = sums[..., 0], sums[..., 1]
-    m1, m2, m3, m4 = (sums[..., 2:6] / count.unsqueeze(-1)).unbind(-1)
-    square = m1 * m1
-    variance = (m2 - square).clamp(min=0)
-    third = m3 - m1 * (3 * m2 - 2 * square)
-    fourth = m4 - m1 * (4 * m3 - m1 * (6 * m2 - 3 * square))
-    spread = torch.where(variance > 0, variance, torch.nan)
-    moments = [m1 + pivot, variance.sqrt(), third / spread**1.5, fourth / spread.square() - 3]
-    integrals = sums[..., 6:] / count.unsqueeze(-1)
-    names = SUMS[6:]
-    saturated, linear, falling = (
-        integrals[..., names.index(f"share_{kind}")] for kind in ("saturated", "linear", "falling")
-    )
-    transition = (1 - (saturated + linear + falling)).clamp(min=0)
-    shares = [transition, non_finite / (count + non_finite)]
-    return torch.cat([torch.stack(moments, -1), integrals, torch.stack(shares, -1)], -1)
+    """Return the figures named in `STATISTICS` from sums, both in the last dimension; NaN where they are undefined."""
+    # On the host, whatever the device: these are some dozen operations on a few numbers.
+    table = np.moveaxis(sums.detach().cpu().numpy(), -1, 0)
+    column = dict(zip(SUMS, table, strict=True))
+    count, others = column["count"], column["count_non_finite"]
+    with np.errstate(all="ignore"):
+        m1, m2, m3, m4 = (column[name] / count for name in _POWERS)
+        square = m1 * m1
+        variance = np.maximum(m2 - square, 0)
+        third = m3 - m1 * (3 * m2 - 2 * square)
+        fourth = m4 - m1 * (4 * m3 - m1 * (6 * m2 - 3 * square))
+        spread = np.where(variance > 0, variance, np.nan)
+        figures = {name: column[name] / count for name in (*INTEGRANDS, "kink_mass")}
+        shares = figures["share_saturated"] + figures["share_linear"] + figures["share_falling"]
+        rows = [
+            m1 + (pivot.detach().cpu().numpy() if isinstance(pivot, Tensor) else pivot),
+            np.sqrt(variance),
+            third / spread**1.5,
+            fourth / spread**2 - 3,
+            *figures.values(),
+            np.maximum(1 - shares, 0),
+            others / (count + others),
+        ]
+    return torch.from_numpy(np.stack(np.broadcast_arrays(*rows), -1)).to(sums)
 
 
 def activation_statistics(
@@ -346,7 +236,7 @@ def activation_statistics(
         registry: Where the activation's closed forms are looked up; the default registry if not given.
 
     Returns:
-        Figures by the names in `STATISTICS`; see `statistics_from_sums` for formulas and units.
+        Figures by the names in `STATISTICS`; docs/curvature.md has formulas and units.
 
     Example:
         >>> x = torch.linspace(-4, 4, 8001, dtype=torch.float64)
@@ -354,31 +244,20 @@ def activation_statistics(
         >>> round(figures["mean_gate"], 4), round(figures["share_decreasing"], 4)
         (0.5, 0.4061)
     """
-    pivot = mean_of_finite(x)
+    pivot = x.detach()[x.isfinite()].mean(dtype=accumulation_dtype(x.device)).nan_to_num(nan=0.0)
     figures = statistics_from_sums(activation_sums(activation, x, pivot=pivot, registry=registry), pivot)
     return dict(zip(STATISTICS, figures.tolist(), strict=True))
 
 
-def mean_of_finite(x: Tensor) -> Tensor:
-    """Return the mean of the finite elements, 0 if there are none: a pivot for their moments."""
-    x = x.detach()
-    finite = x.isfinite()
-    summed = torch.where(finite, x, 0).sum(dtype=accumulation_dtype(x.device))
-    return summed / finite.sum().clamp(min=1)
-
-
-def statistics_by_site(
-    sites: Iterable[Site], sums: Tensor, pivot: Tensor | float = 0.0
-) -> dict[Site, dict[str, float]]:
-    """Turn sums into named figures; one transfer to the host.
-
-    Args:
-        sites: Names of the sites, in the order of the rows.
-        sums: One row a site, the columns of `lit_gelu.curvature.SUMS`.
-        pivot: What was subtracted before powers were taken, one number or one for each site.
-
-    Returns:
-        Figures by site and name.
-    """
-    figures = statistics_from_sums(sums, pivot).tolist()
+def statistics_by_site(sites: Iterable[str], sums: Tensor) -> dict[str, dict[str, float]]:
+    """Return sums, a row a site, as figures by site and name."""
+    figures = statistics_from_sums(sums).tolist()
     return {site: dict(zip(STATISTICS, row, strict=True)) for site, row in zip(sites, figures, strict=True)}
+
+
+def statistic_of(values: Mapping[str, float], name: str) -> float:
+    """Return a site's statistic, NaN if it has none; "curvature" is |f''| and the kink mass, to compare activations."""
+    nothing = float("nan")
+    if name == "curvature":
+        return values.get("mean_abs_second_derivative", nothing) + values.get("kink_mass", nothing)
+    return values.get(name, nothing)

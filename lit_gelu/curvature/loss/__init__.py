@@ -1,11 +1,15 @@
 """Curvature of the loss: the Hessian and the Gauss-Newton matrix as operators, and what can be learnt from products."""
 
-from lit_gelu.curvature.loss.density import SpectralDensity, spectral_density
-from lit_gelu.curvature.loss.directional import DirectionalCurvature, curvature_along
-from lit_gelu.curvature.loss.eigenpairs import Eigenpair, extreme_eigenvalues, top_eigenpairs
-from lit_gelu.curvature.loss.layout import ParameterLayout, displaced, module_layout
-from lit_gelu.curvature.loss.linear_operator import LinearOperator, MatrixOperator, normal, rademacher, symmetry_error
-from lit_gelu.curvature.loss.operators import ParameterOperator, gauss_newton_operator, hessian_operator
+from lit_gelu.curvature.loss.linear_operator import LinearOperator, MatrixOperator
+from lit_gelu.curvature.loss.operators import (
+    DirectionalCurvature,
+    ParameterOperator,
+    curvature_along,
+    gauss_newton_operator,
+    hessian_operator,
+)
+from lit_gelu.curvature.loss.parameters import ParameterLayout, module_layout
+from lit_gelu.curvature.loss.spectrum import Eigenpair, SpectralDensity, extreme_eigenvalues, spectral_density
 from lit_gelu.curvature.loss.trace import TraceEstimate, hutchinson_trace
 from lit_gelu.curvature.probe.loss_probe import LossProbe
 
@@ -20,15 +24,10 @@ __all__ = [
     "SpectralDensity",
     "TraceEstimate",
     "curvature_along",
-    "displaced",
     "extreme_eigenvalues",
     "gauss_newton_operator",
     "hessian_operator",
     "hutchinson_trace",
     "module_layout",
-    "normal",
-    "rademacher",
     "spectral_density",
-    "symmetry_error",
-    "top_eigenpairs",
 ]

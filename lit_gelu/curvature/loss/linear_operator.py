@@ -12,20 +12,9 @@ _MASK = (1 << 64) - 1
 class LinearOperator(Protocol):
     """A symmetric matrix that is known by its products with vectors."""
 
-    @property
-    def size(self) -> int:
-        """How many rows and columns the matrix has."""
-        ...
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of its vectors."""
-        ...
-
-    @property
-    def device(self) -> torch.device:
-        """Of its vectors."""
-        ...
+    size: int  # rows, and columns
+    dtype: torch.dtype  # of its vectors
+    device: torch.device  # of its vectors
 
     def __call__(self, vector: Tensor) -> Tensor:
         """Return the product with a vector, both of shape ``[size]``."""
@@ -33,10 +22,7 @@ class LinearOperator(Protocol):
 
 
 class MatrixOperator:
-    """A matrix in memory as an operator.
-
-    Args:
-        matrix: Symmetric, shape ``[size, size]``.
+    """A symmetric matrix in memory, ``[size, size]``, as an operator.
 
     Example:
         >>> MatrixOperator(torch.eye(2))(torch.tensor([1.0, 2.0]))
@@ -60,29 +46,6 @@ def agreed_on(operator: LinearOperator) -> Callable[[Tensor], Tensor]:
     return agreed
 
 
-def symmetry_error(operator: LinearOperator, *, seed: int = 0) -> float:
-    """Return ``|a'Hb - b'Ha| / max(|a'Hb|, |b'Ha|)`` for two random vectors, at the cost of two products.
-
-    Large values betray a closure that is not the same function at every call, as dropout with fresh random numbers:
-    then there is no Hessian. Rounding gives about 1e-5 in float32.
-
-    Args:
-        operator: The matrix.
-        seed: Of the vectors.
-
-    Returns:
-        A share; 0 if both forms are 0.
-
-    Example:
-        >>> symmetry_error(MatrixOperator(torch.tensor([[2.0, 1.0], [1.0, 2.0]]))) < 1e-5
-        True
-    """
-    a, b = (normal(operator.size, seed, 0, k, dtype=operator.dtype, device=operator.device) for k in range(2))
-    forms = torch.stack([a.dot(operator(b)), b.dot(operator(a))]).tolist()
-    largest = max(abs(form) for form in forms)
-    return abs(forms[0] - forms[1]) / largest if largest else 0.0
-
-
 def mixed_seed(seed: int, event: int, number: int) -> int:
     """Mix a seed and two counters into one seed below 2^63, so that neighbours have nothing in common."""
     # The finaliser of SplitMix64, chained. Source: Steele, Lea and Flood 2014, "Fast splittable pseudorandom number
@@ -99,27 +62,8 @@ def mixed_seed(seed: int, event: int, number: int) -> int:
 def rademacher(
     size: int, seed: int, event: int, number: int, *, dtype: torch.dtype, device: torch.device | str
 ) -> Tensor:
-    """Draw a vector of independent signs, +1 or -1 with probability 1/2 each, on its device.
-
-    A generator of its own is used: the global ones belong to the training. Equal arguments give equal vectors on
-    devices of one type; CPU and CUDA generators differ.
-
-    Args:
-        size: Elements.
-        seed: Of the run.
-        event: Which measurement.
-        number: Which vector of it.
-        dtype: Of the vector.
-        device: Where it is drawn.
-
-    Returns:
-        Shape ``[size]``.
-
-    Example:
-        >>> v = rademacher(1000, 0, 0, 0, dtype=torch.float32, device="cpu")
-        >>> v.unique().tolist()
-        [-1.0, 1.0]
-    """
+    """Return a vector of independent signs, drawn on its device; equal arguments give equal vectors there."""
+    # A generator of its own is used: the global ones belong to the training.
     generator = torch.Generator(device).manual_seed(mixed_seed(seed, event, number))
     octets = torch.empty((size + 7) // 8, dtype=torch.uint8, device=device).random_(0, 256, generator=generator)
     shifts = torch.arange(8, dtype=torch.uint8, device=device)
@@ -128,22 +72,6 @@ def rademacher(
 
 
 def normal(size: int, seed: int, event: int, number: int, *, dtype: torch.dtype, device: torch.device | str) -> Tensor:
-    """Draw a vector of independent standard normal numbers; otherwise as `rademacher`.
-
-    Args:
-        size: Elements.
-        seed: Of the run.
-        event: Which measurement.
-        number: Which vector of it.
-        dtype: Of the vector.
-        device: Where it is drawn.
-
-    Returns:
-        Shape ``[size]``.
-
-    Example:
-        >>> normal(3, 0, 0, 0, dtype=torch.float32, device="cpu").shape
-        torch.Size([3])
-    """
+    """Return a vector of independent standard normal numbers; otherwise as `rademacher`."""
     generator = torch.Generator(device).manual_seed(mixed_seed(seed, event, number))
     return torch.empty(size, dtype=dtype, device=device).normal_(generator=generator)

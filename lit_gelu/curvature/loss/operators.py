@@ -2,21 +2,24 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Protocol, Self
+from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from lit_gelu.activations.families import COMPOSED
-from lit_gelu.curvature.loss.evaluation import (
+from lit_gelu.curvature.activation.statistics import accumulation_dtype
+from lit_gelu.curvature.loss.parameters import (
     Closure,
+    ParameterLayout,
     Reduce,
     batches_of,
     check_checkpoints,
     check_differentiable,
     differentiate,
+    displaced,
     evaluate_loss,
     has_custom_function,
     is_finite,
@@ -25,14 +28,8 @@ from lit_gelu.curvature.loss.evaluation import (
     weighted_mean,
     without_autocast,
 )
-from lit_gelu.curvature.loss.layout import ParameterLayout, displaced
+from lit_gelu.display import Displayed
 from lit_gelu.errors import ArgumentError, LitGeluError, UnsupportedRunError, message_of
-
-Outputs = Callable[[], Tensor]
-"""Computes the outputs of a model for one batch, from the live parameters."""
-
-LossOfOutputs = Callable[[Tensor], Tensor]
-"""Computes the scalar loss, averaged over the samples of a batch, from its outputs."""
 
 _HIDDEN = 0.05
 """A product that is farther than this share from a difference of gradients lacks a part."""
@@ -46,24 +43,15 @@ _REMEDY = (
 )
 
 
-class BatchMatrix(Protocol):
-    """A matrix of second derivatives of one batch's loss."""
-
-    first_order: Tensor
-    """The gradient and, as its last element, the loss."""
-
-    def product(self, vector: Tensor) -> Tensor:
-        """Return the product with a vector."""
-        ...
-
-
 class ParameterOperator:
     """A symmetric matrix over the parameters of a model: the mean over batches and ranks of one a batch.
 
-    Made by `hessian_operator` and `gauss_newton_operator`.
-
     Attributes:
         parameters: Where each parameter lies in a vector.
+        size: How many parameters are trained.
+        dtype: Of the vectors.
+        device: Of the vectors.
+        layout: The stretch of a vector that belongs to each parameter.
         loss: The loss over all samples, no dimensions.
         gradient: Its gradient, shape ``[size]``.
         products: How many products were computed.
@@ -71,36 +59,27 @@ class ParameterOperator:
     """
 
     def __init__(
-        self, batches: Sequence[BatchMatrix], layout: ParameterLayout, counts: Sequence[int], reduce: Reduce | None
+        self,
+        batches: "Sequence[_HessianOfBatch | _GaussNewtonOfBatch]",
+        layout: ParameterLayout,
+        counts: Sequence[int],
+        reduce: Reduce | None,
     ) -> None:
         self.parameters = layout
+        self.size, self.dtype, self.device = layout.size, layout.dtype, layout.device
+        self.layout = dict(layout.slices)
         self.products = 0
         self.note = next((note for batch in batches if (note := getattr(batch, "note", ""))), "")
         self._batches, self._counts, self._reduce = list(batches), list(counts), reduce
         first_order = weighted_mean([batch.first_order for batch in batches], self._counts, reduce)
         self.loss, self.gradient = first_order[-1].clone(), first_order[:-1]
         if not is_finite(first_order):
-            raise UnsupportedRunError(_describe_non_finite(self.loss, self.gradient, layout))
-
-    @property
-    def size(self) -> int:
-        """How many parameters are trained."""
-        return self.parameters.size
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of the vectors."""
-        return self.parameters.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """Of the vectors."""
-        return self.parameters.device
-
-    @property
-    def layout(self) -> dict[str, slice]:
-        """The stretch of a vector that belongs to each parameter."""
-        return dict(self.parameters.slices)
+            names = [name for name, part in layout.slices.items() if not self.gradient[part].isfinite().all()]
+            raise UnsupportedRunError(
+                f"The loss is {self.loss.item():.6g}, and its gradient is not finite for {', '.join(names) or 'none'}. "
+                "Look at the step before: the parameters or the batch hold values that are not finite, the learning "
+                "rate is too large, or a square root or logarithm at 0, or 16-bit overflow, does that."
+            )
 
     def __call__(self, vector: Tensor) -> Tensor:
         """Return the product with a vector; of the first one the host looks whether it is finite."""
@@ -114,7 +93,10 @@ class ParameterOperator:
         product = weighted_mean(rows, self._counts, self._reduce)
         if self.products == 0:  # the sums of later ones show it anyway, and the host shall not wait for them
             if not is_finite(product):
-                raise UnsupportedRunError(_describe_product(vector))
+                raise UnsupportedRunError(
+                    "A product with the matrix is not finite, though loss and gradient are. Give a finite vector, and "
+                    "keep the parameters in float32: in 16 bits an activation's second derivative overflows."
+                )
             self._compare(product, vector)
         self.products += 1
         return product
@@ -130,9 +112,7 @@ class ParameterOperator:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _compare(self, product: Tensor, vector: Tensor) -> None:
@@ -161,12 +141,9 @@ def hessian_operator(
 
     With L_b the loss of batch b, averaged over its n_b samples, the matrix is that of the loss over all samples,
     ``H = sum_b n_b H_b / sum_b n_b``, over all batches and all ranks. ``H v`` is the gradient of ``g'v`` over a graph
-    of the gradient g that is recorded once: exact up to rounding, 2.1 gradients a product. Nothing touches ``.grad``,
-    train/eval flags or random state; a closure that draws random numbers must draw the same ones at every call, or the
-    matrix is not symmetric.
-
-    Where the loss goes through a custom ``torch.autograd.Function``, which can lack its second derivative without an
-    error, the first product is compared with the difference of two gradients.
+    of the gradient g that is recorded once: exact up to rounding, 2.1 gradients a product. A closure that draws random
+    numbers must draw the same ones at every call. Where the loss goes through a custom ``torch.autograd.Function``,
+    which can lack its second derivative without an error, the first product is compared with a difference of gradients.
 
     Source: Pearlmutter 1994, "Fast exact multiplication by the Hessian", Neural Computation 6(1).
 
@@ -244,8 +221,8 @@ class _Composed(TorchFunctionMode):
 
 
 def gauss_newton_operator(
-    outputs: Outputs | Sequence[Outputs],
-    loss: LossOfOutputs | Sequence[LossOfOutputs],
+    outputs: Closure | Sequence[Closure],
+    loss: Callable[[Tensor], Tensor] | Sequence[Callable[[Tensor], Tensor]],
     parameters: Mapping[str, Tensor],
     *,
     samples: int | Sequence[int] = 1,
@@ -263,9 +240,9 @@ def gauss_newton_operator(
     Args:
         outputs: The model's outputs for one batch, one tensor of any shape; or one closure a batch.
         loss: The mean loss of a batch from its outputs, twice differentiable; one for all batches, or one a batch.
-        parameters: By name; frozen ones have no place in the vectors.
+        parameters: As in `hessian_operator`, and so the others.
         samples: How many samples each batch has.
-        reduce: Sums a flat tensor over ranks: called once here and once a product, on every rank.
+        reduce: Sums a flat tensor over ranks.
 
     Returns:
         The operator; its graphs live until it is closed.
@@ -283,10 +260,6 @@ def gauss_newton_operator(
     """
     closures, counts = batches_of(outputs, samples)
     losses = list(loss) if isinstance(loss, Sequence) else [loss] * len(closures)
-    if len(losses) != len(closures):
-        raise ArgumentError(
-            f"{len(closures)} closures for outputs came with {len(losses)} losses. Give one loss for all, or one each."
-        )
     layout = ParameterLayout(parameters)
     batches = [_GaussNewtonOfBatch(*each, layout) for each in zip(closures, losses, strict=True)]
     return ParameterOperator(batches, layout, counts, reduce)
@@ -295,9 +268,15 @@ def gauss_newton_operator(
 class _GaussNewtonOfBatch:
     """The graphs of the outputs z, of the gradient s of the loss by them, and of the linear map ``u -> J'u``."""
 
-    def __init__(self, outputs: Outputs, loss: LossOfOutputs, layout: ParameterLayout) -> None:
+    def __init__(self, outputs: Closure, loss: Callable[[Tensor], Tensor], layout: ParameterLayout) -> None:
         self._layout, self._tensors = layout, list(layout.tensors.values())
-        self._outputs = _evaluate_outputs(outputs)
+        with torch.inference_mode(False), torch.enable_grad():
+            self._outputs = outputs()
+        if not (isinstance(self._outputs, Tensor) and self._outputs.requires_grad):
+            raise ArgumentError(
+                f"The closure for the outputs returned {type(self._outputs).__name__}. Accepted is one floating-point "
+                "tensor that depends on parameters: what the loss is computed from, without detach() or no_grad()."
+            )
         self._leaf = self._outputs.detach().requires_grad_()
         value = evaluate_loss(lambda: loss(self._leaf))
         try:
@@ -358,22 +337,6 @@ class _GaussNewtonOfBatch:
             )
 
 
-def _evaluate_outputs(outputs: Outputs) -> Tensor:
-    """Call a closure for outputs with gradients enabled."""
-    with torch.inference_mode(False), torch.enable_grad():
-        result = outputs()
-    if not isinstance(result, Tensor) or not result.is_floating_point():
-        raise ArgumentError(
-            f"The closure for the outputs returned {type(result).__name__}. Accepted is one floating-point tensor: "
-            "what the loss is computed from."
-        )
-    if not result.requires_grad:
-        raise ArgumentError(
-            "The outputs depend on no parameter. The closure must call the model, without detach() or no_grad()."
-        )
-    return result
-
-
 def _difference_of_gradients(
     closures: Sequence[Closure], layout: ParameterLayout, vector: Tensor, slope: float, product: Tensor
 ) -> list[Tensor]:
@@ -387,11 +350,11 @@ def _difference_of_gradients(
     reach = min(longest, max(shortest, step * slope * length / bend)) if bend else longest
     h = reach / (length or 1.0)
     rows = []
-    with displaced(layout) as displacement:
+    with displaced(layout) as move:
         for closure in closures:
-            displacement.move(vector, h)
+            move(vector, h)
             ahead = loss_after_gradient(closure, layout)[:-1]
-            displacement.move(vector, -h)
+            move(vector, -h)
             rows.append(ahead.sub_(loss_after_gradient(closure, layout)[:-1]).div_(2 * h))
     return rows
 
@@ -408,25 +371,56 @@ def _no_second_derivative(error: RuntimeError) -> RuntimeError | ArgumentError:
     return ArgumentError(f"The loss cannot be differentiated twice: {message_of(error)}. {_REMEDY}")
 
 
-def _describe_non_finite(loss: Tensor, gradient: Tensor, layout: ParameterLayout) -> str:
-    """Say what is not finite, and where."""
-    if not loss.isfinite():
-        return (
-            f"The loss is {loss.item()}, so it has no curvature. Look at the step before: the parameters or the batch "
-            "hold values that are not finite, or the learning rate is too large."
+@dataclass(frozen=True, repr=False)
+class DirectionalCurvature(Displayed):
+    """How curved the loss is along an update u, which moves the parameters from theta to theta + u.
+
+    Attributes:
+        curvature: ``u'Hu / u'u``, with H the Hessian at theta: between its smallest and largest eigenvalue.
+        slope: ``g'u``, with g the gradient at theta; negative if the update descends.
+        stability: ``u'Hu / (-2 g'u)``: at 1 or more, the quadratic model has the loss rise on this step. NaN without
+            slope.
+    """
+
+    curvature: float
+    slope: float
+    stability: float
+
+
+def curvature_along(hessian: ParameterOperator, update: Tensor) -> DirectionalCurvature:
+    """Measure the curvature along an update by one product with the Hessian before it, exactly.
+
+    Args:
+        hessian: The Hessian at theta, where the update begins.
+        update: u, shape ``[size]``; it need not have been taken.
+
+    Returns:
+        The figures, as exact as the operator's products; NaN where they are divided by 0.
+
+    Raises:
+        ArgumentError: If the update has another shape.
+        UnsupportedRunError: If the product is NaN or infinite.
+
+    Example:
+        >>> from lit_gelu.curvature.loss import hessian_operator
+        >>> weight = torch.tensor([1.0, 2.0], requires_grad=True)
+        >>> with hessian_operator(lambda: (weight**3).sum(), {"weight": weight}) as hessian:
+        ...     figures = curvature_along(hessian, torch.tensor([-0.1, 0.0]))
+        >>> round(figures.curvature, 5), round(figures.slope, 5), round(figures.stability, 5)
+        (6.0, -0.3, 0.1)
+    """
+    update = hessian.parameters.check(update, "The update")
+    product = hessian(update)
+    dtype = accumulation_dtype(update.device)
+    pairs = ((update, product), (hessian.gradient, update), (update, update))
+    form, slope, length = torch.stack([(a * b).sum(dtype=dtype) for a, b in pairs]).tolist()
+    if not all(map(math.isfinite, (form, slope, length))):
+        raise UnsupportedRunError(
+            f"u'Hu = {form}, g'u = {slope}, u'u = {length}: the loss or its gradient is not finite along the update. "
+            "The learning rate may be too large."
         )
-    names = [name for name, part in layout.slices.items() if not gradient[part].isfinite().all()]
-    return (
-        f"The loss is {loss.item():.6g}, but its gradient is not finite for {', '.join(names)}. A square root or "
-        "logarithm at 0, or 16-bit overflow, does that."
-    )
-
-
-def _describe_product(vector: Tensor) -> str:
-    """Say why a product is not finite."""
-    if not vector.isfinite().all():
-        return "The vector holds values that are not finite. Give a finite vector."
-    return (
-        "A product with the matrix is not finite, though loss and gradient are: an activation's second derivative "
-        "overflows, as in 16-bit types. Keep the parameters in float32."
+    return DirectionalCurvature(
+        curvature=form / length if length else math.nan,
+        slope=slope,
+        stability=form / (-2 * slope) if slope else math.nan,
     )

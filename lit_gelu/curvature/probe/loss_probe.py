@@ -1,6 +1,8 @@
 """`LossProbe`: the loss of a live LightningModule as a function of its parameters, without a trace in its training."""
 
-from collections.abc import Callable, Iterator, Sequence
+import inspect
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from types import TracebackType
@@ -8,51 +10,16 @@ from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 
-from lit_gelu.curvature.loss.evaluation import REENTRANT, check_checkpoints, kinds_of
-from lit_gelu.curvature.probe.examples import check_part, clone_batch, copy_containers, count_examples, part_of
-from lit_gelu.curvature.probe.state import Contents, ModuleState, seed_random_state
-from lit_gelu.curvature.probe.training_loss import logging_modules, loss_function, muted
-from lit_gelu.curvature.probe.writes import WriteGuard
-from lit_gelu.errors import ArgumentError
+from lit_gelu.curvature.loss.parameters import REENTRANT, check_checkpoints, kinds_of
+from lit_gelu.curvature.probe.batches import clone_batch, count_examples
+from lit_gelu.curvature.probe.state import ModuleState, WriteGuard, seed_random_state
+from lit_gelu.errors import ArgumentError, UnsupportedRunError
 from lit_gelu.sandbox import as_written, evaluation_mode, isolated_generators, side_pass
 from lit_gelu.surgery.sites import without_wrappers
-
-
-class ProbeInput:
-    """Hands a batch out as often as one likes, always with the same values, and never the batch itself."""
-
-    # Training steps change batches in place (``x /= 255``). What is handed out is a copy; a new one is made only after
-    # the last was changed, which the version counters of its tensors tell.
-
-    def __init__(self, batch: Any) -> None:
-        self._batch = batch
-        self._copy: Any = None
-        self._contents: Contents | None = None
-        self._marks: list[tuple[int, bool]] = []
-
-    def fresh(self) -> Any:
-        """Return a batch with the values given, of tensors and containers that the one given does not share."""
-        if self._contents is not None:
-            self._contents.restore()
-        if self._contents is None or self._marks != _marks(self._contents):
-            with torch.inference_mode(False), torch.enable_grad():  # a copy of an inference tensor counts versions
-                self._copy = clone_batch(self._batch)
-            self._contents = Contents()
-            self._contents.keep(self._copy)
-            self._marks = _marks(self._contents)
-        return copy_containers(self._copy)
-
-    def release(self) -> None:
-        """Forget the copy."""
-        self._copy = self._contents = None
-
-
-def _marks(contents: Contents) -> list[tuple[int, bool]]:
-    """Return of each tensor what changes when it is written to, or put under differentiation."""
-    return [(tensor._version, tensor.requires_grad) for tensor in contents.tensors]
-
 
 Mode = Literal["train", "eval"]
 
@@ -62,22 +29,13 @@ class LossProbe:
 
     Inside the context each of `closures` computes the mean loss of one batch from the live parameters, as often as one
     likes and always the same function: every call finds the random number generators (Python, numpy, torch on the CPU
-    and on the model's CUDA devices) at the same place, so that dropout draws the same masks, and the batch, the buffers
-    and attributes (running means, counters, metrics) as they were. On leaving, also by an exception, everything is as
-    it was found, bit by bit: train/eval flags, parameters, buffers, generators, ``.grad``, attributes, metrics. The
-    batches given are not touched.
-
-    Attributes are followed into containers of up to 1,000 elements and into the ``__dict__`` of plain objects, such as
-    a meter; not into objects that these hold, ``__slots__`` or iterators. Of a list or dictionary of more than 10,000,
-    only what is added at the end is taken away again.
-
-    Frozen parameters may be written to by the ``training_step``, which is how teachers are averaged: they are put back.
-    One that writes to parameters that are trained is refused; see `WriteGuard`.
+    and on the model's CUDA devices), the batch, the buffers and the attributes as they were. On leaving, also by an
+    exception, everything is as it was found, bit by bit: train/eval flags, parameters, buffers, generators, ``.grad``,
+    attributes, metrics. docs/curvature.md says what is not undone.
 
     The loss is ``module.curvature_loss(batch)`` if the module defines that, else what its ``training_step`` returns,
-    with ``self.log`` muted. It is not scaled and not divided by the number of accumulated batches. What a
-    ``training_step`` does outside of the module (it writes files, or to globals and attributes of classes) it does in a
-    probe, too: define ``curvature_loss`` then. A module with manual optimisation must define it.
+    with ``self.log`` muted. It is not scaled and not divided by the number of accumulated batches. A module with manual
+    optimisation must define ``curvature_loss``.
 
     Attention runs by its "math" kernel, and compiled modules as they were written: the fused ones have no second
     derivatives. Autocast is off, unless ``precision`` switches it on. Activation checkpointing works with
@@ -88,14 +46,11 @@ class LossProbe:
             forward communicates (``SyncBatchNorm``).
         batches: The batches, on the module's device.
         mode: "train": every part of the module is in the mode it is found in; "eval": all are in evaluation.
-        fraction: Which share of each batch to use, its first examples; ``None`` means all.
-        samples: How many examples of each batch to use instead.
         seed: From which the generators are set at every call; batch ``b`` gets ``seed + b``.
         batch_idx: The number that the ``training_step`` is told for the first batch.
         precision: Makes a context to compute the loss in, such as a Trainer's ``precision_plugin.forward_context``;
             ``None`` means autocast off.
-        count: Says how many examples a batch has, by which batches and ranks are weighted; ``None`` means
-            `count_examples`.
+        samples: How many examples each batch has, by which batches and ranks are weighted; ``None``: as can be told.
 
     Attributes:
         module: The module.
@@ -127,23 +82,22 @@ class LossProbe:
         batches: Sequence[Any],
         *,
         mode: Mode = "train",
-        fraction: float | None = None,
-        samples: int | None = None,
         seed: int = 0,
         batch_idx: int = 0,
         precision: Callable[[], AbstractContextManager[Any]] | None = None,
-        count: Callable[[Any], int] | None = None,
+        samples: Sequence[int] | None = None,
     ) -> None:
         self.module: nn.Module = without_wrappers(module)
         self._loss_of = loss_function(self.module)
-        check_part(fraction, samples)
-        _check(mode, batches)
+        if mode not in {"train", "eval"}:
+            raise ArgumentError(f"{mode=} is not accepted. Give 'train' or 'eval'.")
+        if not isinstance(batches, Sequence) or not batches:
+            raise ArgumentError(f"{batches=} is not accepted. Give a list with at least one batch.")
         self.mode = mode
         self.calls = 0
         self.parameters: dict[str, Tensor] = dict(self.module.named_parameters())
-        parts = [part_of(batch, fraction, samples) for batch in batches]
-        self.samples = [_examples(part, count) for part in parts]
-        self._inputs = [ProbeInput(part) for part in parts]
+        self.samples = [_examples(batch) for batch in batches] if samples is None else list(samples)
+        self._batches = list(batches)
         self._seed, self._first_batch_idx = seed, batch_idx
         self._precision = precision
         self._stack: ExitStack | None = None
@@ -155,7 +109,7 @@ class LossProbe:
     @property
     def closures(self) -> list[Callable[[], Tensor]]:
         """One function a batch, which returns its mean loss; usable inside the context."""
-        return [partial(self._loss, number) for number in range(len(self._inputs))]
+        return [partial(self._loss, number) for number in range(len(self._batches))]
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:  # so that a failure on the way in leaves no trace either
@@ -181,12 +135,7 @@ class LossProbe:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
         stack, self._stack, self._state, self._guard = self._stack, None, None, None
-        try:
-            for each in self._inputs:
-                each.release()
-        finally:
-            suppressed = None if stack is None else stack.__exit__(kind, error, traceback)
-        return suppressed
+        return None if stack is None else stack.__exit__(kind, error, traceback)
 
     def _loss(self, number: int) -> Tensor:
         """Return the mean loss of one batch."""
@@ -196,8 +145,11 @@ class LossProbe:
         self._state.rewind()
         seed_random_state(self._seed + number, self._state.devices)
         precision = self._precision or partial(_without_autocast, self._state.devices)
+        # Training steps change batches in place (``x /= 255``). A copy of an inference tensor counts versions.
+        with torch.inference_mode(False), torch.enable_grad():
+            batch = clone_batch(self._batches[number])
         with muted(self._logging), precision(), self._guard.call():
-            loss = self._loss_of(self._inputs[number].fresh(), self._first_batch_idx + number)
+            loss = self._loss_of(batch, self._first_batch_idx + number)
         if loss.requires_grad and number not in self._differentiable:
             check_checkpoints(kinds_of(loss))
             self._differentiable.add(number)
@@ -223,20 +175,135 @@ def _rephrased_errors() -> Iterator[None]:
         raise
 
 
-def _check(mode: str, batches: Sequence[Any]) -> None:
-    """Refuse an unknown mode, and no batch."""
-    if mode not in {"train", "eval"}:
-        raise ArgumentError(f"{mode=} is not accepted. Give 'train' or 'eval'.")
-    if not isinstance(batches, Sequence) or not batches:
-        raise ArgumentError(f"{batches=} is not accepted. Give a list with at least one batch.")
-
-
-def _examples(batch: Any, count: Callable[[Any], int] | None) -> int:
+def _examples(batch: Any) -> int:
     """Return the number of examples of a batch, which must be known."""
-    examples = count_examples(batch) if count is None else count(batch)
-    if examples is None or examples < 1:
+    examples = count_examples(batch)
+    if not examples:
         raise ArgumentError(
-            f"A batch of type {type(batch).__name__} has {examples} examples, as far as can be told. Give count=, a "
-            "function from a batch to its number of examples: batches and ranks are weighted by it."
+            f"A batch of type {type(batch).__name__} has {examples} examples, as far as can be told. Give samples=, "
+            "the number of examples of each batch: batches and ranks are weighted by it."
         )
     return examples
+
+
+def loss_function(module: nn.Module) -> Callable[[Any, int], Tensor]:
+    """Return what computes the loss of a batch and its number: ``curvature_loss``, else ``training_step``."""
+    name = type(module).__name__
+    hook = getattr(module, "curvature_loss", None)
+    if callable(hook):
+        return lambda batch, _: _loss_from(hook(batch), f"{name}.curvature_loss")
+    remedy = "Define curvature_loss(self, batch) on it: it returns the scalar loss and does nothing else."
+    step = getattr(module, "training_step", None)
+    if not callable(step):
+        raise ArgumentError(f"{name} has neither curvature_loss nor training_step. {remedy}")
+    if not getattr(module, "automatic_optimization", True):
+        raise ArgumentError(
+            f"{name} optimises by hand (automatic_optimization=False): its training_step would take optimizer steps in "
+            f"the probe, and no one tensor in it is the loss. {remedy}"
+        )
+    parameters = inspect.signature(step).parameters
+    if "dataloader_iter" in parameters:
+        raise ArgumentError(f"{name}.training_step takes dataloader_iter: it would eat training batches. {remedy}")
+    kinds = [parameter.kind for parameter in parameters.values()]  # by the rule that Lightning has
+    positional = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
+    count = math.inf if inspect.Parameter.VAR_POSITIONAL in kinds else sum(kind in positional for kind in kinds)
+    if "batch_idx" in parameters or count > 1:
+        return lambda batch, batch_idx: _loss_from(step(batch, batch_idx), f"{name}.training_step")
+    return lambda batch, _: _loss_from(step(batch), f"{name}.training_step")
+
+
+def logging_modules(modules: Iterable[nn.Module]) -> list[nn.Module]:
+    """Return the LightningModules among some modules: those that have ``log``."""
+    return [part for part in modules if callable(getattr(type(part), "log_dict", None))]
+
+
+@contextmanager
+def muted(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Let ``self.log`` and ``self.log_dict`` do nothing."""
+    before = [(part, {name: part.__dict__.get(name) for name in ("log", "log_dict")}) for part in modules]
+    try:
+        for part, _ in before:
+            part.__dict__.update(log=_say_nothing, log_dict=_say_nothing)
+        yield
+    finally:
+        for part, methods in before:
+            for name, method in methods.items():
+                part.__dict__[name] = method
+                if method is None:
+                    del part.__dict__[name]
+
+
+def _say_nothing(*_arguments: Any, **_options: Any) -> None:
+    pass
+
+
+def _loss_from(output: Any, source: str) -> Tensor:
+    """Return the loss in what a training step returned."""
+    loss = output.get("loss") if isinstance(output, Mapping) else output
+    if not isinstance(loss, Tensor):
+        raise (UnsupportedRunError if output is None else ArgumentError)(
+            f"{source} returned {type(output).__name__} without a loss for the probe's batch. Accepted is a tensor, or "
+            "a dict with the key 'loss'; for a batch that is skipped, choose another as probe."
+        )
+    return loss
+
+
+LOSS_FUNCTIONS = (functional.cross_entropy, functional.binary_cross_entropy_with_logits, functional.mse_loss)
+"""The loss functions of torch, convex in their first argument, that are recognised in a training step."""
+
+_REMEDY = (
+    "Write the loss as one call of torch.nn.functional.cross_entropy, binary_cross_entropy_with_logits or mse_loss, or "
+    "use operator='hessian'."
+)
+
+
+class ParsedLoss:
+    """One batch's loss, a probe's closure, parted into a closure for the outputs and a loss of outputs."""
+
+    def __init__(self, closure: Callable[[], Tensor]) -> None:
+        self._closure = closure
+
+    def outputs(self) -> Tensor:
+        """Return the model's outputs from the live parameters: what the last call of a loss function was given."""
+        with _LossCalls() as calls:
+            loss = self._closure()
+        matches = [call for call, result in calls.records if result is loss]
+        if len(matches) != 1:
+            names = ", ".join(call[0].__name__ for call, _ in calls.records) or "none"
+            raise ArgumentError(
+                f"The loss does not part into outputs and a loss of outputs: {names} of its loss functions was called, "
+                f"and its value is not the loss itself. {_REMEDY}"
+            )
+        function, args, kwargs = matches[0]
+        outputs, rest = (args[0], args[1:]) if args else (kwargs["input"], ())
+        options = {name: value for name, value in kwargs.items() if name != "input"}
+        if any(isinstance(value, Tensor) and value.requires_grad for value in (*rest, *options.values())):
+            raise ArgumentError(
+                f"{function.__name__} was given targets or weights that depend on parameters, and the Gauss-Newton "
+                "matrix is that of the outputs alone. Detach them if they are meant as constants. Or use "
+                "operator='hessian'."
+            )
+        self._parts = function, rest, options
+        return outputs  # type: ignore[no-any-return]
+
+    def loss(self, outputs: Tensor) -> Tensor:
+        """Return the scalar loss of outputs, on the same targets, once outputs were computed."""
+        function, rest, options = self._parts
+        return function(outputs, *rest, **options)  # type: ignore[no-any-return]
+
+
+class _LossCalls(TorchFunctionMode):
+    """While active, takes note of the calls of `LOSS_FUNCTIONS`: function and arguments, and what came back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[tuple[Any, Tensor]] = []
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if func in LOSS_FUNCTIONS:
+            self.records.append(((func, args, kwargs), result))
+        return result

@@ -6,7 +6,8 @@ import itertools
 import operator
 import random
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from types import FunctionType, MethodType, SimpleNamespace
 from typing import Any
@@ -14,27 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-UNCHANGING = frozenset({
-    type(None),
-    bool,
-    int,
-    float,
-    complex,
-    str,
-    bytes,
-    torch.dtype,
-    torch.device,
-    torch.Size,
-    FunctionType,
-    MethodType,
-})
+from lit_gelu.errors import ArgumentError
+from lit_gelu.sandbox import equal
+
+_NUMBERS_AND_TEXTS = (type(None), bool, int, float, complex, str, bytes)
+UNCHANGING = frozenset({*_NUMBERS_AND_TEXTS, torch.dtype, torch.device, torch.Size, FunctionType, MethodType})
 """Types whose values cannot be changed in place; most attributes of modules are of one."""
 
 LOOKED_INTO = 1_000
 """Elements of the largest container whose elements are looked into."""
-
-COPIED = 10_000
-"""Elements of the largest list or dictionary of which a copy is kept."""
 
 _ARRAY_BYTES = 2**20
 _CONTAINERS = (dict, list, tuple, set, frozenset, collections.deque)
@@ -89,45 +78,23 @@ class Contents:
             restore()
 
 
-def _restore_dict(owner: dict[Any, Any], kept: dict[Any, Any] | int) -> None:
-    """Let a dictionary hold what it held, in the order in which it did."""
-    if isinstance(kept, int):
-        while len(owner) > kept:
-            owner.popitem()
-    elif not _identical(owner.keys(), kept.keys()):
-        owner.clear()
-        owner.update(kept)
-    elif not _identical(owner.values(), kept.values()):
-        for key, value in kept.items():  # not cleared: another thread may read the object whose dictionary this is
-            if owner[key] is not value:
+def _refill(owner: Any, kept: Any) -> None:
+    """Let a container hold what it held, in the same order."""
+    if isinstance(owner, dict):
+        if not _identical(owner.keys(), kept.keys()):
+            owner.clear()
+        for key, value in kept.items():  # no more than needed: another thread may read it
+            if key not in owner or owner[key] is not value:
                 owner[key] = value
-
-
-def _restore_list(owner: Any, kept: list[Any] | int) -> None:
-    """Let a list or deque hold what it held."""
-    if isinstance(kept, int):
-        del owner[kept:]
-    elif not _identical(owner, kept):
+    elif isinstance(owner, set) or not _identical(owner, kept):
         owner.clear()
-        owner.extend(kept)
-
-
-def _restore_set(owner: set[Any], kept: set[Any]) -> None:
-    """Let a set hold what it held."""
-    if owner != kept:
-        owner.clear()
-        owner.update(kept)
+        owner.update(kept) if isinstance(owner, set) else owner.extend(kept)
 
 
 def _restorer(value: Any) -> Callable[[], object] | None:
     """Return what puts back the content of a value that can be changed in place; ``None`` for one that cannot."""
-    if isinstance(value, dict):
-        return partial(_restore_dict, value, len(value) if len(value) > COPIED else dict(value))
-    if isinstance(value, (list, collections.deque)):
-        long = isinstance(value, list) and len(value) > COPIED
-        return partial(_restore_list, value, len(value) if long else list(value))
-    if isinstance(value, set):
-        return partial(_restore_set, value, set(value))
+    if isinstance(value, (dict, list, set, collections.deque)):
+        return partial(_refill, value, value.copy())
     if isinstance(value, torch.Generator):
         return partial(value.set_state, value.get_state())
     if isinstance(value, random.Random):  # noqa: S311 - the model's own, not ours
@@ -175,9 +142,6 @@ def _identical(some: Any, others: Any) -> bool:
 _OF_EVERY_MODULE = frozenset(nn.Module().__dict__)
 _MISSING = object()
 
-_Attributes = tuple[dict[str, Any], dict[str, Any], int]
-"""A module's own dictionary, what in it is neither parameter, buffer nor module, and its length."""
-
 
 class ModuleState:
     """The state of a model that a forward pass may change, kept so that any number of passes find the same."""
@@ -195,10 +159,10 @@ class ModuleState:
         self.modules: list[nn.Module] = []
         self._flags: list[bool] = []
         self._buffers: list[dict[str, Tensor | None]] = []
-        self._attributes: list[_Attributes] = []
+        # The dictionary of each module, what in it is neither parameter, buffer nor module, and its length.
+        self._attributes: list[tuple[dict[str, Any], dict[str, Any], int]] = []
         self._contents = Contents()
         self._tensors: list[tuple[dict[str, Any], str, Tensor]] = []
-        self._copies: dict[int, Tensor] = {}
         self._gradients: list[tuple[Tensor, Tensor | None]] = []
         seen: set[int] = set()
         pending = [model]
@@ -225,11 +189,8 @@ class ModuleState:
                     copies[id(buffer)] = buffer.detach().clone()
                 module._buffers[name] = None if buffer is None else copies[id(buffer)]
         self._put_back_attributes()
-        for number, (attributes, name, tensor) in enumerate(self._tensors):
-            copied = self._copies.get(number)
-            if copied is None or copied._version != 0:  # changed in place
-                copied = self._copies[number] = tensor.detach().clone()
-            attributes[name] = copied
+        for attributes, name, tensor in self._tensors:
+            attributes[name] = tensor.detach().clone()
 
     def restore(self) -> None:
         """Put everything back."""
@@ -240,7 +201,6 @@ class ModuleState:
                 module._buffers.clear()
                 module._buffers.update(buffers)
         self._put_back_attributes()
-        self._copies.clear()
         for parameter, gradient in self._gradients:
             if parameter.grad is not gradient:
                 parameter.grad = gradient
@@ -279,6 +239,95 @@ class ModuleState:
                 del attributes[name]
             attributes.update(values)
         self._contents.restore()
+
+
+COPIED_BYTES = 2**30
+"""Up to which sum of their sizes tensors that are not trained are copied; a write to others is refused."""
+
+_Kept = tuple[Tensor, Tensor, Tensor]
+"""A tensor, the data that it stands for, and a copy of them."""
+
+
+class WriteGuard:
+    """Lets every call of a loss find frozen parameters and some other tensors as the first call found them."""
+
+    # A training step may write to parameters: it averages the weights of a teacher (BYOL, MoCo, DINO), or clips some.
+    # What is frozen is put back before each call and at the end. A write to a parameter that is **trained** makes the
+    # loss another function than the one that is differentiated: it is put back at once and refused, unless it changes
+    # no bit. Trained parameters are compared with where a call found them, since a caller may have moved them.
+
+    def __init__(
+        self, module: nn.Module, names: Mapping[str, Tensor], parameters: Sequence[Tensor], others: Sequence[Tensor]
+    ) -> None:
+        self._module, self._names = module, names  # for messages
+        self._trained = [parameter for parameter in parameters if parameter.requires_grad]
+        trained, size = set(map(id, self._trained)), 0
+        self._kept: list[_Kept] = []
+        self._watched: list[tuple[Tensor, int]] = []
+        for tensor in (*parameters, *others):
+            if id(tensor) not in trained and _can_be_written(tensor):
+                size += tensor.nbytes
+                if size <= COPIED_BYTES:
+                    self._kept.append(_kept(tensor))
+                else:
+                    self._watched.append((tensor, tensor._version))
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """Guard one call of the loss."""
+        self.restore()
+        before = [_kept(parameter) for parameter in self._trained if _can_be_written(parameter)]
+        changed: list[Tensor] = []
+        try:
+            yield
+        finally:
+            changed = _put_back(before)
+        self._refuse(changed, "writes to parameters that are trained", "They are put back.")
+        written = [tensor for tensor, version in self._watched if tensor._version != version]
+        self._refuse(written, "writes to frozen parameters that are too large to copy", "They could not be put back.")
+
+    def restore(self) -> None:
+        """Put back what was written."""
+        _put_back(self._kept)
+
+    def _refuse(self, tensors: Sequence[Tensor], what: str, state: str) -> None:
+        """Raise an error that names the parameters, if there are any."""
+        if not tensors:
+            return
+        names = {id(parameter): name for name, parameter in self._names.items()}
+        shown = [names.get(id(tensor), f"one of shape {tuple(tensor.shape)}") for tensor in tensors[:3]]
+        more = f" and {len(tensors) - 3} more" if len(tensors) > 3 else ""
+        raise ArgumentError(
+            f"The training step of {type(self._module).__name__} {what}: {', '.join(shown)}{more}. A loss that moves "
+            f"its own parameters has no derivatives that belong to them. {state} Define curvature_loss(self, batch) on "
+            "the module: it returns the scalar loss and writes to no parameter. Or write to them elsewhere, e.g. in "
+            "on_train_batch_start."
+        )
+
+
+def _kept(tensor: Tensor) -> _Kept:
+    return tensor, tensor.data, tensor.detach().clone()
+
+
+def _put_back(kept: Sequence[_Kept]) -> list[Tensor]:
+    """Let tensors have the data and values that they had; return those that had others."""
+    changed = []
+    for tensor, data, copy in kept:
+        if tensor.data_ptr() != data.data_ptr():
+            tensor.data = data
+            changed.append(tensor)
+        if not equal(tensor.detach(), copy):
+            with torch.no_grad():  # not by .data: a graph recorded before that needs what goes now must raise
+                tensor.copy_(copy)
+            changed.append(tensor)
+        if tensor.grad_fn is not None:  # a result with a graph was added to it
+            tensor.detach_()
+    return list({id(tensor): tensor for tensor in changed}.values())
+
+
+def _can_be_written(tensor: Tensor) -> bool:
+    """Return whether a training step could write to a tensor: not to those of validation, made in inference mode."""
+    return tensor.layout == torch.strided and tensor.device.type != "meta" and not tensor.is_inference()
 
 
 def seed_random_state(seed: int, devices: set[torch.device]) -> None:

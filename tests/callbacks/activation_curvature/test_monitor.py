@@ -1,27 +1,23 @@
 """The monitor in a Trainer: right figures, at the right steps, without a trace in the training."""
 
 import copy
-import json
 from typing import ClassVar
 
 import pytest
 import torch
 from callback_helpers import (
-    FEATURES,
     InputKeeper,
     SmallNet,
-    dataset,
-    loader,
-    quiet_trainer,
 )
 from dispatched import Operations
 from lightning.pytorch import Callback
-from monitor_helpers import SITES, History, agrees, fit, logged_rows
+from monitor_helpers import SITES, agrees, fit, logged_rows
 from torch import nn
-from torch.utils.data import DataLoader
 
+from lit_gelu.activations.gaussian import gaussian_moments
 from lit_gelu.callbacks import ActivationCurvatureMonitor
-from lit_gelu.curvature import PREDICTED, STATISTICS, activation_statistics
+from lit_gelu.curvature import STATISTICS, activation_statistics
+from lit_gelu.curvature.activation.gaussian_prediction import PREDICTED
 
 
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.GELU, nn.PReLU])
@@ -103,46 +99,6 @@ def test_training_is_bitwise_the_same_with_the_monitor(tmp_path, sample_rows, op
     assert all(torch.equal(a, b) for a, b in zip(without, with_monitor, strict=True))
 
 
-def test_a_sample_lies_near_the_whole(tmp_path):
-    class Wide(SmallNet):
-        def __init__(self):
-            super().__init__()
-            self.net[0] = nn.Linear(FEATURES, 16)
-
-    whole = ActivationCurvatureMonitor(1, sample_rows=None)
-    part = ActivationCurvatureMonitor(1, sample_rows=256, name="part")
-    fit(tmp_path, whole, part, data=loader(2048, 1024), max_epochs=1)
-    for site in SITES:
-        deviation = whole.latest[site]["standard_deviation"]
-        assert part.latest[site]["mean"] != whole.latest[site]["mean"]
-        assert part.latest[site]["mean"] == pytest.approx(whole.latest[site]["mean"], abs=0.2 * deviation)
-        assert part.latest[site]["standard_deviation"] == pytest.approx(deviation, rel=0.2)
-
-
-def test_accumulation_measures_the_first_micro_batch_of_the_step(tmp_path):
-    monitor, keeper = ActivationCurvatureMonitor(every_n_steps=2, sample_rows=None), InputKeeper()
-    history = History(monitor)
-    fit(tmp_path, keeper, monitor, history, accumulate_grad_batches=2, max_epochs=1)
-    expected = activation_statistics("relu", keeper.inputs[1]["net.1"][0].double())
-    assert agrees(next(iter(history.figures.values()))["net.1"], expected)
-    assert [row["step"] for row in logged_rows(tmp_path) if row["curvature/net.1/mean"]] == ["1"]
-
-
-def test_checkpointed_activations_count_once(tmp_path):
-    class Checkpointed(SmallNet):
-        def forward(self, x):
-            return torch.utils.checkpoint.checkpoint(self.net, x, use_reentrant=False)
-
-    plain, checkpointed = (ActivationCurvatureMonitor(1, sample_rows=None) for _ in range(2))
-    fit(tmp_path / "a", plain, model=SmallNet(dropout=0), max_epochs=1, limit_train_batches=1)
-    model = Checkpointed(dropout=0)
-    seen = []
-    model.net[1].register_forward_pre_hook(lambda module, args: seen.append(args[0].shape))
-    fit(tmp_path / "b", checkpointed, model=model, max_epochs=1, limit_train_batches=1)
-    assert len(seen) == 2
-    assert checkpointed.latest == plain.latest
-
-
 def test_manual_optimization_with_two_backward_passes_is_seen_whole(tmp_path):
     class Manual(SmallNet):
         def __init__(self):
@@ -163,32 +119,16 @@ def test_manual_optimization_with_two_backward_passes_is_seen_whole(tmp_path):
     assert agrees(monitor.latest["net.1"], activation_statistics("relu", torch.cat(calls)))
 
 
-class WriteDown(Callback):
-    """Runs in each process of a distributed run: keeps its inputs, and writes them and the figures to files."""
-
-    def __init__(self, monitor, keeper, folder):
-        self.monitor, self.keeper, self.folder = monitor, keeper, folder
-
-    def on_train_end(self, trainer, pl_module):
-        inputs = {site: rows[0] for site, rows in self.keeper.inputs[trainer.global_step - 1].items()}
-        torch.save(inputs, self.folder / f"inputs{trainer.global_rank}.pt")
-        (self.folder / f"figures{trainer.global_rank}.json").write_text(json.dumps(self.monitor.latest))
-
-
-@pytest.mark.forks
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_two_ranks_log_the_figures_of_the_union_of_their_batches(tmp_path):
-    monitor, keeper = ActivationCurvatureMonitor(every_n_steps=3, sample_rows=None), InputKeeper()
-    trainer = quiet_trainer(
-        tmp_path, keeper, monitor, WriteDown(monitor, keeper, tmp_path), strategy="ddp_fork", devices=2, max_epochs=1
-    )
-    trainer.fit(SmallNet(nn.GELU), DataLoader(dataset(42), batch_size=7))
-    inputs = [torch.load(tmp_path / f"inputs{rank}.pt") for rank in (0, 1)]
-    assert not torch.equal(inputs[0]["net.1"], inputs[1]["net.1"])
-    for rank in (0, 1):
-        figures = json.loads((tmp_path / f"figures{rank}.json").read_text())
-        for site in SITES:
-            union = torch.cat([kept[site] for kept in inputs]).double()
-            assert agrees(figures[site], activation_statistics("gelu", union))
-            [row] = [row for row in logged_rows(tmp_path) if row["curvature/net.1/mean"]]
-            assert float(row[f"curvature/{site}/mean"]) == pytest.approx(figures[site]["mean"])
+def test_csv_has_the_figures_of_a_normal_input_and_the_cost(tmp_path):
+    monitor = ActivationCurvatureMonitor(every_n_steps=3, gaussian=True)
+    fit(tmp_path, monitor)
+    rows = [row for row in logged_rows(tmp_path) if row["curvature/net.1/mean"]]
+    assert [row["step"] for row in rows] == ["2", "5"]
+    for row in rows:
+        mean, std = (float(row[f"curvature/net.1/{name}"]) for name in ("mean", "standard_deviation"))
+        exact = gaussian_moments("relu", mean, std)
+        assert float(row["curvature/net.1/gaussian/kink_mass"]) == pytest.approx(exact.kink.item(), rel=1e-9)
+        gain = float(row["curvature/net.1/gaussian/mean_squared_derivative"])
+        assert gain == pytest.approx(exact.derivative_squared.item(), rel=1e-9)
+        assert float(row["curvature/activations/seconds"]) > 0
+        assert float(row["curvature/activations/interval"]) == 3

@@ -1,4 +1,4 @@
-"""The monitor and the model: which sites it finds, what it follows and resumes, what it refuses and leaves behind."""
+"""Which sites the monitor finds, what it follows and resumes, what it refuses and leaves behind; several monitors."""
 
 import math
 
@@ -8,7 +8,6 @@ from callback_helpers import (
     FEATURES,
     SaveEachEpoch,
     SmallNet,
-    activations_of,
     collected_warnings,
     loader,
     quiet_trainer,
@@ -20,7 +19,7 @@ from torch import nn
 from lit_gelu import activations
 from lit_gelu.activations import ActivationFacts
 from lit_gelu.callbacks import ActivationCurvatureMonitor
-from lit_gelu.errors import UnsupportedRunError
+from lit_gelu.errors import ArgumentError, UnsupportedRunError
 
 
 class ReplaceByHand(Callback):
@@ -84,20 +83,6 @@ def test_include_picks_sites_by_pattern(tmp_path):
     assert list(monitor.latest) == ["net.5"]
 
 
-def test_gates_are_not_activations(tmp_path):
-    class Gated(SmallNet):
-        def __init__(self):
-            super().__init__()
-            self.gate = nn.Sigmoid()
-
-        def forward(self, x):
-            return self.gate(self.net(x))
-
-    monitor = ActivationCurvatureMonitor(every_n_steps=1)
-    fit(tmp_path, monitor, model=Gated(), max_epochs=1)
-    assert list(monitor.latest) == list(SITES)
-
-
 def test_undefined_figures_are_not_logged(tmp_path):
     monitor = ActivationCurvatureMonitor(every_n_steps=1)
     fit(tmp_path, monitor, model=SmallNet(nn.Softplus), max_epochs=1)
@@ -151,13 +136,57 @@ def test_a_model_without_activation_modules_is_refused(tmp_path):
         fit(tmp_path, ActivationCurvatureMonitor(include="encoder.*"))
 
 
-def test_a_run_too_short_for_a_measurement_warns(tmp_path):
-    with collected_warnings("will measure nothing: this run has 8 steps") as messages:
-        fit(tmp_path, ActivationCurvatureMonitor(every_n_steps=9))
-    assert len(messages) == 1
+def steps(folder, column="curvature/net.1/mean"):
+    return [int(row["step"]) for row in logged_rows(folder) if row.get(column)]
 
 
-def test_state_dict_of_the_model_is_unchanged(tmp_path):
-    _, model = fit(tmp_path, ActivationCurvatureMonitor(every_n_steps=1))
-    assert list(model.state_dict()) == list(SmallNet().state_dict())
-    assert activations_of(model) == ["ReLU", "ReLU"]
+@pytest.mark.parametrize("options", [{"every_n_steps": 4}, {"at_steps": [3]}])
+def test_one_monitor_measures_every_run_it_is_given_to(tmp_path, options):
+    monitor = ActivationCurvatureMonitor(**options)
+    for number in range(2):
+        folder = tmp_path / str(number)
+        fit(folder, monitor, max_epochs=1)
+        assert steps(folder) == [3]
+
+
+def test_monitors_of_one_trainer_write_under_their_names(tmp_path):
+    first = ActivationCurvatureMonitor(every_n_steps=4, include="net.1")
+    second = ActivationCurvatureMonitor(every_n_steps=4, include="net.5", name="deep")
+    fit(tmp_path, first, second, max_epochs=1)
+    row = {key: value for row in logged_rows(tmp_path) for key, value in row.items() if value}
+    assert float(row["curvature/net.1/mean"]) == first.latest["net.1"]["mean"]
+    assert float(row["curvature/deep/net.5/mean"]) == second.latest["net.5"]["mean"]
+    assert {"curvature/activations/seconds", "curvature/deep/activations/seconds"} <= row.keys()
+    assert "curvature/net.5/mean" not in row
+
+
+def test_two_monitors_of_one_name_are_refused(tmp_path):
+    pair = [ActivationCurvatureMonitor(every_n_steps=4, include=site) for site in SITES]
+    with pytest.raises(ArgumentError):
+        fit(tmp_path, *pair)
+
+
+class TestGates:
+    def test_they_are_watched_if_they_are_named_in_full(self, tmp_path):
+        monitor = ActivationCurvatureMonitor(every_n_steps=1, sample_rows=None, include=["net.5"])
+        fit(tmp_path, monitor, model=SmallNet(nn.Tanh), max_epochs=1)
+        assert list(monitor.latest) == ["net.5"]
+        assert 0 < monitor.latest["net.5"]["mean_derivative"] < 1
+
+    def test_a_pattern_does_not_catch_them(self, tmp_path):
+        model = SmallNet()
+        model.net[5] = nn.Sigmoid()
+        monitor = ActivationCurvatureMonitor(every_n_steps=1, include=["net.*"])
+        fit(tmp_path, monitor, model=model, max_epochs=1)
+        assert list(monitor.latest) == ["net.1"]
+
+
+def test_the_steps_before_a_failure_are_logged(tmp_path):
+    class Failing(Callback):
+        def on_train_batch_start(self, trainer, *_):
+            if trainer.global_step == 4:
+                raise FloatingPointError("the loss is NaN")
+
+    with pytest.raises(FloatingPointError):
+        fit(tmp_path, Failing(), ActivationCurvatureMonitor(every_n_steps=1))
+    assert steps(tmp_path) == [0, 1, 2, 3]

@@ -8,6 +8,7 @@ from callback_helpers import SaveEachEpoch, SmallNet, loader, quiet_trainer
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from loss_monitor_nets import loss_monitor
 from probe_nets import CLASSES, FEATURES, batch_of
 from torch import nn
 from torch.nn import functional as F
@@ -17,7 +18,7 @@ from lit_gelu.callbacks import LossCurvatureMonitor
 from lit_gelu.curvature.loss_measurement import measure_loss
 from lit_gelu.curvature.probe.loss_probe import LossProbe
 
-CHEAP = {"samples": 2, "trace_accuracy": None}
+CHEAP = {"fraction": 1 / 4, "trace_accuracy": None}
 
 
 class Uneven(LightningModule):
@@ -76,7 +77,9 @@ class CountedMonitor(LossCurvatureMonitor):
 @pytest.mark.filterwarnings("ignore:.*use_distributed_sampler")
 def test_d6_d10_two_uneven_ranks_equal_one_process_on_the_union(tmp_path):
     quantities = ["top_eigenvalue", "smallest_eigenvalue", "trace", "directional"]
-    monitor = CountedMonitor(quantities, every_n_steps=1, fraction=None, lanczos_steps=43, trace_accuracy=0.3)
+    monitor = loss_monitor(
+        quantities, kind=CountedMonitor, every_n_steps=1, fraction=None, lanczos_steps=43, trace_accuracy=0.3
+    )
     trainer = quiet_trainer(
         tmp_path,
         monitor,
@@ -129,10 +132,10 @@ def test_a_resumed_run_logs_the_same_figures_at_the_same_steps(tmp_path):
     def run(folder, **options):
         torch.manual_seed(3)
         quantities = ["top_eigenvalue", "smallest_eigenvalue", "trace"]
-        monitor = LossCurvatureMonitor(
+        monitor = loss_monitor(
             quantities,
             every_n_steps=3,
-            samples=5,
+            fraction=0.6,
             lanczos_steps=6,
             warm_steps=3,
             trace_probes=4,
@@ -158,40 +161,21 @@ def test_every_logger_gets_figures_and_picture(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     loggers = [CSVLogger(tmp_path, name="logs", version="0"), TensorBoardLogger(tmp_path, name="board", version="0")]
-    monitor = LossCurvatureMonitor(
-        ["spectral_density", "trace"], every_n_steps=8, density_steps=4, density_runs=2, **CHEAP
-    )
+    monitor = loss_monitor(["spectral_density", "trace"], every_n_steps=8, density_steps=4, **CHEAP)
     quiet_trainer(tmp_path, monitor, logger=loggers).fit(SmallNet(), loader())
     board = EventAccumulator(str(tmp_path / "board" / "0")).Reload()
     assert {f"curvature/loss/{name}" for name in monitor.latest} <= set(board.Tags()["scalars"])
     assert "curvature/loss/spectral_density" in board.Tags()["images"]
     assert list((tmp_path / "logs" / "0").rglob("*.png"))
     assert set(logged(tmp_path)) == {7}
-    assert monitor.spectrum.nodes.shape == (2, 4)
+    assert monitor.spectrum.nodes.shape == (1, 4)
     # A logger that keeps each figure in a file of its name cannot have a folder of the same name.
     assert not [a for a in monitor.latest for b in monitor.latest if b.startswith(f"{a}/")]
 
 
 def test_other_callbacks_find_the_figures(tmp_path):
-    monitor = LossCurvatureMonitor(every_n_steps=2, lanczos_steps=2, samples=2)
+    monitor = loss_monitor(every_n_steps=2, lanczos_steps=2, fraction=1 / 4)
     stopper = EarlyStopping("curvature/loss/top_eigenvalue", mode="min", stopping_threshold=1e9)
     trainer = quiet_trainer(tmp_path, monitor, stopper, max_epochs=3)
     trainer.fit(SmallNet(), loader())
     assert trainer.current_epoch == 1  # any eigenvalue is below the threshold
-    assert trainer.callback_metrics["curvature/loss/top_eigenvalue"].item() == pytest.approx(
-        monitor.latest["top_eigenvalue"]
-    )
-
-
-class Quiet(SmallNet):
-    def training_step(self, batch, batch_idx):
-        return F.cross_entropy(self(batch[0]), batch[1])
-
-
-def test_a_monitor_starts_anew_in_another_run(tmp_path):
-    monitor = LossCurvatureMonitor(at_steps=[0, 3], lanczos_steps=2, samples=2, probe="fixed")
-    for folder in ("a", "b"):
-        torch.manual_seed(0)
-        quiet_trainer(tmp_path / folder, monitor, max_epochs=1).fit(SmallNet(), loader())
-    assert logged(tmp_path / "a") == logged(tmp_path / "b")
-    assert list(logged(tmp_path / "a")) == [0, 3]

@@ -1,6 +1,5 @@
 """Training is bitwise the same with and without the monitor, whatever it meets."""
 
-import copy
 import random
 
 import numpy as np
@@ -8,11 +7,10 @@ import pytest
 import torch
 from callback_helpers import SmallNet, collected_warnings, loader, quiet_trainer
 from lightning.pytorch.plugins.precision import MixedPrecision
+from loss_monitor_nets import loss_monitor
 from probe_nets import Untidy, batch_of
-from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lit_gelu.callbacks import ActivationCurvatureMonitor, LossCurvatureMonitor
 from lit_gelu.curvature.settings import QUANTITIES
 from lit_gelu.sandbox import in_side_pass
 
@@ -22,7 +20,7 @@ CHEAP = {
     "trace_probes": 2,
     "trace_accuracy": None,
     "density_steps": 3,
-    "samples": 4,
+    "fraction": 1 / 2,
     "every_n_steps": 3,
 }
 
@@ -76,8 +74,6 @@ def state_after(folder, *callbacks, **options):
 
 OPTIONS = {
     "plain": {},
-    "accumulation": {"accumulate_grad_batches": 3},
-    "bf16 autocast": {"precision": "bf16-mixed"},
     "scaled": {"precision": None, "plugins": "fp16 with a scaler"},
     "all": {"accumulate_grad_batches": 3, "precision": "bf16-mixed", "gradient_clip_val": 0.5},
 }
@@ -87,7 +83,7 @@ OPTIONS = {
 def test_d1_d17_training_is_bitwise_the_same_with_the_monitor(tmp_path, name):
     without, plain_without = state_after(tmp_path / "without", **OPTIONS[name])
     names = QUANTITIES if name == "all" else [quantity for quantity in QUANTITIES if quantity != "spectral_density"]
-    monitor = LossCurvatureMonitor(names, **CHEAP)
+    monitor = loss_monitor(names, **CHEAP)
     with_it, plain_with = state_after(tmp_path / "with", monitor, **OPTIONS[name])
     assert {"top_eigenvalue", "trace", "directional_curvature"} <= set(monitor.latest)
     assert (monitor.spectrum is not None) == (name == "all")
@@ -96,62 +92,6 @@ def test_d1_d17_training_is_bitwise_the_same_with_the_monitor(tmp_path, name):
     torch.testing.assert_close(with_it, without, rtol=0, atol=0, equal_nan=True)  # gradients that overflowed are NaN
     steps = 9 if "accumulate_grad_batches" in OPTIONS[name] else 24
     assert monitor.schedule.events == steps // 3
-
-
-def test_autocast_on_request_and_evaluation_leave_no_trace_either(tmp_path):
-    options = {"precision": "bf16-mixed", "max_epochs": 1}
-    without, plain_without = state_after(tmp_path / "without", **options)
-    monitor = LossCurvatureMonitor(QUANTITIES, autocast=True, mode="eval", **CHEAP)
-    with_it, plain_with = state_after(tmp_path / "with", monitor, **options)
-    assert monitor.latest
-    assert plain_without == plain_with
-    assert all(torch.equal(a, b) for a, b in zip(without, with_it, strict=True))
-
-
-@pytest.mark.parametrize("where", ["net.4", "net.2"])
-def test_after_an_exception_in_the_probe_everything_is_as_before(tmp_path, where):
-    states = []
-
-    class Fails(LossCurvatureMonitor):
-        def on_train_batch_end(self, trainer, pl_module, *arguments):
-            handle = pl_module.get_submodule(where).register_forward_hook(self.fail)
-            states.append(snapshot(pl_module, trainer))
-            try:
-                super().on_train_batch_end(trainer, pl_module, *arguments)
-            finally:
-                handle.remove()
-                states.append(snapshot(pl_module, trainer))
-
-        def fail(self, module, *arguments):
-            if in_side_pass():
-                raise ArithmeticError("in the probe")
-
-    def snapshot(module, trainer):
-        tensors = [t.clone() for t in (*module.state_dict().values(), *[p.grad for p in module.parameters()])]
-        tensors += [torch.get_rng_state(), module.accuracy.tp.clone(), module.generator.get_state()]
-        plain = [list(module.losses), module.calls, [m.training for m in module.modules()], list(trainer.loggers)]
-        return tensors, plain, random.getstate()
-
-    with pytest.raises(ArithmeticError):
-        state_after(tmp_path, Fails(**(CHEAP | {"every_n_steps": 1})))
-    (tensors, *plain), (later, *plain_later) = states
-    assert plain == plain_later
-    assert all(torch.equal(a, b) for a, b in zip(tensors, later, strict=True))
-
-
-@pytest.mark.parametrize("loss_first", [True, False])
-def test_both_monitors_in_either_order(tmp_path, loss_first):
-    def figures(folder, *others):
-        monitor = ActivationCurvatureMonitor(every_n_steps=1)
-        pair = [*others, monitor] if loss_first else [monitor, *others]
-        model = SmallNet(nn.GELU)
-        quiet_trainer(folder, *pair, max_epochs=1).fit(model, loader())
-        return copy.deepcopy(monitor.latest), list(model.parameters())
-
-    alone, weights_alone = figures(tmp_path / "alone")
-    both, weights = figures(tmp_path / "both", LossCurvatureMonitor(**(CHEAP | {"every_n_steps": 1})))
-    assert alone == both
-    assert all(torch.equal(a, b) for a, b in zip(weights_alone, weights, strict=True))
 
 
 class NoMemory(torch.OutOfMemoryError):
@@ -165,7 +105,7 @@ def test_out_of_memory_is_reported_and_training_goes_on(tmp_path):
                 raise NoMemory
             return super().training_step(batch, batch_idx)
 
-    monitor = LossCurvatureMonitor(fraction=None, every_n_steps=1, lanczos_steps=2)
+    monitor = loss_monitor(fraction=None, every_n_steps=1, lanczos_steps=2)
     with collected_warnings("Memory ran out") as messages:
         quiet_trainer(tmp_path, monitor, max_epochs=1).fit(Large(), loader(32, 8))
     assert monitor.latest == {}
@@ -179,7 +119,7 @@ def test_a_loss_that_is_not_finite_is_reported_and_training_goes_on(tmp_path):
             loss = super().training_step(batch, batch_idx)
             return loss * float("nan") if in_side_pass() and self.global_step in {2, 3} else loss
 
-    monitor = LossCurvatureMonitor(every_n_steps=1, lanczos_steps=2, fraction=None)
+    monitor = loss_monitor(every_n_steps=1, lanczos_steps=2, fraction=None)
     with collected_warnings("nothing is logged at step") as messages:
         quiet_trainer(tmp_path, monitor, max_epochs=2).fit(Explodes(dropout=0), loader())
     assert len(messages) == 1  # said once

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch import nn
 
 from lit_gelu.activations import registry
 from lit_gelu.activations.functional import derivative
@@ -42,28 +41,11 @@ def test_values_derivatives_and_gate(spec, dtype, accuracy):
         assert found.gate is None or found.gate.isnan().all()
 
 
-@pytest.mark.parametrize("spec", SPECS)
-def test_nothing_overflows_at_the_ends(spec):
-    x = torch.tensor([-3e38, -1e20, -1e4, 1e4, 1e20, 3e38])
-    module = registry.create(spec)
-    found = joint_derivatives(module, registry)(x)
-    assert not found.first.isnan().any()
-    assert not found.second.isnan().any()
-    assert (found.second[[1, 4]].abs() < 1e-20).all() or spec == "relu2"
-
-
 @pytest.mark.parametrize("spec", ["gelu", "gelu_tanh", "silu", "mish"])
 def test_falling_on_the_whole_left_as_far_as_float32_goes(spec):
     """f' < 0 below the minimum, however small: a difference of rounded terms would give either sign."""
     x = torch.linspace(-9.0, -1.5, 10_001)
     assert (joint_derivatives(registry.create(spec), registry)(x).first < 0).all()
-
-
-def test_an_override_of_a_name_is_not_mistaken_for_the_activation_of_that_name():
-    with registry.scope():
-        registry.register("relu", override=True)(nn.Tanh)
-        found = joint_derivatives(registry.create("relu"), registry)(torch.tensor([0.5]))
-    assert found.value.item() == pytest.approx(0.46211716)
 
 
 def test_a_joint_form_of_a_user_takes_the_present_arguments():

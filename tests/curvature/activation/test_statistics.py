@@ -1,6 +1,7 @@
-"""The statistics against mpmath, numpy in float64, and autograd."""
+"""The statistics against mpmath, numpy in float64 and autograd; the metric that adds them up over batches."""
 
 import math
+import pickle
 
 import mpmath
 import numpy as np
@@ -8,10 +9,11 @@ import pytest
 import torch
 from scipy import stats
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from lit_gelu import activations
-from lit_gelu.curvature import STATISTICS, SUMS, activation_statistics, activation_sums, statistics_from_sums
+from lit_gelu.curvature import STATISTICS, ActivationStatistics, activation_statistics
+from lit_gelu.curvature.activation.statistics import activation_sums, statistics_from_sums
+from lit_gelu.errors import ArgumentError
 
 KINKS = {  # where f' jumps, and by how much: from the definitions
     "relu": [(0, 1)],
@@ -79,17 +81,10 @@ def test_gelu_of_a_normal_input_equals_the_closed_forms():
     assert figures["mean_abs_second_derivative"] == pytest.approx(float(second), abs=2e-5)
 
 
-def test_names_and_columns_agree():
-    assert len(set(STATISTICS)) == len(STATISTICS) == 17
-    assert activation_sums("gelu", torch.randn(3, 4)).shape == (len(SUMS),)
-
-
 def test_sums_of_parts_add_up_to_the_sums_of_the_whole():
     x = torch.randn(31, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    for activation in ("silu", "relu"):
-        options = {"pivot": torch.tensor([0.3]).double(), "scale": torch.tensor([1.1]).double()}
-        parts = activation_sums(activation, x[:13], **options) + activation_sums(activation, x[13:], **options)
-        torch.testing.assert_close(parts, activation_sums(activation, x, **options), rtol=1e-13, atol=1e-13)
+    parts = activation_sums("silu", x[:13], pivot=0.3) + activation_sums("silu", x[13:], pivot=0.3)
+    torch.testing.assert_close(parts, activation_sums("silu", x, pivot=0.3), rtol=1e-13, atol=1e-13)
 
 
 def test_not_finite_inputs_are_counted_and_left_out():
@@ -107,15 +102,6 @@ def test_huge_inputs_do_not_turn_into_nan(magnitude):
     assert figures["mean_gate"] == figures["share_linear"] == figures["share_saturated"] == 0.5
     assert figures["mean_abs_second_derivative"] == 0
     assert figures["standard_deviation"] == pytest.approx(magnitude)
-
-
-def test_deviation_survives_a_mean_a_million_times_as_large():
-    x = torch.tensor([1e6 - 1, 1e6, 1e6 + 1])
-    assert activation_statistics("relu", x)["standard_deviation"] == pytest.approx(math.sqrt(2 / 3), rel=1e-3)
-
-
-def test_gate_at_zero_is_the_derivative():
-    assert activation_statistics("gelu", torch.tensor([0.0, -0.0]))["mean_gate"] == 0.5
 
 
 def test_gate_is_undefined_where_f_of_zero_is_not_zero():
@@ -137,29 +123,6 @@ def test_learned_parameters_are_used_as_they_are_now():
     figures = activation_statistics(module, -torch.ones(5, 3))
     assert figures["mean_squared_derivative"] == pytest.approx((0 + 0.25 + 1) / 3)
     assert figures["share_decreasing"] == pytest.approx(1 / 3)
-
-
-def test_relu_has_no_smooth_curvature():
-    assert activation_statistics("relu", torch.randn(100))["mean_abs_second_derivative"] == 0
-
-
-class ScalarReads(TorchDispatchMode):
-    def __init__(self):
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.count += func is torch.ops.aten._local_scalar_dense.default
-        return func(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize("activation", [*NAMES, "prelu", "softplus"])
-def test_the_host_reads_nothing(activation):
-    module = activations.create(activation)
-    activation_sums(module, torch.randn(10, 4))  # an activation's jumps are measured once, and kept
-    with ScalarReads() as reads:
-        statistics_from_sums(activation_sums(module, torch.randn(10, 4)))
-    assert reads.count == 0
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e3, 1e6])
@@ -202,18 +165,50 @@ def test_unknown_kinks_leave_the_kink_mass_undefined():
     assert math.isnan(activation_statistics("soft_shrink", torch.randn(10), registry)["kink_mass"])
 
 
-def test_the_four_regimes_are_a_partition():
-    figures = activation_statistics("hard_swish", torch.randn(1000) * 4)
-    regimes = ("share_falling", "share_saturated", "share_linear", "share_transition")
-    assert sum(figures[name] for name in regimes) == pytest.approx(1)
+X = torch.tensor([math.nan, 0.5, 2.0, math.inf, -4.0, -math.inf], dtype=torch.float64)
+FINITE = X[X.isfinite()]
 
 
-def test_sums_of_several_sites_at_once_give_each_its_figures():
-    """Any dimensions before the last, with a pivot for each."""
-    samples = [torch.randn(2, 3, 50, dtype=torch.float64)[i, j] * (1 + i) + j for i in range(2) for j in range(3)]
-    pivots = torch.arange(6, dtype=torch.float64).reshape(2, 3) / 4
-    sums = [activation_sums("gelu", x, pivot=p) for x, p in zip(samples, pivots.flatten(), strict=True)]
-    figures = statistics_from_sums(torch.stack(sums).reshape(2, 3, len(SUMS)), pivots)
-    assert figures.shape == (2, 3, len(STATISTICS))
-    for x, found in zip(samples, figures.reshape(6, -1).tolist(), strict=True):
-        assert dict(zip(STATISTICS, found, strict=True)) == pytest.approx(activation_statistics("gelu", x), rel=1e-9)
+@pytest.mark.parametrize("name", ["gelu", "relu", "softplus", "prelu", "swish(beta=2.0, learnable=True)", "hard_swish"])
+def test_figures_are_those_of_the_finite_elements(name):
+    module = activations.create(name).double()
+    found, expected = activation_statistics(module, X), activation_statistics(module, FINITE)
+    assert found.pop("share_non_finite") == 0.5
+    expected.pop("share_non_finite")
+    assert found == pytest.approx(expected, rel=1e-12, nan_ok=True)
+
+
+def test_an_activation_that_is_infinite_at_zero():
+    registry = activations.ActivationRegistry()
+    registry.register("reciprocal")(torch.reciprocal)
+    figures = activation_statistics("reciprocal", X, registry)
+    assert figures["mean_output"] == pytest.approx((1 / FINITE).mean().item(), rel=1e-12)
+    assert figures["mean_squared_derivative"] == pytest.approx((FINITE**-4.0).mean().item(), rel=1e-12)
+    assert figures["mean_abs_second_derivative"] == pytest.approx((2 / FINITE.abs() ** 3).mean().item(), rel=1e-12)
+
+
+def test_batches_add_up_to_the_whole():
+    x = torch.randn(5, 40, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    metric = ActivationStatistics({"a": "silu", "b": nn.GELU()})
+    for batch in x:
+        metric.update({"a": batch, "b": 2 * batch})
+    assert metric.compute()["a"] == pytest.approx(activation_statistics("silu", x), rel=1e-9)
+    assert metric.compute()["b"] == pytest.approx(activation_statistics("gelu", 2 * x), rel=1e-9)
+    assert metric.compute()["a"]["excess_kurtosis"] == pytest.approx(stats.kurtosis(x.flatten()), rel=1e-6)
+
+
+def test_half_does_not_reach_the_sums():
+    metric = ActivationStatistics({"a": "gelu"}).half()
+    metric.update({"a": torch.randn(8).half()})
+    assert metric.sums.dtype == torch.float64
+
+
+def test_reset_pickle_and_unknown_names():
+    metric = ActivationStatistics({"a": "gelu"})
+    metric.update({"a": torch.ones(3)})
+    again = pickle.loads(pickle.dumps(metric))
+    assert again.compute()["a"]["mean"] == 1
+    metric.reset()
+    assert metric.sums.count_nonzero() == 0
+    with pytest.raises(ArgumentError):
+        metric.update({"b": torch.ones(3)})

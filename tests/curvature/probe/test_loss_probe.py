@@ -6,7 +6,7 @@ from lightning.pytorch import LightningModule
 from probe_nets import Untidy, batch_of, same, trace_of_everything
 from torch import nn
 
-from lit_gelu.curvature.loss import hessian_operator, symmetry_error
+from lit_gelu.curvature.loss import hessian_operator
 from lit_gelu.curvature.probe.loss_probe import LossProbe
 from lit_gelu.errors import ArgumentError, UnsupportedRunError
 from lit_gelu.sandbox import in_side_pass
@@ -66,24 +66,9 @@ def test_d17_dropout_is_replayed_so_that_the_matrix_is_symmetric():
     with LossProbe(module, [batch]) as probe:
         losses = {probe.closures[0]().item() for _ in range(3)}
         with hessian_operator(probe.closures, probe.parameters) as hessian:
-            assert symmetry_error(hessian) < 1e-12
+            a, b = torch.randn(2, hessian.size, dtype=torch.float64)
+            assert (a @ hessian(b)).item() == pytest.approx((b @ hessian(a)).item(), rel=1e-10)
     assert len(losses) == 1
-
-
-def test_the_masks_depend_on_the_seed_alone():
-    def loss(seed, other):
-        torch.manual_seed(other)
-        with LossProbe(Untidy(), [batch_of()], seed=seed) as probe:
-            return probe.closures[0]().item()
-
-    assert loss(1, 0) == loss(1, 7) != loss(2, 0)
-
-
-def test_batches_have_masks_of_their_own():
-    with LossProbe(Untidy(), [batch_of(), batch_of()]) as probe:
-        first, second = (closure().item() for closure in probe.closures)
-        assert first != second
-        assert probe.closures[0]().item() == first  # in any order
 
 
 def test_autocast_is_off_unless_asked_for():
@@ -127,15 +112,6 @@ def test_every_signature_of_training_step(names):
         assert probe.closures[0]().item() == 6
 
 
-def test_a_part_of_the_batch():
-    batch = batch_of(16)
-    with LossProbe(Untidy(dropout=0), [batch], fraction=1 / 8) as part:
-        first = part.closures[0]().item()
-    with LossProbe(Untidy(dropout=0), [tuple(t[:2] for t in batch)]) as whole:
-        assert whole.closures[0]().item() == first
-    assert part.samples == [2]
-
-
 def test_refusals():
     class Manual(Untidy):
         def __init__(self):
@@ -174,7 +150,9 @@ def test_examples_of_a_batch_of_unknown_kind_are_counted_by_the_caller():
         def curvature_loss(self, batch):
             return self.net[0].weight.sum() * len(batch)
 
-    with LossProbe(Strings(), ["four"], count=len) as probe:
+    with pytest.raises(ArgumentError):
+        LossProbe(Strings(), ["four"])
+    with LossProbe(Strings(), ["four"], samples=[4]) as probe:
         assert probe.samples == [4]
 
 

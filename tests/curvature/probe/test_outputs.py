@@ -6,11 +6,8 @@ from lightning.pytorch import LightningModule
 from torch import nn
 from torch.nn import functional as F
 
-from lit_gelu.curvature.loss import (
-    gauss_newton_operator,
-)
-from lit_gelu.curvature.probe.loss_probe import LossProbe
-from lit_gelu.curvature.probe.training_loss import ParsedLoss
+from lit_gelu.curvature.loss import gauss_newton_operator
+from lit_gelu.curvature.probe.loss_probe import LossProbe, ParsedLoss
 from lit_gelu.errors import ArgumentError
 
 X = torch.randn(5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -73,11 +70,6 @@ def test_the_matrix_is_that_of_its_definition(name):
 def test_other_losses_are_refused_with_the_remedy(loss):
     with LossProbe(Step(loss), [(X, LABELS)]) as probe, pytest.raises(ArgumentError):
         ParsedLoss(probe.closures[0]).outputs()
-
-
-def test_the_loss_of_outputs_needs_outputs():
-    with pytest.raises(ArgumentError):
-        ParsedLoss(lambda: torch.ones(())).loss(torch.ones(2))
 
 
 def test_targets_that_depend_on_parameters_are_refused():

@@ -79,14 +79,6 @@ def test_products_equal_those_of_the_full_hessian(make, mode):
     torch.testing.assert_close(result, expected(net, batch, vector), rtol=1e-9, atol=1e-11)
 
 
-def test_the_fused_kernel_has_no_double_backward():
-    # Why the probe chooses the kernel: if torch gains one, this test says so.
-    module, batch = Plain(Fused().double()), batch_of(dtype=torch.float64)
-    hessian = hessian_operator(lambda: module.training_step(batch, 0), dict(module.named_parameters()))
-    with pytest.raises(ArgumentError):
-        hessian(torch.ones(hessian.size, dtype=torch.float64))
-
-
 @pytest.mark.parametrize("how", ["compile", "torch.compile", "whole"])
 def test_of_a_compiled_module_the_original_is_differentiated(how):
     net, batch = mlp(), batch_of(dtype=torch.float64)
@@ -101,27 +93,6 @@ def test_of_a_compiled_module_the_original_is_differentiated(how):
     vector = torch.randn(sum(p.numel() for p in net.parameters()), dtype=torch.float64)
     result = product(module, batch, vector)
     torch.testing.assert_close(result, expected(net, batch, vector), rtol=1e-9, atol=1e-11)
-
-
-class Checkpointed(Plain):
-    reentrant = False
-
-    def forward(self, x):
-        return self.net[2:](checkpoint(self.net[1], self.net[0](x), use_reentrant=self.reentrant))
-
-
-def test_checkpointed_activations():
-    net, batch = mlp(), batch_of(dtype=torch.float64)
-    vector = torch.randn(sum(p.numel() for p in net.parameters()), dtype=torch.float64)
-    result = product(Checkpointed(net), batch, vector)
-    torch.testing.assert_close(result, expected(net, batch, vector), rtol=1e-9, atol=1e-11)
-
-
-def test_reentrant_checkpoints_are_refused_with_the_remedy():
-    module = Checkpointed(mlp())
-    module.reentrant = True
-    with pytest.raises(ArgumentError):
-        product(module, batch_of(dtype=torch.float64), torch.ones(1))
 
 
 class FirstBlock(Plain):
@@ -155,12 +126,3 @@ def test_a_first_block_in_a_reentrant_checkpoint_is_refused(kind):
         hessian(torch.ones(hessian.size, dtype=torch.float64))
     with pytest.raises(ArgumentError):  # without a probe, too
         hessian_operator(lambda: module.training_step(batch, 0), dict(module.named_parameters()))
-
-
-def test_a_first_block_in_a_checkpoint_that_is_not_reentrant():
-    net, batch = mlp(), batch_of(dtype=torch.float64)
-    module = FirstBlock(net)
-    module.reentrant = False
-    vector = torch.randn(sum(p.numel() for p in net.parameters()), dtype=torch.float64)
-    result = product(module, batch, vector)
-    torch.testing.assert_close(result, expected(net, batch, vector), rtol=1e-9, atol=1e-11)

@@ -1,21 +1,26 @@
-"""What a batch is made of, how many examples it has, and a part of it."""
+"""What a batch is made of, how many examples it has, a part of it, and what of it a model's ``forward`` takes."""
 
 import copy
 import dataclasses
+import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from functools import partial
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from lit_gelu.errors import ArgumentError
+from lit_gelu.sandbox import evaluation_sandbox, input_sample_of, isolated_random_state
 
 FEW = 4
 """As many tensors in a list, or fewer, can be the fields of a batch: image, depth, mask, target."""
 
 PLAIN = (str, bytes, int, float, type(None))
+
+ROWS = 2
+"""Of an input sample."""
 
 
 def leaves(batch: Any) -> Iterator[Any]:
@@ -134,64 +139,6 @@ def take_examples(batch: Any, count: int) -> Any:
     batch_size = count_examples(batch)
     if batch_size is not None and count >= batch_size:
         return batch
-    return _changed_by_example(batch, lambda piece: piece[:count])
-
-
-def _changed_by_example(batch: Any, change: Callable[[Any], Any]) -> Any:
-    """Return a batch in which every piece is changed that has something for each example."""
-    batch_size = _countable(batch)
-
-    def changed(piece: Any) -> Any:
-        tensor = isinstance(piece, Tensor)
-        counted = piece.ndim > 0 and len(piece) == batch_size if tensor else holds_an_example_each(piece, batch_size)
-        return change(piece) if counted else piece
-
-    return rebuilt(batch, changed, partial(holds_an_example_each, batch_size=batch_size))
-
-
-def part_size(batch: Any, fraction: float | None, samples: int | None, least: int = 2) -> int | None:
-    """Return how many examples of a batch a probe is to use: a share rounded up, or a number; else all of them."""
-    batch_size = count_examples(batch)
-    if batch_size is None or (fraction is None and samples is None):
-        return batch_size
-    if samples is not None:
-        return min(batch_size, samples)
-    # Batch normalisation has nothing to normalise in one example. What may be fields or images of as many channels is
-    # used whole, which is right for both.
-    few = FEW if has_few_of_either_kind(batch) else 2
-    return min(batch_size, max(least, few, math.ceil(batch_size * (fraction or 1.0))))
-
-
-def part_of(batch: Any, fraction: float | None, samples: int | None, least: int = 2) -> Any:
-    """Return the part of a batch that a probe is to use."""
-    if fraction is None and samples is None:
-        return batch
-    return take_examples(batch, part_size(batch, fraction, samples, least) or 1)
-
-
-def copy_containers(batch: Any) -> Any:
-    """Return the batch in lists, mappings and dataclasses of its own, so that one who pops an entry does it there."""
-    return rebuilt(batch, lambda leaf: leaf)
-
-
-def clone_batch(batch: Any) -> Any:
-    """Return the batch with containers, tensors and objects of its own, as far as these can be copied."""
-    return rebuilt(batch, _copied_leaf)
-
-
-def check_part(fraction: float | None, samples: int | None) -> None:
-    """Refuse a share out of range, a number below 1, and both at once."""
-    if fraction is not None and samples is not None:
-        raise ArgumentError(f"{fraction=}, {samples=}: give one of the two, or none for whole batches.")
-    if fraction is not None and not 0 < fraction <= 1:
-        raise ArgumentError(f"{fraction=} is not accepted. Give a share of the batch, above 0 and up to 1.")
-    if samples is not None and (isinstance(samples, bool) or not isinstance(samples, int) or samples < 1):
-        raise ArgumentError(f"{samples=} is not accepted. Give a positive number of examples.")
-
-
-def _countable(batch: Any) -> int:
-    """Return the number of examples in a batch that can be taken apart."""
-    batch_size = count_examples(batch)
     packed = any(isinstance(leaf, PackedSequence) for leaf in leaves(batch))
     if batch_size is None or packed:
         kind = PackedSequence if packed else type(batch)
@@ -199,7 +146,29 @@ def _countable(batch: Any) -> int:
             f"No part can be taken of a batch of type {kind.__name__}: its examples cannot be told. Accepted are "
             "tensors in tuples, lists, mappings and dataclasses. Give fraction=None, which takes the whole batch."
         )
-    return batch_size
+
+    def cut(piece: Any) -> Any:
+        tensor = isinstance(piece, Tensor)
+        counted = piece.ndim > 0 and len(piece) == batch_size if tensor else holds_an_example_each(piece, batch_size)
+        return piece[:count] if counted else piece
+
+    return rebuilt(batch, cut, partial(holds_an_example_each, batch_size=batch_size))
+
+
+def part_size(batch: Any, fraction: float | None, least: int = 2) -> int | None:
+    """Return how many examples of a batch a probe is to use: a share rounded up, else all of them."""
+    batch_size = count_examples(batch)
+    if batch_size is None or fraction is None:
+        return batch_size
+    # Batch normalisation has nothing to normalise in one example. What may be fields or images of as many channels is
+    # used whole, which is right for both.
+    few = FEW if has_few_of_either_kind(batch) else 2
+    return min(batch_size, max(least, few, math.ceil(batch_size * fraction)))
+
+
+def clone_batch(batch: Any) -> Any:
+    """Return the batch with containers, tensors and objects of its own, as far as these can be copied."""
+    return rebuilt(batch, _copied_leaf)
 
 
 def _copied_leaf(piece: Any) -> Any:
@@ -212,3 +181,61 @@ def _copied_leaf(piece: Any) -> Any:
         return copy.deepcopy(piece)
     except (TypeError, RuntimeError):  # it holds a lock, a file or a generator, which cannot be copied
         return piece
+
+
+def forward_inputs(batch: Any, model: nn.Module) -> Any:
+    """Return the first rows of a batch's inputs; ``None`` where its form does not tell them from the targets."""
+    if isinstance(batch, Tensor):
+        return batch[:ROWS]
+    if isinstance(batch, Mapping):
+        parameters = inspect.signature(model.forward).parameters
+        named = {name: value for name, value in batch.items() if name in parameters and isinstance(value, Tensor)}
+        return {name: value[:ROWS] for name, value in named.items()} or None
+    if isinstance(batch, list | tuple):
+        count = max(1, _required(model))
+        inputs = tuple(value[:ROWS] for value in batch[:count] if isinstance(value, Tensor))
+        if len(inputs) == count:
+            return inputs if count > 1 else inputs[0]
+    return None
+
+
+def forward_sample(model: nn.Module, batch: Any, input_sample: Any = None) -> Any:
+    """Return `input_sample_of` a model, or the inputs of a batch if ``forward`` runs on them, or ``None``."""
+    sample = input_sample_of(model, input_sample)
+    candidates = _candidates(batch, model) if sample is None else ()
+    return next((each for each in candidates if _runs_on(model, each)), sample)
+
+
+def _runs_on(model: nn.Module, sample: Any) -> bool:
+    """Return whether a model runs on a sample: many a LightningModule has no ``forward``, for one."""
+    args = () if isinstance(sample, Mapping) else sample if isinstance(sample, list | tuple) else (sample,)
+    with isolated_random_state(model), evaluation_sandbox(model):
+        try:
+            model(*args, **(sample if isinstance(sample, Mapping) else {}))
+        except Exception:  # noqa: BLE001 - of a user's module
+            return False
+    return True
+
+
+def _candidates(batch: Any, model: nn.Module) -> Iterator[Any]:
+    """Yield what of a batch may be a model's inputs, as ``example_input_array`` has them, the likely ones first."""
+    inputs = forward_inputs(batch, model)
+    if inputs is not None:
+        yield inputs
+    nested = batch[0] if isinstance(batch, list | tuple) and batch else batch
+    if not isinstance(nested, Mapping | list | tuple):
+        return
+    try:
+        rows = take_examples(nested, ROWS)
+    except ArgumentError:  # it has no tensors, or packed ones
+        return
+    if _required(model) == 1:
+        yield (rows,)
+    yield dict(rows) if isinstance(rows, Mapping) else tuple(rows)
+
+
+def _required(model: nn.Module) -> int:
+    """Return how many arguments by position ``forward`` cannot do without."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(model.forward).parameters.values()
+    return sum(one.kind in kinds and one.default is inspect.Parameter.empty for one in parameters)

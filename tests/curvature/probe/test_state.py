@@ -1,7 +1,10 @@
-"""What a training step writes to parameters, to its batch and to what hangs on the module does not outlast a probe."""
+"""What a training step writes to parameters, its batch and what hangs on the module does not outlast a probe."""
 
+import collections
 import copy
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from lightning.pytorch import LightningModule
@@ -9,9 +12,96 @@ from torch import nn
 from torch.nn import functional as F
 
 from lit_gelu.curvature.loss import hessian_operator
-from lit_gelu.curvature.loss.layout import ParameterLayout, displaced
 from lit_gelu.curvature.probe.loss_probe import LossProbe
 from lit_gelu.errors import ArgumentError
+
+
+class Meter:
+    """As those of ImageNet scripts are."""
+
+    def __init__(self):
+        self.total, self.count, self.values = 0.0, 0, []
+
+    def update(self, value):
+        self.total += value
+        self.count += 1
+        self.values.append(value)
+
+
+class Records(nn.Module):
+    """Keeps its history in every kind of place."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor(2.0))
+        self.history = {"loss": [0.5], "by": {"epoch": collections.deque([1, 2], maxlen=2)}}
+        self.meter = Meter()
+        self.meters = {"train": Meter()}
+        self.pair = ([1], {3})
+        self.state = {"average": torch.ones(3), "many": [torch.zeros(2, 2)]}
+        self.bag = SimpleNamespace(seen=0, averages=[torch.zeros(2)])
+        self.confusion = np.zeros((2, 2))
+        self.itself = [self.history]
+        self.itself.append(self.itself)  # a cycle
+
+    def training_step(self, x):
+        loss = self.weight * x.sum() * (1 + self.state["average"].sum() + self.meter.count + self.confusion.sum())
+        value = loss.item()
+        self.history["loss"].append(value)
+        self.history["by"]["epoch"].append(value)
+        self.history["new"] = value
+        self.meter.update(value)
+        self.meters["train"].update(value)
+        self.pair[0].append(value)
+        self.pair[1].add(value)
+        self.state["average"].mul_(0.9).add_(loss.detach())
+        self.state["many"][0].data += 1
+        self.bag.seen += 1
+        self.bag.averages[0][1] += value
+        self.confusion[0, 1] += 1
+        return loss
+
+    def everything(self):
+        tensors = [self.state["average"], self.state["many"][0], self.bag.averages[0]]
+        meters = [(m.total, m.count, list(m.values)) for m in (self.meter, self.meters["train"])]
+        return (
+            {"loss": list(self.history["loss"]), "epoch": list(self.history["by"]["epoch"]), "keys": [*self.history]},
+            (list(self.pair[0]), set(self.pair[1]), self.bag.seen, self.confusion.tolist()),
+            (meters, [tensor.tolist() for tensor in tensors], list(map(id, tensors))),
+            [id(each) for each in (self.history["loss"], self.history["by"]["epoch"], self.meter.values, self.pair[0])],
+        )
+
+
+def test_everything_is_put_back_before_each_call_and_at_the_end():
+    module = Records()
+    before, held = module.everything(), module.history["loss"]  # someone else holds the list
+    for _ in range(2):  # the second event of a module is guarded in another way than the first
+        with LossProbe(module, [torch.ones(2)]) as probe:
+            losses = {probe.closures[0]().item() for _ in range(3)}
+        assert losses == {2.0 * 2 * 4}  # weight, sum of the batch, and one more than the average's sum
+        assert module.everything() == before
+    assert held is module.history["loss"]
+    module.training_step(torch.ones(2))
+    assert module.everything() != before
+
+
+def test_a_sum_that_takes_the_graph_with_it_is_a_plain_tensor_again():
+    class Sums(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.tensor(2.0))
+            self.sums = {"loss": torch.zeros(())}
+
+        def training_step(self, x):
+            loss = self.weight * x.sum()
+            self.sums["loss"] += loss
+            return loss
+
+    module = Sums()
+    with LossProbe(module, [torch.ones(2)]) as probe:
+        assert [probe.closures[0]().item() for _ in range(2)] == [4.0, 4.0]
+    assert module.sums["loss"].item() == 0
+    assert not module.sums["loss"].requires_grad
 
 
 def batch(examples=6):
@@ -75,13 +165,6 @@ def test_a_teacher_is_as_it_was_found(how):
         assert all(len(values) == 1 for values in losses.values())
 
 
-def test_the_loss_with_a_teacher_is_that_of_the_first_call():
-    module = Teacher("no_grad")
-    expected = copy.deepcopy(module).training_step(batch(), 0).item()
-    with LossProbe(module, [batch()]) as probe:
-        assert [probe.closures[0]().item() for _ in range(3)] == [expected] * 3
-
-
 @pytest.mark.parametrize("write", ["in place", "data", "assigned"])
 def test_writing_to_a_trained_parameter_is_refused_and_put_back(write):
     class Clipping(Plain):
@@ -103,26 +186,6 @@ def test_writing_to_a_trained_parameter_is_refused_and_put_back(write):
         LossProbe(module, [batch()]) as probe,
     ):
         probe.closures[0]()
-    assert same(before, module)
-
-
-def test_writing_where_a_caller_has_moved_the_parameters_is_put_back_to_where_they_were():
-    class Clipping(Plain):
-        def training_step(self, pair, batch_idx):
-            with torch.no_grad():
-                self.student.weight.mul_(0.5)
-            raise ArithmeticError("after the write")
-
-    module = Clipping()
-    before = bits(module)
-    with LossProbe(module, [batch()]) as probe:
-        layout = ParameterLayout(probe.parameters)
-        with displaced(layout) as displacement:
-            displacement.move(torch.ones(layout.size))
-            moved = bits(module)
-            with pytest.raises(ArithmeticError):
-                probe.closures[0]()
-            assert same(moved, module)
     assert same(before, module)
 
 
@@ -149,16 +212,3 @@ def test_a_batch_changed_in_place_is_the_same_at_every_call(change):
     assert len(losses) == 1
     assert torch.equal(given["x"], x)
     assert given["names"] == ["a"]
-
-
-def test_a_batch_of_which_only_a_part_is_used_is_not_touched():
-    class Changes(Plain):
-        def training_step(self, pair, batch_idx):
-            pair[0].div_(255)
-            return super().training_step(pair, batch_idx)
-
-    given = batch(16)
-    before = [tensor.clone() for tensor in given]
-    with LossProbe(Changes(), [given], fraction=1 / 8) as probe:
-        probe.closures[0]()
-    assert all(map(torch.equal, given, before))

@@ -1,8 +1,9 @@
 """`ActivationCurvatureMonitor`: logs, during training, what every activation is given and how curved it is there."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -13,24 +14,35 @@ from typing_extensions import override
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.arguments import name_of, names_of
-from lit_gelu.callbacks.activation_curvature.log import ActivationLog, refuse_namesake
 from lit_gelu.callbacks.measurement_schedule import MeasurementSchedule
 from lit_gelu.callbacks.trainer import (
+    Path,
     as_batch,
+    callbacks_of,
+    log_figures,
     logged_step,
-    logs_at_this_step,
     refuse_mixed_packages,
     require_logger,
     shards_parameters,
 )
-from lit_gelu.curvature.activation_measurement import ActivationMeasurement, Figures
-from lit_gelu.curvature.settings import ActivationSettings
+from lit_gelu.curvature.activation_measurement import ActivationMeasurement, ActivationSettings, Figures, Readout
 from lit_gelu.display import ShownFigures
-from lit_gelu.errors import UnsupportedRunError
+from lit_gelu.errors import ArgumentError, UnsupportedRunError
 from lit_gelu.sandbox import input_sample_of
 from lit_gelu.surgery import SwapReport
 
 _GIVE_SAMPLE = "Give input_sample=, a batch for forward, or set the module's example_input_array"
+
+
+@dataclass(frozen=True)
+class _Event:
+    """A measurement whose figures are on their way to the host."""
+
+    source: ActivationMeasurement  # what measured, and can read the figures
+    readout: Readout
+    step: int
+    interval: int
+    seconds: float
 
 
 class ActivationCurvatureMonitor(Callback):
@@ -50,8 +62,8 @@ class ActivationCurvatureMonitor(Callback):
 
     *When.* At the steps at which Lightning itself logs with ``log_every_n_steps`` of the same value, at the end of
     epochs, or at chosen steps; see `MeasurementSchedule`. Under gradient accumulation the first micro-batch of such a
-    step is measured. Figures carry the number of the step that was measured. They are logged at the end of that step if
-    the Trainer itself logs there; else they wait for its next logging step, a checkpoint or the end of an epoch.
+    step is measured. Figures carry the number of the step that was measured, and are logged as soon as they have
+    arrived on the host: on a GPU a step later.
 
     *What counts.* All calls of a site in the training step, outside of the backward pass, of all ranks together. There
     is no figure for a site that was not called, with a warning, nor where it is not defined (``mean_gate`` where
@@ -59,8 +71,7 @@ class ActivationCurvatureMonitor(Callback):
 
     *What it costs.* One copy of rows a site in the forward pass; for all sites one reduction, one all-reduce and one
     transfer; nothing waits for the GPU. ``curvature/activations/seconds`` is the host's time of the event. Rows are
-    drawn by a generator of its own: training is bitwise the same with and without the monitor. With
-    ``sample_rows=None`` in compiled code all inputs are kept until the end of the step.
+    drawn by a generator of its own: training is bitwise the same with and without the monitor.
 
     When activations are replaced, it follows, and the windows of dead units begin anew.
 
@@ -117,23 +128,16 @@ class ActivationCurvatureMonitor(Callback):
         self.registry = registry
         self.input_sample = input_sample
         self.name = name_of("name", name)
-        self._log = ActivationLog(gaussian=gaussian, name=name)
+        self.latest: Figures = ShownFigures()  # of the last measurement that was logged, by site and statistic
+        self.latest_gaussian: Figures = ShownFigures()  # the same for a normal input
+        self._prefix = ("curvature", self.name) if self.name else ("curvature",)
+        self._events: deque[_Event] = deque()  # that are not logged, the oldest first
         self._measurement: ActivationMeasurement | None = None  # while hooks are on
         self._recording = False
         self._overdue = False
         self._seconds = 0.0  # of this event so far, and of logging the one before
         self._state: dict[str, Any] | None = None  # of the last measurement, for the next fit
         self._warned: set[str] = set()
-
-    @property
-    def latest(self) -> Figures:
-        """The figures of the last measurement that was logged, by site and statistic, on every rank."""
-        return ShownFigures(self._log.latest)
-
-    @property
-    def latest_gaussian(self) -> Figures:
-        """The same for a normal input."""
-        return ShownFigures(self._log.latest_gaussian)
 
     @property
     @override
@@ -156,16 +160,22 @@ class ActivationCurvatureMonitor(Callback):
         refuse_mixed_packages(trainer, pl_module)
         if stage == "fit":
             require_logger(trainer, type(self).__name__)
-            refuse_namesake(trainer, self, self.name)
+            others = [other for other in callbacks_of(trainer) if isinstance(other, type(self)) and other is not self]
+            if any(other.name == self.name for other in others):
+                raise ArgumentError(
+                    f"Two monitors of activations are both named {self.name!r}, and would overwrite each other's "
+                    "figures. Give one of them a name: ActivationCurvatureMonitor(name='encoder', ...) logs as "
+                    "curvature/encoder/..."
+                )
             if trainer.global_step == 0:  # a checkpoint is loaded later
                 self.schedule.reset()
-                self._log.clear()
+                self._clear()
                 self._state = None
 
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Put the hooks on before the first forward pass: a compiled one keeps the hooks it was compiled with."""
-        self._log.clear()
+        self._clear()
         self._overdue = False
         self._warned.clear()
         state, self._state = self._state, None
@@ -186,8 +196,7 @@ class ActivationCurvatureMonitor(Callback):
         """Begin to record if a measurement is due."""
         if self.schedule.is_due(trainer) or self._overdue:
             start = time.perf_counter()
-            if self._log.is_empty:  # else the step before was measured, and saw all sites
-                self._follow(pl_module)
+            self._follow(pl_module)
             self._start(trainer, pl_module)
             self._seconds += time.perf_counter() - start
 
@@ -195,19 +204,19 @@ class ActivationCurvatureMonitor(Callback):
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
         """Pause: activation checkpointing calls the activations again in the backward pass."""
         if self._recording and self._measurement is not None:
-            self._measurement.recorder.pause()
+            self._measurement.recorder.active = False
 
     @override
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Go on: a training step with several backward passes may call the activations again."""
         if self._recording and self._measurement is not None:
-            self._measurement.recorder.resume()
+            self._measurement.recorder.active = True
 
     @override
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
         """Sum what belongs to activations whose parameters are about to be trained."""
         if self._recording and self._measurement is not None:
-            self._measurement.recorder.reduce_those_with_parameters()
+            self._measurement.recorder.add_up()
 
     @override
     def on_train_batch_end(
@@ -215,14 +224,9 @@ class ActivationCurvatureMonitor(Callback):
     ) -> None:
         """Reduce what was recorded, and log what has arrived."""
         self._finish(trainer, pl_module, in_doubt=True)
-        if not self._log.is_empty:
-            # Rows wait to be summed until the Trainer logs, or too many of them wait.
-            measurement = self._measurement
-            if measurement is None or logs_at_this_step(trainer) or not measurement.may_wait(self._log.waiting):
-                self._log.reduce()
-            start = time.perf_counter()
-            self._write(trainer, wait=False)
-            self._seconds += time.perf_counter() - start
+        start = time.perf_counter()
+        self._write(trainer, wait=False)
+        self._seconds += time.perf_counter() - start
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -272,8 +276,7 @@ class ActivationCurvatureMonitor(Callback):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs to log the same; to be called on all ranks."""
-        self._log.reduce()  # windows of dead units take in what waits
+        """Return what a resumed run needs to log the same."""
         return {
             "schedule": self.schedule.state_dict(),
             "measurement": self._state if self._measurement is None else self._measurement.state_dict(),
@@ -350,29 +353,44 @@ class ActivationCurvatureMonitor(Callback):
             return
         start = time.perf_counter()
         self._stop()
-        event = measurement.recorder.take()
         # One that was not called may have been replaced since the batch began: the next is measured instead.
-        self._overdue = in_doubt and not measurement.saw_all(event) and self._follow(pl_module)
+        self._overdue = in_doubt and not measurement.saw_all() and self._follow(pl_module)
         if not self._overdue:
-            event.step, event.interval = logged_step(trainer), self.schedule.record(trainer)
-            event.seconds = self._seconds + measurement.recorder.seconds + time.perf_counter() - start
+            readout = measurement.reduce(pl_module.device)
+            seconds = self._seconds + measurement.recorder.seconds + time.perf_counter() - start
+            step, interval = logged_step(trainer), self.schedule.record(trainer)
+            self._events.append(_Event(measurement, readout, step, interval, seconds))
             self._seconds = 0.0
-            self._log.add(event, measurement, pl_module.device)
 
     def _write(self, trainer: Trainer, *, wait: bool = True) -> None:
         """Log what has arrived on the host; or all that was measured, when it has."""
-        for measured in self._log.write(trainer, wait=wait):
+        while self._events and (wait or self._events[0].readout.has_arrived()):
+            event = self._events.popleft()
+            measured, predicted = event.source.figures(event.readout)
+            self.latest, self.latest_gaussian = ShownFigures(measured), ShownFigures(predicted)
+            figures: dict[Path, float] = {
+                (*self._prefix, site, name): value for site, row in measured.items() for name, value in row.items()
+            }
+            figures[*self._prefix, "activations", "seconds"] = event.seconds
+            figures[*self._prefix, "activations", "interval"] = event.interval
+            for site, row in predicted.items():
+                figures |= {(*self._prefix, site, "gaussian", name): value for name, value in row.items()}
+            log_figures(trainer, figures, event.step)
             self._warn_of_sites_not_called(measured)
 
-    def _warn_of_sites_not_called(self, figures: Mapping[str, Mapping[str, float]]) -> None:
+    def _clear(self) -> None:
+        """Forget what is not logged, and the last measurement."""
+        self._events.clear()
+        self.latest, self.latest_gaussian = ShownFigures(), ShownFigures()
+
+    def _warn_of_sites_not_called(self, figures: Figures) -> None:
         """Say once of each site that it was not called; its share of non-finite inputs is NaN then."""
         for site in sorted(site for site, row in figures.items() if row["share_non_finite"] != row["share_non_finite"]):
             self._warn_once(
                 site,
                 f"ActivationCurvatureMonitor logs nothing for {site!r}: it was not called in the training step, or "
-                "with nested, sparse or complex tensors alone, or its input was overwritten before the backward pass, "
-                "or torch.compile goes on with code from before the hooks were on (torch._dynamo.reset() lets it "
-                "compile anew).",
+                "with nested, sparse or complex tensors alone, or torch.compile goes on with code from before the "
+                "hooks were on (torch._dynamo.reset() lets it compile anew).",
             )
 
     def _nothing_to_watch(self, model: LightningModule, measurement: ActivationMeasurement) -> str:

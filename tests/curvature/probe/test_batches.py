@@ -1,4 +1,4 @@
-"""A part of a batch, whatever the batch is made of."""
+"""A part of a batch, whatever the batch is made of, and what of it a model is run on."""
 
 import dataclasses
 from collections import UserDict
@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
-from lit_gelu.curvature.probe.examples import (
-    check_part,
+from lit_gelu.curvature.probe.batches import (
     clone_batch,
     count_examples,
-    part_of,
+    forward_sample,
     part_size,
     take_examples,
 )
@@ -60,24 +60,11 @@ def test_every_kind_of_batch_is_cut_alike(batch, pieces):
         assert torch.equal(piece, whole[:4]) if isinstance(piece, torch.Tensor) else piece == whole[:4]
 
 
-def test_a_list_of_two_tensors_is_not_two_examples():
-    x, y = take_examples([torch.ones(2, 3), torch.ones(2)], 1)
-    assert (x.shape, y.shape) == ((1, 3), (1,))
-
-
 def test_a_batch_of_unknown_kind_is_used_whole_or_refused():
     batch = object()
-    assert part_of(batch, None, None) is batch
+    assert part_size(batch, None) is None
     with pytest.raises(ArgumentError):
-        part_of(batch, 0.5, None)
-
-
-@pytest.mark.parametrize(
-    ("fraction", "samples"), [(0.0, None), (1.5, None), (float("nan"), None), (None, 0), (None, True), (0.5, 3)]
-)
-def test_refusals(fraction, samples):
-    with pytest.raises(ArgumentError):
-        check_part(fraction, samples)
+        take_examples(batch, 2)
 
 
 def shapes(batch):
@@ -114,12 +101,12 @@ def test_fields_of_a_batch_are_no_examples(fields):
     part = take_examples(fields, 2)
     assert len(part) == len(fields)
     assert [len(tensor) for tensor in part] == [2 if len(t) == len(fields[0]) else len(t) for t in fields]
-    assert part_size(fields, 1 / 8, None) == len(fields[0]) // 8 or len(fields[0]) < 16
+    assert part_size(fields, 1 / 8) == len(fields[0]) // 8 or len(fields[0]) < 16
 
 
 @pytest.mark.parametrize("batch", [IMAGES[:2], IMAGES[:4], [torch.zeros(4, 6), torch.zeros(4, 2)]])
 def test_few_tensors_that_could_be_either_are_used_whole(batch):
-    assert shapes(part_of(batch, 1 / 8, None)) == shapes(batch)
+    assert part_size(batch, 1 / 8) == count_examples(batch)
 
 
 def test_packed_sequences_are_counted_and_not_cut():
@@ -128,29 +115,52 @@ def test_packed_sequences_are_counted_and_not_cut():
     assert take_examples(packed, 3) is packed
     for batch in (packed, (torch.zeros(3), packed)):
         with pytest.raises(ArgumentError):
-            part_of(batch, 0.5, None)
+            take_examples(batch, 2)
 
 
-class Own:
-    def __init__(self, x):
-        self.x = x
+def test_a_clone_shares_nothing_with_its_batch():
+    batch = {"x": [X.clone()], "frozen": Frozen(X.clone(), NAMES), "packed": pack_sequence([X.clone()])}
+    clone = clone_batch(batch)
+    for each in (batch["x"][0], batch["frozen"].x, batch["packed"].data):
+        each.zero_()
+    assert [type(part) for part in clone.values()] == [type(part) for part in batch.values()]
+    for each in (clone["x"][0], clone["frozen"].x, clone["packed"].data):
+        assert torch.equal(each, X)
+
+
+LEFT, RIGHT, TARGET = torch.arange(12.0).view(4, 3), torch.ones(4, 2), torch.arange(4)
+
+
+class Taking(nn.Module):
+    """A module whose forward is a function."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.forward = function
 
 
 @pytest.mark.parametrize(
-    ("wrap", "open_"),
+    ("forward", "batch", "wanted"),
     [
-        (lambda x: x, lambda batch: batch),
-        (lambda x: [(x,)], lambda batch: batch[0][0]),
-        (lambda x: UserDict(x=x), lambda batch: batch["x"]),
-        (lambda x: Frozen(x, NAMES), lambda batch: batch.x),
-        (Own, lambda batch: batch.x),
-        (lambda x: pack_sequence([x]), lambda batch: batch.data),
+        (lambda xs: torch.cat(xs, 1), ([LEFT, RIGHT], TARGET), ([LEFT[:2], RIGHT[:2]],)),
+        (lambda xs: torch.cat(xs, 1), ([LEFT], TARGET), ([LEFT[:2]],)),
+        (lambda x: x + 1, ([LEFT], TARGET), (LEFT[:2],)),
+        (lambda a, b: torch.cat([a, b], 1), ([LEFT, RIGHT], TARGET), (LEFT[:2], RIGHT[:2])),
+        (lambda d: d["x"] + 1, ({"x": LEFT}, TARGET), ({"x": LEFT[:2]},)),
+        (lambda x: x + 1, ({"x": LEFT}, TARGET), {"x": LEFT[:2]}),
+        (lambda batch: batch["x"], {"x": LEFT, "y": TARGET}, ({"x": LEFT[:2], "y": TARGET[:2]},)),
+        (lambda **named: named["x"], {"x": LEFT, "y": TARGET}, {"x": LEFT[:2], "y": TARGET[:2]}),
+        (lambda x: x + 1, {"x": LEFT, "y": TARGET}, {"x": LEFT[:2]}),
+        (lambda x: x + 1, (LEFT, TARGET), LEFT[:2]),
     ],
 )
-def test_a_clone_shares_nothing_with_its_batch(wrap, open_):
-    x = torch.ones(4, 2)
-    batch = wrap(x)
-    clone = clone_batch(batch)
-    open_(batch).mul_(5)
-    assert type(clone) is type(batch)
-    assert torch.equal(open_(clone), torch.ones(4, 2))
+def test_inputs_are_the_arguments_that_forward_runs_on(forward, batch, wanted):
+    found = forward_sample(Taking(forward), batch)
+    assert type(found) is type(wanted)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("batch", [(), [[]], ("text", TARGET), ([pack_sequence([LEFT])], TARGET), None])
+def test_a_batch_without_inputs_gives_none(batch):
+    model = Taking(lambda x: x + 1)
+    assert forward_sample(model, batch) is None

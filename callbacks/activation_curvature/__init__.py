@@ -1,1 +1,0 @@
-"""`ActivationCurvatureMonitor`: the hooks, and what it writes to loggers."""

@@ -1,1 +1,0 @@
-"""`LossCurvatureMonitor`: the hooks, the batches that it probes with, and what it asks of the run."""
