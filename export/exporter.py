@@ -40,6 +40,7 @@ from lit_gelu.export.inputs import (
     take_apart,
 )
 from lit_gelu.export.lowering.lowering_table import mark, unmark
+from lit_gelu.export.lowering.policy import DEFAULT_OPSET
 from lit_gelu.export.lowering.replace import lower
 from lit_gelu.export.metadata import (
     ExportOptions,
@@ -60,7 +61,7 @@ from lit_gelu.export.parity.open_axes import (
 )
 from lit_gelu.export.preprocessing import describe, preprocessing_copy, raw_call
 from lit_gelu.export.trace import recorded_sizes, trace
-from lit_gelu.files import is_folder, require_writable
+from lit_gelu.files import require_writable
 
 
 @dataclass(frozen=True, repr=False)
@@ -74,7 +75,6 @@ class ExportReport(Displayed):
         census: How often each operator occurs in the graph.
         metadata: What the file says of itself.
         notes: What a user of the file should know, such as operators that the target has no kernel for.
-        made_folder: The file's folder, if it was not there and was made.
     """
 
     path: Path
@@ -83,7 +83,6 @@ class ExportReport(Displayed):
     census: Mapping[str, int]
     metadata: FileMetadata
     notes: tuple[str, ...] = ()
-    made_folder: str = ""
 
     @property
     def activation_census(self) -> dict[str, int]:
@@ -100,8 +99,7 @@ class ExportReport(Displayed):
         if about.lowering == "auto":
             how += f", target={about.target}, dtype={about.dtype}, policy={about.policy}"
         raw = f"  takes raw pixels (uint8): {self.metadata.preprocessing}" if self.metadata.preprocessing else None
-        new_folder = f"  the folder {self.made_folder!r} was not there: it was made" if self.made_folder else None
-        lines = [*filter(None, [new_folder, raw]), *(f"  {line}" for line in (*self.sites, *self.notes))]
+        lines = [*filter(None, [raw]), *(f"  {line}" for line in (*self.sites, *self.notes))]
         return "\n".join([f"{self.path} ({how})", *lines])
 
     def _summary(self) -> str:
@@ -137,7 +135,7 @@ def export_onnx(
     preprocessing: nn.Module | None = None,
     labels: Sequence[str] = (),
     softmax: bool = False,
-    dynamic_shapes: Any = (),
+    dynamic_shapes: Any = None,
 ) -> ExportReport:
     """Write a module as an ONNX file with a dynamic batch, and other dynamic sizes that are asked for.
 
@@ -183,8 +181,6 @@ def export_onnx(
             shows: ``{"input_ids": {1: "sequence"}, "attention_mask": {1: "sequence"}}``; one name is one size. Or
             what ``torch.export.export`` takes, a dict or tuple of ``Dim``, ``Dim.DYNAMIC``, ``Dim.AUTO``, ``None``.
             ``{"x": {0: None}}`` fixes the batch at the sample's rows.
-            ``"sequence"`` opens the length of tokens and masks, ``"image-size"`` height and width of images, and
-            ``"input_ids:1=sequence"`` is a short form for one axis; a list may hold several of these.
 
     Returns:
         What was written.
@@ -222,7 +218,6 @@ def export_onnx(
         softmax=softmax,
         dynamic_shapes=dynamic_shapes,
     )
-    made_folder = "" if is_folder(Path(path).parent) else str(Path(path).parent)
     require_writable(path)
     registry = registry_or_default(registry)
     if preprocessing is None:
@@ -249,7 +244,7 @@ def export_onnx(
     # Before markers stand in the place of activations.
     elsewhere, untried = runs_at_other_sizes(flat, sizes, dependent=dependent)
     marked = mark(flat.model, registry)
-    graph = trace(flat, trial, options.traced_opset, sizes)
+    graph = trace(flat, trial, options.opset or DEFAULT_OPSET, sizes)
     unmark(flat.model, marked)
     untried += graph.meta.get(BOUNDS, []) + require_alike(graph, flat, elsewhere, marked, registry)
     lowered = lower(graph, marked, options, registry, specs)
@@ -275,7 +270,7 @@ def export_onnx(
         fixed.append(f"arguments that are no tensors are fixed as in the sample: {', '.join(flat.call.constants)}.")
     notes = (*metadata.notes, *fixed, *trial.notes, *unasked, *untried, *unused)
     operators = census(ir.to_proto(graph))
-    return ExportReport(Path(path), lowered.opset, metadata.sites, operators, metadata, notes, made_folder)
+    return ExportReport(Path(path), lowered.opset, metadata.sites, operators, metadata, notes)
 
 
 def _all_sites(specs: Mapping[str, str], lowered: Sequence[SiteRecord]) -> tuple[SiteRecord, ...]:
