@@ -1,18 +1,10 @@
 """Which ONNX operators each activation becomes: the recipes of all rows of the registry, and of calls without a row.
 
-How a recipe is written: `lit_gelu.activations.onnx_recipes`. Three lowerings can have a recipe:
-
-* ``native``: standard operators, the one that is the activation where opset 20 has it;
-* ``primitives``: basic standard operators only, for runtimes that lack the native one;
-* ``contrib``: onnxruntime's fused operators, for files that only onnxruntime will run.
-
-A missing recipe means that the lowering has nothing of its own for this activation: ``native`` then takes the
-primitives (SiLU and the sigmoid form of GELU have no operator at opset 20), and the other two take the native recipe
-(``Relu`` is primitive already). `OnnxRecipes.applies` says whether a lowering has a recipe of its own.
-
-A fourth column, ``accurate``, cannot be asked for by name: standard operators that neither cancel nor flush to 0, which
-`lit_gelu.export.lowering.policy` takes where a 16-bit file must be right to the last place. It says too which column is
-taken for which target, and where it is computed in float32 between two Casts.
+How a recipe is written: `lit_gelu.activations.onnx_recipes`. Three lowerings can have a recipe: ``native`` (standard
+operators, the one that is the activation where opset 20 has it), ``primitives`` (basic standard operators only) and
+``contrib`` (onnxruntime's fused ones). Where one is missing, ``native`` takes the primitives, the others the native
+recipe. A fourth column, ``accurate``, cannot be asked for by name: standard operators that neither cancel nor flush to
+0, which `lit_gelu.export.lowering.policy` takes where a 16-bit file must be right to the last place.
 
 Notes on single recipes stand beside them, in their families; these are on several:
 
@@ -27,7 +19,7 @@ Notes on single recipes stand beside them, in their families; these are on sever
 import ast
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -64,7 +56,7 @@ Argument = float | np.ndarray
 
 def recipe_texts(recipes: OnnxRecipes) -> tuple[str, ...]:
     """Return the recipes that there are."""
-    texts = (recipes.native, recipes.primitives, recipes.contrib, recipes.accurate, recipes.biased)
+    texts = (recipes.native, recipes.primitives, recipes.contrib, recipes.accurate)
     return tuple(text for text in texts if text is not None)
 
 
@@ -112,7 +104,7 @@ class RecipeBuilder:
     def __init__(
         self, x: ir.Value, arguments: Mapping[str, Argument], constant: Callable[[np.ndarray, str], ir.Value]
     ) -> None:
-        self._names = {"x": x, **{name: value for name, value in arguments.items() if isinstance(value, ir.Value)}}
+        self._names = {"x": x}
         self._arguments = {**CONSTANTS, **arguments}
         self._constant = constant
         self.nodes: list[ir.Node] = []
@@ -144,9 +136,8 @@ class RecipeBuilder:
         if isinstance(value, str):
             return value
         number = float(np.asarray(value).item())
-        if keyword.arg not in _whole_number_attributes(operator) or math.isnan(
-            number
-        ):  # which stands for an argument that is not known
+        # NaN stands for an argument that is not known.
+        if keyword.arg not in _whole_number_attributes(operator) or math.isnan(number):
             return number
         if not number.is_integer():
             raise ValueError(f"{ast.unparse(keyword)} is no whole number, which {operator} takes there")
@@ -221,8 +212,7 @@ def user_row(name: str, onnx: Any, arguments: Mapping[str, Any]) -> OnnxRecipes 
 
 
 def _require_readable(name: str, recipe: str, arguments: Mapping[str, Any]) -> None:
-    values = {"bias": ir.Value(name="bias"), **arguments}
-    builder = RecipeBuilder(ir.Value(name="x"), values, lambda _, hint: ir.Value(name=hint))
+    builder = RecipeBuilder(ir.Value(name="x"), arguments, lambda _, hint: ir.Value(name=hint))
     try:
         builder.build(recipe)
         unknown = [operator for operator in operators(recipe) if "::" not in operator and not onnx.defs.has(operator)]
@@ -266,34 +256,6 @@ class Constants:
     def integers(self, *numbers: int) -> ir.Value:
         """Return a vector of whole numbers."""
         return self.value(np.array(numbers, np.int64), "integers")
-
-
-def infer_types(nodes: Sequence[ir.Node], dtype: ir.DataType, shape: ir.Shape | None, opset: int) -> None:
-    """Give outputs the types and shapes that onnx infers; those given for an operator that is not standard."""
-    imports = [onnx.helper.make_opsetid("", opset)]
-    for node in nodes:
-        proto, types = onnx.NodeProto(op_type=node.op_type), {}
-        for i, value in enumerate(node.inputs):
-            proto.input.append("" if value is None else f"input_{i}")
-            if value is not None and value.type is not None:
-                info = onnx.ValueInfoProto()
-                ir.serde.serialize_value_into(info, value, name=proto.input[i])
-                types[info.name] = info.type
-        for i, output in enumerate(node.outputs):
-            proto.output.append(f"output_{i}")
-            if node.domain not in {"", "ai.onnx"}:
-                output.dtype, output.shape = dtype, shape
-        for attribute in node.attributes.values():
-            proto.attribute.append(ir.serde.serialize_attribute(attribute))
-        try:
-            schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
-            results = onnx.shape_inference.infer_node_outputs(schema, proto, types, opset_imports=imports)
-        except (KeyError, onnx.defs.SchemaError, onnx.checker.ValidationError, onnx.shape_inference.InferenceError):
-            continue  # not standard, or wrong, which the checker of the whole file says
-        for output, name in zip(node.outputs, proto.output, strict=True):
-            if name in results:
-                output.type = ir.serde.deserialize_type_proto_for_type(results[name])
-                output.shape = ir.serde.deserialize_type_proto_for_shape(results[name])
 
 
 _ERFC_EXPONENT = (  # of exp, for a >= 0, so that erfc(a) = t exp(...)
@@ -342,19 +304,12 @@ _CASES = {entry.name: entry.onnx.case for entry in ENTRIES if isinstance(entry.o
 
 @dataclass(frozen=True)
 class BoundActivation:
-    """An activation with its arguments as they are now.
+    """An activation with its arguments as they are now."""
 
-    Args:
-        name: Canonical name.
-        row: Key of its row in the table; its name for one that is not in it.
-        recipes: What it becomes: of the table, or as it was registered.
-        arguments: Numbers and arrays by name; learned ones with their present values.
-    """
-
-    name: str
-    row: str
-    recipes: OnnxRecipes
-    arguments: Mapping[str, Argument | str] = field(default_factory=dict)
+    name: str  # canonical
+    row: str  # key of its row in the table; its name for one that is not in it
+    recipes: OnnxRecipes  # what it becomes: of the table, or as it was registered
+    arguments: Mapping[str, Argument | str] = field(default_factory=dict)  # learned ones with their present values
 
     @property
     def in_table(self) -> bool:
@@ -374,18 +329,11 @@ def bound(name: str, arguments: Mapping[str, Argument | str]) -> BoundActivation
     return None if row is None else BoundActivation(name, row, TABLE[row], arguments)
 
 
-# Marks activations, so that each is exactly one node of the exported graph, whatever torch would make of it.
-#
-# Three ways to find an activation in a graph were tried. A translation table for ATen functions cannot express
-# onnxruntime's fused operators and never sees a module such as Swish, which is three functions. Matching patterns in
-# the graph breaks with every release of torch, and cannot tell a Sigmoid that is an activation from one within it. So
-# the exporter is told: on the evaluation copy, ``forward`` of every known activation module is replaced by one call of
-# ``torch.onnx.ops.symbolic``, which puts a node ``lit_gelu::Activation(x)`` with the site's name into the graph and
-# leaves the module's type and attributes alone. The graph is exported once, and `lit_gelu.export.lowering.replace` then
-# replaces each marker by the table's recipe, with the arguments as they were at export (learned ones included).
-#
-# Activations that the lowering table does not know are marked if they were registered with operators of their own
-# (``register(..., onnx=...)``); else torch decomposes them.
+# On the evaluation copy, ``forward`` of every known activation module is one call of ``torch.onnx.ops.symbolic``, which
+# puts a node ``lit_gelu::Activation(x)`` with the site's name into the graph, whatever torch would make of the module;
+# `lit_gelu.export.lowering.replace` puts recipes in their place. A translation table for ATen functions can neither
+# express onnxruntime's operators nor see a module such as Swish, which is three functions; patterns in the graph break
+# with releases of torch, and cannot tell a Sigmoid that is an activation from one within it.
 MARKER_DOMAIN = "lit_gelu"
 MARKER_OPERATOR = "Activation"
 

@@ -93,8 +93,8 @@ class Usual(nn.Module):
         self.images = nn.ModuleDict({
             "max": nn.MaxPool2d(2), "padded": nn.MaxPool2d(3, 2, 1), "rounded up": nn.MaxPool2d(3, 2, ceil_mode=True),
             "average": nn.AvgPool2d(2), "mean": nn.AdaptiveAvgPool2d(1),
-            "batch": nn.BatchNorm2d(4), "instance": nn.InstanceNorm2d(4, affine=True), "group": nn.GroupNorm(2, 4),
-            "transposed": nn.ConvTranspose2d(4, 3, 2, stride=2), "nearest": nn.Upsample(scale_factor=2),
+            "batch": nn.BatchNorm2d(4), "transposed": nn.ConvTranspose2d(4, 3, 2, stride=2),
+            "nearest": nn.Upsample(scale_factor=2),
             "bilinear": nn.Upsample(scale_factor=2, mode="bilinear"), "shuffle": nn.PixelShuffle(2),
             "reflected": nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect"), "zeros": nn.ZeroPad2d(1),
             "relu6": act("relu6"), "hardtanh": nn.Hardtanh(), "dropout": nn.Dropout(),
@@ -235,10 +235,8 @@ def test_a_bfloat16_file_computes_what_the_module_does():
 
 POOLS = [
     (nn.MaxPool2d, 2, {}),
-    (nn.MaxPool2d, 3, {"stride": 2, "padding": 1}),
     (nn.MaxPool2d, 4, {"dilation": 2, "stride": 1}),
     (nn.MaxPool2d, (1, 3), {"stride": (2, 1)}),
-    (nn.MaxPool2d, 3, {"stride": 2, "ceil_mode": True}),
     (nn.MaxPool2d, 5, {"stride": 3, "padding": 2, "ceil_mode": True}),
     (nn.MaxPool3d, 3, {"stride": 2, "padding": 1}),
 ]
@@ -264,23 +262,6 @@ def test_what_is_not_the_same_in_slices_stays_and_is_said(tmp_path):
     report = export_onnx(model, tmp_path / "net.onnx", torch.zeros(2, 3, 9, 9), target="ort-cuda", opset=22)
     assert report.census == {"MaxPool": 1}
     assert any("MaxPool at opset 22 on ort-cuda: runs on the CPU" in note for note in report.notes)
-
-
-@pytest.mark.parametrize("make", [lambda: nn.InstanceNorm2d(4, affine=True), lambda: nn.GroupNorm(2, 4)])
-@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
-def test_normalisations(tmp_path, make, dtype):
-    model, path = make().eval(), tmp_path / "net.onnx"
-    nn.init.normal_(model.weight)
-    nn.init.normal_(model.bias)
-    export_onnx(model, path, torch.zeros(2, 4, 6, 6), target="ort-cuda", opset=22, dtype=dtype)
-    names = {node.op_type for node in onnx.load(path).graph.node}
-    assert not names & {"InstanceNormalization", "GroupNormalization"}
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    x = 100 + torch.randn(4, 4, 6, 6)  # squares whose mean would cancel
-    x = x.half() if dtype == "fp16" else x
-    (y,) = session.run(None, {"input": x.numpy()})
-    exact = model.to(dtype=torch.float16 if dtype == "fp16" else None).double()(x.double()).detach().numpy()
-    assert np.abs(y - exact).max() <= {"fp32": 3e-5, "fp16": 4e-3}[dtype]
 
 
 def test_other_targets_keep_their_operators(tmp_path):
