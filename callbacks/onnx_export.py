@@ -17,7 +17,8 @@ from lit_gelu.errors import ArgumentError, ExportError, ParityError, Unsupported
 from lit_gelu.sandbox import isolated_random_state
 
 if TYPE_CHECKING:
-    from lit_gelu.export import ExportReport, ParityReport, export_onnx
+    # jsonargparse looks up the last one here, for the options that `OnnxExport` hands on.
+    from lit_gelu.export import ExportReport, ParityReport, export_onnx  # noqa: F401
 
 OnBreach = Literal["raise", "warn"]
 FILE_NAME = "model.onnx"
@@ -158,7 +159,6 @@ class OnnxExport(Callback):
             pixels = trainer.datamodule.preprocessing()  # type: ignore[attr-defined]  # `setup` asked for it
         sample = self.input_sample
         self.exported = self.parity = None  # until each is known of the file that is written now
-        # jsonargparse reads here which options the callback has in a configuration.
         self.exported = export_onnx(
             module, path, input_sample=sample, registry=registry, preprocessing=pixels, **self.options
         )
@@ -166,9 +166,7 @@ class OnnxExport(Callback):
             rank_zero_info(f"OnnxExport: wrote {path} (opset {self.exported.opset}); not compared with PyTorch.")
             return
         data = _data(trainer, raw=pixels is not None)
-        self.parity = check_parity(
-            module, path, data, sample, strict=False, registry=registry, preprocessing=pixels
-        )
+        self.parity = check_parity(module, path, data, sample, strict=False, registry=registry, preprocessing=pixels)
         write_proof(self.parity, path)
         log_figures(trainer, figures_of(self.parity))
         if not self.parity.passed:

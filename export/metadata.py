@@ -8,7 +8,7 @@ import os
 import re
 import secrets
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -64,7 +64,8 @@ class ExportOptions:
     def checked(cls, **values: Any) -> "ExportOptions":
         """Return options in canonical form; `ArgumentError` if one does not exist, or two do not fit each other."""
         options = vars(ExportOptions(**values)).copy()
-        options["dtype"] = _DTYPE_NAMES.get(options["dtype"], options["dtype"])
+        if isinstance(options["dtype"], Hashable):
+            options["dtype"] = _DTYPE_NAMES.get(options["dtype"], options["dtype"])
         for name, choices in _CHOICES.items():
             if options[name] not in choices:
                 near = difflib.get_close_matches(str(options[name]).lower(), choices, n=1)
@@ -76,7 +77,8 @@ class ExportOptions:
             options["approximate"] = "none"
         for name in ("keep_fp32", "labels"):
             texts = options[name]
-            if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+            is_list = isinstance(texts, Sequence) and not isinstance(texts, str)
+            if not is_list or not all(isinstance(text, str) for text in texts):
                 raise ArgumentError(f"{name}={texts!r} is not accepted. Give a list of texts.")
             options[name] = tuple(texts)
         if not isinstance(options["softmax"], bool):  # a text such as "no" would be true
