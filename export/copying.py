@@ -45,10 +45,9 @@ _NOTHING = 1e-6  # what is left where an output should be 0
 
 def evaluation_copy(model: nn.Module, dtype: torch.dtype = torch.float32) -> nn.Module:
     """Return a deep copy on the CPU, in evaluation mode, without what belongs to training."""
-    # In the copy, modules wrapped by ``torch.compile`` are unwrapped, a LightningModule has no Trainer, and there are
-    # no backward hooks and none of this package's or Lightning's: a monitor's hook holds its callback, the callback the
-    # Trainer, and neither belongs in a file. Every other forward hook and pre-hook stays, because it may be a part of
-    # what the module computes: ``torch.nn.utils`` computes weights in them, and transformers gathers outputs.
+    # Compiled modules are unwrapped; a LightningModule has no Trainer. There are no backward hooks and none of this
+    # package's or Lightning's, which hold callbacks. Every other forward hook stays, for it may be a part of what the
+    # module computes: ``torch.nn.utils`` computes weights in them, and transformers gathers outputs.
     require_copyable(model)
     model = without_wrappers(model)
     memo = _replacements(model)
@@ -62,9 +61,8 @@ def evaluation_copy(model: nn.Module, dtype: torch.dtype = torch.float32) -> nn.
         twin = faithful_copy(model, memo)
     except Exception as error:
         raise ExportError(
-            f"{type(model).__name__} cannot be copied ({error}). Export works on a deep copy, so that the module stays "
-            "as it is: remove attributes and hooks that copy.deepcopy refuses, such as tensors with a gradient "
-            "history, locks or open files."
+            f"{type(model).__name__} cannot be copied ({error}). Export works on a deep copy: remove attributes and "
+            "hooks that copy.deepcopy refuses, such as tensors with a gradient history, locks or open files."
         ) from error
     for hooks in _forward_hooks(twin):
         for key in watching.keys() & hooks.keys():
@@ -397,9 +395,8 @@ def require_faithful(
     flat: FlatModule, model: nn.Module, tensors: Sequence[Tensor], caller: Sequence[Tensor] = ()
 ) -> list[str]:
     """Refuse a copy whose outputs are not the module's (names, shapes, values); return what is to be noted."""
-    # A module in float64 gets the caller's own tensors, which may be float64 where the copy's are not.
-    # The module runs where it is, on the side of its training; modes, buffers and the random state are as before.
-    # Integer outputs are compared where it is in float32 or float64 on the CPU, as the copy is.
+    # A module in float64 gets the caller's own tensors, which may be float64 where the copy's are not. Integer outputs
+    # are compared where it is in float32 or float64 on the CPU, as the copy is.
     model = without_wrappers(model)
     try:
         copied = _outputs(flat, flat.model, tensors)
@@ -413,16 +410,11 @@ def require_faithful(
     parts = [*model.parameters(), *model.buffers()]
     exact = all(t.device.type == "cpu" and (t.dtype.itemsize >= 4 or not t.is_floating_point()) for t in parts)
     difference = _difference(original, copied, exact=exact)
-    if difference and wide and not _difference(_outputs(flat, model, tensors), copied, exact=False):
-        raise ExportError(
-            f"{type(model).__name__} needs its float64 inputs, and a file that computes in float32 takes float32: "
-            f"{difference}. Keep the layers in float32, and let forward take float64 and call .float() on what is "
-            "small, such as a time less its start; then the file takes float64 too."
-        )
     if difference:
         raise ExportError(
-            f"A copy of {type(model).__name__} does not compute what the module computes: {difference}. Export and "
-            "proof work on copies: let __deepcopy__ and __setstate__ keep all that forward uses."
+            f"A copy of {type(model).__name__} in float32 does not compute what the module computes: {difference}. "
+            "Export and proof work on copies: let __deepcopy__ and __setstate__ keep all that forward uses. If it "
+            "needs float64 inputs, keep its layers in float32, and call .float() in forward on what is small."
         )
     return ["the module's weights are float64; the file has and computes float32."] if wide else []
 
@@ -476,9 +468,8 @@ def approximate_(
     try:
         surgery.swap(flat, targets, sample, registry=registry)
     except SwapError as error:
-        sites = [f"{site.name}: {site.spec}" for site in surgery.find_sites(flat.model, registry=registry)]
         raise ArgumentError(
             f"approximate={approximate!r} was asked for, but not every GELU of {type(flat.model).__name__} can be "
-            f"given that form, or it has none: {error} Its activation modules: {'; '.join(sites) or 'none'}. Use "
-            "approximate='as_trained', or swap activations first (lit_gelu.surgery.swap)."
+            f"given that form, or it has none: {error} Use approximate='as_trained', or swap activations first "
+            "(lit_gelu.surgery.swap)."
         ) from error

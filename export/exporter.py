@@ -24,6 +24,7 @@ from lit_gelu.export.copying import (
     approximate_,
     evaluation_copy,
     narrowed,
+    require_copyable,
     require_faithful,
     trial_run,
     without_callers_autocast,
@@ -35,7 +36,6 @@ from lit_gelu.export.inputs import (
     batch_sizes,
     named_shapes,
     open_sizes,
-    require_order,
     sample_of,
     take_apart,
 )
@@ -204,7 +204,7 @@ def export_onnx(
         >>> dict(report.census)
         {'Gemm': 2, 'Gelu': 1}
     """
-    require_order(model, path)
+    require_copyable(model)
     options = ExportOptions.checked(
         approximate=approximate,
         target=target,

@@ -115,15 +115,6 @@ def batch_sizes(call: Call, name: str = BATCH, limits: Any = None) -> tuple[Open
     return tuple(OpenSize(place, 0, name, rows, limits=limits) for place in places)
 
 
-def require_order(model: object, path: object) -> None:
-    """Refuse a module and a path that were given in each other's place."""
-    if isinstance(path, nn.Module):
-        raise ModelInputError(
-            f"The module comes first, and the path of the file second; given are {type(model).__name__} and "
-            f"{type(path).__name__}."
-        )
-
-
 def sample_of(model: nn.Module, input_sample: Any) -> Any:
     """Return the sample to trace with: the given one, or the module's ``example_input_array``."""
     sample = input_sample_of(model, input_sample)

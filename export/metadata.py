@@ -267,31 +267,27 @@ def save_model(model: ir.Model, path: str | os.PathLike[str]) -> None:
     target = Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)  # noqa: PTH114 - see `is_file`
     size = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value)
     data = target.with_name(f"{target.name}.{secrets.token_hex(4)}.data") if size > EXTERNAL_DATA_ABOVE else None
-    old = _data_files(target) if data is not None or is_file(target) else []
+    old = _data_files(target) if is_file(target) else []
     try:
-        with write_atomically(target) as temporary:
-            if data is None:
-                ir.save(model, temporary)
-                _check(temporary, str(path))
-            else:
-                _save_with_data(model, target, temporary, data)
+        with write_atomically(target) as temporary, temporary_folder(target) as folder:
+            written = folder / target.name
+            ir.save(model, written, external_data=None if data is None else data.name)
+            try:
+                onnx.checker.check_model(str(written), full_check=True)
+            except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+                raise ExportError(
+                    f"onnx's checker refuses the model for {str(path)!r}; nothing was written: {error}"
+                ) from error
+            if data is not None:
+                synchronise(folder / data.name)
+                (folder / data.name).rename(data)
+            written.replace(temporary)
     except BaseException:
         if data is not None:
             data.unlink(missing_ok=True)
         raise
     for file in old:
         file.unlink(missing_ok=True)
-
-
-def _save_with_data(model: ir.Model, target: Path, temporary: Path, data: Path) -> None:
-    """Write a model's file and the weights beside it: both whole, or none."""
-    with temporary_folder(target) as folder:
-        written = folder / target.name
-        ir.save(model, written, external_data=data.name)
-        _check(written, str(target))
-        synchronise(folder / data.name)
-        (folder / data.name).rename(data)
-        written.replace(temporary)
 
 
 def _data_files(path: Path) -> list[Path]:
@@ -303,14 +299,6 @@ def _data_files(path: Path) -> list[Path]:
     ours = re.compile(re.escape(path.name) + r"\.[0-9a-f]{8}\.data")
     entries = [entry for tensor in model.graph.initializer for entry in tensor.external_data if entry.key == "location"]
     return [path.parent / name for name in {entry.value for entry in entries} if ours.fullmatch(name)]
-
-
-def _check(path: Path, name: str) -> None:
-    """Run onnx's full checker, which includes strict shape inference, on a file."""
-    try:
-        onnx.checker.check_model(str(path), full_check=True)
-    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
-        raise ExportError(f"onnx's checker refuses the model for {name!r}; nothing was written: {error}") from error
 
 
 def census(model: onnx.ModelProto) -> Counter[str]:

@@ -256,14 +256,13 @@ def _require_dynamic(model: ir.Model, flat: FlatModule, trial: Trial, sizes: Seq
     if not fixed:
         return
     others = {name: {axis: batch} for name, axis in _as_long(flat.call, flat.call.batch_size, sizes)}
-    elsewhere = f"If axes of other inputs are the batch too, name them so: dynamic_shapes={others}. " if others else ""
+    elsewhere = f" If axes of other inputs are the batch too, name them: dynamic_shapes={others}." if others else ""
     raise ExportError(
         f"The batch of {', '.join(map(str, fixed))} is fixed at the sample's {rows} rows: "
         f"{type(flat.model).__name__}.forward turns the batch size into a Python number. Use x.shape[0] as it is (no "
         "int(), no list of it, no loop over rows), x.flatten(1) or x.reshape(-1, ...), and make no buffer of that "
-        f"size. {elsewhere}"
-        f"Inputs that are as long as the first one are taken for a batch: if {flat.call.batch_size} is the size of "
-        "something else by chance, give a sample with another number of rows. For a file of that many rows alone give "
+        f"size. Inputs that are as long as the first one are taken for a batch: if that is by chance, give a sample "
+        f"with another number of rows.{elsewhere} For a file of that many rows alone give "
         f"dynamic_shapes={fixed_batch(flat.call)}."
     )
 
@@ -278,12 +277,12 @@ def _require_open(model: ir.Model, flat: FlatModule, sizes: Sequence[OpenSize]) 
         where = f"dynamic_shapes= has {size.name!r}, but axis {size.axis} of {flat.call.names[size.place]!r} is"
         if not isinstance(dim, int):
             raise ExportError(f"{where} always {dim!r} in forward. Give sizes that are always equal one name.")
-        alike = " or ".join(f"axis {axis} of {name!r}" for name, axis in _as_long(flat.call, dim, sizes))
-        hint = f"If that is as long as {alike}, open both by one name. " if alike else ""
+        alike = _as_long(flat.call, dim, sizes)
+        hint = f"Open axes that are as long by one name: {alike}. " if alike else ""
         raise ExportError(
-            f"{where} fixed at the sample's {dim} by {type(flat.model).__name__}.forward. {hint}A loop over "
-            "it in Python, weights for each place, a table of them, a check of the size or int() of it fix one: leave "
-            "it out, or change forward."
+            f"{where} fixed at the sample's {dim} by {type(flat.model).__name__}.forward. {hint}A loop over it in "
+            "Python, weights for each place, a check of the size or int() of it fix one: leave it out, or change "
+            "forward."
         )
 
 

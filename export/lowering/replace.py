@@ -128,30 +128,9 @@ def _replace_all(
             site = node.attributes["site"].as_string()
             calls[site] += 1
             _replace(node, site, activations[site], taken[site], constants)
-    for node in ir.traversal.RecursiveGraphIterator(model.graph):
-        if node.op_type == "Mul" and _is_half(node.inputs[0]) and not _is_of_tanh_gelu(node):
-            first, second = node.inputs
-            node.replace_input_with(0, second)
-            node.replace_input_with(1, first)
     common_passes.RemoveUnusedNodesPass()(model)
     common_passes.NameFixPass()(model)  # new nodes in the branches of an If are numbered as those around it are
     return calls
-
-
-def _is_of_tanh_gelu(half: ir.Node) -> bool:
-    """Return whether a product is that of GELU's tanh primitives, which have the number in front to themselves."""
-    for reader in half.outputs[0].consumers():
-        added = [value.producer() for value in reader.inputs if value is not None and value is not half.outputs[0]]
-        for node in added if reader.op_type == "Mul" else ():
-            summed = [value.producer() for value in node.inputs if value is not None] if node is not None else []
-            if any(one is not None and one.op_type == "Tanh" for one in summed):
-                return True
-    return False
-
-
-def _is_half(value: ir.Value | None) -> bool:
-    number = None if value is None else convenience.get_const_tensor(value)
-    return number is not None and number.size == 1 and number.numpy().item() == 0.5
 
 
 def _choice(activation: BoundActivation, options: ExportOptions, opset: int | None = None) -> Choice:

@@ -32,11 +32,17 @@ def test_export_onnx_has_the_options_of_the_record_and_their_defaults():
 def test_a_configuration_of_the_callback_has_all_of_them():
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--callback", type=Callback)
-    words = ["--callback", "lit_gelu.callbacks.OnnxExport", "--callback.labels", "[cat, dog]", "--callback.dtype=fp16"]
-    parsed = parser.parse_args(words)
-    assert vars(parsed.callback.init_args).keys() >= OPTIONS.keys()
-    callback = parser.instantiate_classes(parsed).callback
-    assert (callback.options["labels"], callback.options["dtype"]) == (("cat", "dog"), "fp16")
+    values = {
+        "approximate": "tanh", "lowering": "native", "target": "ort-cuda", "dtype": "fp16", "policy": "fast",
+        "opset": 21, "keep_fp32": ["Softmax"], "io_dtype": "fp32", "softmax": True, "labels": ["cat", "dog"],
+        "dynamic_shapes": {"x": {1: "length"}},
+    }  # fmt: skip
+    assert values.keys() == OPTIONS.keys()
+    given = [f"--callback.{name}={str(value).replace(chr(39), chr(34))}" for name, value in values.items()]
+    words = ["--callback", "lit_gelu.callbacks.OnnxExport", *given]
+    parsed = vars(parser.parse_args(words).callback.init_args)
+    lists = {"keep_fp32": ["Softmax"], "labels": ["cat", "dog"]}
+    assert {**{name: parsed[name] for name in values}, **lists} == values
     with pytest.raises(ParserError):
         parser.parse_args([*words, "--callback.labls", "[cat]"])
 
