@@ -186,8 +186,8 @@ def export_onnx(
         What was written.
 
     Raises:
-        ArgumentError: If an option has an unknown value, or does not fit this module: no GELU to approximate, one
-            that cannot be swapped, a lowering that has no recipe for any of its activations.
+        ArgumentError: If an option has an unknown value, or does not fit this module: no GELU to approximate, or one
+            that cannot be swapped.
         ModelInputError: If the sample is missing or does not fit ``forward``.
         ExportError: If the module cannot be translated, is random in evaluation mode, fixes the batch size or one that
             ``dynamic_shapes`` names, branches on one, or computes something else when it is copied or its graph runs at

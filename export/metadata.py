@@ -78,7 +78,8 @@ class ExportOptions:
         for name in ("keep_fp32", "labels"):
             texts = options[name]
             is_list = isinstance(texts, Sequence) and not isinstance(texts, str)
-            if not is_list or not all(isinstance(text, str) for text in texts):
+            # Half a pair of UTF-16, which Python makes of a shell's bytes that are no text, can stand in no file.
+            if not is_list or not all(isinstance(t, str) and t == t.encode(errors="ignore").decode() for t in texts):
                 raise ArgumentError(f"{name}={texts!r} is not accepted. Give a list of texts.")
             options[name] = tuple(texts)
         if not isinstance(options["softmax"], bool):  # a text such as "no" would be true

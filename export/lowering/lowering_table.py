@@ -36,7 +36,7 @@ from lit_gelu.activations.families import ENTRIES
 from lit_gelu.activations.modules import FunctionActivation
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.onnx_recipes import Lowering, OnnxCases, OnnxRecipes, OnnxSpelling
-from lit_gelu.errors import ArgumentError
+from lit_gelu.errors import ArgumentError, shown
 from lit_gelu.surgery.recognition import hidden_modules
 
 CONTRIB_DOMAIN = "com.microsoft"
@@ -58,11 +58,6 @@ def recipe_texts(recipes: OnnxRecipes) -> tuple[str, ...]:
     """Return the recipes that there are."""
     texts = (recipes.native, recipes.primitives, recipes.contrib, recipes.accurate)
     return tuple(text for text in texts if text is not None)
-
-
-def has_recipe(recipes: OnnxRecipes, lowering: Lowering) -> bool:
-    """Return whether a lowering has a recipe of its own; ``native`` always has one to take."""
-    return lowering == "native" or getattr(recipes, lowering) is not None
 
 
 def recipe_of(recipes: OnnxRecipes, lowering: Lowering) -> tuple[Lowering, str]:
@@ -188,46 +183,6 @@ def _operator(function: ast.expr) -> tuple[str, str]:
     raise TypeError(f"no operator: {ast.unparse(function)}")
 
 
-def user_row(name: str, onnx: Any, arguments: Mapping[str, Any]) -> OnnxRecipes | None:
-    """Return what a registration's ``onnx=`` says for these arguments; ``None`` if they are no case of it."""
-    if isinstance(onnx, OnnxCases):
-        case = onnx.case(arguments)
-        if case is not None and case not in onnx.recipes:
-            raise ArgumentError(
-                f"{name!r} was registered with recipes for {', '.join(map(repr, onnx.recipes))}, and its case is "
-                f"{case!r}. Return one of these, or None, which leaves it to torch's exporter."
-            )
-        onnx = None if case is None else onnx.recipes[case]
-    if onnx is None:
-        return None
-    recipes = OnnxRecipes(native=onnx) if isinstance(onnx, str) else onnx
-    if not isinstance(recipes, OnnxRecipes) or (recipes.native is None and recipes.primitives is None):
-        raise ArgumentError(
-            f"{name!r} was registered with onnx={onnx!r}. Accepted: a recipe as text, such as 'Mul(x, Sigmoid(x))', "
-            "OnnxRecipes with native= or primitives=, or OnnxCases of them."
-        )
-    for recipe in (*recipe_texts(recipes), *(spelling.formula for spelling in recipes.spellings)):
-        _require_readable(name, recipe, arguments)
-    return recipes
-
-
-def _require_readable(name: str, recipe: str, arguments: Mapping[str, Any]) -> None:
-    builder = RecipeBuilder(ir.Value(name="x"), arguments, lambda _, hint: ir.Value(name=hint))
-    try:
-        builder.build(recipe)
-        unknown = [operator for operator in operators(recipe) if "::" not in operator and not onnx.defs.has(operator)]
-        problem = f"ONNX has no operator {unknown[0]}" if unknown else "" if builder.nodes else "it has no operator"
-    except KeyError as error:
-        problem = f"the activation has no argument {error}"
-    except (SyntaxError, TypeError, ValueError) as error:
-        problem = str(error)
-    if problem:
-        raise ArgumentError(
-            f"the recipe that {name!r} was registered with cannot be read: {recipe!r} ({problem}). Accepted: operators "
-            "within each other, such as 'Mul(x, Sigmoid(x))', onnxruntime's own as microsoft.Name."
-        )
-
-
 class Constants:
     """Initializers of a graph for constants; equal ones are shared."""
 
@@ -323,12 +278,6 @@ def row_key(name: str, arguments: Mapping[str, object]) -> str | None:
     return case if case in TABLE else None
 
 
-def bound(name: str, arguments: Mapping[str, Argument | str]) -> BoundActivation | None:
-    """Return this package's own activation of a name, if the table knows these arguments."""
-    row = row_key(name, arguments)
-    return None if row is None else BoundActivation(name, row, TABLE[row], arguments)
-
-
 # On the evaluation copy, ``forward`` of every known activation module is one call of ``torch.onnx.ops.symbolic``, which
 # puts a node ``lit_gelu::Activation(x)`` with the site's name into the graph, whatever torch would make of the module;
 # `lit_gelu.export.lowering.replace` puts recipes in their place. A translation table for ATen functions can neither
@@ -348,51 +297,71 @@ def bind(module: nn.Module, registry: ActivationRegistry | None = None) -> Bound
     """Return the activation that a module is, with its present arguments; ``None`` if nothing says what it becomes."""
     entry = built_in().entry_of(module)
     if entry is not None and not (isinstance(module, FunctionActivation) and module.function is not entry.function):
-        activation = bound(entry.name, _arguments(entry, module))
-        if activation is not None:
-            return activation
+        arguments = _arguments(entry, module)
+        if (row := row_key(entry.name, arguments)) is not None:
+            return BoundActivation(entry.name, row, TABLE[row], arguments)
     entry = None if registry is None else registry.entry_of(module)
     if entry is None or entry.onnx is None:
         return None
     try:
-        arguments = _arguments(entry, module)
+        return _registered(entry, _arguments(entry, module))
     except UnknownArgumentsError:
         return None  # a recipe needs the arguments as they are now; torch decomposes the module as it is
-    return _registered(entry, arguments)
 
 
 def bind_named(
     name: str, arguments: Mapping[str, Argument | str], registry: ActivationRegistry | None
 ) -> BoundActivation | None:
     """Return the activation of a name and arguments, this package's own first."""
-    activation = bound(name, arguments)
-    if activation is not None or registry is None or name not in registry:
-        return activation
+    if (row := row_key(name, arguments)) is not None:
+        return BoundActivation(name, row, TABLE[row], arguments)
+    if registry is None or name not in registry:
+        return None
     entry = registry.entry(name)
     return _registered(entry, {**_defaults(entry), **arguments})
 
 
 def _registered(entry: ActivationEntry, arguments: Mapping[str, Argument | str]) -> BoundActivation | None:
     """Return what a user registered, if these arguments are a case of it."""
-    recipes = user_row(entry.name, entry.onnx, arguments)
-    return None if recipes is None else BoundActivation(entry.name, entry.name, recipes, arguments)
+    recipes: Any = entry.onnx
+    if isinstance(recipes, OnnxCases):
+        case = recipes.case(arguments)
+        recipes = None if case is None else recipes.recipes.get(case, case)
+    if recipes is None:
+        return None
+    recipes = OnnxRecipes(native=recipes) if isinstance(recipes, str) and recipes is entry.onnx else recipes
+    if not isinstance(recipes, OnnxRecipes) or (recipes.native is None and recipes.primitives is None):
+        raise ArgumentError(
+            f"{entry.name!r} was registered with onnx={shown(entry.onnx)}. Accepted: a recipe as text, such as "
+            "'Mul(x, Sigmoid(x))', OnnxRecipes with native= or primitives=, or OnnxCases of them, whose case is one of "
+            "its keys or None."
+        )
+    for recipe in (*recipe_texts(recipes), *(spelling.formula for spelling in recipes.spellings)):
+        builder = RecipeBuilder(ir.Value(name="x"), arguments, lambda _, hint: ir.Value(name=hint))
+        try:
+            builder.build(recipe)
+            unknown = [name for name in operators(recipe) if "::" not in name and not onnx.defs.has(name)]
+            problem = f"ONNX has no operator {unknown[0]}" if unknown else "" if builder.nodes else "it has no operator"
+        except (KeyError, SyntaxError, TypeError, ValueError) as error:
+            is_argument = isinstance(error, KeyError)
+            problem = f"the activation has no argument {error}" if is_argument else str(error)
+        if problem:
+            raise ArgumentError(
+                f"the recipe that {entry.name!r} was registered with cannot be read: {recipe!r} ({problem}). Accepted: "
+                "operators within each other, such as 'Mul(x, Sigmoid(x))', onnxruntime's own as microsoft.Name."
+            )
+    return BoundActivation(entry.name, entry.name, recipes, arguments)
 
 
 def _defaults(entry: ActivationEntry) -> dict[str, Any]:
     return {key: p.default for key, p in entry.parameters.items() if isinstance(p.default, (int, float, str))}
 
 
-def _arguments(entry: ActivationEntry, module: nn.Module) -> dict[str, Argument | str]:
+def _arguments(entry: ActivationEntry, module: nn.Module) -> dict[str, Any]:
     form = entry.form_of(module)
     live = {**({} if form is None else form.read(module)), **(entry.live_arguments(module) or {})}
-    return {key: _plain(value) for key, value in {**_defaults(entry), **live}.items() if key != "inplace"}
-
-
-def _plain(value: object) -> Argument | str:
-    if isinstance(value, Tensor):
-        array: np.ndarray = value.detach().cpu().numpy()
-        return array
-    return value  # type: ignore[return-value]
+    values = {key: value for key, value in {**_defaults(entry), **live}.items() if key != "inplace"}
+    return {k: v.detach().cpu().numpy() if isinstance(v, Tensor) else v for k, v in values.items()}
 
 
 def mark(model: nn.Module, registry: ActivationRegistry | None = None) -> dict[str, BoundActivation]:

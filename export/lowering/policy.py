@@ -29,7 +29,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
 from lit_gelu.activations.onnx_recipes import LOWERINGS, OnnxRecipes
 from lit_gelu.errors import ArgumentError
-from lit_gelu.export.lowering.lowering_table import TABLE, has_recipe, operators, recipe_of
+from lit_gelu.export.lowering.lowering_table import TABLE, operators, recipe_of
 
 TARGETS = ("portable", "ort-cpu", "ort-cuda", "tensorrt")
 POLICIES = ("strict", "fast")
@@ -392,7 +392,7 @@ def _read(text: str, recipes: OnnxRecipes, dtype: str) -> Choice | None:
     if name == "accurate":
         return Choice(recipes.accurate, name, in_fp32) if recipes.accurate is not None else None
     if name in LOWERINGS:
-        if name != "native" and not has_recipe(recipes, name):
+        if name != "native" and getattr(recipes, name) is None:
             return None
         lowering, recipe = recipe_of(recipes, name)
         return Choice(recipe, lowering, in_fp32)

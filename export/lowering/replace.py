@@ -12,7 +12,6 @@ from onnx_ir.tape import Tape
 
 from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.activations.onnx_recipes import LOWERINGS
 from lit_gelu.errors import ArgumentError
 from lit_gelu.export.lowering.lowering_table import (
     CONTRIB_DOMAIN,
@@ -21,7 +20,6 @@ from lit_gelu.export.lowering.lowering_table import (
     BoundActivation,
     Constants,
     RecipeBuilder,
-    has_recipe,
     recipe_of,
 )
 from lit_gelu.export.lowering.policy import (
@@ -63,8 +61,6 @@ def lower(
     # the opset solved, and each marker replaced by what the policy, or the lowering that was asked for, gives there.
     registry = activations.registry if registry is None else registry
     sites = {**marked, **mark_spellings(model, registry)}
-    if options.lowering != "auto":
-        _require_applicable(sites, options.lowering)
     target, strict = options.destination, options.policy == "strict"
     if target.dtype != "fp32":
         convert(
@@ -151,19 +147,6 @@ def _choice(activation: BoundActivation, options: ExportOptions, opset: int | No
             "Leave opset out, register it with operators that this target has in this dtype (docs/lowering.md), or use "
             "another target or dtype."
         ) from error
-
-
-def _require_applicable(sites: Mapping[str, BoundActivation], lowering: str) -> None:
-    """Refuse a lowering that has a recipe for none of the activations."""
-    rows = {a.row: a.recipes for a in sites.values()}
-    if lowering == "native" or any(has_recipe(row, lowering) for row in rows.values()):  # type: ignore[arg-type]
-        return
-    applying = [name for name in LOWERINGS if any(has_recipe(row, name) for row in rows.values())]
-    names = ", ".join(sorted(rows)) or "none that the lowering table knows"
-    raise ArgumentError(
-        f"lowering={lowering!r} does not apply: it has no recipe for any activation of this model ({names}). Lowerings "
-        f"that apply: {', '.join(map(repr, applying or ['native']))}, or 'auto'."
-    )
 
 
 def _replace(node: ir.Node, site: str, activation: BoundActivation, choice: Choice, constants: Constants) -> None:

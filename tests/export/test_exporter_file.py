@@ -47,23 +47,6 @@ def test_nothing_of_this_machine_is_in_the_file(tmp_path):
     assert [file.name for file in path.parent.iterdir()] == ["net.onnx"]  # no .onnx.data beside it
 
 
-def test_nothing_of_this_machine_is_in_a_file_with_weights_beside_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(metadata, "EXTERNAL_DATA_ABOVE", 100)
-    export_onnx(gelu_net(), tmp_path / "net.onnx", SAMPLE)
-    assert len(list(tmp_path.iterdir())) == 2
-    for file in tmp_path.iterdir():
-        content = file.read_bytes()
-        for word in (str(tmp_path), str(Path.cwd()), str(Path(torch.__file__).parent), "stack_trace", ".py", "pkg."):
-            assert word.encode() not in content
-    locations = {
-        entry.value
-        for tensor in onnx.load(tmp_path / "net.onnx", load_external_data=False).graph.initializer
-        for entry in tensor.external_data
-        if entry.key == "location"
-    }
-    assert locations == {file.name for file in tmp_path.iterdir()} - {"net.onnx"}
-
-
 def test_metadata_say_what_the_file_is(tmp_path):
     path = tmp_path / "net.onnx"
     report = export_onnx(Classifier(), path, approximate="sigmoid", lowering="contrib")

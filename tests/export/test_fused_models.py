@@ -27,15 +27,8 @@ def pair():
     return net(), fused
 
 
-@pytest.mark.parametrize("strict", [False, True])
-def test_what_torch_export_writes(pair, strict):
-    plain, fused = (torch.export.export(model, (X,), strict=strict) for model in pair)
-    assert plain.graph_module.code == fused.graph_module.code
-    assert plain.graph_signature == fused.graph_signature
-
-
-@pytest.mark.parametrize("options", [{}, {"target": "ort-cuda", "dtype": "fp16", "approximate": "tanh"}], ids=str)
-def test_what_export_onnx_writes(pair, tmp_path, options):
+def test_what_export_onnx_writes(pair, tmp_path):
+    options = {"target": "ort-cuda", "dtype": "fp16", "approximate": "tanh"}
     for name, model in zip(("plain", "fused"), pair, strict=True):
         (tmp_path / name).mkdir()
         export_onnx(model, tmp_path / name / "net.onnx", X, **options)

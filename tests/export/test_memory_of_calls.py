@@ -68,7 +68,7 @@ def contents(net):
     return repr([(sorted(vars(part)), part.training, part.state_dict()) for part in net.modules()]) + repr(net.kept)
 
 
-@pytest.mark.parametrize("kind", ["cache", "attribute", "bank", "maximum", "list", "dict"])
+@pytest.mark.parametrize("kind", ["cache", "attribute", "bank", "maximum", "list"])
 def test_what_reads_an_earlier_call_is_refused_by_name(tmp_path, kind):
     net = Stateful(kind).eval()
     before = contents(net)

@@ -22,25 +22,13 @@ class Clamps(Plain):
         return self.net(x.clamp_(0, 1))
 
 
-class Shifts(Plain):
-    def forward(self, x):
-        x -= 0.5
-        return self.net(x)
-
-
-class Doubles(Plain):
-    def forward(self, x):
-        return self.net(x.mul_(2))
-
-
 @pytest.fixture
 def sample():
     return 2 * torch.randn(5, 4, generator=torch.Generator().manual_seed(1))
 
 
-@pytest.mark.parametrize("module", [Clamps, Shifts, Doubles])
-def test_they_are_exported_and_proved_and_the_sample_stays(module, sample, tmp_path):
-    given, net = sample.clone(), module().eval()
+def test_it_is_exported_and_proved_and_the_sample_stays(sample, tmp_path):
+    given, net = sample.clone(), Clamps().eval()
     export_onnx(net, tmp_path / "net.onnx", given)
     assert check_parity(net, tmp_path / "net.onnx", input_sample=given).passed
     (row, *_) = bench(tmp_path / "net.onnx", net, batch_sizes=(4,), seconds=0.01, compiled=False).rows
@@ -48,7 +36,6 @@ def test_they_are_exported_and_proved_and_the_sample_stays(module, sample, tmp_p
     assert torch.equal(given, sample)
 
 
-@pytest.mark.parametrize("module", [Clamps, Shifts, Doubles])
-def test_the_file_of_another_module_does_not_pass(module, sample, tmp_path):
+def test_the_file_of_another_module_does_not_pass(sample, tmp_path):
     export_onnx(Plain().eval(), tmp_path / "plain.onnx", sample)
-    assert not check_parity(module().eval(), tmp_path / "plain.onnx", input_sample=sample, strict=False).passed
+    assert not check_parity(Clamps().eval(), tmp_path / "plain.onnx", input_sample=sample, strict=False).passed

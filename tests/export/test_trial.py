@@ -105,19 +105,6 @@ def test_a_module_that_is_another_one_when_it_is_copied(tmp_path, change):
         check_parity(Forgetful(change), path, input_sample=X)
 
 
-def test_a_module_in_16_bit_that_does_not_run_here_is_said(tmp_path):
-    class OnlyWide(nn.Linear):
-        def forward(self, x):
-            if x.dtype == torch.bfloat16:
-                raise NotImplementedError("no bfloat16 here")
-            return super().forward(x)
-
-    net, path = OnlyWide(6, 3).bfloat16(), tmp_path / "net.onnx"
-    report = export_onnx(net, path, X)
-    assert any("not compared with the module itself" in note for note in report.notes)
-    assert any("not compared with the module itself" in note for note in check_parity(net, path).notes)
-
-
 @pytest.mark.full
 def test_a_net_of_transformers_keeps_its_outputs_once_it_was_used(tmp_path):
     """Its hooks that gather hidden states are hung on at the first call, and never again."""

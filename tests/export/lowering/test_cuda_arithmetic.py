@@ -38,9 +38,3 @@ def test_cuda_computes_further_off_in_float16_than_strict_allows(name):
     errors = np.abs(by_cuda(x).astype(np.float64) - exact)
     assert (errors > allowed).sum() > 100
     assert choice.in_fp32
-
-
-@pytest.mark.parametrize("name", EXACT)
-@pytest.mark.parametrize(("dtype", "mode", "in_fp32"), [("bf16", "strict", True), ("fp16", "fast", False)])
-def test_bfloat16_has_fewer_digits_and_fast_is_fast(name, dtype, mode, in_fp32):
-    assert policy.choose(TABLE[name], Target("ort-cuda", dtype, mode), 22).in_fp32 == in_fp32

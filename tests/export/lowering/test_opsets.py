@@ -48,8 +48,7 @@ def test_others_stay_at_opset_20(conv_net, dtype):
 
 @pytest.mark.parametrize("opset", [22, 23])
 @pytest.mark.parametrize("target", ["portable", "ort-cuda"])
-@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
-@pytest.mark.parametrize("policy", ["strict", "fast"])
+@pytest.mark.parametrize(("dtype", "policy"), [("fp32", "fast"), ("fp16", "strict"), ("bf16", "fast")])
 def test_elu_has_no_node_of_its_own_from_opset_22_on(conv_net, opset, target, dtype, policy):
     """There onnxruntime's CUDA provider runs Elu, Selu and ThresholdedRelu on the CPU, without a word."""
     graph, lowered = conv_net.lowered(target, dtype, policy, opset=opset)
@@ -57,12 +56,6 @@ def test_elu_has_no_node_of_its_own_from_opset_22_on(conv_net, opset, target, dt
     names = {node.op_type for node in graph.graph}
     assert not names & {"Elu", "Selu", "Celu", "ThresholdedRelu"}
     assert all(has_kernel("ort-cuda", name, "fp32", opset) for name in names)
-
-
-def test_celu_is_never_a_node_of_a_cuda_file(conv_net):
-    for dtype in ("fp32", "fp16", "bf16"):
-        graph, _ = conv_net.lowered("ort-cuda", dtype, "strict")
-        assert "Celu" not in {node.op_type for node in graph.graph}
 
 
 def test_a_named_lowering_that_lands_on_the_cpu_is_said(conv_net):
@@ -77,15 +70,10 @@ def test_an_opset_that_does_not_hold_the_dtype_is_refused(conv_net):
         conv_net.lowered("tensorrt", "bf16", "strict")  # reads nothing above 20
 
 
-@pytest.mark.parametrize("opset", [17, 24, 99, 0, "20", True, 20.0])
+@pytest.mark.parametrize("opset", [17, 24, "20", True])
 def test_unknown_opsets_are_refused_with_the_accepted_range(opset):
     with pytest.raises(ArgumentError):
         ExportOptions.checked(opset=opset)
-
-
-def test_tensorrt_reads_up_to_20():
-    with pytest.raises(ArgumentError):
-        ExportOptions.checked(target="tensorrt", opset=22)
 
 
 @pytest.mark.parametrize("opset", [18, 19])

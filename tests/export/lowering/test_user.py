@@ -78,30 +78,23 @@ def test_contrib_operators_of_a_recipe_are_for_onnxruntime(tmp_path, registry):
     assert [path.name for path in tmp_path.iterdir()] == ["a.onnx"]
 
 
-@pytest.mark.parametrize("options", [{}, {"opset": 20}, {"target": "tensorrt", "opset": 18}])
-def test_an_operator_of_a_later_opset_than_files_have_is_named(tmp_path, registry, options):
+def test_an_operator_of_a_later_opset_than_files_have_is_refused(tmp_path, registry):
     """Swish came with opset 24, says ONNX's list of operators."""
     model = nn.Sequential(register_cube(registry, "Swish(x)"))
     with pytest.raises(ArgumentError):
-        export_onnx(model, tmp_path / "a.onnx", torch.zeros(1, 4), registry=registry, **options)
+        export_onnx(model, tmp_path / "a.onnx", torch.zeros(1, 4), registry=registry)
     assert list(tmp_path.iterdir()) == []
 
 
 DOUBLED = "Mul(x, Tanh(Mul(x, 2.0)))"
 OF_OTHER_TYPES = (
     f"Where(GreaterOrEqual(x, 0.0), {DOUBLED}, {DOUBLED})",
-    f"Where(Not(LessOrEqual(x, 0.0)), {DOUBLED}, {DOUBLED})",
-    f"Where(Equal(x, 0.0), 0.0, {DOUBLED})",
     f"Where(And(Greater(x, 0.0), Or(Less(x, 1.0), Greater(x, -1.0))), {DOUBLED}, {DOUBLED})",
     "Mul(x, Tanh(Mul(Add(1.0, 1.0), x)))",
 )
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"opset": 22}, {"dtype": "fp16"}],
-    ids=str,
-)
+@pytest.mark.parametrize("options", [{"opset": 22}, {"dtype": "fp16"}], ids=str)
 @pytest.mark.parametrize("onnx", OF_OTHER_TYPES)
 def test_inner_values_have_types_and_shapes_of_their_own(tmp_path, registry, onnx, options):
     @registry.register("soft", onnx=onnx)
@@ -134,7 +127,6 @@ def test_whole_numbers_of_an_operator_stay_whole(tmp_path, registry):
     [
         3,
         "Mul(x,",
-        "x if x else x",
         "Mul(x, gain)",
         "x",
         "Mul(x, Softmax(x, axis=0.5))",
