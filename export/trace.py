@@ -90,12 +90,6 @@ def trace(flat: FlatModule, trial: Trial, opset: int, sizes: Sequence[OpenSize])
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in \S+\n +(.+)')
 _OF_EXPORT = tuple(str(Path(file).parent) for file in (__file__, torch.__file__))  # not the caller's
-# What torch itself runs there, and what to do instead.
-_INSTEAD = {
-    "utils/parametrizations.py": "Call torch.nn.utils.parametrize.remove_parametrizations(layer, 'weight') on the "
-    "trained layer, and export then.",
-    "modules/rnn.py": "Packed sequences have lengths that only a run knows: give the recurrent layer the padded batch.",
-}
 
 
 def _untranslated(flat: FlatModule, error: BaseException) -> str:
@@ -110,13 +104,14 @@ def _untranslated(flat: FlatModule, error: BaseException) -> str:
     for file, line, code in frames:
         if not file.startswith((*_OF_EXPORT, "<")) and "onnxscript" not in file:
             where = f", in {Path(file).name}, line {line}: `{code.strip()}`"
-    instead = [text for end, text in _INSTEAD.items() if any(file.endswith(end) for file, *_ in frames)] or [
-        "Write that part of forward in other operators of torch (torch.where where control flow depends on values in "
-        "tensors), or move it out of forward. Open sizes that are always equal need one name; leave out of "
-        "dynamic_shapes= those that forward fixes."
-    ]
     reason = " ".join(reason.partition("\n\n")[0].split()).rstrip(".")
-    return f"torch.onnx.export cannot translate {type(flat.model).__name__}: {reason}{where}. {' '.join(instead)}"
+    return (
+        f"torch.onnx.export cannot translate {type(flat.model).__name__}: {reason}{where}. "
+        "Write that part of forward in other operators of torch (torch.where where control flow depends on values in "
+        "tensors), or move it out of forward; remove parametrizations of the trained layer; give recurrent layers "
+        "padded batches. Open sizes that are always equal need one name; leave out of dynamic_shapes= those that "
+        "forward fixes."
+    )
 
 
 @contextlib.contextmanager

@@ -166,22 +166,6 @@ def test_a_dataclass_that_is_registered_as_the_error_says_is_exported(tmp_path):
     assert [output.name for output in onnx.load(tmp_path / "net.onnx").graph.output] == ["logits"]
 
 
-class Orthogonal(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.utils.parametrizations.orthogonal(nn.Linear(6, 6))
-
-    def forward(self, x):
-        return F.gelu(self.layer(x))
-
-
-class Packed(nn.LSTM):
-    def forward(self, x):
-        lengths = x[:, 0].round().long().clamp(1, 1)
-        rows = nn.utils.rnn.pack_padded_sequence(x[:, None], lengths, batch_first=True, enforce_sorted=False)
-        return nn.utils.rnn.pad_packed_sequence(super().forward(rows)[0], batch_first=True)[0]
-
-
 class Mixed(nn.Module):
     def __init__(self, dtype):
         super().__init__()
@@ -206,8 +190,6 @@ def quantised():
     ("model", "remedy"),
     [
         (DataDependent(), r"in test_exporter_refusals\.py, line \d+: `"),
-        (Orthogonal(), "remove_parametrizations"),
-        (Packed(6, 3, batch_first=True), "padded batch"),
         (nn.LSTM(6, 4, proj_size=2, batch_first=True), "proj_size=0"),
         (Mixed(torch.bfloat16), r"head\.weight \(torch\.bfloat16\)"),
         (quantised, "quantize_onnx"),

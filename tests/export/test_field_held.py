@@ -50,6 +50,13 @@ class Scripted(nn.Linear):
         return scripted_gelu(super().forward(x))
 
 
+class Clamps(nn.Linear):
+    """Overwrites its input."""
+
+    def forward(self, x):
+        return F.gelu(super().forward(x.clamp_(0, 1)))
+
+
 def layers(wrap=lambda layer: layer):
     return nn.Sequential(wrap(nn.Linear(6, 8)), nn.GELU(), wrap(nn.Linear(8, 3)))
 
@@ -64,6 +71,7 @@ KINDS = {
         (X,),
     ),
     "masked attention": (Masked, (X[:, None].repeat(1, 4, 1), torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]]))),
+    "an input that is overwritten": (lambda: Clamps(6, 3), (X,)),
     "a scripted function": (lambda: Scripted(6, 3), (X,)),
 }
 
@@ -75,12 +83,14 @@ def test_kinds_of_modules(tmp_path, name):
     torch.manual_seed(0)
     net, path = build().eval(), tmp_path / "net.onnx"
     state = copy.deepcopy(net.state_dict())
+    before = [tensor.clone() for tensor in sample]
     export_onnx(net, path, sample)
+    assert all(map(torch.equal, sample, before))
     assert all(torch.equal(tensor, state[key]) for key, tensor in net.state_dict().items())
     assert check_parity(net, path, input_sample=sample).passed
     others = [t[torch.tensor([1, 0, 1])] * 2 if t.is_floating_point() else t[torch.tensor([1, 0, 1])] for t in sample]
     with torch.no_grad():
-        expected = net(*others)
+        expected = net(*[tensor.clone() for tensor in others])
     torch.testing.assert_close(OnnxPredictor(path)(*others), expected, rtol=0, atol=2e-5)
 
 

@@ -10,7 +10,7 @@ from export_cases import gelu_net
 from onnx import TensorProto, helper, numpy_helper
 
 from lit_gelu.cli.main import main
-from lit_gelu.export import ModelFileError, check_parity, export_onnx, tune, write_proof
+from lit_gelu.export import ModelFileError, check_parity, export_onnx, write_proof
 from lit_gelu.export.inspection import inspect_onnx
 
 SAMPLE = torch.zeros(1, 6)
@@ -64,17 +64,6 @@ def test_a_file_of_ours(own):
     ):
         assert line in text
     assert "proof: passed, floor 1e-05, max_relative_error " in text
-
-
-def test_what_was_tuned_for_this_very_file(own, tmp_path):
-    path = tmp_path / "net.onnx"
-    path.write_bytes(own.read_bytes())
-    chosen = tune(path, batch_size=2, seconds=0.05).choice
-    assert inspect_onnx(path).tuning == chosen
-    assert f"tuned: {chosen}" in str(inspect_onnx(path))
-    path.write_bytes(own.read_bytes() + b"")
-    export_onnx(gelu_net(seed=1), path, SAMPLE)
-    assert inspect_onnx(path).tuning is None, "it was tuned for another file"
 
 
 def test_a_file_of_others_says_what_its_operators_compute(tmp_path):
@@ -149,25 +138,3 @@ def test_the_command(own, capsys):
     assert plain["metadata"]["approximate"] == "tanh"
     assert main(["inspect", str(own.with_name("missing.onnx"))]) == 2
     assert "There is no file" in capsys.readouterr().err
-
-
-ESCAPES = "\x1b]0;title\x07\x1b[2J\x9b1m\r\nproof: passed\u2028\u202e"
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-def test_what_a_terminal_would_obey_is_shown(terminal, own, tmp_path, monkeypatch, capsys):
-    model = onnx.load(own)
-    entries = {entry.key: entry.value for entry in model.metadata_props}
-    entries |= {"lit_gelu.labels": json.dumps([ESCAPES]), "lit_gelu.notes": json.dumps([ESCAPES])}
-    entries |= {"lit_gelu.model_class": ESCAPES, "lit_gelu.parity": "{}"}
-    entries["lit_gelu.versions"] = json.dumps({ESCAPES: ESCAPES})
-    helper.set_model_props(model, entries)
-    model.producer_name = model.graph.input[0].name = ESCAPES
-    path = tmp_path / "net\x1b[2J\n.onnx"
-    path.write_bytes(model.SerializeToString())
-    monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)
-    assert main(["inspect", str(path)]) == 0
-    for text in (capsys.readouterr().out, str(inspect_onnx(path))):
-        assert all(line.isprintable() for line in text.split("\n"))
-        assert "proof: passed" not in text.split("\n")
-        assert r"\x1b[2J" in text

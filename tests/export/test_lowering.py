@@ -184,3 +184,11 @@ def test_a_name_that_the_user_gave_to_something_else_is_not_mistaken(tmp_path):
     report = export_onnx(model, tmp_path / "softsign.onnx", torch.zeros(1, 4), registry=registry)
     assert "Gelu" not in report.census
     assert check_parity(model, tmp_path / "softsign.onnx", registry=registry).passed
+
+
+@pytest.mark.parametrize("spec", ["gaussian_gelu", "gaussian_gelu(sigma=1.0, learnable=True)"])
+def test_a_gaussian_gelu_of_unit_deviation_is_one_gelu(tmp_path, spec):
+    path, model = tmp_path / "net.onnx", nn.Sequential(activations.create(spec))
+    assert export_onnx(model, path, torch.zeros(2, 4)).census == {"Gelu": 1}
+    x = torch.linspace(-12, 12, 4096).reshape(-1, 4)
+    torch.testing.assert_close(OnnxPredictor(path)(x), F.gelu(x), rtol=0, atol=1e-6)

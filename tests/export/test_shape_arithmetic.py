@@ -93,11 +93,6 @@ def test_a_reshape_to_its_own_shape_goes():
     assert unknown.keys() == {"Shape", "Reshape", "Relu"}
 
 
-def test_a_target_that_is_constant_stays_as_it_is():
-    body = "t = Constant <value_ints = [-1, 8]> () y = Reshape (x, t)"
-    assert folded(body, "float[n, 8] y") == {"Constant": None, "Reshape": None}
-
-
 def test_a_constant_target_that_copies_beside_what_is_left_is_written_with_sizes():
     """As torch writes for GroupNorm: of an empty batch nothing follows."""
     body = "t = Constant <value_ints = [0, 2, -1]> () y = Reshape (x, t)"
@@ -114,13 +109,6 @@ def test_sizes_that_are_all_numbers_go_into_any_operator():
 def test_an_expand_leaves_what_is_there():
     body = "s = Shape (x) t = Concat <axis = 0> (two, s) y = Expand (x, t)"
     assert folded(body, "float[2, batch, time, 8] y") == {"Expand": [2, 1, 1, 1]}
-
-
-@pytest.mark.parametrize("step", ["two", "minus"])
-def test_a_slice_with_a_step_is_not_followed(step):
-    body = "s = Shape (x) part = Slice (s, zero, end, zero, {}) y = Tile (x, part)"
-    assert folded(body.format(step), "float[a] y", x="float[8] x").keys() == {"Slice", "Tile"}
-    assert folded(body.replace(", zero, {}", ""), "float[a] y", x="float[8] x") == {"Tile": [8]}
 
 
 # As torch writes the transpose of a key, whatever its rank.

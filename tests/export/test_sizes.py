@@ -93,14 +93,6 @@ def test_image_sizes_and_names_of_torchs_hints(tmp_path):
         assert report.metadata.dynamic_shapes == {"pixels": {2: "pixels_2", 3: "pixels_3"}}
 
 
-def test_what_a_hint_leaves_to_torch_may_be_fixed_and_is_then_not_recorded(tmp_path):
-    path = tmp_path / "net.onnx"
-    net = nn.Sequential(nn.Linear(4, 2), nn.GELU())
-    report = export_onnx(net, path, torch.zeros(2, 4), dynamic_shapes={"input": {1: Dim.AUTO}})
-    assert dims(path)["input"] == ["batch", 4]
-    assert report.metadata.dynamic_shapes == {}
-
-
 class OneRow(nn.Module):
     """Keeps a state of one row, as streams do."""
 

@@ -16,7 +16,6 @@ from traced_graph import TracedGraph
 
 from lit_gelu.errors import ArgumentError
 from lit_gelu.export import OnnxPredictor, check_parity, export_onnx
-from lit_gelu.export.lowering.precision import convert
 
 
 class Net(nn.Module):
@@ -147,28 +146,6 @@ def test_bfloat16_values_by_the_float32_twin(net, policy):
     rounded = logits.astype(ml_dtypes.bfloat16).astype(np.float32)
     assert (rounded == logits).all()  # every result is a bfloat16 number
     np.testing.assert_array_equal(same, x.bfloat16().float().numpy())
-
-
-def test_operators_without_the_dtype_stay_in_float32():
-    """Non-maximum suppression and resizing scales take float32 alone."""
-
-    def value(name, shape, kind=ir.DataType.FLOAT):
-        return ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(kind))
-
-    x, scales = value("x", [1, 1, 4, 4]), value("scales", [4])
-    scales.const_value = ir.tensor(np.array([1, 1, 2, 2], np.float32), name="scales")
-    resize = ir.node("Resize", [x, None, scales], attributes={"mode": "nearest"})
-    det = ir.node("Det", [resize.outputs[0]])
-    for node, shape in ((resize, [1, 1, 8, 8]), (det, [1, 1])):
-        node.outputs[0].dtype, node.outputs[0].shape = ir.DataType.FLOAT, ir.Shape(shape)
-    det.outputs[0].name = "y"
-    graph = ir.Graph(
-        [x], [det.outputs[0]], nodes=[resize, det], initializers=[scales], opset_imports={"": 20}, name="g"
-    )
-    model = ir.Model(graph, ir_version=10)
-    convert(model, "fp16", strict=True)
-    onnx.checker.check_model(ir.to_proto(model), full_check=True)
-    assert scales.dtype == ir.DataType.FLOAT
 
 
 class TimeSteps(nn.Module):

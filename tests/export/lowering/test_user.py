@@ -34,28 +34,22 @@ def test_a_recipe_takes_the_activations_arguments(tmp_path, registry):
     assert np.abs(OnnxPredictor(path)(x.numpy()) - model(x).detach().numpy()).max() < 1e-5
 
 
-RECIPES = OnnxRecipes(native="Add(Mul(Pow(x, 3.0), scale), x)", primitives="Add(Mul(Mul(Mul(x, x), x), scale), x)")
-
-
-@pytest.mark.parametrize(
-    ("lowering", "operators"), [("auto", ("Pow", "Mul", "Add")), ("primitives", ("Mul", "Mul", "Mul", "Add"))]
-)
-def test_recipes_for_several_lowerings(tmp_path, registry, lowering, operators):
-    model = nn.Sequential(nn.Linear(4, 4), register_cube(registry, RECIPES))
-    path = tmp_path / "cube.onnx"
-    report = export_onnx(model, path, torch.zeros(1, 4), registry=registry, lowering=lowering)
-    assert report.sites[0].operators == operators
-    x = torch.randn(16, 4)
-    assert np.abs(OnnxPredictor(path)(x.numpy()) - model(x).detach().numpy()).max() < 1e-5
-
-
 def test_the_arguments_decide_among_cases(tmp_path, registry):
     """With None torch's exporter decomposes the activation."""
 
     def case(arguments):
         return {1.0: "unit", 0.5: "scaled", 2.0: "lost"}.get(arguments["scale"])
 
-    register_cube(registry, OnnxCases({"unit": OnnxRecipes(native="Add(Pow(x, 3.0), x)"), "scaled": RECIPES}, case))
+    register_cube(
+        registry,
+        OnnxCases(
+            {
+                "unit": OnnxRecipes(native="Add(Pow(x, 3.0), x)"),
+                "scaled": OnnxRecipes(native="Add(Mul(Pow(x, 3.0), scale), x)"),
+            },
+            case,
+        ),
+    )
     found = {}
     for scale in (1.0, 0.5, 3.0):
         model = nn.Sequential(nn.Linear(4, 4), registry.create("leaky_cube", scale=scale))
