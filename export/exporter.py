@@ -66,23 +66,14 @@ from lit_gelu.files import require_writable
 
 @dataclass(frozen=True, repr=False)
 class ExportReport(Displayed):
-    """What `export_onnx` wrote.
-
-    Args:
-        path: The file.
-        opset: Version of the standard operators.
-        sites: Every activation site: spec, lowering taken, operators, number of calls.
-        census: How often each operator occurs in the graph.
-        metadata: What the file says of itself.
-        notes: What a user of the file should know, such as operators that the target has no kernel for.
-    """
+    """What `export_onnx` wrote."""
 
     path: Path
-    opset: int
-    sites: tuple[SiteRecord, ...]
-    census: Mapping[str, int]
-    metadata: FileMetadata
-    notes: tuple[str, ...] = ()
+    opset: int  # version of the standard operators
+    sites: tuple[SiteRecord, ...]  # every activation site: spec, lowering taken, operators, number of calls
+    census: Mapping[str, int]  # how often each operator occurs in the graph
+    metadata: FileMetadata  # what the file says of itself
+    notes: tuple[str, ...] = ()  # what a user should know, such as operators that the target has no kernel for
 
     @property
     def activation_census(self) -> dict[str, int]:
@@ -169,14 +160,11 @@ def export_onnx(
             takes and gives, or ``"fp32"``, with a Cast at each.
         registry: Which registry names the module's activations; ``None`` is the default one.
         preprocessing: A module that turns raw pixels, ``torch.uint8`` with any batch, into the first input of
-            ``model``, such as ``MNISTData().preprocessing()``. It becomes a part of the graph, and the file takes raw
-            pixels in the place of that input; its buffers (a mean image, a whitening matrix) are constants of the
-            file. The sample's pixels are by default the preprocessing's ``example_input_array``, or random ones in the
-            shape of the module's own sample.
-        labels: What the values along the last dimension of the first output stand for, in their order; the file
-            records them (``lit_gelu.labels``, a JSON list).
-        softmax: Whether the file ends with a softmax over the last dimension of the first output, so that a module
-            that gives logits becomes a file that gives probabilities; the file records that too.
+            ``model``, such as ``MNISTData().preprocessing()``. It becomes a part of the graph, its buffers constants of
+            the file. The sample's pixels are by default its ``example_input_array``, or random ones in the shape of the
+            module's own sample.
+        labels: What the values along the last dimension of the first output stand for; the file records them.
+        softmax: Whether the file ends with a softmax over the last dimension of the first output.
         dynamic_shapes: Which sizes of inputs are open beside the batch. By input and axis, with names that the file
             shows: ``{"input_ids": {1: "sequence"}, "attention_mask": {1: "sequence"}}``; one name is one size. Or
             what ``torch.export.export`` takes, a dict or tuple of ``Dim``, ``Dim.DYNAMIC``, ``Dim.AUTO``, ``None``.

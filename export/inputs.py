@@ -310,10 +310,13 @@ def open_sizes(dynamic_shapes: Any, call: Call, parameters: Sequence[str]) -> tu
     batch, limits = {BATCH}, None
     opened: dict[tuple[int, int], OpenSize | None] = {}
     first = {0}  # places of inputs whose first axis is the batch, or is said to be something else
-    entries = [
-        (name, axis, _open_size(name, axis, value, call))
-        for name, axis, value in _entries(dynamic_shapes, call, parameters)
-    ]
+    tree = dynamic_shapes
+    if isinstance(tree, (list, tuple)) and len(tree) <= len(parameters):
+        tree = dict(zip(parameters, tree, strict=False))
+    if not isinstance(tree, Mapping):
+        takes = f"forward takes {', '.join(parameters)}."
+        raise ArgumentError(f"dynamic_shapes={dynamic_shapes!r} is not accepted: {takes} {_ACCEPTED}")
+    entries = [(name, axis, _open_size(name, axis, value, call)) for name, axis, value in _in_tree("", tree, call)]
     # Where the first input's rows are fixed, so are those of all that are as long and have no name of their own.
     fixed = {call.names.index(name) for name, axis, size in entries if axis == 0 and size is None}
     batched = [is_batched and not fixed & {0, place} for place, is_batched in enumerate(call.batched)]
@@ -367,17 +370,6 @@ def named_shapes(call: Call, sizes: Sequence[OpenSize]) -> list[list[int | str]]
     for size in sizes:
         shapes[size.place][size.axis] = size.name
     return shapes
-
-
-def _entries(sizes: Any, call: Call, parameters: Sequence[str]) -> Iterator[tuple[str, int, Any]]:
-    """Yield each axis that is named: the input's name, the axis, and what it is to be."""
-    if not isinstance(sizes, (Mapping, list, tuple)):
-        raise ArgumentError(f"dynamic_shapes={sizes!r} is not accepted. {_ACCEPTED}")
-    if not isinstance(sizes, Mapping) and len(sizes) > len(parameters):
-        raise ArgumentError(
-            f"dynamic_shapes= has {len(sizes)} entries, forward takes {len(parameters)}: {', '.join(parameters)}."
-        )
-    yield from _in_tree("", sizes if isinstance(sizes, Mapping) else dict(zip(parameters, sizes, strict=False)), call)
 
 
 def _in_tree(path: str, tree: Any, call: Call) -> Iterator[tuple[str, int, Any]]:

@@ -230,8 +230,9 @@ def strip_origin(model: ir.Model) -> None:
     """Take out what the exporter noted of the source: stack traces with local paths and code, and class names."""
     model.metadata_props.clear()
     model.doc_string = None
+    graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
     parts: list[Any] = [*model.graph.inputs, *model.graph.initializers.values()]
-    for graph in (model.graph, *model.functions.values()):
+    for graph in graphs:
         nodes = list(ir.traversal.RecursiveGraphIterator(graph))
         parts += [graph, *nodes, *(value for node in nodes for value in node.outputs)]
     for part in parts:

@@ -67,15 +67,7 @@ def trace(flat: FlatModule, trial: Trial, opset: int, sizes: Sequence[OpenSize])
         model.meta[BOUNDS] = _bounds(exported, sizes)
         ranges = exported.range_constraints
         fixed = {str(symbol): str(span.lower) for symbol, span in ranges.items() if span.is_singleton()}
-    _require_deterministic(model, flat)
-    for node in ir.traversal.RecursiveGraphIterator(model.graph):  # index_put by int32, as of torch.istft
-        places = node.inputs[1] if node.op_type in {"ScatterND", "GatherND"} else None
-        if places is not None and places.dtype == ir.DataType.INT32:
-            cast = ir.node("Cast", [places], attributes={"to": ir.DataType.INT64})
-            cast.outputs[0].dtype, cast.outputs[0].shape = ir.DataType.INT64, places.shape
-            node.prepend(cast)
-            node.replace_input_with(1, cast.outputs[0])
-    _name_values(model)
+    _mend(model, flat)
     _name_sizes(model, sizes, fixed)
     _require_dynamic(model, flat, trial, sizes)
     _require_open(model, flat, sizes)
@@ -183,25 +175,25 @@ def _bounds(program: torch.export.ExportedProgram, sizes: Sequence[OpenSize]) ->
     return list(notes.values())
 
 
-def _require_deterministic(model: ir.Model, flat: FlatModule) -> None:
-    """Refuse a graph that draws random numbers, which a trial run on zeros does not show."""
-    drawn = {
-        node.op_type
-        for node in ir.traversal.RecursiveGraphIterator(model.graph)
-        if node.op_type in _RANDOM or (node.op_type == "Dropout" and len(node.inputs) == _INPUTS_OF_LIVE_DROPOUT)
-    }
-    if drawn:
-        raise ExportError(random_message(flat.model, ", ".join(sorted(drawn))))
-
-
-def _name_values(model: ir.Model) -> None:
-    """Rename what has the name of an output: torch names values after functions, and does not look whether one is."""
+def _mend(model: ir.Model, flat: FlatModule) -> None:
+    """Refuse a graph that draws random numbers; give values names of their own, and indices the type of ONNX's."""
     ports = (*model.graph.inputs, *model.graph.outputs)
     taken, keep = {value.name for value in ports}, {id(value) for value in ports}
     for node in ir.traversal.RecursiveGraphIterator(model.graph):
-        for value in node.outputs:
+        live_dropout = node.op_type == "Dropout" and len(node.inputs) == _INPUTS_OF_LIVE_DROPOUT
+        if node.op_type in _RANDOM or live_dropout:  # a trial run on zeros does not show it
+            raise ExportError(random_message(flat.model, node.op_type))
+        for (
+            value
+        ) in node.outputs:  # torch names values after functions, and does not look whether an output is called so
             if value.name in taken and id(value) not in keep:
                 value.name = f"{value.name}.value"
+        places = node.inputs[1] if node.op_type in {"ScatterND", "GatherND"} else None  # int32, as of torch.istft
+        if places is not None and places.dtype == ir.DataType.INT32:
+            cast = ir.node("Cast", [places], attributes={"to": ir.DataType.INT64})
+            cast.outputs[0].dtype, cast.outputs[0].shape = ir.DataType.INT64, places.shape
+            node.prepend(cast)
+            node.replace_input_with(1, cast.outputs[0])
 
 
 def _name_sizes(model: ir.Model, sizes: Sequence[OpenSize], names: dict[str, str]) -> None:
@@ -321,14 +313,12 @@ class ExportableCalls(TorchFunctionMode):
         if func is F.scaled_dot_product_attention:
             return attention(*args, **kwargs)
         reflected = args[1::-1] if func in _REFLECTED else args[:2]
-        if len(reflected) == 2 and isinstance(reflected[0], float) and _is_whole(reflected[1]):
+        number, mask = reflected if len(reflected) == 2 else (None, None)
+        is_whole = isinstance(mask, Tensor) and not (mask.is_floating_point() or mask.is_complex())
+        if isinstance(number, float) and is_whole:
             # The exporter cannot promote ``1.0 - mask`` for a mask of whole numbers.
             args = (*(torch.as_tensor(a, dtype=torch.get_default_dtype()) for a in args[:2]), *args[2:])
         return func(*args, **kwargs)
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, Tensor) and not (value.is_floating_point() or value.is_complex())
 
 
 def attention(

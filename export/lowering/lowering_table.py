@@ -197,11 +197,8 @@ class Constants:
             name = f"lit_gelu.{hint}_{len(self._values)}"
             while name in self.graph.initializers:
                 name += "_"
-            tensor = ir.tensor(array, name=name)
-            value = ir.Value(
-                name=name, const_value=tensor, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype)
-            )
-            self.graph.initializers[name] = self._values[key] = value
+            self._values[key] = ir.val(name, const_value=ir.tensor(array, name=name))
+            self.graph.register_initializer(self._values[key])
         return self._values[key]
 
     def floats(self, dtype: ir.DataType) -> Callable[[np.ndarray, str], ir.Value]:
@@ -321,7 +318,7 @@ def bind_named(
     return _registered(entry, {**_defaults(entry), **arguments})
 
 
-def _registered(entry: ActivationEntry, arguments: Mapping[str, Argument | str]) -> BoundActivation | None:
+def _registered(entry: ActivationEntry, arguments: Mapping[str, Any]) -> BoundActivation | None:
     """Return what a user registered, if these arguments are a case of it."""
     recipes: Any = entry.onnx
     if isinstance(recipes, OnnxCases):

@@ -94,24 +94,13 @@ _ON_THE_CPU = (
     "runs on the CPU, between two copies: 300 times slower on an H200. Activations and MaxPool are written in other "
     "operators"
 )
+_BETWEEN_CASTS = "they stand in float32 between Casts"
 MISSING: tuple[Missing, ...] = (
     Missing("ort-cuda", _GONE_IN_22, _ALL, 22, _ON_THE_CPU),
     Missing("ort-cuda", frozenset({"GroupNormalization"}), _ALL, 1, "a part of it runs on the CPU"),
     Missing("ort-cuda", frozenset({"Celu"}), _ALL, 1, "runs on the CPU at every opset"),
-    Missing(
-        "ort-cuda",
-        _NOT_IN_BFLOAT16_ON_CUDA,
-        ("bf16",),
-        1,
-        "onnxruntime refuses the file: they stand in float32 between Casts",
-    ),
-    Missing(
-        "ort-cuda",
-        frozenset({"EyeLike", "GridSample"}),
-        ("fp16",),
-        1,
-        "runs on the CPU: they stand in float32 between Casts",
-    ),
+    Missing("ort-cuda", _NOT_IN_BFLOAT16_ON_CUDA, ("bf16",), 1, f"onnxruntime refuses the file: {_BETWEEN_CASTS}"),
+    Missing("ort-cuda", frozenset({"EyeLike", "GridSample"}), ("fp16",), 1, f"runs on the CPU: {_BETWEEN_CASTS}"),
     Missing("tensorrt", frozenset({"HardSwish", "Mish"}), ("bf16",), 1, "the parser refuses the file"),
 )
 
@@ -134,13 +123,9 @@ def runs(operator: str, runtime: str, dtype: str, opset: int) -> bool:
 
 
 @cache
-def _contrib_operators() -> frozenset[str]:
-    return frozenset(f"{schema.domain}::{schema.name}" for schema in get_all_operator_schema())
-
-
 def has_contrib_operator(operator: str) -> bool:
     """Return whether the installed onnxruntime knows one of its own operators: ScaledSiLU came with 1.31."""
-    return operator in _contrib_operators()
+    return any(operator == f"{schema.domain}::{schema.name}" for schema in get_all_operator_schema())
 
 
 def is_valid(operator: str, dtype: str, opset: int) -> bool:

@@ -108,7 +108,10 @@ def _convert_graph(graph: ir.Graph, state: _Conversion) -> None:
                 _convert_graph(inner, state)
                 _convert_outputs(inner, state.dtype, state)
                 _convert_initializers(inner, state.dtype, state)
-        _convert_inputs(node, computed, state)
+        for i, value in enumerate(node.inputs):  # constants are converted later, by all their readers
+            is_other = value is not None and value.dtype in {_FLOAT, state.dtype} and value.dtype != computed
+            if value is not None and is_other and computed in _accepted(node, i) and not _is_weight(value):
+                node.replace_input_with(i, _cast(value, computed, node, state))
         _convert_attributes(node, computed)
         for i, value in enumerate(node.outputs):
             if value.dtype == _FLOAT and computed in _accepted(node, i, output=True):
@@ -141,15 +144,6 @@ def _accepted(node: ir.Node, index: int, *, output: bool = False) -> frozenset[i
     if node.domain not in {"", "ai.onnx"}:
         return frozenset(DTYPES.values())
     return accepted_types(node.op_type, index, NEWEST_OPSET, output=output)
-
-
-def _convert_inputs(node: ir.Node, computed: ir.DataType, state: _Conversion) -> None:
-    """Give a node its inputs in the dtype that it computes in; constants are converted later, by all their readers."""
-    for i, value in enumerate(node.inputs):
-        if value is None or value.dtype not in {_FLOAT, state.dtype} or value.dtype == computed:
-            continue
-        if computed in _accepted(node, i) and not _is_weight(value):
-            node.replace_input_with(i, _cast(value, computed, node, state))
 
 
 def _cast(value: ir.Value, dtype: ir.DataType, reader: ir.Node, state: _Conversion) -> ir.Value:

@@ -81,8 +81,9 @@ def lower(
         traced=model.graph.opset_imports[""],
     )
     # Between the opsets that this package writes, operators gained dtypes and keep their meaning.
-    for part in (model.graph, *model.functions.values()):
-        part.opset_imports[""] = opset
+    imports = model.graph.opset_imports
+    for each in (imports, *(function.opset_imports for function in model.functions.values())):
+        each[""] = opset
     # A portable file of 32 or 16 bits may run on the CPU, which has the kernel; one in bfloat16 may not.
     for_cuda = target.runtime == "ort-cuda" or (target.runtime == "portable" and target.dtype == "bf16")
     if for_cuda and not has_kernel("ort-cuda", "MaxPool", "fp32", opset):
@@ -104,7 +105,6 @@ def lower(
         )
         for site, activation in sites.items()
     )
-    imports = model.graph.opset_imports
     imports.pop(MARKER_DOMAIN, None)
     if any(operator.startswith(CONTRIB_DOMAIN) for row in rows for operator in row.operators):
         imports[CONTRIB_DOMAIN] = CONTRIB_VERSION
@@ -226,7 +226,7 @@ def _write_out_max_pools(model: ir.Model) -> None:
             parts = [tape.op("Slice", [y, *map(constants.integers, place)]) for place in places]
             y = parts[0] if len(parts) == 1 else tape.op("Max", parts)
         for new in tape.nodes:
-            new.outputs[0].dtype = x.dtype
+            new.outputs[0].dtype = x.dtype or ir.DataType.FLOAT
         y.shape = node.outputs[0].shape
         convenience.replace_nodes_and_values(node.graph, node, [node], tape.nodes, [node.outputs[0]], [y])
 
