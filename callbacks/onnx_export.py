@@ -106,8 +106,8 @@ class OnnxExport(Callback):
         self.exported = self.parity = None
         if shards_parameters(trainer):
             raise UnsupportedRunError(
-                f"OnnxExport does not work with {type(trainer.strategy).__name__}, whose checkpoints and modules are "
-                "in parts. Export afterwards: lit-gelu export, with a consolidated checkpoint."
+                f"OnnxExport does not work with {type(trainer.strategy).__name__}, whose modules are in parts. Export "
+                "afterwards: lit-gelu export, with a consolidated checkpoint."
             )
         if self.preprocessing is False:
             sample_of(pl_module, self.input_sample)

@@ -36,8 +36,7 @@ from lit_gelu.surgery.sites import without_wrappers
 
 # Whose hooks watch a training: they hold their callback and that the Trainer, and compute nothing.
 _OF_TRAINING = frozenset({"lightning", "lightning_fabric", "lit_gelu", "pytorch_lightning"})
-# Of the largest output. A copy goes wrong by a lost hook or attribute and not by rounding, so they leave room for a GPU
-# with TF32, and for a module in 16 bit whose copy is in float32.
+# Of the largest output: room for a GPU with TF32, and for a module in 16 bit whose copy is in float32.
 _ALIKE = 1e-3
 _ALIKE_ELSEWHERE = 5e-2
 _NOTHING = 1e-6  # what is left where an output should be 0

@@ -139,8 +139,7 @@ def export_onnx(
         path: The file to write.
         input_sample: What to trace with: a tensor, a tuple of ``forward``'s arguments or a dict of them by name; by
             default the module's ``example_input_array``. Dimension 0 of every tensor as long as the first one's is the
-            batch, and so is an axis that ``dynamic_shapes`` calls as it. With ``preprocessing``, the first tensor of it
-            is raw pixels, see there.
+            batch, and so is an axis that ``dynamic_shapes`` calls as it.
         approximate: Which form every GELU takes, calls of functions included: ``"as_trained"`` leaves them alone;
             ``"none"`` (or ``"exact"``) is ``x Phi(x)``, ``"tanh"`` and ``"sigmoid"`` its approximations. To change
             some GELUs alone, `lit_gelu.surgery.swap` them first.
@@ -150,9 +149,8 @@ def export_onnx(
         dtype: Of weights and activations: ``"fp32"`` (``None``), ``"fp16"`` or ``"bf16"``, or torch's. A bf16 file runs
             on a GPU only.
         policy: ``"strict"``: as accurate as PyTorch's own kernels in that dtype. ``"fast"``: the fastest known.
-        lowering: Which recipes of `lit_gelu.export.lowering.lowering_table` activations take: ``"native"`` operators,
-            ``"primitives"``, or ``"contrib"``, onnxruntime's fused ones. ``"auto"`` is what target, dtype and policy
-            give.
+        lowering: Which recipes activations take where they have them: ``"native"`` operators, ``"primitives"``, or
+            ``"contrib"``, onnxruntime's fused ones. ``"auto"`` is what target, dtype and policy give.
         opset: Version of the standard operators; ``None`` is 20, or the smallest newer one that holds the model.
         keep_fp32: For fp16 and bf16, what stays in float32 beside the policy's own list: names of ONNX operators
             (``"Softmax"``), patterns over names of modules (``"head.*"``) or nodes.
@@ -305,7 +303,6 @@ def _require_forms(sites: Sequence[SiteRecord], approximate: str) -> None:
     ]
     if others and approximate != "as_trained":
         raise ArgumentError(
-            f"approximate={approximate!r} was asked for, but a GELU that is no site of the module, such as one that is "
-            f"written by hand, has another form: {', '.join(others)}. Use torch.nn.GELU() modules there, or "
-            "approximate='as_trained'."
+            f"approximate={approximate!r} was asked for, but a GELU that is written by hand has another form: "
+            f"{', '.join(others)}. Use torch.nn.GELU() modules there, or approximate='as_trained'."
         )

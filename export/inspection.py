@@ -73,8 +73,7 @@ class FileInspection(Displayed):
 def inspect_onnx(path: str | os.PathLike[str], registry: ActivationRegistry | None = None) -> FileInspection:
     """Say what an ONNX file is: its opset, sizes, weights and activations, how it was made, proved and tuned.
 
-    In a file of another exporter, activations are recognised by their formulas, as `lit_gelu.export.export_onnx`
-    recognises what was written by hand, and by onnxruntime's own operators.
+    In a file of another exporter, activations are recognised by their formulas and by onnxruntime's own operators.
 
     Args:
         path: The file.

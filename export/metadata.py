@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -22,12 +22,11 @@ from lit_gelu.activations import ActivationSpec
 from lit_gelu.activations.onnx_recipes import LOWERINGS
 from lit_gelu.display import Displayed
 from lit_gelu.errors import ArgumentError, ExportError, ModelFileError, SpecError, shown
-from lit_gelu.export.lowering.policy import DTYPES, POLICIES, TARGETS, Target, checked_opset
+from lit_gelu.export.lowering.policy import DTYPES, POLICIES, TARGETS, checked_opset
 from lit_gelu.export.runtime.model_file import parsed_file, read_model_file
 from lit_gelu.files import is_file, parse_json, synchronise, temporary_folder, write_atomically
 from lit_gelu.surgery.sites import without_wrappers
 
-Approximate = Literal["as_trained", "none", "exact", "tanh", "sigmoid"]
 _DTYPE_NAMES: Mapping[object, str] = {
     None: "fp32", torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", "float32": "fp32",
     "float16": "fp16", "bfloat16": "bf16",
@@ -35,7 +34,7 @@ _DTYPE_NAMES: Mapping[object, str] = {
 
 
 _CHOICES: Mapping[str, Sequence[str]] = {
-    "approximate": get_args(Approximate),
+    "approximate": ("as_trained", "none", "exact", "tanh", "sigmoid"),
     "lowering": ("auto", *LOWERINGS),
     "target": TARGETS,
     "dtype": tuple(DTYPES),
@@ -98,14 +97,8 @@ class ExportOptions:
             )
         return ExportOptions(**options)
 
-    @property
-    def destination(self) -> Target:
-        """What decides which operators activations become."""
-        return Target(self.target, self.dtype, self.policy)
-
 
 PREFIX = "lit_gelu."
-_VERSIONS = ("lit-gelu", "torch", "onnx", "onnxscript")
 
 
 @dataclass(frozen=True, repr=False)
@@ -223,7 +216,7 @@ def metadata_of(path: str | os.PathLike[str]) -> FileMetadata:
 
 def versions() -> dict[str, str]:
     """Return the versions of the distributions that write a file, by their names."""
-    return {name: importlib.metadata.version(name) for name in _VERSIONS}
+    return {name: importlib.metadata.version(name) for name in ("lit-gelu", "torch", "onnx", "onnxscript")}
 
 
 def strip_origin(model: ir.Model) -> None:

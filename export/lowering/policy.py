@@ -14,9 +14,8 @@ ScaledSiLU, which rounds twice), plus what `absolute_error` states for it; under
 last place of ``max(1, |y|)`` on the CPU, and what the row's notes say elsewhere. Every float32 choice is within
 `FP32_ERROR` in units of ``max(1, |y|)``.
 
-Which operators are valid at an opset for a dtype, ``onnx`` says. What a runtime lacks was read from the registry of
-kernels of onnxruntime-gpu 1.31.1's CUDA provider and, for TensorRT, from the table of operators of the TensorRT 10
-parser. ``portable`` is what all of them can run.
+What a runtime lacks was read from the kernels of onnxruntime-gpu 1.31.1's CUDA provider and the operators of the
+TensorRT 10 parser. ``portable`` is what all of them can run.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -228,9 +227,8 @@ def off_target(nodes: Sequence[ir.Node], runtime: str, opset: int) -> list[str]:
     return list(problems.values())
 
 
-FP32_ERROR = (
-    2.5e-6  # in units of max(1, |y|): x Sigmoid(x) is off by 2.3e-6 where the CPU's Sigmoid becomes 0, at -15.9
-)
+# In units of max(1, |y|): x Sigmoid(x) is off by 2.3e-6 where the CPU's Sigmoid becomes 0, at -15.9.
+FP32_ERROR = 2.5e-6
 
 DEFAULT: Mapping[str, str] = {
     "* fp16|bf16 strict": "fp32 accurate",

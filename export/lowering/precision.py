@@ -27,7 +27,6 @@ STRICT_KEEP = (
 # What stays in float32 under any policy: onnxruntime 1.31's CUDA kernels of sums and means overflow in float16 where
 # PyTorch's do not. On an H200 the mean over 8 x 8 places of values above 1,000 was infinite.
 OVERFLOWING = {"fp16": ("ReduceL2", "ReduceLogSumExp", "ReduceMean", "ReduceSum", "ReduceSumSquare")}
-_PREPROCESSING = "preprocessing"
 _FLOAT = ir.DataType.FLOAT
 _NAMES = {kind: name for name, kind in DTYPES.items()}
 _FINITE = {
@@ -69,8 +68,6 @@ def convert(
     # largest number. What a preprocessing computes stays in float32, and so does any operator that does not exist in
     # the dtype or for which the runtime has no kernel in it, and with `strict` what follows from integers, up to the
     # first product.
-    if dtype == "fp32":
-        return
     narrow = DTYPES[dtype]
     exact = _computed_from_integers(model.graph, _FINITE[narrow]) if strict else set()
     kept = STRICT_KEEP if strict else OVERFLOWING.get(dtype, ())
@@ -127,7 +124,7 @@ def _dtype_of(node: ir.Node, state: _Conversion) -> ir.DataType:
     if node in state.exact:
         return _FLOAT
     scopes = node.metadata_props.get("pkg.torch.onnx.name_scopes", "")
-    if f"'{_PREPROCESSING}" in scopes and f"'{SCOPE}" not in scopes:
+    if "'preprocessing" in scopes and f"'{SCOPE}" not in scopes:
         return _FLOAT
     if node.domain in {"", "ai.onnx"} and schema_of(node.op_type, NEWEST_OPSET) is not None:
         floats = [

@@ -37,8 +37,6 @@ from lit_gelu.export.lowering.precision import convert
 from lit_gelu.export.lowering.spellings import mark_spellings, spec_text
 from lit_gelu.export.metadata import ExportOptions, SiteRecord
 
-CONTRIB_VERSION = 1
-
 
 @dataclass(frozen=True)
 class Lowered:
@@ -61,13 +59,13 @@ def lower(
     # the opset solved, and each marker replaced by what the policy, or the lowering that was asked for, gives there.
     registry = activations.registry if registry is None else registry
     sites = {**marked, **mark_spellings(model, registry)}
-    target, strict = options.destination, options.policy == "strict"
+    target = Target(options.target, options.dtype, options.policy)
     if target.dtype != "fp32":
         convert(
             model,
             target.dtype,
             options.keep_fp32,
-            strict=strict,
+            strict=options.policy == "strict",
             io_fp32=options.io_dtype == "fp32",
             runtime=target.runtime,
         )
@@ -90,7 +88,7 @@ def lower(
         _write_out_max_pools(model)
     by_recipes = {key: _choice(activation, options, opset) for key, activation in recipes.items()}
     taken = {site: by_recipes[id(activation.recipes)] for site, activation in sites.items()}
-    if target.dtype == "fp16" and strict and target.runtime in {"ort-cuda", "portable"}:
+    if (target.dtype, target.policy) == ("fp16", "strict") and target.runtime in {"ort-cuda", "portable"}:
         _keep_biases_apart(model, taken)
     calls = _replace_all(model, sites, taken)
     rows = tuple(
@@ -107,7 +105,7 @@ def lower(
     )
     imports.pop(MARKER_DOMAIN, None)
     if any(operator.startswith(CONTRIB_DOMAIN) for row in rows for operator in row.operators):
-        imports[CONTRIB_DOMAIN] = CONTRIB_VERSION
+        imports[CONTRIB_DOMAIN] = 1
     notes = off_target(list(ir.traversal.RecursiveGraphIterator(model.graph)), target.runtime, opset)
     if target.dtype == "bf16" and target.runtime in {"portable", "ort-cpu"}:
         notes.append("onnxruntime's CPU provider has no bfloat16 kernels: this file runs on a GPU only.")
@@ -131,7 +129,7 @@ def _replace_all(
 
 def _choice(activation: BoundActivation, options: ExportOptions, opset: int | None = None) -> Choice:
     """Return what an activation becomes at an opset; without one, what it should become whatever the opset."""
-    recipes, target = activation.recipes, options.destination
+    recipes, target = activation.recipes, Target(options.target, options.dtype, options.policy)
     if options.lowering != "auto":
         name, recipe = recipe_of(recipes, options.lowering)  # type: ignore[arg-type]
         choice = Choice(recipe, name)

@@ -69,14 +69,6 @@ def test_the_best_checkpoint_with_the_activations_of_its_time(tmp_path, best, fu
     assert {site.spec for site in export.exported.sites} == {function.__name__}
 
 
-def test_what_the_constructor_does_not_record_is_not_lost(tmp_path):
-    """A new module of the class would take the same weights and compute ReLU."""
-    fit(tmp_path, Exportable(nn.GELU), best_of(tmp_path), OnnxExport())
-    x = torch.randn(7, 6)
-    found = OnnxPredictor(tmp_path / "saved/model.onnx")(x).double()
-    assert (found - by_hand(tmp_path, 0, nn.functional.gelu, x)).abs().max() < 1e-5
-
-
 def test_the_proof_is_beside_the_file_in_it_and_in_the_log(tmp_path):
     path = tmp_path / "out" / "net.onnx"
     export = OnnxExport(str(path), softmax=True, labels=["a", "b", "c"], approximate="as_trained")
@@ -216,13 +208,6 @@ def test_the_other_ranks_raise_what_rank_0_says():
 def test_nothing_after_a_trial_run(tmp_path):
     fit(tmp_path, Exportable(), OnnxExport(), fast_dev_run=True)
     assert not list(tmp_path.rglob("*.onnx"))
-
-
-def test_several_in_one_trainer_have_states_of_their_own(tmp_path):
-    exports = [OnnxExport(str(tmp_path / f"{form}.onnx"), approximate=form, check=False) for form in ("none", "tanh")]
-    assert len({export.state_key for export in exports}) == 2
-    fit(tmp_path, Exportable(nn.GELU), *exports, max_epochs=1, enable_checkpointing=False, logger=False)
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["none.onnx", "tanh.onnx"]
 
 
 @pytest.mark.parametrize("arguments", [{"path": "model.pt"}, {"on_breach": "ignore"}, {"approximate": "tahn"}], ids=str)

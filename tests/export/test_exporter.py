@@ -113,35 +113,3 @@ def test_a_gelu_that_cannot_take_the_chosen_form_is_refused(tmp_path):
     with pytest.raises(ArgumentError):
         export_onnx(functional_nets.ByTwoHelpers(), path, torch.zeros(1, 4), approximate="tanh")
     export_onnx(functional_nets.ByTwoHelpers(), path, torch.zeros(1, 4), approximate="none")
-
-
-class Calls(nn.Module):
-    """Calls of functions, and a module that only calls one, as transformers' activations do."""
-
-    class Wrapped(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.act = nn.functional.gelu
-
-        def forward(self, x):
-            return self.act(x)
-
-    def __init__(self):
-        super().__init__()
-        self.wrapped = self.Wrapped()
-
-    def forward(self, x):
-        return self.wrapped(torch.tanh(nn.functional.relu(x)) + torch.relu(-x) + x.sin().relu())
-
-
-@pytest.mark.full
-def test_each_activation_is_listed_once_and_calls_of_relu_and_tanh_are(tmp_path):
-    report = export_onnx(Calls(), tmp_path / "net.onnx", torch.zeros(2, 3))
-    assert sorted((site.site, site.spec, site.calls) for site in report.sites) == [
-        (":relu", "relu", 3),
-        (":tanh", "tanh", 1),
-        ("wrapped:gelu(approximate='none')", "gelu", 1),
-    ]
-    layer = nn.TransformerEncoderLayer(8, 2, 16, activation="gelu", batch_first=True)
-    report = export_onnx(layer, tmp_path / "encoder.onnx", torch.zeros(2, 5, 8))
-    assert [(site.spec, site.calls) for site in report.sites] == [("gelu", 1)]

@@ -96,20 +96,6 @@ def test_the_names_of_modules_in_a_file_from_elsewhere_are_not_read(tmp_path):
     assert inspect_onnx(path).activations == {"relu": 1}
 
 
-@pytest.mark.parametrize(
-    "nodes",
-    [
-        [node("QuickGelu", ["x"], "y", "com.microsoft", alpha=-1.0)],
-        [node("QuickGelu", ["x"], "y", "com.microsoft", alpha=float("nan"))],
-        [node("LeakyRelu", ["x"], "y", alpha=float("nan"))],
-        [node("Activation", ["x"], "y", "lit_gelu", site="elsewhere")],
-    ],
-    ids=["negative slope", "NaN", "NaN of a standard operator", "an operator called as our marker"],
-)
-def test_operators_that_are_no_activation_that_is_known_are_left_out(tmp_path, nodes):
-    assert inspect_onnx(foreign(tmp_path / "net.onnx", nodes, domain=True)).activations == {}
-
-
 def test_what_is_a_model_and_no_valid_one(tmp_path):
     silu = [node("Mul", ["x", "c"], "t"), node("Sigmoid", ["t"], "u"), node("Mul", ["x", "u"], "y")]
     path = foreign(tmp_path / "net.onnx", silu, [("c", 1.0)])

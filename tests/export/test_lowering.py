@@ -192,3 +192,31 @@ def test_a_gaussian_gelu_of_unit_deviation_is_one_gelu(tmp_path, spec):
     assert export_onnx(model, path, torch.zeros(2, 4)).census == {"Gelu": 1}
     x = torch.linspace(-12, 12, 4096).reshape(-1, 4)
     torch.testing.assert_close(OnnxPredictor(path)(x), F.gelu(x), rtol=0, atol=1e-6)
+
+
+class Gates(nn.Module):
+    def __init__(self):
+        super().__init__()
+        names = ("glu", "reglu", "geglu", "geglu(approximate='tanh')", "swiglu", "swiglu(beta=1.5)")
+        self.gates = nn.ModuleList([activations.create(name) for name in names])
+
+    def forward(self, x):
+        return tuple(gate(x) for gate in self.gates)
+
+
+@pytest.mark.parametrize(("dtype", "regions", "limit"), [("fp32", 0, 1e-5), ("fp16", 4, 2e-2)])
+def test_gated_functions_are_a_split_the_inner_activation_and_a_product(tmp_path, dtype, regions, limit):
+    """The inner activation is that of the table: in fp16 the sigmoid, tanh and Swish gates stand in float32."""
+    path = tmp_path / "gates.onnx"
+    report = export_onnx(Gates(), path, torch.zeros(2, 8), dtype=dtype)
+    assert {site.row for site in report.sites if site.calls} == {
+        "sigmoid", "relu", "gelu(approximate='none')", "gelu(approximate='tanh')", "silu", "swish"
+    }  # fmt: skip
+    assert report.census["Split"] == 2  # torch shares them: one for glu, whose halves are the other way round
+    assert report.census.get("Cast", 0) == 2 * regions
+    x = torch.randn(64, 8)
+    fed = x.half() if dtype == "fp16" else x
+    with torch.no_grad():
+        exact = Gates().double()(fed.double())
+    for y, y64 in zip(OnnxPredictor(path)(fed), exact, strict=True):
+        torch.testing.assert_close(y.double(), y64, rtol=0, atol=limit)

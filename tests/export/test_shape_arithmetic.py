@@ -77,14 +77,6 @@ def test_a_reshape_copies():
     assert folded(f"{TARGET} y = Reshape <allowzero = 1> (x, t)") == {"Reshape": [0, 0, 2, 4]}
 
 
-def test_sizes_that_only_the_target_tells():
-    """What is noted of a Reshape within a function of torch's exporter has no names."""
-    body = f"{TARGET} h = Reshape (x, t) y = Relu (h)"
-    assert folded(body, noted="float[?, ?, 2, 4] h")["Reshape"] == [0, 0, 2, 4]
-    assert folded(body, noted="float[p, q, 2, 4] h")["Reshape"] is None
-    assert folded(body).keys() == {"Shape", "Concat", "Reshape", "Relu"}  # not even its rank is known
-
-
 def test_a_reshape_to_its_own_shape_goes():
     same = "float[batch, time, 8]"
     assert folded("s = Shape (x) h = Reshape (x, s) y = Relu (h)", f"{same} y", f"{same} h") == {"Relu": None}
