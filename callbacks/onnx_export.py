@@ -2,11 +2,9 @@
 
 import itertools
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from lightning.fabric.utilities.data import sized_len
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import nn
@@ -19,7 +17,8 @@ from lit_gelu.errors import ArgumentError, ExportError, ParityError, Unsupported
 from lit_gelu.sandbox import isolated_random_state
 
 if TYPE_CHECKING:
-    from lit_gelu.export import ExportReport, ParityReport
+    # jsonargparse looks up the last one here, for the options that `OnnxExport` hands on.
+    from lit_gelu.export import ExportReport, ParityReport, export_onnx  # noqa: F401
 
 OnBreach = Literal["raise", "warn"]
 FILE_NAME = "model.onnx"
@@ -44,17 +43,7 @@ class OnnxExport(Callback):
         on_breach: What to do if the file does not compute what the module computes, or cannot be written: "raise", or
             "warn", which lets the fit end well. A file that breaches stays, with its reports.
         registry: Which registry names the activations; ``None`` is the module's own or the default one.
-        approximate: As `lit_gelu.export.export_onnx`, and so are all that follow.
-        target: The runtime.
-        dtype: Of weights and activations.
-        policy: Accuracy or speed.
-        lowering: The recipes of activations.
-        opset: Version of the standard operators.
-        keep_fp32: What stays in float32.
-        io_dtype: Of inputs and outputs.
-        labels: Names of the classes.
-        softmax: Whether the file ends with one.
-        dynamic_shapes: Open sizes.
+        export_options: All other options of `lit_gelu.export.export_onnx`.
 
     Attributes:
         exported: What was written; ``None`` before the end of a fit, and on other ranks than 0.
@@ -81,23 +70,11 @@ class OnnxExport(Callback):
         check: bool = True,
         on_breach: OnBreach = "raise",
         registry: ActivationRegistry | None = None,
-        approximate: str = "as_trained",
-        target: str = "portable",
-        dtype: str | None = None,
-        policy: str = "strict",
-        lowering: str = "auto",
-        opset: int | None = None,
-        keep_fp32: Sequence[str] = (),
-        io_dtype: str = "same",
-        labels: Sequence[str] = (),
-        softmax: bool = False,
-        dynamic_shapes: Any = (),
+        **export_options: Any,
     ) -> None:
-        arguments = locals()
         from lit_gelu.export.metadata import ExportOptions
 
-        self.options: dict[str, Any] = {option.name: arguments[option.name] for option in ExportOptions.all()}
-        ExportOptions.checked(**self.options)
+        ExportOptions.checked(**export_options)
         if path is not None and Path(path).suffix != ".onnx":
             raise ArgumentError(f"OnnxExport(path={str(path)!r}) must end in .onnx.")
         if on_breach not in get_args(OnBreach):
@@ -108,6 +85,7 @@ class OnnxExport(Callback):
         self.check = check
         self.on_breach = on_breach
         self.registry = registry
+        self.options = export_options
         self.exported: ExportReport | None = None
         self.parity: ParityReport | None = None
 
@@ -115,9 +93,7 @@ class OnnxExport(Callback):
     @override
     def state_key(self) -> str:
         """A name of its own for each file: a Trainer may have several of these."""
-        return self._generate_state_key(
-            path=self.path, **{k: self.options[k] for k in ("approximate", "target", "dtype")}
-        )
+        return self._generate_state_key(path=self.path, options=self.options)
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -130,8 +106,8 @@ class OnnxExport(Callback):
         self.exported = self.parity = None
         if shards_parameters(trainer):
             raise UnsupportedRunError(
-                f"OnnxExport does not work with {type(trainer.strategy).__name__}, whose checkpoints and modules are "
-                "in parts. Export afterwards: lit-gelu export, with a consolidated checkpoint."
+                f"OnnxExport does not work with {type(trainer.strategy).__name__}, whose modules are in parts. Export "
+                "afterwards: lit-gelu export, with a consolidated checkpoint."
             )
         if self.preprocessing is False:
             sample_of(pl_module, self.input_sample)
@@ -178,17 +154,19 @@ class OnnxExport(Callback):
         registry = self.registry or getattr(pl_module, "registry", None)
         remote = not best or "://" in best
         path = Path(self.path) if self.path else (Path(folder) if remote else Path(best).parent) / FILE_NAME
-        preprocessing = self.preprocessing or None
-        if preprocessing is True:
-            preprocessing = trainer.datamodule.preprocessing()  # type: ignore[attr-defined]  # `setup` asked for it
-        both = {"input_sample": self.input_sample, "registry": registry, "preprocessing": preprocessing}
+        pixels: Any = self.preprocessing or None
+        if pixels is True:
+            pixels = trainer.datamodule.preprocessing()  # type: ignore[attr-defined]  # `setup` asked for it
+        sample = self.input_sample
         self.exported = self.parity = None  # until each is known of the file that is written now
-        self.exported = export_onnx(module, path, **self.options, **both)
+        self.exported = export_onnx(
+            module, path, input_sample=sample, registry=registry, preprocessing=pixels, **self.options
+        )
         if not self.check:
             rank_zero_info(f"OnnxExport: wrote {path} (opset {self.exported.opset}); not compared with PyTorch.")
             return
-        data = _data(trainer, raw=preprocessing is not None)
-        self.parity = check_parity(module, path, data, strict=False, **both)
+        data = _data(trainer, raw=pixels is not None)
+        self.parity = check_parity(module, path, data, sample, strict=False, registry=registry, preprocessing=pixels)
         write_proof(self.parity, path)
         log_figures(trainer, figures_of(self.parity))
         if not self.parity.passed:
@@ -228,9 +206,7 @@ def _data(trainer: Trainer, *, raw: bool) -> Any:
         return module if raw or trainer.world_size == 1 else list_or_loader(module)
     if raw or trainer.val_dataloaders is None:
         return None
-    loaders = [
-        itertools.islice(loader, int(limit)) if sized_len(loader) is None and math.isfinite(limit) else loader
-        for loader, limit in zip(loaders_in(trainer.val_dataloaders), trainer.num_val_batches, strict=False)
-        if sized_len(loader) != 0
-    ]  # a loader without a length may have no end but limit_val_batches
-    return loaders[0] if len(loaders) == 1 else itertools.chain.from_iterable(loaders) if loaders else None
+    loaders = zip(loaders_in(trainer.val_dataloaders), trainer.num_val_batches, strict=False)
+    # A loader without a length may have no end but limit_val_batches.
+    limited = [itertools.islice(loader, int(limit) if math.isfinite(limit) else None) for loader, limit in loaders]
+    return itertools.chain.from_iterable(limited) if limited else None

@@ -36,8 +36,7 @@ from lit_gelu.surgery.sites import without_wrappers
 
 # Whose hooks watch a training: they hold their callback and that the Trainer, and compute nothing.
 _OF_TRAINING = frozenset({"lightning", "lightning_fabric", "lit_gelu", "pytorch_lightning"})
-# Of the largest output. A copy goes wrong by a lost hook or attribute and not by rounding, so they leave room for a GPU
-# with TF32, and for a module in 16 bit whose copy is in float32.
+# Of the largest output: room for a GPU with TF32, and for a module in 16 bit whose copy is in float32.
 _ALIKE = 1e-3
 _ALIKE_ELSEWHERE = 5e-2
 _NOTHING = 1e-6  # what is left where an output should be 0
@@ -45,10 +44,9 @@ _NOTHING = 1e-6  # what is left where an output should be 0
 
 def evaluation_copy(model: nn.Module, dtype: torch.dtype = torch.float32) -> nn.Module:
     """Return a deep copy on the CPU, in evaluation mode, without what belongs to training."""
-    # In the copy, modules wrapped by ``torch.compile`` are unwrapped, a LightningModule has no Trainer, and there are
-    # no backward hooks and none of this package's or Lightning's: a monitor's hook holds its callback, the callback the
-    # Trainer, and neither belongs in a file. Every other forward hook and pre-hook stays, because it may be a part of
-    # what the module computes: ``torch.nn.utils`` computes weights in them, and transformers gathers outputs.
+    # Compiled modules are unwrapped; a LightningModule has no Trainer. There are no backward hooks and none of this
+    # package's or Lightning's, which hold callbacks. Every other forward hook stays, for it may be a part of what the
+    # module computes: ``torch.nn.utils`` computes weights in them, and transformers gathers outputs.
     require_copyable(model)
     model = without_wrappers(model)
     memo = _replacements(model)
@@ -62,9 +60,8 @@ def evaluation_copy(model: nn.Module, dtype: torch.dtype = torch.float32) -> nn.
         twin = faithful_copy(model, memo)
     except Exception as error:
         raise ExportError(
-            f"{type(model).__name__} cannot be copied ({error}). Export works on a deep copy, so that the module stays "
-            "as it is: remove attributes and hooks that copy.deepcopy refuses, such as tensors with a gradient "
-            "history, locks or open files."
+            f"{type(model).__name__} cannot be copied ({error}). Export works on a deep copy: remove attributes and "
+            "hooks that copy.deepcopy refuses, such as tensors with a gradient history, locks or open files."
         ) from error
     for hooks in _forward_hooks(twin):
         for key in watching.keys() & hooks.keys():
@@ -111,34 +108,31 @@ def two_answers(apart: float) -> str:
 
 
 def require_copyable(model: object) -> None:
-    """Refuse what is no module, what TorchScript made, and tensors without values."""
+    """Refuse what is no module, what TorchScript or torch's quantisation made, and tensors without values."""
     if not isinstance(model, nn.Module):
         raise ExportError(f"Only a torch.nn.Module can be exported, not {type(model).__name__}.")
-    name = type(model).__name__
-    if any(isinstance(part, torch.jit.ScriptModule) for part in model.modules()):
-        raise ExportError(
-            f"{name} was made by torch.jit.trace or torch.jit.script, or a part of it was: copies and forward are "
-            "TorchScript's. Give the module that it was made from."
-        )
-    if isinstance(model, nn.parallel.DistributedDataParallel):
-        raise ExportError(f"{name} wraps a module for several processes: export the module in it, model.module.")
-    quantized = [where for where, part in model.named_modules() if _is_quantized(part)]
-    if quantized:
-        raise ExportError(
-            f"{name} was prepared for torch's own quantisation, or converted by it ({quantized[0]!r}). Export the "
-            "float module that it was made from, and quantise the file: lit_gelu.export.quantization.quantize_onnx."
-        )
     for where, part in model.named_modules():
-        if isinstance(part, nn.LSTM) and part.proj_size:
-            raise ExportError(
-                f"{where or name} is an LSTM with proj_size={part.proj_size}, which ONNX's LSTM has no place for. "
-                "Train one with proj_size=0 and a Linear behind it, or write it by hand with torch.nn.LSTMCell."
+        problem = ""
+        if isinstance(part, torch.jit.ScriptModule):
+            problem = "is TorchScript: give the module that it was made from"
+        elif isinstance(part, nn.parallel.DistributedDataParallel):
+            problem = "wraps a module for several processes: export the module in it, model.module"
+        elif _is_quantized(part):
+            problem = (
+                "belongs to torch's own quantisation: export the float module that it was made from, and quantise the "
+                "file (lit_gelu.export.quantization.quantize_onnx)"
             )
+        elif isinstance(part, nn.LSTM) and part.proj_size:
+            problem = (
+                "has proj_size, which ONNX's LSTM has no place for: train one with proj_size=0 and a Linear behind it"
+            )
+        if problem:
+            raise ExportError(f"{type(model).__name__} cannot be exported. {where or 'It'} {problem}.")
     for where, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
         if is_lazy(tensor) or tensor.is_meta:
             raise ExportError(
-                f"{name} cannot be exported: {where!r} has no values yet. Call a lazy module once first; load the "
-                "weights of one on the meta device (load_state_dict(..., assign=True))."
+                f"{type(model).__name__} cannot be exported: {where!r} has no values yet. Call a lazy module once "
+                "first; load the weights of one on the meta device (load_state_dict(..., assign=True))."
             )
 
 
@@ -223,68 +217,55 @@ class Trial:
 
 @torch.no_grad()
 def repeatable_outputs(flat: FlatModule, tensors: Sequence[Tensor]) -> tuple[list[tuple[str, Tensor]], list[str]]:
-    """Run a module, and leave it as it was; refuse one that draws random numbers or reads what an earlier call wrote.
+    """Return a module's named outputs, and notes on what is in no file: parts of the output, writes to buffers.
 
-    Returns:
-        The outputs with their names, and notes on what is in no file: other parts of the output, writes to buffers.
+    It is left as it was.
 
     Raises:
-        ExportError: If it does not repeat itself.
+        ExportError: If it draws random numbers, or reads what an earlier call wrote.
     """
-    with preserved_state(flat.model) as state:
-        before, parameters = _copies(flat.model), {name for name, _ in flat.model.named_parameters()}
+    model = flat.model
+    with preserved_state(model) as state:
+        before, parameters = _copies(model), {name for name, _ in model.named_parameters()}
         outputs, notes = _run(flat, tensors)
-        if late := [name for name, _ in flat.model.named_parameters() if name not in parameters]:
+        if late := [name for name, _ in model.named_parameters() if name not in parameters]:
             raise ExportError(
-                f"{type(flat.model).__name__} makes weights at its first call ({', '.join(map(repr, late[:3]))}). Call "
-                "it once before the export, so that they are its own."
+                f"{type(model).__name__} makes weights at its first call ({', '.join(map(repr, late[:3]))}). Call it "
+                "once before the export, so that they are its own."
             )
-        between = _copies(flat.model)
-        again, _ = _run(flat, tensors)
-        if _alike(outputs, again) and not state.is_changed():
+        between = _copies(model)
+        repeated = [_run(flat, tensors)[0]]
+        if _alike(outputs, repeated[0]) and not state.is_changed():
             return outputs, notes
-        after = _copies(flat.model)
+        after = _copies(model)
         written = sorted({*_differing(before, between), *_differing(before, after)})
-    if not _alike(outputs, again):
-        with preserved_state(flat.model):
-            anew, _ = _run(flat, tensors)
-        if _alike(outputs, anew):
-            raise ExportError(_memory_message(flat.model, written))
-        names = [name for (name, a), (_, b) in zip(outputs, anew, strict=False) if not _same(a, b)]
-        raise ExportError(random_message(flat.model, ", ".join(names)))
-    return outputs, [*notes, *_written_for_nobody(flat, tensors, outputs, after, written)]
-
-
-def _written_for_nobody(
-    flat: FlatModule,
-    tensors: Sequence[Tensor],
-    outputs: Sequence[tuple[str, Tensor]],
-    after: Mapping[str, Tensor],
-    written: Sequence[str],
-) -> list[str]:
-    """Note buffers that forward writes and no later call reads; refuse what one reads."""
     # A call on other values may leave something that the next one reads. Where the next one writes over it, as a cache
     # does at the same positions, the rest tells: it is made noise, and what reads it gives other outputs.
-    with preserved_state(flat.model):
+    with preserved_state(model):
         _run_on_others(flat, tensors)
-        carried = [name for name in _differing(after, _copies(flat.model)) if name in written]
-        if not _alike(outputs, _run(flat, tensors)[0]):
-            raise ExportError(_memory_message(flat.model, carried or written))
-    if not carried:
-        return []
-    with preserved_state(flat.model):
-        _run(flat, tensors)
-        for name, tensor in tensors_of(flat.model).items():
+        carried = [name for name in _differing(after, _copies(model)) if name in written]
+        repeated.append(_run(flat, tensors)[0])
+        for name, tensor in tensors_of(model).items():
             if name in carried:
                 tensor.copy_(_noise(tensor))
-        try:
-            alike = _alike(outputs, _run(flat, tensors)[0])
-        except Exception:  # noqa: BLE001 - forward is the user's: that noise stops it shows that it reads it
-            alike = False
-    if not alike:
-        raise ExportError(_memory_message(flat.model, carried))
-    buffers = [repr(name) for name, _ in flat.model.named_buffers() if name in carried]
-    return [f"forward writes to {', '.join(buffers)}; the file does not."] if buffers else []
+        with_noise: list[tuple[str, Tensor]] = []
+        with contextlib.suppress(Exception):  # that noise stops forward, which is the user's, shows that it reads it
+            with_noise = _run(flat, tensors)[0]
+        repeated.append(with_noise)
+    with preserved_state(model):
+        anew, _ = _run(flat, tensors)
+    if not _alike(outputs, anew):
+        names = [name for (name, a), (_, b) in zip(outputs, anew, strict=False) if not _same(a, b)]
+        raise ExportError(random_message(model, ", ".join(names)))
+    if not all(_alike(outputs, others) for others in repeated):
+        raise ExportError(
+            f"{type(model).__name__}.forward reads what an earlier call wrote "
+            f"({', '.join(map(repr, carried or written))}), and a file has no memory. Take that state as an input of "
+            "forward and return the new one, and keep it outside the model; or let forward begin anew where "
+            "self.training is false."
+        )
+    buffers = [repr(name) for name, _ in model.named_buffers() if name in carried]
+    return outputs, [*notes, *([f"forward writes to {', '.join(buffers)}; the file does not."] if buffers else [])]
 
 
 def _run(flat: FlatModule, tensors: Sequence[Tensor]) -> tuple[list[tuple[str, Tensor]], list[str]]:
@@ -339,15 +320,6 @@ def _alike(first: Sequence[tuple[str, Tensor]], second: Sequence[tuple[str, Tens
     return len(first) == len(second) and all(_same(a, b) for (_, a), (_, b) in zip(first, second, strict=True))
 
 
-def _memory_message(model: nn.Module, names: Sequence[str]) -> str:
-    places = f" ({', '.join(map(repr, names))})" if names else ""
-    return (
-        f"{type(model).__name__}.forward reads what an earlier call wrote{places}, and a file has no memory. Take that "
-        "state as an input of forward and return the new one, and keep it outside the model; or let forward begin "
-        "anew where self.training is false."
-    )
-
-
 def narrowed(flat: FlatModule) -> tuple[Call, list[str]]:
     """Return the call in float32; float64 inputs stay where forward, whose weights are float32 here, takes them."""
     call = flat.call
@@ -395,26 +367,22 @@ def _refused(
     """Say on what forward fails; of the module that the copy was made from, which layers were converted for it."""
     pairs = zip(flat.call.names, tensors, strict=True)
     shapes = ", ".join(f"{name} {tuple(t.shape)} {t.dtype}" for name, t in pairs)
-    forward, reason = f"{type(flat.model).__name__}.forward", str(error).rstrip(".")
-    if tensors[0].shape != flat.call.tensors[0].shape:  # the sample has one row, and the batch is open
-        with contextlib.suppress(Exception), preserved_state(flat.model), torch.no_grad(), isolated_generators([]):
-            flat.run([tensor.clone() for tensor in flat.call.tensors])
-            return ModelInputError(
-                f"A file's batch is open, so the sample's one row was tried twice over ({shapes}), and {forward} fails "
-                f"on that: {reason}. For a file of one row alone give dynamic_shapes={fixed_batch(flat.call)}."
-            )
+    remedy = "If forward takes another call, give that as input_sample=."
+    if tensors[0].shape != flat.call.tensors[0].shape:
+        remedy = (
+            "A file's batch is open, so the sample's one row was tried twice over; for a file of one row alone give "
+            f"dynamic_shapes={fixed_batch(flat.call)}."
+        )
     places = () if origin is None else itertools.chain(origin.named_parameters(), origin.named_buffers())
     dtypes = {name: tensor.dtype for name, tensor in places if tensor.is_floating_point()}
-    converted = [f"{name} ({dtype})" for name, dtype in dtypes.items() if dtype != torch.float32]
-    if len(set(dtypes.values())) > 1 and "type" in reason:
-        return ModelInputError(
-            f"Export computes in float32, so {', '.join(converted[:4])} were converted, and {forward} then fails: "
-            f"{reason}. Let forward cast to the layer's dtype, x.to(self.layer.weight.dtype), and not to one by name."
+    if len(set(dtypes.values())) > 1:
+        converted = [f"{name} ({dtype})" for name, dtype in dtypes.items() if dtype != torch.float32]
+        remedy = (
+            f"Export computes in float32, so {', '.join(converted[:4])} were converted: let forward cast to the "
+            "layer's dtype, x.to(self.layer.weight.dtype), and not to one by name."
         )
-    return ModelInputError(
-        f"{forward} fails on the input sample ({shapes}; the first size is the batch, and open ones are 2 at least): "
-        f"{reason}. If forward takes another call, give that as input_sample=."
-    )
+    reason = str(error).rstrip(".")
+    return ModelInputError(f"{type(flat.model).__name__}.forward fails on the sample ({shapes}): {reason}. {remedy}")
 
 
 def output_names(names: Sequence[str], call: Call) -> tuple[str, ...]:
@@ -426,9 +394,8 @@ def require_faithful(
     flat: FlatModule, model: nn.Module, tensors: Sequence[Tensor], caller: Sequence[Tensor] = ()
 ) -> list[str]:
     """Refuse a copy whose outputs are not the module's (names, shapes, values); return what is to be noted."""
-    # A module in float64 gets the caller's own tensors, which may be float64 where the copy's are not.
-    # The module runs where it is, on the side of its training; modes, buffers and the random state are as before.
-    # Integer outputs are compared where it is in float32 or float64 on the CPU, as the copy is.
+    # A module in float64 gets the caller's own tensors, which may be float64 where the copy's are not. Integer outputs
+    # are compared where it is in float32 or float64 on the CPU, as the copy is.
     model = without_wrappers(model)
     try:
         copied = _outputs(flat, flat.model, tensors)
@@ -442,17 +409,11 @@ def require_faithful(
     parts = [*model.parameters(), *model.buffers()]
     exact = all(t.device.type == "cpu" and (t.dtype.itemsize >= 4 or not t.is_floating_point()) for t in parts)
     difference = _difference(original, copied, exact=exact)
-    if difference and wide and not _difference(_outputs(flat, model, tensors), copied, exact=False):
-        raise ExportError(
-            f"{type(model).__name__} needs its float64 inputs, and a file that computes in float32 takes float32: "
-            f"{difference}. Keep the layers in float32, and let forward take float64 and call .float() on what is "
-            "small, such as a time less its start; then the file takes float64 too."
-        )
     if difference:
         raise ExportError(
-            f"A copy of {type(model).__name__} does not compute what the module computes: {difference}. Export and "
-            "proof work on copies. What is lost is what copy.deepcopy does not bring along: let __deepcopy__ and "
-            "__setstate__ keep all that forward uses, in attributes, parameters and buffers."
+            f"A copy of {type(model).__name__} in float32 does not compute what the module computes: {difference}. "
+            "Export and proof work on copies: let __deepcopy__ and __setstate__ keep all that forward uses. If it "
+            "needs float64 inputs, keep its layers in float32, and call .float() in forward on what is small."
         )
     return ["the module's weights are float64; the file has and computes float32."] if wide else []
 
@@ -506,9 +467,8 @@ def approximate_(
     try:
         surgery.swap(flat, targets, sample, registry=registry)
     except SwapError as error:
-        sites = [f"{site.name}: {site.spec}" for site in surgery.find_sites(flat.model, registry=registry)]
         raise ArgumentError(
             f"approximate={approximate!r} was asked for, but not every GELU of {type(flat.model).__name__} can be "
-            f"given that form, or it has none: {error} Its activation modules: {'; '.join(sites) or 'none'}. Use "
-            "approximate='as_trained', or swap activations first (lit_gelu.surgery.swap)."
+            f"given that form, or it has none: {error} Use approximate='as_trained', or swap activations first "
+            "(lit_gelu.surgery.swap)."
         ) from error

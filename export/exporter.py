@@ -24,6 +24,7 @@ from lit_gelu.export.copying import (
     approximate_,
     evaluation_copy,
     narrowed,
+    require_copyable,
     require_faithful,
     trial_run,
     without_callers_autocast,
@@ -35,11 +36,11 @@ from lit_gelu.export.inputs import (
     batch_sizes,
     named_shapes,
     open_sizes,
-    require_order,
     sample_of,
     take_apart,
 )
 from lit_gelu.export.lowering.lowering_table import mark, unmark
+from lit_gelu.export.lowering.policy import DEFAULT_OPSET
 from lit_gelu.export.lowering.replace import lower
 from lit_gelu.export.metadata import (
     ExportOptions,
@@ -60,30 +61,19 @@ from lit_gelu.export.parity.open_axes import (
 )
 from lit_gelu.export.preprocessing import describe, preprocessing_copy, raw_call
 from lit_gelu.export.trace import recorded_sizes, trace
-from lit_gelu.files import is_folder, require_writable
+from lit_gelu.files import require_writable
 
 
 @dataclass(frozen=True, repr=False)
 class ExportReport(Displayed):
-    """What `export_onnx` wrote.
-
-    Args:
-        path: The file.
-        opset: Version of the standard operators.
-        sites: Every activation site: spec, lowering taken, operators, number of calls.
-        census: How often each operator occurs in the graph.
-        metadata: What the file says of itself.
-        notes: What a user of the file should know, such as operators that the target has no kernel for.
-        made_folder: The file's folder, if it was not there and was made.
-    """
+    """What `export_onnx` wrote."""
 
     path: Path
-    opset: int
-    sites: tuple[SiteRecord, ...]
-    census: Mapping[str, int]
-    metadata: FileMetadata
-    notes: tuple[str, ...] = ()
-    made_folder: str = ""
+    opset: int  # version of the standard operators
+    sites: tuple[SiteRecord, ...]  # every activation site: spec, lowering taken, operators, number of calls
+    census: Mapping[str, int]  # how often each operator occurs in the graph
+    metadata: FileMetadata  # what the file says of itself
+    notes: tuple[str, ...] = ()  # what a user should know, such as operators that the target has no kernel for
 
     @property
     def activation_census(self) -> dict[str, int]:
@@ -100,8 +90,7 @@ class ExportReport(Displayed):
         if about.lowering == "auto":
             how += f", target={about.target}, dtype={about.dtype}, policy={about.policy}"
         raw = f"  takes raw pixels (uint8): {self.metadata.preprocessing}" if self.metadata.preprocessing else None
-        new_folder = f"  the folder {self.made_folder!r} was not there: it was made" if self.made_folder else None
-        lines = [*filter(None, [new_folder, raw]), *(f"  {line}" for line in (*self.sites, *self.notes))]
+        lines = [*filter(None, [raw]), *(f"  {line}" for line in (*self.sites, *self.notes))]
         return "\n".join([f"{self.path} ({how})", *lines])
 
     def _summary(self) -> str:
@@ -137,7 +126,7 @@ def export_onnx(
     preprocessing: nn.Module | None = None,
     labels: Sequence[str] = (),
     softmax: bool = False,
-    dynamic_shapes: Any = (),
+    dynamic_shapes: Any = None,
 ) -> ExportReport:
     """Write a module as an ONNX file with a dynamic batch, and other dynamic sizes that are asked for.
 
@@ -150,8 +139,7 @@ def export_onnx(
         path: The file to write.
         input_sample: What to trace with: a tensor, a tuple of ``forward``'s arguments or a dict of them by name; by
             default the module's ``example_input_array``. Dimension 0 of every tensor as long as the first one's is the
-            batch, and so is an axis that ``dynamic_shapes`` calls as it. With ``preprocessing``, the first tensor of it
-            is raw pixels, see there.
+            batch, and so is an axis that ``dynamic_shapes`` calls as it.
         approximate: Which form every GELU takes, calls of functions included: ``"as_trained"`` leaves them alone;
             ``"none"`` (or ``"exact"``) is ``x Phi(x)``, ``"tanh"`` and ``"sigmoid"`` its approximations. To change
             some GELUs alone, `lit_gelu.surgery.swap` them first.
@@ -161,9 +149,8 @@ def export_onnx(
         dtype: Of weights and activations: ``"fp32"`` (``None``), ``"fp16"`` or ``"bf16"``, or torch's. A bf16 file runs
             on a GPU only.
         policy: ``"strict"``: as accurate as PyTorch's own kernels in that dtype. ``"fast"``: the fastest known.
-        lowering: Which recipes of `lit_gelu.export.lowering.lowering_table` activations take: ``"native"`` operators,
-            ``"primitives"``, or ``"contrib"``, onnxruntime's fused ones. ``"auto"`` is what target, dtype and policy
-            give.
+        lowering: Which recipes activations take where they have them: ``"native"`` operators, ``"primitives"``, or
+            ``"contrib"``, onnxruntime's fused ones. ``"auto"`` is what target, dtype and policy give.
         opset: Version of the standard operators; ``None`` is 20, or the smallest newer one that holds the model.
         keep_fp32: For fp16 and bf16, what stays in float32 beside the policy's own list: names of ONNX operators
             (``"Softmax"``), patterns over names of modules (``"head.*"``) or nodes.
@@ -171,27 +158,22 @@ def export_onnx(
             takes and gives, or ``"fp32"``, with a Cast at each.
         registry: Which registry names the module's activations; ``None`` is the default one.
         preprocessing: A module that turns raw pixels, ``torch.uint8`` with any batch, into the first input of
-            ``model``, such as ``MNISTData().preprocessing()``. It becomes a part of the graph, and the file takes raw
-            pixels in the place of that input; its buffers (a mean image, a whitening matrix) are constants of the
-            file. The sample's pixels are by default the preprocessing's ``example_input_array``, or random ones in the
-            shape of the module's own sample.
-        labels: What the values along the last dimension of the first output stand for, in their order; the file
-            records them (``lit_gelu.labels``, a JSON list).
-        softmax: Whether the file ends with a softmax over the last dimension of the first output, so that a module
-            that gives logits becomes a file that gives probabilities; the file records that too.
+            ``model``, such as ``MNISTData().preprocessing()``. It becomes a part of the graph, its buffers constants of
+            the file. The sample's pixels are by default its ``example_input_array``, or random ones in the shape of the
+            module's own sample.
+        labels: What the values along the last dimension of the first output stand for; the file records them.
+        softmax: Whether the file ends with a softmax over the last dimension of the first output.
         dynamic_shapes: Which sizes of inputs are open beside the batch. By input and axis, with names that the file
             shows: ``{"input_ids": {1: "sequence"}, "attention_mask": {1: "sequence"}}``; one name is one size. Or
             what ``torch.export.export`` takes, a dict or tuple of ``Dim``, ``Dim.DYNAMIC``, ``Dim.AUTO``, ``None``.
             ``{"x": {0: None}}`` fixes the batch at the sample's rows.
-            ``"sequence"`` opens the length of tokens and masks, ``"image-size"`` height and width of images, and
-            ``"input_ids:1=sequence"`` is a short form for one axis; a list may hold several of these.
 
     Returns:
         What was written.
 
     Raises:
-        ArgumentError: If an option has an unknown value, or does not fit this module: no GELU to approximate, one
-            that cannot be swapped, a lowering that has no recipe for any of its activations.
+        ArgumentError: If an option has an unknown value, or does not fit this module: no GELU to approximate, or one
+            that cannot be swapped.
         ModelInputError: If the sample is missing or does not fit ``forward``.
         ExportError: If the module cannot be translated, is random in evaluation mode, fixes the batch size or one that
             ``dynamic_shapes`` names, branches on one, or computes something else when it is copied or its graph runs at
@@ -208,7 +190,7 @@ def export_onnx(
         >>> dict(report.census)
         {'Gemm': 2, 'Gelu': 1}
     """
-    require_order(model, path)
+    require_copyable(model)
     options = ExportOptions.checked(
         approximate=approximate,
         target=target,
@@ -222,7 +204,6 @@ def export_onnx(
         softmax=softmax,
         dynamic_shapes=dynamic_shapes,
     )
-    made_folder = "" if is_folder(Path(path).parent) else str(Path(path).parent)
     require_writable(path)
     registry = registry_or_default(registry)
     if preprocessing is None:
@@ -249,7 +230,7 @@ def export_onnx(
     # Before markers stand in the place of activations.
     elsewhere, untried = runs_at_other_sizes(flat, sizes, dependent=dependent)
     marked = mark(flat.model, registry)
-    graph = trace(flat, trial, options.traced_opset, sizes)
+    graph = trace(flat, trial, options.opset or DEFAULT_OPSET, sizes)
     unmark(flat.model, marked)
     untried += graph.meta.get(BOUNDS, []) + require_alike(graph, flat, elsewhere, marked, registry)
     lowered = lower(graph, marked, options, registry, specs)
@@ -275,7 +256,7 @@ def export_onnx(
         fixed.append(f"arguments that are no tensors are fixed as in the sample: {', '.join(flat.call.constants)}.")
     notes = (*metadata.notes, *fixed, *trial.notes, *unasked, *untried, *unused)
     operators = census(ir.to_proto(graph))
-    return ExportReport(Path(path), lowered.opset, metadata.sites, operators, metadata, notes, made_folder)
+    return ExportReport(Path(path), lowered.opset, metadata.sites, operators, metadata, notes)
 
 
 def _all_sites(specs: Mapping[str, str], lowered: Sequence[SiteRecord]) -> tuple[SiteRecord, ...]:
@@ -322,7 +303,6 @@ def _require_forms(sites: Sequence[SiteRecord], approximate: str) -> None:
     ]
     if others and approximate != "as_trained":
         raise ArgumentError(
-            f"approximate={approximate!r} was asked for, but a GELU that is no site of the module, such as one that is "
-            f"written by hand, has another form: {', '.join(others)}. Use torch.nn.GELU() modules there, or "
-            "approximate='as_trained'."
+            f"approximate={approximate!r} was asked for, but a GELU that is written by hand has another form: "
+            f"{', '.join(others)}. Use torch.nn.GELU() modules there, or approximate='as_trained'."
         )

@@ -2,7 +2,6 @@
 
 import copy
 import inspect
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -22,25 +21,15 @@ BATCH = "batch"  # its name in a file, where the caller gives none
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a module's ``forward``, taken apart.
+    """One call of a module's ``forward``, taken apart."""
 
-    Args:
-        names: Names of the tensors: the argument's name, and for nested ones the path joined with underscores.
-        tensors: The tensors, detached, on the CPU, floating-point ones in float32, or float64 where the caller has it.
-        leaves: All leaves of the arguments, the tensors as ``None``.
-        structure: How the leaves make ``(args, kwargs)``.
-        positions: Where the tensors stand among the leaves.
-        named: Which axes of each tensor are called as the batch is; ``None`` where nothing is named.
-        constants: The arguments that are no tensors, as ``name=value``.
-    """
-
-    names: tuple[str, ...]
-    tensors: tuple[Tensor, ...]
-    leaves: tuple[Any, ...]
-    structure: pytree.TreeSpec
-    positions: tuple[int, ...]
-    named: tuple[tuple[int, ...], ...] | None = None
-    constants: tuple[str, ...] = ()
+    names: tuple[str, ...]  # of the tensors: the argument's name, and for nested ones the path joined with underscores
+    tensors: tuple[Tensor, ...]  # on the CPU; floating-point ones in float32, or float64 where the caller has it
+    leaves: tuple[Any, ...]  # all leaves of the arguments, the tensors as None
+    structure: pytree.TreeSpec  # how the leaves make (args, kwargs)
+    positions: tuple[int, ...]  # where the tensors stand among the leaves
+    named: tuple[tuple[int, ...], ...] | None = None  # which axes of each are called as the batch is, if any name is
+    constants: tuple[str, ...] = ()  # the arguments that are no tensors, as name=value
 
     def arguments(self, tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return ``(args, kwargs)`` with other tensors in the places of these."""
@@ -126,15 +115,6 @@ def batch_sizes(call: Call, name: str = BATCH, limits: Any = None) -> tuple[Open
     return tuple(OpenSize(place, 0, name, rows, limits=limits) for place in places)
 
 
-def require_order(model: object, path: object) -> None:
-    """Refuse a module and a path that were given in each other's place."""
-    if isinstance(path, nn.Module):
-        raise ModelInputError(
-            f"The module comes first, and the path of the file second; given are {type(model).__name__} and "
-            f"{type(path).__name__}."
-        )
-
-
 def sample_of(model: nn.Module, input_sample: Any) -> Any:
     """Return the sample to trace with: the given one, or the module's ``example_input_array``."""
     sample = input_sample_of(model, input_sample)
@@ -148,7 +128,9 @@ def sample_of(model: nn.Module, input_sample: Any) -> Any:
 
 def take_apart(model: nn.Module, sample: Any) -> Call:
     """Bind a sample to ``forward``'s arguments and take it apart into named tensors."""
-    args, kwargs = _arguments(sample)
+    # As Lightning reads example_input_array.
+    kwargs: dict[str, Any] = dict(sample) if isinstance(sample, Mapping) else {}
+    args = () if isinstance(sample, Mapping) else tuple(sample) if isinstance(sample, (tuple, list)) else (sample,)
     signature = inspect.signature(model.forward)
     try:
         bound = signature.bind(*args, **kwargs)
@@ -157,7 +139,7 @@ def take_apart(model: nn.Module, sample: Any) -> Call:
             f"The input sample does not fit {type(model).__name__}.forward{signature}: {error}. Give a tensor, a tuple "
             "of its positional arguments, or a dict of its arguments by name."
         ) from error
-    paths, structure = _leaves_with_paths((bound.args, bound.kwargs)), pytree.tree_structure((bound.args, bound.kwargs))
+    paths, structure = pytree.tree_flatten_with_path((bound.args, bound.kwargs))
     positions = tuple(i for i, (_, leaf) in enumerate(paths) if isinstance(leaf, Tensor))
     tensors = tuple(plain_tensor(paths[i][1]) for i in positions)
     if not tensors or tensors[0].ndim == 0 or tensors[0].shape[0] == 0:
@@ -172,17 +154,15 @@ def take_apart(model: nn.Module, sample: Any) -> Call:
             "forward take real ones and begin with torch.view_as_complex(x), and give torch.view_as_real(x)."
         )
     leaves = tuple(None if i in positions else _own_copy(leaf) for i, (_, leaf) in enumerate(paths))
-    for (path, _), leaf in zip(paths, leaves, strict=True):
-        if holds_tensors(leaf):
-            raise ModelInputError(
-                f"The input sample has {_names([path], signature)[0]!r}, a {type(leaf).__name__}, in which torch sees "
-                "no tensors: a file would hold them as constants. Leave it out, or let forward take the tensors and "
-                "make it of them."
-            )
     others = [(path, leaf) for (path, _), leaf in zip(paths, leaves, strict=True) if leaf is not None]
-    pairs = zip(_names([path for path, _ in others], signature), others, strict=True)
-    constants = tuple(f"{name}={shown(leaf)}" for name, (_, leaf) in pairs)
-    return Call(tuple(names), tensors, leaves, structure, positions, constants=constants)
+    constants = dict(zip(_names([path for path, _ in others], signature), (leaf for _, leaf in others), strict=True))
+    if hidden := [f"{name!r}, a {type(leaf).__name__}" for name, leaf in constants.items() if holds_tensors(leaf)]:
+        raise ModelInputError(
+            f"The input sample has {hidden[0]}, in which torch sees no tensors: a file would hold them as constants. "
+            "Leave it out, or let forward take the tensors and make it of them."
+        )
+    texts = tuple(f"{name}={shown(leaf)}" for name, leaf in constants.items())
+    return Call(tuple(names), tensors, leaves, structure, positions, constants=texts)
 
 
 def _own_copy(leaf: Any) -> Any:
@@ -196,7 +176,8 @@ def _own_copy(leaf: Any) -> Any:
 def tensors_by_name(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Tensor]:
     """Return the tensors of one call of ``forward`` by the names that `take_apart` gives them, however it is called."""
     bound = signature.bind(*args, **kwargs)
-    leaves = [pair for pair in _leaves_with_paths((bound.args, bound.kwargs)) if isinstance(pair[1], Tensor)]
+    paths, _ = pytree.tree_flatten_with_path((bound.args, bound.kwargs))
+    leaves = [pair for pair in paths if isinstance(pair[1], Tensor)]
     return dict(zip(_names([path for path, _ in leaves], signature), (tensor for _, tensor in leaves), strict=True))
 
 
@@ -204,15 +185,6 @@ def plain_tensor(tensor: Tensor) -> Tensor:
     """Return an input detached, on the CPU, floating-point values in float32, or float64 where the caller has that."""
     tensor = tensor.detach().cpu()
     return tensor.float() if tensor.is_floating_point() and tensor.dtype != torch.float64 else tensor
-
-
-def _arguments(sample: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return positional and named arguments, as Lightning reads ``example_input_array``."""
-    if isinstance(sample, Mapping):
-        return (), dict(sample)
-    if isinstance(sample, (tuple, list)):
-        return tuple(sample), {}
-    return (sample,), {}
 
 
 def _names(paths: Sequence[tuple[Any, ...]], signature: inspect.Signature) -> list[str]:
@@ -229,20 +201,6 @@ def _names(paths: Sequence[tuple[Any, ...]], signature: inspect.Signature) -> li
             argument = positional[argument] if beyond < 0 else f"{rest}_{beyond}"
         names.append("_".join(str(key) for key in (argument, *inner)))
     return unique_names(names)
-
-
-def _leaves_with_paths(tree: Any) -> list[tuple[pytree.KeyPath, Any]]:
-    """Return what ``tree_flatten_with_path`` does, also where a class has no function for its keys."""
-    # Such are the outputs of transformers 5.0: mappings, whose own keys are taken.
-    if pytree.tree_is_leaf(tree):
-        return [((), tree)]
-    try:
-        children = pytree.tree_flatten_with_path(tree, lambda part: part is not tree)[0]
-    except ValueError:
-        parts = pytree.tree_leaves(tree, lambda part: part is not tree)
-        keys = list(tree) if isinstance(tree, Mapping) else range(len(parts))
-        children = [((pytree.MappingKey(key),), part) for key, part in zip(keys, parts, strict=True)]
-    return [((*path, *inner), leaf) for path, part in children for inner, leaf in _leaves_with_paths(part)]
 
 
 def _key(entry: Any) -> Any:
@@ -267,12 +225,7 @@ class FlatModule(nn.Module):
     """A module as a function from a flat list of tensors to a flat tuple of tensors.
 
     The exporter names and shapes what it sees; nested and constant arguments, dicts and dataclasses never reach it.
-
-    Args:
-        model: The module.
-        call: How its arguments are put together.
-        preprocessing: What the first tensor goes through before it is the module's; ``None`` for nothing.
-        softmax: Whether the first output goes through a softmax.
+    The first tensor may go through a preprocessing before it is the module's, the first output through a softmax.
     """
 
     def __init__(
@@ -332,7 +285,7 @@ def named_outputs(output: Any) -> list[tuple[str, Tensor]]:
     if isinstance(output, Tensor):
         return [("output", output)]
     pairs = []
-    for path, leaf in _leaves_with_paths(output):
+    for path, leaf in pytree.tree_flatten_with_path(output)[0]:
         if isinstance(leaf, Tensor):
             name = "_".join(str(_key(entry)) for entry in path)
             pairs.append((f"output_{name}" if name[:1].isdigit() else name, leaf))
@@ -342,30 +295,14 @@ def named_outputs(output: Any) -> list[tuple[str, Tensor]]:
 def left_out(output: Any) -> list[str]:
     """Say which parts of an output are in no file: ``None``, numbers, and objects whose tensors torch does not see."""
     notes = []
-    for path, leaf in _leaves_with_paths(output):
+    for path, leaf in pytree.tree_flatten_with_path(output)[0]:
         if not isinstance(leaf, Tensor):
             what = f"a {type(leaf).__name__} with tensors in it" if holds_tensors(leaf) else repr(leaf)[:40]
             notes.append(f"output {'.'.join(str(_key(entry)) for entry in path) or 0!r} is {what}: not in the file.")
     return notes
 
 
-PRESETS = ("sequence", "image-size")
-_WORD = re.compile(r"(?P<input>[^:=\s]+):(?P<axis>\d{1,2})=(?P<size>\w+)")
-_ACCEPTED = (
-    "Accepted: {input name: {axis: name}}, such as {'input_ids': {1: 'sequence'}}; what torch.export takes, with "
-    "torch.export.Dim; 'sequence' or 'image-size'; texts such as 'input_ids:1=sequence'."
-)
-
-
-def require_readable(dynamic_shapes: Any) -> Any:
-    """Return what ``dynamic_shapes`` holds, texts in a tuple; refuse what no model could be given."""
-    sizes = (dynamic_shapes,) if isinstance(dynamic_shapes, str) else dynamic_shapes
-    if not isinstance(sizes, (Mapping, list, tuple)):
-        raise ArgumentError(f"dynamic_shapes={dynamic_shapes!r} is not accepted. {_ACCEPTED}")
-    for word in sizes if _are_words(sizes) else ():
-        if word not in PRESETS and _WORD.fullmatch(word) is None:
-            raise ArgumentError(f"dynamic_shapes={word!r} is not accepted. {_ACCEPTED}")
-    return sizes
+_ACCEPTED = "Accepted: {input name: {axis: name}}, such as {'input_ids': {1: 'sequence'}}; what torch.export takes."
 
 
 def open_sizes(dynamic_shapes: Any, call: Call, parameters: Sequence[str]) -> tuple[OpenSize, ...]:
@@ -373,10 +310,13 @@ def open_sizes(dynamic_shapes: Any, call: Call, parameters: Sequence[str]) -> tu
     batch, limits = {BATCH}, None
     opened: dict[tuple[int, int], OpenSize | None] = {}
     first = {0}  # places of inputs whose first axis is the batch, or is said to be something else
-    entries = [
-        (name, axis, _open_size(name, axis, value, call))
-        for name, axis, value in _entries(require_readable(dynamic_shapes), call, parameters)
-    ]
+    tree = dynamic_shapes
+    if isinstance(tree, (list, tuple)) and len(tree) <= len(parameters):
+        tree = dict(zip(parameters, tree, strict=False))
+    if not isinstance(tree, Mapping):
+        takes = f"forward takes {', '.join(parameters)}."
+        raise ArgumentError(f"dynamic_shapes={dynamic_shapes!r} is not accepted: {takes} {_ACCEPTED}")
+    entries = [(name, axis, _open_size(name, axis, value, call)) for name, axis, value in _in_tree("", tree, call)]
     # Where the first input's rows are fixed, so are those of all that are as long and have no name of their own.
     fixed = {call.names.index(name) for name, axis, size in entries if axis == 0 and size is None}
     batched = [is_batched and not fixed & {0, place} for place, is_batched in enumerate(call.batched)]
@@ -432,28 +372,6 @@ def named_shapes(call: Call, sizes: Sequence[OpenSize]) -> list[list[int | str]]
     return shapes
 
 
-def _are_words(sizes: Any) -> bool:
-    return not isinstance(sizes, Mapping) and all(isinstance(word, str) for word in sizes)
-
-
-def _entries(sizes: Any, call: Call, parameters: Sequence[str]) -> Iterator[tuple[str, int, Any]]:
-    """Yield each axis that is named: the input's name, the axis, and what it is to be."""
-    if not _are_words(sizes):
-        if not isinstance(sizes, Mapping) and len(sizes) > len(parameters):
-            raise ArgumentError(
-                f"dynamic_shapes= has {len(sizes)} entries, forward takes {len(parameters)}: {', '.join(parameters)}."
-            )
-        tree = sizes if isinstance(sizes, Mapping) else dict(zip(parameters, sizes, strict=False))
-        yield from _in_tree("", tree, call)
-        return
-    for word in sorted(sizes, key=lambda word: word not in PRESETS):  # names win
-        if (parts := _WORD.fullmatch(word)) is None:
-            yield from _preset(word, call)
-        else:
-            size = parts["size"]
-            yield parts["input"], int(parts["axis"]), int(size) if size.isdecimal() else size
-
-
 def _in_tree(path: str, tree: Any, call: Call) -> Iterator[tuple[str, int, Any]]:
     """Yield what a tree says of the inputs, which stand in it as in the arguments of ``forward``."""
     entries = tree if isinstance(tree, Mapping) else dict(enumerate(tree)) if isinstance(tree, (list, tuple)) else None
@@ -468,28 +386,6 @@ def _in_tree(path: str, tree: Any, call: Call) -> Iterator[tuple[str, int, Any]]
             yield from _in_tree(f"{path}_{key}" if path else str(key), inner, call)
     else:
         yield path, 0, None
-
-
-def _preset(preset: str, call: Call) -> Iterator[tuple[str, int, str]]:
-    """Yield what a preset opens: the length of tokens and all that is as long, or the last two axes of images."""
-    tensors = dict(zip(call.names, call.tensors, strict=True))
-    if preset == "image-size":
-        axes = [(name, *e) for name, t in tensors.items() if t.ndim == 4 for e in ((2, "height"), (3, "width"))]
-    else:
-        length = next((t.shape[1] for t in call.tensors if t.ndim > 1 and not t.is_floating_point()), None)
-        axes = [
-            (name, axis, "sequence")
-            for name, t in tensors.items()
-            for axis in range(1, min(t.ndim, 2) if t.is_floating_point() else t.ndim)  # of embeddings not the width
-            if t.shape[axis] == length
-        ]
-    if not axes:
-        raise ArgumentError(
-            f"dynamic_shapes={preset!r} opens "
-            + ("axes 2 and 3 of images" if preset == "image-size" else "the length of inputs of whole numbers")
-            + f"; the inputs are {_shapes(call)}. Name the axis, such as dynamic_shapes='{call.names[0]}:1=length'."
-        )
-    yield from axes
 
 
 def _open_size(name: str, axis: int, value: Any, call: Call) -> OpenSize | None:

@@ -24,36 +24,22 @@ _OPTIONS = ("approximate", "lowering", "target", "dtype", "policy")
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class FileInspection(Displayed):
-    """What a file says of itself.
+    """What a file says of itself."""
 
-    Args:
-        file: Its name.
-        size: Bytes, weights beside it included.
-        producer: What wrote it, as it says.
-        opsets: Version by operator domain; the standard one is the empty text.
-        inputs: By name the element type and the sizes; a name, or ``None``, where any size fits.
-        outputs: The same.
-        weights: Number of stored values by element type.
-        operators: How often each occurs; those of other domains as ``domain::name``.
-        activations: How often each activation is computed, by its canonical spec: what `lit_gelu.export.export_onnx`
-            recorded, else what is recognised of the operators.
-        metadata: What `lit_gelu.export.export_onnx` recorded; ``None`` in others' files.
-        quantization: How it was quantised, if `lit_gelu.export.quantization.quantize_onnx` did it.
-        tuning: What `lit_gelu.export.tune` chose for this very file.
-    """
-
-    file: str
-    size: int
-    producer: str
-    opsets: Mapping[str, int]
+    file: str  # its name
+    size: int  # bytes, weights beside it included
+    producer: str  # what wrote it, as it says
+    opsets: Mapping[str, int]  # version by operator domain; the standard one is the empty text
+    # By name the element type and the sizes; a name, or None, where any size fits.
     inputs: Mapping[str, tuple[str, tuple[int | str | None, ...]]]
     outputs: Mapping[str, tuple[str, tuple[int | str | None, ...]]]
-    weights: Mapping[str, int]
-    operators: Mapping[str, int]
+    weights: Mapping[str, int]  # number of stored values by element type
+    operators: Mapping[str, int]  # how often each occurs; those of other domains as domain::name
+    # How often each activation is computed, by its canonical spec: as recorded, else as recognised of the operators.
     activations: Mapping[str, int]
-    metadata: FileMetadata | None = None
-    quantization: QuantizationRecord | None = None
-    tuning: TuningChoice | None = None
+    metadata: FileMetadata | None = None  # what `export_onnx` recorded
+    quantization: QuantizationRecord | None = None  # how it was quantised, if `quantize_onnx` did it
+    tuning: TuningChoice | None = None  # what `tune` chose for this very file
 
     def to_json(self) -> str:
         """Return all of it as JSON."""
@@ -87,8 +73,7 @@ class FileInspection(Displayed):
 def inspect_onnx(path: str | os.PathLike[str], registry: ActivationRegistry | None = None) -> FileInspection:
     """Say what an ONNX file is: its opset, sizes, weights and activations, how it was made, proved and tuned.
 
-    In a file of another exporter, activations are recognised by their formulas, as `lit_gelu.export.export_onnx`
-    recognises what was written by hand, and by onnxruntime's own operators.
+    In a file of another exporter, activations are recognised by their formulas and by onnxruntime's own operators.
 
     Args:
         path: The file.

@@ -8,147 +8,110 @@ import os
 import re
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import Field, dataclass, field, fields
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 import torch
 from torch import nn
 
 from lit_gelu.activations import ActivationSpec
+from lit_gelu.activations.onnx_recipes import LOWERINGS
 from lit_gelu.display import Displayed
 from lit_gelu.errors import ArgumentError, ExportError, ModelFileError, SpecError, shown
-from lit_gelu.export.inputs import require_readable
-from lit_gelu.export.lowering.policy import DEFAULT_OPSET, DTYPES, POLICIES, TARGETS, Target, checked_opset
+from lit_gelu.export.lowering.policy import DTYPES, POLICIES, TARGETS, checked_opset
 from lit_gelu.export.runtime.model_file import parsed_file, read_model_file
 from lit_gelu.files import is_file, parse_json, synchronise, temporary_folder, write_atomically
 from lit_gelu.surgery.sites import without_wrappers
 
-Approximate = Literal["as_trained", "none", "exact", "tanh", "sigmoid"]
 _DTYPE_NAMES: Mapping[object, str] = {
     None: "fp32", torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", "float32": "fp32",
     "float16": "fp16", "bfloat16": "bf16",
 }  # fmt: skip
 
 
-def _option(default: Any, about: str, choices: Iterable[str] = ()) -> Any:
-    """Return a field that says what `lit_gelu.cli.export` shows of an option."""
-    return field(default=default, metadata={"about": about, "choices": tuple(choices)})
+_CHOICES: Mapping[str, Sequence[str]] = {
+    "approximate": ("as_trained", "none", "exact", "tanh", "sigmoid"),
+    "lowering": ("auto", *LOWERINGS),
+    "target": TARGETS,
+    "dtype": tuple(DTYPES),
+    "policy": POLICIES,
+    "io_dtype": ("same", "fp32"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
     """What an export was asked for; `checked` gives it in canonical form. `export_onnx` says what each option means."""
 
-    approximate: str = _option("as_trained", "form of every GELU", get_args(Approximate))
-    lowering: str = _option("auto", "operators of the activations", ("auto", "native", "primitives", "contrib"))
-    target: str = _option("portable", "the runtime it is for", TARGETS)
-    dtype: str = _option("fp32", "of weights and activations", DTYPES)
-    policy: str = _option("strict", "as accurate as PyTorch, or the fastest known", POLICIES)
-    opset: int | None = _option(None, "version of the standard operators")
-    keep_fp32: tuple[str, ...] = _option((), "operators, or patterns over names of modules, that stay in float32")
-    io_dtype: str = _option("same", "of inputs and outputs of an fp16 or bf16 file", ("same", "fp32"))
-    softmax: bool = _option(False, "whether the file ends with a softmax")
-    labels: tuple[str, ...] = _option((), "names of the classes, in their order")
-    dynamic_shapes: tuple[Any, ...] | Mapping[str, Any] = _option(
-        (), "open sizes: INPUT:AXIS=NAME, sequence, image-size"
-    )
+    approximate: str = "as_trained"
+    lowering: str = "auto"
+    target: str = "portable"
+    dtype: str = "fp32"
+    policy: str = "strict"
+    opset: int | None = None
+    keep_fp32: tuple[str, ...] = ()
+    io_dtype: str = "same"
+    softmax: bool = False
+    labels: tuple[str, ...] = ()
+    dynamic_shapes: tuple[Any, ...] | Mapping[str, Any] = ()
 
     @classmethod
-    def all(cls) -> tuple[Field[Any], ...]:
-        """Return the options, with a name, a default, what it is ``about`` and its ``choices`` each."""
-        return fields(ExportOptions)
-
-    @classmethod
-    def checked(cls, **values: Any) -> Self:
+    def checked(cls, **values: Any) -> "ExportOptions":
         """Return options in canonical form; `ArgumentError` if one does not exist, or two do not fit each other."""
-        values = {option.name: values.get(option.name, option.default) for option in cls.all()}
-        if isinstance(values["dtype"], (str, torch.dtype, type(None))):  # what else is given may have no hash
-            values["dtype"] = _DTYPE_NAMES.get(values["dtype"], values["dtype"])
-        for option in cls.all():
-            if option.metadata["choices"]:
-                _require_choice(option.name, values[option.name], option.metadata["choices"])
-        if values["approximate"] == "exact":
-            values["approximate"] = "none"
+        options = vars(ExportOptions(**values)).copy()
+        if isinstance(options["dtype"], Hashable):
+            options["dtype"] = _DTYPE_NAMES.get(options["dtype"], options["dtype"])
+        for name, choices in _CHOICES.items():
+            if options[name] not in choices:
+                near = difflib.get_close_matches(str(options[name]).lower(), choices, n=1)
+                hint = f" Did you mean {near[0]!r}?" if near else ""
+                raise ArgumentError(
+                    f"Unknown {name}={options[name]!r}.{hint} Accepted: {', '.join(map(repr, choices))}."
+                )
+        if options["approximate"] == "exact":
+            options["approximate"] = "none"
         for name in ("keep_fp32", "labels"):
-            values[name] = _texts(name, values[name])
-        if not isinstance(values["softmax"], (bool, np.bool_)):  # a text such as "no" would be true
-            raise ArgumentError(f"softmax={values['softmax']!r} is not accepted. Accepted: True, False.")
-        values["softmax"] = bool(values["softmax"])
-        values["dynamic_shapes"] = require_readable(values["dynamic_shapes"] or ())
-        values["opset"] = checked_opset(values["opset"], values["target"])
-        if values["lowering"] == "contrib" and values["target"] == "tensorrt":
+            texts = options[name]
+            is_list = isinstance(texts, Sequence) and not isinstance(texts, str)
+            # Half a pair of UTF-16, which Python makes of a shell's bytes that are no text, can stand in no file.
+            if not is_list or not all(isinstance(t, str) and t == t.encode(errors="ignore").decode() for t in texts):
+                raise ArgumentError(f"{name}={texts!r} is not accepted. Give a list of texts.")
+            options[name] = tuple(texts)
+        if not isinstance(options["softmax"], bool):  # a text such as "no" would be true
+            raise ArgumentError(f"softmax={options['softmax']!r} is not accepted. Accepted: True, False.")
+        options["dynamic_shapes"] = options["dynamic_shapes"] or ()
+        options["opset"] = checked_opset(options["opset"], options["target"])
+        if options["lowering"] == "contrib" and options["target"] == "tensorrt":
             raise ArgumentError(
                 "lowering='contrib' does not go with target='tensorrt', whose parser knows standard operators only. "
                 "Use lowering='auto', or target='ort-cuda'."
             )
-        if values["dtype"] == "fp32" and (values["keep_fp32"] or values["io_dtype"] != "same"):
+        if options["dtype"] == "fp32" and (options["keep_fp32"] or options["io_dtype"] != "same"):
             raise ArgumentError(
                 "keep_fp32= and io_dtype= are for dtype='fp16' and 'bf16'; in an fp32 file everything is float32. "
                 "Leave them out."
             )
-        return cls(**values)
-
-    @property
-    def destination(self) -> Target:
-        """What decides which operators activations become."""
-        return Target(self.target, self.dtype, self.policy)
-
-    @property
-    def traced_opset(self) -> int:
-        """The opset to trace with."""
-        return DEFAULT_OPSET if self.opset is None else self.opset
-
-
-def _texts(option: str, value: object) -> tuple[str, ...]:
-    texts = tuple(value) if isinstance(value, Iterable) else (None,)
-    # Half a pair of UTF-16, which is what Python makes of a shell's bytes that are no text, can stand in no file.
-    texts_only = all(isinstance(text, str) and text == text.encode(errors="ignore").decode() for text in texts)
-    if isinstance(value, str) or not texts_only:
-        raise ArgumentError(f"{option}={value!r} is not accepted. Give a list of texts.")
-    return texts
-
-
-def _require_choice(option: str, value: object, choices: Iterable[str]) -> None:
-    """Refuse a value that does not exist; near values and the whole list are in the message."""
-    choices = list(choices)
-    if isinstance(value, str) and value in choices:
-        return
-    near = difflib.get_close_matches(str(value).lower(), choices, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise ArgumentError(f"Unknown {option}={value!r}.{hint} Accepted: {', '.join(map(repr, choices))}.")
+        return ExportOptions(**options)
 
 
 PREFIX = "lit_gelu."
-_VERSIONS = ("lit-gelu", "torch", "onnx", "onnxscript")
 
 
 @dataclass(frozen=True, repr=False)
 class SiteRecord(Displayed):
-    """One activation site as the file records it.
+    """One activation site as the file records it."""
 
-    Args:
-        site: Fully qualified name; for a function call, the calling module and the activation joined by a colon.
-        spec: The activation's spec as text.
-        row: Key of its row in the lowering table; empty for what torch decomposed itself.
-        lowering: ``native``, ``primitives`` or ``contrib``: whose recipe was taken; ``torch`` for torch's own
-            decomposition.
-        operators: The operators of one call.
-        calls: How often the graph calls it.
-        recipe: The recipe as text, behind ``fp32:`` where it is computed in float32 in a file of another dtype.
-    """
-
-    site: str
-    spec: str
-    row: str
-    lowering: str
-    operators: tuple[str, ...]
-    calls: int
-    recipe: str = ""
+    site: str  # fully qualified name; for a call of a function, the calling module and the activation, with a colon
+    spec: str  # the activation's spec as text
+    row: str  # key of its row in the lowering table; empty for what torch decomposed itself
+    lowering: str  # whose recipe was taken: native, primitives, contrib; torch for torch's own decomposition
+    operators: tuple[str, ...]  # of one call
+    calls: int  # how often the graph calls it
+    recipe: str = ""  # as text, behind fp32: where it is computed in float32 in a file of another dtype
 
     def __str__(self) -> str:
         """Return one line for a person."""
@@ -166,30 +129,18 @@ class SiteRecord(Displayed):
 
 @dataclass(frozen=True, kw_only=True)
 class FileMetadata(ExportOptions):
-    """What was exported, and how: the options, here with the opset that was taken, and what became of them.
-
-    Args:
-        model_class: The module's class.
-        sites: The activations.
-        versions: Distribution names and versions that wrote the file.
-        preprocessing: The class of the preprocessing that is a part of the file, which then takes raw pixels, or of
-            each of its steps; empty if there is none.
-        notes: What a user of the file should know.
-        rows_depend: Whether rows of the first axis see each other, so that calls cannot be joined, padded or divided.
-        weights: The `weights_digest` of the module; empty in files that were written before there was one.
-        parity: What `lit_gelu.export.proof.record_parity` added after a comparison; empty before.
-    """
+    """What was exported, and how: the options, here with the opset that was taken, and what became of them."""
 
     approximate: str
     opset: int
     model_class: str
     sites: tuple[SiteRecord, ...]
-    versions: Mapping[str, str] = field(default_factory=lambda: versions())
-    preprocessing: str = ""
-    notes: tuple[str, ...] = ()
-    rows_depend: bool = False
-    weights: str = ""
-    parity: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=lambda: versions())  # of distributions that wrote the file
+    preprocessing: str = ""  # classes of the preprocessing that is a part of the file, which then takes raw pixels
+    notes: tuple[str, ...] = ()  # what a user of the file should know
+    rows_depend: bool = False  # whether rows of the first axis see each other, so that calls cannot be joined or padded
+    weights: str = ""  # the `weights_digest` of the module
+    parity: Mapping[str, Any] = field(default_factory=dict)  # what `record_parity` added after a comparison
 
     def to_properties(self) -> dict[str, str]:
         """Return the metadata as ONNX stores it: text by key, which begins with ``lit_gelu.``."""
@@ -200,50 +151,33 @@ class FileMetadata(ExportOptions):
         }
 
 
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value < 2**31
-
-
-def _are_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(text, str) for text in value)
-
-
-def _are_texts_by_name(value: Any) -> bool:
-    return isinstance(value, dict) and _are_texts(list(value.values()))
-
-
-def _are_sizes(value: Any) -> bool:
-    """Return whether a value has names of sizes by input and axis."""
-    axes = list(value.values()) if isinstance(value, dict) else [value]
-    return all(_are_texts_by_name(names) and all(re.fullmatch("[0-9]{1,2}", axis) for axis in names) for names in axes)
-
-
-def _are_sites(value: Any) -> bool:
-    """Return whether a value has sites, each of them once."""
-    are_records = isinstance(value, list) and all(
-        isinstance(site, dict)
-        and site.keys() == {entry.name for entry in fields(SiteRecord)}
-        and _are_texts(site["operators"])
-        and _is_count(site["calls"])
-        and all(isinstance(site[key], str) for key in site.keys() - {"operators", "calls"})
-        for site in value
-    )
-    return are_records and len({site["site"] for site in value}) == len(value)
-
-
-# What each entry that is no plain text must hold, as JSON.
-_ACCEPTS: Mapping[str, Callable[[Any], bool]] = {
-    "opset": _is_count,
-    "versions": _are_texts_by_name,
-    "keep_fp32": _are_texts,
-    "notes": _are_texts,
-    "labels": _are_texts,
-    "rows_depend": lambda value: isinstance(value, bool),
-    "softmax": lambda value: isinstance(value, bool),
-    "dynamic_shapes": _are_sizes,
-    "parity": lambda value: isinstance(value, dict),
-    "sites": _are_sites,
+# What each entry that is no plain text holds as JSON: [form] is a list, {str: form} has any keys.
+_FORMS: Mapping[str, Any] = {
+    "opset": int,
+    "versions": {str: str},
+    "keep_fp32": [str],
+    "notes": [str],
+    "labels": [str],
+    "rows_depend": bool,
+    "softmax": bool,
+    "dynamic_shapes": {str: {str: str}},
+    "parity": {str: object},
+    "sites": [{entry.name: str for entry in fields(SiteRecord)} | {"operators": [str], "calls": int}],
 }
+
+
+def _has_form(value: Any, form: Any) -> bool:
+    if isinstance(form, list):
+        return isinstance(value, list) and all(_has_form(entry, form[0]) for entry in value)
+    if isinstance(form, dict) and str in form:
+        return isinstance(value, dict) and all(_has_form(entry, form[str]) for entry in value.values())
+    if isinstance(form, dict):
+        return (
+            isinstance(value, dict)
+            and value.keys() == form.keys()
+            and all(_has_form(value[key], form[key]) for key in form)
+        )
+    return form is object or type(value) is form
 
 
 def read_metadata(properties: Mapping[str, str], file: str) -> FileMetadata:
@@ -257,26 +191,20 @@ def read_metadata(properties: Mapping[str, str], file: str) -> FileMetadata:
             "its activations were lowered. Write it with lit_gelu.export.export_onnx."
         )
     values: dict[str, Any] = {name: entries[name] for name in names}
-    for name, accepts in _ACCEPTS.items():
-        try:
-            values[name] = parse_json(values[name])
-            json.dumps(
-                values[name], ensure_ascii=False
-            ).encode()  # half a pair of UTF-16: no file and terminal takes it
-        except ValueError as error:
-            raise ModelFileError(f"{file} is damaged: {PREFIX}{name} is no JSON. Copy or export it again.") from error
-        if not accepts(values[name]):
-            raise ModelFileError(
-                f"{file} is damaged: {PREFIX}{name} holds {shown(values[name])}. Copy or export it again."
-            )
     try:
+        for name, form in _FORMS.items():
+            values[name] = parse_json(values[name])
+            if not _has_form(values[name], form):
+                raise ValueError(f"{PREFIX}{name} holds {shown(values[name])}")  # noqa: TRY301 - as what JSON raises
+        json.dumps(values, ensure_ascii=False).encode()  # half a pair of UTF-16: no file and no terminal takes it
         for site in values["sites"]:
             ActivationSpec.parse(site["spec"])
-    except SpecError as error:
-        raise ModelFileError(f"{file} is damaged: {PREFIX}sites names no activation. {error}") from error
+        sites = tuple(SiteRecord(**{**site, "operators": tuple(site["operators"])}) for site in values["sites"])
+        opened = values["dynamic_shapes"].items()
+        sizes = {name: {int(axis): size for axis, size in axes.items()} for name, axes in opened}
+    except (ValueError, SpecError) as error:
+        raise ModelFileError(f"{file} is damaged: {error}. Copy or export it again.") from error
     lists = {name: tuple(values[name]) for name in ("keep_fp32", "notes", "labels")}
-    sizes = {name: {int(axis): size for axis, size in axes.items()} for name, axes in values["dynamic_shapes"].items()}
-    sites = tuple(SiteRecord(**{**site, "operators": tuple(site["operators"])}) for site in values["sites"])
     return FileMetadata(**{**values, **lists, "dynamic_shapes": sizes, "sites": sites})
 
 
@@ -288,30 +216,23 @@ def metadata_of(path: str | os.PathLike[str]) -> FileMetadata:
 
 def versions() -> dict[str, str]:
     """Return the versions of the distributions that write a file, by their names."""
-    return {name: importlib.metadata.version(name) for name in _VERSIONS}
+    return {name: importlib.metadata.version(name) for name in ("lit-gelu", "torch", "onnx", "onnxscript")}
 
 
 def strip_origin(model: ir.Model) -> None:
     """Take out what the exporter noted of the source: stack traces with local paths and code, and class names."""
-    graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
     model.metadata_props.clear()
     model.doc_string = None
+    graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    parts: list[Any] = [*model.graph.inputs, *model.graph.initializers.values()]
     for graph in graphs:
-        _strip(graph)
-        for node in ir.traversal.RecursiveGraphIterator(graph):
-            _strip(node)
-            for value in node.outputs:
-                _strip(value)
-    for value in [*model.graph.inputs, *model.graph.initializers.values()]:
-        _strip(value)
-
-
-def _strip(part: ir.Graph | ir.Function | ir.Node | ir.Value) -> None:
-    """Keep only lit-gelu's own properties, and no documentation text."""
-    kept = {key: value for key, value in part.metadata_props.items() if key.startswith(PREFIX)}
-    part.metadata_props.clear()
-    part.metadata_props.update(kept)
-    part.doc_string = None
+        nodes = list(ir.traversal.RecursiveGraphIterator(graph))
+        parts += [graph, *nodes, *(value for node in nodes for value in node.outputs)]
+    for part in parts:
+        kept = {key: value for key, value in part.metadata_props.items() if key.startswith(PREFIX)}
+        part.metadata_props.clear()
+        part.metadata_props.update(kept)
+        part.doc_string = None
 
 
 def weights_digest(module: nn.Module) -> str:
@@ -341,31 +262,27 @@ def save_model(model: ir.Model, path: str | os.PathLike[str]) -> None:
     target = Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)  # noqa: PTH114 - see `is_file`
     size = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value)
     data = target.with_name(f"{target.name}.{secrets.token_hex(4)}.data") if size > EXTERNAL_DATA_ABOVE else None
-    old = _data_files(target) if data is not None or is_file(target) else []
+    old = _data_files(target) if is_file(target) else []
     try:
-        with write_atomically(target) as temporary:
-            if data is None:
-                ir.save(model, temporary)
-                _check(temporary, str(path))
-            else:
-                _save_with_data(model, target, temporary, data)
+        with write_atomically(target) as temporary, temporary_folder(target) as folder:
+            written = folder / target.name
+            ir.save(model, written, external_data=None if data is None else data.name)
+            try:
+                onnx.checker.check_model(str(written), full_check=True)
+            except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+                raise ExportError(
+                    f"onnx's checker refuses the model for {str(path)!r}; nothing was written: {error}"
+                ) from error
+            if data is not None:
+                synchronise(folder / data.name)
+                (folder / data.name).rename(data)
+            written.replace(temporary)
     except BaseException:
         if data is not None:
             data.unlink(missing_ok=True)
         raise
     for file in old:
         file.unlink(missing_ok=True)
-
-
-def _save_with_data(model: ir.Model, target: Path, temporary: Path, data: Path) -> None:
-    """Write a model's file and the weights beside it: both whole, or none."""
-    with temporary_folder(target) as folder:
-        written = folder / target.name
-        ir.save(model, written, external_data=data.name)
-        _check(written, str(target))
-        synchronise(folder / data.name)
-        (folder / data.name).rename(data)
-        written.replace(temporary)
 
 
 def _data_files(path: Path) -> list[Path]:
@@ -377,14 +294,6 @@ def _data_files(path: Path) -> list[Path]:
     ours = re.compile(re.escape(path.name) + r"\.[0-9a-f]{8}\.data")
     entries = [entry for tensor in model.graph.initializer for entry in tensor.external_data if entry.key == "location"]
     return [path.parent / name for name in {entry.value for entry in entries} if ours.fullmatch(name)]
-
-
-def _check(path: Path, name: str) -> None:
-    """Run onnx's full checker, which includes strict shape inference, on a file."""
-    try:
-        onnx.checker.check_model(str(path), full_check=True)
-    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
-        raise ExportError(f"onnx's checker refuses the model for {name!r}; nothing was written: {error}") from error
 
 
 def census(model: onnx.ModelProto) -> Counter[str]:

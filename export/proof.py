@@ -57,17 +57,11 @@ def write_proof(
     path = Path(path)
     metadata_of(path)
     report = replace(report, path=path.name)
-    texts = {name: getattr(report, f"to_{name}")().rstrip() + "\n" for name in dict.fromkeys(["json", *formats])}
+    texts = {name: getattr(report, f"to_{name}")().rstrip() + "\n" for name in formats}
     written = {name: path.with_name(f"{path.stem}{SUFFIXES[name]}") for name in formats}
     for name, target in written.items():
         with write_atomically(target) as temporary:
             temporary.write_text(texts[name], encoding="utf-8", newline="\n")
-    record_parity(path, parity_record(report, texts["json"] if "json" in formats else None))
-    return written
-
-
-def parity_record(report: ParityReport, text: str | None = None) -> dict[str, Any]:
-    """Return what a file says of its comparison."""
     record: dict[str, Any] = {
         "passed": report.passed,
         "max_relative_error": report.largest_error,
@@ -75,7 +69,10 @@ def parity_record(report: ParityReport, text: str | None = None) -> dict[str, An
         "provider": report.provider,
         "onnxruntime": report.versions.get("onnxruntime", ""),
     }
-    return record if text is None else {**record, "report_sha256": hashlib.sha256(text.encode()).hexdigest()}
+    if "json" in formats:
+        record["report_sha256"] = hashlib.sha256(texts["json"].encode()).hexdigest()
+    record_parity(path, record)
+    return written
 
 
 def record_parity(path: str | os.PathLike[str], record: Mapping[str, Any]) -> None:

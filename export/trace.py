@@ -1,11 +1,5 @@
 """From a module to an ONNX graph: torch's exporter, with a batch that is really dynamic and without its chatter.
 
-Then nodes that compute sizes are taken out, where the graph's shapes tell what they compute. torch writes ``view`` and
-``expand`` with targets that are computed from sizes at every call, and attention with a key whose sizes are taken apart
-and put together. Beside a GPU, onnxruntime runs such nodes on the CPU. In the target of a Reshape, 0 copies the size at
-the same place of the input, and one -1 is what is left; in that of an Expand, 1 leaves a size as it is. Sizes of one
-name are equal all over a graph (ONNX's IR, "Static tensor shapes"), and torch gives equal sizes one name, or one
-expression.
 Calls that the exporter does not translate, or translates to something else, are made in another form.
 """
 
@@ -13,20 +7,17 @@ import contextlib
 import functools
 import importlib
 import io
-import linecache
 import logging
 import re
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 import torch
-from onnx_ir import convenience
-from onnx_ir.passes import common as common_passes
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 from torch.overrides import TorchFunctionMode
@@ -34,155 +25,8 @@ from torch.overrides import TorchFunctionMode
 from lit_gelu.errors import ExportError
 from lit_gelu.export.copying import Trial, random_message
 from lit_gelu.export.inputs import BOUNDS, SCOPE, Call, FlatModule, OpenSize, fixed_batch
+from lit_gelu.export.lowering.shapes import fold_shape_arithmetic
 from lit_gelu.files import captured_stdout
-
-Size = int | str | None  # a number; a name or an expression; not known
-
-
-def fold_shape_arithmetic(model: ir.Model, may_be_empty: Collection[str] = ()) -> None:
-    """Write targets of Reshape and Expand that follow from shapes as constants, and drop what nobody reads then."""
-    # A size that may be 0, as that of a batch, is never copied beside a -1: nothing follows from 0 values.
-    constants: dict[tuple[int, ...], ir.Value] = {}
-    for node in filter(_is_standard, model.graph):
-        y = node.outputs[0]
-        if not y.is_graph_output() and (same := _same(model.graph, node, constants)):
-            convenience.replace_all_uses_with(y, same)
-        elif node.op_type in {"Reshape", "Expand"} and (target := _target(node, may_be_empty)):
-            node.replace_input_with(1, _constant(model.graph, target, constants))
-            node.attributes.pop("allowzero", None)
-    common_passes.RemoveUnusedNodesPass()(model)
-
-
-def reshape_target(
-    old_shape: Sequence[Size], new_shape: Sequence[Size], may_be_empty: Collection[str] = ()
-) -> list[int]:
-    """Return a constant target for a Reshape between two shapes; nothing where sizes have to be computed."""
-    unknown = [place for place, size in enumerate(new_shape) if not isinstance(size, int)]
-    copied = {
-        place for place in unknown if new_shape[place] is not None and new_shape[place] in old_shape[place : place + 1]
-    }
-    if len(unknown) == 1:
-        copied = set()  # -1 does
-    left = set(unknown) - copied
-    copied_names = {name for place in copied for name in re.findall(r"\w+", str(new_shape[place]))}
-    if 0 in new_shape or len(left) > 1 or (left and copied_names & set(may_be_empty)):
-        return []
-    return [size if isinstance(size, int) else -1 if place in left else 0 for place, size in enumerate(new_shape)]
-
-
-def expand_target(old_shape: Sequence[Size], new_shape: Sequence[Size]) -> list[int]:
-    """Return a constant target for an Expand between two shapes; nothing where sizes have to be computed."""
-    before = [1] * (len(new_shape) - len(old_shape)) + list(old_shape)
-    sizes = [1 if old == new is not None else new for old, new in zip(before, new_shape, strict=True)]
-    return _numbers(sizes)
-
-
-def sizes_in(value: ir.Value | None) -> list[Size]:
-    """Return what a vector of sizes holds, as far as shapes tell; nothing for what is no such vector."""
-    node = None if value is None else value.producer()
-    constant = None if value is None else convenience.get_const_tensor(value)
-    if constant is not None:
-        holds_sizes = constant.dtype == ir.DataType.INT64 and len(constant.shape) == 1
-        return constant.numpy().tolist() if holds_sizes else []
-    if node is None or not _is_standard(node):
-        return []
-    if node.op_type == "Shape":
-        start, end = (node.attributes[key].as_int() if key in node.attributes else None for key in ("start", "end"))
-        return _sizes_of(node.inputs[0])[start:end]
-    parts = [sizes_in(each) for each in node.inputs] if node.op_type in {"Concat", "Slice"} else []
-    if not parts or not all(parts):
-        return []
-    if node.op_type == "Concat":
-        return [size for part in parts for size in part]
-    vector, starts, ends, *others = parts
-    bounds = _numbers([starts[0], ends[0]])
-    return vector[slice(*bounds)] if bounds and others[1:] in ([], [[1]]) else []  # axis 0 of one, without a step
-
-
-def _sizes_of(value: ir.Value | None) -> list[Size]:
-    shape = None if value is None else value.shape
-    return [dim if isinstance(dim, int) else dim.value for dim in shape or ()]
-
-
-def _numbers(sizes: Sequence[Size]) -> list[int]:
-    numbers = [size for size in sizes if isinstance(size, int)]
-    return numbers if len(numbers) == len(sizes) else []
-
-
-def _new_shape(node: ir.Node) -> list[Size]:
-    """Return the shape that a Reshape or Expand makes: the one that is noted, and what its target tells beside it."""
-    inferred, vector_sizes = _sizes_of(node.outputs[0]), sizes_in(node.inputs[1])
-    if len(inferred) != len(vector_sizes):
-        return inferred
-    vector_sizes = [
-        size if isinstance(size, str) or (isinstance(size, int) and size > 0) else None for size in vector_sizes
-    ]
-    return [new if old is None else old for old, new in zip(inferred, vector_sizes, strict=True)]
-
-
-def _same(graph: ir.Graph, node: ir.Node, constants: dict[tuple[int, ...], ir.Value]) -> ir.Value | None:
-    """Return what a node's output is without it: numbers, a Reshape's own input, a key that is transposed directly."""
-    if node.op_type in {"Shape", "Slice", "Concat"} and (numbers := _numbers(sizes_in(node.outputs[0]))):
-        return _constant(graph, numbers, constants)
-    if node.op_type != "Reshape":
-        return None
-    new_shape = _new_shape(node)
-    if new_shape and None not in new_shape and new_shape == _sizes_of(node.inputs[0]):
-        return node.inputs[0]
-    return _transposed(node, new_shape)
-
-
-def _transposed(node: ir.Node, new_shape: Sequence[Size]) -> ir.Value | None:
-    """Return the transpose of the last two sizes that is written as Reshape to three sizes, Transpose, Reshape."""
-    # torch's attention transposes keys so, whatever their rank.
-    transpose = _made_by(node.inputs[0], "Transpose")
-    first = None if transpose is None else _made_by(transpose.inputs[0], "Reshape")
-    perm = None if transpose is None else transpose.attributes.get("perm")
-    if transpose is None or first is None or perm is None or list(perm.as_ints()) != [0, 2, 1]:
-        return None
-    sizes = _sizes_of(first.inputs[0])
-    swapped = [*sizes[:-2], *sizes[:-3:-1]]
-    if None in sizes or _new_shape(first)[1:] != sizes[-2:] or new_shape != swapped:
-        return None
-    places = list(range(len(sizes)))
-    transpose.replace_input_with(0, first.inputs[0])
-    transpose.attributes["perm"] = ir.AttrInt64s("perm", [*places[:-2], *places[:-3:-1]])
-    transpose.outputs[0].shape = ir.Shape(new_shape)
-    return transpose.outputs[0]
-
-
-def _made_by(value: ir.Value | None, operator: str) -> ir.Node | None:
-    node = None if value is None else value.producer()
-    alone = value is not None and len(value.uses()) == 1 and not value.is_graph_output()
-    return node if node is not None and alone and node.op_type == operator and _is_standard(node) else None
-
-
-def _is_standard(node: ir.Node) -> bool:
-    return node.domain in {"", "ai.onnx"}
-
-
-def _target(node: ir.Node, may_be_empty: Collection[str]) -> list[int]:
-    """Return the constant target of a Reshape or Expand that computes its own; nothing if there is none."""
-    # So for one that copies a size beside a -1, which torch writes for GroupNorm: of an empty batch nothing follows.
-    old_shape, new_shape = _sizes_of(node.inputs[0]), _new_shape(node)
-    target = node.inputs[1]
-    is_constant = target is not None and convenience.get_const_tensor(target) is not None
-    if target is None or not new_shape or (is_constant and not {0, -1}.issubset(sizes_in(target))):
-        return []
-    return (
-        expand_target(old_shape, new_shape)
-        if node.op_type == "Expand"
-        else reshape_target(old_shape, new_shape, may_be_empty)
-    )
-
-
-def _constant(graph: ir.Graph, numbers: Sequence[int], constants: dict[tuple[int, ...], ir.Value]) -> ir.Value:
-    key, name = tuple(numbers), f"lit_gelu.sizes_{len(constants)}"
-    if key not in constants:
-        constants[key] = ir.val(name, const_value=ir.tensor(key, dtype=ir.DataType.INT64, name=name))
-        graph.register_initializer(constants[key])
-    return constants[key]
-
 
 _RANDOM = frozenset({
     "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
@@ -223,15 +67,7 @@ def trace(flat: FlatModule, trial: Trial, opset: int, sizes: Sequence[OpenSize])
         model.meta[BOUNDS] = _bounds(exported, sizes)
         ranges = exported.range_constraints
         fixed = {str(symbol): str(span.lower) for symbol, span in ranges.items() if span.is_singleton()}
-    _require_deterministic(model, flat)
-    for node in ir.traversal.RecursiveGraphIterator(model.graph):  # index_put by int32, as of torch.istft
-        places = node.inputs[1] if node.op_type in {"ScatterND", "GatherND"} else None
-        if places is not None and places.dtype == ir.DataType.INT32:
-            cast = ir.node("Cast", [places], attributes={"to": ir.DataType.INT64})
-            cast.outputs[0].dtype, cast.outputs[0].shape = ir.DataType.INT64, places.shape
-            node.prepend(cast)
-            node.replace_input_with(1, cast.outputs[0])
-    _name_values(model)
+    _mend(model, flat)
     _name_sizes(model, sizes, fixed)
     _require_dynamic(model, flat, trial, sizes)
     _require_open(model, flat, sizes)
@@ -246,44 +82,27 @@ def trace(flat: FlatModule, trial: Trial, opset: int, sizes: Sequence[OpenSize])
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in \S+\n +(.+)')
 _OF_EXPORT = tuple(str(Path(file).parent) for file in (__file__, torch.__file__))  # not the caller's
-# What torch itself runs there, and what to do instead.
-_INSTEAD = {
-    "utils/parametrizations.py": "Weights that are computed by a parametrization: call "
-    "torch.nn.utils.parametrize.remove_parametrizations(layer, 'weight') on the trained layer, and export then.",
-    "modules/rnn.py": "Packed sequences have lengths that only a run knows: give the padded batch to the recurrent "
-    "layer in forward, and take the last steps by gather, or mask what is behind them.",
-}
 
 
 def _untranslated(flat: FlatModule, error: BaseException) -> str:
     """Say what torch's exporter does not translate, where that stands in the caller's code, and what to do."""
-    frames: list[tuple[str, str, str]] = []  # file, line, code
+    frames: list[tuple[str, int, str]] = []  # file, line, code
     cause: BaseException | None = error
     while cause is not None:
-        text = str(cause)
-        for frame, line in traceback.walk_tb(cause.__traceback__):
-            nodes = [value for value in frame.f_locals.values() if isinstance(value, torch.fx.Node)]
-            text += "".join(str(node.meta.get("stack_trace", "")) for node in nodes[:1])
-            file = frame.f_code.co_filename
-            frames.append((file, str(line), linecache.getline(file, line)))
-        frames += _FRAME.findall(text)
+        frames += [(f.filename, f.lineno or 0, f.line or "") for f in traceback.extract_tb(cause.__traceback__)]
+        frames += [(file, int(line), code) for file, line, code in _FRAME.findall(str(cause))]
         reason, cause = str(cause).strip() or type(cause).__name__, cause.__cause__
-    user_frames = [
-        frame for frame in frames if not frame[0].startswith((*_OF_EXPORT, "<")) and "onnxscript" not in frame[0]
-    ]
     where = ""
-    if user_frames:
-        path, number, code = user_frames[-1]
-        where = f", in {Path(path).name}, line {number}: `{code.strip()}`"
-    lines = reason.partition("\n\n")[0].partition(" Tried overloads")[0].partition(" (unhinted")[0].splitlines()
-    instead = [text for end, text in _INSTEAD.items() if any(frame[0].endswith(end) for frame in frames)] or [
-        "Write that part of forward in other operators of torch (torch.where where control flow depends on values in "
-        "tensors), or move it out of forward. Open sizes that are always equal need one name; leave out of "
-        "dynamic_shapes= those that forward fixes."
-    ]
+    for file, line, code in frames:
+        if not file.startswith((*_OF_EXPORT, "<")) and "onnxscript" not in file:
+            where = f", in {Path(file).name}, line {line}: `{code.strip()}`"
+    reason = " ".join(reason.partition("\n\n")[0].split()).rstrip(".")
     return (
-        f"torch.onnx.export cannot translate {type(flat.model).__name__}: {' '.join(lines).rstrip('.')}{where}. "
-        f"{' '.join(instead)}"
+        f"torch.onnx.export cannot translate {type(flat.model).__name__}: {reason}{where}. "
+        "Write that part of forward in other operators of torch (torch.where where control flow depends on values in "
+        "tensors), or move it out of forward; remove parametrizations of the trained layer; give recurrent layers "
+        "padded batches. Open sizes that are always equal need one name; leave out of dynamic_shapes= those that "
+        "forward fixes."
     )
 
 
@@ -356,25 +175,25 @@ def _bounds(program: torch.export.ExportedProgram, sizes: Sequence[OpenSize]) ->
     return list(notes.values())
 
 
-def _require_deterministic(model: ir.Model, flat: FlatModule) -> None:
-    """Refuse a graph that draws random numbers, which a trial run on zeros does not show."""
-    drawn = {
-        node.op_type
-        for node in ir.traversal.RecursiveGraphIterator(model.graph)
-        if node.op_type in _RANDOM or (node.op_type == "Dropout" and len(node.inputs) == _INPUTS_OF_LIVE_DROPOUT)
-    }
-    if drawn:
-        raise ExportError(random_message(flat.model, ", ".join(sorted(drawn))))
-
-
-def _name_values(model: ir.Model) -> None:
-    """Rename what has the name of an output: torch names values after functions, and does not look whether one is."""
+def _mend(model: ir.Model, flat: FlatModule) -> None:
+    """Refuse a graph that draws random numbers; give values names of their own, and indices the type of ONNX's."""
     ports = (*model.graph.inputs, *model.graph.outputs)
     taken, keep = {value.name for value in ports}, {id(value) for value in ports}
     for node in ir.traversal.RecursiveGraphIterator(model.graph):
-        for value in node.outputs:
+        live_dropout = node.op_type == "Dropout" and len(node.inputs) == _INPUTS_OF_LIVE_DROPOUT
+        if node.op_type in _RANDOM or live_dropout:  # a trial run on zeros does not show it
+            raise ExportError(random_message(flat.model, node.op_type))
+        for (
+            value
+        ) in node.outputs:  # torch names values after functions, and does not look whether an output is called so
             if value.name in taken and id(value) not in keep:
                 value.name = f"{value.name}.value"
+        places = node.inputs[1] if node.op_type in {"ScatterND", "GatherND"} else None  # int32, as of torch.istft
+        if places is not None and places.dtype == ir.DataType.INT32:
+            cast = ir.node("Cast", [places], attributes={"to": ir.DataType.INT64})
+            cast.outputs[0].dtype, cast.outputs[0].shape = ir.DataType.INT64, places.shape
+            node.prepend(cast)
+            node.replace_input_with(1, cast.outputs[0])
 
 
 def _name_sizes(model: ir.Model, sizes: Sequence[OpenSize], names: dict[str, str]) -> None:
@@ -386,15 +205,13 @@ def _name_sizes(model: ir.Model, sizes: Sequence[OpenSize], names: dict[str, str
             names.setdefault(symbol, size.name)
     nodes = ir.traversal.RecursiveGraphIterator(model.graph)
     for value in [*model.graph.inputs, *(output for node in nodes for output in node.outputs)]:
+        dims: list[int | str | None] = []
+        for dim in value.shape or ():
+            text = None if isinstance(dim, int) else dim.value
+            name = None if text is None else re.sub(r"\b[A-Za-z_]\w*", lambda word: names.get(word[0], word[0]), text)
+            dims.append(dim if isinstance(dim, int) else int(name) if name and name.isdecimal() else name)
         if value.shape is not None:
-            value.shape = ir.Shape([dim if isinstance(dim, int) else _renamed(dim, names) for dim in value.shape])
-
-
-def _renamed(dim: ir.SymbolicDim, names: dict[str, str]) -> ir.SymbolicDim | int:
-    if dim.value is None:
-        return ir.SymbolicDim(None)
-    name = re.sub(r"\b[A-Za-z_]\w*", lambda word: names.get(word[0], word[0]), str(dim.value))
-    return int(name) if name.isdecimal() else ir.SymbolicDim(name)
+            value.shape = ir.Shape(dims)
 
 
 def _dim(model: ir.Model, size: OpenSize) -> int | str | None:
@@ -426,14 +243,13 @@ def _require_dynamic(model: ir.Model, flat: FlatModule, trial: Trial, sizes: Seq
     if not fixed:
         return
     others = {name: {axis: batch} for name, axis in _as_long(flat.call, flat.call.batch_size, sizes)}
-    elsewhere = f"If axes of other inputs are the batch too, name them so: dynamic_shapes={others}. " if others else ""
+    elsewhere = f" If axes of other inputs are the batch too, name them: dynamic_shapes={others}." if others else ""
     raise ExportError(
         f"The batch of {', '.join(map(str, fixed))} is fixed at the sample's {rows} rows: "
         f"{type(flat.model).__name__}.forward turns the batch size into a Python number. Use x.shape[0] as it is (no "
         "int(), no list of it, no loop over rows), x.flatten(1) or x.reshape(-1, ...), and make no buffer of that "
-        f"size. {elsewhere}"
-        f"Inputs that are as long as the first one are taken for a batch: if {flat.call.batch_size} is the size of "
-        "something else by chance, give a sample with another number of rows. For a file of that many rows alone give "
+        f"size. Inputs that are as long as the first one are taken for a batch: if that is by chance, give a sample "
+        f"with another number of rows.{elsewhere} For a file of that many rows alone give "
         f"dynamic_shapes={fixed_batch(flat.call)}."
     )
 
@@ -448,12 +264,12 @@ def _require_open(model: ir.Model, flat: FlatModule, sizes: Sequence[OpenSize]) 
         where = f"dynamic_shapes= has {size.name!r}, but axis {size.axis} of {flat.call.names[size.place]!r} is"
         if not isinstance(dim, int):
             raise ExportError(f"{where} always {dim!r} in forward. Give sizes that are always equal one name.")
-        alike = " or ".join(f"axis {axis} of {name!r}" for name, axis in _as_long(flat.call, dim, sizes))
-        hint = f"If that is as long as {alike}, open both by one name. " if alike else ""
+        alike = _as_long(flat.call, dim, sizes)
+        hint = f"Open axes that are as long by one name: {alike}. " if alike else ""
         raise ExportError(
-            f"{where} fixed at the sample's {dim} by {type(flat.model).__name__}.forward. {hint}A loop over "
-            "it in Python, weights for each place, a table of them, a check of the size or int() of it fix one: leave "
-            "it out, or change forward."
+            f"{where} fixed at the sample's {dim} by {type(flat.model).__name__}.forward. {hint}A loop over it in "
+            "Python, weights for each place, a check of the size or int() of it fix one: leave it out, or change "
+            "forward."
         )
 
 
@@ -497,14 +313,12 @@ class ExportableCalls(TorchFunctionMode):
         if func is F.scaled_dot_product_attention:
             return attention(*args, **kwargs)
         reflected = args[1::-1] if func in _REFLECTED else args[:2]
-        if len(reflected) == 2 and isinstance(reflected[0], float) and _is_whole(reflected[1]):
+        number, mask = reflected if len(reflected) == 2 else (None, None)
+        is_whole = isinstance(mask, Tensor) and not (mask.is_floating_point() or mask.is_complex())
+        if isinstance(number, float) and is_whole:
             # The exporter cannot promote ``1.0 - mask`` for a mask of whole numbers.
             args = (*(torch.as_tensor(a, dtype=torch.get_default_dtype()) for a in args[:2]), *args[2:])
         return func(*args, **kwargs)
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, Tensor) and not (value.is_floating_point() or value.is_complex())
 
 
 def attention(

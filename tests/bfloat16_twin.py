@@ -1,6 +1,7 @@
 """A bfloat16 file's float32 twin: onnxruntime's CPU, which has no bfloat16 arithmetic, computes what a GPU would."""
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 _ROUNDS = "lit_gelu.rounds"
@@ -11,7 +12,7 @@ def fp32_twin(model: ir.Model) -> ir.Model:
     """Return a float32 model that computes what a bfloat16 one does where every kernel rounds its result once."""
     # onnxruntime's CPU has no bfloat16 arithmetic. In the twin every node computes in float32 and its result is rounded
     # to bfloat16 by two Casts; weights have the same values. Inputs and outputs are float32, inputs rounded likewise.
-    twin = ir.from_proto(ir.to_proto(model))
+    twin = ir.from_proto(onnx.shape_inference.infer_shapes(ir.to_proto(model)))  # of values within recipes too
     for value in twin.graph.initializers.values():
         if value.dtype == _BFLOAT16 and value.const_value is not None:
             value.const_value = ir.tensor(value.const_value.numpy().astype(np.float32), name=value.name)

@@ -123,15 +123,20 @@ def convolutions():
 
 
 IDS = torch.arange(10).reshape(2, 5)
+LENGTH = {"dynamic_shapes": {name: {1: "sequence"} for name in ("input_ids", "attention_mask")}}
 EXTRA = {"image": torch.ones(3, 4), "parts": {"extra": torch.ones(3, 4)}, "scale": 2.0, "mask": torch.ones(3, 4)}
 # By name: the net, a sample, options of every export of it.
 ZOO = {
     "gelu": (gelu_net, torch.zeros(1, 6), {}),
     "every": (EveryActivation, torch.zeros(1, 4), {}),
     "hand": (HandWritten, torch.zeros(2, 6), {}),
-    "tokens": (Tokens, {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}, {"dynamic_shapes": "sequence"}),
+    "tokens": (
+        Tokens,
+        {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)},
+        LENGTH,
+    ),
     "pools": (Pools, torch.zeros(2, 3, 16, 16), {}),
-    "convolutions": (convolutions, torch.zeros(2, 3, 8, 6), {"dynamic_shapes": "image-size"}),
+    "convolutions": (convolutions, torch.zeros(2, 3, 8, 6), {"dynamic_shapes": {"input": {2: "height", 3: "width"}}}),
     "steps": (TimeSteps, (torch.arange(2), torch.zeros(2, 8)), {}),
     "recurrent": (Recurrent, torch.zeros(2, 3, 4), {}),
     "encoder": (encoder, torch.zeros(2, 5, 8), {}),

@@ -1,18 +1,10 @@
 """Which ONNX operators each activation becomes: the recipes of all rows of the registry, and of calls without a row.
 
-How a recipe is written: `lit_gelu.activations.onnx_recipes`. Three lowerings can have a recipe:
-
-* ``native``: standard operators, the one that is the activation where opset 20 has it;
-* ``primitives``: basic standard operators only, for runtimes that lack the native one;
-* ``contrib``: onnxruntime's fused operators, for files that only onnxruntime will run.
-
-A missing recipe means that the lowering has nothing of its own for this activation: ``native`` then takes the
-primitives (SiLU and the sigmoid form of GELU have no operator at opset 20), and the other two take the native recipe
-(``Relu`` is primitive already). `OnnxRecipes.applies` says whether a lowering has a recipe of its own.
-
-A fourth column, ``accurate``, cannot be asked for by name: standard operators that neither cancel nor flush to 0, which
-`lit_gelu.export.lowering.policy` takes where a 16-bit file must be right to the last place. It says too which column is
-taken for which target, and where it is computed in float32 between two Casts.
+How a recipe is written: `lit_gelu.activations.onnx_recipes`. Three lowerings can have a recipe: ``native`` (standard
+operators, the one that is the activation where opset 20 has it), ``primitives`` (basic standard operators only) and
+``contrib`` (onnxruntime's fused ones). Where one is missing, ``native`` takes the primitives, the others the native
+recipe. A fourth column, ``accurate``, cannot be asked for by name: standard operators that neither cancel nor flush to
+0, which `lit_gelu.export.lowering.policy` takes where a 16-bit file must be right to the last place.
 
 Notes on single recipes stand beside them, in their families; these are on several:
 
@@ -27,7 +19,7 @@ Notes on single recipes stand beside them, in their families; these are on sever
 import ast
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -44,7 +36,7 @@ from lit_gelu.activations.families import ENTRIES
 from lit_gelu.activations.modules import FunctionActivation
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.onnx_recipes import Lowering, OnnxCases, OnnxRecipes, OnnxSpelling
-from lit_gelu.errors import ArgumentError
+from lit_gelu.errors import ArgumentError, shown
 from lit_gelu.surgery.recognition import hidden_modules
 
 CONTRIB_DOMAIN = "com.microsoft"
@@ -64,13 +56,8 @@ Argument = float | np.ndarray
 
 def recipe_texts(recipes: OnnxRecipes) -> tuple[str, ...]:
     """Return the recipes that there are."""
-    texts = (recipes.native, recipes.primitives, recipes.contrib, recipes.accurate, recipes.biased)
+    texts = (recipes.native, recipes.primitives, recipes.contrib, recipes.accurate)
     return tuple(text for text in texts if text is not None)
-
-
-def has_recipe(recipes: OnnxRecipes, lowering: Lowering) -> bool:
-    """Return whether a lowering has a recipe of its own; ``native`` always has one to take."""
-    return lowering == "native" or getattr(recipes, lowering) is not None
 
 
 def recipe_of(recipes: OnnxRecipes, lowering: Lowering) -> tuple[Lowering, str]:
@@ -112,7 +99,7 @@ class RecipeBuilder:
     def __init__(
         self, x: ir.Value, arguments: Mapping[str, Argument], constant: Callable[[np.ndarray, str], ir.Value]
     ) -> None:
-        self._names = {"x": x, **{name: value for name, value in arguments.items() if isinstance(value, ir.Value)}}
+        self._names = {"x": x}
         self._arguments = {**CONSTANTS, **arguments}
         self._constant = constant
         self.nodes: list[ir.Node] = []
@@ -144,9 +131,8 @@ class RecipeBuilder:
         if isinstance(value, str):
             return value
         number = float(np.asarray(value).item())
-        if keyword.arg not in _whole_number_attributes(operator) or math.isnan(
-            number
-        ):  # which stands for an argument that is not known
+        # NaN stands for an argument that is not known.
+        if keyword.arg not in _whole_number_attributes(operator) or math.isnan(number):
             return number
         if not number.is_integer():
             raise ValueError(f"{ast.unparse(keyword)} is no whole number, which {operator} takes there")
@@ -197,47 +183,6 @@ def _operator(function: ast.expr) -> tuple[str, str]:
     raise TypeError(f"no operator: {ast.unparse(function)}")
 
 
-def user_row(name: str, onnx: Any, arguments: Mapping[str, Any]) -> OnnxRecipes | None:
-    """Return what a registration's ``onnx=`` says for these arguments; ``None`` if they are no case of it."""
-    if isinstance(onnx, OnnxCases):
-        case = onnx.case(arguments)
-        if case is not None and case not in onnx.recipes:
-            raise ArgumentError(
-                f"{name!r} was registered with recipes for {', '.join(map(repr, onnx.recipes))}, and its case is "
-                f"{case!r}. Return one of these, or None, which leaves it to torch's exporter."
-            )
-        onnx = None if case is None else onnx.recipes[case]
-    if onnx is None:
-        return None
-    recipes = OnnxRecipes(native=onnx) if isinstance(onnx, str) else onnx
-    if not isinstance(recipes, OnnxRecipes) or (recipes.native is None and recipes.primitives is None):
-        raise ArgumentError(
-            f"{name!r} was registered with onnx={onnx!r}. Accepted: a recipe as text, such as 'Mul(x, Sigmoid(x))', "
-            "OnnxRecipes with native= or primitives=, or OnnxCases of them."
-        )
-    for recipe in (*recipe_texts(recipes), *(spelling.formula for spelling in recipes.spellings)):
-        _require_readable(name, recipe, arguments)
-    return recipes
-
-
-def _require_readable(name: str, recipe: str, arguments: Mapping[str, Any]) -> None:
-    values = {"bias": ir.Value(name="bias"), **arguments}
-    builder = RecipeBuilder(ir.Value(name="x"), values, lambda _, hint: ir.Value(name=hint))
-    try:
-        builder.build(recipe)
-        unknown = [operator for operator in operators(recipe) if "::" not in operator and not onnx.defs.has(operator)]
-        problem = f"ONNX has no operator {unknown[0]}" if unknown else "" if builder.nodes else "it has no operator"
-    except KeyError as error:
-        problem = f"the activation has no argument {error}"
-    except (SyntaxError, TypeError, ValueError) as error:
-        problem = str(error)
-    if problem:
-        raise ArgumentError(
-            f"the recipe that {name!r} was registered with cannot be read: {recipe!r} ({problem}). Accepted: operators "
-            "within each other, such as 'Mul(x, Sigmoid(x))', onnxruntime's own as microsoft.Name."
-        )
-
-
 class Constants:
     """Initializers of a graph for constants; equal ones are shared."""
 
@@ -252,11 +197,8 @@ class Constants:
             name = f"lit_gelu.{hint}_{len(self._values)}"
             while name in self.graph.initializers:
                 name += "_"
-            tensor = ir.tensor(array, name=name)
-            value = ir.Value(
-                name=name, const_value=tensor, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype)
-            )
-            self.graph.initializers[name] = self._values[key] = value
+            self._values[key] = ir.val(name, const_value=ir.tensor(array, name=name))
+            self.graph.register_initializer(self._values[key])
         return self._values[key]
 
     def floats(self, dtype: ir.DataType) -> Callable[[np.ndarray, str], ir.Value]:
@@ -266,34 +208,6 @@ class Constants:
     def integers(self, *numbers: int) -> ir.Value:
         """Return a vector of whole numbers."""
         return self.value(np.array(numbers, np.int64), "integers")
-
-
-def infer_types(nodes: Sequence[ir.Node], dtype: ir.DataType, shape: ir.Shape | None, opset: int) -> None:
-    """Give outputs the types and shapes that onnx infers; those given for an operator that is not standard."""
-    imports = [onnx.helper.make_opsetid("", opset)]
-    for node in nodes:
-        proto, types = onnx.NodeProto(op_type=node.op_type), {}
-        for i, value in enumerate(node.inputs):
-            proto.input.append("" if value is None else f"input_{i}")
-            if value is not None and value.type is not None:
-                info = onnx.ValueInfoProto()
-                ir.serde.serialize_value_into(info, value, name=proto.input[i])
-                types[info.name] = info.type
-        for i, output in enumerate(node.outputs):
-            proto.output.append(f"output_{i}")
-            if node.domain not in {"", "ai.onnx"}:
-                output.dtype, output.shape = dtype, shape
-        for attribute in node.attributes.values():
-            proto.attribute.append(ir.serde.serialize_attribute(attribute))
-        try:
-            schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
-            results = onnx.shape_inference.infer_node_outputs(schema, proto, types, opset_imports=imports)
-        except (KeyError, onnx.defs.SchemaError, onnx.checker.ValidationError, onnx.shape_inference.InferenceError):
-            continue  # not standard, or wrong, which the checker of the whole file says
-        for output, name in zip(node.outputs, proto.output, strict=True):
-            if name in results:
-                output.type = ir.serde.deserialize_type_proto_for_type(results[name])
-                output.shape = ir.serde.deserialize_type_proto_for_shape(results[name])
 
 
 _ERFC_EXPONENT = (  # of exp, for a >= 0, so that erfc(a) = t exp(...)
@@ -342,19 +256,12 @@ _CASES = {entry.name: entry.onnx.case for entry in ENTRIES if isinstance(entry.o
 
 @dataclass(frozen=True)
 class BoundActivation:
-    """An activation with its arguments as they are now.
+    """An activation with its arguments as they are now."""
 
-    Args:
-        name: Canonical name.
-        row: Key of its row in the table; its name for one that is not in it.
-        recipes: What it becomes: of the table, or as it was registered.
-        arguments: Numbers and arrays by name; learned ones with their present values.
-    """
-
-    name: str
-    row: str
-    recipes: OnnxRecipes
-    arguments: Mapping[str, Argument | str] = field(default_factory=dict)
+    name: str  # canonical
+    row: str  # key of its row in the table; its name for one that is not in it
+    recipes: OnnxRecipes  # what it becomes: of the table, or as it was registered
+    arguments: Mapping[str, Argument | str] = field(default_factory=dict)  # learned ones with their present values
 
     @property
     def in_table(self) -> bool:
@@ -368,24 +275,11 @@ def row_key(name: str, arguments: Mapping[str, object]) -> str | None:
     return case if case in TABLE else None
 
 
-def bound(name: str, arguments: Mapping[str, Argument | str]) -> BoundActivation | None:
-    """Return this package's own activation of a name, if the table knows these arguments."""
-    row = row_key(name, arguments)
-    return None if row is None else BoundActivation(name, row, TABLE[row], arguments)
-
-
-# Marks activations, so that each is exactly one node of the exported graph, whatever torch would make of it.
-#
-# Three ways to find an activation in a graph were tried. A translation table for ATen functions cannot express
-# onnxruntime's fused operators and never sees a module such as Swish, which is three functions. Matching patterns in
-# the graph breaks with every release of torch, and cannot tell a Sigmoid that is an activation from one within it. So
-# the exporter is told: on the evaluation copy, ``forward`` of every known activation module is replaced by one call of
-# ``torch.onnx.ops.symbolic``, which puts a node ``lit_gelu::Activation(x)`` with the site's name into the graph and
-# leaves the module's type and attributes alone. The graph is exported once, and `lit_gelu.export.lowering.replace` then
-# replaces each marker by the table's recipe, with the arguments as they were at export (learned ones included).
-#
-# Activations that the lowering table does not know are marked if they were registered with operators of their own
-# (``register(..., onnx=...)``); else torch decomposes them.
+# On the evaluation copy, ``forward`` of every known activation module is one call of ``torch.onnx.ops.symbolic``, which
+# puts a node ``lit_gelu::Activation(x)`` with the site's name into the graph, whatever torch would make of the module;
+# `lit_gelu.export.lowering.replace` puts recipes in their place. A translation table for ATen functions can neither
+# express onnxruntime's operators nor see a module such as Swish, which is three functions; patterns in the graph break
+# with releases of torch, and cannot tell a Sigmoid that is an activation from one within it.
 MARKER_DOMAIN = "lit_gelu"
 MARKER_OPERATOR = "Activation"
 
@@ -400,51 +294,71 @@ def bind(module: nn.Module, registry: ActivationRegistry | None = None) -> Bound
     """Return the activation that a module is, with its present arguments; ``None`` if nothing says what it becomes."""
     entry = built_in().entry_of(module)
     if entry is not None and not (isinstance(module, FunctionActivation) and module.function is not entry.function):
-        activation = bound(entry.name, _arguments(entry, module))
-        if activation is not None:
-            return activation
+        arguments = _arguments(entry, module)
+        if (row := row_key(entry.name, arguments)) is not None:
+            return BoundActivation(entry.name, row, TABLE[row], arguments)
     entry = None if registry is None else registry.entry_of(module)
     if entry is None or entry.onnx is None:
         return None
     try:
-        arguments = _arguments(entry, module)
+        return _registered(entry, _arguments(entry, module))
     except UnknownArgumentsError:
         return None  # a recipe needs the arguments as they are now; torch decomposes the module as it is
-    return _registered(entry, arguments)
 
 
 def bind_named(
     name: str, arguments: Mapping[str, Argument | str], registry: ActivationRegistry | None
 ) -> BoundActivation | None:
     """Return the activation of a name and arguments, this package's own first."""
-    activation = bound(name, arguments)
-    if activation is not None or registry is None or name not in registry:
-        return activation
+    if (row := row_key(name, arguments)) is not None:
+        return BoundActivation(name, row, TABLE[row], arguments)
+    if registry is None or name not in registry:
+        return None
     entry = registry.entry(name)
     return _registered(entry, {**_defaults(entry), **arguments})
 
 
-def _registered(entry: ActivationEntry, arguments: Mapping[str, Argument | str]) -> BoundActivation | None:
+def _registered(entry: ActivationEntry, arguments: Mapping[str, Any]) -> BoundActivation | None:
     """Return what a user registered, if these arguments are a case of it."""
-    recipes = user_row(entry.name, entry.onnx, arguments)
-    return None if recipes is None else BoundActivation(entry.name, entry.name, recipes, arguments)
+    recipes: Any = entry.onnx
+    if isinstance(recipes, OnnxCases):
+        case = recipes.case(arguments)
+        recipes = None if case is None else recipes.recipes.get(case, case)
+    if recipes is None:
+        return None
+    recipes = OnnxRecipes(native=recipes) if isinstance(recipes, str) and recipes is entry.onnx else recipes
+    if not isinstance(recipes, OnnxRecipes) or (recipes.native is None and recipes.primitives is None):
+        raise ArgumentError(
+            f"{entry.name!r} was registered with onnx={shown(entry.onnx)}. Accepted: a recipe as text, such as "
+            "'Mul(x, Sigmoid(x))', OnnxRecipes with native= or primitives=, or OnnxCases of them, whose case is one of "
+            "its keys or None."
+        )
+    for recipe in (*recipe_texts(recipes), *(spelling.formula for spelling in recipes.spellings)):
+        builder = RecipeBuilder(ir.Value(name="x"), arguments, lambda _, hint: ir.Value(name=hint))
+        try:
+            builder.build(recipe)
+            unknown = [name for name in operators(recipe) if "::" not in name and not onnx.defs.has(name)]
+            problem = f"ONNX has no operator {unknown[0]}" if unknown else "" if builder.nodes else "it has no operator"
+        except (KeyError, SyntaxError, TypeError, ValueError) as error:
+            is_argument = isinstance(error, KeyError)
+            problem = f"the activation has no argument {error}" if is_argument else str(error)
+        if problem:
+            raise ArgumentError(
+                f"the recipe that {entry.name!r} was registered with cannot be read: {recipe!r} ({problem}). Accepted: "
+                "operators within each other, such as 'Mul(x, Sigmoid(x))', onnxruntime's own as microsoft.Name."
+            )
+    return BoundActivation(entry.name, entry.name, recipes, arguments)
 
 
 def _defaults(entry: ActivationEntry) -> dict[str, Any]:
     return {key: p.default for key, p in entry.parameters.items() if isinstance(p.default, (int, float, str))}
 
 
-def _arguments(entry: ActivationEntry, module: nn.Module) -> dict[str, Argument | str]:
+def _arguments(entry: ActivationEntry, module: nn.Module) -> dict[str, Any]:
     form = entry.form_of(module)
     live = {**({} if form is None else form.read(module)), **(entry.live_arguments(module) or {})}
-    return {key: _plain(value) for key, value in {**_defaults(entry), **live}.items() if key != "inplace"}
-
-
-def _plain(value: object) -> Argument | str:
-    if isinstance(value, Tensor):
-        array: np.ndarray = value.detach().cpu().numpy()
-        return array
-    return value  # type: ignore[return-value]
+    values = {key: value for key, value in {**_defaults(entry), **live}.items() if key != "inplace"}
+    return {k: v.detach().cpu().numpy() if isinstance(v, Tensor) else v for k, v in values.items()}
 
 
 def mark(model: nn.Module, registry: ActivationRegistry | None = None) -> dict[str, BoundActivation]:

@@ -14,9 +14,8 @@ ScaledSiLU, which rounds twice), plus what `absolute_error` states for it; under
 last place of ``max(1, |y|)`` on the CPU, and what the row's notes say elsewhere. Every float32 choice is within
 `FP32_ERROR` in units of ``max(1, |y|)``.
 
-Which operators are valid at an opset for a dtype, ``onnx`` says. What a runtime lacks was read from the registry of
-kernels of onnxruntime-gpu 1.31.1's CUDA provider and, for TensorRT, from the table of operators of the TensorRT 10
-parser. ``portable`` is what all of them can run.
+What a runtime lacks was read from the kernels of onnxruntime-gpu 1.31.1's CUDA provider and the operators of the
+TensorRT 10 parser. ``portable`` is what all of them can run.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +28,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
 from lit_gelu.activations.onnx_recipes import LOWERINGS, OnnxRecipes
 from lit_gelu.errors import ArgumentError
-from lit_gelu.export.lowering.lowering_table import TABLE, has_recipe, operators, recipe_of
+from lit_gelu.export.lowering.lowering_table import TABLE, operators, recipe_of
 
 TARGETS = ("portable", "ort-cpu", "ort-cuda", "tensorrt")
 POLICIES = ("strict", "fast")
@@ -89,37 +88,18 @@ _NOT_IN_BFLOAT16_ON_CUDA = _GONE_IN_22 - {"Dropout"} | {
     "STFT", "Sinh", "SpaceToDepth", "Tan", "Unique",
 }  # fmt: skip
 
+_ALL = tuple(DTYPES)
+_ON_THE_CPU = (
+    "runs on the CPU, between two copies: 300 times slower on an H200. Activations and MaxPool are written in other "
+    "operators"
+)
+_BETWEEN_CASTS = "they stand in float32 between Casts"
 MISSING: tuple[Missing, ...] = (
-    Missing(
-        "ort-cuda",
-        _GONE_IN_22,
-        ("fp32", "fp16", "bf16"),
-        22,
-        "runs on the CPU, between two copies: 300 times slower on an H200. Activations, MaxPool and "
-        "InstanceNormalization are written in other operators there",
-    ),
-    Missing(
-        "ort-cuda",
-        frozenset({"GroupNormalization"}),
-        ("fp32", "fp16", "bf16"),
-        1,
-        "a part of it runs on the CPU, so it is written in other operators",
-    ),
-    Missing("ort-cuda", frozenset({"Celu"}), ("fp32", "fp16", "bf16"), 1, "runs on the CPU at every opset"),
-    Missing(
-        "ort-cuda",
-        _NOT_IN_BFLOAT16_ON_CUDA,
-        ("bf16",),
-        1,
-        "onnxruntime refuses the file: they stand in float32 between Casts",
-    ),
-    Missing(
-        "ort-cuda",
-        frozenset({"EyeLike", "GridSample"}),
-        ("fp16",),
-        1,
-        "runs on the CPU: they stand in float32 between Casts",
-    ),
+    Missing("ort-cuda", _GONE_IN_22, _ALL, 22, _ON_THE_CPU),
+    Missing("ort-cuda", frozenset({"GroupNormalization"}), _ALL, 1, "a part of it runs on the CPU"),
+    Missing("ort-cuda", frozenset({"Celu"}), _ALL, 1, "runs on the CPU at every opset"),
+    Missing("ort-cuda", _NOT_IN_BFLOAT16_ON_CUDA, ("bf16",), 1, f"onnxruntime refuses the file: {_BETWEEN_CASTS}"),
+    Missing("ort-cuda", frozenset({"EyeLike", "GridSample"}), ("fp16",), 1, f"runs on the CPU: {_BETWEEN_CASTS}"),
     Missing("tensorrt", frozenset({"HardSwish", "Mish"}), ("bf16",), 1, "the parser refuses the file"),
 )
 
@@ -141,27 +121,16 @@ def runs(operator: str, runtime: str, dtype: str, opset: int) -> bool:
     return is_valid(operator, dtype, opset) and has_kernel(runtime, operator, dtype, opset)
 
 
+@cache
 def has_contrib_operator(operator: str) -> bool:
     """Return whether the installed onnxruntime knows one of its own operators: ScaledSiLU came with 1.31."""
-    return operator in _contrib_operators()
-
-
-@cache
-def _contrib_operators() -> frozenset[str]:
-    return frozenset(f"{schema.domain}::{schema.name}" for schema in get_all_operator_schema())
+    return any(operator == f"{schema.domain}::{schema.name}" for schema in get_all_operator_schema())
 
 
 def is_valid(operator: str, dtype: str, opset: int) -> bool:
-    """Return whether a standard operator exists at an opset and takes a dtype, or takes Booleans alone."""
+    """Return whether a standard operator exists at an opset and takes a dtype, or no floating-point numbers at all."""
     accepted = accepted_types(operator, int(operator == "Where"), opset)  # Where's first input is Boolean
-    return DTYPES[dtype] in accepted or (not accepted and _takes_booleans_alone(operator, opset))
-
-
-def _takes_booleans_alone(operator: str, opset: int) -> bool:
-    schema = schema_of(operator, opset)
-    allowed = {} if schema is None else {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
-    inputs = [] if schema is None else [list(allowed.get(entry.type_str, [entry.type_str])) for entry in schema.inputs]
-    return bool(inputs) and all(types == ["tensor(bool)"] for types in inputs)
+    return DTYPES[dtype] in accepted or (not accepted and schema_of(operator, opset) is not None)
 
 
 @cache
@@ -196,14 +165,9 @@ def checked_opset(opset: object, runtime: str) -> int | None:
         return None
     accepted = accepted_range(runtime)
     if not isinstance(opset, int) or isinstance(opset, bool) or opset not in accepted:
-        reason = (
-            f" TensorRT 10 reads no newer one than {accepted[-1]}."
-            if isinstance(opset, int) and opset in range(accepted.stop, NEWEST_OPSET + 1)
-            else ""
-        )
         raise ArgumentError(
-            f"opset={opset!r} is not accepted with target={runtime!r}.{reason} Accepted: {accepted.start} to "
-            f"{accepted[-1]}, or None for the smallest from {DEFAULT_OPSET} on that fits."
+            f"opset={opset!r} is not accepted with target={runtime!r}. Accepted: {accepted.start} to {accepted[-1]}, "
+            f"or None for the smallest from {DEFAULT_OPSET} on that fits."
         )
     return opset
 
@@ -239,12 +203,9 @@ def invalid_nodes(nodes: Sequence[ir.Node], opset: int) -> list[str]:
             problems[node.op_type] = f"{node.op_type} does not exist there"
             continue
         for i, value in enumerate(node.inputs):
-            if (
-                value is not None
-                and value.dtype in _FLOATS
-                and value.dtype not in accepted_types(node.op_type, i, opset)
-            ):
-                problems[node.op_type] = f"{node.op_type} does not take {value.dtype.name.lower()} there"
+            dtype = None if value is None else value.dtype
+            if dtype in _FLOATS and dtype not in accepted_types(node.op_type, i, opset):
+                problems[node.op_type] = f"{node.op_type} does not take {dtype.name.lower()} there"
     return list(problems.values())
 
 
@@ -266,29 +227,8 @@ def off_target(nodes: Sequence[ir.Node], runtime: str, opset: int) -> list[str]:
     return list(problems.values())
 
 
-def raise_opset(model: ir.Model, opset: int) -> None:
-    """Move a model to a newer opset in place."""
-    # Between the opsets that this package writes, operators gained dtypes and keep their meaning, but for
-    # GroupNormalization, which takes one scale a channel from opset 21 on.
-    old = model.graph.opset_imports.get("", opset)
-    changed = [
-        node.op_type
-        for node in ir.traversal.RecursiveGraphIterator(model.graph)
-        if node.domain == "" and node.op_type == "GroupNormalization"
-    ]
-    if changed and old < 21 <= opset:
-        raise ArgumentError(
-            f"this model needs opset {opset}, and its GroupNormalization means something else there. Use opset={old} "
-            "with dtype='fp32' or 'fp16'."
-        )
-    model.graph.opset_imports[""] = opset
-    for function in model.functions.values():
-        function.opset_imports[""] = opset
-
-
-FP32_ERROR = (
-    2.5e-6  # in units of max(1, |y|): x Sigmoid(x) is off by 2.3e-6 where the CPU's Sigmoid becomes 0, at -15.9
-)
+# In units of max(1, |y|): x Sigmoid(x) is off by 2.3e-6 where the CPU's Sigmoid becomes 0, at -15.9.
+FP32_ERROR = 2.5e-6
 
 DEFAULT: Mapping[str, str] = {
     "* fp16|bf16 strict": "fp32 accurate",
@@ -319,9 +259,6 @@ RULES: tuple[tuple[frozenset[str], Mapping[str, str]], ...] = (
     (frozenset({"HardSwish"}), {"tensorrt fp16 *": "native"}),
     (frozenset({"Mish"}), {"ort-cpu fp32 *": "primitives", "ort-cpu * *": "fp32 primitives"}),
 )
-# Where one kernel adds a bias too and is faster; in bfloat16 it is as slow. In float16 it computes in float16, and
-# 1 + erf cancels there: at -3.67 it is off by 4.5e-4, which is all of the value.
-_BIASED = ("ort-cuda fp32 *", "ort-cuda fp16 fast")
 _ROUND_ONCE = frozenset({"Relu", "Clip", "LeakyRelu", "PRelu", "Tanh"})  # alone they need no float32 around them
 
 # Largest absolute error beside the last place, of float32 arithmetic within a 16-bit file, measured over all values of
@@ -374,13 +311,6 @@ def preferred(recipes: OnnxRecipes, target: Target) -> Choice:
             if opset >= DEFAULT_OPSET and is_available(choice, target, opset):
                 return choice
     raise LookupError(f"there is no recipe for {target}")
-
-
-def with_bias(recipes: OnnxRecipes, choice: Choice, target: Target) -> Choice | None:
-    """Return the recipe of x + bias in the place of a choice; ``None`` if there is none, or it gains nothing."""
-    biased = None if recipes.biased is None else Choice(recipes.biased, "contrib")
-    plain = choice.recipe == recipes.native and not choice.in_fp32 and any(_fits(line, target) for line in _BIASED)
-    return biased if biased is not None and plain and is_available(biased, target, DEFAULT_OPSET) else None
 
 
 def is_available(choice: Choice, target: Target, opset: int) -> bool:
@@ -445,7 +375,7 @@ def _read(text: str, recipes: OnnxRecipes, dtype: str) -> Choice | None:
     if name == "accurate":
         return Choice(recipes.accurate, name, in_fp32) if recipes.accurate is not None else None
     if name in LOWERINGS:
-        if name != "native" and not has_recipe(recipes, name):
+        if name != "native" and getattr(recipes, name) is None:
             return None
         lowering, recipe = recipe_of(recipes, name)
         return Choice(recipe, lowering, in_fp32)

@@ -27,7 +27,6 @@ STRICT_KEEP = (
 # What stays in float32 under any policy: onnxruntime 1.31's CUDA kernels of sums and means overflow in float16 where
 # PyTorch's do not. On an H200 the mean over 8 x 8 places of values above 1,000 was infinite.
 OVERFLOWING = {"fp16": ("ReduceL2", "ReduceLogSumExp", "ReduceMean", "ReduceSum", "ReduceSumSquare")}
-_PREPROCESSING = "preprocessing"
 _FLOAT = ir.DataType.FLOAT
 _NAMES = {kind: name for name, kind in DTYPES.items()}
 _FINITE = {
@@ -69,8 +68,6 @@ def convert(
     # largest number. What a preprocessing computes stays in float32, and so does any operator that does not exist in
     # the dtype or for which the runtime has no kernel in it, and with `strict` what follows from integers, up to the
     # first product.
-    if dtype == "fp32":
-        return
     narrow = DTYPES[dtype]
     exact = _computed_from_integers(model.graph, _FINITE[narrow]) if strict else set()
     kept = STRICT_KEEP if strict else OVERFLOWING.get(dtype, ())
@@ -108,7 +105,10 @@ def _convert_graph(graph: ir.Graph, state: _Conversion) -> None:
                 _convert_graph(inner, state)
                 _convert_outputs(inner, state.dtype, state)
                 _convert_initializers(inner, state.dtype, state)
-        _convert_inputs(node, computed, state)
+        for i, value in enumerate(node.inputs):  # constants are converted later, by all their readers
+            is_other = value is not None and value.dtype in {_FLOAT, state.dtype} and value.dtype != computed
+            if value is not None and is_other and computed in _accepted(node, i) and not _is_weight(value):
+                node.replace_input_with(i, _cast(value, computed, node, state))
         _convert_attributes(node, computed)
         for i, value in enumerate(node.outputs):
             if value.dtype == _FLOAT and computed in _accepted(node, i, output=True):
@@ -124,7 +124,7 @@ def _dtype_of(node: ir.Node, state: _Conversion) -> ir.DataType:
     if node in state.exact:
         return _FLOAT
     scopes = node.metadata_props.get("pkg.torch.onnx.name_scopes", "")
-    if f"'{_PREPROCESSING}" in scopes and f"'{SCOPE}" not in scopes:
+    if "'preprocessing" in scopes and f"'{SCOPE}" not in scopes:
         return _FLOAT
     if node.domain in {"", "ai.onnx"} and schema_of(node.op_type, NEWEST_OPSET) is not None:
         floats = [
@@ -141,15 +141,6 @@ def _accepted(node: ir.Node, index: int, *, output: bool = False) -> frozenset[i
     if node.domain not in {"", "ai.onnx"}:
         return frozenset(DTYPES.values())
     return accepted_types(node.op_type, index, NEWEST_OPSET, output=output)
-
-
-def _convert_inputs(node: ir.Node, computed: ir.DataType, state: _Conversion) -> None:
-    """Give a node its inputs in the dtype that it computes in; constants are converted later, by all their readers."""
-    for i, value in enumerate(node.inputs):
-        if value is None or value.dtype not in {_FLOAT, state.dtype} or value.dtype == computed:
-            continue
-        if computed in _accepted(node, i) and not _is_weight(value):
-            node.replace_input_with(i, _cast(value, computed, node, state))
 
 
 def _cast(value: ir.Value, dtype: ir.DataType, reader: ir.Node, state: _Conversion) -> ir.Value:

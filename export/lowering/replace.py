@@ -1,4 +1,4 @@
-"""Replaces activations in an exported graph by the recipes of the lowering table."""
+"""Replaces activations in an exported graph by the recipes of the lowering table, and what CUDA has no kernel for."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -8,12 +8,11 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir import convenience
 from onnx_ir.passes import common as common_passes
+from onnx_ir.tape import Tape
 
 from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.activations.onnx_recipes import LOWERINGS, OnnxRecipes
 from lit_gelu.errors import ArgumentError
-from lit_gelu.export.lowering.layers import hand_over_biases, keep_biases_apart
 from lit_gelu.export.lowering.lowering_table import (
     CONTRIB_DOMAIN,
     MARKER_DOMAIN,
@@ -21,8 +20,6 @@ from lit_gelu.export.lowering.lowering_table import (
     BoundActivation,
     Constants,
     RecipeBuilder,
-    has_recipe,
-    infer_types,
     recipe_of,
 )
 from lit_gelu.export.lowering.policy import (
@@ -30,18 +27,15 @@ from lit_gelu.export.lowering.policy import (
     Choice,
     Target,
     choose,
+    has_kernel,
     is_available,
     off_target,
     preferred,
-    raise_opset,
     solve,
 )
 from lit_gelu.export.lowering.precision import convert
 from lit_gelu.export.lowering.spellings import mark_spellings, spec_text
-from lit_gelu.export.lowering.written_out import write_out
 from lit_gelu.export.metadata import ExportOptions, SiteRecord
-
-CONTRIB_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -65,38 +59,37 @@ def lower(
     # the opset solved, and each marker replaced by what the policy, or the lowering that was asked for, gives there.
     registry = activations.registry if registry is None else registry
     sites = {**marked, **mark_spellings(model, registry)}
-    if options.lowering != "auto":
-        _require_applicable(sites, options.lowering)
-    target, strict = options.destination, options.policy == "strict"
+    target = Target(options.target, options.dtype, options.policy)
     if target.dtype != "fp32":
         convert(
             model,
             target.dtype,
             options.keep_fp32,
-            strict=strict,
+            strict=options.policy == "strict",
             io_fp32=options.io_dtype == "fp32",
             runtime=target.runtime,
         )
-    traced = model.graph.opset_imports[""]
     recipes = {id(activation.recipes): activation for activation in sites.values()}
-    choices = [_first_choice(activation, options) for activation in recipes.values()]
+    choices = [_choice(activation, options) for activation in recipes.values()]
     opset = solve(
         model.graph,
         target,
         lambda version: all(is_available(choice, target, version) for choice in choices),
         opset=options.opset,
-        traced=traced,
+        traced=model.graph.opset_imports[""],
     )
-    if opset != traced:
-        raise_opset(model, opset)
-    if target.runtime == "ort-cuda" or target.dtype == "bf16":  # onnxruntime's CPU has these kernels
-        write_out(model, target.runtime, opset)
+    # Between the opsets that this package writes, operators gained dtypes and keep their meaning.
+    imports = model.graph.opset_imports
+    for each in (imports, *(function.opset_imports for function in model.functions.values())):
+        each[""] = opset
+    # A portable file of 32 or 16 bits may run on the CPU, which has the kernel; one in bfloat16 may not.
+    for_cuda = target.runtime == "ort-cuda" or (target.runtime == "portable" and target.dtype == "bf16")
+    if for_cuda and not has_kernel("ort-cuda", "MaxPool", "fp32", opset):
+        _write_out_max_pools(model)
     by_recipes = {key: _choice(activation, options, opset) for key, activation in recipes.items()}
     taken = {site: by_recipes[id(activation.recipes)] for site, activation in sites.items()}
-    if options.lowering == "auto" and target.runtime == "ort-cuda":
-        taken |= hand_over_biases(model, sites, taken, target)
-    if target.dtype == "fp16" and strict:
-        keep_biases_apart(model, taken, target)
+    if (target.dtype, target.policy) == ("fp16", "strict") and target.runtime in {"ort-cuda", "portable"}:
+        _keep_biases_apart(model, taken)
     calls = _replace_all(model, sites, taken)
     rows = tuple(
         SiteRecord(
@@ -110,10 +103,9 @@ def lower(
         )
         for site, activation in sites.items()
     )
-    imports = model.graph.opset_imports
     imports.pop(MARKER_DOMAIN, None)
     if any(operator.startswith(CONTRIB_DOMAIN) for row in rows for operator in row.operators):
-        imports[CONTRIB_DOMAIN] = CONTRIB_VERSION
+        imports[CONTRIB_DOMAIN] = 1
     notes = off_target(list(ir.traversal.RecursiveGraphIterator(model.graph)), target.runtime, opset)
     if target.dtype == "bf16" and target.runtime in {"portable", "ort-cpu"}:
         notes.append("onnxruntime's CPU provider has no bfloat16 kernels: this file runs on a GPU only.")
@@ -130,78 +122,29 @@ def _replace_all(
             site = node.attributes["site"].as_string()
             calls[site] += 1
             _replace(node, site, activations[site], taken[site], constants)
-    for node in ir.traversal.RecursiveGraphIterator(model.graph):
-        if node.op_type == "Mul" and _is_half(node.inputs[0]) and not _is_of_tanh_gelu(node):
-            first, second = node.inputs
-            node.replace_input_with(0, second)
-            node.replace_input_with(1, first)
     common_passes.RemoveUnusedNodesPass()(model)
     common_passes.NameFixPass()(model)  # new nodes in the branches of an If are numbered as those around it are
     return calls
 
 
-def _is_of_tanh_gelu(half: ir.Node) -> bool:
-    """Return whether a product is that of GELU's tanh primitives, which have the number in front to themselves."""
-    for reader in half.outputs[0].consumers():
-        added = [value.producer() for value in reader.inputs if value is not None and value is not half.outputs[0]]
-        for node in added if reader.op_type == "Mul" else ():
-            summed = [value.producer() for value in node.inputs if value is not None] if node is not None else []
-            if any(one is not None and one.op_type == "Tanh" for one in summed):
-                return True
-    return False
-
-
-def _is_half(value: ir.Value | None) -> bool:
-    number = None if value is None else convenience.get_const_tensor(value)
-    return number is not None and number.size == 1 and number.numpy().item() == 0.5
-
-
-def _first_choice(activation: BoundActivation, options: ExportOptions) -> Choice:
-    """Return what an activation should become, whatever the opset."""
+def _choice(activation: BoundActivation, options: ExportOptions, opset: int | None = None) -> Choice:
+    """Return what an activation becomes at an opset; without one, what it should become whatever the opset."""
+    recipes, target = activation.recipes, Target(options.target, options.dtype, options.policy)
     if options.lowering != "auto":
-        return _named(activation.recipes, options)
+        name, recipe = recipe_of(recipes, options.lowering)  # type: ignore[arg-type]
+        choice = Choice(recipe, name)
+        # The CPU lacks no kernel: only validity is asked for.
+        if opset is None or is_available(choice, Target("ort-cpu", options.dtype), opset):
+            return choice
     try:
-        return preferred(activation.recipes, options.destination)
+        return preferred(recipes, target) if opset is None else choose(recipes, target, opset)
     except LookupError as error:
-        raise _nothing(activation.name, options) from error
-
-
-def _choice(activation: BoundActivation, options: ExportOptions, opset: int) -> Choice:
-    if options.lowering != "auto":
-        named = _named(activation.recipes, options)
-        if is_available(named, Target("ort-cpu", options.dtype), opset):  # it lacks nothing: only validity is asked for
-            return named
-    try:
-        return choose(activation.recipes, options.destination, opset)
-    except LookupError as error:
-        raise _nothing(activation.name, options) from error
-
-
-def _nothing(name: str, options: ExportOptions) -> ArgumentError:
-    at = "" if options.opset is None else f" at opset {options.opset}"
-    return ArgumentError(
-        f"there are no operators for {name} in {options.dtype} with target={options.target!r}{at}. Leave opset out, "
-        "register it with operators that this target has in this dtype (docs/lowering.md), or use another target or "
-        "dtype."
-    )
-
-
-def _named(recipes: OnnxRecipes, options: ExportOptions) -> Choice:
-    name, recipe = recipe_of(recipes, options.lowering)  # type: ignore[arg-type]
-    return Choice(recipe, name)
-
-
-def _require_applicable(sites: Mapping[str, BoundActivation], lowering: str) -> None:
-    """Refuse a lowering that has a recipe for none of the activations."""
-    rows = {a.row: a.recipes for a in sites.values()}
-    if lowering == "native" or any(has_recipe(row, lowering) for row in rows.values()):  # type: ignore[arg-type]
-        return
-    applying = [name for name in LOWERINGS if any(has_recipe(row, name) for row in rows.values())]
-    names = ", ".join(sorted(rows)) or "none that the lowering table knows"
-    raise ArgumentError(
-        f"lowering={lowering!r} does not apply: it has no recipe for any activation of this model ({names}). Lowerings "
-        f"that apply: {', '.join(map(repr, applying or ['native']))}, or 'auto'."
-    )
+        at = "" if options.opset is None else f" at opset {options.opset}"
+        raise ArgumentError(
+            f"there are no operators for {activation.name} in {options.dtype} with target={options.target!r}{at}. "
+            "Leave opset out, register it with operators that this target has in this dtype (docs/lowering.md), or use "
+            "another target or dtype."
+        ) from error
 
 
 def _replace(node: ir.Node, site: str, activation: BoundActivation, choice: Choice, constants: Constants) -> None:
@@ -210,8 +153,6 @@ def _replace(node: ir.Node, site: str, activation: BoundActivation, choice: Choi
         raise ValueError(f"{site} has no input")
     channel_dim = int(activation.arguments.get("channel_dim", 1))
     arguments = {key: _shaped(value, x, channel_dim) for key, value in activation.arguments.items()}
-    if len(node.inputs) > 1:
-        arguments["bias"] = node.inputs[1]  # type: ignore[assignment]
     dtype = x.dtype or ir.DataType.FLOAT
     region = choice.in_fp32 and dtype in {DTYPES["fp16"], DTYPES["bf16"]}
     inner = ir.DataType.FLOAT if region else dtype
@@ -219,9 +160,7 @@ def _replace(node: ir.Node, site: str, activation: BoundActivation, choice: Choi
     builder = RecipeBuilder(nodes[0].outputs[0] if region else x, arguments, constants.floats(inner))
     result = builder.build(choice.recipe)
     nodes += builder.nodes
-    infer_types(nodes, inner, x.shape, constants.graph.opset_imports[""])
-    # An activation is elementwise; its inner values may not be.
-    result.dtype, result.shape = result.dtype or inner, x.shape
+    result.dtype, result.shape = inner, x.shape
     if region:
         nodes.append(ir.node("Cast", [result], attributes={"to": int(dtype)}))
         result = nodes[-1].outputs[0]
@@ -237,3 +176,79 @@ def _shaped(value: Argument | str, x: ir.Value, channel_dim: int) -> Argument:
         after = -channel_dim - 1 if channel_dim < 0 else len(x.shape) - 1 - channel_dim
         return value.reshape(-1, *[1] * after)
     return value  # type: ignore[return-value]
+
+
+def _keep_biases_apart(model: ir.Model, taken: Mapping[str, Choice]) -> None:
+    """Write a bias in front of a Gelu as one row: onnxruntime's BiasGeluFusion takes one of one dimension."""
+    # In float16 its BiasGelu rounds erf before it adds 1, which cancels: at -3.67 it is off by all of the value.
+    for node in list(ir.traversal.RecursiveGraphIterator(model.graph)):
+        x = node.inputs[0] if node.domain == MARKER_DOMAIN else None
+        choice = None if x is None else taken[node.attributes["site"].as_string()]
+        layer = None if x is None else x.producer()
+        if choice is None or choice.in_fp32 or "Gelu(" not in choice.recipe or layer is None or layer.op_type != "Add":
+            continue
+        for i, bias in enumerate(layer.inputs):
+            other = layer.inputs[1 - i]
+            if bias is None or other is None or bias.const_value is None or bias.producer() is not None:
+                continue
+            if bias.shape is not None and other.shape is not None and len(bias.shape) == 1 < len(other.shape):
+                name = f"lit_gelu.row.{bias.name}"
+                if name not in model.graph.initializers:
+                    row = ir.tensor(bias.const_value.numpy()[None], name=name)
+                    model.graph.register_initializer(ir.val(name, const_value=row))
+                layer.replace_input_with(i, model.graph.initializers[name])
+
+
+_OPEN = np.iinfo(np.int64).max  # the end of a Slice that goes to the end
+
+
+def _write_out_max_pools(model: ir.Model) -> None:
+    """Write MaxPool as Slice and Max, dimension by dimension, where that is the same."""
+    # One strided Slice for each place in a window, and the Max of them, rounds nothing and has kernels in every dtype.
+    constants = Constants(model.graph)
+    for node in list(ir.traversal.RecursiveGraphIterator(model.graph)):
+        windows = _windows(node) if node.op_type == "MaxPool" and node.domain in {"", "ai.onnx"} else None
+        x = node.inputs[0]
+        if windows is None or x is None or node.graph is None:
+            continue
+        tape, y = Tape(), x
+        for axis, (size, stride, dilation, before, behind) in enumerate(windows, 2):
+            # A window that reaches over an edge holds the value at the edge too: repeated, it changes nothing. (With
+            # gaps it may not hold it. Pad has no kernel in bfloat16.)
+            if before or behind:
+                bounds = [*[(0, 1)] * before, (0, _OPEN), *[(-1, _OPEN)] * behind]
+                slices = [[y, *map(constants.integers, (start, end, axis))] for start, end in bounds]
+                y = tape.op("Concat", [tape.op("Slice", operands) for operands in slices], {"axis": axis})
+            reach = dilation * (size - 1)
+            places = [(i, i - reach or _OPEN, axis, stride) for i in range(0, reach + 1, dilation)]
+            parts = [tape.op("Slice", [y, *map(constants.integers, place)]) for place in places]
+            y = parts[0] if len(parts) == 1 else tape.op("Max", parts)
+        for new in tape.nodes:
+            new.outputs[0].dtype = x.dtype or ir.DataType.FLOAT
+        y.shape = node.outputs[0].shape
+        convenience.replace_nodes_and_values(node.graph, node, [node], tape.nodes, [node.outputs[0]], [y])
+
+
+def _windows(node: ir.Node) -> list[tuple[int, int, int, int, int]] | None:
+    """Return size, stride, dilation and padding before and behind of each dimension; ``None`` for what is not known."""
+    kernel = list(node.attributes["kernel_shape"].as_ints())
+    ones, zeros = [1] * len(kernel), [0] * 2 * len(kernel)
+    strides, dilations, pads = (
+        list(node.attributes[name].as_ints()) if name in node.attributes else default
+        for name, default in (("strides", ones), ("dilations", ones), ("pads", zeros))
+    )
+    automatic = node.attributes.get("auto_pad")
+    if len(node.outputs) > 1 or (automatic is not None and automatic.as_string() != "NOTSET"):
+        return None
+    ceil = "ceil_mode" in node.attributes and node.attributes["ceil_mode"].as_int() == 1
+    windows = []
+    for i, (size, stride, dilation) in enumerate(zip(kernel, strides, dilations, strict=True)):
+        before, behind = pads[i], pads[len(kernel) + i]
+        if ceil:  # rounded up: as if there were so many more, unless a window would begin behind the last value
+            if behind + stride > size:
+                return None
+            behind += stride - 1
+        if max(before, behind) >= size or (before + behind and dilation > 1):
+            return None
+        windows.append((size, stride, dilation, before, behind))
+    return windows

@@ -13,7 +13,7 @@ import contextlib
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 
 import numpy as np
 import onnx_ir as ir
@@ -88,16 +88,12 @@ class _Spelling:
             return None
         for values in itertools.product(list(_constants(formula)), repeat=len(self.unknown)):
             matched = {name: _written(value) for name, value in zip(self.unknown, values, strict=True)}
-            if self._is(formula, matched):
+            with contextlib.suppress(NotAFormulaError):
+                if not same(self.of(matched), formula):
+                    continue
                 along = {"channel_dim": -1} if any(value.ndim for value in values) else {}
                 return {**self.spelling.arguments, **matched, **along}  # type: ignore[dict-item]
         return None
-
-    def _is(self, formula: Sum, arguments: Mapping[str, Argument]) -> bool:
-        try:
-            return same(self.of(arguments), formula)
-        except NotAFormulaError:
-            return False
 
 
 def _outline(formula: Sum) -> tuple[object, ...]:
@@ -132,9 +128,7 @@ def _spellings(entries: list[ActivationEntry], calls: Mapping[str, object]) -> l
     return sorted(matched, key=lambda spelling: len(spelling.unknown))
 
 
-@cache
-def _own_spellings() -> list[_Spelling]:
-    return _spellings(list(ENTRIES), CALLS)
+_OWN_SPELLINGS = _spellings(list(ENTRIES), CALLS)
 
 
 def _operators(entries: list[ActivationEntry]) -> dict[str, tuple[str, OnnxOperator]]:
@@ -181,8 +175,11 @@ class _Recogniser:
         name, operator = self._operators[node.op_type]
         arguments: dict[str, Argument | str] = {}
         for attribute, (argument, default) in operator.attributes.items():
-            attribute_value = node.attributes.get(attribute)
-            arguments[argument] = default if attribute_value is None else _attribute(attribute_value)
+            if (value := node.attributes.get(attribute)) is None:
+                arguments[argument] = default
+            else:
+                is_text = value.type == ir.AttributeType.STRING
+                arguments[argument] = value.as_string() if is_text else value.as_float()
         activation = bind_named(name, arguments, self._registry)
         return None if activation is None else (activation, x)
 
@@ -193,7 +190,7 @@ class _Recogniser:
         except NotAFormulaError:
             return None
         rank = 0 if x.shape is None else len(x.shape)
-        for candidate in [*_own_spellings(), *_spellings(self._users, {})]:
+        for candidate in [*_OWN_SPELLINGS, *_spellings(self._users, {})]:
             arguments = candidate.arguments_in(formula)
             if arguments is not None and all(np.ndim(value) <= rank for value in arguments.values()):
                 activation = bind_named(candidate.name, arguments, self._registry)
@@ -289,7 +286,8 @@ def mark_spellings(model: ir.Model, registry: ActivationRegistry | None = None) 
     for node, activation, x in list(_matches(model, registry)):
         site = name = f"{calling_module(node)}:{activation.row}"
         others = 1
-        while site in sites and not _equal(sites[site], activation):  # the same activation with other arguments
+        values = activation.arguments.items()
+        while site in sites and not all(np.array_equal(sites[site].arguments[key], value) for key, value in values):
             others += 1
             site = f"{name}#{others}"
         sites[site] = activation
@@ -302,10 +300,6 @@ def calling_module(node: ir.Node) -> str:
     scopes = ast.literal_eval(node.metadata_props.get("pkg.torch.onnx.name_scopes", "[]"))
     module: str = scopes[-2] if len(scopes) > 1 else ""
     return module.removeprefix(SCOPE).removeprefix(".")
-
-
-def _attribute(attribute: ir.Attr) -> Argument | str:
-    return attribute.as_string() if attribute.type == ir.AttributeType.STRING else attribute.as_float()
 
 
 def _cone(node: ir.Node) -> list[ir.Node]:
@@ -347,9 +341,3 @@ def in_place_of(old: ir.Node, *new: ir.Node) -> ir.Value:
     after.shape = before.shape
     convenience.replace_nodes_and_values(old.graph, old, [old], list(new), [before], [after])
     return after
-
-
-def _equal(first: BoundActivation, second: BoundActivation) -> bool:
-    return first.row == second.row and all(
-        np.array_equal(np.asarray(first.arguments[key]), np.asarray(value)) for key, value in second.arguments.items()
-    )

@@ -18,7 +18,7 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.errors import ModelFileError, ModelInputError, ParityError
 from lit_gelu.export.copying import evaluation_copy, require_copyable, two_answers, without_callers_autocast
-from lit_gelu.export.inputs import Call, require_order, tensors_by_name
+from lit_gelu.export.inputs import Call, tensors_by_name
 from lit_gelu.export.metadata import census, metadata_of, weights_digest
 from lit_gelu.export.parity.causes import Layers, find_culprit
 from lit_gelu.export.parity.comparison import Comparison
@@ -134,7 +134,6 @@ def check_parity(
         >>> report.row("gaussian, batch 32").error < 1e-6
         True
     """
-    require_order(model, path)
     require_copyable(model)
     require_tolerance(tolerance)
     registry = registry_or_default(registry)

@@ -54,8 +54,6 @@ class OnnxRecipes:
         primitives: Recipe in basic standard operators.
         contrib: Recipe with onnxruntime's fused operators.
         accurate: Recipe in standard operators without cancellation.
-        biased: Recipe of ``x + bias`` with onnxruntime's fused operators, for one ``bias`` of each value of the last
-            dimension; it takes the place of ``native`` behind a linear layer where that is faster.
         policy: Which of them to take where, line by line: ``"ort-cpu fp16|bf16 strict": "fp32 accurate"`` says that on
             this target, in these dtypes, under this policy, the recipe ``accurate`` is taken, computed in float32. The
             first line that fits decides; ``*`` is any; a recipe may stand there itself. The lines of
@@ -71,7 +69,6 @@ class OnnxRecipes:
     primitives: str | None = None
     contrib: str | None = None
     accurate: str | None = None
-    biased: str | None = None
     policy: Mapping[str, str] = field(default_factory=dict)
     absolute: float | None = None
     notes: Mapping[str, str] = field(default_factory=dict)

@@ -8,8 +8,6 @@ from lit_gelu.cli.terminal import console_for_output
 from lit_gelu.errors import ArgumentError
 from lit_gelu.files import is_file
 
-Form = Literal["as_trained", "none", "exact", "tanh", "sigmoid"]
-
 
 def export(
     source: str,
@@ -19,7 +17,7 @@ def export(
     input_shape: Sequence[str] = (),
     data: str | None = None,
     data_root: str | None = None,
-    approximate: Sequence[Form] = ("as_trained",),
+    approximate: Literal["as_trained", "none", "exact", "tanh", "sigmoid"] = "as_trained",
     lowering: Literal["auto", "native", "primitives", "contrib"] = "auto",
     target: Literal["portable", "ort-cpu", "ort-cuda", "tensorrt"] = "portable",
     dtype: Literal["fp32", "fp16", "bf16", "float32", "float16", "bfloat16"] = "fp32",
@@ -29,7 +27,7 @@ def export(
     io_dtype: Literal["same", "fp32"] = "same",
     softmax: bool = False,
     labels: Sequence[str] = (),
-    dynamic_shapes: Sequence[str] = (),
+    dynamic_shapes: dict[str, dict[int, str | None]] | None = None,
     preprocessing: str | None = None,
     check: bool = True,
 ) -> int:
@@ -38,9 +36,8 @@ def export(
     in a shell:
       lit-gelu export runs/digits_gelu/version_0/checkpoints/last.ckpt
       lit-gelu export last.ckpt -o model.onnx --approximate tanh --lowering contrib
-      lit-gelu export last.ckpt -o model.onnx --approximate none tanh sigmoid     model-none.onnx, model-tanh.onnx, ...
       lit-gelu export last.ckpt --dtype fp16 --target ort-cuda --softmax --labels cat dog
-      lit-gelu export last.ckpt --dynamic-shapes sequence                 or input_ids:1=length: of any length
+      lit-gelu export last.ckpt --dynamic-shapes '{input_ids: {1: length}}'       of any length
       lit-gelu export last.ckpt --model my_module.MyNet --input-shape 3,32,32     your own, from the current folder
       lit-gelu export last.ckpt --model my_module.MyNet --data my_module.MyData   its input from its data's first batch
       lit-gelu export lit_gelu.tasks.MNISTClassifier -o untrained.onnx
@@ -55,7 +52,7 @@ def export(
         data: a data module, such as MNISTData: the check runs on its test data too, and its first batch is the input of
             a model without example_input_array
         data_root: the folder with the files of --preprocessing and --data
-        approximate: form of every GELU; several write one file each
+        approximate: form of every GELU
         lowering: operators of the activations
         target: the runtime it is for
         dtype: of weights and activations
@@ -65,7 +62,7 @@ def export(
         io_dtype: of inputs and outputs of an fp16 or bf16 file
         softmax: whether the file ends with a softmax
         labels: names of the classes, in their order
-        dynamic_shapes: open sizes: INPUT:AXIS=NAME, sequence, image-size
+        dynamic_shapes: names of open sizes by input and axis
         preprocessing: a data module, such as MNISTData, whose preprocessing becomes a part of the file: it takes raw
             pixels
         check: compare each file with PyTorch
@@ -74,7 +71,11 @@ def export(
     from lit_gelu.cli.loading import load_data, load_model, load_optional_data
     from lit_gelu.export import check_parity, export_onnx, write_proof
 
-    outputs = output_paths(source, output, approximate)
+    is_path = source.endswith(".ckpt") or is_file(source)
+    default = Path(source).with_suffix(".onnx") if is_path else Path(f"{source.rpartition('.')[2]}.onnx")
+    path = default if output is None else Path(output)
+    if path.suffix != ".onnx":
+        raise ArgumentError(f"--output {str(path)!r} must end in .onnx.")
     raw: Any = None
     if preprocessing is not None:
         source_of_pixels: Any = load_data(preprocessing, data_root)
@@ -89,43 +90,27 @@ def export(
     if raw is None:
         require_input(sample, net)
     console = console_for_output(soft_wrap=True, highlight=False)
-    passed = True
-    for form, path in outputs.items():
-        report = export_onnx(
-            net,
-            path,
-            sample,
-            approximate=form,
-            lowering=lowering,
-            target=target,
-            dtype=dtype,
-            policy=policy,
-            opset=opset,
-            keep_fp32=keep_fp32,
-            io_dtype=io_dtype,
-            softmax=softmax,
-            labels=labels,
-            dynamic_shapes=dynamic_shapes,
-            preprocessing=raw,
-        )
-        console.print(str(report))
-        if check:
-            parity = check_parity(net, path, evaluation_data(module), sample, strict=False, preprocessing=raw)
-            passed &= parity.passed
-            write_proof(parity, path, [])
-            console.print(f"  {parity.summary()}")
-    return 0 if passed else 1
-
-
-def output_paths(source: str, output: str | None, forms: Sequence[str]) -> dict[str, Path]:
-    """Return which file each form of GELU goes to: net.onnx, or of several net-none.onnx, net-tanh.onnx."""
-    if len(set(forms)) < len(forms):
-        raise ArgumentError(f"--approximate {' '.join(forms)}: a form is given twice. Give each once.")
-    is_path = source.endswith(".ckpt") or is_file(source)
-    default = Path(source).with_suffix(".onnx") if is_path else Path(f"{source.rpartition('.')[2]}.onnx")
-    path = default if output is None else Path(output)
-    if path.suffix != ".onnx":
-        raise ArgumentError(f"--output {str(path)!r} must end in .onnx.")
-    if len(forms) == 1:
-        return {forms[0]: path}
-    return {form: path.with_name(f"{path.stem}-{form}.onnx") for form in forms}
+    report = export_onnx(
+        net,
+        path,
+        sample,
+        approximate=approximate,
+        lowering=lowering,
+        target=target,
+        dtype=dtype,
+        policy=policy,
+        opset=opset,
+        keep_fp32=keep_fp32,
+        io_dtype=io_dtype,
+        softmax=softmax,
+        labels=labels,
+        dynamic_shapes=dynamic_shapes,
+        preprocessing=raw,
+    )
+    console.print(str(report))
+    if not check:
+        return 0
+    parity = check_parity(net, path, evaluation_data(module), sample, strict=False, preprocessing=raw)
+    write_proof(parity, path, [])
+    console.print(f"  {parity.summary()}")
+    return 0 if parity.passed else 1

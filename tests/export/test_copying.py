@@ -87,26 +87,3 @@ def test_what_cannot_be_copied_is_refused(tmp_path, make):
         with pytest.raises(ExportError):
             call()
     assert [file.name for file in tmp_path.iterdir()] == ["net.onnx"]
-
-
-def test_a_module_that_answers_for_its_compiled_child_is_exported_whole(tmp_path):
-    class Delegates(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.net = torch.compile(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), backend="eager")
-            self.out = nn.GELU()
-
-        def forward(self, x):
-            return self.out(self.net(x)) - 3
-
-        def __getattr__(self, name):
-            try:
-                return super().__getattr__(name)
-            except AttributeError:
-                return getattr(super().__getattr__("net"), name)
-
-    model, x = Delegates().eval(), torch.randn(2, 4)
-    report = export_onnx(model, tmp_path / "net.onnx", x)
-    assert [site.site for site in report.sites] == ["net.1", "out"]
-    torch.testing.assert_close(OnnxPredictor(tmp_path / "net.onnx")(x), model(x).detach(), rtol=1e-5, atol=1e-6)
-    assert check_parity(model, tmp_path / "net.onnx", input_sample=x).passed

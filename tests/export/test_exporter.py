@@ -1,7 +1,5 @@
 """`export_onnx`: forms of GELU, the batch, and the names of inputs and outputs."""
 
-import math
-
 import export_zoo
 import functional_nets
 import numpy as np
@@ -46,14 +44,6 @@ def test_each_form_in_each_lowering_against_the_formula(tmp_path, form, lowering
     assert np.abs(OnnxPredictor(path)(x) - gelu_net_by_hand(net, x, form)).max() < 2e-6
 
 
-@pytest.mark.parametrize("trained", ["gelu(approximate='tanh')", "gelu(approximate='sigmoid')"])
-def test_every_form_becomes_the_chosen_one(tmp_path, trained):
-    net, path = gelu_net(trained), tmp_path / "net.onnx"
-    export_onnx(net, path, SAMPLE, approximate="exact")
-    x = np.linspace(-4, 4, 60, dtype=np.float32).reshape(10, 6)
-    assert np.abs(OnnxPredictor(path)(x) - gelu_net_by_hand(net, x, "none")).max() < 2e-6
-
-
 @pytest.fixture(scope="module")
 def exported():
     """The small net with all options at their defaults."""
@@ -79,8 +69,8 @@ def test_the_batch_is_dynamic_whatever_the_sample(tmp_path, rows):
     assert [OnnxPredictor(path)(np.zeros((n, 6), np.float32)).shape for n in (1, 2, 7)] == [(1, 3), (2, 3), (7, 3)]
 
 
-@pytest.mark.parametrize("rows", [1, 3])
-def test_nested_inputs_and_outputs_have_names(tmp_path, rows):
+def test_nested_inputs_and_outputs_have_names(tmp_path):
+    rows = 3
     x, extra, mask = torch.randn(rows, 4), torch.randn(rows, 4), torch.ones(rows, 4)
     path = tmp_path / "two.onnx"
     sample = {"image": x, "parts": {"extra": extra}, "scale": 2.0, "mask": mask}
@@ -95,11 +85,6 @@ def test_nested_inputs_and_outputs_have_names(tmp_path, rows):
     assert torch.equal(logits, torch.zeros(rows, 4))
 
 
-def test_a_tuple_is_positional_arguments(tmp_path):
-    export_onnx(TwoInputs(), tmp_path / "two.onnx", (torch.randn(2, 4), {"extra": torch.randn(2, 4)}))
-    assert OnnxPredictor(tmp_path / "two.onnx").input_names == ["image", "parts_extra"]
-
-
 class CallsFunction(nn.Module):
     def __init__(self):
         super().__init__()
@@ -107,11 +92,6 @@ class CallsFunction(nn.Module):
 
     def forward(self, x):
         return self.block(F.gelu(x))
-
-
-class WrittenOut(CallsFunction):
-    def forward(self, x):
-        return self.block(x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0))))
 
 
 def test_calls_of_functions_take_the_chosen_form(tmp_path):
@@ -132,39 +112,4 @@ def test_a_gelu_that_cannot_take_the_chosen_form_is_refused(tmp_path):
     path = tmp_path / "net.onnx"
     with pytest.raises(ArgumentError):
         export_onnx(functional_nets.ByTwoHelpers(), path, torch.zeros(1, 4), approximate="tanh")
-    with pytest.raises(ArgumentError):
-        export_onnx(WrittenOut(), path, SAMPLE, approximate="tanh")
     export_onnx(functional_nets.ByTwoHelpers(), path, torch.zeros(1, 4), approximate="none")
-    export_onnx(WrittenOut(), path, SAMPLE, approximate="none")
-
-
-class Calls(nn.Module):
-    """Calls of functions, and a module that only calls one, as transformers' activations do."""
-
-    class Wrapped(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.act = nn.functional.gelu
-
-        def forward(self, x):
-            return self.act(x)
-
-    def __init__(self):
-        super().__init__()
-        self.wrapped = self.Wrapped()
-
-    def forward(self, x):
-        return self.wrapped(torch.tanh(nn.functional.relu(x)) + torch.relu(-x) + x.sin().relu())
-
-
-@pytest.mark.full
-def test_each_activation_is_listed_once_and_calls_of_relu_and_tanh_are(tmp_path):
-    report = export_onnx(Calls(), tmp_path / "net.onnx", torch.zeros(2, 3))
-    assert sorted((site.site, site.spec, site.calls) for site in report.sites) == [
-        (":relu", "relu", 3),
-        (":tanh", "tanh", 1),
-        ("wrapped:gelu(approximate='none')", "gelu", 1),
-    ]
-    layer = nn.TransformerEncoderLayer(8, 2, 16, activation="gelu", batch_first=True)
-    report = export_onnx(layer, tmp_path / "encoder.onnx", torch.zeros(2, 5, 8))
-    assert [(site.spec, site.calls) for site in report.sites] == [("gelu", 1)]

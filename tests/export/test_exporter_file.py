@@ -1,6 +1,5 @@
 """What is in a file of `export_onnx` and beside it, and what is not."""
 
-import json
 import os
 import resource
 import signal
@@ -12,7 +11,7 @@ import onnx_ir
 import pytest
 import torch
 from child_processes import run_forked
-from export_cases import Classifier, gelu_net
+from export_cases import gelu_net
 
 from lit_gelu.export import (
     ExportError,
@@ -21,7 +20,6 @@ from lit_gelu.export import (
     export_onnx,
     metadata,
 )
-from lit_gelu.export.metadata import read_metadata
 from lit_gelu.files import UnwritablePathError
 
 SAMPLE = torch.zeros(1, 6)
@@ -45,36 +43,6 @@ def test_nothing_of_this_machine_is_in_the_file(tmp_path):
     for trace in (b"stack_trace", b'File "', b".py", b"pkg.torch", b"site-packages"):
         assert trace not in content
     assert [file.name for file in path.parent.iterdir()] == ["net.onnx"]  # no .onnx.data beside it
-
-
-def test_nothing_of_this_machine_is_in_a_file_with_weights_beside_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(metadata, "EXTERNAL_DATA_ABOVE", 100)
-    export_onnx(gelu_net(), tmp_path / "net.onnx", SAMPLE)
-    assert len(list(tmp_path.iterdir())) == 2
-    for file in tmp_path.iterdir():
-        content = file.read_bytes()
-        for word in (str(tmp_path), str(Path.cwd()), str(Path(torch.__file__).parent), "stack_trace", ".py", "pkg."):
-            assert word.encode() not in content
-    locations = {
-        entry.value
-        for tensor in onnx.load(tmp_path / "net.onnx", load_external_data=False).graph.initializer
-        for entry in tensor.external_data
-        if entry.key == "location"
-    }
-    assert locations == {file.name for file in tmp_path.iterdir()} - {"net.onnx"}
-
-
-def test_metadata_say_what_the_file_is(tmp_path):
-    path = tmp_path / "net.onnx"
-    report = export_onnx(Classifier(), path, approximate="sigmoid", lowering="contrib")
-    properties = OnnxPredictor(path).metadata
-    assert properties["lit_gelu.model_class"].endswith("export_cases.Classifier")
-    assert properties["lit_gelu.approximate"] == "sigmoid"
-    assert (properties["lit_gelu.lowering"], properties["lit_gelu.opset"]) == ("contrib", "20")
-    assert set(json.loads(properties["lit_gelu.versions"])) == {"lit-gelu", "torch", "onnx", "onnxscript"}
-    sites = {site["site"]: site["spec"] for site in json.loads(properties["lit_gelu.sites"])}
-    assert sites == dict.fromkeys(["net.1", "net.4"], "gelu(approximate='sigmoid')")
-    assert read_metadata(properties, "file") == report.metadata
 
 
 def test_large_weights_go_to_a_file_of_their_own(tmp_path, monkeypatch):

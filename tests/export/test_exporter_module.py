@@ -1,13 +1,16 @@
 """What `export_onnx` does with the module: a copy in evaluation mode, and nothing to the module itself."""
 
 import copy
+import sys
+import threading
+import warnings
 
 import numpy as np
 import onnx
 import torch
 from export_cases import Classifier, gelu_net
 from lightning.pytorch import Trainer
-from torch.nn.utils import prune
+from torch import nn
 
 from lit_gelu.export import (
     OnnxPredictor,
@@ -64,11 +67,17 @@ def test_compiled_modules_are_unwrapped(tmp_path):
     assert report.metadata.model_class == "torch.nn.modules.container.Sequential"
 
 
-def test_weights_that_a_hook_computes(tmp_path):
-    net = gelu_net()
-    prune.l1_unstructured(net[0], "weight", 0.5)
-    prune.random_unstructured(net[5], "weight", 0.5)
-    export_onnx(net, tmp_path / "net.onnx", SAMPLE)
-    x = np.linspace(-1, 1, 12, dtype=np.float32).reshape(2, 6)
-    expected = net.eval()(torch.from_numpy(x)).detach().numpy()
-    np.testing.assert_allclose(OnnxPredictor(tmp_path / "net.onnx")(x), expected, atol=1e-6)
+def test_exports_in_threads_leave_streams_and_filters_of_warnings_as_they_were(tmp_path):
+    before = sys.stdout, sys.stderr, list(warnings.filters)
+    nets = [nn.Sequential(nn.Linear(4, 3), nn.GELU()).eval() for _ in range(3)]
+    threads = [
+        threading.Thread(target=export_onnx, args=(net, tmp_path / f"{number}.onnx", torch.randn(2, 4)))
+        for number, net in enumerate(nets)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (sys.stdout, sys.stderr) == before[:2]
+    assert not [one for one in warnings.filters if one not in before[2] and one[0] == "ignore" and one[2] is Warning]
+    assert len(list(tmp_path.glob("*.onnx"))) == 3

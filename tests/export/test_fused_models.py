@@ -20,29 +20,12 @@ def net():
     return nn.Sequential(*layers, nn.ReLU(), nn.Linear(8, 3)).eval()
 
 
-@pytest.fixture
-def pair():
-    fused = kernels.fuse(net())
+def test_the_file_of_a_fused_model_is_that_of_the_model_and_so_is_its_proof(tmp_path):
+    plain, fused = net(), kernels.fuse(net())
     assert sum(map(kernels.is_fused, fused.modules())) == len(SPECS)
-    return net(), fused
-
-
-@pytest.mark.parametrize("strict", [False, True])
-def test_what_torch_export_writes(pair, strict):
-    plain, fused = (torch.export.export(model, (X,), strict=strict) for model in pair)
-    assert plain.graph_module.code == fused.graph_module.code
-    assert plain.graph_signature == fused.graph_signature
-
-
-@pytest.mark.parametrize("options", [{}, {"target": "ort-cuda", "dtype": "fp16", "approximate": "tanh"}], ids=str)
-def test_what_export_onnx_writes(pair, tmp_path, options):
-    for name, model in zip(("plain", "fused"), pair, strict=True):
-        (tmp_path / name).mkdir()
-        export_onnx(model, tmp_path / name / "net.onnx", X, **options)
-    assert (tmp_path / "plain" / "net.onnx").read_bytes() == (tmp_path / "fused" / "net.onnx").read_bytes()
-    assert kernels.is_fused(pair[1][1])
-
-
-def test_the_proof_of_a_fused_model(pair, tmp_path):
-    export_onnx(pair[0], tmp_path / "net.onnx", X)
-    assert check_parity(pair[1], tmp_path / "net.onnx", X).passed
+    paths = [tmp_path / name / "net.onnx" for name in ("plain", "fused")]
+    for path, model in zip(paths, (plain, fused), strict=True):
+        export_onnx(model, path, X, target="ort-cuda", dtype="fp16", approximate="tanh")
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    assert kernels.is_fused(fused[1])
+    assert check_parity(fused, paths[0], X).passed

@@ -46,9 +46,6 @@ class Stateful(nn.Module):
         self.kept.append(y)
         return y + self.kept[0].mean()
 
-    def with_dict(self, y, _):
-        return y + self.kept.setdefault("mean", y.mean(0))
-
     def with_monitor(self, y, _):
         self.memory.copy_(y.mean(0))
         return y
@@ -68,12 +65,12 @@ def contents(net):
     return repr([(sorted(vars(part)), part.training, part.state_dict()) for part in net.modules()]) + repr(net.kept)
 
 
-@pytest.mark.parametrize("kind", ["cache", "attribute", "bank", "maximum", "list", "dict"])
+@pytest.mark.parametrize("kind", ["cache", "attribute", "bank", "maximum", "list"])
 def test_what_reads_an_earlier_call_is_refused_by_name(tmp_path, kind):
     net = Stateful(kind).eval()
     before = contents(net)
     sample = (torch.randn(2, 5, 8), torch.arange(5)) if kind in {"cache", "attribute"} else X
-    place = {"attribute": "attribute", "list": "kept", "dict": "kept"}.get(kind, "memory")
+    place = {"attribute": "attribute", "list": "kept"}.get(kind, "memory")
     with pytest.raises(ExportError, match=place):
         export_onnx(net, tmp_path / "net.onnx", sample)
     assert contents(net) == before

@@ -19,7 +19,6 @@ from lit_gelu.export import (
     check_parity,
     export_onnx,
 )
-from lit_gelu.export.metadata import read_metadata
 
 
 class Whiten(nn.Module):
@@ -55,14 +54,15 @@ class ConvNet(nn.Module):
 class RawData(LightningDataModule):
     """Its loaders give preprocessed images, as those of `lit_gelu.data` do."""
 
-    def __init__(self, raw: bool = True) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.pixels = torch.randint(0, 256, (300, 3, 4, 4), dtype=torch.uint8, generator=torch.Generator())
-        if raw:
-            self.raw_test_inputs = lambda: self.pixels
 
     def preprocessing(self) -> nn.Module:
         return Whiten()
+
+    def raw_test_inputs(self) -> Tensor:
+        return self.pixels
 
     def test_dataloader(self):
         return DataLoader(TensorDataset(Whiten()(self.pixels), torch.zeros(300)), batch_size=64)
@@ -97,27 +97,6 @@ def test_the_file_takes_unsigned_bytes_in_any_batch(exported):
         )
 
 
-def test_training_mode_buffers_and_random_state_stay(tmp_path):
-    step, net = Whiten().train(), ConvNet().train()
-    before, state = step.matrix.clone(), torch.get_rng_state()
-    export_onnx(net, tmp_path / "net.onnx", preprocessing=step)
-    check_parity(net, tmp_path / "net.onnx", preprocessing=step)
-    assert step.training
-    assert net.training
-    assert torch.equal(step.matrix, before)
-    assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_sites_keep_their_names_and_the_report_says_what_the_file_takes(exported):
-    _, path, report = exported
-    assert [site.site for site in report.sites] == ["act"]
-    assert report.metadata.preprocessing.endswith("test_preprocessing.Whiten")
-    assert f"takes raw pixels (uint8): {report.metadata.preprocessing}" in str(report)
-    assert read_metadata(OnnxPredictor(path).metadata, "file") == report.metadata
-    names = {tensor.name for tensor in onnx.load(path).graph.initializer}
-    assert {"conv.weight", "out.bias", "preprocessing.matrix"} <= names
-
-
 @pytest.mark.parametrize(
     ("data", "rows"),
     [
@@ -142,29 +121,12 @@ def test_parity_on_raw_pixels(exported, data, rows):
     assert not report.notes
 
 
-def test_a_data_module_without_raw_pixels_is_named(exported):
-    net, path, _ = exported
-    report = check_parity(net, path, RawData(raw=False))
-    assert report.passed
-    assert any("RawData has no raw_test_inputs()" in note for note in report.notes)
-    assert not any(row.inputs == "data" for row in report.rows)
-
-
 def test_other_preprocessing_is_caught(exported):
     net, path, _ = exported
-    with pytest.raises(ParityError):
-        check_parity(net, path, preprocessing=Whiten(seed=1))
     changed = Whiten()
     changed.matrix[3, 5] += 3e-4
     with pytest.raises(ParityError):
         check_parity(net, path, preprocessing=changed)
-    with pytest.raises(ParityError):
-        check_parity(net, path, preprocessing=Identical())
-
-
-class Identical(nn.Module):
-    def forward(self, pixels: Tensor) -> Tensor:
-        return pixels.float()
 
 
 class Enlarge(nn.Module):
@@ -186,20 +148,6 @@ def test_raw_pixels_of_another_shape(tmp_path):
     report = check_parity(net, path, preprocessing=Enlarge())
     assert report.passed
     assert any(row.comparison == "file vs PyTorch float64" for row in report.rows)
-
-
-@pytest.mark.full
-def test_the_sample_may_be_given_or_made_from_the_file(tmp_path):
-    net, path = ConvNet(), tmp_path / "net.onnx"
-    del net.example_input_array
-    sample = torch.zeros(1, 3, 4, 4, dtype=torch.uint8)
-    export_onnx(net, path, sample, preprocessing=Whiten())
-    assert check_parity(net, path, input_sample=sample, preprocessing=Whiten()).passed
-    assert check_parity(net, path, preprocessing=Whiten()).passed
-    with pytest.raises(ModelInputError):
-        export_onnx(net, path, preprocessing=Whiten())
-    export_onnx(net, path, preprocessing=Enlarge())
-    assert check_parity(net, path, preprocessing=Enlarge()).passed
 
 
 class WithOffset(nn.Module):
@@ -233,11 +181,6 @@ class Fixed(nn.Module):
         return pixels.float().reshape(2, 3, 4, 4)
 
 
-class Summed(nn.Module):
-    def forward(self, pixels: Tensor) -> Tensor:
-        return pixels.float().sum(0)
-
-
 @pytest.mark.parametrize(
     ("preprocessing", "sample", "error"),
     [
@@ -245,7 +188,6 @@ class Summed(nn.Module):
         (Whiten(), torch.zeros(2, 3, 4, 4), ModelInputError),
         (Whiten(3, 5), None, ModelInputError),
         (nn.Identity(), None, ModelInputError),
-        (Summed(), None, ModelInputError),
         (Random(), None, ExportError),
         (Fixed(), None, ExportError),
         (nn.Sequential(Enlarge(), nn.Flatten()), torch.zeros(2, 1, 2, 2).byte(), ModelInputError),

@@ -5,13 +5,13 @@ from collections import Counter
 import onnx_ir as ir
 import pytest
 import torch
-from cuda_nets import VisionTransformer, encoder
+from cuda_nets import encoder
 from torch import nn
 from torch.nn import functional as F
 
 from lit_gelu.export import OnnxPredictor, export_onnx, trace
+from lit_gelu.export.lowering.shapes import fold_shape_arithmetic
 from lit_gelu.export.runtime import CPU
-from lit_gelu.export.trace import fold_shape_arithmetic
 
 
 class Flattened(nn.Module):
@@ -58,8 +58,6 @@ NETS = {
     "encoder, length": (
         encoder, ROWS, {"src": {1: "time"}}, {"Shape": 2, "Concat": 2}, 15, [(1, 2, 8), (3, 9, 8), (0, 4, 8)],
     ),
-    "vision": (VisionTransformer, IMAGES, (), {"Shape": 1, "Concat": 1}, 8, [(1, 3, 8, 8), (0, 3, 8, 8), (5, 3, 8, 8)]),
-    "rows": (Flattened, ROWS, (), {}, 0, [(1, 5, 8), (4, 5, 8)]),
     "rows, length": (Flattened, ROWS, TIME, {"Shape": 2, "Concat": 1}, 3, [(1, 1, 8), (4, 7, 8)]),
     "decoder": (Decoder, TOKENS, (), {}, 6, [(1, 5, 8), (3, 5, 8)]),
     "groups": (groups, IMAGES, (), {}, 0, [(1, 3, 8, 8), (0, 3, 8, 8), (5, 3, 8, 8)]),

@@ -57,6 +57,7 @@ def convnext():
 
 
 IDS = torch.randint(20, (2, 8))
+LENGTH = {"input_ids": {1: "sequence"}, "attention_mask": {1: "sequence"}}
 # By name: the net, a sample, its open sizes beside the batch; how many nodes are left on the CPU.
 NETS = {
     "encoder": (encoder, torch.zeros(2, 5, 8), (), []),
@@ -65,8 +66,8 @@ NETS = {
 }
 FULL = {
     "encoder, any length": (encoder, torch.zeros(2, 5, 8), {"src": {1: "sequence"}}, None),
-    "ViT, any image": (VisionTransformer, torch.zeros(2, 3, 16, 8), "image-size", None),
-    "BERT": (bert, {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}, "sequence", None),
+    "ViT, any image": (VisionTransformer, torch.zeros(2, 3, 16, 8), {"x": {2: "height", 3: "width"}}, None),
+    "BERT": (bert, {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}, LENGTH, None),
     "ConvNeXt": (convnext, torch.zeros(2, 3, 32, 32), (), []),
 }
 

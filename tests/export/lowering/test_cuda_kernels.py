@@ -11,12 +11,10 @@ import onnxruntime
 import pytest
 import stand_in_cuda
 import torch
-from bfloat16_twin import fp32_twin
 from cuda_kernel_table import registered
 from cuda_nets import VisionTransformer, encoder
 from onnx import TensorProto
 from torch import nn
-from traced_graph import TracedGraph
 
 from lit_gelu import activations, tasks
 from lit_gelu.export import export_onnx
@@ -93,8 +91,8 @@ class Usual(nn.Module):
         self.images = nn.ModuleDict({
             "max": nn.MaxPool2d(2), "padded": nn.MaxPool2d(3, 2, 1), "rounded up": nn.MaxPool2d(3, 2, ceil_mode=True),
             "average": nn.AvgPool2d(2), "mean": nn.AdaptiveAvgPool2d(1),
-            "batch": nn.BatchNorm2d(4), "instance": nn.InstanceNorm2d(4, affine=True), "group": nn.GroupNorm(2, 4),
-            "transposed": nn.ConvTranspose2d(4, 3, 2, stride=2), "nearest": nn.Upsample(scale_factor=2),
+            "batch": nn.BatchNorm2d(4), "transposed": nn.ConvTranspose2d(4, 3, 2, stride=2),
+            "nearest": nn.Upsample(scale_factor=2),
             "bilinear": nn.Upsample(scale_factor=2, mode="bilinear"), "shuffle": nn.PixelShuffle(2),
             "reflected": nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect"), "zeros": nn.ZeroPad2d(1),
             "relu6": act("relu6"), "hardtanh": nn.Hardtanh(), "dropout": nn.Dropout(),
@@ -208,37 +206,10 @@ def test_every_activation_but_those_with_an_arctangent(every_activation, dtype, 
     assert set(missing) <= {f"Atan {{'T': '{kind}'}}", "Mish {'T': 'fp32'}", "Mish {'T': 'fp16'}", "Mish {'T': 'bf16'}"}
 
 
-def test_a_bfloat16_file_computes_what_the_module_does():
-    """In float32 with every result rounded, as kernels round."""
-    traced = TracedGraph(Usual().eval())
-    graph, lowered = traced.lowered("ort-cuda", "bf16", "strict")
-    assert lowered.opset == 22
-    model = traced.model.eval()
-    images, tokens = torch.randn(8, 3, 8, 8), torch.randint(5, (8, 4))
-    proto = ir.to_proto(fp32_twin(graph))
-    onnx.checker.check_model(proto, full_check=True)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    got = session.run(None, {"images": images.numpy(), "tokens": tokens.numpy()})
-    with torch.no_grad():
-        exact = model.double()(images.double(), tokens)
-        own = model.bfloat16()(images.bfloat16(), tokens)
-        model.float()
-    assert len(got) == len(exact)
-    for (name, reference), y in zip(exact.items(), got, strict=True):
-        if reference.is_floating_point():
-            error = np.abs(y - reference.numpy()).max()
-            allowed = 2 * (own[name].double() - reference).abs().max().item() + 2**-8 * reference.abs().max().item()
-            assert error <= allowed, name
-
-
 POOLS = [
     (nn.MaxPool2d, 2, {}),
-    (nn.MaxPool2d, 3, {"stride": 2, "padding": 1}),
     (nn.MaxPool2d, 4, {"dilation": 2, "stride": 1}),
     (nn.MaxPool2d, (1, 3), {"stride": (2, 1)}),
-    (nn.MaxPool2d, 3, {"stride": 2, "ceil_mode": True}),
     (nn.MaxPool2d, 5, {"stride": 3, "padding": 2, "ceil_mode": True}),
     (nn.MaxPool3d, 3, {"stride": 2, "padding": 1}),
 ]
@@ -264,32 +235,3 @@ def test_what_is_not_the_same_in_slices_stays_and_is_said(tmp_path):
     report = export_onnx(model, tmp_path / "net.onnx", torch.zeros(2, 3, 9, 9), target="ort-cuda", opset=22)
     assert report.census == {"MaxPool": 1}
     assert any("MaxPool at opset 22 on ort-cuda: runs on the CPU" in note for note in report.notes)
-
-
-@pytest.mark.parametrize("make", [lambda: nn.InstanceNorm2d(4, affine=True), lambda: nn.GroupNorm(2, 4)])
-@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
-def test_normalisations(tmp_path, make, dtype):
-    model, path = make().eval(), tmp_path / "net.onnx"
-    nn.init.normal_(model.weight)
-    nn.init.normal_(model.bias)
-    export_onnx(model, path, torch.zeros(2, 4, 6, 6), target="ort-cuda", opset=22, dtype=dtype)
-    names = {node.op_type for node in onnx.load(path).graph.node}
-    assert not names & {"InstanceNormalization", "GroupNormalization"}
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    x = 100 + torch.randn(4, 4, 6, 6)  # squares whose mean would cancel
-    x = x.half() if dtype == "fp16" else x
-    (y,) = session.run(None, {"input": x.numpy()})
-    exact = model.to(dtype=torch.float16 if dtype == "fp16" else None).double()(x.double()).detach().numpy()
-    assert np.abs(y - exact).max() <= {"fp32": 3e-5, "fp16": 4e-3}[dtype]
-
-
-def test_other_targets_keep_their_operators(tmp_path):
-    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.MaxPool2d(2), nn.InstanceNorm2d(4))
-    for target, options in (
-        ("portable", {"opset": 22}),
-        ("ort-cpu", {"opset": 22}),
-        ("tensorrt", {}),
-        ("ort-cuda", {}),
-    ):
-        report = export_onnx(net, tmp_path / "net.onnx", torch.zeros(2, 3, 9, 9), target=target, **options)
-        assert report.census == {"Conv": 1, "MaxPool": 1, "InstanceNormalization": 1}, target

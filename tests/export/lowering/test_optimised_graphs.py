@@ -41,7 +41,7 @@ ACTIVATIONS = {
     "hard swish": {"16 strict": "Cast HardSwish Cast", "": "HardSwish"},
 }
 NETS = {
-    "linear": {"fp16 strict": "Gemm Gelu Gemm", "bf16": "Gemm Gelu Gemm", "": "MatMul BiasGelu Gemm"},
+    "linear": {"": "Gemm Gelu Gemm"},
     "linear tanh": {"16 strict": "Gemm Cast Gelu Cast Gemm", "": "Gemm Gelu Gemm"},
     "linear of sequences": {"fp16 strict": "MatMul Add Gelu MatMul Add", "": "MatMul BiasGelu MatMul Add"},
 }

@@ -101,7 +101,7 @@ def test_contrib_operators_are_in_files_for_onnxruntime_alone(every_activation):
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("target", ["portable", "ort-cpu"])
+@pytest.mark.parametrize("target", ["portable", "ort-cpu", "ort-cuda"])
 def test_float32_values(every_activation, exact, target, policy):
     graph, lowered = every_activation.lowered(target, "fp32", policy)
     for row, y, y64 in zip(lowered.sites, run(graph, "fp32"), exact("fp32"), strict=True):

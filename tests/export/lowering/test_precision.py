@@ -16,8 +16,6 @@ from traced_graph import TracedGraph
 
 from lit_gelu.errors import ArgumentError
 from lit_gelu.export import OnnxPredictor, check_parity, export_onnx
-from lit_gelu.export.lowering.precision import convert
-from lit_gelu.export.metadata import ExportOptions
 
 
 class Net(nn.Module):
@@ -90,29 +88,7 @@ def test_inputs_outputs_and_weights_have_the_dtype(net, dtype, kind, policy):
     assert {weights[name] for name in ("embed.weight", "body.0.weight", "head.weight", "head.bias")} == {kind}
 
 
-def test_inputs_and_outputs_can_stay_float32(net):
-    graph, _ = net.lowered("portable", "fp16", "strict", io_dtype="fp32")
-    proto = ir.to_proto(graph)
-    onnx.checker.check_model(proto, full_check=True)
-    assert {name: kind for name, kind in kinds(proto).items() if name not in {"token", "count"}} == {
-        "x": TensorProto.FLOAT, "same": TensorProto.FLOAT, "logits": TensorProto.FLOAT
-    }  # fmt: skip
-
-
-def test_a_region_stays_in_float32_between_one_pair_of_casts(net):
-    """Squares, their mean, and what is between, under strict."""
-    graph, _ = net.lowered("portable", "fp16", "strict", "native")
-    proto = onnx.shape_inference.infer_shapes(ir.to_proto(graph), strict_mode=True)
-    found = {value.name: value.type.tensor_type.elem_type for value in proto.graph.value_info}
-    made = {node.op_type: found[node.output[0]] for node in proto.graph.node if node.op_type in {"Pow", "ReduceMean"}}
-    assert made == {"Pow": TensorProto.FLOAT, "ReduceMean": TensorProto.FLOAT}
-    assert [node.op_type for node in proto.graph.node].count("Cast") == 2
-    fast, _ = net.lowered("portable", "fp16", "fast", "native")
-    assert [node.op_type for node in fast.graph].count("Cast") == 2  # around the mean alone: its kernel may overflow
-    assert next(node for node in fast.graph if node.op_type == "Pow").outputs[0].dtype == ir.DataType.FLOAT16
-
-
-@pytest.mark.parametrize("entry", ["head", "he*", "Gemm", "node_linear*"])
+@pytest.mark.parametrize("entry", ["he*", "Gemm"])
 def test_what_is_named_stays_in_float32(net, entry):
     graph, _ = net.lowered("portable", "fp16", "fast", "native", keep_fp32=[entry])
     proto = ir.to_proto(graph)
@@ -125,10 +101,6 @@ def test_what_is_named_stays_in_float32(net, entry):
 def test_what_fits_nothing_is_refused(net):
     with pytest.raises(ArgumentError):
         net.lowered("portable", "fp16", "fast", keep_fp32=["decoder.*"])
-    with pytest.raises(ArgumentError):
-        ExportOptions.checked(dtype="fp16", keep_fp32="head")
-    with pytest.raises(ArgumentError):
-        ExportOptions.checked(io_dtype="fp32")
 
 
 @pytest.mark.parametrize("policy", ["strict", "fast"])
@@ -161,53 +133,6 @@ def test_bfloat16_values_by_the_float32_twin(net, policy):
     rounded = logits.astype(ml_dtypes.bfloat16).astype(np.float32)
     assert (rounded == logits).all()  # every result is a bfloat16 number
     np.testing.assert_array_equal(same, x.bfloat16().float().numpy())
-
-
-def test_operators_without_the_dtype_stay_in_float32():
-    """Non-maximum suppression and resizing scales take float32 alone."""
-
-    def value(name, shape, kind=ir.DataType.FLOAT):
-        return ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(kind))
-
-    x, scales = value("x", [1, 1, 4, 4]), value("scales", [4])
-    scales.const_value = ir.tensor(np.array([1, 1, 2, 2], np.float32), name="scales")
-    resize = ir.node("Resize", [x, None, scales], attributes={"mode": "nearest"})
-    det = ir.node("Det", [resize.outputs[0]])
-    for node, shape in ((resize, [1, 1, 8, 8]), (det, [1, 1])):
-        node.outputs[0].dtype, node.outputs[0].shape = ir.DataType.FLOAT, ir.Shape(shape)
-    det.outputs[0].name = "y"
-    graph = ir.Graph(
-        [x], [det.outputs[0]], nodes=[resize, det], initializers=[scales], opset_imports={"": 20}, name="g"
-    )
-    model = ir.Model(graph, ir_version=10)
-    convert(model, "fp16", strict=True)
-    onnx.checker.check_model(ir.to_proto(model), full_check=True)
-    assert scales.dtype == ir.DataType.FLOAT
-
-
-def test_float16_file_is_half_as_large(tmp_path):
-    model = nn.Sequential(nn.Linear(64, 512), nn.GELU(), nn.Linear(512, 64))
-    sizes = {}
-    for dtype in ("fp32", "fp16", torch.bfloat16):
-        path = tmp_path / f"{dtype}.onnx"
-        report = export_onnx(model, path, torch.zeros(1, 64), dtype=dtype)
-        sizes[report.metadata.dtype] = path.stat().st_size
-    assert sizes["fp16"] < 0.52 * sizes["fp32"]
-    assert sizes["bf16"] < 0.52 * sizes["fp32"]
-
-
-def test_torchs_own_bfloat16_export_is_invalid_and_ours_is_not(tmp_path):
-    """torch writes opset 20 whatever the dtype is; the checker refuses Conv and HardSwish in bfloat16 there."""
-    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Hardswish(), nn.Conv2d(2, 2, 3), nn.ELU())
-    sample = torch.zeros(2, 1, 8, 8)
-    program = torch.onnx.export(model.bfloat16().eval(), (sample.bfloat16(),), dynamo=True, verbose=False)
-    with pytest.raises((onnx.checker.ValidationError, onnx.shape_inference.InferenceError)):
-        onnx.checker.check_model(program.model_proto, full_check=True)
-    path = tmp_path / "bf16.onnx"
-    report = export_onnx(model.float(), path, sample, dtype="bf16", target="ort-cuda")
-    assert report.opset == 22
-    assert "Elu" not in report.census
-    onnx.checker.check_model(str(path), full_check=True)
 
 
 class TimeSteps(nn.Module):

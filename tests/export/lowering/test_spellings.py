@@ -158,34 +158,11 @@ def test_tails_of_erfc_ndtr_and_log_ndtr_keep_their_digits(spelled):
         np.testing.assert_allclose(y, function(sign * x.astype(np.float64)), rtol=3e-5)
 
 
-TANH_SPEC = "gelu(approximate='tanh')"
-
-
-class Called(nn.Module):
-    """A function that is called, without a module of its own."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
-
-
-@pytest.mark.parametrize("taken", ["gelu", pytest.param("silu", marks=pytest.mark.full)])
-@pytest.mark.parametrize(
-    ("activation", "oracle", "spec"),
-    [
-        (nn.GELU(), F.gelu, "gelu"),
-        (Called(F.gelu), F.gelu, "gelu"),
-        (Called(lambda x: F.gelu(x, approximate="tanh")), lambda x: F.gelu(x, approximate="tanh"), TANH_SPEC),
-    ],
-)
-def test_torch_s_gelu_is_itself_where_its_name_is_another_activation_s(tmp_path, taken, activation, oracle, spec):
+def test_torchs_gelu_is_itself_where_its_name_is_another_activations(tmp_path):
     registry = ActivationRegistry()
-    registry.register(taken, override=True)(lambda x: 0.5 * x)
+    registry.register("gelu", override=True)(lambda x: 0.5 * x)
     x, path = torch.randn(64, 4), tmp_path / "gelu.onnx"
-    report = export_onnx(nn.Sequential(activation), path, x, registry=registry, lowering="native")
-    assert [(site.spec, site.operators) for site in report.sites] == [(spec, ("Gelu",))]
-    np.testing.assert_allclose(OnnxPredictor(path)(x.numpy()), oracle(x.double()).numpy(), atol=1e-6)
-    assert check_parity(nn.Sequential(activation), path, input_sample=x, registry=registry).passed
+    report = export_onnx(nn.Sequential(nn.GELU()), path, x, registry=registry, lowering="native")
+    assert [(site.spec, site.operators) for site in report.sites] == [("gelu", ("Gelu",))]
+    np.testing.assert_allclose(OnnxPredictor(path)(x.numpy()), F.gelu(x.double()).numpy(), atol=1e-6)
+    assert check_parity(nn.Sequential(nn.GELU()), path, input_sample=x, registry=registry).passed

@@ -34,28 +34,22 @@ def test_a_recipe_takes_the_activations_arguments(tmp_path, registry):
     assert np.abs(OnnxPredictor(path)(x.numpy()) - model(x).detach().numpy()).max() < 1e-5
 
 
-RECIPES = OnnxRecipes(native="Add(Mul(Pow(x, 3.0), scale), x)", primitives="Add(Mul(Mul(Mul(x, x), x), scale), x)")
-
-
-@pytest.mark.parametrize(
-    ("lowering", "operators"), [("auto", ("Pow", "Mul", "Add")), ("primitives", ("Mul", "Mul", "Mul", "Add"))]
-)
-def test_recipes_for_several_lowerings(tmp_path, registry, lowering, operators):
-    model = nn.Sequential(nn.Linear(4, 4), register_cube(registry, RECIPES))
-    path = tmp_path / "cube.onnx"
-    report = export_onnx(model, path, torch.zeros(1, 4), registry=registry, lowering=lowering)
-    assert report.sites[0].operators == operators
-    x = torch.randn(16, 4)
-    assert np.abs(OnnxPredictor(path)(x.numpy()) - model(x).detach().numpy()).max() < 1e-5
-
-
 def test_the_arguments_decide_among_cases(tmp_path, registry):
     """With None torch's exporter decomposes the activation."""
 
     def case(arguments):
         return {1.0: "unit", 0.5: "scaled", 2.0: "lost"}.get(arguments["scale"])
 
-    register_cube(registry, OnnxCases({"unit": OnnxRecipes(native="Add(Pow(x, 3.0), x)"), "scaled": RECIPES}, case))
+    register_cube(
+        registry,
+        OnnxCases(
+            {
+                "unit": OnnxRecipes(native="Add(Pow(x, 3.0), x)"),
+                "scaled": OnnxRecipes(native="Add(Mul(Pow(x, 3.0), scale), x)"),
+            },
+            case,
+        ),
+    )
     found = {}
     for scale in (1.0, 0.5, 3.0):
         model = nn.Sequential(nn.Linear(4, 4), registry.create("leaky_cube", scale=scale))
@@ -78,30 +72,23 @@ def test_contrib_operators_of_a_recipe_are_for_onnxruntime(tmp_path, registry):
     assert [path.name for path in tmp_path.iterdir()] == ["a.onnx"]
 
 
-@pytest.mark.parametrize("options", [{}, {"opset": 20}, {"target": "tensorrt", "opset": 18}])
-def test_an_operator_of_a_later_opset_than_files_have_is_named(tmp_path, registry, options):
+def test_an_operator_of_a_later_opset_than_files_have_is_refused(tmp_path, registry):
     """Swish came with opset 24, says ONNX's list of operators."""
     model = nn.Sequential(register_cube(registry, "Swish(x)"))
     with pytest.raises(ArgumentError):
-        export_onnx(model, tmp_path / "a.onnx", torch.zeros(1, 4), registry=registry, **options)
+        export_onnx(model, tmp_path / "a.onnx", torch.zeros(1, 4), registry=registry)
     assert list(tmp_path.iterdir()) == []
 
 
 DOUBLED = "Mul(x, Tanh(Mul(x, 2.0)))"
 OF_OTHER_TYPES = (
     f"Where(GreaterOrEqual(x, 0.0), {DOUBLED}, {DOUBLED})",
-    f"Where(Not(LessOrEqual(x, 0.0)), {DOUBLED}, {DOUBLED})",
-    f"Where(Equal(x, 0.0), 0.0, {DOUBLED})",
     f"Where(And(Greater(x, 0.0), Or(Less(x, 1.0), Greater(x, -1.0))), {DOUBLED}, {DOUBLED})",
     "Mul(x, Tanh(Mul(Add(1.0, 1.0), x)))",
 )
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"opset": 22}, {"dtype": "fp16"}],
-    ids=str,
-)
+@pytest.mark.parametrize("options", [{"opset": 22}, {"dtype": "fp16"}], ids=str)
 @pytest.mark.parametrize("onnx", OF_OTHER_TYPES)
 def test_inner_values_have_types_and_shapes_of_their_own(tmp_path, registry, onnx, options):
     @registry.register("soft", onnx=onnx)
@@ -134,7 +121,6 @@ def test_whole_numbers_of_an_operator_stay_whole(tmp_path, registry):
     [
         3,
         "Mul(x,",
-        "x if x else x",
         "Mul(x, gain)",
         "x",
         "Mul(x, Softmax(x, axis=0.5))",
