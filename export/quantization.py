@@ -334,7 +334,6 @@ def check_quantized(
     )
     measurable = preprocessing is None and not metadata.softmax
     metrics, unmeasured = task_metrics(model, data, predictor) if measurable else ([], [])
-    types = [(value.name, value.type) for value in predictor.session.get_outputs()]
     report = QuantizationReport(
         path=os.fspath(path),
         provider=predictor.providers[0],
@@ -344,7 +343,7 @@ def check_quantized(
         criteria=tuple(criteria(metrics, outputs, max_difference)),
         metrics=tuple(metrics),
         faults=(
-            *output_faults(references.signatures, types, metadata),
+            *output_faults(references.signatures, predictor.output_ports, metadata),
             *activation_faults(onnx.load(path), references.float32, metadata, registry, rewritable=False),
         ),
         notes=(*notes, *references.notes, *unmeasured),

@@ -30,7 +30,7 @@ from lit_gelu.export.copying import (
     require_faithful,
 )
 from lit_gelu.export.inputs import Call, FlatModule, as_array, left_out, named_outputs, probabilities_first
-from lit_gelu.export.parity.criterion import FACTOR, dtype_name, floor
+from lit_gelu.export.parity.criterion import dtype_name
 from lit_gelu.export.runtime import CPU, CUDA, TENSORRT, OnnxPredictor, Provider, default_providers, provider_name
 from lit_gelu.export.runtime.module_call import Float64Throughout
 
@@ -50,8 +50,7 @@ class SessionSetup:
     """How a session is opened."""
 
     providers: tuple[Provider, ...]  # as onnxruntime.InferenceSession takes them
-    # Session configuration entries, such as optimization.enable_gelu_approximation.
-    config: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, str] = field(default_factory=dict)  # session configuration entries
     level: str | None = None  # the optimisation level, a key of `LEVELS`; None for onnxruntime's default, which is all
     disabled: tuple[str, ...] = ()  # names of graph optimisations that are left out
 
@@ -90,9 +89,6 @@ def open_wanted(
     if dtype == torch.float32:
         # TF32 rounds the factors of products to 10 bits: for a float32 file it is off, whatever the options say. 16-bit
         # files keep the options, since use_tf32=0 takes the tensor cores away from their convolutions too.
-        asked = [{} if isinstance(p, str) else dict(p[1]) for p in chosen if provider_name(p) == CUDA]
-        if any(options.get("use_tf32", 1) not in {0, "0"} for options in asked):
-            notes.append("TF32 was turned off for the comparison.")
         chosen = tuple(_without_tf32(p) if provider_name(p) == CUDA else p for p in chosen)
         if first == TENSORRT and os.environ.get("NVIDIA_TF32_OVERRIDE") != "0":
             notes.append("TensorRT may round factors to TF32, unless NVIDIA_TF32_OVERRIDE=0 is in the environment.")
@@ -129,6 +125,9 @@ def run_with_outputs(
     model: onnx.ModelProto, names: Sequence[str], batch: Sequence[Tensor], setup: SessionSetup
 ) -> dict[str, np.ndarray]:
     """Run a file with some of its inner values as outputs."""
+    names = list(dict.fromkeys(names))
+    if not names:
+        return {}
     extended = onnx.ModelProto()
     extended.CopyFrom(model)
     del extended.graph.output[:]
@@ -148,23 +147,14 @@ def optimized_graph(path: Path, setup: SessionSetup) -> onnx.ModelProto:
         return onnx.load(target, load_external_data=False)
 
 
-def _same(first: Sequence[np.ndarray], second: Sequence[np.ndarray]) -> bool:
-    """Return whether two runs gave the same bits, NaNs at the same places included."""
-    pairs = zip(first, second, strict=True)
+def repeats(runs: Sequence[Run], batch: Sequence[Tensor]) -> bool:
+    """Return whether each run of a file gives the same bits twice on a batch, NaNs at the same places included."""
+    pairs = [pair for run in runs for pair in zip(run(batch), run(batch), strict=True)]
     return all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in pairs)
 
 
-def repeats(run: Run, plain: Run, batch: Sequence[Tensor]) -> bool:
-    """Return whether a file gives the same twice on a batch, optimised and plain."""
-    return _same(run(batch), run(batch)) and _same(plain(batch), plain(batch))
-
-
 class RoundedTo(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch's __init_subclass__
-    """While active, what operators make in float32 has the values of another dtype.
-
-    PyTorch's kernels for 16 bits compute in float32 and round once, so that is what they would give; it also works
-    where ``forward`` or an operator refuses 16 bits.
-    """
+    """While active, what operators make in float32 has the values of another dtype, as PyTorch's kernels round it."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -221,11 +211,9 @@ class References:
     ) -> None:
         self.dtype = dtype
         self._softmax, self.call, self._form = softmax, call, (approximate, registry)
-        self._preprocessing = (
-            {}
-            if preprocessing is None
-            else {dtype: evaluation_copy(preprocessing, dtype) for dtype in (torch.float32, torch.float64)}
-        )
+        self._preprocessing: dict[torch.dtype, nn.Module] = {}
+        for wide in () if preprocessing is None else (torch.float32, torch.float64):
+            self._preprocessing[wide] = evaluation_copy(preprocessing, wide)
         trained = evaluation_copy(model)
         flat = FlatModule(trained, call, self._preprocessing.get(torch.float32), softmax=softmax)
         self.notes = require_faithful(flat, model, call.tensors)
@@ -312,10 +300,9 @@ class References:
     @torch.no_grad()
     def varied(self, batch: Sequence[Tensor]) -> Iterator[tuple[list[np.ndarray], list[np.ndarray]]]:
         """Yield outputs with weights and inputs moved by at most a unit in the last place, and the exact ones."""
-        # That is what another order of additions does to a net: by backward analysis, each layer then computes what it
-        # would compute exactly of numbers that are off in their last places. Where large parts of a sum cancel it is
-        # more, and how much depends on the processor's library: so the last outputs are those of plain loops. In 16 bit
-        # nothing is yielded: there the rounding of what is stored decides, and all implementations share it.
+        # That is what another order of additions does to a net, by backward analysis. Where large parts of a sum cancel
+        # it is more, and how much depends on the processor's library: so the last outputs are those of plain loops. In
+        # 16 bit nothing is yielded: there the rounding of what is stored decides, which all implementations share.
         if self.dtype != torch.float32 or self.exact is None:
             return
         exact = self.run(self.exact, batch, torch.float64)
@@ -332,8 +319,7 @@ class References:
             for tensor, kept in zip(values, before, strict=True):
                 tensor.copy_(kept)
         with PlainLoops():
-            added_one_by_one = self.run(self.baseline, batch, self.dtype)
-        yield added_one_by_one, exact
+            yield self.run(self.baseline, batch, self.dtype), exact
 
     @torch.no_grad()
     def run(self, module: nn.Module, batch: Sequence[Tensor], dtype: torch.dtype) -> list[np.ndarray]:
@@ -380,7 +366,7 @@ class PlainLoops(TorchFunctionMode):
     """Linear layers whose terms are added one by one: the order of additions that has the largest errors."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a function of torch, of which linear layers are other ones."""
+        """Call a function of torch; a linear layer in its terms."""
         return (_plain_linear if func is functional.linear else func)(*args, **(kwargs or {}))
 
 
@@ -427,29 +413,3 @@ class IndexTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
             return None
         _, values, dim = self._choices[id(output)]
         return Candidates(values.cpu().double().numpy(), dim)
-
-
-def without_ties(
-    y: np.ndarray,
-    reference: np.ndarray,
-    exact: Candidates | None,
-    baseline: Candidates | None,
-    dtype: torch.dtype,
-    tolerance: float,
-) -> np.ndarray:
-    """Return indices of largest values with those that differ by a tie replaced by the reference's."""
-    # Two values are a tie if they differ by at most twice what either may be off by: the floor of the dtype, or twice
-    # what PyTorch is off by in that dtype. Rounding or another kernel may decide such a choice otherwise.
-    if exact is None or y.shape != reference.shape or np.array_equal(y, reference):
-        return y
-    values, dim = exact.values, exact.dim
-    # argmax takes the dimension away
-    theirs, ours = (np.expand_dims(i, dim) if i.ndim < values.ndim else i for i in (y, reference))
-    inside = (theirs >= 0) & (theirs < values.shape[dim])
-    chosen = np.take_along_axis(values, np.where(inside, theirs, 0), dim)
-    gap = np.abs(chosen - np.take_along_axis(values, ours, dim))
-    comparable = baseline is not None and baseline.values.shape == values.shape
-    spread = float(np.abs(baseline.values - values).max(initial=0.0)) if baseline is not None and comparable else 0.0
-    allowed = 2 * max(floor(dtype, tolerance) * float(np.abs(values).max(initial=0.0)), FACTOR * spread)
-    twice = (np.diff(np.sort(theirs, dim), axis=dim) == 0).any(dim, keepdims=True)
-    return np.where((inside & (gap <= allowed) & ~twice).reshape(y.shape), reference, y)

@@ -10,8 +10,8 @@ from torch import nn
 from lit_gelu import activations
 from lit_gelu.export import ModelInputError
 from lit_gelu.export.inputs import take_apart
-from lit_gelu.export.parity.comparison import Comparison, Differences, WorstBatch, worst_index, worst_position
-from lit_gelu.export.parity.criterion import fills
+from lit_gelu.export.parity.comparison import Comparison, WorstBatch
+from lit_gelu.export.parity.criterion import Differences, fills, worst_index, worst_position
 from lit_gelu.export.parity.input_families import Family
 from lit_gelu.export.parity.runs import Outputs, References
 

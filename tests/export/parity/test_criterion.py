@@ -24,8 +24,8 @@ from lit_gelu.export.parity.criterion import (
     smallest_error,
     spacing,
 )
-from lit_gelu.export.parity.elementwise import sweep_values
 from lit_gelu.export.parity.report import in_limits
+from lit_gelu.export.parity.structure import sweep_values
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 

@@ -12,8 +12,7 @@ from torch.nn import functional as F
 
 from lit_gelu import activations
 from lit_gelu.export import check_parity, export_onnx
-from lit_gelu.export.parity.elementwise import activation_row, sweep_values
-from lit_gelu.export.parity.structure import site_nodes
+from lit_gelu.export.parity.structure import activation_row, site_nodes, sweep_values
 
 
 def test_the_strided_values_reach_every_binade_of_float32():

@@ -15,10 +15,10 @@ from lit_gelu import activations
 from lit_gelu.errors import ModelFileError
 from lit_gelu.export import check_parity, export_onnx
 from lit_gelu.export.inputs import take_apart
-from lit_gelu.export.parity.elementwise import cut_out
 from lit_gelu.export.parity.runs import References
 from lit_gelu.export.parity.structure import (
     activation_faults,
+    cut_out,
     load_structure,
     output_faults,
     site_nodes,
