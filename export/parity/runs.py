@@ -32,7 +32,7 @@ from lit_gelu.export.copying import (
 from lit_gelu.export.inputs import Call, FlatModule, as_array, left_out, named_outputs, probabilities_first
 from lit_gelu.export.parity.criterion import dtype_name
 from lit_gelu.export.runtime import CPU, CUDA, TENSORRT, OnnxPredictor, Provider, default_providers, provider_name
-from lit_gelu.export.runtime.module_call import Float64Throughout
+from lit_gelu.export.runtime.bench import Float64Throughout
 
 Run = Callable[[Sequence[Tensor]], list[np.ndarray]]
 _DISABLED = "optimization.disable_specified_optimizers"
