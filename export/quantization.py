@@ -28,8 +28,8 @@ from lit_gelu.export.metadata import PREFIX, metadata_of, read_metadata, save_mo
 from lit_gelu.export.parity.check import task_metrics
 from lit_gelu.export.parity.input_families import data_batches, list_or_loader, sample_call
 from lit_gelu.export.parity.report import TaskMetric
-from lit_gelu.export.parity.runs import References, file_inputs, open_wanted, run_file
-from lit_gelu.export.parity.structure import activation_faults, node_label, output_faults, site_of
+from lit_gelu.export.parity.runs import References, file_inputs, open_wanted, output_faults, run_file
+from lit_gelu.export.parity.structure import activation_faults, node_label, site_of
 from lit_gelu.export.preprocessing import is_data_module, preprocessing_of_file
 from lit_gelu.export.runtime import CPU, OnnxPredictor, Provider
 from lit_gelu.export.runtime.model_file import INT8_RECORD, bind_names, read_model_file, require_fit

@@ -34,12 +34,19 @@ from lit_gelu.export.parity.input_families import (
 )
 from lit_gelu.export.parity.open_axes import NOTE
 from lit_gelu.export.parity.report import VS_FLOAT64, VS_PYTORCH, ParityReport, TaskMetric, findings
-from lit_gelu.export.parity.runs import References, file_inputs, open_wanted, optimized_graph, repeats, run_file
+from lit_gelu.export.parity.runs import (
+    References,
+    file_inputs,
+    open_wanted,
+    optimized_graph,
+    output_faults,
+    repeats,
+    run_file,
+)
 from lit_gelu.export.parity.structure import (
     activation_faults,
     activation_rows,
     load_structure,
-    output_faults,
     site_nodes,
 )
 from lit_gelu.export.preprocessing import is_data_module, preprocessing_of_file

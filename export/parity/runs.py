@@ -30,9 +30,11 @@ from lit_gelu.export.copying import (
     require_faithful,
 )
 from lit_gelu.export.inputs import Call, FlatModule, as_array, left_out, named_outputs, probabilities_first
+from lit_gelu.export.metadata import FileMetadata
 from lit_gelu.export.parity.criterion import dtype_name
 from lit_gelu.export.runtime import CPU, CUDA, TENSORRT, OnnxPredictor, Provider, default_providers, provider_name
 from lit_gelu.export.runtime.bench import Float64Throughout
+from lit_gelu.export.runtime.model_file import Port
 
 Run = Callable[[Sequence[Tensor]], list[np.ndarray]]
 _DISABLED = "optimization.disable_specified_optimizers"
@@ -360,6 +362,24 @@ def _moved(tensor: Tensor, generator: torch.Generator) -> Tensor:
     """Return a float32 tensor whose entries are moved by -1, 0 or 1 unit in the last place."""
     share = torch.rand(tensor.shape, generator=generator, dtype=torch.float64) * 2 - 1
     return (tensor.double() * (1 + torch.finfo(torch.float32).eps * share)).float()
+
+
+def output_faults(expected: Sequence[OutputSignature], ports: Mapping[str, Port], metadata: FileMetadata) -> list[str]:
+    """Say which outputs have another name or type than the module gives them, and whether the labels fit."""
+    if len(expected) != len(ports):
+        return []
+    floating = {"fp16": "float16", "bf16": "bfloat16"}.get("" if metadata.io_dtype == "fp32" else metadata.dtype)
+    faults = []
+    for output, (name, port) in zip(expected, ports.items(), strict=True):
+        if name != output.name:
+            faults.append(f"output {output.name!r} of the module is called {name!r} in the file.")
+        dtype = floating if floating is not None and output.dtype == "float32" else output.dtype
+        if port.dtype is not None and not dtype.startswith("complex") and dtype_name(port.dtype) != dtype:
+            faults.append(f"output {name!r} is {dtype_name(port.dtype)} in the file, and should be {dtype}.")
+    classes = expected[0].shape[-1] if expected and expected[0].shape else 0
+    if metadata.labels and len(metadata.labels) != classes:
+        faults.append(f"the file has {len(metadata.labels)} labels for {classes} values of {expected[0].name!r}.")
+    return faults
 
 
 class PlainLoops(TorchFunctionMode):

@@ -36,14 +36,13 @@ from lit_gelu.export.parity.criterion import (
     FACTOR,
     FLOOR,
     distance,
-    dtype_name,
     limit,
     overflowed,
     spacing,
 )
 from lit_gelu.export.parity.report import ELEMENTWISE, ParityRow
-from lit_gelu.export.parity.runs import OutputSignature, SessionSetup, run_file
-from lit_gelu.export.runtime.model_file import Port, nodes_of, read_model_file
+from lit_gelu.export.parity.runs import SessionSetup, run_file
+from lit_gelu.export.runtime.model_file import nodes_of, read_model_file
 
 SITE_PROPERTY = "lit_gelu.site"
 
@@ -127,24 +126,6 @@ def site_nodes(model: onnx.ModelProto, calls: Mapping[str, int]) -> list[SiteNod
 
 REGION = "fp32: "  # in front of a recipe that is computed in float32 between two Casts
 _16_BIT = {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
-
-
-def output_faults(expected: Sequence[OutputSignature], ports: Mapping[str, Port], metadata: FileMetadata) -> list[str]:
-    """Say which outputs have another name or type than the module gives them, and whether the labels fit."""
-    if len(expected) != len(ports):
-        return []
-    floating = {"fp16": "float16", "bf16": "bfloat16"}.get("" if metadata.io_dtype == "fp32" else metadata.dtype)
-    faults = []
-    for output, (name, port) in zip(expected, ports.items(), strict=True):
-        if name != output.name:
-            faults.append(f"output {output.name!r} of the module is called {name!r} in the file.")
-        dtype = floating if floating is not None and output.dtype == "float32" else output.dtype
-        if port.dtype is not None and not dtype.startswith("complex") and dtype_name(port.dtype) != dtype:
-            faults.append(f"output {name!r} is {dtype_name(port.dtype)} in the file, and should be {dtype}.")
-    classes = expected[0].shape[-1] if expected and expected[0].shape else 0
-    if metadata.labels and len(metadata.labels) != classes:
-        faults.append(f"the file has {len(metadata.labels)} labels for {classes} values of {expected[0].name!r}.")
-    return faults
 
 
 def _name(site: str) -> str:
@@ -409,9 +390,10 @@ def activation_row(
         if tensor.ndim and tensor.numel() > 1:
             tensor.data = tensor.data.reshape(-1)[:1]
     twin = twin.cpu().eval()
-    x, nans = sweep_values(dtype), nan_values(dtype)
+    x = sweep_values(dtype)
+    nans = torch.tensor([np.nan]) if dtype == torch.float32 else all_values(dtype)
     with setup.opened(cut_out(model, entry)) as predictor:
-        y, y_nans = (run_file(predictor, (values,))[0].astype(np.float64) for values in (x, nans))
+        y, y_nans = (run_file(predictor, (v,))[0].astype(np.float64) for v in (x, nans[nans.isnan()]))
     with torch.no_grad():
         # The registry's closed form, if it has one: torch's float64 kernels are no reference for tails, where
         # ``x (1 + erf(x / sqrt(2))) / 2`` is 0 below -8.3.
@@ -476,29 +458,22 @@ def _worst_input(
 def scaled_errors(y: np.ndarray, exact: np.ndarray) -> np.ndarray:
     """Return errors in units of ``max(1, |exact|)``: 0 at the same infinity, infinite where one only is finite."""
     with np.errstate(invalid="ignore"):
-        error = np.abs(y - exact) / np.maximum(1.0, np.abs(exact))
-    return np.where(y == exact, 0.0, np.where(np.isnan(error), np.inf, error))
+        error = distance(y, exact) / np.maximum(1.0, np.abs(exact))
+    return np.nan_to_num(error, nan=np.inf, posinf=np.inf)
 
 
 @cache
 def sweep_values(dtype: torch.dtype) -> Tensor:
     """Return all finite values in 16 bit; of float32 every 16411th bit pattern, and 2^16 points over [-20, 20]."""
     if dtype != torch.float32:
-        values = _all_values(dtype)
-        return values[values.isfinite()]
+        return all_values(dtype)[all_values(dtype).isfinite()]
     patterns = np.arange(0, 2**32, STRIDE, dtype=np.uint64).astype(np.uint32).view(np.float32)
     grid = np.linspace(-20, 20, 2**16, dtype=np.float32)
     return torch.from_numpy(np.concatenate([patterns[np.isfinite(patterns)], grid]))
 
 
-@cache
-def nan_values(dtype: torch.dtype) -> Tensor:
-    """Return NaN, in 16 bit every one."""
-    values = torch.tensor([np.nan]) if dtype == torch.float32 else _all_values(dtype)
-    return values[values.isnan()]
-
-
-def _all_values(dtype: torch.dtype) -> Tensor:
+def all_values(dtype: torch.dtype) -> Tensor:
+    """Return every value of a 16-bit dtype, NaN and infinities too."""
     return torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
 
 

@@ -282,8 +282,10 @@ class OnnxPredictor:
         """
         from lit_gelu.export.runtime.tuning import tune  # it opens predictors itself
 
-        checked = checked_providers(self._arguments["providers"], self._arguments["provider_options"])
-        report = tune(self.path, inputs or None, providers=list(checked.items()), **options)
+        providers, settings = self._arguments["providers"], self._arguments["provider_options"]
+        if providers is not None and settings is not None:
+            providers = list(zip(providers, settings, strict=True))
+        report = tune(self.path, inputs or None, providers=providers, **options)
         with self._opening:
             self._arguments |= {"tuning": report.choice, "sess_options": None}
             self._open(**self._arguments)

@@ -107,7 +107,7 @@ def tune(  # noqa: C901 - one procedure, told in the order in which it happens
 
     Args:
         path: The file.
-        inputs: What to measure with, as `OnnxPredictor` takes it; by default rows are made up in the file's shapes.
+        inputs: What to measure with; by default rows are made up in the file's shapes.
         providers: As `OnnxPredictor` takes them.
         reference: The module that the file was exported from.
         batch_size: Rows to make up.
