@@ -214,8 +214,9 @@ class References:
         self.dtype = dtype
         self._softmax, self.call, self._form = softmax, call, (approximate, registry)
         self._preprocessing: dict[torch.dtype, nn.Module] = {}
-        for wide in () if preprocessing is None else (torch.float32, torch.float64):
-            self._preprocessing[wide] = evaluation_copy(preprocessing, wide)
+        if preprocessing is not None:
+            wide = (torch.float32, torch.float64)
+            self._preprocessing = {each: evaluation_copy(preprocessing, each) for each in wide}
         trained = evaluation_copy(model)
         flat = FlatModule(trained, call, self._preprocessing.get(torch.float32), softmax=softmax)
         self.notes = require_faithful(flat, model, call.tensors)

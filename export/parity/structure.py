@@ -395,9 +395,10 @@ def activation_row(
     with setup.opened(cut_out(model, entry)) as predictor:
         y, y_nans = (run_file(predictor, (v,))[0].astype(np.float64) for v in (x, nans[nans.isnan()]))
     with torch.no_grad():
-        # The registry's closed form, if it has one: torch's float64 kernels are no reference for tails, where
-        # ``x (1 + erf(x / sqrt(2))) / 2`` is 0 below -8.3.
-        definition = derivative(twin.double(), x.double(), order=0)
+        # In 16 bit the registry's closed form, if it has one: torch's float64 kernels are no reference for tails, where
+        # ``x (1 + erf(x / sqrt(2))) / 2`` is 0 below -8.3. In float32 no tail is judged in units of its own size.
+        twin = twin.double()
+        definition = twin(x.double()) if dtype == torch.float32 else derivative(twin, x.double(), order=0)
         exact = overflowed(as_array(definition).astype(np.float64), dtype)
         baseline = as_array(twin.to(dtype)(x.clone())).astype(np.float64)  # it may overwrite its input
     points = as_array(x).astype(np.float64)
@@ -459,7 +460,7 @@ def scaled_errors(y: np.ndarray, exact: np.ndarray) -> np.ndarray:
     """Return errors in units of ``max(1, |exact|)``: 0 at the same infinity, infinite where one only is finite."""
     with np.errstate(invalid="ignore"):
         error = distance(y, exact) / np.maximum(1.0, np.abs(exact))
-    return np.nan_to_num(error, nan=np.inf, posinf=np.inf)
+    return np.where(np.isnan(error), np.inf, error)
 
 
 @cache
