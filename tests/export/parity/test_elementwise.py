@@ -99,7 +99,7 @@ class Called(nn.Module):
         return F.softplus(x, -2.0)
 
 
-@pytest.mark.parametrize("model", [nn.CELU(-0.5), nn.Softplus(-2.0), Called()], ids=["celu", "softplus", "call"])
+@pytest.mark.parametrize("model", [nn.Softplus(-2.0), Called()], ids=["module", "call"])
 @pytest.mark.parametrize("dtype", ["fp32", "fp16"])
 def test_arguments_that_only_torch_takes_are_compared_with_torch_or_noted(tmp_path, model, dtype):
     path = tmp_path / "net.onnx"
