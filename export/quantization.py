@@ -28,7 +28,7 @@ from lit_gelu.export.metadata import PREFIX, metadata_of, read_metadata, save_mo
 from lit_gelu.export.parity.check import task_metrics
 from lit_gelu.export.parity.input_families import data_batches, list_or_loader, sample_call
 from lit_gelu.export.parity.report import TaskMetric
-from lit_gelu.export.parity.runs import References, file_inputs, open_wanted, output_faults, run_file
+from lit_gelu.export.parity.runs import References, file_inputs, open_predictor, output_faults, run_file
 from lit_gelu.export.parity.structure import activation_faults, node_label, site_of
 from lit_gelu.export.preprocessing import is_data_module, preprocessing_of_file
 from lit_gelu.export.runtime import CPU, OnnxPredictor, Provider
@@ -303,7 +303,7 @@ def check_quantized(
     if data is None:
         raise ModelInputError("int8 is compared on data only. Give a data module, such as DigitsData().")
     name = repr(os.fspath(path))
-    predictor, _, notes = open_wanted(Path(path), providers, {}, torch.float32)
+    predictor, _, notes = open_predictor(Path(path), providers, {}, torch.float32)
     record, metadata = read_record(predictor.metadata, name), read_metadata(predictor.metadata, name)
     model, registry = without_wrappers(model), registry_or_default(registry)
     batches = data

@@ -37,7 +37,7 @@ from lit_gelu.export.parity.report import VS_FLOAT64, VS_PYTORCH, ParityReport, 
 from lit_gelu.export.parity.runs import (
     References,
     file_inputs,
-    open_wanted,
+    open_predictor,
     optimized_graph,
     output_faults,
     repeats,
@@ -142,7 +142,7 @@ def check_parity(
             f"{name} is in int8, whose rounding no tolerance of floating-point arithmetic fits. Compare it with "
             "lit_gelu.export.quantization.check_quantized, which asks what becomes of the task."
         )
-    predictor, setup, notes = open_wanted(file, providers, dict(session_config or {}), dtype)
+    predictor, setup, notes = open_predictor(file, providers, dict(session_config or {}), dtype)
     model = without_wrappers(model)
     batches, raw = data, bool(metadata.preprocessing or preprocessing)
     if raw:

@@ -19,7 +19,7 @@ from lit_gelu.errors import ModelInputError
 from lit_gelu.export.inputs import Call, plain_tensor, sample_of, take_apart
 from lit_gelu.export.preprocessing import RAW_DTYPE, is_data_module, preprocessing_copy, random_pixels, raw_call
 from lit_gelu.export.runtime import OnnxPredictor
-from lit_gelu.export.runtime.model_file import made_inputs
+from lit_gelu.export.runtime.model_file import random_inputs
 from lit_gelu.sandbox import input_sample_of
 
 # Operators of torch that hand values on.
@@ -217,8 +217,7 @@ class Family:
     rows_of: str = ""
 
 
-_LARGE: Mapping[str, float] = {"gaussian x 1e3": 1e3, "gaussian x 1e4": 1e4}
-_LARGE_FLOAT16: Mapping[str, float] = {"gaussian x 10": 10, "gaussian x 100": 100}  # which ends at 65504
+_LARGE, _LARGE_FLOAT16 = ("1e3", "1e4"), ("10", "100")  # float16 ends at 65504
 _EXTREMES: Mapping[str, Callable[[Tensor], Tensor]] = {
     "negative tail, -10 |gaussian|": lambda g: -10 * g.abs(),
     "tiny, 1e-30": lambda g: 1e-30 * g,
@@ -265,9 +264,7 @@ def families(
             yield Family(name, [(torch.full_like(pixels, value), *others)])
     if floating:
         factors = _LARGE_FLOAT16 if dtype == torch.float16 else _LARGE
-        large: dict[str, Callable[[Tensor], Tensor]] = {
-            name: partial(operator.mul, factor) for name, factor in factors.items()
-        }
+        large = {f"gaussian x {factor}": partial(operator.mul, float(factor)) for factor in factors}
         integers = {i: kind for i, kind in kinds.items() if not call.tensors[i].is_floating_point()}
         for name, change in {**large, **_EXTREMES}.items():
             batch = random_batch(call, EXTREME_ROWS, generator, integers, raw=raw)
@@ -453,7 +450,7 @@ def sample_call(model: nn.Module, preprocessing: nn.Module | None, input_sample:
     """Return the sample call: of the given sample, the module's own, or one that is made up."""
     owners = [model] if preprocessing is None else [model, preprocessing]
     if all(input_sample_of(owner, input_sample) is None for owner in owners):
-        input_sample = made_inputs(predictor.ports, 2)
+        input_sample = random_inputs(predictor.ports, 2)
     if preprocessing is None:
         return take_apart(model, sample_of(model, input_sample))
     call = raw_call(model, preprocessing, input_sample)

@@ -32,7 +32,7 @@ from lit_gelu.export.copying import (
 from lit_gelu.export.inputs import Call, FlatModule, as_array, left_out, named_outputs, probabilities_first
 from lit_gelu.export.metadata import FileMetadata
 from lit_gelu.export.parity.criterion import dtype_name
-from lit_gelu.export.runtime import CPU, CUDA, TENSORRT, OnnxPredictor, Provider, default_providers, provider_name
+from lit_gelu.export.runtime import CPU, CUDA, OnnxPredictor, Provider, default_providers, provider_name
 from lit_gelu.export.runtime.bench import Float64Throughout
 from lit_gelu.export.runtime.model_file import Port
 
@@ -82,32 +82,28 @@ class SessionSetup:
             yield self.open(path)
 
 
-def open_wanted(
+def open_predictor(
     path: Path, providers: Sequence[Provider] | None, config: Mapping[str, str], dtype: torch.dtype
 ) -> tuple[OnnxPredictor, SessionSetup, list[str]]:
     """Open a file where all of it runs on the wanted provider; say so if only a part does."""
     chosen = tuple(default_providers() if providers is None else providers)
-    notes, first = [], provider_name(chosen[0]) if chosen else CPU
+    first = provider_name(chosen[0]) if chosen else CPU
     if dtype == torch.float32:
         # TF32 rounds the factors of products to 10 bits: for a float32 file it is off, whatever the options say. 16-bit
         # files keep the options, since use_tf32=0 takes the tensor cores away from their convolutions too.
-        chosen = tuple(_without_tf32(p) if provider_name(p) == CUDA else p for p in chosen)
-        if first == TENSORRT and os.environ.get("NVIDIA_TF32_OVERRIDE") != "0":
-            notes.append("TensorRT may round factors to TF32, unless NVIDIA_TF32_OVERRIDE=0 is in the environment.")
+        chosen = tuple(
+            (CUDA, {**({} if isinstance(p, str) else p[1]), "use_tf32": 0}) if provider_name(p) == CUDA else p
+            for p in chosen
+        )
     setup = SessionSetup(chosen, config)
     if first == CPU:
-        return setup.open(path), setup, notes
+        return setup.open(path), setup, []
     alone = replace(setup, providers=tuple(provider for provider in chosen if provider_name(provider) != CPU))
     try:
-        return alone.open(path), alone, notes
+        return alone.open(path), alone, []
     except (ModelFileError, ProviderError):
-        predictor = setup.open(path)
         split = f"{first} does not run every operator of this file; onnxruntime put the others on the CPU."
-        return predictor, setup, [*notes, split]
-
-
-def _without_tf32(provider: Provider) -> Provider:
-    return (CUDA, {**({} if isinstance(provider, str) else provider[1]), "use_tf32": 0})
+        return setup.open(path), setup, [split]
 
 
 def file_inputs(predictor: OnnxPredictor, batch: Sequence[Tensor]) -> tuple[Tensor, ...]:

@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from lit_gelu.display import Displayed
 from lit_gelu.export.copying import without_callers_autocast
 from lit_gelu.export.inputs import named_outputs, probabilities_first
-from lit_gelu.export.runtime.model_file import Port, bind_names, made_inputs
+from lit_gelu.export.runtime.model_file import Port, bind_names, random_inputs
 from lit_gelu.export.runtime.predictor import OnnxPredictor
 from lit_gelu.export.runtime.session import Provider, session_options
 from lit_gelu.export.runtime.tuning_file import processor
@@ -136,7 +136,7 @@ def bench(
     try:
         with torch.inference_mode():
             for size in fixed or batch_sizes:
-                values = made_inputs(plain.ports, size) if inputs is None else resized(inputs, plain.ports, size)
+                values = random_inputs(plain.ports, size) if inputs is None else resized(inputs, plain.ports, size)
                 values = {name: value.to(plain.device) for name, value in values.items()}
                 softmax = ends_with_softmax(plain.metadata)
                 exact = None if model is None else arrays_of(float64_answer(model, values, softmax=softmax))

@@ -146,7 +146,7 @@ def named_sizes(ports: Mapping[str, Port], shapes: Mapping[str, Sequence[int]]) 
     return sizes
 
 
-def made_inputs(ports: Mapping[str, Port], batch_size: int, seed: int = 0) -> "dict[str, Tensor]":
+def random_inputs(ports: Mapping[str, Port], batch_size: int, seed: int = 0) -> "dict[str, Tensor]":
     """Return inputs in a file's shapes: normal numbers, and pixels for ``uint8``; the bounds of others are unknown."""
     import torch
 

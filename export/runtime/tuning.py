@@ -21,7 +21,7 @@ from lit_gelu.export.runtime.bench import (
     ratio,
     relative_error,
 )
-from lit_gelu.export.runtime.model_file import Array, ModelFile, bind_names, made_inputs, read_model_file
+from lit_gelu.export.runtime.model_file import Array, ModelFile, bind_names, random_inputs, read_model_file
 from lit_gelu.export.runtime.predictor import OnnxPredictor
 from lit_gelu.export.runtime.session import CPU, CUDA, Provider, Settings
 from lit_gelu.export.runtime.tuning_file import TuningChoice, cores, device_name, write_choice
@@ -137,7 +137,7 @@ def tune(  # noqa: C901 - one procedure, told in the order in which it happens
     if device is None:
         raise ProviderError("torch finds no CUDA device to time calls on. Install torch with CUDA.")
     arguments: Any = inputs if isinstance(inputs, list | tuple) else [inputs]
-    bound = made_inputs(plain.ports, batch_size) if inputs is None else bind_names(plain.input_names, arguments, {})
+    bound = random_inputs(plain.ports, batch_size) if inputs is None else bind_names(plain.input_names, arguments, {})
     values = {name: torch.as_tensor(value).detach().to(plain.device) for name, value in bound.items()}
     rows = next(iter(values.values())).shape[0] if next(iter(plain.ports.values())).shape else 1
     # onnxruntime's own default is TF32.

@@ -22,7 +22,7 @@ from lit_gelu.export.parity.runs import (
     LEVELS,
     SessionSetup,
     file_inputs,
-    open_wanted,
+    open_predictor,
     optimized_graph,
     repeats,
     run_file,
@@ -235,7 +235,7 @@ def test_levels_and_left_out_optimisations_reach_onnxruntime(tmp_path):
 def test_inputs_are_rounded_to_what_the_file_takes(tmp_path):
     path = tmp_path / "gelu.onnx"
     onnx.save(activation("Relu", TensorProto.FLOAT16)[0], path)
-    predictor, _, notes = open_wanted(path, [CPU], {}, torch.float16)
+    predictor, _, notes = open_predictor(path, [CPU], {}, torch.float16)
     assert not notes
     (x,) = file_inputs(predictor, (torch.tensor([1.0001, -2.0]),))
     assert x.dtype == torch.float16
@@ -246,5 +246,5 @@ def test_inputs_are_rounded_to_what_the_file_takes(tmp_path):
 @pytest.mark.parametrize("providers", [(CUDA, CPU), ((CUDA, {"use_tf32": 1, "device_id": 0}), CPU)])
 def test_tf32_is_off_for_a_float32_file_alone(providers, monkeypatch, tmp_path):
     monkeypatch.setattr(SessionSetup, "open", lambda setup, path: setup.providers)
-    assert open_wanted(tmp_path, providers, {}, torch.float32)[0][0][1]["use_tf32"] == 0
-    assert open_wanted(tmp_path, providers, {}, torch.float16)[0] == providers[:1]
+    assert open_predictor(tmp_path, providers, {}, torch.float32)[0][0][1]["use_tf32"] == 0
+    assert open_predictor(tmp_path, providers, {}, torch.float16)[0] == providers[:1]
