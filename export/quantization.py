@@ -393,14 +393,14 @@ def _noise(output: str, y: Sequence[np.ndarray], exact: Sequence[np.ndarray]) ->
 
 def read_record(properties: Mapping[str, str], file: str) -> QuantizationRecord:
     """Return what a file says of its quantisation."""
-    if INT8_RECORD not in properties:
+    try:
+        plain = json.loads(properties[INT8_RECORD])
+        return QuantizationRecord(**plain | {name: tuple(plain[name]) for name in ("layers", "float_layers")})
+    except (KeyError, TypeError, ValueError) as error:
         raise ModelFileError(
             f"{file} does not say how it was quantised. Write it with lit_gelu.export.quantization.quantize_onnx; a "
             "float file is compared by lit_gelu.export.check_parity."
-        )
-    plain = json.loads(properties[INT8_RECORD])
-    lists = {name: tuple(plain[name]) for name in ("layers", "float_layers")}
-    return QuantizationRecord(**{**plain, **lists})
+        ) from error
 
 
 def is_quantized(path: str | os.PathLike[str]) -> bool:

@@ -215,7 +215,6 @@ NAN = OutputNoise("y", 1, float("nan"), 0, None, is_logits=False)
         ([TaskMetric("test_loss", 1.0, 2.0), TaskMetric("test_error", 0.10, 0.08)], [LOGITS], {}, [True]),
         ([TaskMetric("test_error", 0.10, 0.111)], [LOGITS], {}, [False]),
         ([TaskMetric("test_loss", 0.004, 0.0041)], [IMAGE], {}, [False]),
-        ([TaskMetric("test_loss", -2.0, -1.0)], [IMAGE], {}, [False]),
         ([TaskMetric("test_loss", -2.0, -2.5)], [IMAGE], {}, [True]),
         ([TaskMetric("test_loss", 0.0, 1.0)], [], {}, [False]),
         ([], [LOGITS, IMAGE], {}, [False, False]),
