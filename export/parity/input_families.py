@@ -264,9 +264,11 @@ def families(
             yield Family(name, [(torch.full_like(pixels, value), *others)])
     if floating:
         factors = _LARGE_FLOAT16 if dtype == torch.float16 else _LARGE
-        large = {f"gaussian x {factor}": partial(operator.mul, float(factor)) for factor in factors}
+        changes: dict[str, Callable[[Tensor], Tensor]] = {
+            f"gaussian x {factor}": partial(operator.mul, float(factor)) for factor in factors
+        }
         integers = {i: kind for i, kind in kinds.items() if not call.tensors[i].is_floating_point()}
-        for name, change in {**large, **_EXTREMES}.items():
+        for name, change in {**changes, **_EXTREMES}.items():
             batch = random_batch(call, EXTREME_ROWS, generator, integers, raw=raw)
             yield Family(name, [tuple(change(t) if t.is_floating_point() else t for t in batch)], extreme=True)
 
