@@ -32,9 +32,9 @@ from lit_gelu.export.runtime.session import (
     checked_providers,
     has_cuda_device,
     open_session,
+    provider_options,
     session_options,
 )
-from lit_gelu.export.runtime.session import provider_options as options_of_provider
 from lit_gelu.export.runtime.tuning_file import TuningChoice, choice_for
 
 if TYPE_CHECKING:
@@ -68,7 +68,6 @@ class OnnxPredictor:
         providers: As ``onnxruntime.InferenceSession`` takes them; by default CUDA where it works, else the CPU. Without
             the CPU in the list, a node that the first provider has no kernel for is an error.
         sess_options: As ``onnxruntime.InferenceSession`` takes them.
-        provider_options: As ``onnxruntime.InferenceSession`` takes them.
         tuning: Whether to use what `tune` chose; or such a choice.
         batch_buckets: Batch sizes, for CUDA alone: each becomes one CUDA graph. A call is padded with 0 to the smallest
             that holds it, or divided into pieces of the largest; all sizes but the batch must be fixed. The graphs are
@@ -99,7 +98,6 @@ class OnnxPredictor:
         providers: Sequence[Provider] | None = None,
         sess_options: onnxruntime.SessionOptions | None = None,
         *,
-        provider_options: Sequence[Mapping[str, Any]] | None = None,
         tuning: bool | TuningChoice = True,
         batch_buckets: Sequence[int] = (),
     ) -> None:
@@ -110,7 +108,6 @@ class OnnxPredictor:
             "path": self.path.absolute(),  # for another process, which may be in another folder
             "providers": providers if providers is None or isinstance(providers, str) else list(providers),
             "sess_options": sess_options,
-            "provider_options": None if provider_options is None else list(provider_options),
             "tuning": tuning,
             "batch_buckets": sorted(set(batch_buckets)),
         }
@@ -122,18 +119,15 @@ class OnnxPredictor:
         path: Path,
         providers: list[Provider] | None,
         sess_options: onnxruntime.SessionOptions | None,
-        provider_options: list[Mapping[str, Any]] | None,
         tuning: bool | TuningChoice,
         batch_buckets: list[int],
     ) -> None:
         """Open the session, on a CUDA device with its stream and graphs."""
         model = read_model_file(path)
-        checked = checked_providers(providers, provider_options, tf32=model.sixteen_bit)
+        checked = checked_providers(providers, tf32=model.sixteen_bit)
         first, options = next(iter(checked.items()))
         device = _device(first, options)
-        explicit = sess_options is not None or (
-            (providers is not None or provider_options is not None) and set(options) - {"device_id"}
-        )
+        explicit = sess_options is not None or (providers is not None and bool(set(options) - {"device_id"}))
         choice = tuning if isinstance(tuning, TuningChoice) else None
         if tuning is True and not explicit:
             try:
@@ -147,7 +141,7 @@ class OnnxPredictor:
                 f"batch_buckets={sizes} are CUDA graphs; here {first} comes first, and torch "
                 f"{'has' if has_cuda_device() else 'finds no'} CUDA device. Leave them out."
             )
-        options.update(options_of_provider(settings))
+        options.update(provider_options(settings))
         self.tuning = choice
         self._sizes, self._device, self._cuda = sizes, device, None
         arguments: dict[str, Any] = {
@@ -282,10 +276,7 @@ class OnnxPredictor:
         """
         from lit_gelu.export.runtime.tuning import tune  # it opens predictors itself
 
-        providers, settings = self._arguments["providers"], self._arguments["provider_options"]
-        if providers is not None and settings is not None:
-            providers = list(zip(providers, settings, strict=True))
-        report = tune(self.path, inputs or None, providers=providers, **options)
+        report = tune(self.path, inputs or None, providers=self._arguments["providers"], **options)
         with self._opening:
             self._arguments |= {"tuning": report.choice, "sess_options": None}
             self._open(**self._arguments)

@@ -90,24 +90,16 @@ def provider_name(provider: Provider) -> str:
 
 def checked_providers(
     providers: Sequence[Provider] | None,
-    provider_options: Sequence[Mapping[str, Any]] | None = None,
     *,
     tf32: bool = False,
 ) -> dict[str, dict[str, str]]:
-    """Check a list of providers, given in either of onnxruntime's two ways, and return options as text by name."""
+    """Check a list of providers, and return options as text by name."""
     if providers is None:  # CUDA alone where it works: nobody asked for a part of the file to run on the CPU behind it
-        providers = [provider_name(p) if provider_options else p for p in default_providers(tf32=tf32)[:1]]
+        providers = default_providers(tf32=tf32)[:1]
     if isinstance(providers, str):
         raise ProviderError(f"providers={providers!r} is text. Give a list: providers=[{providers!r}].")
     if not providers:
         raise ProviderError("providers=[] names no execution provider. Give providers=None for the default ones.")
-    if provider_options is not None:
-        if len(provider_options) != len(providers) or not all(isinstance(name, str) for name in providers):
-            raise ProviderError(
-                f"provider_options has {len(provider_options)} entries for {len(providers)} providers. Give one "
-                "mapping for each, with providers as names alone, or options in providers: [(name, {option: value})]."
-            )
-        providers = [(provider_name(name), options) for name, options in zip(providers, provider_options, strict=True)]
     available = onnxruntime.get_available_providers()
     checked: dict[str, dict[str, str]] = {}
     for provider in providers:
@@ -144,7 +136,6 @@ def open_session(
     path: str | os.PathLike[str],
     providers: Sequence[Provider] | None = None,
     sess_options: onnxruntime.SessionOptions | None = None,
-    provider_options: Sequence[Mapping[str, Any]] | None = None,
     *,
     model: ModelFile | None = None,
 ) -> onnxruntime.InferenceSession:
@@ -163,7 +154,7 @@ def open_session(
         The session; it has recorded which provider runs which node.
     """
     model = read_model_file(path) if model is None else model
-    checked = checked_providers(providers, provider_options, tf32=model.sixteen_bit)
+    checked = checked_providers(providers, tf32=model.sixteen_bit)
     first = next(iter(checked))
     if first != CPU:
         _load_libraries(first)
@@ -171,8 +162,10 @@ def open_session(
         _load_tensorrt()
     options = onnxruntime.SessionOptions() if sess_options is None else sess_options
     for key in (RECORD, EXACT_SUMS) if model.saturates else (RECORD,):
-        if config_entry(options, key) is None:
-            options.add_session_config_entry(key, "1")
+        with contextlib.suppress(RuntimeError):  # of a key that is not set
+            if options.get_session_config_entry(key):
+                continue
+        options.add_session_config_entry(key, "1")
     # On x86-64 NchwcTransformer follows a null pointer where a Transpose stands in front of a Cast from 16 bits, which
     # onnxruntime puts ahead of what its CPU has no kernel for: a transformer in float16 (onnxruntime's issue 28392, in
     # 1.24 to 1.31). On a GPU it does nothing.
@@ -226,14 +219,6 @@ def _judge_cpu_nodes(session: onnxruntime.InferenceSession, model: ModelFile, ch
             f"providers=['{first}', '{CPU}']."
         )
     warnings.warn(message, CpuFallbackWarning, stacklevel=4)
-
-
-def config_entry(options: onnxruntime.SessionOptions, key: str) -> str | None:
-    """Return one configuration entry of session options; ``None`` if it is not set."""
-    try:
-        return str(options.get_session_config_entry(key))
-    except RuntimeError:
-        return None
 
 
 def _load_libraries(provider: str) -> None:
