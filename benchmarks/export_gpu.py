@@ -30,9 +30,15 @@ from torch import Tensor, nn
 
 from lit_gelu.export import OnnxPredictor, export_onnx
 from lit_gelu.export.runtime import CPU, CUDA
-from lit_gelu.export.runtime.bench import Variant, torch_variants
-from lit_gelu.export.runtime.module_call import float64_answer
-from lit_gelu.export.runtime.timing import arrays_of, interleaved, ratio, relative_error
+from lit_gelu.export.runtime.bench import (
+    Variant,
+    arrays_of,
+    float64_answer,
+    interleaved,
+    ratio,
+    relative_error,
+    torch_variants,
+)
 from lit_gelu.export.runtime.tuning import tune
 from lit_gelu.tasks import CIFAR10ConvNet, CIFAR100WideResNet, MNISTClassifier
 

@@ -22,7 +22,7 @@ from torch import nn
 
 from lit_gelu.export import OnnxPredictor, export_onnx
 from lit_gelu.export.runtime import CPU
-from lit_gelu.export.runtime.timing import interleaved, ratio
+from lit_gelu.export.runtime.bench import interleaved, ratio
 from lit_gelu.tasks import CIFAR10ConvNet, MNISTClassifier
 
 

@@ -28,12 +28,12 @@ from lit_gelu.export.metadata import PREFIX, metadata_of, read_metadata, save_mo
 from lit_gelu.export.parity.check import task_metrics
 from lit_gelu.export.parity.input_families import data_batches, list_or_loader, sample_call
 from lit_gelu.export.parity.report import TaskMetric
-from lit_gelu.export.parity.runs import References, file_inputs, open_wanted, run_file
-from lit_gelu.export.parity.structure import activation_faults, node_label, output_faults, site_of
+from lit_gelu.export.parity.runs import References, file_inputs, open_predictor, output_faults, run_file
+from lit_gelu.export.parity.structure import activation_faults, node_label, site_of
 from lit_gelu.export.preprocessing import is_data_module, preprocessing_of_file
 from lit_gelu.export.runtime import CPU, OnnxPredictor, Provider
 from lit_gelu.export.runtime.model_file import INT8_RECORD, bind_names, read_model_file, require_fit
-from lit_gelu.files import captured_stdout, is_file, parse_json, quiet, require_writable, without_nonfinite
+from lit_gelu.files import captured_stdout, is_file, quiet, require_writable, without_nonfinite
 from lit_gelu.surgery.sites import without_wrappers
 
 METHODS = {
@@ -89,7 +89,7 @@ class QuantizationResult(Displayed):
 
 @dataclass(frozen=True)
 class OutputNoise:
-    """What one output of the file is off by on the data."""
+    """What one output of the file is off by on the data, against PyTorch in float32."""
 
     output: str
     rows: int
@@ -155,10 +155,6 @@ class QuantizationReport(Displayed):
         verdicts = {"passed": self.passed, "criteria": [{**asdict(one), "passed": one.passed} for one in self.criteria]}
         return json.dumps(without_nonfinite({**asdict(self), **verdicts}, as_text=True), indent=2, allow_nan=False)
 
-    def to_markdown(self) -> str:
-        """Return the report as a list in Markdown."""
-        return "".join(f"- {line}\n" for line in str(self).split("\n"))
-
     def __str__(self) -> str:
         """Return the whole report; the last line is the verdict."""
         metrics = (f"{m.name}: {m.pytorch:.4g} in float32, {m.file:.4g} in int8" for m in self.metrics)
@@ -177,11 +173,9 @@ def quantize_onnx(
 ) -> QuantizationResult:
     """Write an int8 copy of a float32 file of `export_onnx`: static quantisation in the QDQ format.
 
-    Layers with weights (Conv, Gemm, MatMul) get int8 weights, with a scale for each channel, and int8 inputs. All else
-    stays in float32: activations, normalisation, sums, products of two computed values, the file's preprocessing.
-    Inputs, outputs, dynamic batch, labels and activations are those of the float file. Weights have 7 bits, so that
-    sums of two products hold in the 16 bits of processors without VNNI; 8 for TensorRT, which adds in 32. Inputs are
-    uint8, and in files for ``"ort-cuda"`` and ``"tensorrt"`` int8 about 0.
+    Layers with weights (Conv, Gemm, MatMul) get int8 weights, with a scale for each channel, and 8-bit inputs; all else
+    stays in float32. Weights have 7 bits, so that sums of two products hold in the 16 bits of processors without VNNI;
+    8 for TensorRT, which adds in 32. Inputs are uint8, and for ``"ort-cuda"`` and ``"tensorrt"`` int8 about 0.
 
     Args:
         path: The float file.
@@ -219,7 +213,7 @@ def quantize_onnx(
     if samples < 1:
         raise ArgumentError(f"samples={samples!r} is not accepted. Give a number of rows, such as 512.")
     if is_file(output) and path.samefile(output):
-        raise ArgumentError(f"output={os.fspath(output)!r} is the float32 file itself, which would be lost.")
+        raise ArgumentError(f"output={os.fspath(output)!r} is the float32 file itself.")
     layers = _layers_of(source)
     chosen = _chosen(layers, float_layers)
     weights = Counter(node.input[1] for node in source.graph.node if node.name in chosen)
@@ -277,10 +271,8 @@ def check_quantized(
     Args:
         model: The module that was exported; it stays as it is.
         path: The int8 file.
-        data: A LightningDataModule (its test data), a DataLoader or a tensor; for a file that takes raw pixels, raw
-            pixels, or a data module with ``preprocessing()`` and ``raw_test_inputs()``.
-        input_sample: As `lit_gelu.export.export_onnx` takes it; by default ``example_input_array``, else made from the
-            file's input shapes.
+        data: As `lit_gelu.export.check_parity` takes them.
+        input_sample: As `lit_gelu.export.check_parity` takes it.
         max_difference: How much worse it may be.
         providers: As ``onnxruntime.InferenceSession`` takes them.
         strict: Whether a failure raises; else read ``report.passed``.
@@ -311,7 +303,7 @@ def check_quantized(
     if data is None:
         raise ModelInputError("int8 is compared on data only. Give a data module, such as DigitsData().")
     name = repr(os.fspath(path))
-    predictor, _, notes = open_wanted(Path(path), providers, {}, torch.float32)
+    predictor, _, notes = open_predictor(Path(path), providers, {}, torch.float32)
     record, metadata = read_record(predictor.metadata, name), read_metadata(predictor.metadata, name)
     model, registry = without_wrappers(model), registry_or_default(registry)
     batches = data
@@ -334,7 +326,6 @@ def check_quantized(
     )
     measurable = preprocessing is None and not metadata.softmax
     metrics, unmeasured = task_metrics(model, data, predictor) if measurable else ([], [])
-    types = [(value.name, value.type) for value in predictor.session.get_outputs()]
     report = QuantizationReport(
         path=os.fspath(path),
         provider=predictor.providers[0],
@@ -344,7 +335,7 @@ def check_quantized(
         criteria=tuple(criteria(metrics, outputs, max_difference)),
         metrics=tuple(metrics),
         faults=(
-            *output_faults(references.signatures, types, metadata),
+            *output_faults(references.signatures, predictor.output_ports, metadata),
             *activation_faults(onnx.load(path), references.float32, metadata, registry, rewritable=False),
         ),
         notes=(*notes, *references.notes, *unmeasured),
@@ -361,18 +352,17 @@ def check_quantized(
 def criteria(metrics: Sequence[TaskMetric], outputs: Sequence[OutputNoise], max_difference: float) -> list[Criterion]:
     """Return what decides: the error rate, else the loss, else for each output what it can be judged by."""
     by_name = {metric.name: metric for metric in metrics}
-    name = next((name for name in ("test_error", "test_loss") if name in by_name), None)
+    for name in ("test_error", "test_loss"):
+        if name in by_name:
+            worse, unit = by_name[name].difference, abs(by_name[name].pytorch) if name == "test_loss" else 1.0
+            worse = worse / unit if unit else np.inf * worse  # a loss has no scale that all share
+            return [Criterion(f"{name}, how much worse", worse, max_difference, "at most")]
     decisive = []
-    if name is not None:
-        worse = by_name[name].difference
-        if name == "test_loss":  # in its own units: a loss has no scale that all share
-            worse = worse / abs(by_name[name].pytorch) if by_name[name].pytorch else np.inf * worse
-        decisive.append(Criterion(f"{name}, how much worse", worse, max_difference, "at most"))
     for output in outputs:
-        if name is None and output.changed is not None:
+        if output.changed is not None:
             what = "rows of {} whose largest logit is another" if output.is_logits else "entries of {} that differ"
             decisive.append(Criterion(what.format(output.output), output.changed, max_difference, "at most"))
-        elif name is None:
+        else:
             decisive.append(Criterion(f"SQNR of {output.output}, dB", output.sqnr, MIN_SQNR, "at least"))
     return decisive
 
@@ -404,9 +394,8 @@ def _noise(output: str, y: Sequence[np.ndarray], exact: Sequence[np.ndarray]) ->
 def read_record(properties: Mapping[str, str], file: str) -> QuantizationRecord:
     """Return what a file says of its quantisation."""
     try:
-        plain = parse_json(properties[INT8_RECORD])
-        lists = {name: tuple(plain[name]) for name in ("layers", "float_layers")}
-        return QuantizationRecord(**{**plain, **lists})
+        plain = json.loads(properties[INT8_RECORD])
+        return QuantizationRecord(**plain | {name: tuple(plain[name]) for name in ("layers", "float_layers")})
     except (KeyError, TypeError, ValueError) as error:
         raise ModelFileError(
             f"{file} does not say how it was quantised. Write it with lit_gelu.export.quantization.quantize_onnx; a "
@@ -415,17 +404,11 @@ def read_record(properties: Mapping[str, str], file: str) -> QuantizationRecord:
 
 
 def is_quantized(path: str | os.PathLike[str]) -> bool:
-    """Return whether the metadata of a file say that `quantize_onnx` wrote it.
-
-    Example:
-        >>> is_quantized("there is no such file.onnx")
-        False
-    """
+    """Return whether the metadata of a file say that `quantize_onnx` wrote it; no for what is no model."""
     try:
-        properties = onnx.load(path, load_external_data=False).metadata_props
-    except Exception:  # noqa: BLE001 - missing, unreadable, damaged, foreign: opening it says which
+        return metadata_of(path).dtype == "int8"
+    except ModelFileError:  # opening it says which
         return False
-    return any((entry.key, entry.value) == (f"{PREFIX}dtype", "int8") for entry in properties)
 
 
 def _float_model(path: Path) -> tuple[onnx.ModelProto, str]:
@@ -503,13 +486,10 @@ def _calibration_feeds(data: Any, predictor: OnnxPredictor, samples: int) -> Ite
 
 
 class _Reader(CalibrationDataReader):  # type: ignore[misc]
-    """Hands batches to onnxruntime's calibration."""
-
     def __init__(self, feeds: Iterable[Feed]) -> None:
         self._left = iter(feeds)
 
     def get_next(self) -> dict[str, np.ndarray] | None:
-        """Return the next batch; ``None`` after the last one."""
         feed = next(self._left, None)
         return None if feed is None else dict(feed)
 

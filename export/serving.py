@@ -60,8 +60,6 @@ def write_triton_repository(
     version: int = 1,
     max_batch_size: int | None = None,
     max_queue_delay_us: int = 0,
-    instances: int = 1,
-    warmup: Sequence[int] = (),
     overwrite: bool = False,
 ) -> TritonModel:
     """Write an ONNX file into a model repository of Triton Inference Server, for its onnxruntime backend.
@@ -80,8 +78,6 @@ def write_triton_repository(
             default 128 if every input and output begins with the same dynamic size, no other size contains that one,
             and rows do not see each other; else 0.
         max_queue_delay_us: How long the batcher waits for more requests, in microseconds.
-        instances: How many copies of the model run at once, on a GPU for each GPU.
-        warmup: Batch sizes that run once, on zeros, before the model takes requests.
         overwrite: Replace a version and a configuration that are there.
 
     Returns:
@@ -109,19 +105,17 @@ def write_triton_repository(
         raise ArgumentError(f"device={device!r} is not accepted. Give 'cpu' or 'gpu'.")
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
         raise ArgumentError(f"name={name!r} is no name of a model. Give name= letters, digits, '_', '-', '.'.")
-    limits = {"version": (version, 1), "instances": (instances, 1), "max_queue_delay_us": (max_queue_delay_us, 0)}
-    for option, (value, least) in limits.items():
-        if not least <= value < 2**63:
-            raise ArgumentError(f"{option}={value!r} is not accepted. Give a whole number from {least} on.")
+    if version < 1 or max_queue_delay_us < 0:
+        raise ArgumentError(f"version={version} from 1 on, and max_queue_delay_us={max_queue_delay_us} from 0 on.")
     if _MODEL in model.external:
         raise ArgumentError(f"{str(path)!r} keeps its weights in {_MODEL!r}, the model's own name here: save it anew.")
     if device == "cpu":
         OnnxPredictor(path, [CPU], tuning=False)  # refuses what the server could not open
 
-    config, labels, notes = _configuration(model, device, max_batch_size, warmup)
+    config, labels, notes = _configuration(model, device, max_batch_size)
     if "dynamic_batching" in config and max_queue_delay_us:
         config["dynamic_batching"]["max_queue_delay_microseconds"] = max_queue_delay_us
-    config["instance_group"] = [{"kind": Word(f"KIND_{device.upper()}"), "count": instances}]
+    config["instance_group"] = [{"kind": Word(f"KIND_{device.upper()}"), "count": 1}]
     files = {_CONFIG: to_text({"name": name, **config}), **({_LABELS: labels} if labels else {})}
     folder = Path(repository) / name
     _write(model, folder, version, files, overwrite=overwrite)
@@ -131,9 +125,7 @@ def write_triton_repository(
     return TritonModel(folder / str(version) / _MODEL, text, tuple(notes))
 
 
-def _configuration(
-    model: ModelFile, device: str, max_batch_size: int | None, warmup: Sequence[int]
-) -> tuple[dict[str, Any], str, list[str]]:
+def _configuration(model: ModelFile, device: str, max_batch_size: int | None) -> tuple[dict[str, Any], str, list[str]]:
     proto = onnx.load(model.path, load_external_data=False)
     properties = {entry.key: entry.value for entry in proto.metadata_props}
     is_own = any(key.startswith(PREFIX) for key in properties)
@@ -146,19 +138,15 @@ def _configuration(
         raise ArgumentError(
             f"max_batch_size={max_batch_size} is not accepted: {reason or 'it is below 0'}. Leave it out."
         )
-    if any(not 1 <= rows <= max(largest, 1) for rows in warmup):
-        raise ArgumentError(f"warmup={list(warmup)} is not accepted. Give sizes from 1 to max_batch_size={largest}.")
 
-    ports = [_port(value, largest) for value in inputs]
-    config: dict[str, Any] = {"backend": "onnxruntime", "max_batch_size": largest, "input": ports}
+    config: dict[str, Any] = {"backend": "onnxruntime", "max_batch_size": largest}
+    config["input"] = [_port(value, largest) for value in inputs]
     config["output"] = [_port(value, largest) for value in proto.graph.output]
     labels = () if about is None else about.labels
     if labels:
         config["output"][0]["label_filename"] = _LABELS
     if largest > 1:
         config["dynamic_batching"] = {}
-    if warmup:
-        config["model_warmup"] = [_zeros(ports, rows) for rows in warmup]
     if device == "gpu":
         # onnxruntime's default rounds the factors of float32 products to three decimal digits less, which neither
         # `OnnxPredictor` nor a file's proof does. 16 bit needs it for the tensor cores.
@@ -212,17 +200,6 @@ def _port(value: onnx.ValueInfoProto, largest: int) -> dict[str, Any]:
     return {**entry, "dims": dims} if dims else {**entry, "dims": [1], "reshape": {"shape": []}}
 
 
-def _zeros(ports: Sequence[Mapping[str, Any]], rows: int) -> dict[str, Any]:
-    for port in ports:
-        if _ANY_SIZE in port["dims"]:
-            raise ArgumentError(f"warmup= needs fixed sizes; input {port['name']!r} has {port['dims']}. Leave it out.")
-    entries = [
-        {"key": port["name"], "value": {"data_type": port["data_type"], "dims": port["dims"], "zero_data": True}}
-        for port in ports
-    ]
-    return {"name": f"{rows} rows of zeros", "batch_size": rows, "inputs": entries}
-
-
 def _write(model: ModelFile, folder: Path, version: int, files: Mapping[str, str], *, overwrite: bool) -> None:
     """Put a new model, or a new version of one that is there, in its place by one rename."""
     place = folder / str(version)
@@ -246,7 +223,9 @@ def _write(model: ModelFile, folder: Path, version: int, files: Mapping[str, str
             for name, text in files.items():
                 (staging / name).write_text(text, encoding="utf-8", newline="\n")
             if folder.exists():
-                _replace(staging / str(version), place, Path(temporary) / "before")
+                if place.exists():
+                    place.rename(Path(temporary) / "before")
+                (staging / str(version)).rename(place)
                 for name in files if overwrite else files.keys() - {entry.name for entry in folder.iterdir()}:
                     (staging / name).replace(folder / name)
             else:
@@ -254,20 +233,8 @@ def _write(model: ModelFile, folder: Path, version: int, files: Mapping[str, str
     except OSError as error:
         raise UnwritablePathError(
             f"Cannot write {str(folder)!r}: {error.strerror or error}. Give a repository that you may write to, on a "
-            "disk with room. What was there before is unchanged."
+            "disk with room."
         ) from error
-
-
-def _replace(staging: Path, place: Path, before: Path) -> None:
-    """Put a version in its place, or what was there back if that fails."""
-    if place.exists():
-        place.rename(before)
-    try:
-        staging.rename(place)
-    except OSError:
-        if before.exists():
-            before.rename(place)
-        raise
 
 
 def to_text(message: Mapping[str, Any]) -> str:

@@ -229,8 +229,7 @@ def optimised_files(libraries, files):
 
 # As OnnxPredictor opens them, each onto an optimised file of its own.
 _OPEN = """
-import json, logging, pathlib, sys
-from collections import Counter
+import json, pathlib, sys
 
 sys.modules["torch"] = None
 
@@ -242,9 +241,6 @@ onnxruntime.set_default_logger_severity(4)
 from lit_gelu.export.runtime.placement import placement_of
 from lit_gelu.export.runtime.session import open_session
 
-said = []
-logging.getLogger("lit_gelu").addHandler(type("Noted", (logging.Handler,), {
-    "emit": lambda self, record: said.append(record.getMessage())})())
 found = []
 for number, (path, options, settings) in enumerate(json.loads(sys.argv[1])):
     sess_options = onnxruntime.SessionOptions()
@@ -254,24 +250,16 @@ for number, (path, options, settings) in enumerate(json.loads(sys.argv[1])):
     for key, value in settings.items():
         sess_options.add_session_config_entry(key, value)
     entry = {}
-    said.clear()
     try:
         given = {"providers": [["CUDAExecutionProvider", options]]} if options else {}
         session = open_session(path, sess_options=sess_options, **given)
-        entry["providers"] = session.get_providers()
         outside = placement_of(session).outside("CUDAExecutionProvider")
-        entry["on_cpu"] = [node.name for node in outside]
-        entry["left"] = sorted(node.operator for node in outside)
-        entry["table"] = str(placement_of(session))
+        entry = {"providers": session.get_providers(), "left": sorted(node.operator for node in outside)}
     except Exception as error:
         entry["error"] = f"{type(error).__name__}: {error}"
     nodes = onnx.load(written, load_external_data=False).graph.node if written.exists() else ()
     written.unlink(missing_ok=True)
-    called = [(node.name, "nhwc:" * node.domain.endswith("nhwc") + node.op_type) for node in nodes]
-    operators = Counter(name for _, name in called)
-    entry["on_gpu"] = dict(Counter(name for node, name in called if node not in entry.get("on_cpu", ())))
-    copies = sum(count for name, count in operators.items() if name.startswith("Memcpy"))
-    found.append({**entry, "operators": dict(operators), "copies": copies, "said": list(said)})
+    found.append({**entry, "copies": sum(node.op_type.startswith("Memcpy") for node in nodes)})
 print(json.dumps(found))
 """
 

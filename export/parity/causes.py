@@ -1,7 +1,4 @@
-"""What a breach comes from: the first layer that shows it, and what of onnxruntime causes it.
-
-Both are found by bisection, over the activations of the file and over the graph optimisations of onnxruntime.
-"""
+"""What a breach comes from: the first layer that shows it, by bisection, and what of onnxruntime causes it."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -17,36 +14,26 @@ from torch._C._functorch import is_functorch_wrapped_tensor  # torch 2.11 to 2.1
 
 from lit_gelu.errors import ModelFileError, ProviderError
 from lit_gelu.export.inputs import as_array
-from lit_gelu.export.parity.comparison import Differences
-from lit_gelu.export.parity.criterion import limit, smallest_error
+from lit_gelu.export.parity.criterion import Differences, limit, smallest_error
 from lit_gelu.export.parity.report import Culprit, Divergence, LayerError
-from lit_gelu.export.parity.runs import LEVELS, References, SessionSetup, optimized_graph, run_with_outputs
+from lit_gelu.export.parity.runs import LEVELS, References, SessionSetup, run_with_outputs
 from lit_gelu.export.parity.structure import SiteNodes, node_label, site_of
 from lit_gelu.export.runtime import CPU, provider_name
 
-# The graph optimisations of onnxruntime 1.31 that can be switched off by name, as its library spells them. A name that
-# another release does not know is ignored by it.
+# The graph optimisations of onnxruntime 1.31 that change numbers and can be switched off by name, those first that
+# prepare nothing for others. A name that another release does not know is ignored by it.
 OPTIMIZATIONS: tuple[str, ...] = (
-    "GeluFusionL1", "GeluFusionL2", "BiasGeluFusion", "FastGeluFusion", "QuickGeluFusion", "GeluApproximation",
-    "LayerNormFusionL1", "LayerNormFusionL2", "SimplifiedLayerNormFusion", "SkipLayerNormFusion",
-    "BiasSkipLayerNormFusion", "EmbedLayerNormFusion", "AttentionFusion", "GroupQueryAttentionFusion",
-    "GroupQueryAttentionPreNormFusion", "GqaValueLayoutTransformer", "BiasSoftmaxFusion", "BiasDropoutFusion",
-    "MatMulAddFusion", "MatMulScaleFusion", "MatMulActivationFusion", "MatmulTransposeFusion",
-    "MatMulIntegerToFloatFusion", "MatMulNBitsFusion", "MatMulNBitsMlpFusion", "MatMulNBitsQkvFusion",
-    "DQMatMulNBitsFusion", "DynamicQuantizeMatMulFusion", "MatMul_BatchNormalization_Fusion", "MatMulBnFusion_Gemm",
-    "MatMulBnFusion_GemmBias", "GemmActivationFusion", "GemmSumFusion", "GemmTransposeFusion", "ConvAddFusion",
-    "ConvMulFusion", "ConvBNFusion", "ConvActivationFusion", "ConvAddActivationFusion", "Pad_Fusion", "DivMulFusion",
-    "FuseReluClip", "NotWhereFusion", "ReshapeFusion", "GatherSliceToSplitFusion", "GatherToSliceFusion",
-    "SliceConcatToSpaceToDepthFusion", "LabelEncoderFusion", "CastElimination", "CastChainElimination",
-    "CastFloat16Transformer", "RemoveDuplicateCastTransformer", "FuseFp16InitializerToFp32NodeTransformer",
-    "CommonSubexpressionElimination", "ConstantFolding", "ConstantFoldingDQ", "EliminateDropout", "EliminateIdentity",
-    "EliminateSlice", "ExpandElimination", "NoopElimination", "PreShapeNodeElimination", "UnsqueezeElimination",
-    "Level1_RuleBasedTransformer", "Level2_RuleBasedTransformer", "TransposeOptimizer", "NchwcTransformer",
-    "NhwcTransformer", "QDQPropagationTransformer", "QDQSelectorActionTransformer", "QDQFinalCleanupTransformer",
-    "QDQS8ToU8Transformer", "DoubleQDQPairsRemover", "ClipQuantRewrite", "ReluQuantRewrite",
-    "Avx2WeightS8ToU8Transformer",
+    "GeluApproximation", "QuickGeluFusion", "FastGeluFusion", "BiasGeluFusion", "GeluFusionL2", "GeluFusionL1",
+    "SkipLayerNormFusion", "BiasSkipLayerNormFusion", "SimplifiedLayerNormFusion", "LayerNormFusionL2",
+    "LayerNormFusionL1", "EmbedLayerNormFusion", "AttentionFusion", "GroupQueryAttentionFusion", "BiasSoftmaxFusion",
+    "BiasDropoutFusion", "MatMulActivationFusion", "MatMulScaleFusion", "MatmulTransposeFusion", "MatMulAddFusion",
+    "MatMul_BatchNormalization_Fusion", "MatMulBnFusion_Gemm", "GemmActivationFusion", "GemmSumFusion",
+    "GemmTransposeFusion", "ConvActivationFusion", "ConvAddActivationFusion", "ConvAddFusion", "ConvMulFusion",
+    "ConvBNFusion", "Pad_Fusion", "DivMulFusion", "FuseReluClip", "NotWhereFusion", "CastChainElimination",
+    "CastElimination", "CastFloat16Transformer", "ConstantFolding", "EliminateDropout", "TransposeOptimizer",
+    "NchwcTransformer", "NhwcTransformer",
 )  # fmt: skip
-_ONE_BY_ONE_BELOW = 64 * 1024**2  # bytes of file: above, only as many sessions as bisection needs
+_ONE_BY_ONE_BELOW = 64 * 1024**2  # bytes of file: above, a session for each optimisation takes too long
 _SOME, _FAR = 4096, 0.1  # how many numbers a first look compares, and how far apart of the largest of them
 
 Place = tuple[str, int]  # a site, and the number of the call
@@ -124,10 +111,9 @@ class Layers:
 
     def checkpoints(self, batch: Sequence[Tensor]) -> list[Checkpoint]:
         """Pair the outputs of the file's activations with those of the module's, in the file's order."""
-        # Activations that are calls of functions in the module have no output of their own there, and are left out. A
-        # graph has no call whose result no output needs, so that its first call may be the module's second one; and the
-        # module may call equal activations by each other's names. So a value is looked for in its place, in its site's
-        # other calls, and in others.
+        # A graph has no call whose result no output needs, so that its first call may be the module's second one; and
+        # the module may call equal activations by each other's names. So a value is looked for in its place, in its
+        # site's other calls, and in others. Calls of functions have no output of their own, and are left out.
         references, dtype = self.references, self.references.dtype
         if references.exact is None:
             return []
@@ -142,7 +128,7 @@ class Layers:
             values.update({place: node.output[0] for place, node in zip(missing, fused, strict=True)})
         order = {name: i for i, node in enumerate(self.model.graph.node) for name in node.output}
         places = sorted((p for p in values if p in exact), key=lambda p: order[values[p]])
-        there = self._values([values[place] for place in places], batch)
+        there = run_with_outputs(self.model, [values[place] for place in places], batch, self.setup)
         calls = Counter(site for site, _ in exact)
         points = []
         for place in places:
@@ -158,9 +144,6 @@ class Layers:
             # else it is not known what it should be, or in which layout
         return points
 
-    def _values(self, names: Sequence[str], batch: Sequence[Tensor]) -> dict[str, np.ndarray]:
-        return run_with_outputs(self.model, list(dict.fromkeys(names)), batch, self.setup) if names else {}
-
     def first_divergence(self, batch: Sequence[Tensor]) -> Divergence:
         """Find the first activation whose output is outside its limit on a batch."""
         # Each step adds one value to the file's outputs, so that onnxruntime fuses all else as it does without it.
@@ -171,7 +154,7 @@ class Layers:
         while high - low > 1:
             middle = (low + high) // 2
             value = points[middle].value
-            y = self._values([value, *outputs], batch)[value]
+            y = run_with_outputs(self.model, [value, *outputs], batch, self.setup)[value]
             layer = judged[middle] = points[middle].judge(y, self.references.dtype, self.tolerance)
             low, high = (low, middle) if layer.error > layer.limit else (middle, high)
         end = [points[high].value] if high < len(points) else outputs
@@ -204,9 +187,7 @@ def nodes_between(model: onnx.ModelProto, start: Sequence[str], end: Sequence[st
 
 def find_culprit(path: Path, setup: SessionSetup, excess: Excess) -> Culprit | None:
     """Find what causes an excess above 1; ``None`` if there is no difference on the inputs that it is measured on."""
-    # The optimisation level is lowered first, then the optimisations of the lowest level that shows the difference are
-    # left out, by bisection, until one is left (or a few that do it only together). Where one prepares what another
-    # spoils, the one that spoils is named: the other still acts, and does no harm, while that one is left out.
+    # The optimisation level is lowered first; then the optimisations are left out one by one, until one restores.
 
     def tried(setup: SessionSetup) -> float:
         try:
@@ -225,36 +206,8 @@ def find_culprit(path: Path, setup: SessionSetup, excess: Excess) -> Culprit | N
     level = next(name for name in LEVELS if name == "ENABLE_ALL" or tried(replace(setup, level=name)) > 1)
     setup = replace(setup, level=level)
     shown = tried(setup)
-
-    def without(names: Sequence[str]) -> float:
-        return tried(replace(setup, disabled=tuple(names)))
-
-    def operators(names: Sequence[str]) -> Counter[str]:
-        return Counter(map(node_label, optimized_graph(path, replace(setup, disabled=tuple(names))).graph.node))
-
-    everything = without(OPTIMIZATIONS)
-    if everything > 1:  # one that has no name of its own
-        return Culprit("graph optimisation", (), level, shown, everything)
-    names = smallest_part(OPTIMIZATIONS, lambda some: without(some) <= 1)
-    if len(names) == 1 and path.stat().st_size <= _ONE_BY_ONE_BELOW:
-        names = [name for name in OPTIMIZATIONS if without([name]) <= 1]
-        if len(names) > 1:
-            none = operators(names)
-            names = [name for name in names if operators([name]) != none] or names
-    return Culprit("graph optimisation", tuple(names), level, shown, without(names))
-
-
-def smallest_part(names: Sequence[str], restores: Callable[[Sequence[str]], bool]) -> list[str]:
-    """Return a smallest part of names that restores parity when left out, by delta debugging."""
-    kept, size = list(names), len(names) // 2
-    while size >= 1:
-        parts = [kept[i : i + size] for i in range(0, len(kept), size)]
-        rests = [[name for name in kept if name not in part] for part in parts]
-        tries = (some for pair in zip(parts, rests, strict=True) for some in pair if some)
-        smaller = next((some for some in tries if restores(some)), None)
-        if smaller is None:
-            size //= 2
-        else:
-            kept = list(smaller)
-            size = max(1, len(kept) // 2) if len(kept) > 1 else 0
-    return kept
+    for name in OPTIMIZATIONS if path.stat().st_size <= _ONE_BY_ONE_BELOW else ():
+        without = tried(replace(setup, disabled=(name,)))
+        if without <= 1:
+            return Culprit("graph optimisation", (name,), level, shown, without)
+    return Culprit("graph optimisation", (), level, shown, bare)

@@ -3,7 +3,7 @@
 import inspect
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 
 import onnxruntime
 import torch
+from onnx.external_data_helper import uses_external_data
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
@@ -23,10 +24,8 @@ from lit_gelu.export.metadata import census, metadata_of, weights_digest
 from lit_gelu.export.parity.causes import Layers, find_culprit
 from lit_gelu.export.parity.comparison import Comparison
 from lit_gelu.export.parity.criterion import FLOOR, dtype_name, dtype_of, floor, require_tolerance
-from lit_gelu.export.parity.elementwise import activation_rows
 from lit_gelu.export.parity.input_families import (
     DATA,
-    GAUSSIAN_ROWS,
     SAMPLE,
     families,
     input_kinds,
@@ -35,15 +34,19 @@ from lit_gelu.export.parity.input_families import (
 )
 from lit_gelu.export.parity.open_axes import NOTE
 from lit_gelu.export.parity.report import VS_FLOAT64, VS_PYTORCH, ParityReport, TaskMetric, findings
-from lit_gelu.export.parity.runs import References, file_inputs, open_wanted, optimized_graph, repeats, run_file
+from lit_gelu.export.parity.runs import (
+    References,
+    file_inputs,
+    open_predictor,
+    optimized_graph,
+    output_faults,
+    repeats,
+    run_file,
+)
 from lit_gelu.export.parity.structure import (
     activation_faults,
-    fates,
-    has_weights_beside,
+    activation_rows,
     load_structure,
-    mismatches,
-    output_faults,
-    rewritten,
     site_nodes,
 )
 from lit_gelu.export.preprocessing import is_data_module, preprocessing_of_file
@@ -54,10 +57,6 @@ from lit_gelu.surgery.sites import without_wrappers
 
 _APART = 1e-3  # of two answers of torch, in units of the largest output: above what rounding explains
 _LOOKED_INTO_BELOW = 256 * 1024**2  # bytes of file: above, layers and optimised graph cost copies of it in memory
-_OF_SIGMOID = (
-    "onnxruntime's Sigmoid on the CPU is 0 below about -18, where PyTorch's is exp(x): a root, power or logarithm of "
-    "it shows that. Write it with logsigmoid, sqrt(sigmoid(x)) as exp(logsigmoid(x) / 2), or clamp it."
-)
 
 
 @without_callers_autocast()
@@ -77,21 +76,20 @@ def check_parity(
 ) -> ParityReport:
     """Compare a file of `export_onnx` with the module, swapped to the file's own form of GELU.
 
-    The module is copied; it stays as it is. onnxruntime runs the file on CUDA if that works, else on the CPU (the
-    report says which); PyTorch runs the copies on the CPU in the file's dtype and in float64. Inputs are the sample,
-    the data, gaussian rows in batches of 32, 1 and 2 (of the sample's values, where the module takes no gaussian ones),
-    and extremes (large magnitudes, a negative tail, tiny, subnormal, zero); integers are random indices of the table
-    that they reach, and random masks; of a file that takes raw pixels, random, black and white ones. What an output may
-    be off by says `lit_gelu.export.parity.criterion`: ``tolerance`` in units of its largest value, or twice what
-    PyTorch is off by in the file's dtype, as a whole and at each index.
+    The module is copied; it stays as it is. onnxruntime runs the file on CUDA if that works, else on the CPU; PyTorch
+    runs the copies on the CPU in the file's dtype and in float64. Inputs are the sample, the data, gaussian rows in
+    batches of 32, 1 and 2 (of the sample's values, where the module takes no gaussian ones), other sizes of open
+    dimensions, and extremes (large magnitudes, a negative tail, tiny, subnormal, zero); integers are random indices of
+    the table that they reach, and random masks; raw pixels are random, black and white. What an output may be off by
+    says `lit_gelu.export.parity.criterion`.
 
     Each distinct activation's nodes are also cut out of the file and run alone: on all 65,536 values in 16 bit, on a
     strided selection of float32's bit patterns. Two runs on the same input must give the same. Names and types of
     outputs, labels, and the operators of each activation must be those of the module and of the file's own record. On a
     breach, the first layer that shows it and the graph optimisation of onnxruntime that causes it are looked for.
 
-    Reported, and never deciding: the approximation gap (the file against the module as trained), top-1 agreement, the
-    module's own test metrics on a LightningDataModule, and what onnxruntime makes of each activation.
+    Reported, and never deciding: the approximation gap (the file against the module as trained), top-1 agreement, and
+    the module's own test metrics on a LightningDataModule.
 
     Args:
         model: The module that was exported.
@@ -104,8 +102,7 @@ def check_parity(
         tolerance: What float32 arithmetic may cost, in units of the largest output; at 0 a file may be off by twice
             PyTorch's own error, so that what PyTorch computes exactly has to be exact.
         providers: As ``onnxruntime.InferenceSession`` takes them.
-        session_config: Session configuration entries of onnxruntime that the file will be run with, such as
-            ``{"optimization.enable_gelu_approximation": "1"}``.
+        session_config: Session configuration entries of onnxruntime that the file will be run with.
         strict: Whether a failure raises; else read ``report.passed``.
         seed: Of the gaussian inputs.
         registry: Which registry names the module's activations; ``None`` is the default one.
@@ -144,7 +141,7 @@ def check_parity(
             f"{name} is in int8, whose rounding no tolerance of floating-point arithmetic fits. Compare it with "
             "lit_gelu.export.quantization.check_quantized, which asks what becomes of the task."
         )
-    predictor, setup, notes = open_wanted(file, providers, dict(session_config or {}), dtype)
+    predictor, setup, notes = open_predictor(file, providers, dict(session_config or {}), dtype)
     model = without_wrappers(model)
     batches, raw = data, bool(metadata.preprocessing or preprocessing)
     if raw:
@@ -155,16 +152,17 @@ def check_parity(
     kept = [place for place, value in enumerate(predictor.session.get_inputs()) if value.type == "tensor(double)"]
     caller, call = call, call.narrowed(kept)
     references = References(model, call, metadata.approximate, registry, preprocessing, dtype, softmax=metadata.softmax)
-    notes += references.notes + mismatches(references.float32, metadata, registry)
+    notes += references.notes
 
     # What to compare on.
     run_float32 = partial(references.run, references.float32, dtype=torch.float32)
-    kinds, unvaried = input_kinds(call, run_float32, references.trouble, GAUSSIAN_ROWS, raw=raw)
+    kinds, unvaried = input_kinds(call, run_float32, references.trouble, raw=raw)
     shapes = [value.shape for value in predictor.session.get_inputs()]
     lengths, untaken = other_lengths(call, shapes, references.trouble)
     inputs = [*families(caller, batches, model, seed, raw=raw, dtype=dtype, kinds=kinds, lengths=lengths)]
 
     # The net as a whole.
+    in_pytorch = f"{VS_PYTORCH} {dtype_name(dtype if references.exact is None else references.exact_dtype)}"
     comparison = Comparison(
         run=partial(run_file, predictor),
         references=references,
@@ -172,7 +170,9 @@ def check_parity(
         inputs=partial(file_inputs, predictor),
         dtype=dtype,
         tolerance=tolerance,
-        vs_float64=VS_FLOAT64 if references.exact_dtype == torch.float64 else f"{VS_PYTORCH} float32",
+        reference=VS_FLOAT64
+        if references.exact is not None and references.exact_dtype == torch.float64
+        else in_pytorch,
     )
     rows = comparison.compare(inputs)
     gaussian = next(family for family in inputs if family.gap and family.name not in {SAMPLE, DATA})
@@ -182,17 +182,21 @@ def check_parity(
     graph = load_structure(file)
     entries = site_nodes(graph, {record.site: record.calls for record in metadata.sites})
     alone, unrun = activation_rows(graph, entries, references.float32, metadata, setup, tolerance, registry)
-    outputs = [(value.name, value.type) for value in predictor.session.get_outputs()]
-    faults = output_faults(references.signatures, outputs, metadata)
+    faults = output_faults(references.signatures, predictor.output_ports, metadata)
     faults += activation_faults(graph, references.float32, metadata, registry, rewritable=True)
-    faults += _inference_faults(references.apart, comparison.rounding)
+    faults += [two_answers(references.apart)] if references.apart > _APART else []
+    if comparison.rounding > _APART:
+        faults.append(
+            f"the file takes float32: rounding float64 inputs to it moves outputs by {comparison.rounding:.2g} of the "
+            "largest. Let forward take float64 and call .float() on what is small, and export again."
+        )
 
     # Two runs: on what the module takes, which is the sample at least.
     repeated = None
     if runs:
         batch = call.tensors if gaussian.name in comparison.refused else next(iter(gaussian.batches))
         plain = partial(run_file, replace(setup, level="DISABLE_ALL").open(file))
-        repeated = repeats(comparison.run, plain, file_inputs(predictor, batch))
+        repeated = repeats([comparison.run, plain], file_inputs(predictor, batch))
 
     # With preprocessing or softmax in the file the module's own forward is another function.
     measurable = data is not None and not (raw or metadata.softmax)
@@ -212,27 +216,19 @@ def check_parity(
         notes=(
             *(*notes, *unvaried, *untaken),
             *([NOTE] if metadata.rows_depend else []),
-            *(*comparison.untried, *unrun, *rewritten(graph, metadata), *unmeasured),
+            *(*comparison.untried, *unrun, *unmeasured),
         ),
     )
-    if runs and (has_weights_beside(graph) or file.stat().st_size > _LOOKED_INTO_BELOW):
+    outside = any(map(uses_external_data, graph.graph.initializer))
+    if runs and (outside or file.stat().st_size > _LOOKED_INTO_BELOW):
         report = replace(report, notes=(*report.notes, "the file is too large to look into layer by layer."))
     elif runs:
-        optimized = optimized_graph(file, setup)
-        became = tuple(fates(entries, optimized))
-        report = replace(report, optimized_census=dict(census(optimized)), activations=became)
-        worst = comparison.worst
-        if worst is not None and worst.excess > 1:
-            if references.exact is not None:
-                excess = comparison.excess_on(worst)
-                culprit = find_culprit(file, setup, lambda other: excess(run_file(other.open(file), worst.batch)))
-                report = replace(report, culprit=culprit)
-            calls = {record.site: record.calls for record in metadata.sites}
-            layers = Layers(graph, entries, calls, references, setup, tolerance)
-            report = replace(report, divergence=layers.first_divergence(worst.batch))
-            if "Sigmoid" in report.census and all(row.extreme for row in report.failures):
-                report = replace(report, notes=(*report.notes, _OF_SIGMOID))
-    report = _with_note_of_weights(report, model, metadata.weights)
+        report = replace(report, optimized_census=dict(census(optimized_graph(file, setup))))
+        calls = {record.site: record.calls for record in metadata.sites}
+        report = _with_causes(report, file, comparison, Layers(graph, entries, calls, references, setup, tolerance))
+    if not report.passed and weights_digest(evaluation_copy(model)) != metadata.weights:
+        changed = "The module's weights are not those of the export: was it trained since? Then export it again."
+        report = replace(report, notes=(changed, *report.notes))
     if strict and not report.passed:
         failures = "; ".join(map(str, report.failures[:4]))
         raise ParityError(
@@ -256,23 +252,16 @@ def _fitting(call: Call, predictor: OnnxPredictor, *, raw: bool) -> Call:
     return call.with_batch_of([value.shape for value in predictor.session.get_inputs()])
 
 
-def _inference_faults(apart: float, rounding: float) -> list[str]:
-    """Say in what the module as it is called elsewhere differs from what the file was compared with."""
-    faults = [two_answers(apart)] if apart > _APART else []
-    if rounding > _APART:
-        faults.append(
-            f"the file takes float32: rounding float64 inputs to it moves outputs by {rounding:.2g} of the largest. "
-            "Let forward take float64 and call .float() on what is small, and export again."
-        )
-    return faults
-
-
-def _with_note_of_weights(report: ParityReport, model: nn.Module, digest: str) -> ParityReport:
-    """Return a failed report with a note if the module's weights are not those of the export."""
-    if report.passed or weights_digest(evaluation_copy(model)) == digest:
+def _with_causes(report: ParityReport, file: Path, comparison: Comparison, layers: Layers) -> ParityReport:
+    """Return a report on a breach with what causes it, and the first layer that shows it."""
+    worst = comparison.worst
+    if worst is None or worst.excess <= 1:
         return report
-    changed = "The module's weights are not those of the export: was it trained since? Then export it again."
-    return replace(report, notes=(changed, *report.notes))
+    if layers.references.exact is not None:
+        excess = comparison.excess_on(worst)
+        culprit = find_culprit(file, layers.setup, lambda other: excess(run_file(other.open(file), worst.batch)))
+        report = replace(report, culprit=culprit)
+    return replace(report, divergence=layers.first_divergence(worst.batch))
 
 
 def task_metrics(model: nn.Module, data: Any, predictor: OnnxPredictor) -> tuple[list[TaskMetric], list[str]]:
@@ -283,36 +272,23 @@ def task_metrics(model: nn.Module, data: Any, predictor: OnnxPredictor) -> tuple
 
     if not isinstance(model, LightningModule):
         return [], []
-    step = f"{type(model).__name__}.test_step"
-    if type(model).test_step is LightningModule.test_step:
-        return [], [f"{type(model).__name__} has no test_step, so there are no task metrics to compare."]
-    if type(data).test_dataloader is LightningDataModule.test_dataloader:
-        return [], ["the data module has no test data, so there are no task metrics to compare."]
+    tested = type(model).test_step is not LightningModule.test_step
+    if not tested or type(data).test_dataloader is LightningDataModule.test_dataloader:
+        return [], ["no task metrics were compared: the module has no test_step, or the data have no test data."]
     original, twin = evaluation_copy(model), evaluation_copy(model)
-    if twin._forward_hooks or twin._forward_pre_hooks:  # a part of the file, and called around the file too
-        return [], [f"{type(model).__name__} has hooks, so the file cannot take its forward's place: no task metrics."]
-    twin.forward, trouble = _file_in_place_of(twin.forward, predictor)
-    expected, metrics = _tested(original, data), _tested(twin, data)
-    if trouble:
-        return [], [f"{step} {trouble[0]}, so the file cannot take its place: no task metrics."]
-    return [TaskMetric(name, value, metrics[name]) for name, value in expected.items() if name in metrics], []
-
-
-def _file_in_place_of(forward: Callable[..., Any], predictor: OnnxPredictor) -> tuple[Callable[..., Any], list[str]]:
-    """Return a file as ``forward``, and a list in which it says in what a call does not fit the file."""
-    names, trouble = predictor.input_names, ["does not call forward"]
+    forward, names, calls = twin.forward, predictor.input_names, {True: 0, False: 0}
     template: list[Any] = []  # what the module returns, once: the file's outputs take its tensors' places
 
     @torch.no_grad()
     def file_forward(*args: Any, **kwargs: Any) -> Any:
         inputs = tensors_by_name(inspect.signature(forward), args, kwargs)
-        if inputs.keys() != set(names):
-            there = ", ".join(inputs) or "nothing"
-            trouble[:] = [f"calls forward with {there} and the file takes {', '.join(names)}"]
-            return forward(*args, **kwargs)
-        if not template:
-            template.append(forward(*args, **kwargs))
-            trouble.clear()
+        fits = inputs.keys() == set(names)
+        calls[fits] += 1
+        if not fits or not template:
+            output = forward(*args, **kwargs)
+            if not fits:
+                return output
+            template.append(output)
         result = predictor(*file_inputs(predictor, [inputs[name] for name in names]))
         outputs = iter(result if isinstance(result, tuple) else (result,))
 
@@ -323,7 +299,12 @@ def _file_in_place_of(forward: Callable[..., Any], predictor: OnnxPredictor) -> 
 
         return pytree.tree_map(from_file, template[0])
 
-    return file_forward, trouble
+    twin.forward = file_forward
+    hooked = twin._forward_hooks or twin._forward_pre_hooks  # a part of the file, and called around the file too
+    expected, metrics = ({}, {}) if hooked else (_tested(original, data), _tested(twin, data))
+    if hooked or calls[False] or not calls[True]:
+        return [], [f"{type(model).__name__}.test_step calls more or other than the file: no task metrics."]
+    return [TaskMetric(name, value, metrics[name]) for name, value in expected.items() if name in metrics], []
 
 
 def _tested(model: Any, data: Any) -> dict[str, float]:

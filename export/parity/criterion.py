@@ -1,44 +1,27 @@
-"""What a file may be off by: the criterion of `lit_gelu.export.check_parity`, derived for each dtype.
+"""What a file may be off by: the criterion of `lit_gelu.export.check_parity`, as arithmetic on arrays.
 
-For one output tensor and one family of inputs, with ``y64`` the module in float64, the figure is
+For one output on one family of inputs, with ``y64`` the module in float64, the figure is ``max |y - y64| / max |y64|``,
+and a file passes if its own is at most ``max(floor(dtype), 2 error(PyTorch in that dtype))``. The floor of 1e-5 in
+float32 is 168 unit roundoffs, what a dozen layers of width 1000 lose to another order of additions; in 16 bit it is one
+unit roundoff more, which a correctly rounded output costs. The factor 2 is for two implementations that are equally
+right and round in another order.
 
-    error(y) = max |y - y64| / max |y64|
-
-and a file passes if ``error(file) <= max(floor(dtype), 2 error(PyTorch in that dtype))``.
-
-The floor in float32 is 1e-5: 168 unit roundoffs, what a net of a dozen layers of width 1000 loses to another order of
-additions. In 16 bit the floor adds one unit roundoff ``u``, 2^-11 for float16 and 2^-8 for bfloat16: a correctly
-rounded output differs from ``y64`` by up to ``u |y64|`` however exact the computation before it was. Everything that
-16-bit weights and intermediate results cost on top is in PyTorch's own error, which is measured. The factor 2 is for
-two implementations that are equally right and round in another order.
-
-One scale for an output would hide an index that is small beside the others. So each index of each dimension but the
-first is judged too, on inputs that are no extremes: with ``s`` its own largest ``|y64|`` and ``e`` PyTorch's own error
-there, both over all such inputs, its absolute error may be
+So that no large index hides a small one, each index of each dimension but the first is judged too, on inputs that are
+no extremes. With ``s`` its own largest ``|y64|`` and ``e`` PyTorch's own error there, it may be off by
 
     max(floor(dtype) s, 2 max(e, k rms(e)), 2^-22 min(1, max |y64|))
 
-The second term is what cancellation costs: logits that nearly cancel are off by the rounding of what cancels in them.
 There are few numbers to an index, so that the largest may be small by luck: k is 4, which one in 16,000 normal errors
-exceeds, and 8 in float32, since a plain loop of additions has twice the noise of a blocked one; in 16 bit the rounding
-of what is stored covers that. The last term is absolute, four roundings of float32 at 1 or at the largest output: the
-sigmoids of other libraries have such errors where PyTorch's tail goes on.
+exceeds, and 8 in float32, since a plain loop of additions has twice the noise of a blocked one. The last term is four
+roundings of float32: the sigmoids of other libraries have such errors where PyTorch's tail goes on.
 
-A fill, such as a mask's -1e9 or ``torch.finfo(y.dtype).min``, is no ``y64`` of these figures: the numbers that file and
-PyTorch both hold, from 1e3 and ten times all else on where float64 has them too, rounded to the dtype, or where float64
-is beyond the dtype. One that is added to what is computed is no such number.
-
-Of whole numbers and truth values the error is the share of entries that differ. In how many rows one position may
-differ follows from that limit: as many as chance explains where entries differ independently, and twice as many as
-PyTorch's own.
-
-Where an error is above a limit in float32, PyTorch's own error is measured eight times more, with all weights and
-inputs moved by at most a unit in the last place, which is what another order of additions does to each layer; and once
-with the terms of linear layers added one by one, because large parts of a sum that cancel cost more than that.
+A fill, such as a mask's -1e9, has no part in these figures. Of whole numbers and truth values the error is the share of
+entries that differ, and one position may differ in as many rows as chance explains.
 """
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from numbers import Real
 
 import numpy as np
@@ -84,7 +67,7 @@ def require_tolerance(tolerance: object) -> None:
     if not 0 <= number < math.inf:
         raise ArgumentError(
             f"tolerance={shown(tolerance)} is not accepted. Give a finite number from 0, in units of the largest "
-            f"output, such as the default {FLOOR}; at 0 a file may be off by twice PyTorch's own error and no more."
+            f"output, such as the default {FLOOR}."
         )
 
 
@@ -163,3 +146,146 @@ def fills(output: np.ndarray, baseline: np.ndarray | None, exact: np.ndarray, dt
     large: np.ndarray = same & (np.abs(y) >= max(_FILL, _BEYOND_THE_REST * rest))
     # A fill of the dtype's own, as torch.finfo(y.dtype).min is, is another one in float64, beyond the dtype.
     return large if baseline is None else large | (agreed & np.isinf(r))
+
+
+@dataclass(frozen=True)
+class WorstIndex:
+    """The index whose error is largest in units of its limit, in the words of `ParityRow`."""
+
+    index: str = ""  # such as [:, 2]
+    index_error: float = 0.0
+    index_limit: float = 0.0
+    index_scale: float = 0.0
+
+
+@dataclass
+class Differences:
+    """Gathers the differences between one output and its reference, batch by batch."""
+
+    # Equal infinities differ by 0, and so do an infinity and a number too large for the file's dtype. Any other
+    # difference that is not finite counts in nonfinite, except where `excused` (what PyTorch gives in that dtype) is
+    # not finite either: what the dtype cannot hold is no fault of the file.
+
+    dtype: torch.dtype = torch.float32
+    count: int = 0
+    max_abs: float = 0.0
+    scale: float = 0.0
+    nonfinite: int = 0
+    compared_rows: int = 0
+    changed_rows: int = 0  # of them, those whose largest logit is another one
+    share: float | None = None  # of entries that differ, in the batch that has most; None for real numbers
+    # For each dimension but the first an array [4, size]: largest error, largest magnitude, sum of squared errors and
+    # their count, over all other dimensions. The last dimension holds what is unlike: logits of several classes, fields
+    # of a regression. In images that is the second one, and a sequence's positions may differ too.
+    along: dict[int, np.ndarray] = field(default_factory=dict)
+    # Of whole numbers and truth values: by the shape of a row, in how many rows each position differs, and of how many.
+    positions: dict[tuple[int, ...], tuple[np.ndarray, int]] = field(default_factory=dict)
+
+    def add(
+        self,
+        output: np.ndarray | None,
+        reference: np.ndarray,
+        excused: np.ndarray | None = None,
+        filled: np.ndarray | None = None,
+    ) -> None:
+        """Add one batch, of which what is ``filled`` is right; one of another shape, or none, is infinitely wrong."""
+        self.count += len(reference) if reference.ndim else 1
+        r = overflowed(reference, self.dtype)
+        fits = output is not None and output.shape == reference.shape
+        if filled is not None and output is not None and fits:
+            r = np.where(filled, output.astype(np.float64), r)
+        computed = np.isfinite(r) if filled is None else np.isfinite(r) & ~filled
+        magnitude = np.where(computed, np.abs(r), 0.0)
+        self.scale = max(self.scale, float(magnitude.max(initial=0.0)))
+        if output is None or not fits:
+            self.max_abs = math.inf
+            return
+        y = output.astype(np.float64)
+        error = distance(y, r)
+        fault = ~np.isfinite(error)
+        self.nonfinite += int(np.count_nonzero(fault if excused is None else fault & np.isfinite(excused)))
+        error = np.where(fault, 0.0, error)
+        self.max_abs = max(self.max_abs, float(error.max(initial=0.0)))
+        if reference.dtype.kind in "iub":
+            differs = output != reference
+            self.share = max(self.share or 0.0, float(np.mean(differs)) if differs.size else 0.0)
+            if differs.ndim > 1:  # numbers and lists of numbers have one position, and the share says all
+                before, rows = self.positions.get(differs.shape[1:], (np.zeros(()), 0))
+                self.positions[differs.shape[1:]] = before + differs.sum(0, dtype=np.float64), rows + len(differs)
+        else:
+            for dim, size in list(enumerate(r.shape))[1:]:
+                others = tuple(i for i in range(r.ndim) if i != dim)
+                figures = [
+                    error.max(others, initial=0.0),
+                    magnitude.max(others, initial=0.0),
+                    np.square(error).sum(others),
+                    np.full(size, r.size // max(1, size)),
+                ]
+                self._join(dim, np.stack(figures))
+        if output.ndim == 2 and output.shape[1] >= 2 and np.issubdtype(output.dtype, np.floating):  # as logits are
+            rows = np.isfinite(y).all(1) & np.isfinite(r).all(1)
+            self.compared_rows += int(np.count_nonzero(rows))
+            self.changed_rows += int(np.count_nonzero(y[rows].argmax(1) != r[rows].argmax(1)))
+
+    def _join(self, dim: int, figures: np.ndarray) -> None:
+        """Join figures of an index; sizes may be others in another batch."""
+        before = self.along.get(dim, np.zeros((4, 0)))
+        size = max(before.shape[1], figures.shape[1])
+        a, b = (np.pad(part, ((0, 0), (0, size - part.shape[1]))) for part in (before, figures))
+        self.along[dim] = np.vstack([np.maximum(a[:2], b[:2]), a[2:] + b[2:]])
+
+    def pool(self, other: "Differences") -> None:
+        """Take over what another family of inputs shows of each index."""
+        for dim, figures in other.along.items():
+            self._join(dim, figures)
+
+    def take_larger(self, other: "Differences") -> None:
+        """Take over what is larger of differences on other inputs."""
+        self.max_abs = max(self.max_abs, other.max_abs)
+        if other.share is not None:
+            self.share = max(self.share or 0.0, other.share)
+        for shape, (differing, rows) in self.positions.items():
+            more, of = other.positions.get(shape, (differing, rows))
+            self.positions[shape] = (np.maximum(differing, more * (rows / of)) if of else differing, rows)
+
+    def relative(self, scale: float, ignored: float) -> float:
+        """Return the largest difference in units of a scale, 0 up to ``ignored``; of whole numbers the share."""
+        if self.share is not None and math.isfinite(self.max_abs):
+            return self.share
+        if self.max_abs <= ignored:
+            return 0.0
+        return self.max_abs / scale if scale > 0 else math.inf
+
+    @property
+    def top1_agreement(self) -> float | None:
+        """Share of rows with the same largest logit; ``None`` if the output is no logits."""
+        return 1 - self.changed_rows / self.compared_rows if self.compared_rows else None
+
+
+def worst_index(
+    differences: Differences, usual: Differences, largest: float, dtype: torch.dtype, tolerance: float
+) -> WorstIndex | None:
+    """Return the index nearest to its limit or beyond it, by PyTorch's usual differences; ``None`` for a vector."""
+    candidates = []
+    for dim, (errors, *_) in differences.along.items():
+        own_errors, scale, squares, count = usual.along[dim]
+        limits = limits_of_indices(scale, own_errors, squares / np.maximum(count, 1), largest, dtype, tolerance)
+        if errors.size:
+            i = int(np.argmax(errors / limits[: len(errors)]))
+            candidates.append(WorstIndex(f"[{':, ' * dim}{i}]", float(errors[i]), float(limits[i]), float(scale[i])))
+    return max(candidates, key=lambda worst: worst.index_error / worst.index_limit, default=None)
+
+
+def worst_position(differences: Differences, spread: Differences, share: float) -> WorstIndex | None:
+    """Return the position of whole numbers that is nearest to its limit or beyond it; ``None`` if none differs."""
+    # One position of a large mask could be wrong in every row below the share's floor. Rounding spreads, a fault stays.
+    candidates = []
+    for shape, (differing, rows) in differences.positions.items():
+        if not differing.any():
+            continue
+        theirs = spread.positions[shape][0] if shape in spread.positions else np.zeros(shape)
+        limits = explained_by_chance(rows, differing.size, share) + FACTOR * theirs
+        place = np.unravel_index(int(np.argmax(differing / limits)), shape)
+        text = f"[:, {', '.join(map(str, place))}]"
+        candidates.append(WorstIndex(text, float(differing[place]), float(limits[place]), rows))
+    return max(candidates, key=lambda worst: worst.index_error / worst.index_limit, default=None)

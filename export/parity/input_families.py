@@ -19,6 +19,7 @@ from lit_gelu.errors import ModelInputError
 from lit_gelu.export.inputs import Call, plain_tensor, sample_of, take_apart
 from lit_gelu.export.preprocessing import RAW_DTYPE, is_data_module, preprocessing_copy, random_pixels, raw_call
 from lit_gelu.export.runtime import OnnxPredictor
+from lit_gelu.export.runtime.model_file import random_inputs
 from lit_gelu.sandbox import input_sample_of
 
 # Operators of torch that hand values on.
@@ -32,9 +33,9 @@ Trouble = Callable[[Sequence[Tensor]], str]  # says what is wrong with inputs, n
 
 @dataclass(frozen=True)
 class Indices:
-    """Indices into a table."""
+    """Indices into a table of that many rows."""
 
-    size: int  # how many rows the table has
+    size: int
 
     def draw(self, shape: torch.Size, generator: torch.Generator) -> Tensor:
         """Return indices: all of the table's before one comes again, so that as many as possible are tried."""
@@ -65,30 +66,17 @@ class Mask:
 
 
 @dataclass(frozen=True)
-class Between:
-    """Whole numbers of which only the sample says anything."""
-
-    low: int  # the sample's smallest
-    high: int  # the sample's largest
-
-    def draw(self, shape: torch.Size, generator: torch.Generator) -> Tensor:
-        """Return numbers between the sample's smallest and largest."""
-        return torch.randint(self.low, self.high + 1, shape, generator=generator)
-
-
-@dataclass(frozen=True)
 class OfSample:
-    """Numbers that the sample holds, in any order and as often as it comes."""
+    """Numbers that the sample holds."""
 
     values: Tensor
 
     def draw(self, shape: torch.Size, generator: torch.Generator) -> Tensor:
-        """Return some of them."""
-        values = self.values.flatten()
-        return values[torch.randint(len(values), shape, generator=generator)]
+        """Return some of them, in any order and as often as it comes."""
+        return self.values[torch.randint(len(self.values), shape, generator=generator)]
 
 
-Kind = Indices | Mask | Between | OfSample
+Kind = Indices | Mask | OfSample
 
 
 def drawn(tensors: Sequence[Tensor], kinds: Mapping[int, Kind], generator: torch.Generator) -> tuple[Tensor, ...]:
@@ -97,7 +85,7 @@ def drawn(tensors: Sequence[Tensor], kinds: Mapping[int, Kind], generator: torch
 
 
 def input_kinds(
-    call: Call, run: Callable[[Sequence[Tensor]], object], trouble: Trouble, rows: int, *, raw: bool
+    call: Call, run: Callable[[Sequence[Tensor]], object], trouble: Trouble, *, raw: bool
 ) -> tuple[dict[int, Kind], list[str]]:
     """Say what inputs may hold that are not to be gaussian, and what cannot be varied; raw pixels are none of these."""
     kinds, notes = integer_kinds(call, run, frozenset({0} if raw else ()))
@@ -110,12 +98,6 @@ def input_kinds(
             notes.append(f"input {call.names[place]!r} was not varied: with drawn values {refused}.")
         else:
             usable[place] = kind
-    shapes = [t.shape for t in call.resized(rows)]
-    notes += [
-        f"input {call.names[i]!r}: {shapes[i].numel():,} of {kind.size:,} indices were tried."
-        for i, kind in usable.items()
-        if isinstance(kind, Indices) and shapes[i].numel() < kind.size
-    ]
     others, instead = ({}, []) if raw else _instead_of_gaussian(call, usable, trouble)
     return {**usable, **others}, [*notes, *instead]
 
@@ -146,8 +128,8 @@ def integer_kinds(
         elif tensor.ndim and (tensor.dtype == torch.bool or (low >= 0 and high <= 1)):
             kinds[i] = Mask(int(tensor.double().mean() >= 0.5))
         elif low < high:
-            kinds[i] = Between(low, high)
-            notes.append(f"input {name!r} reaches no table: it was drawn from the sample's range, {low} to {high}.")
+            kinds[i] = OfSample(tensor.flatten())
+            notes.append(f"input {name!r} reaches no table: the sample's own values were drawn.")
         else:
             notes.append(f"input {name!r} was not varied: it reaches no table, and is {low} all over the sample.")
     return kinds, notes
@@ -204,7 +186,7 @@ def _instead_of_gaussian(call: Call, kinds: Mapping[int, Kind], trouble: Trouble
     refused = trouble(drawn(gaussian, kinds, torch.Generator().manual_seed(0))) if floats else ""
     if not refused:
         return {}, []
-    others: dict[int, Kind] = {i: OfSample(call.tensors[i]) for i in floats}
+    others: dict[int, Kind] = {i: OfSample(call.tensors[i].flatten()) for i in floats}
     if trouble(drawn(call.tensors, {**kinds, **others}, torch.Generator().manual_seed(0))):
         return {}, []
     return others, [f"with gaussian values {refused}; the sample's own were drawn instead."]
@@ -235,8 +217,7 @@ class Family:
     rows_of: str = ""
 
 
-_LARGE: Mapping[str, float] = {"gaussian x 1e3": 1e3, "gaussian x 1e4": 1e4}
-_LARGE_FLOAT16: Mapping[str, float] = {"gaussian x 10": 10, "gaussian x 100": 100}  # which ends at 65504
+_LARGE, _LARGE_FLOAT16 = ("1e3", "1e4"), ("10", "100")  # float16 ends at 65504
 _EXTREMES: Mapping[str, Callable[[Tensor], Tensor]] = {
     "negative tail, -10 |gaussian|": lambda g: -10 * g.abs(),
     "tiny, 1e-30": lambda g: 1e-30 * g,
@@ -261,7 +242,7 @@ def families(
     # values; without a floating-point input there are no gaussian and no extreme families. Raw pixels are random ones
     # in the place of gaussian values, and all black and all white.
     floating = any(tensor.is_floating_point() for tensor in call.tensors)
-    usual = "sample's values" if any(isinstance(kind, OfSample) for kind in kinds.values()) else "gaussian"
+    usual = "sample's values" if any(call.tensors[i].is_floating_point() for i in kinds) else "gaussian"
     kind = "random pixels" if raw else usual if floating else "random" if kinds else "sample"
     size = GAUSSIAN_ROWS if any(call.batched) else call.batch_size  # a fixed batch is tried as often as makes up for it
     full_batch = f"{kind}, batch {size}"
@@ -283,11 +264,11 @@ def families(
             yield Family(name, [(torch.full_like(pixels, value), *others)])
     if floating:
         factors = _LARGE_FLOAT16 if dtype == torch.float16 else _LARGE
-        large: dict[str, Callable[[Tensor], Tensor]] = {
-            name: partial(operator.mul, factor) for name, factor in factors.items()
+        changes: dict[str, Callable[[Tensor], Tensor]] = {
+            f"gaussian x {factor}": partial(operator.mul, float(factor)) for factor in factors
         }
         integers = {i: kind for i, kind in kinds.items() if not call.tensors[i].is_floating_point()}
-        for name, change in {**large, **_EXTREMES}.items():
+        for name, change in {**changes, **_EXTREMES}.items():
             batch = random_batch(call, EXTREME_ROWS, generator, integers, raw=raw)
             yield Family(name, [tuple(change(t) if t.is_floating_point() else t for t in batch)], extreme=True)
 
@@ -471,26 +452,9 @@ def sample_call(model: nn.Module, preprocessing: nn.Module | None, input_sample:
     """Return the sample call: of the given sample, the module's own, or one that is made up."""
     owners = [model] if preprocessing is None else [model, preprocessing]
     if all(input_sample_of(owner, input_sample) is None for owner in owners):
-        input_sample = _sample_of_shapes(predictor, raw=preprocessing is not None)
+        input_sample = random_inputs(predictor.ports, 2)
     if preprocessing is None:
         return take_apart(model, sample_of(model, input_sample))
     call = raw_call(model, preprocessing, input_sample)
     preprocessing_copy(preprocessing, call)  # its own errors, before it is part of a longer computation
     return call
-
-
-def _sample_of_shapes(predictor: OnnxPredictor, *, raw: bool) -> dict[str, Tensor]:
-    """Return normal values, and for the first input of a file that takes them raw pixels, in the file's shapes."""
-    generator = torch.Generator().manual_seed(0)
-    sample = {}
-    for i, value in enumerate(predictor.session.get_inputs()):
-        shape = torch.Size([size if isinstance(size, int) else 2 for size in value.shape])
-        if raw and i == 0:
-            sample[value.name] = random_pixels(shape, generator)
-        elif value.type in {"tensor(float)", "tensor(float16)", "tensor(bfloat16)"}:
-            sample[value.name] = torch.randn(shape, generator=generator)
-        else:
-            raise ModelInputError(
-                f"Input {value.name!r} is {value.type}: give input_sample=, values cannot be made up for it."
-            )
-    return sample

@@ -1,7 +1,4 @@
-"""What the export asks of a module's open axes: do rows of the batch see each other, and does the graph hold elsewhere?
-
-Both are asked before a file is written: shapes do not tell the first, and a graph may have a size as a number.
-"""
+"""What the export asks of open axes: do rows of the batch see each other, and does the graph hold at other sizes?"""
 
 import contextlib
 import tempfile
@@ -88,10 +85,11 @@ def _accepted_run(flat: FlatModule, chosen: Sequence[OpenSize], lengths: Mapping
 
 
 def _run(flat: FlatModule, chosen: Sequence[OpenSize], sizes: Mapping[str, int]) -> OtherRun | str:
-    bounds = {size.name: size.bounds for size in chosen}
-    outside = [name for name, n in sizes.items() if not _is_within(n, *bounds[name])]
-    if outside:
-        return f"{', '.join(outside)} would be outside the bounds of dynamic_shapes="
+    for size in chosen:
+        least, most = size.bounds  # torch's hints may have none
+        n = sizes.get(size.name, least)
+        if n is not None and not (least or 0) <= n <= (most or n):
+            return f"{size.name} would be outside the bounds of dynamic_shapes="
     call = replace(flat.call, tensors=resized(flat.call, named_shapes(flat.call, chosen), sizes))
     rows = next((sizes[size.name] for size in chosen if size.name in sizes and _is_of_batch(flat, size)), _ROWS)
     inputs = random_batch(call, rows, torch.Generator().manual_seed(0), {}, raw=flat.preprocessing is not None)
@@ -103,11 +101,6 @@ def _run(flat: FlatModule, chosen: Sequence[OpenSize], sizes: Mapping[str, int])
     tensors = tuple(as_in_a_file(tensor) for _, tensor in outputs)
     finite = all(bool(t.isfinite().all()) for t in tensors)
     return OtherRun(dict(sizes), inputs, tensors) if finite else "outputs are not finite"
-
-
-def _is_within(size: int, least: int | None, most: int | None) -> bool:
-    """Return whether a size is within the bounds of a ``Dim``; torch's hints may have none."""
-    return (least is None or size >= least) and (most is None or size <= most)
 
 
 def require_alike(
@@ -158,14 +151,11 @@ def _trouble(predictor: OnnxPredictor, run: OtherRun) -> str:
             return f"gives {name!r} the shape {list(there.shape)}, and the module {list(expected.shape)}"
         if not expected.is_floating_point():  # rounding may decide whole numbers
             continue
-        off, scale = _root_mean_square(there - expected), _root_mean_square(expected)
+        parts = (there - expected, expected)
+        off, scale = (float(part.double().square().mean().sqrt()) if part.numel() else 0.0 for part in parts)
         if not off <= _ALIKE * scale + _NOTHING:
             return f"is off by {off:.2g} in {name!r}, which is {scale:.2g} (root mean squares)"
     return ""
-
-
-def _root_mean_square(tensor: Tensor) -> float:
-    return float(tensor.double().square().mean().sqrt()) if tensor.numel() else 0.0
 
 
 def _message(flat: FlatModule, run: OtherRun, trouble: str) -> str:
@@ -174,15 +164,13 @@ def _message(flat: FlatModule, run: OtherRun, trouble: str) -> str:
     if run.at_one and not trouble.startswith("fails"):
         return (
             f"{name}.forward does something else where {names} is 1 than where it is 2 or more, and a graph has one "
-            f"branch: with {shapes} the graph {trouble}. Write that part without `if` (and without squeeze(), which "
-            "asks the same), or export a file for that size alone: None for that axis in dynamic_shapes=, and a sample "
-            "of that size."
+            f"branch: with {shapes} the graph {trouble}. Write that part without `if` and squeeze(), or export a file "
+            "for that size alone: None for that axis in dynamic_shapes=, and a sample of that size."
         )
     return (
-        f"dynamic_shapes= has {names}, but {name}.forward fixes something at the sample's size: with {shapes} the "
-        f"graph {trouble}. Adaptive pooling to more than one cell does so, whose windows are numbers in a graph, and "
-        "so does int() of a size. Pool to one cell (nn.AdaptiveAvgPool2d(1), or a mean over the axes), use "
-        "x.shape[...] as it is, or leave the size fixed: take it out of dynamic_shapes=."
+        f"dynamic_shapes= has {names}, but {name}.forward fixes something at the sample's size, as adaptive pooling to "
+        f"more than one cell does, and int() of a size: with {shapes} the graph {trouble}. Pool to one cell "
+        "(nn.AdaptiveAvgPool2d(1)), use x.shape[...] as it is, or take the size out of dynamic_shapes=."
     )
 
 
@@ -195,9 +183,8 @@ _PADDED = 8  # rows with masks, half of which keep the first places: those alone
 # Rows that are run alone: some with one before and one behind them, since a net may look in one direction alone; one,
 # since a net may swap a pair; and each is missing somewhere, since it may hold what decides for all.
 _SELECTIONS = (slice(1, 3), slice(1), slice(0, 4, 3))
-# In units of an output's largest value. Kernels add in another order for another number of rows, which stays below the
-# first, but for long chains of layers. What is above it is asked again in float64, where no order of additions shows;
-# where the module does not run in float64, it has to be more.
+# In units of an output's largest value. Kernels add in another order for another number of rows. What is above the
+# first is asked again in float64, where no order of additions shows; where that does not run, it has to be more.
 _SUSPICIOUS = 1e-4
 _CERTAIN = 1e-2
 # In units of the largest value of an entry of the last axis, since a large one would hide the others. Entries that are
@@ -212,18 +199,15 @@ def rows_depend(flat: FlatModule) -> bool:
     if not any(flat.call.batched):
         return False
     for batch in _batches(flat):
-        differences = _differences(flat, batch)
-        first = next(differences, None)
-        if first is None:  # the module does not take the batch
+        differences = list(_differences(flat, batch))
+        if not differences:  # the module does not take the batch
             continue
-        if not (first.suspicious or any(other.suspicious for other in differences)):
+        if not any(map(_suspicious, differences)):
             return False
         # Where float64 does not run, it has to be more than rounding of float32.
         doubles = [t.double() if t.is_floating_point() else t for t in batch]
         exact = list(_differences(_in_float64(flat), doubles))
-        if exact:
-            return any(difference.suspicious for difference in exact)
-        return any(difference.of_output > _CERTAIN for difference in _differences(flat, batch))
+        return any(map(_suspicious, exact)) if exact else any(of_output > _CERTAIN for of_output, _ in differences)
     return False
 
 
@@ -271,20 +255,13 @@ def _batches(flat: FlatModule, count: int = _BATCH) -> Iterator[Batch]:
     yield rows.tensors
 
 
-@dataclass(frozen=True)
-class _RowsAlone:
-    """By how much rows alone differ from the same rows among others."""
-
-    of_output: float  # in units of the output's largest value
-    of_entry: float  # in units of the largest value of the entry of the last axis
-
-    @property
-    def suspicious(self) -> bool:
-        return self.of_output > _SUSPICIOUS or self.of_entry > _OF_ENTRY
+def _suspicious(difference: tuple[float, float]) -> bool:
+    of_output, of_entry = difference
+    return of_output > _SUSPICIOUS or of_entry > _OF_ENTRY
 
 
-def _differences(flat: FlatModule | None, batch: Sequence[Tensor]) -> Iterator[_RowsAlone]:
-    """Yield the differences for each selection of rows, but for those that cannot be judged."""
+def _differences(flat: FlatModule | None, batch: Sequence[Tensor]) -> Iterator[tuple[float, float]]:
+    """Yield by how much rows alone differ from the same among others, in units of the output and of its entry."""
     full_outputs = None if flat is None else _outputs(flat, batch)
     if flat is None or full_outputs is None:
         return
@@ -295,8 +272,7 @@ def _differences(flat: FlatModule | None, batch: Sequence[Tensor]) -> Iterator[_
         cut = [rows_of(y, of, rows, _BATCH) for y, of in zip(part, full_outputs, strict=True)]
         pairs = [(y, of) for y, of in zip(part, cut, strict=True) if of is not None and np.isfinite(of).any()]
         if pairs:
-            of_output = max(relative_difference(y, of) for y, of in pairs)
-            yield _RowsAlone(of_output, max(_of_entries(y, of) for y, of in pairs))
+            yield max(relative_difference(y, of) for y, of in pairs), max(_of_entries(y, of) for y, of in pairs)
 
 
 def _of_entries(y: np.ndarray, of: np.ndarray) -> float:

@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from html import escape
@@ -14,7 +13,7 @@ from lit_gelu.files import without_nonfinite
 SCHEMA = "lit-gelu-parity"
 SCHEMA_VERSION = 1
 
-VS_PYTORCH = "file vs PyTorch"  # in the file's dtype, which follows: "file vs PyTorch float32"
+VS_PYTORCH = "file vs PyTorch"  # in the file's dtype, which follows, where the module does not run in float64
 VS_FLOAT64 = "file vs PyTorch float64"
 VS_TRAINED = "approximation gap: file vs module as trained"
 ELEMENTWISE = "operator alone vs PyTorch float64"
@@ -43,54 +42,32 @@ class TaskMetric:
 class ParityRow(Displayed):
     """One comparison of one output on one family of inputs.
 
-    ``error``, ``own`` and ``limit`` are in units of the row's ``scale``; the other errors are absolute.
-
-    Args:
-        comparison: What is compared with what.
-        inputs: The family of inputs, or the activation for an operator alone.
-        output: The file's output; empty for an operator alone.
-        count: Rows of input, or values for an operator alone.
-        max_abs_error: Largest absolute difference.
-        scale: Largest magnitude of the reference's finite outputs; for extremes at least that on gaussian inputs.
-        error: ``max_abs_error / scale``; for an operator alone, the largest ``|y - y64| / max(1, |y64|)``; of whole
-            numbers and truth values, the share of entries that differ.
-        own: The same of PyTorch in the file's dtype: what that dtype costs anyway; ``None`` if it is not known.
-        limit: What ``error`` may be; ``None`` for a row that is reported only.
-        spread: PyTorch's largest absolute difference from float64.
-        nonfinite: Outputs that are NaN, or infinite where the reference is not, and that PyTorch does not share.
-        top1_agreement: Share of rows with the same largest logit, for outputs of shape [batch, classes].
-        top1_changes: Rows whose largest logit is another one.
-        extreme: Whether the inputs are far outside the range of data.
-        index: The index of the output whose error is largest in units of its limit, such as ``[:, 2]``; empty where
-            indices are not judged, which is on extremes. For an operator alone in 16 bit, the input.
-        index_error: Its largest absolute error; of whole numbers and truth values, the rows in which it differs.
-        index_limit: What that may be.
-        index_scale: Its largest magnitude in float64, on all inputs that are no extremes; of whole numbers and truth
-            values, the number of rows.
-        detail: Anything else worth knowing.
-        whole_numbers: Whether the output holds whole numbers or truth values.
+    ``error``, ``own`` and ``limit`` are in units of ``scale``, of whole numbers and truth values shares of the entries;
+    of an operator alone in units of ``max(1, |y64|)``. The other errors are absolute.
     """
 
-    comparison: str
-    inputs: str
-    output: str
-    count: int
+    comparison: str  # what is compared with what
+    inputs: str  # the family of inputs, or the activation for an operator alone
+    output: str  # the file's output; empty for an operator alone
+    count: int  # rows of input, or values for an operator alone
     max_abs_error: float
-    scale: float
+    scale: float  # largest magnitude of the reference's finite outputs; for extremes at least that on gaussian inputs
     error: float
-    own: float | None
-    limit: float | None
-    spread: float | None = None
-    nonfinite: int = 0
-    top1_agreement: float | None = None
-    top1_changes: int | None = None
-    extreme: bool = False
+    own: float | None  # PyTorch's error in the file's dtype: what that costs anyway; None if it is not known
+    limit: float | None  # what the error may be; None for a row that is reported only
+    spread: float | None = None  # PyTorch's largest absolute difference from float64
+    nonfinite: int = 0  # NaN, or infinite where the reference is not, and not so in PyTorch
+    top1_agreement: float | None = None  # share of rows with the same largest logit, for outputs [batch, classes]
+    top1_changes: int | None = None  # rows whose largest logit is another one
+    extreme: bool = False  # whether the inputs are far outside the range of data
+    # The index whose error is largest in units of its limit, such as [:, 2]; empty where indices are not judged, which
+    # is on extremes. For an operator alone in 16 bit, the input. Of whole numbers, rows that differ, of all rows.
     index: str = ""
     index_error: float = 0.0
     index_limit: float = 0.0
-    index_scale: float = 0.0
-    detail: str = ""
-    whole_numbers: bool = False
+    index_scale: float = 0.0  # its largest magnitude in float64, on all inputs that are no extremes
+    detail: str = ""  # anything else worth knowing
+    whole_numbers: bool = False  # whether the output holds whole numbers or truth values
 
     @property
     def gating(self) -> bool:
@@ -114,16 +91,12 @@ class ParityRow(Displayed):
         """The error of the worst index in units of its limit."""
         return in_limits(self.index_error, self.index_limit)
 
-    @property
-    def unit(self) -> str:
-        """What `error` is a share of, in words."""
-        return "of the entries" if self.whole_numbers else "of the largest output"
-
     def __str__(self) -> str:
         """Return the comparison in one line."""
         limit = "reported" if self.limit is None else f"limit {self.limit:.3g}"
         where = f"{self.inputs}, {self.output}" if self.output else self.inputs
-        parts = [f"{self.comparison}, {where}: error {self.error:.3g} {self.unit} ({limit})"]
+        unit = "entries" if self.whole_numbers else "largest output"
+        parts = [f"{self.comparison}, {where}: error {self.error:.3g} of the {unit} ({limit})"]
         if self.index_excess > 1:
             parts.append(self.index_text())
         if self.nonfinite:
@@ -190,80 +163,45 @@ class Culprit:
     """What causes a difference."""
 
     kind: str  # graph optimisation, provider, or file: its operators or weights, with no optimisation at all
-    names: tuple[str, ...]  # the optimisations without which the file is within its limit, or the provider
+    names: tuple[str, ...]  # the optimisations without any of which the file is within its limit, or the provider
     level: str  # the lowest optimisation level that shows the difference; empty for other kinds
     excess_with: float  # the error as the file is run, in units of the limit
     excess_without: float  # the same without the culprit
 
     def __str__(self) -> str:
         """Return one sentence."""
-        if self.kind == "file":
-            return (
-                f"the file itself is off by {self.excess_with:.3g} times its limit, "
-                f"{self.excess_without:.3g} times without any graph optimisation of onnxruntime"
-            )
-        what = f"onnxruntime's {', '.join(self.names) or 'optimisation'} ({self.level})"
-        if self.kind == "provider":
-            what = f"the provider {', '.join(self.names)}"
-        return f"{what}: {self.excess_with:.3g} times the limit with it, {self.excess_without:.3g} without"
-
-
-@dataclass(frozen=True)
-class ActivationFate:
-    """What onnxruntime made of one call of an activation."""
-
-    site: str
-    call: int  # number of the call, from 0
-    before: tuple[str, ...]  # its operators in the file
-    after: tuple[str, ...]  # those that compute its output in the optimised graph; empty if it is no value of that
-
-    def __str__(self) -> str:
-        """Return ``Sigmoid, Mul -> QuickGelu(alpha=1)``."""
-        after = ", ".join(self.after) if self.after else "(no value of the optimised graph)"
-        return f"{', '.join(self.before)} -> {after}"
+        what = "the file itself"
+        if self.kind != "file":
+            kind = "the provider" if self.kind == "provider" else "onnxruntime's"
+            level = f" ({self.level})" if self.level else ""
+            what = f"{kind} {', '.join(self.names) or 'optimisation'}{level}"
+        without = "without any graph optimisation" if self.kind == "file" else "without"
+        return f"{what}: {self.excess_with:.3g} times the limit, {self.excess_without:.3g} {without}"
 
 
 @dataclass(frozen=True, repr=False)
 class ParityReport(Displayed):
-    """What `check_parity` found.
+    """What `check_parity` found."""
 
-    Args:
-        path: The file, as it was given.
-        provider: The execution provider that really ran it.
-        approximate: The file's form of GELU.
-        rows: The comparisons; those of each distinct activation's operators alone too.
-        dtype: The file's dtype, in torch's name.
-        floor: What an output may be off by even where PyTorch is exact, in units of the largest output.
-        repeats: Whether two runs gave the same bits, as the file is run and without graph optimisations, which take out
-            a Dropout that other runtimes would run; ``None`` if it was not run.
-        metrics: The module's own test metrics, on a LightningDataModule.
-        census: How often each operator occurs in the file.
-        optimized_census: The same after onnxruntime's own optimisation; empty if it was not asked for.
-        activations: What onnxruntime made of each call of an activation.
-        culprit: What causes a breach; ``None`` if there is none.
-        divergence: The first layer that a breach shows in.
-        faults: Where file, record and module do not agree, whatever the numbers: names and types of outputs, labels,
-            activations and their operators. One is enough to fail.
-        versions: Of what wrote the file and of what ran it.
-        notes: What could not be compared, and why.
-    """
-
-    path: str
-    provider: str
-    approximate: str
-    rows: tuple[ParityRow, ...]
-    dtype: str = "float32"
-    floor: float = 1e-5
+    path: str  # the file, as it was given
+    provider: str  # the execution provider that really ran it
+    approximate: str  # the file's form of GELU
+    rows: tuple[ParityRow, ...]  # the comparisons; those of each distinct activation's operators alone too
+    dtype: str = "float32"  # the file's, in torch's name
+    floor: float = 1e-5  # what an output may be off by even where PyTorch is exact, in units of the largest output
+    # Whether two runs gave the same bits, as the file is run and without graph optimisations, which take out a Dropout
+    # that other runtimes would run; None if it was not run.
     repeats: bool | None = None
-    metrics: tuple[TaskMetric, ...] = ()
-    census: Mapping[str, int] = field(default_factory=dict)
-    optimized_census: Mapping[str, int] = field(default_factory=dict)
-    activations: tuple[ActivationFate, ...] = ()
-    culprit: Culprit | None = None
-    divergence: Divergence | None = None
+    metrics: tuple[TaskMetric, ...] = ()  # the module's own test metrics, on a LightningDataModule
+    census: Mapping[str, int] = field(default_factory=dict)  # how often each operator occurs in the file
+    optimized_census: Mapping[str, int] = field(default_factory=dict)  # the same as onnxruntime runs it
+    culprit: Culprit | None = None  # what causes a breach
+    divergence: Divergence | None = None  # the first layer that a breach shows in
+    # Where file, record and module do not agree, whatever the numbers: names and types of outputs, labels, activations
+    # and their operators. One is enough to fail.
     faults: tuple[str, ...] = ()
-    versions: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)  # of what wrote the file and of what ran it
+    notes: tuple[str, ...] = ()  # what could not be compared, and why
 
     @property
     def passed(self) -> bool:
@@ -329,7 +267,7 @@ class ParityReport(Displayed):
         rows.insert(1, tuple("-" * width for width in widths))
         text = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in rows]
         text += ["", *(f"- {cell_text(line)}" for line in lines(self)), ""]
-        return "\n".join([f"# {cell_text(self._title())}", "", *text, self._verdict(), ""])
+        return "\n".join([f"# {cell_text(self._title())}", "", *text, "passed" if self.passed else "FAILED", ""])
 
     def to_html(self) -> str:
         """Return the report as a page of its own, which needs nothing from elsewhere."""
@@ -344,10 +282,7 @@ class ParityReport(Displayed):
         return self.to_markdown().rstrip()
 
     def _title(self) -> str:
-        return f"Parity of {self.path}: {self._verdict()}"
-
-    def _verdict(self) -> str:
-        return "passed" if self.passed else "FAILED"
+        return f"Parity of {self.path}: {'passed' if self.passed else 'FAILED'}"
 
     def _summary(self) -> str:
         return f"{self.path!r}: {self.summary()}"
@@ -370,19 +305,12 @@ def table(report: ParityReport) -> list[tuple[str, ...]]:
     suffixes = {VS_TRAINED: ": gap to the module as trained", ELEMENTWISE: " alone"}
     rows = []
     for row in report.rows:
-        if row.comparison.startswith(VS_PYTORCH) and not row.gating:
-            continue
         output = f", {row.output}" if several and row.output else ""
         top1 = "" if row.top1_agreement is None else f"{100 * row.top1_agreement:.4g} %"
         figures = map(figure, (row.max_abs_error, row.error, row.own, row.limit))
         verdict = {True: "ok", False: "FAILED", None: "reported"}[row.passed]
-        rows.append((
-            f"{row.inputs}{output}{suffixes.get(row.comparison, '')}",
-            str(row.count),
-            *figures,
-            top1,
-            verdict,
-        ))
+        name = f"{row.inputs}{output}{suffixes.get(row.comparison, '')}"
+        rows.append((name, str(row.count), *figures, top1, verdict))
     return rows
 
 
@@ -399,9 +327,6 @@ def lines(report: ParityReport) -> list[str]:
     if report.optimized_census:
         for where, census in (("in the file", report.census), ("as onnxruntime runs it", report.optimized_census)):
             text.append(f"operators {where}: {', '.join(f'{n} {name}' for name, n in sorted(census.items()))}")
-    if report.activations:
-        fates = (f"{count} x {fate}" for fate, count in Counter(map(str, report.activations)).items())
-        text.append(f"activations: {'; '.join(fates)}")
     versions = ", ".join(f"{name} {version}" for name, version in sorted(report.versions.items()))
     return [
         *text,

@@ -30,9 +30,11 @@ from lit_gelu.export.copying import (
     require_faithful,
 )
 from lit_gelu.export.inputs import Call, FlatModule, as_array, left_out, named_outputs, probabilities_first
-from lit_gelu.export.parity.criterion import FACTOR, dtype_name, floor
-from lit_gelu.export.runtime import CPU, CUDA, TENSORRT, OnnxPredictor, Provider, default_providers, provider_name
-from lit_gelu.export.runtime.module_call import Float64Throughout
+from lit_gelu.export.metadata import FileMetadata
+from lit_gelu.export.parity.criterion import dtype_name
+from lit_gelu.export.runtime import CPU, CUDA, OnnxPredictor, Provider, default_providers, provider_name
+from lit_gelu.export.runtime.bench import Float64Throughout
+from lit_gelu.export.runtime.model_file import Port
 
 Run = Callable[[Sequence[Tensor]], list[np.ndarray]]
 _DISABLED = "optimization.disable_specified_optimizers"
@@ -50,8 +52,7 @@ class SessionSetup:
     """How a session is opened."""
 
     providers: tuple[Provider, ...]  # as onnxruntime.InferenceSession takes them
-    # Session configuration entries, such as optimization.enable_gelu_approximation.
-    config: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, str] = field(default_factory=dict)  # session configuration entries
     level: str | None = None  # the optimisation level, a key of `LEVELS`; None for onnxruntime's default, which is all
     disabled: tuple[str, ...] = ()  # names of graph optimisations that are left out
 
@@ -81,35 +82,28 @@ class SessionSetup:
             yield self.open(path)
 
 
-def open_wanted(
+def open_predictor(
     path: Path, providers: Sequence[Provider] | None, config: Mapping[str, str], dtype: torch.dtype
 ) -> tuple[OnnxPredictor, SessionSetup, list[str]]:
     """Open a file where all of it runs on the wanted provider; say so if only a part does."""
     chosen = tuple(default_providers() if providers is None else providers)
-    notes, first = [], provider_name(chosen[0]) if chosen else CPU
+    first = provider_name(chosen[0]) if chosen else CPU
     if dtype == torch.float32:
         # TF32 rounds the factors of products to 10 bits: for a float32 file it is off, whatever the options say. 16-bit
         # files keep the options, since use_tf32=0 takes the tensor cores away from their convolutions too.
-        asked = [{} if isinstance(p, str) else dict(p[1]) for p in chosen if provider_name(p) == CUDA]
-        if any(options.get("use_tf32", 1) not in {0, "0"} for options in asked):
-            notes.append("TF32 was turned off for the comparison.")
-        chosen = tuple(_without_tf32(p) if provider_name(p) == CUDA else p for p in chosen)
-        if first == TENSORRT and os.environ.get("NVIDIA_TF32_OVERRIDE") != "0":
-            notes.append("TensorRT may round factors to TF32, unless NVIDIA_TF32_OVERRIDE=0 is in the environment.")
+        chosen = tuple(
+            (CUDA, {**({} if isinstance(p, str) else p[1]), "use_tf32": 0}) if provider_name(p) == CUDA else p
+            for p in chosen
+        )
     setup = SessionSetup(chosen, config)
     if first == CPU:
-        return setup.open(path), setup, notes
+        return setup.open(path), setup, []
     alone = replace(setup, providers=tuple(provider for provider in chosen if provider_name(provider) != CPU))
     try:
-        return alone.open(path), alone, notes
+        return alone.open(path), alone, []
     except (ModelFileError, ProviderError):
-        predictor = setup.open(path)
         split = f"{first} does not run every operator of this file; onnxruntime put the others on the CPU."
-        return predictor, setup, [*notes, split]
-
-
-def _without_tf32(provider: Provider) -> Provider:
-    return (CUDA, {**({} if isinstance(provider, str) else provider[1]), "use_tf32": 0})
+        return setup.open(path), setup, [split]
 
 
 def file_inputs(predictor: OnnxPredictor, batch: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -129,6 +123,9 @@ def run_with_outputs(
     model: onnx.ModelProto, names: Sequence[str], batch: Sequence[Tensor], setup: SessionSetup
 ) -> dict[str, np.ndarray]:
     """Run a file with some of its inner values as outputs."""
+    names = list(dict.fromkeys(names))
+    if not names:
+        return {}
     extended = onnx.ModelProto()
     extended.CopyFrom(model)
     del extended.graph.output[:]
@@ -148,23 +145,14 @@ def optimized_graph(path: Path, setup: SessionSetup) -> onnx.ModelProto:
         return onnx.load(target, load_external_data=False)
 
 
-def _same(first: Sequence[np.ndarray], second: Sequence[np.ndarray]) -> bool:
-    """Return whether two runs gave the same bits, NaNs at the same places included."""
-    pairs = zip(first, second, strict=True)
+def repeats(runs: Sequence[Run], batch: Sequence[Tensor]) -> bool:
+    """Return whether each run of a file gives the same bits twice on a batch, NaNs at the same places included."""
+    pairs = [pair for run in runs for pair in zip(run(batch), run(batch), strict=True)]
     return all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in pairs)
 
 
-def repeats(run: Run, plain: Run, batch: Sequence[Tensor]) -> bool:
-    """Return whether a file gives the same twice on a batch, optimised and plain."""
-    return _same(run(batch), run(batch)) and _same(plain(batch), plain(batch))
-
-
 class RoundedTo(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch's __init_subclass__
-    """While active, what operators make in float32 has the values of another dtype.
-
-    PyTorch's kernels for 16 bits compute in float32 and round once, so that is what they would give; it also works
-    where ``forward`` or an operator refuses 16 bits.
-    """
+    """While active, what operators make in float32 has the values of another dtype, as PyTorch's kernels round it."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -221,11 +209,10 @@ class References:
     ) -> None:
         self.dtype = dtype
         self._softmax, self.call, self._form = softmax, call, (approximate, registry)
-        self._preprocessing = (
-            {}
-            if preprocessing is None
-            else {dtype: evaluation_copy(preprocessing, dtype) for dtype in (torch.float32, torch.float64)}
-        )
+        self._preprocessing: dict[torch.dtype, nn.Module] = {}
+        if preprocessing is not None:
+            wide = (torch.float32, torch.float64)
+            self._preprocessing = {each: evaluation_copy(preprocessing, each) for each in wide}
         trained = evaluation_copy(model)
         flat = FlatModule(trained, call, self._preprocessing.get(torch.float32), softmax=softmax)
         self.notes = require_faithful(flat, model, call.tensors)
@@ -312,10 +299,9 @@ class References:
     @torch.no_grad()
     def varied(self, batch: Sequence[Tensor]) -> Iterator[tuple[list[np.ndarray], list[np.ndarray]]]:
         """Yield outputs with weights and inputs moved by at most a unit in the last place, and the exact ones."""
-        # That is what another order of additions does to a net: by backward analysis, each layer then computes what it
-        # would compute exactly of numbers that are off in their last places. Where large parts of a sum cancel it is
-        # more, and how much depends on the processor's library: so the last outputs are those of plain loops. In 16 bit
-        # nothing is yielded: there the rounding of what is stored decides, and all implementations share it.
+        # That is what another order of additions does to a net, by backward analysis. Where large parts of a sum cancel
+        # it is more, and how much depends on the processor's library: so the last outputs are those of plain loops. In
+        # 16 bit nothing is yielded: there the rounding of what is stored decides, which all implementations share.
         if self.dtype != torch.float32 or self.exact is None:
             return
         exact = self.run(self.exact, batch, torch.float64)
@@ -332,8 +318,7 @@ class References:
             for tensor, kept in zip(values, before, strict=True):
                 tensor.copy_(kept)
         with PlainLoops():
-            added_one_by_one = self.run(self.baseline, batch, self.dtype)
-        yield added_one_by_one, exact
+            yield self.run(self.baseline, batch, self.dtype), exact
 
     @torch.no_grad()
     def run(self, module: nn.Module, batch: Sequence[Tensor], dtype: torch.dtype) -> list[np.ndarray]:
@@ -376,11 +361,29 @@ def _moved(tensor: Tensor, generator: torch.Generator) -> Tensor:
     return (tensor.double() * (1 + torch.finfo(torch.float32).eps * share)).float()
 
 
+def output_faults(expected: Sequence[OutputSignature], ports: Mapping[str, Port], metadata: FileMetadata) -> list[str]:
+    """Say which outputs have another name or type than the module gives them, and whether the labels fit."""
+    if len(expected) != len(ports):
+        return []
+    floating = {"fp16": "float16", "bf16": "bfloat16"}.get("" if metadata.io_dtype == "fp32" else metadata.dtype)
+    faults = []
+    for output, (name, port) in zip(expected, ports.items(), strict=True):
+        if name != output.name:
+            faults.append(f"output {output.name!r} of the module is called {name!r} in the file.")
+        dtype = floating if floating is not None and output.dtype == "float32" else output.dtype
+        if port.dtype is not None and not dtype.startswith("complex") and dtype_name(port.dtype) != dtype:
+            faults.append(f"output {name!r} is {dtype_name(port.dtype)} in the file, and should be {dtype}.")
+    classes = expected[0].shape[-1] if expected and expected[0].shape else 0
+    if metadata.labels and len(metadata.labels) != classes:
+        faults.append(f"the file has {len(metadata.labels)} labels for {classes} values of {expected[0].name!r}.")
+    return faults
+
+
 class PlainLoops(TorchFunctionMode):
     """Linear layers whose terms are added one by one: the order of additions that has the largest errors."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a function of torch, of which linear layers are other ones."""
+        """Call a function of torch; a linear layer in its terms."""
         return (_plain_linear if func is functional.linear else func)(*args, **(kwargs or {}))
 
 
@@ -427,29 +430,3 @@ class IndexTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
             return None
         _, values, dim = self._choices[id(output)]
         return Candidates(values.cpu().double().numpy(), dim)
-
-
-def without_ties(
-    y: np.ndarray,
-    reference: np.ndarray,
-    exact: Candidates | None,
-    baseline: Candidates | None,
-    dtype: torch.dtype,
-    tolerance: float,
-) -> np.ndarray:
-    """Return indices of largest values with those that differ by a tie replaced by the reference's."""
-    # Two values are a tie if they differ by at most twice what either may be off by: the floor of the dtype, or twice
-    # what PyTorch is off by in that dtype. Rounding or another kernel may decide such a choice otherwise.
-    if exact is None or y.shape != reference.shape or np.array_equal(y, reference):
-        return y
-    values, dim = exact.values, exact.dim
-    # argmax takes the dimension away
-    theirs, ours = (np.expand_dims(i, dim) if i.ndim < values.ndim else i for i in (y, reference))
-    inside = (theirs >= 0) & (theirs < values.shape[dim])
-    chosen = np.take_along_axis(values, np.where(inside, theirs, 0), dim)
-    gap = np.abs(chosen - np.take_along_axis(values, ours, dim))
-    comparable = baseline is not None and baseline.values.shape == values.shape
-    spread = float(np.abs(baseline.values - values).max(initial=0.0)) if baseline is not None and comparable else 0.0
-    allowed = 2 * max(floor(dtype, tolerance) * float(np.abs(values).max(initial=0.0)), FACTOR * spread)
-    twice = (np.diff(np.sort(theirs, dim), axis=dim) == 0).any(dim, keepdims=True)
-    return np.where((inside & (gap <= allowed) & ~twice).reshape(y.shape), reference, y)

@@ -1,22 +1,26 @@
-"""Do module, record and graph agree on outputs and activations? What decides beside any number."""
+"""A file's activations: are their nodes those of the record and of the module, and what do they compute alone?"""
 
+import contextlib
+import copy
 import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
+import torch
 from onnx import numpy_helper
 from onnx.external_data_helper import load_external_data_for_tensor, uses_external_data
-from torch import nn
+from torch import Tensor, nn
 
-from lit_gelu import surgery
-from lit_gelu.activations import ActivationRegistry, ActivationSpec
-from lit_gelu.activations.naming.forms import function_spec
-from lit_gelu.errors import LitGeluError
+from lit_gelu.activations import ActivationArgumentError, ActivationRegistry
+from lit_gelu.activations.functional import derivative
+from lit_gelu.errors import LitGeluError, ModelFileError
+from lit_gelu.export.inputs import as_array
 from lit_gelu.export.lowering.lowering_table import (
     TABLE,
     Argument,
@@ -26,15 +30,21 @@ from lit_gelu.export.lowering.lowering_table import (
     names_in,
     recipe_texts,
 )
+from lit_gelu.export.lowering.policy import Choice, absolute_error, ulp_bound
 from lit_gelu.export.metadata import FileMetadata, SiteRecord, versions
-from lit_gelu.export.parity.report import ActivationFate
-from lit_gelu.export.parity.runs import OutputSignature
-from lit_gelu.export.runtime.model_file import read_model_file
+from lit_gelu.export.parity.criterion import (
+    FACTOR,
+    FLOOR,
+    distance,
+    limit,
+    overflowed,
+    spacing,
+)
+from lit_gelu.export.parity.report import ELEMENTWISE, ParityRow
+from lit_gelu.export.parity.runs import SessionSetup, run_file
+from lit_gelu.export.runtime.model_file import nodes_of, read_model_file
 
 SITE_PROPERTY = "lit_gelu.site"
-# How onnxruntime names a value once a Cast has taken the old name over.
-_RENAMED = ("{}", "InsertedPrecisionFreeCast_{}", "InsertedCast_{}")
-_REORDERED = ("ReorderOutput", "ReorderInput")  # compute nothing: channels stand in blocks around convolutions
 
 
 @dataclass(frozen=True)
@@ -51,15 +61,6 @@ class SiteNodes:
 def site_of(node: onnx.NodeProto) -> str | None:
     """Return the site that a node belongs to."""
     return next((entry.value for entry in node.metadata_props if entry.key == SITE_PROPERTY), None)
-
-
-def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """Yield the nodes of a graph, then those of its subgraphs."""
-    yield from graph.node
-    for node in graph.node:
-        for attribute in node.attribute:
-            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                yield from all_nodes(inner)
 
 
 def node_label(node: onnx.NodeProto) -> str:
@@ -80,21 +81,16 @@ def full_name(node: onnx.NodeProto) -> str:
 def load_structure(path: str | os.PathLike[str]) -> onnx.ModelProto:
     """Return a file's graph; of weights that are kept beside it, only those of activations."""
     model = onnx.load(path, load_external_data=False)
-    read = {name for node in all_nodes(model.graph) if site_of(node) is not None for name in node.input}
+    read = {name for node in nodes_of(model.graph) if site_of(node) is not None for name in node.input}
     for tensor in model.graph.initializer:
         if tensor.name in read and uses_external_data(tensor):
             load_external_data_for_tensor(tensor, str(read_model_file(path).path.parent))
     return model
 
 
-def has_weights_beside(model: onnx.ModelProto) -> bool:
-    """Return whether some of a file's weights are in another file."""
-    return any(uses_external_data(tensor) for tensor in model.graph.initializer)
-
-
 def sites_in_subgraphs(model: onnx.ModelProto) -> set[str]:
     """Return the sites that are called within a branch or a loop."""
-    inner = itertools.islice(all_nodes(model.graph), len(model.graph.node), None)
+    inner = itertools.islice(nodes_of(model.graph), len(model.graph.node), None)
     return {site for node in inner if (site := site_of(node)) is not None}
 
 
@@ -128,94 +124,11 @@ def site_nodes(model: onnx.ModelProto, calls: Mapping[str, int]) -> list[SiteNod
     return sorted(entries, key=lambda entry: order[entry.y])
 
 
-def fates(entries: Sequence[SiteNodes], optimized: onnx.ModelProto) -> list[ActivationFate]:
-    """Say what became of every call of every site in onnxruntime's own optimised graph."""
-    # A fused operator keeps the name of the value that it computes, so what computes the site's output now is what the
-    # site became, with whatever is left of the site's own intermediate values.
-    producer = {name: node for node in optimized.graph.node for name in node.output if name}
-
-    def computing(name: str) -> onnx.NodeProto | None:
-        """Return what computes a value, behind the Casts and changes of layout that onnxruntime inserts."""
-        candidates = [producer[key] for pattern in _RENAMED if (key := pattern.format(name)) in producer]
-        node = next((node for node in candidates if node.op_type != "Cast"), next(iter(candidates), None))
-        while node is not None and node.op_type in _REORDERED and node.input[0] in producer:
-            node = producer[node.input[0]]
-        return node
-
-    result = []
-    for entry in entries:
-        last = computing(entry.y)
-        inner = (computing(name) for node in entry.nodes for name in node.output if name and name != entry.y)
-        after = [] if last is None else [node_label(node) for node in (*inner, last) if node is not None]
-        result.append(ActivationFate(entry.site, entry.call, tuple(map(node_label, entry.nodes)), tuple(after)))
-    return result
-
-
 REGION = "fp32: "  # in front of a recipe that is computed in float32 between two Casts
 _16_BIT = {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
-TYPES: Mapping[str, str] = {
-    "float16": "tensor(float16)",
-    "bfloat16": "tensor(bfloat16)",
-    "float32": "tensor(float)",
-    "float64": "tensor(double)",
-    "int8": "tensor(int8)",
-    "int16": "tensor(int16)",
-    "int32": "tensor(int32)",
-    "int64": "tensor(int64)",
-    "uint8": "tensor(uint8)",
-    "bool": "tensor(bool)",
-}
-"""How onnxruntime calls the types that torch calls by these names."""
-
-
-def output_faults(
-    expected: Sequence[OutputSignature], there: Sequence[tuple[str, str]], metadata: FileMetadata
-) -> list[str]:
-    """Say which outputs have another name or type than the module gives them, and whether the labels fit."""
-    if len(expected) != len(there):
-        return []
-    floating = {"fp16": "float16", "bf16": "bfloat16"}.get("" if metadata.io_dtype == "fp32" else metadata.dtype)
-    faults = []
-    for output, (name, type_name) in zip(expected, there, strict=True):
-        if name != output.name:
-            faults.append(f"output {output.name!r} of the module is called {name!r} in the file.")
-        dtype = floating if floating is not None and output.dtype == "float32" else output.dtype
-        if output.dtype in TYPES and type_name != TYPES[dtype]:
-            faults.append(f"output {name!r} is {type_name} in the file, and should be {TYPES[dtype]}.")
-    classes = expected[0].shape[-1] if expected and expected[0].shape else 0
-    if metadata.labels and len(metadata.labels) != classes:
-        faults.append(f"the file has {len(metadata.labels)} labels for {classes} values of {expected[0].name!r}.")
-    return faults
-
-
-def mismatches(model: nn.Module, metadata: FileMetadata, registry: ActivationRegistry) -> list[str]:
-    """Say which sites of the module have another activation than the file records: the likeliest cause of a failure."""
-    specs = {site.name: str(function_spec(site.spec)) for site in surgery.find_sites(model, registry=registry)}
-    others: dict[tuple[str, str], list[str]] = {}
-    for record in metadata.sites:
-        recorded = str(function_spec(ActivationSpec.parse(record.spec)))
-        if specs.get(record.site, recorded) != recorded:
-            others.setdefault((specs[record.site], recorded), []).append(_name(record.site))
-    return [f"{a} in the module is {b} in the file: {', '.join(names)}." for (a, b), names in others.items()]
-
-
-def rewritten(model: onnx.ModelProto, metadata: FileMetadata) -> list[str]:
-    """Say which activations were taken out of the file after the export."""
-    # ``onnxruntime.transformers.optimizer`` does so, and makes the exact GELU of one in its tanh form.
-    present = {site_of(node) for node in all_nodes(model.graph)}
-    gone = [record for record in metadata.sites if record.row and record.calls and record.site not in present]
-    if not gone:
-        return []
-    foreign = sorted({node_label(node) for node in all_nodes(model.graph) if node.domain and site_of(node) is None})
-    return [
-        "another program rewrote the file after the export: the nodes of "
-        f"{', '.join(f'{_name(record.site)} ({record.spec})' for record in gone)} are gone"
-        + (f", and {', '.join(foreign)} came in." if foreign else ".")
-    ]
 
 
 def _name(site: str) -> str:
-    """Return a site's name; that of a module which is one activation is empty."""
     return site or "(the module itself)"
 
 
@@ -228,14 +141,13 @@ def activation_faults(
     rewritable: bool,
 ) -> list[str]:
     """Say where module, record and graph do not agree on the activations."""
-    # Every activation module must be recorded, as what it is; every node that is marked as an activation's must be one
-    # of a recorded site; and these must be the recorded recipe with the activation's own arguments, which must be a
-    # recipe of the lowering table. Arguments are compared to the last place, all else exactly. Where the file may have
-    # been rewritten by a program that knows nothing of the record, all nodes of a site may be gone: the outputs decide.
+    # Every activation module must be recorded, as what it is; every node that is marked as an activation's must be of a
+    # recorded site; and these must be the recorded recipe, one of the lowering table, with the activation's arguments.
+    # Where another program may have rewritten the file, all nodes of a site may be gone: the outputs decide.
     bound = {name: b for name, part in module.named_modules() if (b := bind(part, registry)) is not None}
     recorded = {record.site for record in metadata.sites}
     nodes: dict[str, list[onnx.NodeProto]] = {}  # those that are marked as an activation's, in the graph's order
-    for node in all_nodes(model.graph):
+    for node in nodes_of(model.graph):
         if (site := site_of(node)) is not None:
             nodes.setdefault(site, []).append(node)
     faults = [
@@ -256,7 +168,9 @@ def activation_faults(
             continue
         if not record.row or (rewritable and record.site not in nodes):
             continue
-        activation = activation or _of_spec(record, registry)
+        if activation is None:
+            with contextlib.suppress(LitGeluError):  # such as erfc, which is no activation
+                _, activation = _stored_activation(record, registry) or (None, None)
         arguments = {} if activation is None else activation.arguments
         fault = _unknown_recipe(record, activation, metadata) or recipe_fault(record, there, constants, arguments)
         if fault:
@@ -264,13 +178,11 @@ def activation_faults(
     return faults
 
 
-def _of_spec(record: SiteRecord, registry: ActivationRegistry) -> BoundActivation | None:
-    """Return the activation of a call of a function, from its recorded spec; ``None`` if that does not say."""
-    try:
-        activation = bind(registry.create(record.spec, trusted=False), registry)  # the file's text
-    except LitGeluError:
-        return None  # such as erfc, which is no activation
-    return activation if activation is not None and activation.row == record.row else None
+def _stored_activation(record: SiteRecord, registry: ActivationRegistry) -> tuple[nn.Module, BoundActivation] | None:
+    """Return the activation of a call of a function, from its recorded spec; ``None`` if that is of another row."""
+    module = registry.create(record.spec, trusted=False)  # the file's text: looked up, never imported
+    bound = bind(module, registry)
+    return (module, bound) if bound is not None and bound.row == record.row else None
 
 
 def _unknown_recipe(record: SiteRecord, activation: BoundActivation | None, metadata: FileMetadata) -> str:
@@ -393,3 +305,212 @@ def _close(there: Any, expected: Any) -> bool:
         rounded = np.asarray(expected).astype(there.dtype).astype(np.float64)
     step = 2.0 * float(np.finfo(there.dtype).eps) if there.dtype.kind == "f" else 2.0**-7
     return bool(np.all(np.isnan(rounded) | np.isclose(there.astype(np.float64), rounded, rtol=step, atol=0)))
+
+
+STRIDE = 16411  # a prime: every binade is met at other mantissas; about 260,000 values
+_DTYPES: Mapping[int, torch.dtype] = {
+    onnx.TensorProto.FLOAT: torch.float32,
+    onnx.TensorProto.FLOAT16: torch.float16,
+    onnx.TensorProto.BFLOAT16: torch.bfloat16,
+}
+
+
+def activation_rows(
+    model: onnx.ModelProto,
+    entries: Sequence[SiteNodes],
+    module: nn.Module,
+    metadata: FileMetadata,
+    setup: SessionSetup,
+    tolerance: float,
+    registry: ActivationRegistry,
+) -> tuple[list[ParityRow], list[str]]:
+    """Run each distinct activation of the file alone; say which could not be."""
+    modules = dict(module.named_modules())
+    first = {entry.site: entry for entry in reversed(entries)}
+    inner = sites_in_subgraphs(model)
+    notes = [f"{r.spec} was not run alone: it is in a branch or a loop." for r in metadata.sites if r.site in inner]
+    rows: dict[object, ParityRow] = {}
+    for record in metadata.sites:
+        entry, label = first.get(record.site), record.spec
+        dtype = None if entry is None else _DTYPES.get(element_type(model, entry))
+        if entry is None or dtype is None or not record.row or not record.calls:
+            continue
+        try:
+            activation = modules.get(record.site)
+            bound = None if activation is None else bind(activation, registry)
+            if activation is None or bound is None or bound.row != record.row:
+                pair = _stored_activation(record, registry)
+                if pair is None:
+                    continue
+                activation, bound = pair
+            key = (bound.row, repr(sorted(bound.arguments.items())), tuple(map(node_label, entry.nodes)), dtype)
+            if key in rows:
+                continue
+            if any(row.inputs == label for row in rows.values()):  # equal specs, other learned parameters
+                label = f"{record.spec} at {record.site}"
+            rounding = _rounding(record, bound, metadata, dtype)
+            rows[key] = activation_row(
+                model, entry, activation, dtype, setup, label=label, tolerance=tolerance, rounding=rounding
+            )
+        except (ModelFileError, ActivationArgumentError) as error:  # torch takes arguments that no definition does
+            notes.append(f"{label} could not be run alone: {error}")
+    return list(rows.values()), notes
+
+
+def _rounding(
+    record: SiteRecord, bound: BoundActivation, metadata: FileMetadata, dtype: torch.dtype
+) -> tuple[float, float] | None:
+    """Return what a strict 16-bit recipe of the table is off by at most: in the last place, and beside that."""
+    strict = metadata.lowering == "auto" and metadata.policy == "strict"
+    if dtype == torch.float32 or not strict or not bound.in_table or not record.recipe:
+        return None
+    choice = Choice(record.recipe.removeprefix(REGION), record.lowering, record.recipe.startswith(REGION))
+    sigma = np.abs(np.asarray(bound.arguments.get("sigma", 1.0), dtype=np.float64)).max()  # the table's is of sigma 1
+    return ulp_bound(choice), absolute_error(TABLE[record.row], choice) * max(1.0, float(sigma))
+
+
+def activation_row(
+    model: onnx.ModelProto,
+    entry: SiteNodes,
+    module: nn.Module,
+    dtype: torch.dtype,
+    setup: SessionSetup,
+    *,
+    label: str,
+    tolerance: float = FLOOR,
+    rounding: tuple[float, float] | None = None,
+) -> ParityRow:
+    """Compare one activation's own nodes with its definition, over all values of a 16-bit dtype or float32's range."""
+    # The limit is max(floor(dtype), 2 own_error) in units of max(1, |y64|). NaN must stay NaN, and a finite input must
+    # not give a NaN or an infinity that PyTorch does not give. Infinite inputs are not compared: PyTorch's kernels do
+    # not agree among themselves there. In 16 bits each value may also be off by twice its recipe's rounding or twice
+    # PyTorch's error there: in units of max(1, |y64|) a tail could be that of any other function.
+    twin = copy.deepcopy(module)
+    for tensor in itertools.chain(twin.parameters(), twin.buffers()):  # the first channel, which `cut_out` keeps too
+        if tensor.ndim and tensor.numel() > 1:
+            tensor.data = tensor.data.reshape(-1)[:1]
+    twin = twin.cpu().eval()
+    x = sweep_values(dtype)
+    nans = torch.tensor([np.nan]) if dtype == torch.float32 else all_values(dtype)
+    with setup.opened(cut_out(model, entry)) as predictor:
+        y, y_nans = (run_file(predictor, (v,))[0].astype(np.float64) for v in (x, nans[nans.isnan()]))
+    with torch.no_grad():
+        # In 16 bit the registry's closed form, if it has one: torch's float64 kernels are no reference for tails, where
+        # ``x (1 + erf(x / sqrt(2))) / 2`` is 0 below -8.3. In float32 no tail is judged in units of its own size.
+        twin = twin.double()
+        definition = twin(x.double()) if dtype == torch.float32 else derivative(twin, x.double(), order=0)
+        exact = overflowed(as_array(definition).astype(np.float64), dtype)
+        baseline = as_array(twin.to(dtype)(x.clone())).astype(np.float64)  # it may overwrite its input
+    points = as_array(x).astype(np.float64)
+    scaled, own_scaled = (scaled_errors(values, exact) for values in (y, baseline))
+    error, own_error = map(_largest, (scaled, own_scaled))
+    near = np.abs(points) <= 6
+    absolute, own_absolute = (distance(values[near], exact[near]) for values in (y, baseline))
+    lost = ~np.isnan(y_nans)
+    count = f"{len(x):,} values" if dtype == torch.float32 else f"all {len(x):,} finite values"
+    detail = (
+        f"{' '.join(map(full_name, entry.nodes))}, {count}; largest error for |x| <= 6 {_largest(absolute):.3g}, "
+        f"PyTorch {_largest(own_absolute):.3g}"
+    )
+    if lost.any():
+        detail += "; a NaN does not stay one"
+    return ParityRow(
+        comparison=ELEMENTWISE,
+        inputs=label,
+        output="",
+        count=len(x),
+        max_abs_error=_largest(absolute),
+        scale=1.0,
+        error=error,
+        own=own_error,
+        limit=limit(own_error, dtype, tolerance),
+        spread=_largest(own_absolute),
+        nonfinite=int(np.count_nonzero(~np.isfinite(scaled) & np.isfinite(own_scaled))) + int(lost.any()),
+        detail=detail,
+        **({} if rounding is None else _worst_input(points, y, exact, baseline, dtype, rounding)),
+    )
+
+
+def _largest(errors: np.ndarray) -> float:
+    """Return the largest error; those that are not finite are counted elsewhere."""
+    return float(np.max(errors, initial=0.0, where=np.isfinite(errors)))
+
+
+def _worst_input(
+    points: np.ndarray,
+    y: np.ndarray,
+    exact: np.ndarray,
+    baseline: np.ndarray,
+    dtype: torch.dtype,
+    rounding: tuple[float, float],
+) -> dict[str, Any]:
+    """Return the input with the largest error in units of what its recipe's rounding allows, as a row has it."""
+    finite = np.isfinite(y) & np.isfinite(exact)
+    points, y, exact, baseline = points[finite], y[finite], exact[finite], baseline[finite]
+    own = np.where(np.isfinite(baseline), np.abs(baseline - exact), 0.0)
+    limits = FACTOR * np.maximum(rounding[0] * spacing(exact, dtype) + rounding[1], own)
+    errors = np.abs(y - exact)
+    i = int(np.argmax(errors / limits))
+    scale = float(abs(exact[i]))
+    figures = {"index_error": float(errors[i]), "index_limit": float(limits[i]), "index_scale": scale}
+    return {"index": f"x = {points[i]:.6g}", **figures}
+
+
+def scaled_errors(y: np.ndarray, exact: np.ndarray) -> np.ndarray:
+    """Return errors in units of ``max(1, |exact|)``: 0 at the same infinity, infinite where one only is finite."""
+    with np.errstate(invalid="ignore"):
+        error = distance(y, exact) / np.maximum(1.0, np.abs(exact))
+    return np.where(np.isnan(error), np.inf, error)
+
+
+@cache
+def sweep_values(dtype: torch.dtype) -> Tensor:
+    """Return all finite values in 16 bit; of float32 every 16411th bit pattern, and 2^16 points over [-20, 20]."""
+    if dtype != torch.float32:
+        return all_values(dtype)[all_values(dtype).isfinite()]
+    patterns = np.arange(0, 2**32, STRIDE, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    grid = np.linspace(-20, 20, 2**16, dtype=np.float32)
+    return torch.from_numpy(np.concatenate([patterns[np.isfinite(patterns)], grid]))
+
+
+def all_values(dtype: torch.dtype) -> Tensor:
+    """Return every value of a 16-bit dtype, NaN and infinities too."""
+    return torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+
+
+def cut_out(model: onnx.ModelProto, entry: SiteNodes) -> onnx.ModelProto:
+    """Return one call of an activation as a model of its own, from a vector ``x`` to a vector ``y``."""
+    # Of constants with one value a channel the first is taken.
+    nodes, names = list(entry.nodes), {name for node in entry.nodes for name in node.input}
+    constants = []
+    for tensor in model.graph.initializer:
+        if tensor.name in names:
+            array = numpy_helper.to_array(tensor)
+            first = np.ravel(array)[:1].copy()
+            constants.append(tensor if array.size <= 1 else numpy_helper.from_array(first, tensor.name))
+    if nodes[0].op_type == "BiasGelu":  # a layer's bias and activation in one node: rows of one value, and a bias of 0
+        (x, bias), (y,) = nodes[0].input, nodes[0].output
+        inner = onnx.NodeProto()
+        inner.CopyFrom(nodes[0])
+        inner.input[0], inner.output[0] = f"{x}_rows", f"{y}_rows"
+        axis = numpy_helper.from_array(np.array([1]), "axis_of_rows")
+        nodes = [
+            onnx.helper.make_node("Unsqueeze", [x, axis.name], [inner.input[0]]),
+            inner,
+            onnx.helper.make_node("Squeeze", [inner.output[0], axis.name], [y]),
+        ]
+        constants = [numpy_helper.from_array(np.zeros_like(numpy_helper.to_array(constants[0])), bias), axis]
+    ports = [onnx.helper.make_tensor_value_info(entry.x, element_type(model, entry), ["n"])]
+    results = [onnx.ValueInfoProto(name=entry.y)]
+    graph = onnx.helper.make_graph(nodes, "activation", ports, results, initializer=constants)
+    cut = onnx.helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
+    cut.functions.extend(model.functions)
+    return cut
+
+
+def element_type(model: onnx.ModelProto, entry: SiteNodes) -> int:
+    """Return the element type of an activation's input, as onnx numbers them; float where the file does not say."""
+    values = (*model.graph.input, *model.graph.value_info, *model.graph.output)
+    types = {value.name: int(value.type.tensor_type.elem_type) for value in values}
+    element_types = [types[name] for name in (entry.x, entry.y) if types.get(name)]
+    return element_types[0] if element_types else int(onnx.TensorProto.FLOAT)

@@ -1,26 +1,30 @@
 """An exported file beside the PyTorch model that it came from: latency, throughput and difference, in one run."""
 
+import contextlib
+import inspect
 import json
 import os
 import platform
+import random
 import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import onnxruntime
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from lit_gelu.display import Displayed
 from lit_gelu.export.copying import without_callers_autocast
-from lit_gelu.export.runtime.model_file import Port, bind_names, made_inputs
-from lit_gelu.export.runtime.module_call import answer, arguments_for, ends_with_softmax, float64_answer
+from lit_gelu.export.inputs import named_outputs, probabilities_first
+from lit_gelu.export.runtime.model_file import Port, bind_names, random_inputs
 from lit_gelu.export.runtime.predictor import OnnxPredictor
 from lit_gelu.export.runtime.session import Provider, session_options
-from lit_gelu.export.runtime.timing import arrays_of, interleaved, ratio, relative_error
 from lit_gelu.export.runtime.tuning_file import processor
 from lit_gelu.surgery.recognition import faithful_copy
 from lit_gelu.surgery.sites import without_wrappers
@@ -132,7 +136,7 @@ def bench(
     try:
         with torch.inference_mode():
             for size in fixed or batch_sizes:
-                values = made_inputs(plain.ports, size) if inputs is None else resized(inputs, plain.ports, size)
+                values = random_inputs(plain.ports, size) if inputs is None else resized(inputs, plain.ports, size)
                 values = {name: value.to(plain.device) for name, value in values.items()}
                 softmax = ends_with_softmax(plain.metadata)
                 exact = None if model is None else arrays_of(float64_answer(model, values, softmax=softmax))
@@ -159,12 +163,11 @@ def torch_variants(
     model: nn.Module, predictor: OnnxPredictor, *, compiled: bool, backend: str = "inductor"
 ) -> list[Variant]:
     """Return the ways in which PyTorch runs a module, in evaluation mode, on the predictor's device."""
-    dtypes = [
-        port.dtype for port in predictor.ports.values() if port.dtype is not None and port.dtype.is_floating_point
-    ]
+    ports = predictor.ports.values()
+    dtypes = [port.dtype for port in ports if port.dtype is not None and port.dtype.is_floating_point]
     # Both are asked once: that would take as long as a small net.
-    arguments = arguments_for(without_wrappers(model), predictor.input_names)
-    called = partial(answer, arguments=arguments, softmax=ends_with_softmax(predictor.metadata))
+    by_name, softmax = takes_names(model, predictor.input_names), ends_with_softmax(predictor.metadata)
+    called = partial(answer, by_name=by_name, softmax=softmax)
     twin = faithful_copy(without_wrappers(model)).eval().to(predictor.device, dtypes[0] if dtypes else None)
     variants = [Variant("torch eager", partial(called, twin))]
     if compiled:
@@ -180,7 +183,6 @@ def resized(inputs: Mapping[str, Tensor], ports: Mapping[str, Port], size: int) 
     for name, value in bind_names(list(ports), (), inputs).items():
         values[name] = torch.as_tensor(value)
         for axis, length in enumerate(ports[name].shape):
-            # A state has the batch on another axis than the first, and there it is called as the batch is.
             if not isinstance(length, int) and (axis == 0 or (length is not None and length == batch)):
                 rows = torch.arange(size, device=values[name].device) % values[name].shape[axis]
                 values[name] = values[name].index_select(axis, rows)
@@ -207,3 +209,143 @@ def measured(
         throughput = size / statistics.fmean(times)
         rows.append(BenchRow(size, name, median, p90, throughput, ratio(samples, name, baseline), error))
     return rows
+
+
+def ratio(samples: Mapping[str, Sequence[float]], of: str, to: str) -> float:
+    """Return how long one way takes beside another: the median of the rounds' ratios."""
+    # A slow spell of the machine, which meets both in the same rounds, shifts it less than a ratio of medians.
+    return statistics.median(a / b for a, b in zip(samples[of], samples[to], strict=True))
+
+
+def interleaved(
+    calls: Mapping[str, Callable[[], Any]],
+    device: torch.device,
+    *,
+    seconds: float,
+    rounds: tuple[int, int] = (5, 1000),
+    warm_up: int = 3,
+) -> dict[str, list[float]]:
+    """Time calls in rounds, each of which runs all of them, in shuffled order; return seconds, one a round."""
+    # After `seconds` no round begins; there are at least and at most as many as `rounds` says.
+    for call in calls.values():
+        for _ in range(warm_up):
+            call()
+    on_cuda = device.type == "cuda"
+    order, names = random.Random(0), list(calls)  # noqa: S311 - the order of measurements is no secret
+    samples: dict[str, list[float]] = {name: [] for name in names}
+    end = time.perf_counter() + seconds
+    with torch.cuda.device(device) if on_cuda else contextlib.nullcontext():
+        for done in range(rounds[1]):
+            if done >= rounds[0] and time.perf_counter() > end:
+                break
+            order.shuffle(names)
+            for name in names:
+                samples[name].append(_timed_cuda(calls[name]) if on_cuda else _timed(calls[name]))
+    return samples
+
+
+def _timed(call: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def _timed_cuda(call: Callable[[], Any]) -> float:
+    """Return seconds between two events, the device being idle before."""
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize()
+    start.record()
+    call()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) / 1000
+
+
+def relative_error(outputs: Sequence[np.ndarray], reference: Sequence[np.ndarray]) -> float:
+    """Return the largest error, each output's as a share of its largest reference value; infinite for a lost value."""
+    if len(outputs) != len(reference):
+        return float("inf")
+    largest = 0.0
+    for y, exact in zip(outputs, reference, strict=True):
+        finite = np.isfinite(exact)
+        if y.shape != exact.shape or not np.array_equal(y[~finite], exact[~finite], equal_nan=True):
+            return float("inf")
+        if not np.isfinite(y[finite]).all():
+            return float("inf")
+        if finite.any():
+            scale = float(np.abs(exact[finite]).max()) or 1.0
+            largest = max(largest, float(np.abs(y[finite] - exact[finite]).max()) / scale)
+    return largest
+
+
+def arrays_of(outputs: Any) -> list[np.ndarray]:
+    """Return a tensor, or several in a sequence or mapping, as arrays in float64."""
+    return [output.detach().double().cpu().numpy() for _, output in named_outputs(outputs)]
+
+
+def ends_with_softmax(metadata: Mapping[str, str]) -> bool:
+    """Return whether a file's first output went through a softmax that the module does not have."""
+    return metadata.get("lit_gelu.softmax") == "true"
+
+
+def takes_names(module: nn.Module, names: Sequence[str]) -> bool:
+    """Return whether a file's inputs are arguments of ``forward``; nested inputs are not."""
+    try:
+        inspect.signature(without_wrappers(module).forward).bind(**dict.fromkeys(names))
+    except TypeError:
+        return False
+    return True
+
+
+def answer(module: nn.Module, inputs: Mapping[str, Tensor], *, by_name: bool, softmax: bool) -> Any:
+    """Return what a module returns for a file's inputs, given by name or in order."""
+    output = module(**inputs) if by_name else module(*inputs.values())
+    return probabilities_first(output) if softmax else output
+
+
+@torch.no_grad()
+def float64_answer(module: nn.Module, inputs: Mapping[str, Tensor], *, softmax: bool) -> Any:
+    """Return what a copy of a module returns in float64, where its inputs lie; whatever its ``forward`` raises."""
+    device = next(iter(inputs.values())).device
+    twin = faithful_copy(without_wrappers(module)).eval().to(device).double()
+    by_name = takes_names(twin, list(inputs))
+    errors: list[Exception] = []
+    for mode in (
+        contextlib.nullcontext,
+        Float64Throughout,
+    ):  # the second for a forward that makes float32 of its inputs
+        doubled = {n: (t.double() if t.is_floating_point() else t).clone() for n, t in inputs.items()}
+        try:
+            with mode():
+                return answer(twin, doubled, by_name=by_name, softmax=softmax)
+        except Exception as error:  # noqa: BLE001 - forward is the user's: the first error is raised below
+            errors.append(error)
+    raise errors[0]
+
+
+class Float64Throughout(TorchFunctionMode):
+    """While active, what would be made in float32 is made in float64: ``x.float()``, ``torch.linspace(0, 1, 9)``."""
+
+    def __enter__(self) -> Self:
+        self._default = torch.get_default_dtype()
+        super().__enter__()  # type: ignore[no-untyped-call]
+        torch.set_default_dtype(torch.float64)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        torch.set_default_dtype(self._default)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a function of torch with float64 in the place of float32."""
+        kwargs = dict(kwargs or {})
+        if func is Tensor.float:
+            return args[0].to(torch.float64, **kwargs)
+        if func is not Tensor.view:  # the bits of a tensor, or a shape
+            args = tuple(map(_in_float64, args))
+            kwargs = {name: _in_float64(value) for name, value in kwargs.items()}
+        return func(*args, **kwargs)
+
+
+def _in_float64(value: Any) -> Any:
+    return torch.float64 if value is torch.float32 else value

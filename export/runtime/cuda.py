@@ -31,12 +31,11 @@ def run_options(device: torch.device, graph_id: int = -1) -> onnxruntime.RunOpti
 
 
 class TensorRunner:
-    """Runs a session on torch tensors that lie on its device, without copies.
+    """Runs a session on torch tensors that lie on its device, without copies."""
 
-    Inputs are read where they are. Outputs are written into memory of torch's own allocator where the file tells their
-    shape by the inputs' (as every file of `export_onnx` does); others are allocated by onnxruntime, and on CUDA
-    copied, since its memory does not outlive the session. Each call has its own binding, so that threads do not meet.
-    """
+    # Outputs are written into memory of torch's own allocator where the file tells their shape by the inputs'; others
+    # are allocated by onnxruntime, and on CUDA copied, since its memory does not outlive the session. Each call has its
+    # own binding, so that threads do not meet.
 
     def __init__(self, session: onnxruntime.InferenceSession, device: torch.device) -> None:
         self.session, self.device = session, device
@@ -90,15 +89,13 @@ def as_tensor_on(device: torch.device, value: Array) -> Tensor:
 
 
 class ComputeStream:
-    """The stream of a session's kernels.
+    """The stream of a session's kernels."""
 
-    onnxruntime takes its stream when a session is made and knows no other. Here it takes the stream that is current
-    then; calls on that stream are queued there and cost no synchronisation. A call on another stream makes each of the
-    two wait for the other by an event: the host never waits. torch's default stream cannot be handed over, because its
-    handle is 0, which onnxruntime reads as "none" (it then makes a stream that is in no order with torch's), and
-    because CUDA graphs cannot be captured on it: with it current, the session gets a stream of its own, one of the 32
-    that torch hands out in turns; so CUDA graphs are captured when the file is opened, not later beside other work.
-    """
+    # onnxruntime takes its stream when a session is made and knows no other: here the one that is current then. A call
+    # on another stream makes each of the two wait for the other by an event: the host never waits. torch's default
+    # stream cannot be handed over, because its handle is 0, which onnxruntime reads as "none", and because CUDA graphs
+    # cannot be captured on it: with it current, the session gets a stream of its own, one of the 32 that torch hands
+    # out in turns; so CUDA graphs are captured when the file is opened, not later beside other work.
 
     def __init__(self, device: torch.device, handle: int = 0) -> None:  # one of the caller's choice
         self.device = device
@@ -123,11 +120,7 @@ class ComputeStream:
 
 
 class BatchGraphs:
-    """One CUDA graph for each of a few batch sizes, with buffers of its own.
-
-    Inputs are copied into a graph's buffers, and the rows of the call out of its outputs. Without ``pad`` only calls of
-    exactly these sizes are taken. Every graph runs once here, which is when onnxruntime captures it.
-    """
+    """One CUDA graph for each of a few batch sizes, with buffers of its own; without ``pad`` for these sizes alone."""
 
     def __init__(self, runner: TensorRunner, sizes: Sequence[int], *, pad: bool) -> None:
         self._runner, self.sizes, self._pad = runner, sizes, pad
@@ -198,8 +191,7 @@ class BatchGraphs:
 class CudaRunner:
     """Runs a session on a CUDA device, in order with torch's streams, a call of a graph's size as that graph."""
 
-    # Copies into the memory of a CUDA graph, and out of onnxruntime's, belong on the session's stream; so outputs are
-    # allocated there, and torch is told that the caller's stream uses them too.
+    # Outputs are allocated on the session's stream, and torch is told that the caller's stream uses them too.
     # onnxruntime keeps the CUDA graphs of each thread apart, and captures in the mode in which no other thread may
     # touch CUDA meanwhile. So all graphs are captured here, once for the thread that opens the file and once for a
     # worker that runs the calls of all others, and one lock is around the whole of a run.

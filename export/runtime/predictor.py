@@ -7,6 +7,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,6 @@ import onnxruntime
 from lit_gelu.errors import ModelFileError, ModelInputError, ProviderError
 from lit_gelu.export.runtime.model_file import (
     Array,
-    Port,
     bind_names,
     is_tensor,
     named_sizes,
@@ -32,9 +32,9 @@ from lit_gelu.export.runtime.session import (
     checked_providers,
     has_cuda_device,
     open_session,
+    provider_options,
     session_options,
 )
-from lit_gelu.export.runtime.session import provider_options as options_of_provider
 from lit_gelu.export.runtime.tuning_file import TuningChoice, choice_for
 
 if TYPE_CHECKING:
@@ -61,22 +61,20 @@ class OnnxPredictor:
     ``sess_options``, and survives a fork: a process that is new to it opens the file again.
 
     What `tune` chose on this machine is used if neither ``sess_options`` nor options of providers are given;
-    ``predictor.tuning`` and ``repr(predictor)`` tell. A file of choices that is damaged is left alone, with a warning.
+    ``predictor.tuning`` and ``repr(predictor)`` tell.
 
     Args:
         path: The file.
         providers: As ``onnxruntime.InferenceSession`` takes them; by default CUDA where it works, else the CPU. Without
             the CPU in the list, a node that the first provider has no kernel for is an error.
         sess_options: As ``onnxruntime.InferenceSession`` takes them.
-        provider_options: As ``onnxruntime.InferenceSession`` takes them.
         tuning: Whether to use what `tune` chose; or such a choice.
         batch_buckets: Batch sizes, for CUDA alone: each becomes one CUDA graph. A call is padded with 0 to the smallest
-            that holds it, or divided into pieces of the largest; all sizes but the batch must be fixed. Of a file that
-            says that its rows see each other, calls of these sizes alone are taken. The graphs are captured here: no
-            other thread may use CUDA meanwhile.
+            that holds it, or divided into pieces of the largest; all sizes but the batch must be fixed. The graphs are
+            captured here: no other thread may use CUDA meanwhile.
 
     Raises:
-        ModelFileError: If the file is missing or damaged, or its external data lie outside its folder.
+        ModelFileError: If the file or its weights are missing or damaged.
         ModelInputError: If the file has open sizes beside the batch, and ``batch_buckets`` are given.
         ProviderError: If a provider does not exist here, has no such option, or did not take the whole file.
 
@@ -100,18 +98,16 @@ class OnnxPredictor:
         providers: Sequence[Provider] | None = None,
         sess_options: onnxruntime.SessionOptions | None = None,
         *,
-        provider_options: Sequence[Mapping[str, Any]] | None = None,
         tuning: bool | TuningChoice = True,
         batch_buckets: Sequence[int] = (),
     ) -> None:
         self.path = Path(path)
-        if wrong := [size for size in batch_buckets if not isinstance(size, int) or size < 1]:
-            raise ProviderError(f"batch_buckets={list(batch_buckets)!r}: {wrong} are no sizes. Give positive numbers.")
+        if any(size < 1 for size in batch_buckets):
+            raise ProviderError(f"batch_buckets={list(batch_buckets)!r} are no sizes. Give numbers from 1 on.")
         self._arguments: dict[str, Any] = {
             "path": self.path.absolute(),  # for another process, which may be in another folder
             "providers": providers if providers is None or isinstance(providers, str) else list(providers),
             "sess_options": sess_options,
-            "provider_options": None if provider_options is None else list(provider_options),
             "tuning": tuning,
             "batch_buckets": sorted(set(batch_buckets)),
         }
@@ -123,18 +119,15 @@ class OnnxPredictor:
         path: Path,
         providers: list[Provider] | None,
         sess_options: onnxruntime.SessionOptions | None,
-        provider_options: list[Mapping[str, Any]] | None,
         tuning: bool | TuningChoice,
         batch_buckets: list[int],
     ) -> None:
         """Open the session, on a CUDA device with its stream and graphs."""
         model = read_model_file(path)
-        checked = checked_providers(providers, provider_options, tf32=model.sixteen_bit)
+        checked = checked_providers(providers, tf32=model.sixteen_bit)
         first, options = next(iter(checked.items()))
         device = _device(first, options)
-        explicit = sess_options is not None or (
-            (providers is not None or provider_options is not None) and set(options) - {"device_id"}
-        )
+        explicit = sess_options is not None or (providers is not None and bool(set(options) - {"device_id"}))
         choice = tuning if isinstance(tuning, TuningChoice) else None
         if tuning is True and not explicit:
             try:
@@ -148,9 +141,8 @@ class OnnxPredictor:
                 f"batch_buckets={sizes} are CUDA graphs; here {first} comes first, and torch "
                 f"{'has' if has_cuda_device() else 'finds no'} CUDA device. Leave them out."
             )
-        options.update(options_of_provider(settings))
+        options.update(provider_options(settings))
         self.tuning = choice
-        """What `tune` chose, if that is used."""
         self._sizes, self._device, self._cuda = sizes, device, None
         arguments: dict[str, Any] = {
             "sess_options": session_options(settings) if choice else sess_options,
@@ -162,7 +154,7 @@ class OnnxPredictor:
             self._cuda = _on_cuda(path, checked, device, arguments, sizes, pad=bool(batch_buckets))
             self._session = self._cuda.runner.session
         self._process = os.getpid()
-        self._inputs, self._outputs = session_ports(self._session)
+        self.ports, self.output_ports = session_ports(self._session)
         self._recurrent = model.recurrent and device == _HOST
         if choice is not None:
             _log.info("%s runs as tuned: %s", path, choice)
@@ -197,22 +189,12 @@ class OnnxPredictor:
     @property
     def input_names(self) -> list[str]:
         """Names of the inputs, in order."""
-        return list(self._inputs)
+        return list(self.ports)
 
     @property
     def output_names(self) -> list[str]:
         """Names of the outputs, in order."""
-        return list(self._outputs)
-
-    @property
-    def ports(self) -> dict[str, Port]:
-        """Name, element type and shape of the inputs."""
-        return dict(self._inputs)
-
-    @property
-    def output_ports(self) -> dict[str, Port]:
-        """Name, element type and shape of the outputs."""
-        return dict(self._outputs)
+        return list(self.output_ports)
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -229,8 +211,7 @@ class OnnxPredictor:
         """Run the file.
 
         Args:
-            *inputs: Arrays or tensors in the order of ``input_names``, any batch size; or one mapping of them by name,
-                such as a tokenizer gives.
+            *inputs: Arrays or tensors in the order of ``input_names``, any batch size; or one mapping of them by name.
             **named_inputs: Inputs by name.
 
         Returns:
@@ -238,14 +219,13 @@ class OnnxPredictor:
             is a tensor, else arrays. On CUDA they may still be in the making; the current stream knows.
 
         Raises:
-            ModelInputError: If an input is missing, unknown, or has another dtype or shape than the file's, or if
-                one name of the file would be two sizes.
+            ModelInputError: If an input is missing or unknown, or does not fit the file.
             ModelFileError: If onnxruntime fails while it runs the file.
             ProviderError: If torch captures a CUDA graph, of which this cannot be a part.
         """
         session = self.session
-        values = bind_names(list(self._inputs), inputs, named_inputs)
-        for name, port in self._inputs.items():
+        values = bind_names(list(self.ports), inputs, named_inputs)
+        for name, port in self.ports.items():
             if not port.fits(values[name]):
                 require_fit(port, values[name], raw="lit_gelu.preprocessing" in self.metadata)
             if self._recurrent and 0 in values[name].shape:
@@ -253,14 +233,13 @@ class OnnxPredictor:
                     f"Input {name!r} has shape {tuple(values[name].shape)}, which holds no values, and onnxruntime's "
                     "LSTM and GRU on the CPU end the whole process on such. Give one row at least."
                 )
-        named_sizes(self._inputs, {name: value.shape for name, value in values.items()})
+        named_sizes(self.ports, {name: value.shape for name, value in values.items()})
         tensor = next(filter(is_tensor, values.values()), None)
         try:
+            arrays: dict[str, Any] = values
             if tensor is None:
-                arrays: dict[str, Any] = values
-                outputs: list[Any] = (
-                    self._cuda.run_arrays(arrays) if self._cuda else session.run(self.output_names, arrays)
-                )
+                run = self._cuda.run_arrays if self._cuda else partial(session.run, self.output_names)
+                outputs: list[Any] = run(arrays)
             else:
                 results = self._run_tensors(session, values)
                 outputs = [result if result.device == tensor.device else result.to(tensor.device) for result in results]
@@ -275,7 +254,7 @@ class OnnxPredictor:
         if self._cuda is not None:
             return self._cuda(values)
         torch = sys.modules["torch"]
-        if all(port.array_dtype is not None for port in (*self._inputs.values(), *self._outputs.values())):
+        if all(port.array_dtype is not None for port in (*self.ports.values(), *self.output_ports.values())):
             arrays = {  # of the tensors' own memory
                 name: value if isinstance(value, np.ndarray) else value.detach().cpu().resolve_neg().numpy()
                 for name, value in values.items()
@@ -290,23 +269,14 @@ class OnnxPredictor:
 
         Args:
             *inputs: What to measure with; by default rows are made up in the file's shapes.
-            **options: Inputs by name, and options of `lit_gelu.export.tune`.
+            **options: Those of `lit_gelu.export.tune`.
 
         Returns:
             What was measured, and the choice.
-
-        Raises:
-            ModelInputError: If an input does not fit, or cannot be made up.
         """
         from lit_gelu.export.runtime.tuning import tune  # it opens predictors itself
 
-        by_name = {name: options.pop(name) for name in self._inputs.keys() & options.keys()}
-        bound = bind_names(self.input_names, inputs, by_name) if inputs or by_name else None
-        model = read_model_file(self.path)
-        providers = checked_providers(
-            self._arguments["providers"], self._arguments["provider_options"], tf32=model.sixteen_bit
-        )
-        report = tune(self.path, bound, providers=list(providers.items()), **options)
+        report = tune(self.path, inputs or None, providers=self._arguments["providers"], **options)
         with self._opening:
             self._arguments |= {"tuning": report.choice, "sess_options": None}
             self._open(**self._arguments)
@@ -314,11 +284,7 @@ class OnnxPredictor:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what opens the same file in another process."""
-        return _reopened, (type(self), self._arguments)
-
-
-def _reopened(kind: type[OnnxPredictor], arguments: Mapping[str, Any]) -> OnnxPredictor:
-    return kind(**arguments)
+        return partial(type(self), **self._arguments), ()
 
 
 def _device(provider: str, options: Mapping[str, str]) -> str:
@@ -356,15 +322,7 @@ def _on_cuda(
     if sizes:
         checked[CUDA]["enable_cuda_graph"] = "1"
     with torch.cuda.device(on):  # onnxruntime sets the thread's current device, and leaves it so
-        try:
-            session = open_session(path, list(checked.items()), **arguments)
-        except (ModelFileError, ProviderError) as error:
-            if not sizes:
-                raise
-            raise ProviderError(
-                f"{str(path)!r} cannot run as CUDA graphs, which need every node on CUDA. Leave batch_buckets out, or "
-                f"export the file for CUDA. {error}"
-            ) from error
+        session = open_session(path, list(checked.items()), **arguments)
         nodes = without_shape_arithmetic(path, placement_of(session).outside(CUDA)) if sizes else ()
         if nodes:
             raise ProviderError(

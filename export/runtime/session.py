@@ -7,10 +7,9 @@ import importlib
 import logging
 import os
 import platform
-import reprlib
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from lit_gelu.export.runtime.placement import RECORD, named, placement_of, witho
 from lit_gelu.files import captured_stdout
 
 Settings = Mapping[str, Any]
-Check = Callable[[Any], bool]
 
 LEVELS = {
     "all": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL,
@@ -34,36 +32,7 @@ LEVELS = {
 }
 
 
-def _number(least: int, most: int) -> Check:
-    return lambda value: type(value) is int and least <= value <= most
-
-
-_SWITCH = _number(0, 1)
-OF_PROVIDER: Mapping[str, Check] = {
-    "prefer_nhwc": _SWITCH,
-    "cudnn_conv_algo_search": lambda value: value in ("EXHAUSTIVE", "HEURISTIC", "DEFAULT"),
-    "fuse_conv_bias": _SWITCH,
-    "use_tf32": _SWITCH,
-    "arena_extend_strategy": lambda value: value in ("kNextPowerOfTwo", "kSameAsRequested"),
-}
-ACCEPTED: Mapping[str, Check] = {
-    **OF_PROVIDER,
-    "intra_op_num_threads": _number(0, 4096),  # more take minutes to start, or all of the memory
-    "graph_optimization_level": lambda value: isinstance(value, str) and value in LEVELS,
-    "enable_mem_pattern": lambda value: isinstance(value, bool),
-    "allow_spinning": lambda value: isinstance(value, bool),
-    "batch_buckets": lambda value: isinstance(value, (list, tuple)) and all(map(_number(1, 2**31 - 1), value)),
-}
-
-
-def require_settings(settings: Settings, source: str) -> None:
-    """Refuse settings that `tune` does not write: a file from elsewhere must not set paths or streams."""
-    for name, value in settings.items():
-        if name not in ACCEPTED or not ACCEPTED[name](value):
-            raise ModelFileError(
-                f"{source} holds {reprlib.repr(name)}: {reprlib.repr(value)}, which lit-gelu does not write. Delete "
-                f"it, or run tune() again. Known: {', '.join(sorted(ACCEPTED))}."
-            )
+OF_PROVIDER = ("prefer_nhwc", "cudnn_conv_algo_search", "fuse_conv_bias", "use_tf32", "arena_extend_strategy")
 
 
 def session_options(settings: Settings) -> onnxruntime.SessionOptions:
@@ -93,19 +62,10 @@ Provider = str | tuple[str, Mapping[str, Any]]
 
 
 def default_providers(*, tf32: bool = False) -> list[Provider]:
-    """Return CUDA where it works, with the CPU behind it, else the CPU.
-
-    onnxruntime names the CUDA provider as available on machines without a GPU, and prints errors when it is asked for
-    it there, so torch is asked first; the driver, if torch was not imported.
-
-    Args:
-        tf32: Whether CUDA may compute float32 products in TF32, which costs three decimal digits. In onnxruntime the
-            option is more than its name says: without it, float16 convolutions run outside of the tensor cores too
-            (measured: 1.9 against 9.6 ms), so `OnnxPredictor` leaves it on for files in 16 bit.
-
-    Returns:
-        Providers as ``onnxruntime.InferenceSession`` takes them.
-    """
+    """Return CUDA where it works, with the CPU behind it, else the CPU."""
+    # onnxruntime names the CUDA provider as available on machines without a GPU, and prints errors when it is asked for
+    # it there. TF32 costs float32 products three decimal digits; without it float16 convolutions run outside of the
+    # tensor cores too (measured: 1.9 against 9.6 ms), so it stays on for files in 16 bit.
     if CUDA in onnxruntime.get_available_providers() and has_cuda_device():
         return [(CUDA, {"use_tf32": int(tf32)}), CPU]
     return [CPU]
@@ -130,24 +90,16 @@ def provider_name(provider: Provider) -> str:
 
 def checked_providers(
     providers: Sequence[Provider] | None,
-    provider_options: Sequence[Mapping[str, Any]] | None = None,
     *,
     tf32: bool = False,
 ) -> dict[str, dict[str, str]]:
-    """Check a list of providers, given in either of onnxruntime's two ways, and return options as text by name."""
+    """Check a list of providers, and return options as text by name."""
     if providers is None:  # CUDA alone where it works: nobody asked for a part of the file to run on the CPU behind it
-        providers = [provider_name(p) if provider_options else p for p in default_providers(tf32=tf32)[:1]]
+        providers = default_providers(tf32=tf32)[:1]
     if isinstance(providers, str):
         raise ProviderError(f"providers={providers!r} is text. Give a list: providers=[{providers!r}].")
     if not providers:
         raise ProviderError("providers=[] names no execution provider. Give providers=None for the default ones.")
-    if provider_options is not None:
-        if len(provider_options) != len(providers) or not all(isinstance(name, str) for name in providers):
-            raise ProviderError(
-                f"provider_options has {len(provider_options)} entries for {len(providers)} providers. Give one "
-                "mapping for each, with providers as names alone, or options in providers: [(name, {option: value})]."
-            )
-        providers = [(provider_name(name), options) for name, options in zip(providers, provider_options, strict=True)]
     available = onnxruntime.get_available_providers()
     checked: dict[str, dict[str, str]] = {}
     for provider in providers:
@@ -184,33 +136,25 @@ def open_session(
     path: str | os.PathLike[str],
     providers: Sequence[Provider] | None = None,
     sess_options: onnxruntime.SessionOptions | None = None,
-    provider_options: Sequence[Mapping[str, Any]] | None = None,
     *,
     model: ModelFile | None = None,
 ) -> onnxruntime.InferenceSession:
-    """Open a file with onnxruntime, on the provider that was asked for or not at all.
+    """Return onnxruntime's session of a file, on the provider that was asked for or not at all.
 
     onnxruntime falls back to the CPU without a word when a provider's libraries are missing, when an option is
     misspelt, or for a node that the provider has no kernel for. Here the first two are errors. So is the third, unless
     the CPU is named behind the provider: then a `CpuFallbackWarning` says which nodes run there. Nodes that compute
     sizes alone are no fallback: onnxruntime puts them on the CPU on purpose, where sizes are, and no tensor travels.
 
-    Args:
-        path: The file.
-        providers: As ``onnxruntime.InferenceSession`` takes them; by default CUDA alone where it works, else the CPU.
-        sess_options: As ``onnxruntime.InferenceSession`` takes them.
-        provider_options: As ``onnxruntime.InferenceSession`` takes them.
-        model: What the file says, if it was read before.
-
-    Returns:
-        The session; it has recorded which provider runs which node.
-
     Raises:
         ModelFileError: If the file is missing, damaged, or no model that onnxruntime can run.
         ProviderError: If a provider does not exist here, has no such option, or did not take the whole file.
+
+    Returns:
+        The session; it has recorded which provider runs which node.
     """
     model = read_model_file(path) if model is None else model
-    checked = checked_providers(providers, provider_options, tf32=model.sixteen_bit)
+    checked = checked_providers(providers, tf32=model.sixteen_bit)
     first = next(iter(checked))
     if first != CPU:
         _load_libraries(first)
@@ -218,17 +162,25 @@ def open_session(
         _load_tensorrt()
     options = onnxruntime.SessionOptions() if sess_options is None else sess_options
     for key in (RECORD, EXACT_SUMS) if model.saturates else (RECORD,):
-        if config_entry(options, key) is None:
-            options.add_session_config_entry(key, "1")
+        with contextlib.suppress(RuntimeError):  # of a key that is not set
+            if options.get_session_config_entry(key):
+                continue
+        options.add_session_config_entry(key, "1")
     # On x86-64 NchwcTransformer follows a null pointer where a Transpose stands in front of a Cast from 16 bits, which
     # onnxruntime puts ahead of what its CPU has no kernel for: a transformer in float16 (onnxruntime's issue 28392, in
     # 1.24 to 1.31). On a GPU it does nothing.
     crashing = ["NchwcTransformer"] if model.sixteen_bit and "Transpose" in model.operators else []
+    # Where the first device's number is given, onnxruntime 1.31 looks for the provider among plugins on that device,
+    # and warns that none is registered, in every session.
+    without_first_device = [
+        (name, {key: value for key, value in settings.items() if (key, value) != ("device_id", "0")})
+        for name, settings in checked.items()
+    ]
     try:
         session = onnxruntime.InferenceSession(
             os.fspath(model.path),
             options,
-            providers=[(name, _without_first_device(name, settings)) for name, settings in checked.items()],
+            providers=without_first_device,
             disabled_optimizers=crashing,
             enable_fallback=0,  # else a failure prints a banner and the session runs on the CPU
         )
@@ -269,14 +221,6 @@ def _judge_cpu_nodes(session: onnxruntime.InferenceSession, model: ModelFile, ch
     warnings.warn(message, CpuFallbackWarning, stacklevel=4)
 
 
-def config_entry(options: onnxruntime.SessionOptions, key: str) -> str | None:
-    """Return one configuration entry of session options; ``None`` if it is not set."""
-    try:
-        return str(options.get_session_config_entry(key))
-    except RuntimeError:
-        return None
-
-
 def _load_libraries(provider: str) -> None:
     """Load cuBLAS, cuDNN and cuRAND from their wheels: torch no longer loads all of them."""
     torch = sys.modules.get("torch")
@@ -300,14 +244,6 @@ def _load_tensorrt() -> None:
             f"onnxruntime {onnxruntime.__version__} needs TensorRT's {name}, which cannot be loaded ({error}). "
             f"`{tensorrt_wheel(name, onnxruntime.cuda_version)}` brings it; `lit-gelu doctor` says what is there."
         ) from error
-
-
-def _without_first_device(provider: str, options: Mapping[str, str]) -> dict[str, str]:
-    """Leave out the number of the first CUDA device, which providers take by themselves."""
-    # Where it is given, onnxruntime 1.31 looks for the provider among plugins on that device first, and warns that none
-    # is registered, in every session.
-    first = provider in ON_CUDA_DEVICES and options.get("device_id") == "0"
-    return {name: value for name, value in options.items() if not (first and name == "device_id")}
 
 
 def _not_loaded(model: ModelFile, provider: str, error: Exception) -> str:

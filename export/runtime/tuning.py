@@ -13,12 +13,18 @@ from torch import nn
 
 from lit_gelu.display import Displayed
 from lit_gelu.errors import ModelFileError, ModelInputError, ProviderError, message_of
-from lit_gelu.export.runtime.model_file import Array, ModelFile, bind_names, made_inputs, read_model_file
-from lit_gelu.export.runtime.module_call import ends_with_softmax, float64_answer
+from lit_gelu.export.runtime.bench import (
+    arrays_of,
+    ends_with_softmax,
+    float64_answer,
+    interleaved,
+    ratio,
+    relative_error,
+)
+from lit_gelu.export.runtime.model_file import Array, ModelFile, bind_names, random_inputs, read_model_file
 from lit_gelu.export.runtime.predictor import OnnxPredictor
 from lit_gelu.export.runtime.session import CPU, CUDA, Provider, Settings
-from lit_gelu.export.runtime.timing import arrays_of, interleaved, ratio, relative_error
-from lit_gelu.export.runtime.tuning_file import TuningChoice, cores, device_name, read_choice, write_choice
+from lit_gelu.export.runtime.tuning_file import TuningChoice, cores, device_name, write_choice
 
 # What rounding alone may change, as a share of the largest output: float32 as check_parity has it; 16 bit a few last
 # bits of a few layers.
@@ -92,9 +98,8 @@ def tune(  # noqa: C901 - one procedure, told in the order in which it happens
     r"""Measure settings of onnxruntime on this machine, and keep the fastest that is still right.
 
     One setting after the other is varied from the best so far, all its values beside each other in one run, in shuffled
-    order. On the CPU: threads, graph optimisation level, memory pattern, spinning. On CUDA: NHWC, a CUDA graph of this
-    batch size, fused bias, the search for convolutions. At last the best is measured beside the untuned session, opened
-    twice; it is chosen if it takes at most 0.98 of its time, and gains at least twice the difference of the two.
+    order. At last the best is measured beside the untuned session, opened twice; it is chosen if it takes at most 0.98
+    of its time, and gains at least twice the difference of the two.
     Settings are rejected if an output is not finite where the reference is, or if :math:`\max|y - y^*| / \max|y^*| >
     \max(\text{tolerance}, 2 e)` with :math:`e` the untuned session's own error. :math:`y^*` is ``reference`` in
     float64; without one the untuned session's output, and :math:`e` then its difference from the session without graph
@@ -102,7 +107,7 @@ def tune(  # noqa: C901 - one procedure, told in the order in which it happens
 
     Args:
         path: The file.
-        inputs: What to measure with, as `OnnxPredictor` takes it; by default rows are made up in the file's shapes.
+        inputs: What to measure with; by default rows are made up in the file's shapes.
         providers: As `OnnxPredictor` takes them.
         reference: The module that the file was exported from.
         batch_size: Rows to make up.
@@ -113,7 +118,7 @@ def tune(  # noqa: C901 - one procedure, told in the order in which it happens
         The choice and the trials.
 
     Raises:
-        ModelFileError: See `OnnxPredictor`; also if choices beside the file are damaged, and ``save``.
+        ModelFileError: See `OnnxPredictor`.
         ModelInputError: If inputs cannot be made up, or the reference is another module.
         ProviderError: See `OnnxPredictor`; also on CUDA where torch has none.
 
@@ -126,15 +131,13 @@ def tune(  # noqa: C901 - one procedure, told in the order in which it happens
         >>> report.choice.error <= report.choice.limit
         True
     """
-    if save:
-        read_choice(path)  # refuses a damaged file of a choice before anything is measured
     model, plain = read_model_file(path), OnnxPredictor(path, providers, tuning=False)
     provider = plain.providers[0]
     device = device_name(provider, plain.device)
     if device is None:
         raise ProviderError("torch finds no CUDA device to time calls on. Install torch with CUDA.")
     arguments: Any = inputs if isinstance(inputs, list | tuple) else [inputs]
-    bound = made_inputs(plain.ports, batch_size) if inputs is None else bind_names(plain.input_names, arguments, {})
+    bound = random_inputs(plain.ports, batch_size) if inputs is None else bind_names(plain.input_names, arguments, {})
     values = {name: torch.as_tensor(value).detach().to(plain.device) for name, value in bound.items()}
     rows = next(iter(values.values())).shape[0] if next(iter(plain.ports.values())).shape else 1
     # onnxruntime's own default is TF32.

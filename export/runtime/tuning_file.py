@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import onnxruntime
 
 from lit_gelu.errors import ModelFileError, message_of
-from lit_gelu.export.runtime.session import ON_CUDA_DEVICES, require_settings
-from lit_gelu.files import parse_json, require_no_pipe, write_atomically
+from lit_gelu.export.runtime.session import ON_CUDA_DEVICES
+from lit_gelu.files import write_atomically
 
 if TYPE_CHECKING:
     import torch
@@ -57,11 +57,9 @@ def device_name(provider: str, device: "torch.device | str") -> str | None:
 
 def processor() -> str:
     """Return the processor's name."""
-    try:
-        with Path("/proc/cpuinfo").open(encoding="utf-8") as file:
-            names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
-    except OSError:
-        names = []
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
 
 
@@ -92,7 +90,7 @@ def choice_for(path: str | os.PathLike[str], provider: str, device: "torch.devic
 
 def write_choice(path: str | os.PathLike[str], choice: TuningChoice) -> Path:
     """Keep a choice beside a model, and return where."""
-    content = {"format": 2, "model_sha256": digest(path), "choice": asdict(choice)}
+    content = {"model_sha256": digest(path), "choice": asdict(choice)}
     with write_atomically(tuning_path(path)) as temporary:
         temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     return tuning_path(path)
@@ -110,21 +108,13 @@ def keep_choice(path: str | os.PathLike[str], before: str) -> None:
 
 def _read(file: Path) -> tuple[str, TuningChoice | None]:
     """Return the digest of the model and the choice that a file holds; nothing where there is no file."""
-    if not os.path.lexists(file):
+    if not file.exists():
         return "", None
-    problem = "another format, or fields of other types"
     try:
-        require_no_pipe(file)
-        content = parse_json(file.read_bytes())
-        model, choice = content["model_sha256"], TuningChoice(**content["choice"])
-        types = [type(value) for value in (model, *vars(choice).values())]
-        if content["format"] == 2 and types[:5] == [str] * 4 + [dict] and {*types[5:]} <= {int, float}:
-            # A file from elsewhere must not set anything that `tune` does not.
-            require_settings(choice.settings, repr(str(file)))
-            return model, choice
+        content = json.loads(file.read_bytes())
+        return content["model_sha256"], TuningChoice(**content["choice"])
     except (OSError, LookupError, TypeError, ValueError) as error:
-        problem = f"{type(error).__name__}: {message_of(error)}"
-    raise ModelFileError(
-        f"{str(file)!r} does not hold what tune() writes ({problem}). Delete it, run tune() again, or open the model "
-        "with tuning=False."
-    )
+        raise ModelFileError(
+            f"{str(file)!r} does not hold what tune() writes ({message_of(error)}). Delete it, run tune() again, or "
+            "open the model with tuning=False."
+        ) from error

@@ -40,11 +40,6 @@ def test_padded_and_divided_calls_give_the_same(rows):
     torch.testing.assert_close(y, net("gelu")(x).detach(), rtol=0, atol=1e-6)
 
 
-def test_sizes_beside_the_batch_must_be_fixed():
-    with pytest.raises(ModelInputError):
-        BatchGraphs(runner_of("convolutions"), (2,), pad=True)
-
-
 @pytest.mark.parametrize("rows", [1, 3, 5, 9])
 def test_rows_that_see_each_other_are_neither_padded_nor_divided(rows):
     run, x = BatchGraphs(runner_of("centred"), (2, 4), pad=True), torch.randn(4, 6)
@@ -191,15 +186,6 @@ def test_calls_of_other_threads_take_turns_in_one_worker(graphs, cuda):
     assert graphs.runner.session.runs[-1] == ("MainThread", "session")
 
 
-def test_what_was_tuned_runs_calls_of_other_sizes_without_a_graph(path, cuda):
-    made = CudaRunner(OnnxPredictor(path, [CPU]).session, HOST, SessionStream(cuda), (1, 4), pad=False)
-    made.graphs._graphs = dict.fromkeys(made.graphs._graphs)  # so that they could not answer
-    x = torch.randn(3, 6)
-    torch.testing.assert_close(made({"input": x})[0], net("gelu")(x).detach(), rtol=0, atol=1e-6)
-    with pytest.raises(TypeError):
-        made({"input": x[:1]})
-
-
 def test_graphs_made_under_inference_mode_can_be_used_outside(path, cuda):
     with torch.inference_mode():
         made = CudaRunner(OnnxPredictor(path, [CPU]).session, HOST, SessionStream(cuda), (2,))
@@ -217,19 +203,6 @@ def test_a_call_while_torch_captures_is_refused(path, cuda, monkeypatch, value):
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     with pytest.raises(ProviderError):
         call({"input": value})
-
-
-def test_a_run_leaves_the_threads_device(path, cuda, monkeypatch):
-    """onnxruntime sets it to its own, and does not set it back."""
-
-    def run(session, *arguments):
-        cuda.device = 1
-        return []
-
-    runner = CudaRunner(OnnxPredictor(path, [CPU]).session, HOST, SessionStream(cuda))
-    monkeypatch.setattr(onnxruntime.InferenceSession, "run", run)
-    runner.run_arrays({})
-    assert cuda.device == 0
 
 
 def test_opening_leaves_the_threads_device_and_hands_the_stream_over(path, cuda, monkeypatch):

@@ -1,15 +1,11 @@
 """`OnnxPredictor`: arrays and tensors in and out, in threads and other processes, and what is refused."""
 
 import copy
-import gc
 import json
 import multiprocessing
 import os
 import pickle
-import threading
-import tracemalloc
 from collections import UserDict
-from itertools import pairwise
 
 import export_zoo
 import numpy as np
@@ -19,14 +15,13 @@ import pytest
 import torch
 from child_processes import PATIENCE, run_python
 from export_zoo import net
-from lightning.pytorch import LightningModule, Trainer
 from onnx import TensorProto, helper
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from lit_gelu.export import ModelFileError, ModelInputError, OnnxPredictor, ProviderError, export_onnx
 from lit_gelu.export.runtime import CPU, CUDA, default_providers
-from lit_gelu.export.runtime.cuda import TensorRunner, as_tensor_on, run_options
+from lit_gelu.export.runtime.cuda import TensorRunner, as_tensor_on
 
 SAMPLE = torch.zeros(2, 6)
 NUMBERS = {
@@ -137,21 +132,6 @@ def test_every_element_type(tmp_path, dtype, rows):
     assert torch.equal(y, x)
 
 
-def test_an_output_outlives_its_predictor(tmp_path):
-    """Of a shape that the inputs do not tell, so that onnxruntime allocates it."""
-    predictor = one_node(tmp_path, "NonZero", out_shape=(2, "found"), out=torch.int64)
-    x = torch.tensor([[0.0, 1.0], [2.0, 0.0]])
-    (bound,) = TensorRunner(predictor.session, torch.device("cpu"))({"x": x})
-    found = predictor(x)
-    del predictor
-    assert torch.equal(found, x.nonzero().T)
-    assert torch.equal(bound, found)
-
-
-def test_scalars(tmp_path):
-    assert one_node(tmp_path, "Identity", shape=(), out_shape=())(torch.tensor(2.5)).item() == 2.5
-
-
 def test_bound_memory_is_passed_not_copied(predictor, monkeypatch):
     """As on CUDA, and for element types that numpy has not."""
     bound = {"in": [], "out": []}
@@ -163,15 +143,6 @@ def test_bound_memory_is_passed_not_copied(predictor, monkeypatch):
     assert bound == {"in": [x.data_ptr()] * 2, "out": [y.data_ptr(), z.data_ptr()]}
     assert z.data_ptr() != y.data_ptr()  # each call has memory of its own
     assert torch.equal(y, z)
-
-
-def test_only_cuda_needs_options_of_a_run():
-    """And then the number of a graph, without which onnxruntime throws and catches an exception at every bound run."""
-    assert run_options(torch.device("cpu")) is None
-    for number, given in (("-1", ()), ("3", (3,))):
-        options = run_options(torch.device("cuda", 0), *given)
-        assert options.get_run_config_entry("gpu_graph_id") == number
-        assert options.get_run_config_entry("disable_synchronize_execution_providers") == "1"
 
 
 def test_one_name_is_one_size(tmp_path):
@@ -216,15 +187,6 @@ def test_a_failure_while_running_is_the_files(tmp_path, predictor, monkeypatch):
         predictor(torch.zeros(1, 6))
 
 
-def test_options_reach_onnxruntime_and_nothing_is_printed(path, capfd):
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    predictor = OnnxPredictor(path, providers=[CPU], sess_options=options)
-    assert predictor.session.get_session_options().intra_op_num_threads == 1
-    OnnxPredictor(path)(SAMPLE)
-    assert capfd.readouterr() == ("", "")
-
-
 def test_the_default_is_cuda_without_tf32_where_torch_has_it(monkeypatch):
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, CPU])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -237,42 +199,6 @@ def test_the_default_is_cuda_without_tf32_where_torch_has_it(monkeypatch):
 def test_the_cpu_has_no_cuda_graphs(path, sizes):
     with pytest.raises(ProviderError):
         OnnxPredictor(path, [CPU], batch_buckets=sizes)
-
-
-@pytest.mark.parametrize("kind", ["arrays", "tensors"])
-def test_ten_threads_get_the_same(predictor, kind):
-    inputs = [torch.full((rows, 6), float(rows)) for rows in (1, 2, 3, 8, 9)]
-    inputs = [x.numpy() for x in inputs] if kind == "arrays" else inputs
-    alone, results, start = [predictor(x) for x in inputs], {}, threading.Barrier(10, timeout=PATIENCE)
-
-    def work(number):
-        start.wait()
-        results[number] = [predictor(x) for x in inputs * 5]
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(10)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE)
-    for found in (results[number] for number in range(10)):
-        for result, expected in zip(found, alone * 5, strict=True):
-            np.testing.assert_array_equal(result, expected)
-
-
-@pytest.mark.full
-def test_calls_leave_no_memory_behind(predictor):
-    """Of spells of some thousands the best counts: Python itself takes or gives back some hundred bytes."""
-    x, taken = torch.randn(4, 6), []
-    tracemalloc.start()  # numpy's arrays, of whose memory the tensors are, are traced too
-    try:
-        for _ in range(4):
-            for _ in range(2_000):
-                predictor(x)
-            gc.collect()
-            taken.append(tracemalloc.get_traced_memory()[0])
-    finally:
-        tracemalloc.stop()
-    assert min(after - before for before, after in pairwise(taken)) < 8_000  # one object a call were 32,000
 
 
 def test_it_is_pickled_in_one_folder_and_opened_in_another(path, tmp_path, monkeypatch):
@@ -311,19 +237,6 @@ def test_in_the_workers_of_a_dataloader(path):
     rows, processes = zip(*loader, strict=True)
     assert os.getpid() not in torch.cat(processes).tolist()
     torch.testing.assert_close(torch.cat(rows), expected, rtol=0, atol=1e-6)
-
-
-def test_in_predict_step(path):
-    class Predicts(LightningModule):
-        predictor = OnnxPredictor(path)
-
-        def predict_step(self, batch, batch_idx):
-            return self.predictor(batch)
-
-    x = torch.randn(5, 6)
-    trainer = Trainer(accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False)
-    outputs = trainer.predict(Predicts(), DataLoader(x, batch_size=2))
-    torch.testing.assert_close(torch.cat(outputs), net("gelu")(x).detach(), rtol=0, atol=1e-6)
 
 
 _RUN = """

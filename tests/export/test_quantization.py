@@ -15,7 +15,7 @@ from torch import nn
 
 from lit_gelu.data import DigitsData
 from lit_gelu.errors import ArgumentError, ExportError, ModelFileError, ModelInputError, ParityError
-from lit_gelu.export import OnnxPredictor, check_parity, export_onnx, write_proof
+from lit_gelu.export import OnnxPredictor, export_onnx
 from lit_gelu.export.metadata import read_metadata
 from lit_gelu.export.parity.report import TaskMetric
 from lit_gelu.export.proof import record_parity
@@ -57,11 +57,6 @@ def test_names_batch_labels_and_activations_are_those_of_the_float_file(digits):
     assert digits.result.record.layers == ("hidden.0.linear", "hidden.1.linear", "output")
     assert digits.result.nbytes == digits.int8.stat().st_size < 0.35 * digits.path.stat().st_size
     assert (is_quantized(digits.int8), is_quantized(digits.path)) == (True, False)
-
-
-def test_the_same_seed_gives_the_same_bytes(digits, tmp_path):
-    quantize_onnx(digits.path, tmp_path / "again.onnx", DigitsData())
-    assert (tmp_path / "again.onnx").read_bytes() == digits.int8.read_bytes()
 
 
 def test_the_figures_are_those_counted_by_hand(digits):
@@ -220,7 +215,6 @@ NAN = OutputNoise("y", 1, float("nan"), 0, None, is_logits=False)
         ([TaskMetric("test_loss", 1.0, 2.0), TaskMetric("test_error", 0.10, 0.08)], [LOGITS], {}, [True]),
         ([TaskMetric("test_error", 0.10, 0.111)], [LOGITS], {}, [False]),
         ([TaskMetric("test_loss", 0.004, 0.0041)], [IMAGE], {}, [False]),
-        ([TaskMetric("test_loss", -2.0, -1.0)], [IMAGE], {}, [False]),
         ([TaskMetric("test_loss", -2.0, -2.5)], [IMAGE], {}, [True]),
         ([TaskMetric("test_loss", 0.0, 1.0)], [], {}, [False]),
         ([], [LOGITS, IMAGE], {}, [False, False]),
@@ -288,41 +282,3 @@ def test_a_quantizer_that_changes_activations_is_not_trusted(exported, tmp_path,
     with pytest.raises(ExportError):
         quantize_onnx(exported.path, tmp_path / "int8.onnx", exported.rows)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_what_cannot_be_compared_is_refused(digits):
-    for error, path, data in (
-        (ModelFileError, digits.path, DigitsData()),
-        (ModelInputError, digits.int8, None),
-        (ModelInputError, digits.int8, []),
-    ):
-        with pytest.raises(error):
-            check_quantized(digits.model, path, data)
-
-
-@pytest.mark.full
-def test_softmax_and_the_proof_of_the_float_file(digits, tmp_path):
-    export_onnx(digits.model, tmp_path / "net.onnx", softmax=True)
-    write_proof(check_parity(digits.model, tmp_path / "net.onnx"), tmp_path / "net.onnx", [])
-    quantize_onnx(tmp_path / "net.onnx", tmp_path / "int8.onnx", DigitsData())
-    assert json.loads(OnnxPredictor(tmp_path / "int8.onnx").metadata["lit_gelu.parity"]) == {}
-    chances = OnnxPredictor(tmp_path / "int8.onnx")(torch.rand(5, 1, 28, 28))
-    assert torch.allclose(chances.sum(1), torch.ones(5), atol=1e-6)
-    assert check_quantized(digits.model, tmp_path / "int8.onnx", DigitsData(), max_difference=0.02).passed
-
-
-@pytest.mark.full
-@pytest.mark.realdata
-@pytest.mark.parametrize("method", METHODS)
-def test_int8_costs_mnist_less_than_half_a_percent(tmp_path, method):
-    from lit_gelu.data import MNISTData
-
-    torch.manual_seed(0)
-    model = MNISTClassifier()
-    options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    Trainer(max_epochs=1, accelerator="cpu", enable_model_summary=False, **options).fit(model, datamodule=MNISTData())
-    export_onnx(model, tmp_path / "net.onnx")
-    quantize_onnx(tmp_path / "net.onnx", tmp_path / "int8.onnx", MNISTData(), method=method)
-    report = check_quantized(model, tmp_path / "int8.onnx", MNISTData(), max_difference=0.005)
-    assert report.outputs[0].rows == 10_000
-    assert report.outputs[0].sqnr > 25

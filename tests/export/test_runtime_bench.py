@@ -1,11 +1,9 @@
 """Timing: fair turns, and errors against float64."""
 
 import json
-from contextlib import nullcontext
 from pathlib import Path
 
 import export_zoo
-import numpy as np
 import onnxruntime
 import pytest
 import torch
@@ -13,10 +11,10 @@ from export_cases import gelu_net
 
 from lit_gelu.errors import ModelInputError
 from lit_gelu.export import OnnxPredictor, export_onnx
-from lit_gelu.export.runtime import CPU, timing
-from lit_gelu.export.runtime.bench import bench, resized
+from lit_gelu.export.runtime import CPU
+from lit_gelu.export.runtime import bench as bench_module
+from lit_gelu.export.runtime.bench import Float64Throughout, bench, interleaved, resized
 from lit_gelu.export.runtime.model_file import Port
-from lit_gelu.export.runtime.timing import interleaved, ratio
 from lit_gelu.export.runtime.tuning import tune
 from lit_gelu.export.runtime.tuning_file import TuningChoice, device_name, write_choice
 
@@ -54,39 +52,9 @@ class Clock:
 @pytest.mark.parametrize(("seconds", "rounds"), [(0.0, 4), (19.0, 10), (1e9, 50)])
 def test_it_ends_by_time_but_not_before_the_least_number_of_rounds_nor_after_the_most(monkeypatch, seconds, rounds):
     clock = Clock()
-    monkeypatch.setattr(timing, "time", clock)
+    monkeypatch.setattr(bench_module, "time", clock)
     samples = interleaved({"works": clock.work}, DEVICE, seconds=seconds, rounds=(4, 50), warm_up=0)
     assert samples == {"works": [2.0] * rounds}
-
-
-def test_a_slow_spell_does_not_change_a_ratio():
-    slow = np.where(np.arange(30) % 3 == 0, 10.0, 1.0)
-    assert ratio({"a": list(2 * slow), "b": list(slow)}, "a", "b") == 2.0
-
-
-def test_calls_are_timed_between_two_events(monkeypatch):
-    notes = []
-
-    class Event:
-        def __init__(self, enable_timing):
-            assert enable_timing
-
-        def record(self):
-            notes.append("event")
-
-        def synchronize(self):
-            notes.append("wait")
-
-        def elapsed_time(self, end):
-            return 60.0  # milliseconds
-
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: notes.append("idle"))
-    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
-    options = {"seconds": 0.0, "rounds": (2, 2), "warm_up": 0}
-    samples = interleaved({"a": lambda: notes.append("call")}, torch.device("cuda", 0), **options)
-    assert samples["a"] == pytest.approx([0.06, 0.06])
-    assert notes == ["idle", "event", "call", "event", "wait"] * 2
 
 
 def test_a_file_beside_pytorch_with_errors_against_float64(path):
@@ -136,15 +104,6 @@ def test_given_rows_are_repeated_along_the_batch_wherever_that_is(path):
     assert torch.equal(found["table"], given["table"])
 
 
-def test_sizes_beside_the_batch_are_not_made_up(tmp_path):
-    net, sample = gelu_net(), torch.zeros(2, 5, 6)
-    export_onnx(net, tmp_path / "net.onnx", sample, dynamic_shapes={"input": {1: "tokens"}})
-    for measure in (bench, tune):
-        with pytest.raises(ModelInputError):
-            measure(tmp_path / "net.onnx")
-    assert bench(tmp_path / "net.onnx", net, inputs={"input": sample}, batch_sizes=[3], **QUICK).rows
-
-
 class InFloat32(torch.nn.Module):
     """Makes float32 of its input, whatever that is."""
 
@@ -161,6 +120,39 @@ def test_a_forward_that_asks_for_float32_has_a_reference_all_the_same(tmp_path):
     export_onnx(InFloat32(), path, torch.zeros(2, 6))
     assert all(0 < row.error < 1e-6 for row in bench(path, InFloat32(), batch_sizes=[2], **QUICK).rows)
     assert tune(path, torch.ones(2, 6), reference=InFloat32(), seconds=0.0, save=False).choice.error < 1e-6
+
+
+class Shifted(torch.nn.Module):
+    """Of two optional arguments the file has the second: in order, the shift would be the scale."""
+
+    def forward(self, x, scale=None, *, shift=None):
+        return torch.nn.functional.gelu(x if shift is None else x + shift)
+
+
+def test_inputs_are_given_by_name(tmp_path):
+    x = torch.randn(2, 4)
+    export_onnx(Shifted(), tmp_path / "net.onnx", {"x": x, "shift": x})
+    assert all(row.error < 1e-6 for row in bench(tmp_path / "net.onnx", Shifted(), batch_sizes=[3], **QUICK).rows)
+
+
+INTEGERS = torch.arange(0, 1000, 7)
+MAKERS = {
+    "float": lambda: INTEGERS.float(),
+    "to": lambda: INTEGERS.to("cpu", torch.float32),
+    "type": lambda: INTEGERS.type(torch.float32),
+    "keyword": lambda: torch.zeros(3, dtype=torch.float32),
+    "default": lambda: torch.linspace(0, 1, 9),
+}
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_what_is_made_in_float32_is_made_in_float64_for_as_long_as_that(make):
+    with Float64Throughout():
+        assert make().dtype == torch.float64
+        assert torch.tensor([0x3F800000], dtype=torch.int32).view(torch.float32).item() == 1.0  # bits as they are
+    with pytest.raises(IndexError), Float64Throughout():
+        torch.ones(2)[3]
+    assert make().dtype == torch.float32
 
 
 @pytest.mark.gpu

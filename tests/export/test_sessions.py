@@ -1,6 +1,5 @@
 """Where a file runs, fallbacks that are errors, the table of who runs what, and files that are no whole model."""
 
-import sys
 from collections import Counter
 
 import export_zoo
@@ -13,11 +12,10 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from lit_gelu.cuda_versions import tensorrt_library, tensorrt_wheel
-from lit_gelu.export import ModelFileError, OnnxPredictor, ProviderError, check_parity
+from lit_gelu.export import ModelFileError, OnnxPredictor, ProviderError
 from lit_gelu.export.runtime import CPU, CUDA, TENSORRT, CpuFallbackWarning, open_session, session
 from lit_gelu.export.runtime.model_file import read_model_file
 from lit_gelu.export.runtime.placement import PlacedNode, Placement, placement_of, without_shape_arithmetic
-from lit_gelu.export.runtime.session import checked_providers
 
 
 @pytest.fixture(scope="module")
@@ -32,14 +30,6 @@ def path():
 def test_lists_of_providers_that_are_refused(path, given):
     with pytest.raises(ProviderError):
         OnnxPredictor(path, providers=given)
-
-
-def test_options_beside_the_names(path):
-    assert checked_providers([CPU], [{}]) == {CPU: {}}
-    with pytest.raises(ProviderError):
-        OnnxPredictor(path, providers=[CPU], provider_options=[{}, {}])
-    with pytest.raises(ProviderError):
-        OnnxPredictor(path, providers=[(CPU, {})], provider_options=[{}])
 
 
 def test_the_table_counts_the_files_nodes(path):
@@ -120,15 +110,6 @@ def test_what_onnxruntime_raises_is_the_files_fault_or_the_providers(path, cuda,
         open_session(path, [CPU])
 
 
-def test_what_onnxruntime_prints_of_libraries_is_logged(path, cuda, monkeypatch, capfd, caplog):
-    """On standard output it would be in the midst of a command's JSON."""
-    monkeypatch.setattr(cuda, "nodes", (("Gemm", CUDA),))
-    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: sys.stdout.write("Failed to load libcudnn.so.9\n"))
-    open_session(path, [CUDA])
-    assert capfd.readouterr().out == ""
-    assert "Failed to load libcudnn.so.9" in caplog.text
-
-
 def test_a_torch_for_another_cuda_is_refused(path, cuda, monkeypatch):
     monkeypatch.setattr(cuda, "nodes", (("Gemm", CUDA),))
     monkeypatch.setattr(onnxruntime, "cuda_version", "13.0")
@@ -195,40 +176,15 @@ def test_sizes_that_become_data_are_and_data_that_become_sizes(tmp_path):
     assert strays(path, "sum", "whole") == ["sum", "whole"]
 
 
-def test_nodes_that_the_file_has_not(tmp_path):
-    """onnxruntime makes a Gather where it moves a Transpose past a Shape; one of the file is judged like any node."""
-    path = saved(tmp_path, *SIZES, ("Gather", ["y", "two"], ["rows"]), ("Mul", ["rows", "y"], ["z"]))
-    assert strays(path, "fused", "") == ["fused", ""]
-    assert strays(path, "Gather_token_7", "rows", operator="Gather") == ["rows"]
+# Files that are no whole model.
 
 
-# Files that are no whole model, or that want data from outside their folder.
-
-READERS = {
-    "predict": lambda path: OnnxPredictor(path, [CPU]),
-    "parity": lambda path: check_parity(export_zoo.net("gelu"), path, input_sample=torch.zeros(1, 6)),
-}
-
-
-@pytest.fixture(params=READERS)
-def read(request):
-    """Each way in which a file is read."""
-    return READERS[request.param]
-
-
-@pytest.mark.parametrize(
-    "name", ["long" * 75, "nul\0nul", "half\ud800", "a/" * 3000 + "n", "."], ids=["long", "NUL", "half", "deep", "dir"]
-)
-def test_a_path_that_no_file_can_have(tmp_path, read, name):
-    with pytest.raises(ModelFileError):
-        read(f"{tmp_path}/{name}")
-
-
-@pytest.mark.parametrize("content", [b"GIF89a" + bytes(500), b"PK\x03\x04" + bytes(500), b'{"a": 1}', b"\x00" * 64])
-def test_a_foreign_file(tmp_path, read, content):
+@pytest.mark.parametrize("content", [b"GIF89a" + bytes(500), b'{"a": 1}', b"\x00" * 64])
+def test_a_foreign_file(tmp_path, content):
     (tmp_path / "net.onnx").write_bytes(content)
-    with pytest.raises(ModelFileError):
-        read(tmp_path / "net.onnx")
+    for file in (tmp_path / "net.onnx", tmp_path / "none.onnx", tmp_path):
+        with pytest.raises(ModelFileError):
+            OnnxPredictor(file, [CPU])
 
 
 def test_a_file_that_is_truncated_anywhere_inside_its_graph(path, tmp_path):
@@ -238,15 +194,6 @@ def test_a_file_that_is_truncated_anywhere_inside_its_graph(path, tmp_path):
         (tmp_path / "net.onnx").write_bytes(content[:length])
         with pytest.raises(ModelFileError):
             OnnxPredictor(tmp_path / "net.onnx")
-
-
-def test_an_onnx_file_of_others_runs_and_has_no_record_to_compare_with(path, tmp_path):
-    model = onnx.load(path)
-    del model.metadata_props[:]
-    onnx.save(model, tmp_path / "net.onnx")
-    assert OnnxPredictor(tmp_path / "net.onnx")(torch.zeros(1, 6)).shape == (1, 3)
-    with pytest.raises(ModelFileError):
-        READERS["parity"](tmp_path / "net.onnx")
 
 
 def with_external_weights(folder, location, offset="0", opset=20):
@@ -262,11 +209,9 @@ def with_external_weights(folder, location, offset="0", opset=20):
 
 @pytest.fixture
 def folder(tmp_path):
-    """A model's folder with data, and a file outside of it."""
+    """A model's folder with data."""
     (tmp_path / "model").mkdir()
-    np.array([5, 6], np.float32).tofile(tmp_path / "outside.bin")
     np.array([1, 2], np.float32).tofile(tmp_path / "model" / "inside.bin")
-    (tmp_path / "model" / "link.bin").symlink_to(tmp_path / "outside.bin")
     return tmp_path / "model"
 
 
@@ -278,33 +223,10 @@ def test_data_inside_the_folder_are_read_also_through_a_link_to_the_model(folder
         np.testing.assert_array_equal(OnnxPredictor(file, [CPU])(np.zeros(2, np.float32)), [1, 2])
 
 
-@pytest.mark.parametrize(
-    "location", ["../outside.bin", "/etc/hostname", "link.bin", "a/../../outside.bin", "", "missing", "\0", "a" * 5000]
-)
-def test_data_outside_the_folder_or_missing_are_refused(folder, location, monkeypatch):
-    monkeypatch.setattr(onnxruntime, "InferenceSession", None)  # refused before anything is read
+@pytest.mark.parametrize(("location", "offset"), [("missing", "0"), ("", "0"), ("inside.bin", "4")])
+def test_data_that_are_missing_or_too_short_are_refused(folder, location, offset):
     with pytest.raises(ModelFileError):
-        OnnxPredictor(with_external_weights(folder, location))
-
-
-@pytest.mark.parametrize("offset", ["abc", "-4", "", "1e3", "9" * 5000, "\u0663", "4"])
-def test_an_offset_that_is_no_number_or_beyond_the_end(folder, offset):
-    with pytest.raises(ModelFileError):
-        read_model_file(with_external_weights(folder, "inside.bin", offset))
-
-
-def test_data_outside_the_folder_of_a_constant_in_a_branch_are_refused(folder):
-    inner = onnx.load(with_external_weights(folder, "../outside.bin"), load_external_data=False).graph.initializer[0]
-    constant = helper.make_node("Constant", [], ["c"])
-    constant.attribute.append(helper.make_attribute("value", inner))
-    branch = helper.make_graph([constant], "b", [], [helper.make_tensor_value_info("c", TensorProto.FLOAT, [2])])
-    node = helper.make_node("If", ["x"], ["y"], then_branch=branch, else_branch=branch)
-    x = helper.make_tensor_value_info("x", TensorProto.BOOL, [])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])
-    model = helper.make_model(helper.make_graph([node], "g", [x], [y]), ir_version=10)
-    (folder / "net.onnx").write_bytes(model.SerializeToString())
-    with pytest.raises(ModelFileError):
-        OnnxPredictor(folder / "net.onnx")
+        read_model_file(with_external_weights(folder, location, offset))
 
 
 @pytest.mark.parametrize("opset", [30, 99])

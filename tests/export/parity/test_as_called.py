@@ -1,6 +1,5 @@
 """The proof's reference is the module as inference calls it, on the caller's own values."""
 
-import numpy as np
 import onnx
 import pytest
 import torch
@@ -8,7 +7,7 @@ from onnx import TensorProto
 from torch import nn
 from torch.nn import functional as F
 
-from lit_gelu.export import ExportError, OnnxPredictor, ParityError, check_parity, export_onnx
+from lit_gelu.export import OnnxPredictor, ParityError, check_parity, export_onnx
 
 
 class Padded(nn.Module):
@@ -76,11 +75,6 @@ def test_float64_inputs_stay_where_forward_takes_them(tmp_path, dtype):
     assert (y - expected).abs().max() <= {"fp32": 1e-5, "fp16": 4e-3}[dtype] * expected.abs().max()
 
 
-def test_a_module_in_float64_that_needs_it_is_refused(tmp_path):
-    with pytest.raises(ExportError, match="float64"):
-        export_onnx(Seconds(torch.float64), tmp_path / "net.onnx", TIMES)
-
-
 def test_a_module_in_float64_is_proved_on_the_callers_values(tmp_path):
     net, path = Seconds(torch.float64).eval(), tmp_path / "net.onnx"
     report = export_onnx(net, path, TIMES - 1.7e9)  # small enough for float32
@@ -88,14 +82,6 @@ def test_a_module_in_float64_is_proved_on_the_callers_values(tmp_path):
     assert check_parity(net, path, input_sample=TIMES - 1.7e9).passed
     with pytest.raises(ParityError, match="rounding float64 inputs"):
         check_parity(net, path, [TIMES], input_sample=TIMES - 1.7e9)
-
-
-def test_float64_values_that_float32_rounds_harmlessly_are_no_fault(tmp_path):
-    net, path = nn.Sequential(nn.Linear(6, 4), nn.GELU()), tmp_path / "net.onnx"
-    sample = torch.from_numpy(np.random.default_rng(0).normal(size=(2, 6)))
-    report = export_onnx(net, path, sample)
-    assert any("float32" in note for note in report.notes)
-    assert check_parity(net, path, [3 * sample], input_sample=sample).passed
 
 
 class Windowed(nn.Module):
@@ -120,8 +106,6 @@ def test_inputs_of_two_meanings_widen_no_limit_but_their_own(tmp_path):
     report = check_parity(net, path, input_sample=sample)
     assert any("rows were left out" in note for note in report.notes)
     assert all(row.limit <= 1e-4 for row in report.rows if row.inputs in {"sample", "random, batch 32"} and row.limit)
-    wide = {row.inputs for row in report.rows if row.limit and row.limit > 1e-2}
-    assert all(any(note.startswith(f"{name}: an output may be off") for note in report.notes) for name in wide)
     with torch.no_grad():
         net.head.weight[0, 0] += 1e-2
     failures = {row.inputs for row in check_parity(net, path, input_sample=sample, strict=False).failures}

@@ -100,21 +100,6 @@ def test_a_size_that_can_only_be_the_samples_is_noted():
     assert "'length'" in note
 
 
-class Flattened(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv, self.act, self.head = nn.Conv2d(3, 4, 3), nn.GELU(), nn.Linear(4 * 14 * 14, 2)
-
-    def forward(self, x):
-        return self.head(self.act(self.conv(x)).flatten(1))
-
-
-def test_sizes_of_which_none_but_the_samples_runs_are_noted(tmp_path):
-    sizes = {"x": {2: "height", 3: "width"}}
-    report = export_onnx(Flattened(), tmp_path / "net.onnx", torch.randn(2, 3, 16, 16), dynamic_shapes=sizes)
-    assert all(any(name in note for note in report.notes) for name in ("'height'", "'width'"))
-
-
 class Branch(nn.Module):
     """Another scale beyond a size, or below it; or the same by another way."""
 
@@ -135,16 +120,3 @@ def test_a_branch_beyond_the_sizes_that_are_tried_is_noted_with_the_bound(tmp_pa
     net = Branch(lambda n: n > 64, lambda y: 3 * y)
     (note,) = export_onnx(net, tmp_path / "net.onnx", LONGER, dynamic_shapes={"x": {1: size}}).notes
     assert "up to 64" in note
-
-
-def test_branches_below_a_size_and_on_the_batch_are_noted_and_bounds_that_are_said_are_not(tmp_path):
-    path = tmp_path / "net.onnx"
-    below = Branch(lambda n: n < 6, lambda y: 3 * y)
-    (note,) = export_onnx(below, path, LONGER, dynamic_shapes={"x": {1: "length"}}).notes
-    assert "'length' from 6" in note
-    batch = Branch(lambda n: n > 100, lambda y: 3 * y, axis=0)
-    (note,) = export_onnx(batch, path, LONGER).notes
-    assert "'batch' up to 100" in note
-    said = {"x": {0: Dim("batch", min=1, max=100), 1: "length"}}
-    assert export_onnx(batch, path, LONGER, dynamic_shapes=said).notes == ()
-    assert export_onnx(nn.GELU(), path, LONGER, dynamic_shapes={"input": {1: Dim("length", max=4096)}}).notes == ()

@@ -8,7 +8,6 @@ from xml.etree import ElementTree as ET
 import pytest
 import torch
 from export_cases import gelu_net
-from torch import nn
 
 from lit_gelu.export import check_parity, export_onnx
 from lit_gelu.export.parity.report import VS_TRAINED, figure
@@ -69,36 +68,16 @@ def test_every_figure_of_the_table_is_the_jsons(reports, kind):
         assert bool(top1) == (row["top1_agreement"] is not None)
 
 
-def test_the_page_of_numbers_that_are_not_finite(tmp_path):
-    net = gelu_net()
-    export_onnx(net, tmp_path / "net.onnx", SAMPLE)
-    wider = nn.Sequential(*net[:5], nn.Linear(16, 4))
-    report = check_parity(wider, tmp_path / "net.onnx", strict=False)
-    assert json.loads(report.to_json())["rows"][0]["max_abs_error"] == "inf"
-    assert not report.passed
-    assert "inf" in report.to_html()
-    assert "| inf " in report.to_markdown()
-
-
 def test_the_text_for_a_terminal(reports):
     text = str(reports["passed"])
     assert "gaussian x 1e4" in text
     assert "gap to the module as trained" in text
     assert text.endswith("passed")
-    assert "activations: 2 x Gelu(tanh) -> Gelu(tanh)" in text
     assert reports["passed"].summary().startswith("parity passed")
     failed = str(reports["failed"])
     assert failed.endswith("FAILED")
     assert "FAILED" in reports["failed"].summary()
     assert max(len(line) for line in text.splitlines() if line.startswith("|")) <= 125
-
-
-def test_a_row_is_found_by_its_name(reports):
-    report = reports["passed"]
-    assert report.row("data").count == 5
-    assert report.row("data", output="output") is report.row("data")
-    with pytest.raises(KeyError):
-        report.row("data", output="other")
 
 
 @pytest.mark.parametrize("kind", ["passed", "failed"])

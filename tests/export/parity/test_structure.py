@@ -1,7 +1,5 @@
 """Module, record and graph agree on every file that the exporter writes; where one of them does not, it is said."""
 
-import json
-
 import numpy as np
 import onnx
 import onnxruntime
@@ -12,18 +10,17 @@ from parity_files import model, node
 from torch import nn
 
 from lit_gelu import activations
-from lit_gelu.errors import ModelFileError
 from lit_gelu.export import check_parity, export_onnx
 from lit_gelu.export.inputs import take_apart
-from lit_gelu.export.parity.elementwise import cut_out
-from lit_gelu.export.parity.runs import References
+from lit_gelu.export.parity.runs import References, output_faults
 from lit_gelu.export.parity.structure import (
     activation_faults,
+    cut_out,
     load_structure,
-    output_faults,
     site_nodes,
     sites_in_subgraphs,
 )
+from lit_gelu.export.runtime.model_file import Port
 
 SAMPLE = torch.zeros(2, 6)
 
@@ -48,7 +45,7 @@ def test_no_file_of_the_exporter_has_a_fault(tmp_path, options):
     graph = load_structure(path)
     assert not activation_faults(graph, references.float32, metadata, activations.registry, rewritable=False)
     names = {1: "tensor(float)", 10: "tensor(float16)", 16: "tensor(bfloat16)"}
-    there = [(value.name, names[value.type.tensor_type.elem_type]) for value in graph.graph.output]
+    there = {v.name: Port(v.name, names[v.type.tensor_type.elem_type], ()) for v in graph.graph.output}
     assert not output_faults(references.signatures, there, metadata)
 
 
@@ -89,18 +86,6 @@ def test_calls_of_functions_spellings_and_folded_factors_have_none(tmp_path, mod
     assert not check_parity(net, path, input_sample=SAMPLE).faults
 
 
-def test_what_a_user_registered_has_none(tmp_path):
-    with activations.registry.scope():
-
-        @activations.register("twice", onnx="Mul(x, 2.0)")
-        def twice(x):
-            return 2 * x
-
-        model = nn.Sequential(nn.Linear(6, 3), activations.create("twice"))
-        export_onnx(model, tmp_path / "net.onnx", SAMPLE)
-        assert not check_parity(model, tmp_path / "net.onnx").faults
-
-
 def test_a_swapped_activation_is_a_fault_whatever_the_numbers(tmp_path):
     path = tmp_path / "net.onnx"
     net = nn.Sequential(nn.Linear(6, 3), nn.GELU())
@@ -127,18 +112,6 @@ def test_a_default_that_is_left_out_is_no_fault_and_another_value_is(tmp_path):
         one.attribute.append(onnx.helper.make_attribute(name, value))
     onnx.save(file, tmp_path / "net.onnx")
     assert len(check_parity(net, tmp_path / "net.onnx", strict=False).faults) == 2
-
-
-def test_a_file_that_records_a_site_twice_is_damaged(tmp_path):
-    net = nn.Sequential(nn.Linear(6, 3), nn.GELU())
-    export_onnx(net, tmp_path / "net.onnx", SAMPLE)
-    file = onnx.load(tmp_path / "net.onnx")
-    entries = {entry.key: entry.value for entry in file.metadata_props}
-    entries["lit_gelu.sites"] = json.dumps(2 * json.loads(entries["lit_gelu.sites"]))
-    onnx.helper.set_model_props(file, entries)
-    onnx.save(file, tmp_path / "net.onnx")
-    with pytest.raises(ModelFileError, match="sites"):
-        check_parity(net, tmp_path / "net.onnx")
 
 
 class OfParameters(nn.Module):
@@ -189,11 +162,6 @@ def silu(x, y, site="act"):
 
 def calls_of(made, **calls):
     return [(e.site, e.call, [n.op_type for n in e.nodes], e.x, e.y) for e in site_nodes(made, calls)]
-
-
-def test_nodes_of_one_call_and_their_ends():
-    made = model([*silu("x", "a"), node("Neg", ["a"], "y", None)])
-    assert calls_of(made, act=1) == [("act", 0, ["Sigmoid", "Mul"], "x", "a")]
 
 
 def test_two_calls_of_one_site_also_if_they_feed_each_other_or_share_their_input():
