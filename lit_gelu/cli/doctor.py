@@ -13,12 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rich.text import Text
-
 from lit_gelu.cli.terminal import console_for_output
 from lit_gelu.cuda_versions import mismatch
 
-_STYLES = {"ok": "green", "note": "yellow", "broken": "bold red"}
 _SHOWN = ("lit-gelu", "torch", "lightning", "onnx", "onnxscript", "numpy")
 _NVIDIA = ((Path("/dev"), "nvidia[0-9]*"), (Path("/proc/driver/nvidia/gpus"), "*"), (Path("/dev"), "dxg"))
 _TRIAL_SECONDS = 120
@@ -68,13 +65,11 @@ def doctor() -> int:
     findings = list(examine())
     broken = sum(finding.level == "broken" for finding in findings)
     console = console_for_output(highlight=False, soft_wrap=True)
-    console.print(Text(", ".join(f"{name} {version}" for name, version in versions.items())))
+    console.print(", ".join(f"{name} {version}" for name, version in versions.items()))
     for finding in findings:
-        level = (f"{finding.level:<7}", _STYLES[finding.level])
-        console.print(Text.assemble(level, f"{finding.check}: {finding.text}"))
-        if finding.remedy:
-            console.print(Text(f"       to mend it: {finding.remedy}"))
-    console.print(Text(f"{broken} broken" if broken else "nothing is broken"))
+        remedy = f"\n       to mend it: {finding.remedy}" if finding.remedy else ""
+        console.print(f"{finding.level:<7}{finding.check}: {finding.text}{remedy}")
+    console.print(f"{broken} broken" if broken else "nothing is broken")
     return 1 if broken else 0
 
 
