@@ -9,9 +9,9 @@ from dataclasses import asdict, is_dataclass
 import torch
 from rich.table import Table
 
-from lit_gelu.activations import registry
 from lit_gelu.activations import compare as compare_activations
 from lit_gelu.activations import plot as plot_activations
+from lit_gelu.activations import registry
 from lit_gelu.cli.terminal import console_for_output, write_text
 from lit_gelu.display import readable
 from lit_gelu.errors import ArgumentError

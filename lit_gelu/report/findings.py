@@ -155,7 +155,7 @@ def _sharpness(run: ReportedRun, curve: LoggedCurve, monitor: str) -> RunFinding
     limit = stability_limit(optimizer, max(rates)) if optimizer is not None and rates else math.nan
     where, text = curve.name, f"The sharpness was {top:.3g} at step {step}"
     if not limit > 0:
-        text += f". Nothing is decided from it{_without_limit(run)}."
+        text += ". Nothing is decided from it: a limit is known for one optimizer of plain SGD, at a known rate."
         return RunFinding("note", "sharpness", where, text, "", {"top_eigenvalue": top}, _COHEN)
     ratio = top / limit
     figures = {"top_eigenvalue": top, "limit": limit, "ratio": ratio}
@@ -172,17 +172,6 @@ def _sharpness(run: ReportedRun, curve: LoggedCurve, monitor: str) -> RunFinding
     text += ". On a quadratic loss, full-batch steps would grow along the top eigenvector."
     advice = "Lower the learning rate or warm it up, unless the loss still falls. Batch noise blurs this limit."
     return RunFinding("warning", "edge of stability", where, text, advice, figures, _COHEN)
-
-
-def _without_limit(run: ReportedRun) -> str:
-    """Say why a sharpness has no limit to be compared with."""
-    if len(run.optimizers) != 1:
-        return f": the run has {len(run.optimizers)} optimizers" if run.optimizers else ": its optimizer is not known"
-    optimizer = run.optimizers[0]
-    if not optimizer.plain:
-        settings = " with these settings" if optimizer.name == "SGD" else ""
-        return f" for {optimizer.name or 'this optimizer'}{settings}: a limit is known for plain SGD alone"
-    return ": SGD's limit at that step is not known, or not above 0"
 
 
 def _of_files(run: ReportedRun) -> Iterator[RunFinding]:
