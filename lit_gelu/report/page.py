@@ -143,7 +143,7 @@ class Axis:
     @classmethod
     def of(cls, values: Iterable[float], start: float, end: float, margin: float = 0.04) -> "Axis":
         """Return an axis for the finite ones of some values, logarithmic if all are positive and span a factor 100."""
-        finite = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
+        finite = [value for value in values if abs(value) < 1e300] or [0.0, 1.0]
         low, high = min(finite), max(finite)
         if low > 0 and high / low >= 100:
             return cls(low, high, start, end, logarithmic=True)

@@ -6,8 +6,7 @@ import pytest
 import torch
 from callback_helpers import SmallNet, collected_warnings, loader, quiet_trainer
 from lightning.pytorch import Callback
-from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
-from swap_runs import TwoOptimizers
+from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 
 from lit_gelu.callbacks import ActivationCurvatureMonitor, ActivationSwap, LossCurvatureMonitor, RunReport
@@ -85,15 +84,6 @@ def test_training_is_the_same_to_the_bit_and_needs_no_logger(tmp_path):
     assert (len(values(report, "train_loss")), len(values(report, "curvature/net.5/mean"))) == (8, 4)
 
 
-def test_with_two_optimizer_steps_a_batch_the_swap_is_where_the_curves_have_it(tmp_path):
-    report = RunReport(tmp_path / "report.html")
-    callbacks = [report, ActivationSwap({"net.1": "gelu"}, at_epoch=1), ActivationCurvatureMonitor(every_n_steps=1)]
-    quiet_trainer(tmp_path, *callbacks).fit(TwoOptimizers(), loader())
-    (swap,) = report.report.swaps
-    kinks = report.report.curve("curvature/net.1/kink_mass")  # of ReLU alone
-    assert swap.step == next(step for step, value in zip(kinks.steps, kinks.values, strict=True) if value == 0) == 4
-
-
 def test_a_test_of_a_checkpoint_from_before_a_swap_leaves_the_fits_swaps(tmp_path):
     report, saving = RunReport(tmp_path / "report.html"), ModelCheckpoint(tmp_path / "saved", "{epoch}", save_top_k=-1)
     callbacks = [ActivationSwap({"net.1": "gelu"}, at_epoch=1), report, saving]
@@ -164,12 +154,6 @@ def test_a_run_without_an_optimizer(tmp_path):
     assert [finding.level for finding in report.report.findings if finding.topic == "sharpness"] == ["note"]
 
 
-def test_nothing_is_written_after_a_trial_run(tmp_path):
-    report = RunReport()
-    quiet_trainer(tmp_path, report, fast_dev_run=True).fit(SmallNet(), loader())
-    assert (report.written, list(tmp_path.rglob("*.html"))) == (None, [])
-
-
 def test_arguments_and_places_that_are_refused(tmp_path):
     with pytest.raises(ArgumentError):
         RunReport("page.pdf")
@@ -202,15 +186,6 @@ def test_the_sharpness_is_judged_by_the_rate_of_its_step(tmp_path, late, level):
     assert edge.figures["limit"] == pytest.approx(2 / (net.rate * late))
     assert edge.figures["ratio"] == pytest.approx(monitor.latest["top_eigenvalue"] * net.rate * late / 2)
     assert edge.level == level
-
-
-def test_learning_rates_are_those_of_lightnings_monitor_without_a_logger(tmp_path):
-    report = RunReport(str(tmp_path / "page.html"))
-    callbacks = [LearningRateMonitor(), report]
-    trainer = quiet_trainer(tmp_path, *callbacks, logger=False, log_every_n_steps=1, max_epochs=1)
-    trainer.fit(Scheduled(0.1, lambda step: 0.5 ** (step // 3)), loader(64))
-    assert values(report.report, "lr-SGD") == pytest.approx((0.1,) * 3 + (0.05,) * 3 + (0.025,) * 2)
-    assert "lr-SGD" in report.written.read_text()
 
 
 class Validated(SmallNet):

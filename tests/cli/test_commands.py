@@ -1,6 +1,5 @@
 """Parsers from signatures, outputs that replace nothing, modules of one's own."""
 
-import os
 from collections.abc import Sequence
 from typing import Literal
 
@@ -10,9 +9,8 @@ from torch import nn, randn, zeros
 from torch.utils.data import TensorDataset
 
 from lit_gelu.cli import commands
-from lit_gelu.cli.commands import check_outputs, import_modules, parser_of_function, run_command
+from lit_gelu.cli.commands import check_outputs, import_modules, parser_of, run_command
 from lit_gelu.cli.input_sample import evaluation_data, inputs_of_data
-from lit_gelu.cli.terminal import write_text
 from lit_gelu.errors import ArgumentError
 
 CALLS = []
@@ -108,7 +106,7 @@ def test_a_mistake_is_said_in_the_commands_name_without_usage(words, capsys):
 
 
 def test_help_is_the_docstring():
-    text = parser_of_function(command, "lit-gelu command").format_help()
+    text = parser_of("command").format_help()
     for part in ("Do something.", "  lit-gelu command a.ckpt\n", "how many", "default: 3", "--no-check", "{one,two}"):
         assert part in text
 
@@ -131,35 +129,10 @@ def test_no_output_takes_the_place_of_a_file_that_is_read_or_written(arguments, 
     check_outputs({"file": "net.onnx", "json": "-", "markdown": "/dev/null", "html": "/dev/null", "plot": "new"})
 
 
-def test_a_report_goes_into_a_file_or_to_standard_output(tmp_path, capsys):
-    for target in (str(tmp_path / "report.md"), "-"):
-        write_text("a\nb\n\n", target)
-    assert (tmp_path / "report.md").read_text() == capsys.readouterr().out == "a\nb\n"
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
-def test_a_pipe_takes_the_text_and_stays(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        write_text("a", str(tmp_path / "pipe"))
-        assert os.read(reader, 9) == b"a\n"
-    finally:
-        os.close(reader)
-    assert (tmp_path / "pipe").is_fifo()
-
-
 @pytest.mark.parametrize("name", ["nowhere_at_all", "a.py", "json.deeper_down"])
 def test_a_module_that_is_not_there(name):
     with pytest.raises(ArgumentError):
         import_modules([name])
-
-
-def test_what_a_module_lacks_is_its_authors_to_see(tmp_path, monkeypatch):
-    (tmp_path / "own_commands_broken.py").write_text("import not_there_at_all\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ModuleNotFoundError, match="not_there_at_all"):
-        import_modules(["own_commands_broken"])
 
 
 @pytest.mark.filterwarnings("ignore:.*pin_memory")

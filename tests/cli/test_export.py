@@ -1,6 +1,5 @@
 """``lit-gelu export``."""
 
-import copy
 import json
 
 import pytest
@@ -52,35 +51,6 @@ def test_preprocessing_becomes_a_part_of_the_file(checkpoint, tmp_path, capsys):
     assert torch.allclose(OnnxPredictor(path)(pixels), model(pixels / 255), atol=1e-5)
 
 
-def test_one_file_of_several_that_fails_decides(checkpoint, tmp_path, capsys, monkeypatch):
-    """Whichever it is: the check of the tanh form fails, of the first or of the last file."""
-    from lit_gelu.export import check_parity
-
-    def other_weights_for_tanh(model, path, *given, **options):
-        model = copy.deepcopy(model)
-        if "tanh" in path.name:
-            torch.nn.init.ones_(model.output.bias)
-        return check_parity(model, path, *given, **options)
-
-    monkeypatch.setattr("lit_gelu.export.check_parity", other_weights_for_tanh)
-    for forms in (["tanh", "none"], ["none", "tanh"]):
-        arguments = ["-o", str(tmp_path / "net.onnx"), "--approximate", *forms]
-        assert main(["export", str(checkpoint), *arguments]) == 1
-        assert capsys.readouterr().out.count("parity FAILED") == 1
-
-
-class Recorded(LightningModule):
-    """A module that a checkpoint names as LightningCLI does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.GELU())
-        self.example_input_array = torch.zeros(1, 3)
-
-    def forward(self, x):
-        return self.net(x)
-
-
 class Pooled(LightningModule):
     def __init__(self):
         super().__init__()
@@ -89,20 +59,6 @@ class Pooled(LightningModule):
 
     def forward(self, x):
         return self.net(x).mean((2, 3))
-
-
-def test_the_class_is_read_from_the_checkpoint(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("lit_gelu.tasks.Recorded", Recorded, raising=False)
-    record = {"state_dict": Recorded().state_dict(), "hyper_parameters": {"_class_path": "lit_gelu.tasks.Recorded"}}
-    torch.save({**record, "pytorch-lightning_version": "2.6.0"}, tmp_path / "last.ckpt")
-    assert main(["export", str(tmp_path / "last.ckpt")]) == 0
-    assert "net.1: gelu -> Gelu" in capsys.readouterr().out
-
-
-def test_a_class_is_exported_untrained(tmp_path):
-    path = tmp_path / "untrained.onnx"
-    assert main(["export", "MNISTClassifier", "-o", str(path), "--no-check"]) == 0
-    assert OnnxPredictor(path)(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
 
 
 @pytest.mark.parametrize("words", [["image-size"], ["x:2=height", "x:3=width"]])

@@ -64,15 +64,6 @@ def test_fit_alone_trains_the_classifier_on_the_digits(tmp_path, capsys):
     assert MNISTClassifier.load_from_checkpoint(path).hparams["activation"] == "gelu(approximate='tanh')"
 
 
-def test_the_same_command_gives_the_same_weights(tmp_path):
-    for _ in range(2):
-        assert main(["fit", *SHORT]) == 0
-    first, second = (
-        torch.load(path, weights_only=True)["state_dict"] for path in sorted(tmp_path.rglob("version_*/**/*.ckpt"))
-    )
-    assert all(torch.equal(first[name], second[name]) for name in first)
-
-
 SPECS = ["{name: gelu, approximate: tanh}", "{class_path: torch.nn.ELU, init_args: {alpha: 0.5}}"]
 
 
@@ -84,21 +75,6 @@ def test_print_config_round_trip(spec, tmp_path, capsys):
     assert main(["fit", "--config=config.yaml", "--print_config"]) == 0
     assert capsys.readouterr().out == first
     assert yaml.safe_load(first)["model"]["init_args"]["activation"] == yaml.safe_load(spec)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("spec", SPECS[-1:])
-def test_train_test_and_predict_with_every_form_of_activation(spec, tmp_path, capsys):
-    assert main(["fit", *SHORT, f"--model.activation={spec}", "--model.keep=0.5"]) == 0
-    (path,) = tmp_path.rglob("*.ckpt")
-    trained = MNISTClassifier.load_from_checkpoint(path)
-    assert (trained.hparams["keep"], trained.hparams["hidden_layers"]) == (0.5, 1)
-    # The checkpoint says what the model was: no need to give its arguments again.
-    for command, run in (("test", 1), ("validate", 2), ("predict", 3)):
-        assert main([command, *FAST, f"--ckpt_path={path}"]) == 0
-        config = yaml.safe_load((tmp_path / f"runs/lightning_logs/version_{run}/config.yaml").read_text())
-        assert config["model"]["init_args"]["activation"] == str(trained.activation_spec)
-    assert "test_error" in metrics(tmp_path / "runs/lightning_logs/version_1")
 
 
 @pytest.fixture(scope="module")
@@ -135,12 +111,6 @@ def test_a_checkpoint_of_a_plain_trainer(plain_checkpoint, tmp_path):
 def test_arguments_beside_a_checkpoint_that_holds_them_are_refused(words, plain_checkpoint, capsys):
     assert main(["test", *FAST, *words, f"--ckpt_path={plain_checkpoint}"]) == 2
     assert capsys.readouterr().err.startswith("lit-gelu test: ")
-
-
-def test_the_class_and_arguments_of_a_configuration_are_taken(plain_checkpoint, tmp_path):
-    (tmp_path / "fit.yaml").write_text("model: {class_path: MNISTClassifier, init_args: {keep: 0.5}}\n")
-    words = ["--config=fit.yaml", "--model=MNISTClassifier"]
-    assert main(["test", *FAST, *words, f"--ckpt_path={plain_checkpoint}"]) == 0
 
 
 @pytest.mark.parametrize("command", ["validate", "test", "predict"])
@@ -206,15 +176,6 @@ def test_a_folder_that_holds_a_run_is_not_overwritten(plain_checkpoint, tmp_path
     for command in ("test", "validate"):
         assert main([command, f"--ckpt_path={plain_checkpoint}", "--trainer.logger=false", *FAST[:3]]) == 0
     assert (tmp_path / "runs/config.yaml").read_bytes() == first
-
-
-@pytest.mark.parametrize("command", ["fit", "validate", "test", "predict"])
-def test_help_with_examples(command, capsys):
-    assert main([command, "--help"]) == 0
-    output = capsys.readouterr().out
-    assert f"  lit-gelu {command}" in output
-    assert "--trainer.max_epochs" in output
-    assert "\nThe Trainer's options:\n" in output
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.name)

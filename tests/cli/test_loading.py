@@ -30,9 +30,3 @@ def test_a_file_of_any_size_has_a_short_message(entry, value, model, tmp_path):
     with pytest.raises(CheckpointError) as found:
         load_model(str(tmp_path / "long.ckpt"), model)
     assert len(str(found.value)) < 2500
-
-
-def test_a_checkpoint_of_another_class_is_refused(tmp_path):
-    torch.save({"state_dict": {"weight": torch.zeros(1)}, "pytorch-lightning_version": "2.6.0"}, tmp_path / "own.ckpt")
-    with pytest.raises(CheckpointError):
-        load_model(str(tmp_path / "own.ckpt"))

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from importlib.metadata import version
 
 import pytest
 
@@ -21,12 +20,6 @@ def test_help_lists_every_command_and_shows_examples(argv, capsys):
         assert f"  {name} " in output
         assert COMMANDS[name] in output
     assert "lit-gelu fit --config examples/mnist_gelu.yaml" in output
-
-
-@pytest.mark.parametrize("argv", [["-V"], ["--version"]])
-def test_version(argv, capsys):
-    assert main(argv) == 0
-    assert capsys.readouterr().out == f"lit-gelu {version('lit-gelu')}\n"
 
 
 @pytest.mark.parametrize(("name", "near"), [("fti", "'fit'"), ("exprot", "'export'"), ("--model", "")])
@@ -59,31 +52,6 @@ def test_exit_codes(error, code, message, monkeypatch, capsys):
     captured = capsys.readouterr()
     assert message in captured.err
     assert "Traceback" not in captured.err
-
-
-def test_interrupted_by_lightning(monkeypatch):
-    """Lightning catches Ctrl-C, ends the run in order and exits with 1."""
-
-    def press():
-        raise KeyboardInterrupt
-
-    def interrupted(name, arguments):
-        try:
-            press()
-        except KeyboardInterrupt:
-            sys.exit(1)
-
-    monkeypatch.setattr(cli, "run", interrupted)
-    assert main(["fit"]) == 130
-
-
-def test_a_fault_of_the_program_keeps_its_stack_trace(monkeypatch):
-    def fail(name, arguments):
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(cli, "run", fail)
-    with pytest.raises(ZeroDivisionError):
-        main(["demo"])
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name not in LIGHTNING_COMMANDS])

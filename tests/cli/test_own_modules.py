@@ -2,10 +2,7 @@
 
 import importlib
 import json
-import os
-import subprocess
 import sys
-from pathlib import Path
 
 import onnx
 import pytest
@@ -183,17 +180,6 @@ def test_named_inputs_of_whole_numbers(tmp_path, capsys):
     assert {row["batch_size"] for row in json.loads((tmp_path / "bench.json").read_text())["rows"]} == {3}
 
 
-def test_a_configuration_imports_what_it_needs(tmp_path, capsys):
-    config = {
-        "import": ["own_cli_module"],
-        "model": {"class_path": "own_cli_module.OwnNet", "init_args": {"activation": "wavy"}},
-        "data": {"class_path": "own_cli_module.OwnData"},
-    }
-    (tmp_path / "own.yaml").write_text(yaml.safe_dump(config))
-    assert main(["fit", *LOGGED, "--config=own.yaml"]) == 0
-    assert list(tmp_path.rglob("*.ckpt"))
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -213,22 +199,3 @@ def test_mistakes(words, capsys):
     error = capsys.readouterr().err
     assert error.startswith("lit-gelu export: ")
     assert error.count("\n") == 1
-
-
-LIT_GELU = [str(Path(sys.executable).with_name("lit-gelu"))]
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    ("command", "safe_path", "code"),
-    [([sys.executable, "-m", "lit_gelu"], "", 0), (LIT_GELU, "", 0), (LIT_GELU, "1", 2)],
-    ids=["python -m", "installed", "without the current folder, as PYTHONSAFEPATH asks for"],
-)
-def test_as_a_program(command, safe_path, code):
-    done = subprocess.run(
-        [*command, "activations", "wavy(amount=0.25)", "--json", "--import", "own_cli_module"],
-        capture_output=True, text=True, timeout=600, env={**os.environ, "PYTHONSAFEPATH": safe_path}, check=False,
-    )  # fmt: skip
-    assert done.returncode == code, done.stderr
-    assert ("wavy(amount=0.25)" in done.stdout) == (code == 0)
-    assert ("there is no module 'own_cli_module'" in done.stderr) == (code == 2)

@@ -65,15 +65,6 @@ def test_a_file_that_takes_raw_pixels_is_compared_on_the_data_modules_own(files,
     assert main(["parity", *arguments]) == 2
 
 
-def test_the_report_in_all_three_forms(files, tmp_path, capsys):
-    paths = {name: tmp_path / f"report.{name}" for name in ("json", "markdown", "html")}
-    options = [word for name, path in paths.items() for word in (f"--{name}", str(path))]
-    assert main(["parity", str(files / "net.onnx"), "--ckpt", str(files / "last.ckpt"), *options]) == 0
-    assert json.loads(paths["json"].read_text())["schema_version"] == 1
-    assert paths["markdown"].read_text().startswith("# Parity of")
-    assert paths["html"].read_text().startswith("<!DOCTYPE html>")
-
-
 def test_a_breach_is_exit_code_1(files, capsys):
     assert main(["parity", str(files / "net.onnx"), "--ckpt", str(files / "other.ckpt")]) == 1
     assert capsys.readouterr().out.rstrip().endswith("FAILED")

@@ -1,7 +1,7 @@
 """The page: all text is text, all points are drawn where they belong."""
 
 import math
-from dataclasses import fields, replace
+from dataclasses import fields
 from html.parser import HTMLParser
 
 import pytest
@@ -112,7 +112,6 @@ def test_a_long_curve_is_thinned_out_with_its_first_and_last_point():
         ((-1.0, 1e9), False),
         ((0.0, 1e9), False),
         ((3.0, 3.0), False),
-        ((-1.7e308, 1.7e308), False),
         ((math.nan,), False),
     ],
 )
@@ -123,15 +122,3 @@ def test_an_axis_holds_its_values(values, logarithmic):
     ticks = axis.ticks()
     assert 1 <= len(ticks) <= 12
     assert all(-0.1 <= place <= 100.1 for place, _ in ticks)
-
-
-def test_each_site_is_a_curve_of_its_statistic_six_in_a_picture():
-    sites = [LoggedCurve(f"curvature/net.{i}/share_dead", (1, 2), (0.0, i / 8)) for i in range(7)]
-    text = page(replace(ReportedRun(title="", source="", made=""), curves=tuple(sites)))
-    assert [f"net.{i}: {i / 8:.4g}</li>" in text for i in range(7)] == [True] * 7
-    assert text.count("<h3>Dead share") == 2
-
-
-def test_numbers_that_are_not_finite_stand_as_text_in_json():
-    run = replace(ReportedRun(title="t", source="", made=""), seconds=math.inf)
-    assert '"seconds": "inf"' in run.to_json()

@@ -88,18 +88,6 @@ def test_what_is_given_out(running, path, status, body):
     assert "runtime.mjs" not in text
 
 
-def test_a_crowd_waits_and_is_answered(server):
-    """All connect before the server takes the first of them."""
-    clients = [socket.create_connection(("127.0.0.1", server.server_port), timeout=PATIENCE) for _ in range(200)]
-    threading.Thread(target=server.serve_forever, args=(POLL,), daemon=True).start()
-    for client in clients:
-        client.sendall(b"GET / HTTP/1.0\r\n\r\n")
-    for client in clients:
-        with client, client.makefile("rb") as answer:
-            assert answer.read().endswith(b"the page")
-    server.shutdown()
-
-
 def test_a_client_that_says_nothing_is_let_go(example, running, monkeypatch):
     assert example["Handler"].timeout == 30
     monkeypatch.setattr(example["Handler"], "timeout", 0.2)
@@ -114,9 +102,3 @@ def test_a_client_that_goes_away_leaves_no_stack_trace(server, error, said, caps
     except type(error):
         server.handle_error(None, ("127.0.0.1", 1))
     assert ("Traceback" in capsys.readouterr().err) == said
-
-
-@pytest.mark.parametrize("port", [-1, 99999])
-def test_a_port_that_there_is_not(example, site, port):
-    with pytest.raises(example["WebExampleError"], match=f"Port {port} cannot be used.*--port 0 for any"):
-        example["server_of"](site, port)

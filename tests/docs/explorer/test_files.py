@@ -16,7 +16,6 @@ from lit_gelu.activations import registry
 DOCS = Path(__file__).parents[3] / "docs"
 MODELS = DOCS / "explorer" / "models"
 POINTS = (-9.3, -2.1, -0.4, 0.7, 3.6)
-LARGEST = 200_000  # bytes of all files, which are in the repository
 
 
 @pytest.fixture
@@ -53,12 +52,6 @@ def cases_of(each):
 
 def test_the_list_is_what_the_registry_says(files):
     assert json.loads(json.dumps(files.manifest())) == manifest(), "Run `python docs/make_explorer.py --models`."
-
-
-def test_every_file_is_listed_and_they_are_small():
-    found = {path.name for path in MODELS.glob("*.onnx")}
-    assert found == {entry["file"] for entry in manifest()["activations"]}
-    assert sum(path.stat().st_size for path in MODELS.iterdir()) < LARGEST
 
 
 def test_all_elementwise_deterministic_activations_are_there():

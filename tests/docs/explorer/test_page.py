@@ -71,17 +71,6 @@ def test_a_slider_that_a_key_moves_redraws_and_writes_the_address(page, explorer
     assert numbers(page, "gains")["forward gain"] == pytest.approx([exact, forward[1]], rel=1e-6)
 
 
-def test_a_number_outside_a_slider_is_brought_to_its_end(page, explorer):
-    from selenium.webdriver.common.keys import Keys
-
-    page.open(f"{explorer}#a=elu&b=relu")
-    field = named(page, "a.alpha-number")
-    field.clear()
-    field.send_keys("99", Keys.TAB)
-    wait(page, lambda: "a.alpha=5" in page.driver.current_url)
-    assert field.get_attribute("value") == "5"
-
-
 def test_the_address_keeps_the_view(page, explorer):
     page.open(explorer + VIEW)
     first = {figure: lines(page, figure, "b") for figure in ("plot-value", "plot-second", "plot-density")}
@@ -94,14 +83,6 @@ def test_the_address_keeps_the_view(page, explorer):
     assert {figure: lines(page, figure, "b") for figure in first} == first
     assert named(page, "a").get_attribute("value") == "swish"
     assert named(page, "b.sigma-number").get_attribute("value") == "0.5"
-
-
-def test_an_address_that_holds_nonsense_shows_something_all_the_same(page, explorer):
-    page.open(f"{explorer}#a=nobody&b=swish&b.beta=NaN&mean=1e9&std=-3&x=")
-    assert page.element("status").text == ""
-    assert named(page, "b.beta-number").get_attribute("value") == "1"
-    assert named(page, "mean-number").get_attribute("value") == "4"
-    assert named(page, "std-number").get_attribute("value") == "0.1"
 
 
 def test_the_table_of_gains_is_pythons(page, explorer):
@@ -130,18 +111,6 @@ def test_densities_hold_all_the_mass(page, explorer):
     assert sum(line["density"]) * 16 / 200 == pytest.approx(1, abs=1e-3)
     assert max(line["density"]) == pytest.approx(0.19947, abs=2e-4)  # N(1, 2^2) at its mean
     assert not line["atoms"]
-
-
-def test_exchanging_and_picking(page, explorer):
-    from selenium.webdriver.support.ui import Select
-
-    page.open(f"{explorer}#a=swish&a.beta=3&b=tanh")
-    page.element("swap").click()
-    wait(page, lambda: "a=tanh&b=swish&b.beta=3" in page.driver.current_url)
-    for name in ("mish", "gelu_10", "xielu"):
-        Select(named(page, "a")).select_by_value(name)
-        wait(page, lambda name=name: f"a={name}&" in page.driver.current_url)
-    assert named(page, "a.alpha_n").is_displayed()
 
 
 @pytest.mark.parametrize("size", WIDTHS)
