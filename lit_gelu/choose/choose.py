@@ -157,7 +157,7 @@ def _candidates(activations: Sequence[Any] | Mapping[str, Any]) -> list[Candidat
 
 def _seeds(seeds: int | Sequence[int]) -> list[int]:
     """Return the seeds; one alone has no spread, by which a difference could be told from chance."""
-    numbers = list(range(seeds)) if is_count(seeds) else seeds
+    numbers: Any = list(range(seeds)) if isinstance(seeds, int) and is_count(seeds) else seeds
     is_several = isinstance(numbers, list | tuple | range) and len(numbers) >= 2
     if not is_several or not all(map(is_count, numbers)) or len(set(numbers)) < len(numbers):
         raise ArgumentError(
@@ -284,7 +284,8 @@ def _notes_on_swap(build: Build, swap: Any, candidate: Candidate) -> list[str]:
     if swap is False:
         return []
     plan = _plan(build(), swap, candidate.activation)
-    sites = [row.name or "the module itself" for row in (*plan.rows, *plan.skipped)]
+    names = [*(row.name for row in plan.rows), *(row.name for row in plan.skipped)]
+    sites = [name or "the module itself" for name in names]
     return [f"The activations at {listed(sites)} are exchanged.", *plan.notes]
 
 

@@ -66,10 +66,6 @@ class TrainedRun(Displayed):
             return self.test.get(metric.name)
         return self.curves[metric.name][-1] if self.curves.get(metric.name) else None
 
-    def _summary(self) -> str:
-        end = f"failed: {self.failure}" if self.failure else f"{len(self.epochs)} epochs, {self.seconds:.3g} s"
-        return f"{self.label}, seed {self.seed}, {end}"
-
 
 @dataclass(repr=False)
 class CandidateReport(Displayed):
@@ -94,9 +90,6 @@ class CandidateReport(Displayed):
     def is_whole(self, metric: Metric) -> bool:
         """Return whether every run came to its end with a number."""
         return all(map(math.isfinite, self.values(metric)))
-
-    def _summary(self) -> str:
-        return f"{self.label}: {self.spec}, {count_of(len(self.runs), 'run')}"
 
 
 @dataclass(repr=False)

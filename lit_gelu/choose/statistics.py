@@ -95,8 +95,10 @@ def all_differences(values: Mapping[str, Sequence[float]]) -> list[PairedDiffere
     tests = [paired_test(sample, _ROUNDING * most) for sample, most in zip(samples, largest, strict=True)]
     rows = []
     for (of, to), sample, (_, low, high), p in zip(pairs, samples, tests, holm([p for p, *_ in tests]), strict=True):
-        ends = (low, high) if len(sample) >= FEWEST_SEEDS else (None, None)
-        rows.append(PairedDifference(of, to, len(sample), float(sample.mean()), *ends, p, not np.any(sample)))
+        seeds, mean, equal = len(sample), float(sample.mean()), not np.any(sample)
+        has_interval = seeds >= FEWEST_SEEDS
+        ends = (low if has_interval else None, high if has_interval else None)
+        rows.append(PairedDifference(of, to, seeds, mean, ends[0], ends[1], p, equal))
     return rows
 
 

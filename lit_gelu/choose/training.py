@@ -262,7 +262,11 @@ def make_runs(
     missing = [(c, seed) for c, seed in cells if (c.label, seed) not in runs]
     if not missing:
         return runs, "Nothing was trained: all runs were there."
-    alone = _why_alone(setup) if together else "together=False was given"
+    alone = "" if together else "together=False was given"
+    for name, value in setup.options.items():
+        is_default = name == "check_val_every_n_epoch" and value == 1
+        if name not in _OF_GROUPS and not is_default and value not in (None, [], ()):
+            alone = alone or f"Trainer({name}=...) is meant for a run of its own"
     while missing and not alone:
         part = missing[:MOST_TOGETHER]
         try:
@@ -283,12 +287,3 @@ def make_runs(
             folder.keep(run)
         runs[run.label, run.seed] = run
     return runs, f"Trained one after another: {alone}." if alone else "Trained side by side, as a group."
-
-
-def _why_alone(setup: Setup) -> str:
-    """Return why runs cannot be a group, as far as it is known before; empty if nothing speaks against it."""
-    for name, value in setup.options.items():
-        is_default = name == "check_val_every_n_epoch" and value == 1
-        if name not in _OF_GROUPS and not is_default and value not in (None, [], ()):
-            return f"Trainer({name}=...) is meant for a run of its own"
-    return ""

@@ -19,7 +19,6 @@ import jsonargparse
 from docstring_parser import parse as parse_docstring
 
 from lit_gelu.errors import ArgumentError
-from lit_gelu.files import is_file, is_special
 
 COMMANDS = {
     "fit": "train a task: lit-gelu fit --model.activation gelu",
@@ -43,7 +42,6 @@ COMMANDS = {
 LIGHTNING_COMMANDS = {"fit", "validate", "test", "predict", "choose"}  # of LightningCLI, which parses for itself
 IMPORT = "--import"
 IMPORT_HELP = "a module to import first, from the current folder or installed: it may register activations or a model"
-_OUTPUTS = ("output", "json", "csv", "markdown", "html", "figure", "plot")  # options for files that are written
 
 
 def table(group: str = "") -> str:
@@ -106,7 +104,7 @@ def _add(parser: CommandParser, name: str, parameter: inspect.Parameter, text: s
     kind, default = parameter.annotation, parameter.default
     is_required = default is parameter.empty
     if parameter.kind is not parameter.KEYWORD_ONLY:
-        several = {"nargs": "*"} if parameter.kind is parameter.VAR_POSITIONAL else {}
+        several: dict[str, Any] = {"nargs": "*"} if parameter.kind is parameter.VAR_POSITIONAL else {}
         parser.add_argument(name, type=kind, help=text, **several)
         return
     options = [f"--{name.replace('_', '-')}", *(["-o"] if name == "output" else [])]
@@ -131,7 +129,6 @@ def run_command(name: str, words: Sequence[str]) -> int:
         spelled.append(f"{option.replace('_', '-')}{equals}{value}" if option.startswith("--") else word)
     arguments = parser_of(name).parse_args(spelled)
     import_modules(arguments.get("import") or [])
-    check_outputs(vars(arguments))
     function = function_of(name)
     ordered: list[Any] = []
     named: dict[str, Any] = {}
@@ -141,20 +138,6 @@ def run_command(name: str, words: Sequence[str]) -> int:
         else:
             ordered += arguments[key] if parameter.kind is parameter.VAR_POSITIONAL else [arguments[key]]
     return int(function(*ordered, **named))
-
-
-def check_outputs(arguments: typing.Mapping[str, Any]) -> None:
-    """Refuse outputs that would replace each other, or a file that another argument names."""
-    names: dict[Path, str] = {}
-    for name, value in arguments.items():
-        texts = [text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)]
-        for text in texts:
-            if text == "-" or is_special(text) or not (name in _OUTPUTS or is_file(text)):
-                continue
-            path = Path(text).resolve()
-            other = names.setdefault(path, name)
-            if other != name and {name, other} & set(_OUTPUTS):
-                raise ArgumentError(f"{text!r} is named by both {other} and --{name}. Give another file to write.")
 
 
 @contextmanager

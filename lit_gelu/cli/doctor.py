@@ -92,10 +92,6 @@ def examine() -> Iterator[Finding]:
         yield Finding("note", "GPU", "no NVIDIA GPU here: exported files run on the CPU")
 
 
-def _judged(check: str, fault: str, remedy: str, sound: str) -> Finding:
-    return Finding("broken", check, fault, remedy) if fault else Finding("ok", check, sound)
-
-
 def _onnxruntime_wheels() -> list[str]:
     return sorted(set(importlib.metadata.packages_distributions().get("onnxruntime", ())))
 
@@ -115,8 +111,7 @@ def _onnxruntime() -> Iterator[Finding]:
     else:
         yield Finding("ok", "onnxruntime wheels", f"one: {wheels[0]}")
         install = f"pip install --force-reinstall --no-deps {wheels[0]}"
-    sound = f"runs a model on the CPU; built {_built_for(onnxruntime_cuda())}"
-    yield _judged("onnxruntime", _trial("CPUExecutionProvider"), install, sound)
+    yield _tried("onnxruntime", "CPUExecutionProvider", install)
 
 
 def onnxruntime_cuda() -> str:
@@ -139,14 +134,22 @@ def _gpu(torch: Any) -> Iterator[Finding]:
         remedy = f"pip uninstall -y {' '.join(_onnxruntime_wheels())} && pip install onnxruntime-gpu"
         yield Finding("broken", "CUDA versions", "there is a GPU, but onnxruntime is built without CUDA", remedy)
         return
-    fault, remedy = mismatch(torch.version.cuda, cuda) or ("", "")
-    yield _judged("CUDA versions", fault, remedy, f"torch and onnxruntime are both built {_built_for(cuda)}")
+    differing = mismatch(torch.version.cuda, cuda)
+    if differing is not None:
+        yield Finding("broken", "CUDA versions", *differing)
+    else:
+        yield Finding("ok", "CUDA versions", f"torch and onnxruntime are both built {_built_for(cuda)}")
     remedy = "mend what is said above; else `python -c 'import onnxruntime; onnxruntime.print_debug_info()'` says more"
-    yield _judged("a model on CUDA", _trial("CUDAExecutionProvider"), remedy, "runs there, and nowhere else")
+    yield _tried("a model on CUDA", "CUDAExecutionProvider", remedy)
 
 
 def _built_for(cuda: str | None) -> str:
     return f"for CUDA {cuda}" if cuda else "without CUDA"
+
+
+def _tried(check: str, provider: str, remedy: str) -> Finding:
+    fault = _trial(provider)
+    return Finding("broken", check, fault, remedy) if fault else Finding("ok", check, f"{provider} runs a model")
 
 
 def _trial(provider: str) -> str:

@@ -39,12 +39,10 @@ examples:
   lit-gelu fit                                      MNISTClassifier with GELU (tanh form) on the bundled digits
   lit-gelu fit --model.activation relu --trainer.max_epochs 5
   lit-gelu fit --model.activation "leaky_relu(negative_slope=0.2)" --data MNISTData --data.download true
-  lit-gelu fit --model MNISTClassifier --model.keep 0.5 --data DigitsData --data.batch_size 64
   lit-gelu fit --config examples/mnist_gelu.yaml --seed_everything 1
   lit-gelu fit --import my_module --model MyNet --data MyData       your own, from the current folder
   lit-gelu fit --trainer.callbacks+ ExactResume     with checkpoints from which --ckpt_path goes on to the bit, also
                                                     after a swap: see examples/digits_relu_to_gelu.yaml
-  lit-gelu fit --trainer.callbacks+ FusedActivations --trainer.precision bf16-mixed         activations by torch.compile
   lit-gelu fit --print_config > my.yaml             every option with its value, to edit and pass to --config
 """,
     "validate": """\
@@ -54,7 +52,6 @@ examples:
     "test": """\
 examples:
   lit-gelu test --ckpt_path runs/digits_gelu/version_0/checkpoints/last.ckpt
-  lit-gelu test --config examples/mnist_gelu.yaml --ckpt_path runs/mnist_gelu/version_0/checkpoints/last.ckpt
 """,
     "predict": """\
 Predictions go to the callbacks: add one of Lightning's BasePredictionWriter to trainer.callbacks to keep them.
@@ -144,13 +141,6 @@ class LitGeluCLI(LightningCLI):
                 stack.enter_context(no_larger_than(read_checkpoint(path), cls, repr(str(path))))
             super().instantiate_classes()
 
-    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Make the Trainer; it raises plain errors for values that it does not take."""
-        try:
-            return super().instantiate_trainer(**kwargs)
-        except (ValueError, TypeError, ImportError) as error:
-            raise ArgumentError(f"the Trainer does not accept its configuration: {error}") from error
-
     def _parse_ckpt_path(self) -> None:
         """Take the model's arguments from the checkpoint, as LightningCLI does, but nothing that would be imported."""
         # It takes the place of a private method of LightningCLI (2.6), which has the parser import what the file names.
@@ -192,7 +182,7 @@ class LitGeluCLI(LightningCLI):
         """Run the sub-command."""
         try:
             with weights_explained(self.model) if self._get(self.config, "ckpt_path") else nullcontext():
-                super()._run_subcommand(self.subcommand)
+                super()._run_subcommand(self.config.subcommand)
         except SystemExit:  # of SIGTERM or Ctrl-C
             if self.subcommand == "fit":
                 self._say_checkpoint()

@@ -47,13 +47,14 @@ def load_checkpoint(
     checkpoint = read_checkpoint(path)
     recorded = hyper_parameters(checkpoint, called).get("_class_path")
     cls = task_class(recorded, called) if model is None else import_class(model, LightningModule, "lit_gelu.tasks")
+    loaded: LightningModule
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), loading(cls, path, {}):
             warnings.simplefilter("ignore")  # of Lightning, about the checkpoint's version: loading works or raises
             if ACTIVATIONS_KEY in checkpoint:
-                return load_from_checkpoint(cls, path, "cpu", input_sample=sample_for)
-            with loading(cls, path, {}):
-                loaded: LightningModule = cls.load_from_checkpoint(path, map_location="cpu", weights_only=True)
+                loaded = load_from_checkpoint(cls, path, "cpu", input_sample=sample_for)
+            else:
+                loaded = cls.load_from_checkpoint(path, map_location="cpu", weights_only=True)
     except (ModelInputError, StoredSpecError):
         raise
     except Exception as error:

@@ -9,7 +9,7 @@ from torch import nn, randn, zeros
 from torch.utils.data import TensorDataset
 
 from lit_gelu.cli import commands
-from lit_gelu.cli.commands import check_outputs, import_modules, parser_of, run_command
+from lit_gelu.cli.commands import import_modules, parser_of, run_command
 from lit_gelu.cli.input_sample import evaluation_data, inputs_of_data
 from lit_gelu.errors import ArgumentError
 
@@ -109,24 +109,6 @@ def test_help_is_the_docstring():
     text = parser_of("command").format_help()
     for part in ("Do something.", "  lit-gelu command a.ckpt\n", "how many", "default: 3", "--no-check", "{one,two}"):
         assert part in text
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"file": "net.onnx", "json": "net.onnx"},
-        {"file": "net.onnx", "html": "link.txt"},
-        {"json": "new", "markdown": "new"},
-        {"files": ["net.onnx"], "output": "./net.onnx"},
-    ],
-)
-def test_no_output_takes_the_place_of_a_file_that_is_read_or_written(arguments, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "net.onnx").touch()
-    (tmp_path / "link.txt").symlink_to("net.onnx")
-    with pytest.raises(ArgumentError):
-        check_outputs(arguments)
-    check_outputs({"file": "net.onnx", "json": "-", "markdown": "/dev/null", "html": "/dev/null", "plot": "new"})
 
 
 @pytest.mark.parametrize("name", ["nowhere_at_all", "a.py", "json.deeper_down"])
