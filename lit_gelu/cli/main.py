@@ -31,9 +31,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run ``lit-gelu`` and return its exit code: 1 for a failed check, 2 for a mistake that the user can mend."""
     from lit_gelu.cli.commands import current_folder_on_path
 
-    for stream in ("stdout", "stderr"):
-        if getattr(sys, stream) is None:  # closed by the shell: >&-
-            setattr(sys, stream, open(os.devnull, "w"))  # noqa: PTH123, SIM115 - it stays open until the end
     name, *arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     try:
         with current_folder_on_path():

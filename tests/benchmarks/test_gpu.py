@@ -67,12 +67,6 @@ class TestRecord:
         assert content["failed"] == []
         assert not content["complete"]
 
-    def test_what_needs_more_than_is_left_is_begun_only_as_the_first(self, begun):
-        record = begun(seconds=100.0)
-        assert record.figure("block", lambda: 1, needs=1000.0) == 1
-        assert record.figure("mnist", lambda: 2, needs=1000.0) is None
-        assert record.figure("wrn", lambda: 3, needs=10.0) == 3
-
     def test_a_later_call_keeps_figures_and_tries_again_what_failed(self, begun, tmp_path):
         record = begun()
         record.figure("block", lambda: 1)
@@ -87,33 +81,6 @@ class TestRecord:
         assert content["failed"] == []
         assert content["complete"]
         assert len(content["calls"]) == 2
-
-    @pytest.mark.parametrize("key", ["machine", "versions", "sources"])
-    def test_figures_of_other_machines_or_code_are_not_kept(self, begun, tmp_path, key):
-        begun().figure("block", lambda: 1)
-        begun(resume=True, facts={**FACTS, key: "another"})
-        content = on_disk(tmp_path)
-        assert content["figures"] == {}
-        assert content["left_out"] == [{"what": "the earlier record", "why": f"{key} differ: begun anew"}]
-
-
-class TestMachine:
-    def test_the_same_code_has_the_same_digest_wherever_it_lies(self, module, tmp_path):
-        """As a wheel lays it out, and as an editable installation does."""
-        digest_of = module("_gpu_machine").digest_of
-        texts = {"lit_gelu/a.py": "a = 1\n", "lit_gelu/export/b.py": "b = 2\n"}
-        for name, text in texts.items():
-            for target in (
-                tmp_path / "wheel" / name,
-                tmp_path / "checkout" / name.replace("lit_gelu/export", "export"),
-            ):
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_text(text)
-        wheel = {"lit_gelu": tmp_path / "wheel/lit_gelu", "lit_gelu/export": tmp_path / "wheel/lit_gelu/export"}
-        checkout = {"lit_gelu": tmp_path / "checkout/lit_gelu", "lit_gelu/export": tmp_path / "checkout/export"}
-        assert digest_of(wheel) == digest_of(checkout)
-        (tmp_path / "checkout/export/b.py").write_text("b = 3\n")
-        assert digest_of(wheel) != digest_of(checkout)
 
 
 @pytest.mark.full

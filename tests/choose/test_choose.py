@@ -33,7 +33,7 @@ from lit_gelu.activations.errors import UnknownActivationError
 from lit_gelu.choose import TrainedRun, choose, training
 from lit_gelu.choose.choose import _metric
 from lit_gelu.choose.training import RunFolder, Setup, settings_of
-from lit_gelu.errors import ArgumentError, UnsupportedRunError
+from lit_gelu.errors import ArgumentError
 
 PIXELS = Stripes(size=28)
 QUICK = {"seeds": 2, "max_epochs": 2, "trainer": CPU}
@@ -78,21 +78,6 @@ def test_a_metric_of_the_test_set():
     check_by_hand(choice, ConvNet, Stripes(), "test_acc", 2, test=True)
 
 
-def test_one_activation_under_two_names_is_no_difference():
-    with activations.registry.scope():
-
-        @activations.register("bent_one", aliases=("bent_too",))
-        def bent_one(x):
-            return x.relu() + 0.1 * x
-
-        choice = choose(BUILD, ["bent_one", "bent_too"], PIXELS, **QUICK | {"seeds": 5, "max_epochs": 1})
-    assert choice.verdict == [
-        "bent_one and bent_too gave the same numbers with every seed: there is no difference between them.",
-    ]
-    assert not choice.difference("bent_one", "bent_too").is_decided
-    assert choice.rows[1][4] == "0"
-
-
 def test_what_fails_or_diverges_is_named_and_spoils_nothing():
     names = {"gelu": "gelu", "broken": Breaks, "explodes": explodes, "relu": "relu"}
     choice = choose(ConvNet, names, Stripes(), metric="val_loss", **QUICK)
@@ -107,11 +92,6 @@ def test_what_fails_or_diverges_is_named_and_spoils_nothing():
     assert gelu.runs[1].value(choice.metric) == alone
     assert len(choice.differences) == 1
     assert "inf" in choice.to_json()
-
-
-def test_nothing_comes_to_its_end():
-    with pytest.raises(UnsupportedRunError):
-        choose(ConvNet, {"broken": Breaks, "explodes": explodes}, Stripes(), metric="val_loss", **QUICK)
 
 
 @pytest.mark.parametrize(

@@ -97,21 +97,11 @@ class InFitAlone(LightningDataModule):
         return DataLoader(self.test_set, 16)
 
 
-class RateLogged(ConvNet):
-    """Logs its learning rate with validation, of which a Trainer that only validates has none."""
-
-    def on_validation_epoch_end(self):
-        if not self.trainer.sanity_checking:
-            self.log("rate", self.optimizers().param_groups[0]["lr"])
-
-
 @pytest.mark.parametrize(
     ("build", "data", "metric", "test"),
     [
         (ConvNet, InFitAlone, "val_loss", False),
         (ConvNet, InFitAlone, "test_acc", True),
-        (RateLogged, InFitAlone, "val_acc", False),
-        (RateLogged, Stripes, "val_loss", False),
     ],
 )
 def test_runs_are_those_made_by_hand(build, data, metric, test):

@@ -9,7 +9,7 @@ import blank_pictures
 import pytest
 import torch
 from choice_nets import CPU, ConvNet, Stripes, by_hand
-from torch.optim.lr_scheduler import ExponentialLR, ReduceLROnPlateau
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lit_gelu.choose import training
 from lit_gelu.cli.main import main
@@ -81,7 +81,6 @@ class BySgd(ConvNet):
     ("words", "schedule"),
     [
         ([], None),
-        (["--lr_scheduler=ExponentialLR", "--lr_scheduler.gamma=0.5"], partial(ExponentialLR, gamma=0.5)),
         (
             ["--lr_scheduler=ReduceLROnPlateau", "--lr_scheduler.monitor=val_loss", "--lr_scheduler.patience=0",
              "--lr_scheduler.threshold=0.9"],

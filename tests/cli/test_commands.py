@@ -48,20 +48,9 @@ def command(
     return 4
 
 
-def several(*names: str, derivatives: Sequence[int] = (0, 1)) -> int:
-    """Do it with several.
-
-    Args:
-        *names: which
-        derivatives: which of them
-    """
-    CALLS.append((names, derivatives))
-    return 0
-
-
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
-    monkeypatch.setattr(commands, "function_of", {"command": command, "several": several}.__getitem__)
+    monkeypatch.setattr(commands, "function_of", {"command": command}.__getitem__)
     CALLS.clear()
 
 
@@ -87,12 +76,6 @@ def test_words_become_arguments(words, given):
     assert run_command("command", words.split()) == 4
     (call,) = CALLS
     assert call == DEFAULTS | given
-
-
-def test_names_before_options():
-    assert run_command("several", ["gelu", "relu", "--derivatives", "2"]) == 0
-    assert run_command("several", []) == 0
-    assert CALLS == [(("gelu", "relu"), [2]), ((), [0, 1])]
 
 
 @pytest.mark.parametrize("words", ["", "a --count ten", "a --kind three", "a --cuont 3", "a b", "a --names"])

@@ -13,8 +13,6 @@ from torch.utils.data import DataLoader, TensorDataset
 from lit_gelu.cli.main import main
 from lit_gelu.tasks import MNISTClassifier
 
-SMALL = ["--lanczos-steps", "6", "--trace-probes", "3", "--density-steps", "5", "--samples", "48"]
-
 
 class Net(LightningModule):
     """30 parameters in float64, so that the whole Hessian can be had; its dropout shows which mode it ran in."""
@@ -126,15 +124,10 @@ def test_json_on_standard_output_is_alone_and_underscores_are_accepted(capsys):
     assert report["activations"].keys() == {"net.1", "net.4"}
 
 
-def test_the_same_seed_gives_the_same_figures_and_dropout_shows_in_train_mode(tmp_path):
-    arguments = ["curvature_models.Net", "--data", "curvature_models.Data", *SMALL, "--samples", "40"]
-    first, second = (measured(tmp_path, *arguments) for _ in range(2))
-    assert first == second
-    assert measured(tmp_path, *arguments, "--mode", "train")["probe_loss"] != first["probe_loss"]
-
-
 def test_a_checkpoint_on_the_bundled_digits_with_a_figure(checkpoint, tmp_path, capsys):
-    report = measured(tmp_path, str(checkpoint), "--data", "DigitsData", *SMALL, "--figure", str(tmp_path / "out.png"))
+    report = measured(
+        tmp_path, str(checkpoint), "--data", "DigitsData", "--samples", "48", "--figure", str(tmp_path / "out.png")
+    )
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
     output = capsys.readouterr().out
     assert "MNISTClassifier on 48 examples" in output
@@ -146,12 +139,8 @@ def test_a_checkpoint_on_the_bundled_digits_with_a_figure(checkpoint, tmp_path, 
     "words",
     [
         "missing.ckpt --data DigitsData",
-        "CKPT --data NoData",
         "CKPT --data DigitsData --samples 1",
         "CKPT --data DigitsData --quantities trase",
-        "CKPT --data DigitsData --density-steps 0",
-        "CKPT --data DigitsData --split all",
-        "CKPT --data DigitsData --operator fisher",
         "CKPT",
         "CKPT --data DigitsData --figure out.docx",
         "curvature_models.Net --data curvature_models.Data --split test",

@@ -79,15 +79,3 @@ def test_output_that_nobody_reads_any_more(arguments):
         os.close(writer)
     assert done.stderr == b""
     assert done.returncode == 1
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("closed", ["1 2", "1", "2"])
-def test_closed_streams_are_no_fault(closed):
-    """`lit-gelu activations >&-`: Python has no stream then."""
-    code = "import sys; from lit_gelu.cli.main import main; sys.exit(main(['activations']))"
-    closing = "; ".join(f"exec {number}>&-" for number in closed.split())
-    command = ["sh", "-c", f'{closing}; exec "$0" -P -c "$1"', sys.executable, code]
-    done = subprocess.run(command, capture_output=True, timeout=600, check=False)
-    assert done.returncode == 0
-    assert done.stderr == b""

@@ -1,6 +1,5 @@
 """Modules of one's own in the current folder: found, imported, trained, exported, proved, timed, measured."""
 
-import importlib
 import json
 import sys
 
@@ -9,10 +8,8 @@ import pytest
 import torch
 import yaml
 from cli_helpers import FAST
-from lightning.pytorch import Trainer
 
 from lit_gelu import activations
-from lit_gelu.callbacks import ActivationSwap
 from lit_gelu.cli.main import main
 from lit_gelu.export import OnnxPredictor
 
@@ -116,35 +113,6 @@ def test_the_whole_way_with_a_model_that_says_nothing_of_its_input(checkpoint, t
     figures = ["--quantities", "activations", "--json", "curvature.json"]
     assert main(["curvature", checkpoint, *own, "--data", "own_cli_module.OwnData", *figures]) == 0
     assert "functional.silu" in (tmp_path / "curvature.json").read_text() or "silu" in capsys.readouterr().out
-
-
-@pytest.mark.full
-def test_the_same_after_a_swap_of_calls(tmp_path, monkeypatch, capsys):
-    own = ["--import", "own_cli_module", "--model", "own_cli_module.OwnNet"]
-    with monkeypatch.context() as patched:
-        patched.syspath_prepend(str(tmp_path))
-        module = importlib.import_module("own_cli_module")
-    trainer = Trainer(
-        max_epochs=1, accelerator="cpu", default_root_dir=tmp_path, enable_progress_bar=False, logger=False,
-        callbacks=[ActivationSwap({"activation:silu": "mish"}, at_step=1, input_sample=torch.zeros(1, 3))],
-    )  # fmt: skip
-    trainer.fit(module.OwnNet(), module.OwnData())
-    trainer.save_checkpoint("swapped.ckpt")
-    capsys.readouterr()
-    for given in (["--input-shape", "3"], ["--data", "own_cli_module.OwnData"]):
-        assert main(["export", "swapped.ckpt", "-o", "own.onnx", *own, *given]) == 0
-        assert main(["parity", "own.onnx", "--ckpt", "swapped.ckpt", *own, *given]) == 0
-    assert {site["spec"] for site in json.loads(OnnxPredictor("own.onnx").metadata["lit_gelu.sites"])} == {
-        "gelu",
-        "mish",
-    }
-    quick = ["--seconds", "0", "--no-compile", "--threads", "1", "--batch-sizes", "1"]
-    assert main(["bench", "own.onnx", "--ckpt", "swapped.ckpt", *own, *quick, "--input-shape", "3"]) == 0
-    figures = ["--quantities", "activations", "--data", "own_cli_module.OwnData", "--json", "curvature.json"]
-    assert main(["curvature", "swapped.ckpt", *own, *figures]) == 0
-    assert ":silu" in (tmp_path / "curvature.json").read_text()  # the name that the call had
-    assert main(["export", "swapped.ckpt", *own]) == 2
-    assert main(["export", "swapped.ckpt", *own, "--input-shape", "5"]) == 2
 
 
 @pytest.mark.parametrize("model", ["own_cli_module.OwnNet"])

@@ -32,16 +32,8 @@ def files(tmp_path_factory):
 
 def test_a_good_file_passes_on_the_bundled_digits(files, tmp_path, capsys):
     report = tmp_path / "parity.json"
-    arguments = [
-        str(files / "net.onnx"),
-        "--ckpt",
-        str(files / "last.ckpt"),
-        "--data",
-        "DigitsData",
-        "--json",
-        str(report),
-    ]
-    assert main(["parity", *arguments]) == 0
+    words = f"{files}/net.onnx --ckpt {files}/last.ckpt --data DigitsData --json {report}"
+    assert main(["parity", *words.split()]) == 0
     assert capsys.readouterr().out.rstrip().endswith("passed")
     plain = json.loads(report.read_text())
     assert plain["passed"]
@@ -74,12 +66,9 @@ def test_a_breach_is_exit_code_1(files, capsys):
     "words",
     [
         "none.onnx --ckpt last.ckpt",
-        "last.ckpt --ckpt last.ckpt",
         "net.onnx --ckpt none.ckpt",
         "net.onnx --ckpt last.ckpt --data DigitData",
         "net.onnx --ckpt last.ckpt --providers GPU",
-        "net.onnx --ckpt last.ckpt --tolerance=-1",
-        "net.onnx --ckpt last.ckpt --data-root .",
         "net.onnx --ckpt lit_gelu.tasks.MNISTClassifier",
         "net.onnx",
     ],

@@ -73,21 +73,6 @@ def test_the_limit_is_where_the_optimizer_begins_to_grow(options):
     assert not reached(options, 1.01 * limit) < 1e3
 
 
-@pytest.mark.parametrize(
-    ("name", "groups", "rate"),
-    [
-        ("Adam", [{"betas": (0.9, 0.999)}], 0.1),
-        ("SGD", [{"momentum": 0.0}], 0.0),
-        ("SGD", [{"momentum": 0.0}], math.nan),
-        ("SGD", [{"momentum": 1.0}], 0.1),
-        ("SGD", [{"momentum": 0.9, "dampening": 0.5}], 0.1),
-        ("SGD", [{"momentum": 0.9}, {"momentum": 0.0}], 0.1),
-    ],
-)
-def test_no_limit_where_none_is_known(name, groups, rate):
-    assert math.isnan(stability_limit(OptimizerSettings.of_groups(name, groups), rate))
-
-
 def measured(top, *rates, optimizers=(SGD,)):
     """A run whose sharpness was measured at step 1, with the learning rates that the monitor logged there."""
     names = (RATE, "curvature/loss/largest_learning_rate")

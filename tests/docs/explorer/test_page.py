@@ -94,25 +94,6 @@ def test_the_table_of_gains_is_pythons(page, explorer):
         assert gains[f"{kind} gain"] == pytest.approx(wanted, rel=1e-6)
 
 
-def test_densities_hold_all_the_mass(page, explorer):
-    page.open(explorer)
-    found = page.run(
-        """
-        const { cellEdges, outputDensity } = await import("./density.js");
-        const edges = cellEdges(0, 1);
-        const of = (f) => outputDensity(edges, edges.map(f), 0, 1, [-8, 8]);
-        return [of((x) => Math.max(x, 0)), of((x) => 2 * x + 1)];
-        """
-    )
-    (relu, line) = found
-    assert [atom["at"] for atom in relu["atoms"]] == [0]
-    assert relu["atoms"][0]["mass"] == pytest.approx(0.5, abs=1e-3)
-    assert sum(relu["density"]) * 16 / 200 == pytest.approx(0.5, abs=1e-3)
-    assert sum(line["density"]) * 16 / 200 == pytest.approx(1, abs=1e-3)
-    assert max(line["density"]) == pytest.approx(0.19947, abs=2e-4)  # N(1, 2^2) at its mean
-    assert not line["atoms"]
-
-
 @pytest.mark.parametrize("size", WIDTHS)
 def test_nothing_is_wider_than_the_window(page, explorer, width, size):
     width(size)
@@ -141,10 +122,3 @@ def test_axe_finds_nothing_serious(page, explorer, width, size, theme):
     found = page.run("return (await axe.run()).violations.map((each) => [each.id, each.impact, each.nodes[0].html])")
     page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
     assert [each for each in found if each[1] in {"serious", "critical"}] == []
-
-
-def test_nothing_is_loaded_from_elsewhere(page, explorer):
-    page.open(explorer)
-    loaded = page.run("return performance.getEntriesByType('resource').map((entry) => entry.name)")
-    assert len(loaded) >= 10
-    assert all(name.startswith(explorer) for name in loaded)
