@@ -87,8 +87,8 @@ def run_choice(config: Any, instances: Any, data: LightningDataModule | None, op
     """Compare, and print the result; ``instances`` is the configuration with what it describes made."""
     arguments = {name: value for name, value in options.items() if name not in {"output", "ckpt_path", "weights_only"}}
     if options["ckpt_path"] is not None or data is None:
-        given = "There are no data" if data is None else "--ckpt_path is not accepted: every run begins anew"
-        raise ArgumentError(f"{given}. Give --data, and no --ckpt_path.")
+        reason = "There are no data" if data is None else "--ckpt_path is not accepted: every run begins anew"
+        raise ArgumentError(f"{reason}. Give --data, and no --ckpt_path.")
     log.setLevel(logging.INFO)
     log.handlers = [logging.StreamHandler(sys.stdout)]
     choice = compare(

@@ -122,13 +122,9 @@ def _of_curves(run: ReportedRun) -> Iterator[RunFinding]:
 def stability_limit(optimizer: OptimizerSettings, rate: float) -> float:
     """Return the largest sharpness at which an optimizer is stable on a quadratic loss; NaN if it is not known.
 
-    For gradient descent with learning rate eta, momentum beta and weight decay w, on the eigenvalue lambda of the
-    Hessian: ``2 (1 + beta) / eta - w``, and with Nesterov's momentum ``(2 + 2 beta) / (eta (1 + 2 beta)) - w``. Weight
-    decay adds w to every eigenvalue. Adam has a limit for another matrix, its preconditioned Hessian, which the monitor
-    does not measure. Of several parameter groups the largest rate eta and decay w give a lower bound of the limit: with
-    the rates in a diagonal matrix D, the eigenvalues of ``D^1/2 (H + W) D^1/2`` are at most ``eta (lambda + w)``.
-
-    Source: Cohen et al. 2021, arXiv 2103.00065, equation 1 and appendix B.
+    On the Hessian's eigenvalue: ``2 (1 + beta) / eta - w`` for rate eta, momentum beta and weight decay w, and with
+    Nesterov's momentum ``(2 + 2 beta) / (eta (1 + 2 beta)) - w``. Adam's limit is of another matrix. Of several
+    parameter groups the largest eta and w give a lower bound. Source: Cohen et al. 2021, arXiv 2103.00065, appendix B.
 
     Example:
         >>> round(stability_limit(OptimizerSettings("SGD", momentum=0.9, plain=True), 0.1), 9)

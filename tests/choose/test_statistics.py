@@ -71,7 +71,7 @@ def test_false_alarms(labels):
     assert alarms / len(drawn) < 0.05 + 3 * math.sqrt(0.05 * 0.95 / len(drawn))
 
 
-def said(values, baseline=None, mode="min", seeds=5):
+def sentences(values, baseline=None, mode="min", seeds=5):
     return verdict(Metric("val_x", "val", mode), list(values), all_differences(values), seeds, baseline)
 
 
@@ -85,7 +85,7 @@ VALUES = {
 
 @pytest.mark.parametrize(("mode", "word", "back"), [("min", "better", "worse"), ("max", "worse", "better")])
 def test_a_verdict_is_of_the_best_and_of_the_baseline_with_the_p_of_the_tests(mode, word, back):
-    same, best, baseline, how = said(VALUES, "relu", mode)
+    same, best, baseline, how = sentences(VALUES, "relu", mode)
     assert same.startswith("gelu and again gave the same numbers with every seed")
     p = {d.to: d.p for d in all_differences(VALUES) if d.of == "gelu"}
     assert p["relu"] < 1e-4
@@ -96,5 +96,5 @@ def test_a_verdict_is_of_the_best_and_of_the_baseline_with_the_p_of_the_tests(mo
 
 def test_too_few_seeds_or_candidates_decide_nothing():
     for values, seeds in (({"a": [0.1, 0.1], "b": [0.5, 0.6]}, 2), ({"a": SPREAD}, 5)):
-        (sentence,) = said(values, seeds=seeds)
+        (sentence,) = sentences(values, seeds=seeds)
         assert sentence.startswith("Nothing is decided")
