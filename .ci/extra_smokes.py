@@ -100,7 +100,7 @@ BASE = {
 SMOKES = {
     "plots": _command("activations plot gelu --output gelu.png", "gelu.png"),
     "digits": Smoke(("-c", "from lit_gelu.data import DigitsData; DigitsData().setup()")),
-    "demo": _command("demo --epochs 2 --output demo", "demo/training.png"),
+    "demo": _command("demo --epochs 2 --output demo", "demo/report.html"),
     "tensorboard": _command(_LOGGED, "logs/v/hparams.yaml"),
     "speech": Smoke(("-c", _WAVE)),
     "notebook": Smoke(("-c", "import ipykernel, ipywidgets, matplotlib, nbclient, sklearn"), is_asked_for=False),

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,16 +39,13 @@ class RunReport(Callback):
 
         Trainer(callbacks=[ActivationSwap({"activation:relu": "gelu"}, at_epoch=5), OnnxExport(), RunReport()])
 
-    The page takes whatever the Trainer and other callbacks log, with any logger and with none: monitors and Lightning's
-    LearningRateMonitor, which otherwise need a logger, are content with this callback. Training is not changed, nor are
-    the folders of checkpoints. It is written after the other callbacks have ended the fit, and again after each
-    ``trainer.test`` or ``validate`` that follows, whose figures are kept apart from the fit's (``after_fit/val_loss``);
-    not after ``fast_dev_run``. Rank 0 writes, in one rename. Put it last in the list of callbacks.
+    The page takes whatever the Trainer and other callbacks log, with any logger and with none. It is written after
+    the other callbacks have ended the fit, and again after each ``trainer.test`` or ``validate`` that follows, whose
+    figures are kept apart from the fit's (``after_fit/val_loss``). Put it last in the list of callbacks.
 
     Args:
         path: The page; by default ``report.html`` in the logger's folder.
         title: By default the module's class.
-        registry: Which registry names the activations; ``None`` is the module's own or the default one.
 
     Attributes:
         report: What the last page says, a `lit_gelu.report.ReportedRun`; ``None`` before.
@@ -64,12 +62,11 @@ class RunReport(Callback):
 
     keeps_figures = True  # what monitors ask where there is no logger
 
-    def __init__(self, path: str | None = None, *, title: str = "", registry: ActivationRegistry | None = None) -> None:
+    def __init__(self, path: str | None = None, *, title: str = "") -> None:
         if path is not None and Path(path).suffix not in {".html", ".htm"}:
             raise ArgumentError(f"RunReport(path={str(path)!r}) must end in .html.")
         self.path = path
         self.title = title
-        self.registry = registry
         self.report: ReportedRun | None = None
         self.written: Path | None = None
         self._keeper: FigureKeeper | None = None
@@ -107,56 +104,55 @@ class RunReport(Callback):
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Write the page, when all others have ended."""
-        trainer.loggers = [logger for logger in trainer.loggers if logger is not self._keeper]
-        if self._keeper is None or self._started == 0.0:  # a fit that failed before it began has no page
-            return
+        """Write the page, when all others have ended; of a test, with how the fit before it ended."""
         if stage == "fit":
-            self._keeper.end_fit()
-            self._write(trainer, pl_module, "finished", seconds=time.perf_counter() - self._started)
-        else:  # of a test behind a fit, which may have failed
-            status, failure = self._fit_ended
-            self._write(trainer, pl_module, status, failure=failure)
-        if trainer.is_global_zero:
+            self._end(trainer, pl_module, "finished", is_fit=True)
+        else:
+            self._end(trainer, pl_module, *self._fit_ended, is_fit=False)
+        if self.written is not None and trainer.is_global_zero:
             rank_zero_info(f"RunReport: wrote {self.written}.")
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Write the page of a run that did not come to its end; the error itself is raised as it is."""
-        trainer.loggers = [logger for logger in trainer.loggers if logger is not self._keeper]
-        if self._keeper is None or self._started == 0.0:
-            return
         stopped = isinstance(exception, KeyboardInterrupt | SIGTERMException)
-        status: Status = "interrupted" if stopped else "failed"
         failure = "" if stopped else f"{type(exception).__name__}: {exception}"
-        seconds = None
-        if trainer.state.fn == TrainerFn.FITTING:
-            self._keeper.end_fit()
-            self._fit_ended, seconds = (status, failure), time.perf_counter() - self._started
+        is_fit = trainer.state.fn == TrainerFn.FITTING
         try:
-            self._write(trainer, pl_module, status, failure=failure, seconds=seconds)
+            self._end(trainer, pl_module, "interrupted" if stopped else "failed", failure, is_fit=is_fit)
         except Exception as error:  # noqa: BLE001 - whatever it is, the user needs the error of the run
             rank_zero_warn(f"RunReport: the page was not written. {type(error).__name__}: {error}")
 
-    def _activations(self, pl_module: LightningModule) -> ActivationRecord:
-        registry = self.registry or getattr(pl_module, "registry", None)
-        if not isinstance(registry, ActivationRegistry):
-            registry = None
-        return record_activations(pl_module, registry, name_opaque=True)
-
-    def _write(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        status: Status,
-        *,
-        failure: str = "",
-        seconds: float | None = None,
+    def _end(
+        self, trainer: Trainer, pl_module: LightningModule, status: Status, failure: str = "", *, is_fit: bool
     ) -> None:
-        """Gather and write, on rank 0."""
-        if not trainer.is_global_zero or self._keeper is None:
+        """End a fit, or what follows one, and write the page on rank 0."""
+        trainer.loggers = [logger for logger in trainer.loggers if logger is not self._keeper]
+        if self._keeper is None or self._started == 0.0:  # a fit that failed before it began has no page
             return
-        before, curves = self.report, self._keeper.recorder.curves()
+        seconds = None
+        if is_fit:
+            self._keeper.end_fit()
+            self._fit_ended, seconds = (status, failure), time.perf_counter() - self._started
+        if not trainer.is_global_zero:
+            return
+        run = self._run(trainer, pl_module, self._keeper, seconds)
+        self.report = judged(replace(run, status=status, failure=failure))
+        with write_atomically(self._target) as temporary:
+            temporary.write_text(page(self.report), encoding="utf-8", newline="\n")
+        self.written = self._target
+
+    def _activations(self, pl_module: LightningModule) -> ActivationRecord:
+        registry = getattr(pl_module, "registry", None)
+        return record_activations(
+            pl_module, registry if isinstance(registry, ActivationRegistry) else None, name_opaque=True
+        )
+
+    def _run(
+        self, trainer: Trainer, pl_module: LightningModule, keeper: FigureKeeper, seconds: float | None
+    ) -> ReportedRun:
+        """Return what there is to say; without ``seconds``, of a test behind a fit."""
+        before, curves = self.report, keeper.recorder.curves()
         swaps = tuple(swap.record.event() for swap in swaps_of(trainer) if swap.record is not None)
         # A call is a site from its swap on; that says what was there before.
         replaced = {change.site: change.old for swap in reversed(swaps) for change in swap.changes}
@@ -173,16 +169,14 @@ class RunReport(Callback):
             missing.append("Curvature: add ActivationCurvatureMonitor() and LossCurvatureMonitor(), which measure it.")
         if not any(is_loss(curve.name) for curve in curves):
             missing.append("Losses: none was logged. Call self.log('train_loss', loss) in training_step.")
-        run = ReportedRun(
+        return ReportedRun(
             title=self.title or type(pl_module).__name__,
             source="RunReport",
             made=now(),
-            status=status,
-            failure=failure,
             steps=trainer.global_step,
             epochs=trainer.current_epoch,
             seconds=seconds,
-            configuration=_configuration(trainer, pl_module, self._keeper.hyper_parameters),
+            configuration=_configuration(trainer, pl_module, keeper.hyper_parameters),
             optimizers=settings or (before.optimizers if before else ()),
             curves=curves,
             sites=sites,
@@ -191,35 +185,28 @@ class RunReport(Callback):
             environment=self._environment,
             missing=tuple(missing),
         )
-        self.report = judged(run)
-        with write_atomically(self._target) as temporary:
-            temporary.write_text(page(self.report), encoding="utf-8", newline="\n")
-        self.written = self._target
 
 
 def _configuration(
     trainer: Trainer, pl_module: LightningModule, logged: Mapping[str, Any]
 ) -> dict[str, dict[str, str]]:
     """Return the settings of a run as text, by group; hyper-parameters of module and data are logged by Lightning."""
-    hyper_parameters = {name: value for name, value in logged.items() if not name.startswith("activation_swap/")}
-    of_trainer = {name: getattr(trainer, name, None) for name in _OF_TRAINER}
-    of_optimizers = {
-        f"{i}.{type(optimizer).__name__}.{j}": {**group, "params": len(group["params"])}
-        for i, optimizer in enumerate(trainer.optimizers)
-        for j, group in enumerate(optimizer.param_groups[:8])
-    }
-    groups = {
+    groups: dict[str, dict[str, Any]] = {
         "Module": {
             "class": f"{type(pl_module).__module__}.{type(pl_module).__qualname__}",
             "trained parameters": f"{sum(p.numel() for p in pl_module.parameters() if p.requires_grad):,}",
         },
-        "Hyper-parameters": flat(hyper_parameters) if hyper_parameters else {},
-        "Optimizers": flat(of_optimizers) if of_optimizers else {},
+        "Hyper-parameters": {name: value for name, value in logged.items() if not name.startswith("activation_swap/")},
+        "Optimizers": {
+            f"{i}.{type(optimizer).__name__}.{j}": {**group, "params": len(group["params"])}
+            for i, optimizer in enumerate(trainer.optimizers)
+            for j, group in enumerate(optimizer.param_groups)
+        },
         "Trainer": {
             "accelerator": type(trainer.accelerator).__name__,
             "strategy": type(trainer.strategy).__name__,
             "callbacks": ", ".join(type(callback).__name__ for callback in callbacks_of(trainer)),
-            **flat({name: value for name, value in of_trainer.items() if value is not None}),
+            **{name: value for name in _OF_TRAINER if (value := getattr(trainer, name, None)) is not None},
         },
     }
-    return {name: group for name, group in groups.items() if group}
+    return {name: flat(group) for name, group in groups.items() if group}

@@ -7,18 +7,19 @@ import argparse
 import io
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
 import torch
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 
 from lit_gelu.activations import functional
 from lit_gelu.choose import ActivationChoice, choose
-from lit_gelu.cli.demo import CURVATURE, FORMS, draw_layers, mark_swap, plot_around
+from lit_gelu.cli.demo import FORMS
 from lit_gelu.cli.demo import demo as run_demo
 from lit_gelu.data import DigitsData
 from lit_gelu.files import write_atomically
@@ -32,6 +33,8 @@ LARGEST = 60_000  # bytes of a picture: a page of five loads in a second on a sl
 COLOURS = {"relu": "#000000", "elu": "#E69F00", "gelu": "#0072B2", "silu": "#D55E00", "mish": "#009E73"}
 NAMES = {"relu": "ReLU", "elu": "ELU", "gelu": "GELU", "silu": "SiLU", "mish": "Mish"}
 EPOCHS = 24
+# ReLU bends at 0 alone: there the mean of |f''| is 0, and all of its curvature is the kink's.
+CURVATURE = ("mean_abs_second_derivative", "kink_mass")
 ROOM = 18.0  # points between a panel and its title, for the names beside the swap
 
 
@@ -76,6 +79,36 @@ def activations() -> Figure:
     panels[0].set_ylim(-1.2, 3)
     panels[0].legend(frameon=False, fontsize=9)
     return figure
+
+
+def draw_layers(axes: Axes, log: Mapping[str, LoggedCurve], statistics: tuple[str, ...], swap_step: int) -> None:
+    """Draw the sum of some statistics of every hidden layer's activation, from light for the first to dark."""
+    sites = sorted({name.split("/")[1] for name in log if name.startswith("curvature/hidden.")})
+    for number, site in enumerate(sites):
+        curves = [log[f"curvature/{site}/{statistic}"] for statistic in statistics]
+        by_step = [dict(zip(curve.steps, curve.values, strict=True)) for curve in curves]
+        summed = tuple(sum(values[step] for values in by_step) for step in curves[0].steps)
+        color = colormaps["viridis"](0.9 - 0.9 * number / max(1, len(sites) - 1))  # its yellow end is too pale
+        curve = LoggedCurve(f"layer {number + 1}", curves[0].steps, summed)
+        plot_around(axes, curve, swap_step, color=color)
+
+
+def plot_around(axes: Axes, curve: LoggedCurve, swap_step: int, *, color: tuple[float, ...]) -> None:
+    """Draw a line that is broken at the swap: what lies between two activations was measured of neither."""
+    pairs = list(zip(curve.steps, curve.values, strict=True))
+    before, after = [p for p in pairs if p[0] < swap_step], [p for p in pairs if p[0] >= swap_step]
+    for points, name in ((before, curve.name), (after, None)):
+        axes.plot([x for x, _ in points], [y for _, y in points], color=color, linewidth=1.5, label=name, clip_on=False)
+
+
+def mark_swap(axes: Axes, swap_step: int) -> None:
+    """Draw the swap as a dashed line with the names of both activations above it; take the frame's upper half away."""
+    axes.axvline(swap_step, color="0.4", linewidth=1, linestyle="--")
+    for text, side in (("ReLU  ", "right"), ("  GELU", "left")):  # above the frame, where no curve is
+        across = axes.get_xaxis_transform()
+        axes.text(swap_step, 1.02, text, transform=across, ha=side, va="bottom", color="0.3", fontsize=9)
+    axes.set_xlabel("step")
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def draw_loss(axes: Axes, log: dict[str, LoggedCurve], swap_step: int) -> None:

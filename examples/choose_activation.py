@@ -5,7 +5,9 @@ MNIST where ``LIT_GELU_DATA`` names a folder that holds it (some minutes on a CP
 """
 
 import argparse
+import logging
 import os
+import sys
 from pathlib import Path
 
 import torch
@@ -66,6 +68,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--seeds", type=int, default=5)
     options = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)  # a line for what is finished
     choice = choose(
         SmallConvNet,
         ["gelu", "silu", "relu", "sigmoid"],
@@ -75,7 +78,6 @@ def main() -> None:
         metric="val_acc",
         baseline="relu",
         folder="runs/choose_activation",
-        say=print,
     )
     print(choice)
     print(f"{choice.folder}: {', '.join(choice.files.values())}")

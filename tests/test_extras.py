@@ -1,7 +1,6 @@
 """Libraries of extras: what asks for them, what is said where they are missing, and what goes on without them."""
 
 import ast
-import re
 import sys
 import tomllib
 from pathlib import Path
@@ -79,31 +78,11 @@ def test_no_library_of_an_extra_is_imported_with_a_module(trees):
     assert found == WHOLE_MODULES
 
 
-def test_the_release_check_imports_all_other_modules_without_extras():
-    text = (ROOT / ".ci" / "extra_smokes.py").read_text(encoding="utf-8")
-    left_out = set(
-        re.findall(r'"(lit_gelu\.[\w.]+)",?$', text.partition("IMPORT_ALL")[2].partition("continue")[0], re.M)
-    )
-    assert left_out == {path.removesuffix(".py").replace("/", ".") for path in {*WHOLE_MODULES, "lit_gelu/__main__.py"}}
-
-
-def test_what_pip_installs_without_an_extra_is_in_none_of_them():
-    base = {canonicalize_name(Requirement(text).name) for text in PROJECT["dependencies"]}
-    assert not base & set().union(*(brought_by(extra) for extra in EXTRAS if extra not in FOR_DEVELOPERS))
-
-
-def test_all_brings_every_extra_for_users_and_dev_all_that_tests_need():
-    for_users = set(EXTRAS) - FOR_DEVELOPERS - {"all"}
-    assert brought_by("all") == set().union(*map(brought_by, for_users))
-    assert brought_by("dev") >= brought_by("all")
-
-
 @pytest.mark.parametrize(
     ("library", "extra", "line"),
     [
         ("matplotlib", "plots", "activations plot gelu -o gelu.png"),
         ("matplotlib", "plots", "curvature last.ckpt --data DigitsData --figure all.png"),
-        ("matplotlib", "demo", "demo"),
         ("sklearn", "demo", "demo"),
     ],
     ids=lambda value: value.split(" -")[0],

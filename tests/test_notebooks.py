@@ -20,10 +20,6 @@ def source(cell):
     return "".join(cell["source"])
 
 
-def test_all_are_listed_here():
-    assert tuple(sorted(path.stem for path in FOLDER.iterdir())) == NAMES
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_the_file_is_a_notebook_without_outputs(name):
     content = notebook(name)

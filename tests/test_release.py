@@ -5,7 +5,6 @@ import re
 import shutil
 import sys
 import tomllib
-from datetime import date
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -48,39 +47,11 @@ def readme():
     return script("setup.py")
 
 
-# Versions
-
-
 def test_every_file_has_the_same_version(check):
     found = check.versions(ROOT)
     assert check.version_faults(found) == []
     assert len(found) == 4
     assert RECIPE["context"]["version"] == PROJECT["version"]
-
-
-@pytest.mark.parametrize(
-    ("heading", "cited", "fault"),
-    [
-        ("## [1.0.0] - unreleased", "", "CHANGELOG.md says 'unreleased'"),
-        ("## [1.0.0]", "", "CHANGELOG.md says 'nothing'"),
-        ("## [1.0.0] - 2026-11-30", "date-released: 2026-11-29\n", "lacks the line date-released: 2026-11-30"),
-        ("## [1.0.0] - 2026-11-30", "date-released: 2026-11-30\n", None),
-    ],
-)
-def test_a_tag_needs_a_date(check, tmp_path, heading, cited, fault):
-    (tmp_path / "CHANGELOG.md").write_text(f"# Changelog\n\n{heading}\n")
-    (tmp_path / "CITATION.cff").write_text(f"version: 1.0.0\n{cited}")
-    faults = check.date_faults(tmp_path)
-    assert faults == [] if fault is None else fault in faults[0]
-
-
-def test_the_newest_section_of_the_changelog_has_a_date_or_waits_for_one():
-    versions = re.findall(r"^## \[([^\]]+)\] - (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    for version, day in versions:
-        assert version == PROJECT["version"] or date.fromisoformat(day)
-
-
-# Content of the wheel
 
 
 def test_every_source_belongs_to_a_package_or_is_declared_as_its_data():
@@ -102,36 +73,6 @@ def test_every_source_belongs_to_a_package_or_is_declared_as_its_data():
                 )
 
 
-def test_a_wheel_holds_the_sources_and_nothing_else(check):
-    tracked = ["lit_gelu/__init__.py", "lit_gelu/py.typed", "callbacks/a.py", "export/b/c.py", "tests/test_a.py"]
-    whole = ["lit_gelu/__init__.py", "lit_gelu/py.typed", "lit_gelu/callbacks/a.py", "lit_gelu/export/b/c.py"]
-    assert check.wheel_faults([*whole, "lit_gelu-1.dist-info/METADATA"], tracked) == []
-    assert check.wheel_faults([*whole[:-1], "tests/test_a.py"], tracked) == [
-        "the wheel lacks lit_gelu/export/b/c.py",
-        "the wheel has tests/test_a.py, which no source is",
-    ]
-
-
-def test_every_extra_for_users_is_tried(check):
-    assert set(check.user_extras(PROJECT)) == set(check.SMOKES)
-
-
-# The readme on the package's page
-
-
-def test_relative_links_lead_to_the_files_of_the_tag(readme):
-    text = "[a](docs/a.md#b) [c](#d) [e](https://f.org) ![g](docs/g.png)\n```python\nx[0](docs/a.md)\n```\n"
-    assert readme.absolute(text, "https://host/r", "v1") == (
-        "[a](https://host/r/blob/v1/docs/a.md#b) [c](#d) [e](https://f.org) ![g](https://host/r/raw/v1/docs/g.png)\n"
-        "```python\nx[0](docs/a.md)\n```\n"
-    )
-    linked = '[![g](g.png)](docs/a.md) <a href="LICENSE"><img src="g.png"></a>'
-    assert readme.absolute(linked, "https://host/r", "v1") == (
-        "[![g](https://host/r/raw/v1/g.png)](https://host/r/blob/v1/docs/a.md) "
-        '<a href="https://host/r/blob/v1/LICENSE"><img src="https://host/r/raw/v1/g.png"></a>'
-    )
-
-
 def test_the_readme_has_no_relative_link_then(readme, check):
     pytest.importorskip("readme_renderer.markdown")
     assert check.readme_faults(f"Metadata-Version: 2.4\n\n{readme.description()}") == []
@@ -140,22 +81,10 @@ def test_the_readme_has_no_relative_link_then(readme, check):
     ]
 
 
-# Citation
-
-
 def test_the_citation_is_valid():
     citation = pytest.importorskip("cffconvert").Citation((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     citation.validate()
     assert "lit-gelu developers" in citation.as_bibtex()
-
-
-# The conda recipe
-
-
-# Workflows
-
-
-# Locks and images
 
 
 @pytest.mark.parametrize("name", ["cpu", "gpu"])
@@ -175,12 +104,6 @@ def test_a_lock_holds_every_requirement_in_a_version_that_is_accepted(locks, nam
     python = re.search(r"^# Python ([\d.]+),", text, re.MULTILINE)[1]
     assert set(re.findall(r"^FROM (\S+)", image, re.MULTILINE)) == {f"python:{python}-slim"}
     assert f"docker/{name}.lock" in image
-
-
-def test_an_image_is_made_of_what_its_context_holds():
-    ignored = (ROOT / ".dockerignore").read_text().split()
-    held = {line[1:] for line in ignored if line.startswith("!")}
-    assert {"pyproject.toml", "setup.py", "README.md", "LICENSE", *SOURCES, "docker/*.lock"} == held
 
 
 @pytest.mark.full

@@ -1,8 +1,8 @@
 """Which activation for a model: candidates trained alike, compared over seeds."""
 
 from lit_gelu.choose.choose import choose
-from lit_gelu.choose.result import ActivationChoice, CandidateReport, Metric, TrainedRun
-from lit_gelu.choose.statistics import PairedDifference
+from lit_gelu.choose.result import ActivationChoice, CandidateReport, TrainedRun
+from lit_gelu.choose.statistics import Metric, PairedDifference
 
 __all__ = [
     "ActivationChoice",

@@ -1,12 +1,12 @@
 """`choose`: which activation for a model, by runs that differ in nothing else."""
 
 import inspect
-import logging
+import math
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -19,28 +19,18 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from torch import nn
 from typing_extensions import override
 
-from lit_gelu.activations import ActivationRegistry
-from lit_gelu.activations.registry import registry_or_default
+from lit_gelu.activations import registry
+from lit_gelu.arguments import is_count
 from lit_gelu.callbacks import ActivationCurvatureMonitor, LossCurvatureMonitor
-from lit_gelu.choose.result import ActivationChoice, CandidateReport, Metric
-from lit_gelu.choose.statistics import listed
-from lit_gelu.choose.training import (
-    Build,
-    Candidate,
-    RunFolder,
-    Say,
-    Setup,
-    first_line,
-    generators_of,
-    make_runs,
-    seeded,
-    settings_of,
-)
-from lit_gelu.errors import ArgumentError, MissingExtraError, SwapError, UnsupportedRunError, shown
+from lit_gelu.callbacks.checkpoint_file import read_checkpoint
+from lit_gelu.choose.result import ActivationChoice, CandidateReport
+from lit_gelu.choose.statistics import Metric, listed
+from lit_gelu.choose.training import Build, Candidate, RunFolder, Setup, first_line, make_runs, seeded, settings_of
+from lit_gelu.errors import ArgumentError, MissingExtraError, UnsupportedRunError, shown
 from lit_gelu.extras import need
-from lit_gelu.files import write_atomically
+from lit_gelu.files import quiet, write_atomically
 from lit_gelu.sandbox import input_sample_of
-from lit_gelu.surgery import SwapPlan, find_sites, plan_swap
+from lit_gelu.surgery import SwapPlan, plan_swap
 
 # Runs have no logger, progress bar or checkpoints of their own: what serves these is left out.
 _UNUSED = (
@@ -66,9 +56,6 @@ def choose(
     together: bool = True,
     trainer: Mapping[str, Any] | None = None,
     folder: str | os.PathLike[str] | None = None,
-    settings: Mapping[str, Any] | None = None,
-    registry: ActivationRegistry | None = None,
-    say: Say | None = None,
 ) -> ActivationChoice:
     """Train a model with several activations, each with the same seeds and the same order of data, and compare them.
 
@@ -79,6 +66,8 @@ def choose(
     A difference counts as decided if Student's 95 % interval of the differences at equal seeds leaves out 0, and
     Student's test does too, corrected for all pairs by Holm's method. One that is not may exist all the same. Learning
     rates are not tuned: what is decided is decided for those that were given.
+
+    What is finished is logged at level INFO by the logger ``lit_gelu.choose``.
 
     Args:
         build: The class of the module, or a function that returns one; called as ``build(activation=...)``, with
@@ -99,9 +88,6 @@ def choose(
         folder: Where finished runs are kept as they end, and results are written: ``choice.json``,
             ``differences.png``, ``best.ckpt``. Called again with it, it makes no run again that is there; activations
             and seeds may be added. ``None`` keeps nothing.
-        settings: What else the runs in the folder must have in common, by name, such as the version of your code.
-        registry: Where names are looked up; ``None`` means `lit_gelu.activations.registry`.
-        say: Called with a line whenever something is finished.
 
     Returns:
         The table, the sentences, all figures.
@@ -122,83 +108,65 @@ def choose(
         >>> choice.verdict[0]
         'gelu and same gave the same numbers with every seed: there is no difference between them.'
     """
-    registry, say = registry_or_default(registry), say or (lambda line: None)  # noqa: ARG005 - nothing is said
-    candidates, numbers = _candidates(activations, registry), _seeds(seeds)
+    candidates, numbers = _candidates(activations), _seeds(seeds)
     labels = [candidate.label for candidate in candidates]
     if baseline is not None and baseline not in labels:
         raise ArgumentError(f"baseline={shown(baseline)} is not compared. Give one of {listed(labels)}.")
     if not isinstance(data, LightningDataModule):
         raise ArgumentError(f"data={type(data).__name__} is not accepted. Give a LightningDataModule.")
-    if settings is not None and not isinstance(settings, Mapping):
-        raise ArgumentError(f'settings={shown(settings)} is not accepted. Give a mapping: {{"code": "2026-05"}}.')
-    options, notes = without_unused({"max_epochs": max_epochs, **(trainer or {})})
-    for note in notes:
-        say(note)
-    builder = _builder(build, swap, registry)
-    setup = Setup(builder, data, options, registry, generators=generators_of(data))
+    options, notes = _without_unused({"max_epochs": max_epochs, **(trainer or {})})
+    setup = Setup(_builder(build, swap), data, options)
     temporary = tempfile.TemporaryDirectory(prefix="lit_gelu-choose-") if folder is None else nullcontext(folder)
-    with temporary as place, _quiet(), isolate_rng():
-        logged = _logged(setup, candidates, numbers[0], metric)
-        for note in logged.pop("notes", []):
-            notes.append(note)
-            say(note)
-        decides = _metric(metric, mode, logged)
+    with temporary as place, quiet("lightning.pytorch"), quiet("lightning.fabric"), isolate_rng():
+        decides = _metric(metric, mode, _logged(setup, candidates, numbers[0], metric))
         setup = replace(setup, tests=decides.stage == "test")
-        runs = RunFolder(Path(place), settings_of(build, swap, setup, settings or {}))
+        runs = RunFolder(Path(place), settings_of(build, swap, setup))
         cells = [(candidate, seed) for candidate in candidates for seed in numbers]
-        tests_of = decides.name if setup.tests else ""
-        trained, how = make_runs(setup, runs, cells, together=together, tests_of=tests_of, say=say)
+        trained, how = make_runs(setup, runs, cells, together=together, tests_of=decides.name if setup.tests else "")
         reports = [CandidateReport(c.label, c.spec, [trained[c.label, seed] for seed in numbers]) for c in candidates]
         choice = ActivationChoice(decides, numbers, reports, baseline, how, notes)
-        if choice.best.middle(decides) is None:
+        if not any(math.isfinite(value) for report in reports for value in report.values(decides)):
             raise UnsupportedRunError(f"No run came to its end with a number. {' '.join(choice.verdict)}")
-        choice.notes += _notes_on_swap(build, swap, candidates[0], registry)
-        by_label = {candidate.label: candidate.activation for candidate in candidates}
-        choice.module = runs.module(setup, choice.best_run, by_label[choice.best.label])
+        choice.notes += _notes_on_swap(build, swap, candidates[0])
+        best = next(candidate for candidate in candidates if candidate.label == choice.best.label)
+        checkpoint = runs.checkpoint(best, choice.best_run.seed)
+        with seeded(choice.best_run.seed):
+            choice.module = setup.build(activation=best.activation)
+        choice.module.load_state_dict(read_checkpoint(checkpoint)["state_dict"])
+        choice.module.eval()
         if folder is not None:
             choice.folder = Path(folder)
-            best = runs.checkpoint(choice.best.label, choice.best.spec, choice.best_run.seed)
-            _write_results(choice, choice.folder, best)
+            _write_results(choice, choice.folder, checkpoint)
     return choice
 
 
-def _candidates(activations: Sequence[Any] | Mapping[str, Any], registry: ActivationRegistry) -> list[Candidate]:
+def _candidates(activations: Sequence[Any] | Mapping[str, Any]) -> list[Candidate]:
     """Return the activations that were given, each with a label of its own."""
-    if isinstance(activations, str) or not isinstance(activations, Mapping | Sequence):
-        raise ArgumentError(
-            f'activations={shown(activations)} is not accepted. Give several, such as ["gelu", "silu", "relu"].'
-        )
+    pairs: list[tuple[str, Any]] = []
     if isinstance(activations, Mapping):
         pairs = [(str(label), activation) for label, activation in activations.items()]
-    else:
-        pairs = [
-            (activation if isinstance(activation, str) else str(registry.resolve(activation)), activation)
-            for activation in activations
-        ]
-    labels = [label for label, _ in pairs]
-    if len(labels) < 2 or len(set(labels)) < len(labels):
+    elif isinstance(activations, Sequence) and not isinstance(activations, str):
+        pairs = [(one if isinstance(one, str) else str(registry.resolve(one)), one) for one in activations]
+    if len(pairs) < 2 or len(dict(pairs)) < len(pairs):
         raise ArgumentError(
-            f"activations={shown(labels)} is not accepted. Give at least two that are called differently; a mapping "
-            'gives them labels of your own: {"gelu": "gelu", "the same again": "gelu"}.'
+            f"activations={shown(activations)} is not accepted. Give at least two that are called differently, such as "
+            '["gelu", "silu", "relu"]; a mapping gives them labels: {"gelu": "gelu", "the same again": "gelu"}.'
         )
     return [Candidate(label, activation, str(registry.resolve(activation))) for label, activation in pairs]
 
 
 def _seeds(seeds: int | Sequence[int]) -> list[int]:
     """Return the seeds; one alone has no spread, by which a difference could be told from chance."""
-    numbers: Any = list(range(seeds)) if isinstance(seeds, int) and not isinstance(seeds, bool) else seeds
-    if (
-        not isinstance(numbers, list | tuple | range)
-        or not all(isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0 for seed in numbers)
-        or len(set(numbers)) < max(2, len(numbers))
-    ):
+    numbers: Any = list(range(seeds)) if isinstance(seeds, int) and is_count(seeds) else seeds
+    is_several = isinstance(numbers, list | tuple | range) and len(numbers) >= 2
+    if not is_several or not all(map(is_count, numbers)) or len(set(numbers)) < len(numbers):
         raise ArgumentError(
             f"seeds={shown(seeds)} is not accepted. Give how many, or different whole numbers from 0 on: five or more."
         )
     return list(numbers)
 
 
-def without_unused(options: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def _without_unused(options: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Return a Trainer's options without callbacks that serve what runs do not have, and a note on them."""
     callbacks = options.get("callbacks") or []
     callbacks = list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
@@ -209,17 +177,17 @@ def without_unused(options: Mapping[str, Any]) -> tuple[dict[str, Any], list[str
     return others | ({"callbacks": kept} if kept else {}), notes
 
 
-def _builder(build: Build, swap: Any, registry: ActivationRegistry) -> Build:
+def _builder(build: Build, swap: Any) -> Build:
     """Return a function of ``activation`` alone that builds a module."""
     if not callable(build):
         raise ArgumentError(
             f"build={shown(build)} is not accepted. Give the class of your module, or a function that returns one."
         )
-    if _targets(swap):
+    if swap is not False:
 
         def swapped(activation: Any) -> LightningModule:
             module = build()
-            _plan(module, swap, activation, registry).apply()
+            _plan(module, swap, activation).apply()
             return module
 
         return swapped
@@ -229,34 +197,15 @@ def _builder(build: Build, swap: Any, registry: ActivationRegistry) -> Build:
             f"build={shown(build)} takes no activation. Give a class or function with an argument activation=, or "
             "swap=True: the activations of what it returns are then exchanged."
         )
-
-    def built(activation: Any) -> LightningModule:
-        # A module that is given as a candidate is copied: no run goes on with what another has trained.
-        return build(activation=deepcopy(activation) if isinstance(activation, nn.Module) else activation)
-
-    return built
+    # A module that is given as a candidate is copied: no run goes on with what another has trained.
+    return lambda activation: build(
+        activation=deepcopy(activation) if isinstance(activation, nn.Module) else activation
+    )
 
 
-def _targets(swap: Any) -> list[Any]:
-    """Return the targets of a swap; none if the module takes the activation itself."""
-    if isinstance(swap, bool):
-        return ["*"] if swap else []
-    targets = [swap] if isinstance(swap, str | type) else list(swap)
-    if not targets:
-        raise ArgumentError(
-            f'swap={shown(swap)} is not accepted. Give True, or which sites: "encoder.*", nn.ReLU, or several.'
-        )
-    return targets
-
-
-def _plan(module: LightningModule, swap: Any, activation: Any, registry: ActivationRegistry) -> SwapPlan:
-    sample = input_sample_of(module)
-    try:
-        return plan_swap(module, dict.fromkeys(_targets(swap), activation), sample, registry=registry)
-    except SwapError as error:
-        if sample is None:
-            error.args = (f"{error} Calls of functions are found where the module has an example_input_array.",)
-        raise
+def _plan(module: LightningModule, swap: Any, activation: Any) -> SwapPlan:
+    targets = ["*"] if swap is True else [swap] if isinstance(swap, str | type) else list(swap)
+    return plan_swap(module, dict.fromkeys(targets, activation), input_sample_of(module))
 
 
 class _OneBatch(Callback):
@@ -297,23 +246,16 @@ def _logged_by(setup: Setup, candidate: Candidate, metric: str | None) -> dict[s
             "build returns modules that have parameters in common, so that every run would go on with what the one "
             "before has trained. Build or copy within the function: lambda a: Net(copy.deepcopy(encoder), a)."
         )
-    logged: dict[str, list[str]] = {"val": [], "test": []}
-    sites = find_sites(module, getattr(module, "example_input_array", None), registry=setup.registry)
-    if setup.registry.resolve(candidate.activation).name not in {site.spec.name for site in sites}:
-        name = type(module).__name__
-        logged["notes"] = [f"No site of {name} is a {candidate.label}: if it makes no use of activation=, --swap true."]
     # All else is as in a run, so that schedules are made for the steps that it will have; callbacks may write files.
     options = {"limit_val_batches": min(1, setup.options.get("limit_val_batches", 1)), "check_val_every_n_epoch": 1}
-    notes = _OneBatch()
-    trainer = setup.new_trainer(notes, callbacks=None, min_epochs=None, min_steps=None, **options)
-    trainer.fit(module, datamodule=setup.data)
-    logged["val"] = notes.logged
+    notes, data = _OneBatch(), setup.new_data()
+    setup.new_trainer(notes, callbacks=None, min_epochs=None, min_steps=None, **options).fit(module, datamodule=data)
+    logged: dict[str, list[str]] = {"val": notes.logged, "test": []}
     needs_test = metric not in logged["val"] if metric is not None else not logged["val"]
-    if needs_test and is_overridden("test_dataloader", setup.data, LightningDataModule):
+    if needs_test and is_overridden("test_dataloader", data, LightningDataModule):
         trainer = setup.new_trainer(callbacks=None, limit_test_batches=1)
-        trainer.test(module, datamodule=setup.data, verbose=False)
+        trainer.test(module, datamodule=data, verbose=False)
         logged["test"] = list(trainer.callback_metrics)
-    setup.put_back_generators()
     return logged
 
 
@@ -337,11 +279,11 @@ def _metric(name: str | None, mode: str | None, logged: Mapping[str, Sequence[st
     return Metric(chosen, "val" if chosen in logged["val"] else "test", direction)
 
 
-def _notes_on_swap(build: Build, swap: Any, candidate: Candidate, registry: ActivationRegistry) -> list[str]:
+def _notes_on_swap(build: Build, swap: Any, candidate: Candidate) -> list[str]:
     """Say which sites of a module are given the activation, and which calls of functions are not."""
-    if not _targets(swap):
+    if swap is False:
         return []
-    plan = _plan(build(), swap, candidate.activation, registry)
+    plan = _plan(build(), swap, candidate.activation)
     names = [*(row.name for row in plan.rows), *(row.name for row in plan.skipped)]
     sites = [name or "the module itself" for name in names]
     return [f"The activations at {listed(sites)} are exchanged.", *plan.notes]
@@ -362,17 +304,3 @@ def _write_results(choice: ActivationChoice, folder: Path, best: Path) -> None:
     choice.files["figures"] = "choice.json"
     with write_atomically(folder / "choice.json") as temporary:
         temporary.write_text(choice.to_json() + "\n", encoding="utf-8")
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Turn off Lightning's hints, which come once a Trainer: there are many."""
-    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
-    before = [logger.level for logger in loggers]
-    try:
-        for logger in loggers:
-            logger.setLevel(logging.WARNING)
-        yield
-    finally:
-        for logger, level in zip(loggers, before, strict=True):
-            logger.setLevel(level)

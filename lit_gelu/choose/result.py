@@ -3,42 +3,21 @@
 import json
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from lightning.pytorch import LightningModule
 
-from lit_gelu.choose.statistics import PairedDifference, Verdict, all_differences, listed
+from lit_gelu.choose.statistics import Metric, PairedDifference, all_differences, listed, verdict
 from lit_gelu.display import Displayed, HtmlTable, count_of
 from lit_gelu.files import without_nonfinite
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SCHEMA = 3
-# Okabe and Ito's palette, with a wine red in the place of its purple, as the paper's figures have it.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#882255", "#E69F00", "#56B4E9", "#000000", "#777777")
-
-
-@dataclass(frozen=True)
-class Metric:
-    """The figure that decides.
-
-    Args:
-        name: As the module logs it.
-        stage: In validation, at the end of every epoch, or in a test behind the last one.
-        mode: ``"min"`` if less is better, ``"max"`` if more is.
-    """
-
-    name: str
-    stage: Literal["val", "test"]
-    mode: Literal["min", "max"]
-
-    def badness(self, value: float) -> float:
-        """Return a value of which less is better."""
-        return -value if self.mode == "max" else value
+SCHEMA = 4
 
 
 @dataclass(repr=False)
@@ -87,15 +66,6 @@ class TrainedRun(Displayed):
             return self.test.get(metric.name)
         return self.curves[metric.name][-1] if self.curves.get(metric.name) else None
 
-    def _summary(self) -> str:
-        end = f"failed: {self.failure}" if self.failure else f"{len(self.epochs)} epochs, {self.seconds:.3g} s"
-        return f"{self.label}, seed {self.seed}, {end}"
-
-
-def is_finite(value: float | None) -> bool:
-    """Return whether there is a value, and it is a number."""
-    return value is not None and math.isfinite(value)
-
 
 @dataclass(repr=False)
 class CandidateReport(Displayed):
@@ -119,18 +89,7 @@ class CandidateReport(Displayed):
 
     def is_whole(self, metric: Metric) -> bool:
         """Return whether every run came to its end with a number."""
-        return all(is_finite(run.value(metric)) for run in self.runs)
-
-    def middle(self, metric: Metric) -> TrainedRun | None:
-        """Return the run nearest to the median: it stands for the candidate where one run is measured."""
-        finite = [pair for pair in zip(self.values(metric), self.runs, strict=True) if math.isfinite(pair[0])]
-        if not finite:
-            return None
-        median = statistics.median(value for value, _ in finite)
-        return min(finite, key=lambda pair: abs(pair[0] - median))[1]
-
-    def _summary(self) -> str:
-        return f"{self.label}: {self.spec}, {count_of(len(self.runs), 'run')}"
+        return all(map(math.isfinite, self.values(metric)))
 
 
 @dataclass(repr=False)
@@ -168,8 +127,8 @@ class ActivationChoice(Displayed):
             return not candidate.is_whole(self.metric), self.metric.badness(self.median(candidate))
 
         self.candidates = sorted(self.candidates, key=rank)
-        compared = [candidate for candidate in self.candidates if candidate.is_whole(self.metric)]
-        self.differences = all_differences({one.label: one.values(self.metric) for one in compared})
+        whole = [candidate for candidate in self.candidates if candidate.is_whole(self.metric)]
+        self.differences = all_differences({one.label: one.values(self.metric) for one in whole})
 
     def median(self, candidate: CandidateReport) -> float:
         """Return the median over the seeds; a run that diverged or failed is worse than any other."""
@@ -194,25 +153,21 @@ class ActivationChoice(Displayed):
     @property
     def verdict(self) -> list[str]:
         """What is decided and what is not, and which runs did not come to their end."""
-        medians = {c.label: self.median(c) for c in self.candidates if c.is_whole(self.metric)}
-        verdict = Verdict(self.metric.name, self.metric.mode, medians, self.differences, len(self.seeds))
-        failures = [self._failures(c) for c in self.candidates if not c.is_whole(self.metric)]
-        return verdict.sentences(self.baseline) + failures
-
-    def _failures(self, candidate: CandidateReport) -> str:
-        def seeds(runs: Sequence[TrainedRun]) -> str:
-            if len(runs) == len(self.seeds):
-                return "every seed"
-            return f"{'seed' if len(runs) == 1 else 'seeds'} {listed([str(run.seed) for run in runs])}"
-
-        failed = [run for run in candidate.runs if run.failure]
-        silent = [run for run in candidate.runs if not run.failure and run.value(self.metric) is None]
-        ended = [run for run in candidate.runs if not run.failure and run not in silent]
-        diverged = [run for run in ended if not is_finite(run.value(self.metric))]
-        parts = [f"logged no {self.metric.name} with {seeds(silent)}"] if silent else []
-        parts += [f"diverged with {seeds(diverged)}"] if diverged else []
-        parts += [f"failed with {seeds(failed)} ({failed[0].failure})"] if failed else []
-        return f"{candidate.label} {listed(parts)}, and is not compared."
+        labels = [candidate.label for candidate in self.candidates if candidate.is_whole(self.metric)]
+        lines = verdict(self.metric, labels, self.differences, len(self.seeds), self.baseline)
+        for candidate in self.candidates:
+            kinds: dict[str, list[str]] = {}
+            for run in candidate.runs:
+                value = run.value(self.metric)
+                if run.failure or value is None:
+                    why = f"failed ({run.failure})" if run.failure else f"logged no {self.metric.name}"
+                    kinds.setdefault(why, []).append(str(run.seed))
+                elif not math.isfinite(value):
+                    kinds.setdefault("diverged", []).append(str(run.seed))
+            if kinds:
+                parts = [f"{why} with seed {listed(seeds)}" for why, seeds in kinds.items()]
+                lines.append(f"{candidate.label} {listed(parts)}, and is not compared.")
+        return lines
 
     @property
     def _references(self) -> list[str]:
@@ -287,7 +242,7 @@ class ActivationChoice(Displayed):
             rows = [d for c in self.candidates if (d := self.difference(c.label, label)) is not None]
             axes.axvline(0, color="0.5", linewidth=1)
             for place, row in enumerate(rows):
-                colour = _COLOURS[1] if row.is_decided else "0.45"
+                colour = "#D55E00" if row.is_decided else "0.45"
                 if row.low is not None and row.high is not None:
                     axes.plot([row.low, row.high], [place, place], color=colour, linewidth=2)
                 axes.plot([row.mean], [place], "o", color=colour)
@@ -295,8 +250,6 @@ class ActivationChoice(Displayed):
             axes.set_ylim(len(rows) - 0.5, -0.5)
             axes.set_xlabel(f"{self.metric.name} beside that of {label}, mean over {len(self.seeds)} seeds, 95 %")
             axes.spines[["top", "right"]].set_visible(False)
-            axes.grid(color="#E6E6E6", linewidth=0.6)
-            axes.set_axisbelow(True)
         return figure
 
 

@@ -2,19 +2,18 @@
 
 import hashlib
 import json
+import logging
 import os
-import random
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from copy import copy, deepcopy
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import numpy as np
 import torch
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer, seed_everything
 from lightning.pytorch.trainer.states import TrainerFn
@@ -23,15 +22,14 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 from typing_extensions import override
 
-from lit_gelu.activations import ActivationRegistry
-from lit_gelu.callbacks.checkpoint_file import read_checkpoint
 from lit_gelu.choose.result import SCHEMA, TrainedRun
 from lit_gelu.errors import ArgumentError, LitGeluError, shown
-from lit_gelu.files import is_file, parse_json, without_nonfinite, write_atomically
+from lit_gelu.files import is_file, write_atomically
 from lit_gelu.replicas import ReplicaDataModule, ReplicaGroup
 
 Build = Callable[..., LightningModule]
-Say = Callable[[str], None]
+
+log = logging.getLogger("lit_gelu.choose")  # whatever is finished is said there at level INFO
 
 QUIET = {
     "devices": 1,  # a run that is shared by several is another one
@@ -66,39 +64,18 @@ class Setup:
     """What all runs have in common."""
 
     build: Build
-    data: LightningDataModule  # its generators are put back before each run
+    data: LightningDataModule
     options: Mapping[str, Any]  # of their Trainers
-    registry: ActivationRegistry
     tests: bool = False  # whether a test follows the last epoch
-    generators: Sequence[tuple[Callable[[Any], object], Any]] = field(default_factory=list)
 
     def new_trainer(self, *callbacks: Callback, **options: Any) -> Trainer:
         """Return a Trainer with copies of the callbacks that were given, and these."""
         both = {**QUIET, **self.options, **options}
-        of_user = both.pop("callbacks", None) or []
-        copies = deepcopy(of_user if isinstance(of_user, list) else [of_user])
-        return Trainer(**both, callbacks=[*copies, *callbacks])
+        return Trainer(**both | {"callbacks": [*deepcopy(both.get("callbacks") or []), *callbacks]})
 
-    def put_back_generators(self) -> None:
-        """Let the data's own generators be as the first run finds them."""
-        for put, state in self.generators:
-            put(deepcopy(state))
-
-
-def generators_of(data: LightningDataModule) -> list[tuple[Callable[[Any], object], Any]]:
-    """Return the state of each generator that a data module holds, behind the function that sets it."""
-    generators: list[tuple[Callable[[Any], object], Any]] = []
-    for value in vars(data).values():
-        match value:
-            case torch.Generator():
-                generators.append((value.set_state, value.get_state()))
-            case random.Random():  # noqa: S311 - a user's, as it is
-                generators.append((value.setstate, value.getstate()))
-            case np.random.Generator():
-                generators.append((partial(setattr, value.bit_generator, "state"), value.bit_generator.state))
-            case np.random.RandomState():
-                generators.append((value.set_state, value.get_state()))
-    return generators
+    def new_data(self) -> Any:
+        """Return a copy of the data, whose own generators are then as every run finds them."""
+        return deepcopy(self.data, {id(self.data.trainer): None})
 
 
 @contextmanager
@@ -150,28 +127,22 @@ def train_alone(setup: Setup, candidate: Candidate, seed: int, checkpoint: Path)
     run, start = TrainedRun(candidate.label, candidate.spec, seed), time.perf_counter()
     try:
         with seeded(seed):
-            module = setup.build(activation=candidate.activation)
-            setup.put_back_generators()
-            notes = EpochNotes(run)
+            module, data, notes = setup.build(activation=candidate.activation), setup.new_data(), EpochNotes(run)
             trainer = setup.new_trainer(notes)
-            trainer.fit(module, datamodule=setup.data)
+            trainer.fit(module, datamodule=data)
+            loaders = trainer.val_dataloaders
             # Not every epoch is validated, and a callback may put averages in behind the last one.
-            if trainer.val_dataloaders and (notes.step != trainer.global_step or setup.options.get("callbacks")):
-                trainer.validate(module, datamodule=_as_fitted(setup.data, trainer.val_dataloaders), verbose=False)
-            _finish(setup, run, module, checkpoint)
+            if loaders and (notes.step != trainer.global_step or setup.options.get("callbacks")):
+                # With the fit's loaders: `Trainer.validate` calls ``setup``, which may split in another way.
+                fitted = copy(data)
+                fitted.prepare_data = fitted.setup = fitted.teardown = lambda *_, **__: None
+                fitted.val_dataloader = lambda: loaders
+                trainer.validate(module, datamodule=fitted, verbose=False)
+            _finish(setup, run, module, data, checkpoint)
     except Exception as error:  # noqa: BLE001 - of a user's module; the others are to be compared all the same
         run.failure = first_line(error)
     run.seconds = time.perf_counter() - start
     return run
-
-
-def _as_fitted(data: LightningDataModule, loaders: Any) -> LightningDataModule:
-    """Return data with the loaders of a fit: `Trainer.validate` calls ``setup``, which may split in another way."""
-    fitted: Any = copy(data)
-    for hook in ("prepare_data", "setup", "teardown"):
-        setattr(fitted, hook, lambda *_, **__: None)
-    fitted.val_dataloader = lambda: loaders
-    return cast("LightningDataModule", fitted)
 
 
 def train_together(setup: Setup, cells: Sequence[Cell], checkpoints: Sequence[Path]) -> list[TrainedRun]:
@@ -180,22 +151,21 @@ def train_together(setup: Setup, cells: Sequence[Cell], checkpoints: Sequence[Pa
     activations = [{"activation": candidate.activation} for candidate, _ in cells]
     group = ReplicaGroup.of(setup.build, activations, seeds=[seed for _, seed in cells])
     runs = [TrainedRun(candidate.label, candidate.spec, seed) for candidate, seed in cells]
-    setup.put_back_generators()
-    data: Any = setup.data
+    data = setup.new_data()
     setup.new_trainer(GroupNotes(runs)).fit(group, datamodule=ReplicaDataModule(data))
     for run, member, checkpoint in zip(runs, group.members, checkpoints, strict=True):
-        _finish(setup, run, member, checkpoint)
+        _finish(setup, run, member, data, checkpoint)
         run.seconds = (time.perf_counter() - start) / len(runs)
     return runs
 
 
-def _finish(setup: Setup, run: TrainedRun, module: LightningModule, checkpoint: Path) -> None:
+def _finish(setup: Setup, run: TrainedRun, module: LightningModule, data: Any, checkpoint: Path) -> None:
     """Save a trained module, and test it if a figure of the test decides."""
     trained = [parameter for parameter in module.parameters() if not is_lazy(parameter)]
     run.diverged = not all(bool(parameter.isfinite().all()) for parameter in trained)
     trainer = setup.new_trainer(callbacks=None)
     if setup.tests:
-        (values,) = trainer.test(module, datamodule=setup.data, verbose=False)
+        (values,) = trainer.test(module, datamodule=data, verbose=False)
         run.test = {name: float(value) for name, value in values.items()}
     trainer.strategy.connect(module)
     try:
@@ -222,88 +192,68 @@ class RunFolder:
         self.folder, self.path = folder, folder / "runs.jsonl"
         header = {"schema": SCHEMA, "settings": settings}
         self.lines = self.path.read_text(encoding="utf-8").splitlines() if is_file(self.path) else [json.dumps(header)]
-        kept: Any = None
-        with suppress(ValueError):
-            kept = parse_json(self.lines[0] if self.lines else "")
-        if kept != parse_json(json.dumps(header)):
-            there = kept.get("settings") if isinstance(kept, dict) else None
-            there = there if isinstance(there, dict) else {}
-            differing = [name for name in {**there, **settings} if there.get(name) != settings.get(name)]
-            pairs = "; ".join(f"{n}: {shown(there.get(n))}, now {shown(settings.get(n))}" for n in differing[:3])
+        try:
+            kept, *runs = map(json.loads, self.lines)
+            self.runs = {(run.label, run.spec, run.seed): run for run in (TrainedRun(**run) for run in runs)}
+        except (TypeError, ValueError):
+            kept = None
+        if kept != json.loads(json.dumps(header)):
+            there = kept["settings"] if isinstance(kept, dict) and "settings" in kept else {}
+            pairs = [f"{n}: {shown(there.get(n))}, now {shown(v)}" for n, v in settings.items() if there.get(n) != v]
             raise ArgumentError(
-                f"folder={str(folder)!r} holds runs with other settings ({pairs or 'of another lit-gelu'}). Runs that "
-                "differ in more than activation and seed are not compared. Give another folder (--output)."
+                f"folder={str(folder)!r} holds runs with other settings ({'; '.join(pairs)}). Runs that differ in more "
+                "than activation and seed are not compared. Give another folder (--output)."
             )
-        self.runs = {(run.label, run.spec, run.seed): run for run in filter(None, map(_run_of, self.lines[1:]))}
 
     def find(self, candidate: Candidate, seed: int) -> TrainedRun | None:
         """Return a run that is kept, if its weights are there too."""
         run = self.runs.get((candidate.label, candidate.spec, seed))
-        return run if run is not None and is_file(self.checkpoint(run.label, run.spec, seed)) else None
+        return run if run is not None and is_file(self.checkpoint(candidate, seed)) else None
 
     def keep(self, run: TrainedRun) -> None:
         """Write a run down; its checkpoint is there already."""
-        self.lines.append(json.dumps(without_nonfinite(asdict(run), as_text=True)))
+        self.lines.append(json.dumps(asdict(run)))
         self.runs[run.label, run.spec, run.seed] = run
         with write_atomically(self.path) as temporary:
             temporary.write_text("\n".join(self.lines) + "\n", encoding="utf-8")
 
-    def checkpoint(self, label: str, spec: str, seed: int) -> Path:
+    def checkpoint(self, candidate: Candidate, seed: int) -> Path:
         """Return where the weights of a run are."""
         # Labels are any text: what cannot be in a file's name is told apart by the digest.
-        plain = re.sub(r"[^A-Za-z0-9]+", "_", label).strip("_")[:40]
-        name = f"{plain}-{hashlib.sha256(f'{label} {spec}'.encode()).hexdigest()[:8]}-{seed}.ckpt"
-        return self.folder / "runs" / name
-
-    def module(self, setup: Setup, run: TrainedRun, activation: Any) -> LightningModule:
-        """Return a run's module with the weights that it ended with, in evaluation mode."""
-        with seeded(run.seed):
-            module = setup.build(activation=activation)
-        module.load_state_dict(read_checkpoint(self.checkpoint(run.label, run.spec, run.seed))["state_dict"])
-        return module.eval()
-
-
-def _run_of(line: str) -> TrainedRun | None:
-    """Return the run that a line holds; ``None`` of a damaged one, whose run is then made again."""
-    try:
-        run = TrainedRun(**parse_json(line))
-        run.curves = {name: [float(value) for value in values] for name, values in run.curves.items()}
-        run.test = {name: float(value) for name, value in run.test.items()}
-        run.epochs = [int(epoch) for epoch in run.epochs]
-        hash((run.label, run.spec, run.seed))
-    except (AttributeError, TypeError, ValueError):
-        return None
-    return run
+        plain = re.sub(r"[^A-Za-z0-9]+", "_", candidate.label).strip("_")[:40]
+        digest = hashlib.sha256(f"{candidate.label} {candidate.spec}".encode()).hexdigest()[:8]
+        return self.folder / "runs" / f"{plain}-{digest}-{seed}.ckpt"
 
 
 def settings_text(value: Any) -> Any:
     """Return what was given as plain data for the folder's first line: objects by their type, functions by name."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, Mapping):
-        return {str(name): settings_text(entry) for name, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [settings_text(entry) for entry in value]
-    if isinstance(value, partial):
-        return [settings_text(value.func), settings_text(value.args), settings_text(value.keywords)]
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case Mapping():
+            return {str(name): settings_text(entry) for name, entry in value.items()}
+        case list() | tuple():
+            return [settings_text(entry) for entry in value]
+        case partial():
+            return [settings_text(part) for part in (value.func, value.args, value.keywords)]
     kind = value if hasattr(value, "__qualname__") else type(value)
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def settings_of(build: Build, swap: Any, setup: Setup, further: Mapping[str, Any]) -> dict[str, Any]:
+def settings_of(build: Build, swap: Any, setup: Setup) -> dict[str, Any]:
     """Return what all runs of a comparison have in common."""
+    plain = {n: v for n, v in vars(setup.data).items() if isinstance(v, bool | int | float | str) and n[0] != "_"}
     return {
         "build": settings_text(build),
         "swap": settings_text(swap),
         "data": settings_text(type(setup.data)),
-        "data_arguments": settings_text(setup.data.hparams),
+        "data_arguments": settings_text({**plain, **setup.data.hparams}),
         "trainer": settings_text(setup.options),
-        **settings_text(further),
     }
 
 
 def make_runs(
-    setup: Setup, folder: RunFolder, cells: Sequence[Cell], *, together: bool, tests_of: str, say: Say
+    setup: Setup, folder: RunFolder, cells: Sequence[Cell], *, together: bool, tests_of: str
 ) -> tuple[dict[tuple[str, int], TrainedRun], str]:
     """Make the runs that are not in the folder yet; return all by label and seed, and how they were trained."""
     # A finished run must have the figure ``tests_of`` of a test, if one is named.
@@ -312,33 +262,28 @@ def make_runs(
     missing = [(c, seed) for c, seed in cells if (c.label, seed) not in runs]
     if not missing:
         return runs, "Nothing was trained: all runs were there."
-    alone = _why_alone(setup) if together else "together=False was given"
+    alone = "" if together else "together=False was given"
+    for name, value in setup.options.items():
+        is_default = name == "check_val_every_n_epoch" and value == 1
+        if name not in _OF_GROUPS and not is_default and value not in (None, [], ()):
+            alone = alone or f"Trainer({name}=...) is meant for a run of its own"
     while missing and not alone:
         part = missing[:MOST_TOGETHER]
         try:
-            trained = train_together(setup, part, [folder.checkpoint(c.label, c.spec, seed) for c, seed in part])
+            trained = train_together(setup, part, [folder.checkpoint(*cell) for cell in part])
         except Exception as error:  # noqa: BLE001 - whatever a group cannot do, single runs may
             alone = f"as a group they cannot be trained ({first_line(error)})"
-            say(f"one after another: {alone}")
+            log.info("one after another: %s", alone)
             break
         for run in trained:
             folder.keep(run)
             runs[run.label, run.seed] = run
-        say(f"trained {len(trained)} runs side by side in {sum(run.seconds for run in trained):.1f} s")
+        log.info("trained %d runs side by side in %.1f s", len(trained), sum(run.seconds for run in trained))
         del missing[: len(part)]
     for candidate, seed in missing:
-        run = train_alone(setup, candidate, seed, folder.checkpoint(candidate.label, candidate.spec, seed))
-        say(f"{candidate.label}, seed {seed}: {run.failure or f'trained in {run.seconds:.1f} s'}")
+        run = train_alone(setup, candidate, seed, folder.checkpoint(candidate, seed))
+        log.info("%s, seed %d: %s", candidate.label, seed, run.failure or f"trained in {run.seconds:.1f} s")
         if not run.failure:
             folder.keep(run)
         runs[run.label, run.seed] = run
     return runs, f"Trained one after another: {alone}." if alone else "Trained side by side, as a group."
-
-
-def _why_alone(setup: Setup) -> str:
-    """Return why runs cannot be a group, as far as it is known before; empty if nothing speaks against it."""
-    for name, value in setup.options.items():
-        is_default = name == "check_val_every_n_epoch" and value == 1
-        if name not in _OF_GROUPS and not is_default and value not in (None, [], ()):
-            return f"Trainer({name}=...) is meant for a run of its own"
-    return ""

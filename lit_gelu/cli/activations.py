@@ -5,15 +5,14 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, is_dataclass
-from typing import Any
 
 import torch
 from rich.table import Table
 
-from lit_gelu.activations import UnknownActivationError, registry
 from lit_gelu.activations import compare as compare_activations
 from lit_gelu.activations import plot as plot_activations
-from lit_gelu.cli.terminal import console_for_output
+from lit_gelu.activations import registry
+from lit_gelu.cli.terminal import console_for_output, write_text
 from lit_gelu.display import readable
 from lit_gelu.errors import ArgumentError
 from lit_gelu.files import without_nonfinite, write_atomically
@@ -36,7 +35,9 @@ def activations(*names: str, json: bool = False) -> int:
     specs = selected(names or ["*"])
     infos = [registry.info(spec) for spec in specs]
     if json:
-        return _print_json([{**asdict(info), "spec": str(info.spec)} for info in infos])
+        rows = [{**asdict(info), "spec": str(info.spec)} for info in infos]
+        write_text(json_format.dumps(without_nonfinite(rows, as_text=True), indent=2), "-")
+        return 0
     if len(infos) == 1:
         details = Table(title=str(infos[0].spec), title_justify="left", show_header=False)
         for name, fact in vars(infos[0]).items():
@@ -52,7 +53,7 @@ def activations(*names: str, json: bool = False) -> int:
         at, low = info.minimum or (None, None)
         facts = map(readable, (derivatives, info.monotone, info.convex, at, low, info.lipschitz))
         spec = str(info.spec)
-        table.add_row(name if name == spec else f"{name}\n= {spec}", info.formula, *facts)
+        table.add_row(name if name == spec else f"{name} = {spec}", info.formula, *facts)
     console_for_output().print(table)
     return 0
 
@@ -74,7 +75,8 @@ def compare(a: str, b: str, *, interval: Sequence[float] = (-12.0, 12.0), json: 
     torch.set_num_threads(1)
     comparison = compare_activations(a, b, _pair(interval))
     if json:
-        return _print_json(comparison.to_dict())
+        write_text(json_format.dumps(without_nonfinite(comparison.to_dict(), as_text=True), indent=2), "-")
+        return 0
     console_for_output(highlight=False, soft_wrap=True).print(str(comparison))
     return 0
 
@@ -111,15 +113,10 @@ def selected(names: Sequence[str]) -> list[str]:
     """Return the specs that names and patterns stand for."""
     specs: dict[str, None] = {}
     for name in names:
-        if "(" in name or not set(name) & set("*?["):
+        is_pattern = "(" not in name and bool(set(name) & set("*?["))
+        matching = registry.list_activations(name) if is_pattern else [name]
+        if not is_pattern or not matching:
             registry.resolve(name)  # raises, with near names and the list, if there is no such activation
-            specs[name] = None
-            continue
-        matching = registry.list_activations(name)
-        if not matching:
-            raise UnknownActivationError(
-                f"No activation matches {name!r}. Registered: {', '.join(registry.list_activations())}."
-            )
         specs.update(dict.fromkeys(matching))
     return list(specs)
 
@@ -128,8 +125,3 @@ def _pair(interval: Sequence[float]) -> tuple[float, float]:
     if len(interval) != 2:
         raise ArgumentError(f"--interval takes two numbers, from and to, and {len(interval)} were given.")
     return interval[0], interval[1]
-
-
-def _print_json(plain: Any) -> int:
-    sys.stdout.write(json_format.dumps(without_nonfinite(plain, as_text=True), indent=2) + "\n")
-    return 0

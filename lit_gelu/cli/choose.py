@@ -2,6 +2,8 @@
 
 import inspect
 import json
+import logging
+import sys
 from collections.abc import Mapping, Sequence
 from functools import cache, partial, update_wrapper
 from types import MethodType
@@ -11,7 +13,7 @@ from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, instantiate_class
 
 from lit_gelu.choose import choose as compare
-from lit_gelu.choose.choose import without_unused
+from lit_gelu.choose.training import log
 from lit_gelu.cli.terminal import console_for_output
 from lit_gelu.errors import ArgumentError
 
@@ -27,7 +29,6 @@ examples:
   lit-gelu choose --config my.yaml --activations gelu "elu(alpha=0.5)" --metric val_acc --baseline gelu
   lit-gelu choose --import mymod --model MyNet --data MyData --activations gelu relu --swap true
 """
-_OF_LISTS = ("--activations", "--seeds")
 _OF_ONE_RUN = ("logger", "log_every_n_steps", "enable_checkpointing", "default_root_dir", "max_epochs", "callbacks")
 
 
@@ -58,7 +59,7 @@ class ChoosingTrainer(Trainer):
             model: The model.
             activations: What to compare, two or more: gelu silu "elu(alpha=0.5)"
             datamodule: The data.
-            seeds: How many seeds, from 0 on, or which; an interval needs five
+            seeds: How many seeds, from 0 on, or which: [3, 8]; an interval needs five
             metric: The logged figure that decides; default: val_error, or else val_loss
             mode: Whether less of it is better, or more; default: its name says which
             baseline: One of the activations, with which the others are compared too
@@ -72,56 +73,45 @@ class ChoosingTrainer(Trainer):
 
 
 def with_lists(words: Sequence[str]) -> list[str]:
-    """Return arguments with the words behind an option that takes several as one list, as LightningCLI reads it."""
-    waiting, gathered = list(words), list[str]()
-    while waiting:
-        word = waiting.pop(0)
-        values = []
-        while word in _OF_LISTS and waiting and not waiting[0].startswith("--"):
-            values.append(waiting.pop(0))
-        if len(values) > 1 or (values and word == "--activations" and not values[0].startswith("[")):
-            gathered.append(f"{word}=[{', '.join(values)}]" if word == "--seeds" else f"{word}={json.dumps(values)}")
-        else:
-            gathered += [word, *values]
-    return gathered
+    """Return arguments with the words behind ``--activations`` as one list, as LightningCLI reads it."""
+    if "--activations" not in words:
+        return list(words)
+    place = words.index("--activations") + 1
+    end = next((i for i, word in enumerate(words) if i >= place and word.startswith("--")), len(words))
+    if end == place or words[place].startswith("["):
+        return list(words)
+    return [*words[: place - 1], f"--activations={json.dumps(words[place:end])}", *words[end:]]
 
 
 def run_choice(config: Any, instances: Any, data: LightningDataModule | None, options: Mapping[str, Any]) -> None:
     """Compare, and print the result; ``instances`` is the configuration with what it describes made."""
     arguments = {name: value for name, value in options.items() if name not in {"output", "ckpt_path", "weights_only"}}
-    if options["ckpt_path"] is not None:
-        raise ArgumentError("--ckpt_path is not accepted: every run begins anew. Leave it out.")
-    if data is None:
-        raise ArgumentError("There are no data. Give --data.")
-    trainer, notes = _trainer_options(config.trainer, instances.trainer)
-    plain = {name: value for name, value in config.trainer.as_dict().items() if name not in _OF_ONE_RUN}
-    console = console_for_output(soft_wrap=True)
-    for note in notes:
-        console.print(note)
+    if options["ckpt_path"] is not None or data is None:
+        reason = "There are no data" if data is None else "--ckpt_path is not accepted: every run begins anew"
+        raise ArgumentError(f"{reason}. Give --data, and no --ckpt_path.")
+    log.setLevel(logging.INFO)
+    log.handlers = [logging.StreamHandler(sys.stdout)]
     choice = compare(
         model_builder(config, swap=bool(options["swap"])),
         arguments.pop("activations"),
         data,
         max_epochs=config.trainer.max_epochs,
-        trainer=trainer,
+        trainer=_trainer_options(config.trainer, instances.trainer),
         folder=options["output"],
-        settings={"configuration": {"trainer": plain, "data": config.data.as_dict() if "data" in config else None}},
-        say=console.print,
         **arguments,
     )
+    console = console_for_output(soft_wrap=True)
     console.print(str(choice), highlight=False)
     console.print(f"{options['output']}: {', '.join(choice.files.values())}")
 
 
-def _trainer_options(config: Any, instances: Any) -> tuple[dict[str, Any], list[str]]:
-    """Return the options of every run's Trainer, and a note on what of the configuration is meant for one run alone."""
+def _trainer_options(config: Any, instances: Any) -> dict[str, Any]:
+    """Return the options of every run's Trainer."""
     defaults = {name: parameter.default for name, parameter in inspect.signature(Trainer).parameters.items()}
-    changed = {name: value for name, value in instances.items() if name in defaults and value != defaults[name]}
+    options = {n: v for n, v in instances.items() if n in defaults and n not in _OF_ONE_RUN and v != defaults[n]}
     # A Trainer adds its own callbacks to the list that it got.
     callbacks = list(instances.get("callbacks") or [])[: len(config.get("callbacks") or [])]
-    options = {name: value for name, value in changed.items() if name not in _OF_ONE_RUN}
-    options, notes = without_unused(options | ({"callbacks": callbacks} if callbacks else {}))
-    return options, [*(["Not used here: trainer.logger."] if config.get("logger") else []), *notes]
+    return options | ({"callbacks": callbacks} if callbacks else {})
 
 
 def model_builder(config: Any, *, swap: bool) -> partial[LightningModule]:

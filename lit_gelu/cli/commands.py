@@ -18,9 +18,7 @@ from typing import Any, NoReturn
 import jsonargparse
 from docstring_parser import parse as parse_docstring
 
-from lit_gelu.display import printable_lines
 from lit_gelu.errors import ArgumentError
-from lit_gelu.files import is_file, is_special
 
 COMMANDS = {
     "fit": "train a task: lit-gelu fit --model.activation gelu",
@@ -44,7 +42,6 @@ COMMANDS = {
 LIGHTNING_COMMANDS = {"fit", "validate", "test", "predict", "choose"}  # of LightningCLI, which parses for itself
 IMPORT = "--import"
 IMPORT_HELP = "a module to import first, from the current folder or installed: it may register activations or a model"
-_OUTPUTS = ("output", "json", "csv", "markdown", "html", "figure", "plot")  # options for files that are written
 
 
 def table(group: str = "") -> str:
@@ -71,7 +68,7 @@ class CommandParser(jsonargparse.ArgumentParser):
             super().error(message, ex)
         parser = getattr(ex, "subcommand_parser", None) or self
         program = parser.prog.replace(" [options]", "")
-        sys.stderr.write(f"{program}: {printable_lines(message.strip().rstrip('.'))}. See {program} --help.\n")
+        sys.stderr.write(f"{program}: {message.strip().rstrip('.')}. See {program} --help.\n")
         sys.exit(2)
 
 
@@ -82,13 +79,9 @@ def function_of(name: str) -> Callable[..., Any]:
     return function
 
 
-def parser_of(name: str) -> jsonargparse.ArgumentParser:
-    """Return the parser of a command."""
-    return parser_of_function(function_of(name), f"lit-gelu {name}", table(name))
-
-
-def parser_of_function(function: Callable[..., Any], program: str, sub_commands: str = "") -> CommandParser:
-    """Return a parser whose arguments are those of a function."""
+def parser_of(name: str) -> CommandParser:
+    """Return the parser of a command, whose arguments are those of its function."""
+    function, program, sub_commands = function_of(name), f"lit-gelu {name}", table(name)
     docstring = parse_docstring(inspect.getdoc(function) or "")
     about = {parameter.arg_name.lstrip("*"): parameter.description or "" for parameter in docstring.params}
     description = docstring.short_description or ""
@@ -100,8 +93,8 @@ def parser_of_function(function: Callable[..., Any], program: str, sub_commands:
         epilog=docstring.long_description,
         formatter_class=ExamplesHelpFormatter,
     )
-    for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
-        _add(parser, name, parameter, about.get(name, ""))
+    for argument, parameter in inspect.signature(function, eval_str=True).parameters.items():
+        _add(parser, argument, parameter, about.get(argument, ""))
     parser.add_argument(IMPORT, action="append", metavar="MODULE", help=f"{IMPORT_HELP}; may be repeated")
     return parser
 
@@ -110,68 +103,41 @@ def _add(parser: CommandParser, name: str, parameter: inspect.Parameter, text: s
     """Add what stands for a parameter."""
     kind, default = parameter.annotation, parameter.default
     is_required = default is parameter.empty
-    if parameter.kind is parameter.VAR_POSITIONAL:
-        parser.add_argument(name, nargs="*", type=kind, help=text)
-        return
-    if parameter.kind is not parameter.KEYWORD_ONLY and is_required:
-        parser.add_argument(name, type=kind, help=text)
+    if parameter.kind is not parameter.KEYWORD_ONLY:
+        several: dict[str, Any] = {"nargs": "*"} if parameter.kind is parameter.VAR_POSITIONAL else {}
+        parser.add_argument(name, type=kind, help=text, **several)
         return
     options = [f"--{name.replace('_', '-')}", *(["-o"] if name == "output" else [])]
+    settings: dict[str, Any] = {"type": kind, "required": is_required, "default": None if is_required else default}
     if kind is bool and default:
-        parser.add_argument(*options, action=jsonargparse.ActionYesNo(no_prefix="no-"), default=True, help=text)
+        settings = {"action": jsonargparse.ActionYesNo(no_prefix="no-"), "default": True}
     elif kind is bool:
-        parser.add_argument(*options, action="store_true", help=text)
+        settings = {"action": "store_true"}
     elif typing.get_origin(kind) is collections.abc.Sequence:
-        several = {"nargs": "+", "type": typing.get_args(kind)[0], "default": [] if is_required else list(default)}
-        parser.add_argument(*options, required=is_required, help=text, **several)
+        default = [] if is_required else list(default)
+        settings |= {"nargs": "+", "type": typing.get_args(kind)[0], "default": default}
     elif name == "json":
-        parser.add_argument(*options, nargs="?", const="-", default=None, metavar="FILE", help=text)
-    else:
-        parser.add_argument(
-            *options, type=kind, required=is_required, default=None if is_required else default, help=text
-        )
+        settings = {"nargs": "?", "const": "-", "default": None, "metavar": "FILE"}
+    parser.add_argument(*options, help=text, **settings)
 
 
 def run_command(name: str, words: Sequence[str]) -> int:
     """Parse the words of a command and call its function; return its exit code."""
-    parser = parser_of(name)
-    options = parser._option_string_actions  # of argparse, which offers no other way to ask
     spelled = []
     for word in words:
         option, equals, value = word.partition("=")
-        dashed = option.replace("_", "-")
-        spelled.append(f"{dashed}{equals}{value}" if option.startswith("--") and dashed in options else word)
-    arguments = parser.parse_args(spelled)
+        spelled.append(f"{option.replace('_', '-')}{equals}{value}" if option.startswith("--") else word)
+    arguments = parser_of(name).parse_args(spelled)
     import_modules(arguments.get("import") or [])
-    check_outputs(vars(arguments))
     function = function_of(name)
-    parameters = inspect.signature(function).parameters
-    named = {key: arguments[key] for key, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
     ordered: list[Any] = []
-    for key, parameter in parameters.items():
-        if parameter.kind is parameter.VAR_POSITIONAL:
-            ordered += arguments[key]
-        elif parameter.kind is not parameter.KEYWORD_ONLY:
-            ordered.append(arguments[key])
+    named: dict[str, Any] = {}
+    for key, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            named[key] = arguments[key]
+        else:
+            ordered += arguments[key] if parameter.kind is parameter.VAR_POSITIONAL else [arguments[key]]
     return int(function(*ordered, **named))
-
-
-def check_outputs(arguments: typing.Mapping[str, Any]) -> None:
-    """Refuse outputs that would replace each other, or a file that another argument names."""
-    files: list[tuple[str, Path]] = []
-    for name, value in arguments.items():
-        for text in value if isinstance(value, list) else [value]:
-            is_written = name in _OUTPUTS and text != "-"
-            if isinstance(text, str) and (is_written or is_file(text)) and not is_special(text):
-                files.append((name, Path(text)))
-    for name, path in files:
-        for other, place in files:
-            same = path == place or (is_file(path) and is_file(place) and path.samefile(place))
-            if name in _OUTPUTS and other != name and same:
-                use = f"--{other} writes" if other in _OUTPUTS else "this command reads"
-                raise ArgumentError(
-                    f"--{name} {str(path)!r} is the file that {use}, and would replace it. Give another."
-                )
 
 
 @contextmanager
@@ -193,13 +159,12 @@ def current_folder_on_path() -> collections.abc.Iterator[None]:
 def import_modules(names: Sequence[str]) -> None:
     """Import modules for what they register and define."""
     for name in names:
-        if not all(part.isidentifier() for part in name.split(".")) or name.endswith(".py"):
-            raise ArgumentError(f"{IMPORT} {name!r} is no module's name. Give one such as my_package.my_module.")
         try:
             importlib.import_module(name)
         except ModuleNotFoundError as error:
             if error.name is None or not f"{name}.".startswith(f"{error.name}."):
                 raise  # something that the module needs
             raise ArgumentError(
-                f"{IMPORT} {name}: there is no module {error.name!r} in {str(Path.cwd())!r}, nor among those installed."
+                f"{IMPORT} {name}: there is no module {error.name!r} in {str(Path.cwd())!r}, nor installed. "
+                "Give a name such as my_package.my_module."
             ) from error

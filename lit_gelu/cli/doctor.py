@@ -13,12 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from rich.text import Text
-
 from lit_gelu.cli.terminal import console_for_output
 from lit_gelu.cuda_versions import mismatch
 
-_STYLES = {"ok": "green", "note": "yellow", "broken": "bold red"}
 _SHOWN = ("lit-gelu", "torch", "lightning", "onnx", "onnxscript", "numpy")
 _NVIDIA = ((Path("/dev"), "nvidia[0-9]*"), (Path("/proc/driver/nvidia/gpus"), "*"), (Path("/dev"), "dxg"))
 _TRIAL_SECONDS = 120
@@ -68,13 +65,11 @@ def doctor() -> int:
     findings = list(examine())
     broken = sum(finding.level == "broken" for finding in findings)
     console = console_for_output(highlight=False, soft_wrap=True)
-    console.print(Text(", ".join(f"{name} {version}" for name, version in versions.items())))
+    console.print(", ".join(f"{name} {version}" for name, version in versions.items()))
     for finding in findings:
-        level = (f"{finding.level:<7}", _STYLES[finding.level])
-        console.print(Text.assemble(level, f"{finding.check}: {finding.text}"))
-        if finding.remedy:
-            console.print(Text(f"       to mend it: {finding.remedy}"))
-    console.print(Text(f"{broken} broken" if broken else "nothing is broken"))
+        remedy = f"\n       to mend it: {finding.remedy}" if finding.remedy else ""
+        console.print(f"{finding.level:<7}{finding.check}: {finding.text}{remedy}")
+    console.print(f"{broken} broken" if broken else "nothing is broken")
     return 1 if broken else 0
 
 
@@ -97,10 +92,6 @@ def examine() -> Iterator[Finding]:
         yield Finding("note", "GPU", "no NVIDIA GPU here: exported files run on the CPU")
 
 
-def _judged(check: str, fault: str, remedy: str, sound: str) -> Finding:
-    return Finding("broken", check, fault, remedy) if fault else Finding("ok", check, sound)
-
-
 def _onnxruntime_wheels() -> list[str]:
     return sorted(set(importlib.metadata.packages_distributions().get("onnxruntime", ())))
 
@@ -120,8 +111,7 @@ def _onnxruntime() -> Iterator[Finding]:
     else:
         yield Finding("ok", "onnxruntime wheels", f"one: {wheels[0]}")
         install = f"pip install --force-reinstall --no-deps {wheels[0]}"
-    sound = f"runs a model on the CPU; built {_built_for(onnxruntime_cuda())}"
-    yield _judged("onnxruntime", _trial("CPUExecutionProvider"), install, sound)
+    yield _tried("onnxruntime", "CPUExecutionProvider", install)
 
 
 def onnxruntime_cuda() -> str:
@@ -144,14 +134,22 @@ def _gpu(torch: Any) -> Iterator[Finding]:
         remedy = f"pip uninstall -y {' '.join(_onnxruntime_wheels())} && pip install onnxruntime-gpu"
         yield Finding("broken", "CUDA versions", "there is a GPU, but onnxruntime is built without CUDA", remedy)
         return
-    fault, remedy = mismatch(torch.version.cuda, cuda) or ("", "")
-    yield _judged("CUDA versions", fault, remedy, f"torch and onnxruntime are both built {_built_for(cuda)}")
+    differing = mismatch(torch.version.cuda, cuda)
+    if differing is not None:
+        yield Finding("broken", "CUDA versions", *differing)
+    else:
+        yield Finding("ok", "CUDA versions", f"torch and onnxruntime are both built {_built_for(cuda)}")
     remedy = "mend what is said above; else `python -c 'import onnxruntime; onnxruntime.print_debug_info()'` says more"
-    yield _judged("a model on CUDA", _trial("CUDAExecutionProvider"), remedy, "runs there, and nowhere else")
+    yield _tried("a model on CUDA", "CUDAExecutionProvider", remedy)
 
 
 def _built_for(cuda: str | None) -> str:
     return f"for CUDA {cuda}" if cuda else "without CUDA"
+
+
+def _tried(check: str, provider: str, remedy: str) -> Finding:
+    fault = _trial(provider)
+    return Finding("broken", check, fault, remedy) if fault else Finding("ok", check, f"{provider} runs a model")
 
 
 def _trial(provider: str) -> str:

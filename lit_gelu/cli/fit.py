@@ -5,7 +5,6 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
-from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -23,7 +22,6 @@ from lit_gelu.cli.commands import IMPORT, IMPORT_HELP, CommandParser, ExamplesHe
 from lit_gelu.cli.loading import checked_arguments
 from lit_gelu.cli.terminal import silence_known_warnings
 from lit_gelu.data import DigitsData
-from lit_gelu.display import printable
 from lit_gelu.errors import ArgumentError, CheckpointError, LitGeluError, UnsupportedRunError, message_of
 from lit_gelu.files import is_file, is_special
 from lit_gelu.surgery.changes import is_mark
@@ -41,12 +39,10 @@ examples:
   lit-gelu fit                                      MNISTClassifier with GELU (tanh form) on the bundled digits
   lit-gelu fit --model.activation relu --trainer.max_epochs 5
   lit-gelu fit --model.activation "leaky_relu(negative_slope=0.2)" --data MNISTData --data.download true
-  lit-gelu fit --model MNISTClassifier --model.keep 0.5 --data DigitsData --data.batch_size 64
   lit-gelu fit --config examples/mnist_gelu.yaml --seed_everything 1
   lit-gelu fit --import my_module --model MyNet --data MyData       your own, from the current folder
   lit-gelu fit --trainer.callbacks+ ExactResume     with checkpoints from which --ckpt_path goes on to the bit, also
                                                     after a swap: see examples/digits_relu_to_gelu.yaml
-  lit-gelu fit --trainer.callbacks+ FusedActivations --trainer.precision bf16-mixed         activations by torch.compile
   lit-gelu fit --print_config > my.yaml             every option with its value, to edit and pass to --config
 """,
     "validate": """\
@@ -56,7 +52,6 @@ examples:
     "test": """\
 examples:
   lit-gelu test --ckpt_path runs/digits_gelu/version_0/checkpoints/last.ckpt
-  lit-gelu test --config examples/mnist_gelu.yaml --ckpt_path runs/mnist_gelu/version_0/checkpoints/last.ckpt
 """,
     "predict": """\
 Predictions go to the callbacks: add one of Lightning's BasePredictionWriter to trainer.callbacks to keep them.
@@ -73,16 +68,14 @@ class NewFolderConfig(SaveConfigCallback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Save ``config.yaml``; where another run's is there, refuse to fit, and leave it in a test."""
-        folder = trainer.log_dir  # broadcast: every rank has to ask
-        saves = folder is not None and self.save_to_log_dir and not (self.overwrite or self.already_saved)
-        if saves and trainer.strategy.broadcast(is_file(Path(str(folder)) / self.config_filename)):
-            if stage != "fit":  # nothing goes on from a test
-                return
-            raise ArgumentError(
-                f"{folder!r} holds a run already ({self.config_filename}), and nothing is overwritten. Give another "
-                "--trainer.default_root_dir, or a logger without a fixed version."
-            )
-        super().setup(trainer, pl_module, stage)
+        try:
+            super().setup(trainer, pl_module, stage)
+        except RuntimeError as error:
+            if stage == "fit":  # nothing goes on from a test
+                raise ArgumentError(
+                    f"{trainer.log_dir!r} holds a run already ({self.config_filename}), and nothing is overwritten. "
+                    "Give another --trainer.default_root_dir, or a logger without a fixed version."
+                ) from error
 
 
 class FitParser(CommandParser, LightningArgumentParser):
@@ -95,21 +88,27 @@ class LitGeluCLI(LightningCLI):
     def __init__(self, words: list[str]) -> None:
         self._of_caller: list[object] | None = None  # with --ckpt_path: what the caller's own configuration holds
         subcommand, *self._words = words
-        super().__init__(
-            parser_class=FitParser,
-            trainer_class=choose.ChoosingTrainer,
-            save_config_callback=NewFolderConfig,
-            trainer_defaults=dict(TRAINER),
-            seed_everything_default=0,  # the same command gives the same run
-            parser_kwargs={
-                "prog": "lit-gelu",
-                "formatter_class": ExamplesHelpFormatter,  # the sub-commands' parsers take it over
-                **{name: {"epilog": text} for name, text in EXAMPLES.items()},
-            },
-            # Defaults are arguments before all others. As defaults of the parser they would have arguments of their own
-            # (keep, batch_size), and jsonargparse hands those on to another class that takes some of the same name.
-            args=[subcommand, *DEFAULTS, *self._words],
-        )
+        try:
+            super().__init__(
+                parser_class=FitParser,
+                trainer_class=choose.ChoosingTrainer,
+                save_config_callback=NewFolderConfig,
+                trainer_defaults=dict(TRAINER),
+                seed_everything_default=0,  # the same command gives the same run
+                parser_kwargs={
+                    "prog": "lit-gelu",
+                    "formatter_class": ExamplesHelpFormatter,  # the sub-commands' parsers take it over
+                    **{name: {"epilog": text} for name, text in EXAMPLES.items()},
+                },
+                # Defaults are arguments before all others. As defaults of the parser they would have arguments of their
+                # own (keep, batch_size), and jsonargparse hands those on to another class that takes some of that name.
+                args=[subcommand, *DEFAULTS, *self._words],
+            )
+        except (ValueError, ModuleNotFoundError) as error:
+            cause: BaseException | None = error
+            while cause is not None and not isinstance(cause, LitGeluError | ModuleNotFoundError):
+                cause = cause.__cause__  # jsonargparse lists the types that it tried
+            raise cause if isinstance(cause, LitGeluError) else ArgumentError(message_of(cause or error)) from error
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
@@ -128,48 +127,19 @@ class LitGeluCLI(LightningCLI):
         """Parse the arguments; Lightning's own method warns wherever ``sys.argv`` is not empty."""
         self.config = parser.parse_args(cast("list[str]", args))
 
-    def _set_seed(self) -> None:
-        # A private method of LightningCLI (2.6), which raises what numpy says of a number.
-        try:
-            super()._set_seed()
-        except ValueError as error:
-            raise ArgumentError(f"--seed_everything: {error}") from error
-
     def before_instantiate_classes(self) -> None:
         """Import what ``import:`` in a configuration asks for: it may register activations."""
-        config = self.config[self.config.subcommand]
-        import_modules(config["import"])
-        if self.config.subcommand == "fit" and config.get("lr_scheduler") and not config.get("optimizer"):
-            raise ArgumentError(
-                "--lr_scheduler was given without --optimizer, and LightningCLI would leave it out: the module's own "
-                "optimizer has the scheduler that configure_optimizers gives it. Give --optimizer, too."
-            )
+        import_modules(self.config[self.config.subcommand]["import"])
 
     def instantiate_classes(self) -> None:
-        """Make the data, the model and the Trainer; a mistake in their arguments is raised as it was written."""
-        try:
-            with ExitStack() as stack:
-                if self._of_caller is not None:
-                    options = self.config[self.config.subcommand]
-                    path, cls = options.ckpt_path, options.model.class_path
-                    stack.enter_context(building_from_file(self._of_caller))
-                    stack.enter_context(no_larger_than(read_checkpoint(path), cls, repr(str(path))))
-                super().instantiate_classes()
-        except ValueError as error:
-            cause: BaseException | None = error
-            while cause is not None and not isinstance(cause, LitGeluError | ModuleNotFoundError):
-                cause = cause.__cause__  # jsonargparse lists the types that it tried
-            if isinstance(cause, ModuleNotFoundError):
-                text = " ".join(str(cause).split())
-                raise ArgumentError(f"a class of the configuration cannot be made: {text}") from error
-            raise (cause or error) from None
-
-    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Make the Trainer; it raises plain errors for values that it does not take."""
-        try:
-            return super().instantiate_trainer(**kwargs)
-        except (ValueError, TypeError, ImportError) as error:
-            raise ArgumentError(f"the Trainer does not accept its configuration: {error}") from error
+        """Make the data, the model and the Trainer, from a checkpoint's arguments without importing what they name."""
+        with ExitStack() as stack:
+            if self._of_caller is not None:
+                options = self.config[self.config.subcommand]
+                path, cls = options.ckpt_path, options.model.class_path
+                stack.enter_context(building_from_file(self._of_caller))
+                stack.enter_context(no_larger_than(read_checkpoint(path), cls, repr(str(path))))
+            super().instantiate_classes()
 
     def _parse_ckpt_path(self) -> None:
         """Take the model's arguments from the checkpoint, as LightningCLI does, but nothing that would be imported."""
@@ -205,12 +175,16 @@ class LitGeluCLI(LightningCLI):
         self.config = self.parser.parse_object({subcommand: {"model": arguments}}, self.config)
 
     def _run_subcommand(self, subcommand: str) -> None:
+        """Wait for `start`: what is raised before is a mistake in the configuration."""
         # A private method of LightningCLI (2.6): there is no other place around the Trainer's work.
+
+    def start(self) -> None:
+        """Run the sub-command."""
         try:
             with weights_explained(self.model) if self._get(self.config, "ckpt_path") else nullcontext():
-                super()._run_subcommand(subcommand)
+                super()._run_subcommand(self.config.subcommand)
         except SystemExit:  # of SIGTERM or Ctrl-C
-            if subcommand == "fit":
+            if self.subcommand == "fit":
                 self._say_checkpoint()
             raise
 
@@ -219,14 +193,14 @@ class LitGeluCLI(LightningCLI):
         log_dir = self.trainer.log_dir  # broadcast: every rank has to ask
         if self.trainer.is_global_zero:
             self._say_checkpoint()
-            sys.stdout.write(f"Logs: {printable(log_dir)}\n" if log_dir else "")
+            sys.stdout.write(f"Logs: {log_dir}\n" if log_dir else "")
 
     def _say_checkpoint(self) -> None:
         """Say where the last checkpoint is, or the best one where there is no last."""
         callback = self.trainer.checkpoint_callback
         checkpoint = getattr(callback, "last_model_path", "") or getattr(callback, "best_model_path", "")
         if checkpoint and self.trainer.is_global_zero:
-            sys.stdout.write(f"Checkpoint: {printable(checkpoint)}\n")
+            sys.stdout.write(f"Checkpoint: {checkpoint}\n")
 
 
 @contextmanager
@@ -235,19 +209,15 @@ def weights_explained(module: LightningModule) -> Iterator[None]:
     load = module.load_state_dict
 
     def load_state_dict(state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        name = type(module).__name__
         if set(filter(is_mark, state_dict)) - module.state_dict().keys():
             raise CheckpointError(
-                f"Activations of {name} were swapped before this checkpoint was saved. Give the ActivationSwap that it "
-                "was trained with in --trainer.callbacks, or the configuration of that run."
+                f"Activations of {type(module).__name__} were swapped before this checkpoint was saved. Give the "
+                "ActivationSwap that it was trained with in --trainer.callbacks, or the configuration of that run."
             )
         try:
             return load(state_dict, *args, **kwargs)
         except RuntimeError as error:
-            raise CheckpointError(
-                f"The checkpoint is of another model than {name} with these arguments: "
-                f"{message_of(error)}. Give --model and its arguments as they were in training."
-            ) from error
+            raise CheckpointError(f"{message_of(error)}. Give --model and its arguments as in training.") from error
 
     module.load_state_dict = load_state_dict  # type: ignore[method-assign]
     try:
@@ -263,7 +233,7 @@ def run(words: list[str]) -> int:
         # ModelCheckpoint's note that its folder is another one now; it saves nothing in these commands.
         warnings.filterwarnings("ignore", message="The dirpath has changed from", category=UserWarning)
     try:
-        LitGeluCLI(_with_imports(choose.with_lists(words)))
+        LitGeluCLI(_with_imports(choose.with_lists(words))).start()
     except MisconfigurationException as error:
         raise UnsupportedRunError(str(error)) from error
     except pickle.UnpicklingError as error:

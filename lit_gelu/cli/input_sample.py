@@ -19,7 +19,6 @@ DTYPES = {
     for name in ("float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool")
 }
 _INPUT = re.compile(r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<shape>[1-9]\d{0,8}(?:,[1-9]\d{0,8})*)(?::(?P<dtype>\w+))?")
-_LARGEST = 1 << 28  # elements of a row: 1 GiB in float32
 _STAGES = {"test_dataloader": "test", "val_dataloader": "validate", "train_dataloader": "fit"}
 
 
@@ -76,8 +75,6 @@ def _random_input(word: str, generator: torch.Generator) -> tuple[str | None, Te
             f"1,28,28; a name before it, NAME=16; a type after it, 16:int64. Types: {', '.join(DTYPES)}."
         )
     shape = torch.Size([ROWS, *(int(size) for size in match["shape"].split(","))])
-    if shape.numel() > ROWS * _LARGEST:
-        raise ModelInputError(f"--input-shape {word}: a row of {shape.numel() // ROWS:,} values is too large.")
     if dtype == torch.uint8:
         return match["name"], torch.randint(0, 256, shape, generator=generator, dtype=dtype)
     if dtype.is_floating_point:
@@ -86,16 +83,19 @@ def _random_input(word: str, generator: torch.Generator) -> tuple[str | None, Te
 
 
 def inputs_of_data(data: LightningDataModule, model: nn.Module) -> Any:
-    """Return the first rows of the inputs of a data module's first batch, without the targets."""
-    batch = _first_batch(data)
-    inputs = forward_inputs(batch, model)
-    if inputs is None:
-        parameters = ", ".join(inspect.signature(model.forward).parameters)
-        raise ModelInputError(
-            f"A batch of type {type(batch).__name__} does not begin with the inputs of {type(model).__name__}.forward"
-            f"({parameters}), and has no entries of these names. Give --input-shape."
-        )
-    return inputs
+    """Return the first rows of a data module's first batch, without targets: of test, validation or training data."""
+    for name in _loaders(data)[:1]:
+        data.prepare_data()
+        data.setup(_STAGES[name])
+        with torch.random.fork_rng(devices=[]):  # a shuffling loader draws from the global state
+            inputs = forward_inputs(next(iter(getattr(data, name)()), None), model)
+        if inputs is not None:
+            return inputs
+    parameters = ", ".join(inspect.signature(model.forward).parameters)
+    raise ModelInputError(
+        f"No batch of {type(data).__name__} begins with the inputs of {type(model).__name__}.forward({parameters}), or "
+        "has entries of these names. Give --input-shape."
+    )
 
 
 def named_inputs(sample: Any, names: Sequence[str]) -> dict[str, Tensor] | None:
@@ -116,14 +116,3 @@ def evaluation_data(data: LightningDataModule | None) -> LightningDataModule | N
 def _loaders(data: LightningDataModule) -> list[str]:
     """Return the names of a data module's methods that give loaders: of test, validation and training data."""
     return [name for name in _STAGES if is_overridden(name, data, LightningDataModule)]
-
-
-def _first_batch(data: LightningDataModule) -> Any:
-    """Return the first batch of a data module: of its test data if it has any, else validation, else training."""
-    for name in _loaders(data):
-        data.prepare_data()
-        data.setup(_STAGES[name])
-        with torch.random.fork_rng(devices=[]):  # a shuffling loader draws from the global state
-            for batch in getattr(data, name)():
-                return batch
-    raise ModelInputError(f"{type(data).__name__} has no batch. Give another --data, or --input-shape.")

@@ -1,6 +1,5 @@
 """Models and data that a command is given by name or by checkpoint; nothing that a file names is imported."""
 
-import functools
 import importlib
 import inspect
 import warnings
@@ -11,13 +10,18 @@ from typing import Any
 from lightning.pytorch import LightningDataModule, LightningModule
 
 from lit_gelu import tasks
-from lit_gelu.activations import StoredSpecError, UnknownActivationError, registry
+from lit_gelu.activations import StoredSpecError, registry
 from lit_gelu.callbacks import load_from_checkpoint
 from lit_gelu.callbacks.checkpoint_file import hyper_parameters, loading, read_checkpoint, require_no_imports
 from lit_gelu.callbacks.swap.history import ACTIVATIONS_KEY
 from lit_gelu.errors import ArgumentError, CheckpointError, ModelInputError, message_of, shown
 from lit_gelu.files import is_file
 from lit_gelu.tasks.activation_task import ActivationTask
+
+_REMEDY = (
+    "Name the class that it was trained with, --model package.module.Class, and with --import the module that "
+    "registers its activation, if that is one of your own."
+)
 
 
 def load_model(
@@ -26,13 +30,7 @@ def load_model(
     """Load a model from a checkpoint, or build it untrained from its class."""
     if is_file(source) or source.endswith(".ckpt") or not all(part.isidentifier() for part in source.split(".")):
         return load_checkpoint(source, model, sample_for)
-    cls = import_class(source, LightningModule, "lit_gelu.tasks")
-    try:
-        untrained: LightningModule = cls()
-    except TypeError as error:
-        raise ArgumentError(
-            f"{source} cannot be built without arguments: {message_of(error)}. Give a checkpoint of it."
-        ) from error
+    untrained: LightningModule = _built(source, LightningModule, "lit_gelu.tasks")
     return untrained
 
 
@@ -49,42 +47,34 @@ def load_checkpoint(
     checkpoint = read_checkpoint(path)
     recorded = hyper_parameters(checkpoint, called).get("_class_path")
     cls = task_class(recorded, called) if model is None else import_class(model, LightningModule, "lit_gelu.tasks")
+    loaded: LightningModule
     try:
         with warnings.catch_warnings(), loading(cls, path, {}):
             warnings.simplefilter("ignore")  # of Lightning, about the checkpoint's version: loading works or raises
-            swapped = functools.partial(load_from_checkpoint, cls, input_sample=sample_for)
-            load = swapped if ACTIVATIONS_KEY in checkpoint else cls.load_from_checkpoint
-            loaded: LightningModule = load(path, map_location="cpu", weights_only=True)
+            if ACTIVATIONS_KEY in checkpoint:
+                loaded = load_from_checkpoint(cls, path, "cpu", input_sample=sample_for)
+            else:
+                loaded = cls.load_from_checkpoint(path, map_location="cpu", weights_only=True)
     except (ModelInputError, StoredSpecError):
         raise
     except Exception as error:
-        if isinstance(error, UnknownActivationError):
-            raise unregistered(error, called) from error
-        remedy = " Name the class it was trained with: --model package.module.Class." if model is None else ""
-        raise CheckpointError(f"{called} does not fit {cls.__name__}: {message_of(error)}.{remedy}") from error
+        raise CheckpointError(f"{called} does not fit {cls.__name__}: {message_of(error)}. {_REMEDY}") from error
     return loaded
-
-
-def unregistered(error: UnknownActivationError, called: str) -> CheckpointError:
-    """Return what to say of a checkpoint with an activation that is not registered: a module of one's own does that."""
-    return CheckpointError(
-        f"{called} was trained with the activation {shown(error.name)}, which is not registered. If a module of "
-        "your own registers it, name that module: --import MODULE, from the current folder or installed."
-    )
 
 
 def task_class(recorded: object, called: str) -> type[LightningModule]:
     """Return the class of `lit_gelu.tasks` that a checkpoint records as its own."""
-    classes = {name: value for name, value in vars(tasks).items() if _is_class(value, LightningModule)}
-    paths = {f"{tasks.__name__}.{name}": cls for name, cls in classes.items()}
-    paths |= {f"{cls.__module__}.{cls.__qualname__}": cls for cls in classes.values()}
-    cls = tasks.MNISTClassifier if recorded is None else paths.get(recorded) if isinstance(recorded, str) else None
-    if cls is None:
-        raise CheckpointError(
-            f"{called} says that it is a checkpoint of {shown(recorded)}, which is none of lit_gelu.tasks. What a file "
-            "names is not imported: if you trust that class, name it, --model package.module.Class."
-        )
-    return cls
+    if recorded is None:
+        return tasks.MNISTClassifier
+    for name, cls in vars(tasks).items():
+        names = (f"{tasks.__name__}.{name}", f"{getattr(cls, '__module__', '')}.{name}")
+        if _is_class(cls, LightningModule) and recorded in names:
+            task: type[LightningModule] = cls
+            return task
+    raise CheckpointError(
+        f"{called} says that it is a checkpoint of {shown(recorded)}, which is none of lit_gelu.tasks. What a file "
+        "names is not imported: if you trust that class, name it, --model package.module.Class."
+    )
 
 
 def checked_arguments(path: str, configured: str, trusted_values: Collection[object]) -> dict[str, Any]:
@@ -92,39 +82,34 @@ def checked_arguments(path: str, configured: str, trusted_values: Collection[obj
     # The parser imports class paths. So a class path is handed to it if it is one of `lit_gelu.tasks`, or if the
     # caller's own configuration holds it too (``--model my_package.MyModule``); and activations by registered names.
     called = repr(str(path))
-    checkpoint = read_checkpoint(path)
-    arguments = hyper_parameters(checkpoint, called)
+    arguments = hyper_parameters(read_checkpoint(path), called)
     arguments.pop("_instantiator", None)
     if not arguments:
         return {}
-    is_named = "_class_path" in arguments
     recorded = arguments.pop("_class_path", configured)
     is_trusted = recorded == configured or recorded in trusted_values
     cls = import_class(recorded, LightningModule, "lit_gelu.tasks") if is_trusted else task_class(recorded, called)
-    parameters = inspect.signature(cls).parameters
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    if not is_named and not takes_any and arguments.keys() - parameters.keys():  # of a plain Trainer
-        raise CheckpointError(
-            f"{called} was trained with {', '.join(sorted(arguments.keys() - parameters.keys()))}, which {configured} "
-            "does not take. Name the class of that checkpoint, which does not say it: --model package.module.Class."
-        )
+    try:
+        inspect.signature(cls).bind_partial(**arguments)
+    except TypeError as error:
+        raise CheckpointError(f"{called} does not fit {recorded}: {error}. {_REMEDY}") from error
     if issubclass(cls, ActivationTask) and "activation" in arguments:
-        try:
-            arguments["activation"] = str(registry.resolve(arguments["activation"], trusted=False))
-        except UnknownActivationError as error:
-            raise unregistered(error, called) from error
+        arguments["activation"] = str(registry.resolve(arguments["activation"], trusted=False))
     require_no_imports(arguments, cls, trusted_values, called)
     return {"class_path": recorded, "dict_kwargs": arguments}
 
 
 def load_data(name: str, root: str | None = None) -> LightningDataModule:
     """Build a data module with its class's defaults."""
-    cls = import_class(name, LightningDataModule, "lit_gelu.data")
-    try:
-        data: LightningDataModule = cls() if root is None else cls(root=root)
-    except TypeError as error:
-        raise ArgumentError(f"{name} cannot be built: {message_of(error)}. Give a subclass with defaults.") from error
+    data: LightningDataModule = _built(name, LightningDataModule, "lit_gelu.data", **({"root": root} if root else {}))
     return data
+
+
+def _built(path: str, base: type, package: str, **arguments: Any) -> Any:
+    try:
+        return import_class(path, base, package)(**arguments)
+    except TypeError as error:
+        raise ArgumentError(f"{path} cannot be built: {message_of(error)}. Give a subclass with defaults.") from error
 
 
 def load_optional_data(name: str | None, root: str | None) -> LightningDataModule | None:

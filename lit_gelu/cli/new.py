@@ -26,9 +26,7 @@ def new(project: str) -> int:
         project: the folder to write; its last part is the project's name
     """
     folder = Path(project)
-    if ".." in folder.parts:  # on the way to a/../b no folder a is made
-        folder = folder.parent.resolve() / folder.name
-    files = write_project(folder)
+    files = write_project(folder.absolute())
     sys.stdout.write(
         f"wrote {folder}: {', '.join(files)}\n\n"
         f"  cd {folder}\n  lit-gelu fit --config config.yaml\n  python -m pytest\n\n"
@@ -37,32 +35,19 @@ def new(project: str) -> int:
     return 0
 
 
-def package_name(project: str) -> str:
-    """Return the name of a project's package: dashes become underscores.
-
-    Example:
-        >>> package_name("digit-reader")
-        'digit_reader'
-    """
-    package = project.replace("-", "_")
-    if not re.fullmatch(r"[a-z][a-z0-9_]{0,59}", package) or keyword.iskeyword(package):
-        raise ArgumentError(
-            f"{project!r} is no name for a project. Give small letters, digits, _ or -, a letter first, at most 60 of "
-            "them and no word of Python's own, such as my_project."
-        )
-    is_taken = package in {"tests", "runs", *sys.stdlib_module_names}
-    spec = None if is_taken else importlib.util.find_spec(package)
-    if is_taken or (spec is not None and spec.origin is not None):  # a folder in the current one has no origin
-        raise ArgumentError(
-            f"The name {project!r} is taken: Python has another module {package!r}. Give another one: my_{package}."
-        )
-    return package
-
-
 def write_project(folder: Path) -> list[str]:
     """Write a project, whole or not at all, and return the names of its files."""
-    folder = folder.absolute()
-    package = package_name(folder.name)
+    package = folder.name.replace("-", "_")
+    if not re.fullmatch(r"[a-z][a-z0-9_]{0,59}", package) or keyword.iskeyword(package):
+        raise ArgumentError(
+            f"{folder.name!r} is no name for a project. Give small letters, digits, _ or -, a letter first, at most 60 "
+            "of them and no word of Python's own, such as my_project."
+        )
+    spec = importlib.util.find_spec(package)
+    if package in {"tests", "runs"} or (spec is not None and spec.origin is not None):  # a mere folder has no origin
+        raise ArgumentError(
+            f"The name {folder.name!r} is taken by another module of Python. Give such as my_{package}."
+        )
     if folder.is_symlink() or folder.exists():
         raise ArgumentError(f"{str(folder)!r} is there already, and nothing is overwritten. Give another name.")
     values = {"@name@": folder.name, "@package@": package, "@version@": version("lit-gelu")}

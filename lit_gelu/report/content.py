@@ -62,11 +62,9 @@ class OptimizerSettings:
     @classmethod
     def of_groups(cls, name: str, groups: Sequence[Mapping[str, Any]]) -> "OptimizerSettings":
         """Return the settings of an optimizer, from its parameter groups or those that a checkpoint holds."""
-        rows = [tuple(number(group.get(key)) for key in ("momentum", "dampening", "weight_decay")) for group in groups]
-        nesterov = [group.get("nesterov") is True for group in groups]
-        alike = len({momentum for momentum, _, _ in rows}) == 1 and len(set(nesterov)) == 1
-        plain = name == "SGD" and alike and not any(dampening for _, dampening, _ in rows)
-        return cls(name, rows[0][0], nesterov[0], max(decay for _, _, decay in rows), plain)
+        kinds = {(float(group.get("momentum") or 0), bool(group.get("nesterov"))) for group in groups}
+        plain = name == "SGD" and len(kinds) == 1 and not any(group.get("dampening") for group in groups)
+        return cls(name, *kinds.pop(), max(float(group.get("weight_decay") or 0) for group in groups), plain)
 
 
 @dataclass(frozen=True)
@@ -128,30 +126,18 @@ class ReportedRun:
         return json.dumps(without_nonfinite(asdict(self), as_text=True), allow_nan=False)
 
 
-def number(value: Any) -> float:
-    """Return a number, also of a tensor with one; 0 for anything else."""
-    try:
-        return float(value)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        return 0.0
-
-
-def flat(values: Any, prefix: str = "", depth: int = 6, most: int = 500) -> dict[str, str]:
-    """Return nested settings of any origin as text by dotted name, as `lit-gelu fit` takes them.
+def flat(values: Any, prefix: str = "") -> dict[str, str]:
+    """Return nested settings as text by dotted name, as `lit-gelu fit` takes them.
 
     Example:
         >>> flat({"model": {"activation": "gelu", "widths": [8, 8]}, "lr": 0.1})
         {'model.activation': 'gelu', 'model.widths': '[8, 8]', 'lr': '0.1'}
     """
-    if not (isinstance(values, Mapping) and values and depth):
-        return {prefix: (values if isinstance(values, str) else shown(values))[:400]}
+    if not (isinstance(values, Mapping) and values):
+        return {prefix: values if isinstance(values, str) else shown(values)} if prefix else {}
     texts: dict[str, str] = {}
     for key, entry in values.items():
-        if len(texts) >= most:
-            texts["…"] = f"more than {most} values: the rest is left out"
-            break
-        part = str(key)[:400]
-        texts |= flat(entry, f"{prefix}.{part}" if prefix else part, depth - 1, most - len(texts))
+        texts |= flat(entry, f"{prefix}.{key}" if prefix else str(key))
     return texts
 
 

@@ -122,13 +122,9 @@ def _of_curves(run: ReportedRun) -> Iterator[RunFinding]:
 def stability_limit(optimizer: OptimizerSettings, rate: float) -> float:
     """Return the largest sharpness at which an optimizer is stable on a quadratic loss; NaN if it is not known.
 
-    For gradient descent with learning rate eta, momentum beta and weight decay w, on the eigenvalue lambda of the
-    Hessian: ``2 (1 + beta) / eta - w``, and with Nesterov's momentum ``(2 + 2 beta) / (eta (1 + 2 beta)) - w``. Weight
-    decay adds w to every eigenvalue. Adam has a limit for another matrix, its preconditioned Hessian, which the monitor
-    does not measure. Of several parameter groups the largest rate eta and decay w give a lower bound of the limit: with
-    the rates in a diagonal matrix D, the eigenvalues of ``D^1/2 (H + W) D^1/2`` are at most ``eta (lambda + w)``.
-
-    Source: Cohen et al. 2021, arXiv 2103.00065, equation 1 and appendix B.
+    On the Hessian's eigenvalue: ``2 (1 + beta) / eta - w`` for rate eta, momentum beta and weight decay w, and with
+    Nesterov's momentum ``(2 + 2 beta) / (eta (1 + 2 beta)) - w``. Adam's limit is of another matrix. Of several
+    parameter groups the largest eta and w give a lower bound. Source: Cohen et al. 2021, arXiv 2103.00065, appendix B.
 
     Example:
         >>> round(stability_limit(OptimizerSettings("SGD", momentum=0.9, plain=True), 0.1), 9)
@@ -155,7 +151,7 @@ def _sharpness(run: ReportedRun, curve: LoggedCurve, monitor: str) -> RunFinding
     limit = stability_limit(optimizer, max(rates)) if optimizer is not None and rates else math.nan
     where, text = curve.name, f"The sharpness was {top:.3g} at step {step}"
     if not limit > 0:
-        text += f". Nothing is decided from it{_without_limit(run)}."
+        text += ". Nothing is decided from it: a limit is known for one optimizer of plain SGD, at a known rate."
         return RunFinding("note", "sharpness", where, text, "", {"top_eigenvalue": top}, _COHEN)
     ratio = top / limit
     figures = {"top_eigenvalue": top, "limit": limit, "ratio": ratio}
@@ -172,17 +168,6 @@ def _sharpness(run: ReportedRun, curve: LoggedCurve, monitor: str) -> RunFinding
     text += ". On a quadratic loss, full-batch steps would grow along the top eigenvector."
     advice = "Lower the learning rate or warm it up, unless the loss still falls. Batch noise blurs this limit."
     return RunFinding("warning", "edge of stability", where, text, advice, figures, _COHEN)
-
-
-def _without_limit(run: ReportedRun) -> str:
-    """Say why a sharpness has no limit to be compared with."""
-    if len(run.optimizers) != 1:
-        return f": the run has {len(run.optimizers)} optimizers" if run.optimizers else ": its optimizer is not known"
-    optimizer = run.optimizers[0]
-    if not optimizer.plain:
-        settings = " with these settings" if optimizer.name == "SGD" else ""
-        return f" for {optimizer.name or 'this optimizer'}{settings}: a limit is known for plain SGD alone"
-    return ": SGD's limit at that step is not known, or not above 0"
 
 
 def _of_files(run: ReportedRun) -> Iterator[RunFinding]:

@@ -1,22 +1,19 @@
 """`page`: a run as one HTML file. The template writes it; here is what is drawn, and where its points lie."""
 
 import math
-import re
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import jinja2
 
+from lit_gelu.display import printable
 from lit_gelu.report.content import LoggedCurve, ReportedRun, RunFinding, is_loss
 from lit_gelu.report.findings import rates_at, site_curves, stability_limit
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 460, 240, 58, 448, 14, 206  # of a chart, and of what is drawn in it
-_MOST_SERIES, _MOST_OTHERS, _MOST_POINTS = 6, 24, 1000
+_MOST_SERIES, _MOST_POINTS = 6, 1000
 _LONGEST = 2000  # characters of one text
-# Control characters, what is no character, and what turns the line around.
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\u202a-\u202e\u2066-\u2069]")
 _ERRORS = ("error", "acc", "f1", "auc", "precision", "recall", "rmse", "mae", "mse")
 _OF_LOSS = {
     "top_eigenvalue": "Sharpness: the Hessian's largest eigenvalue",
@@ -51,7 +48,7 @@ def page(run: ReportedRun) -> str:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("lit_gelu.report", ""),
         autoescape=True,
-        finalize=_printable,
+        finalize=_text,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -80,28 +77,23 @@ def number(value: float) -> str:
     return f"{value:.4g}"
 
 
-def _printable(value: Any) -> Any:
-    """Return what a template writes: text of bounded length, without what an editor or a browser would obey."""
-    if not isinstance(value, str) or hasattr(value, "__html__"):
-        return value
-    cut = f"{value[:_LONGEST]} … ({len(value):,} characters)" if len(value) > _LONGEST else value
-    return _UNPRINTABLE.sub("\ufffd", cut)
+def _text(value: Any) -> Any:
+    """Return what a template writes: text of bounded length, and without characters that an encoding refuses."""
+    return printable(value[:_LONGEST]) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
 def _curves(run: ReportedRun) -> dict[str, list[LoggedCurve]]:
     """Return losses, errors and learning rates together, and every other metric by itself."""
-    plain = [c for c in run.curves if not c.name.startswith(("curvature/", "activation_swap/", "export/", "epoch"))]
     groups: dict[str, list[LoggedCurve]] = {"Losses": [], "Errors and scores": [], "Learning rate": []}
-    others = 0
-    for curve in plain:
+    for curve in run.curves:
         if curve.name.startswith(("learning_rate", "lr-")):  # the second is LearningRateMonitor's
             groups["Learning rate"].append(curve)
         elif is_loss(curve.name):
             groups["Losses"].append(curve)
         elif any(word in curve.name.lower() for word in _ERRORS):
             groups["Errors and scores"].append(curve)
-        elif others < _MOST_OTHERS:
-            groups[curve.name], others = [curve], others + 1
+        elif not curve.name.startswith(("curvature/", "activation_swap/", "export/", "epoch")):
+            groups[curve.name] = [curve]
     return groups
 
 
@@ -151,20 +143,17 @@ class Axis:
     @classmethod
     def of(cls, values: Iterable[float], start: float, end: float, margin: float = 0.04) -> "Axis":
         """Return an axis for the finite ones of some values, logarithmic if all are positive and span a factor 100."""
-        finite = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
+        finite = [value for value in values if abs(value) < 1e300] or [0.0, 1.0]
         low, high = min(finite), max(finite)
         if low > 0 and high / low >= 100:
             return cls(low, high, start, end, logarithmic=True)
-        half = high / 2 - low / 2  # the whole may be infinite
-        span = 2 * half * margin if half > abs(high) * 1e-12 else abs(high) / 2 or 0.5
-        largest = sys.float_info.max
-        return cls(max(low - span, -largest), min(high + span, largest), start, end)
+        span = (high - low) * margin if high - low > abs(high) * 1e-12 else abs(high) / 2 or 0.5
+        return cls(low - span, high + span, start, end)
 
     def place(self, value: float) -> float:
         """Return where a value is drawn."""
-        low, high, at = (math.log10(v) if self.logarithmic else v / 2 for v in (self.low, self.high, value))
-        share = (at - low) / (high - low) if high > low else 0.5
-        return round(self.start + share * (self.end - self.start), 1)
+        low, high, at = (math.log10(v) if self.logarithmic else v for v in (self.low, self.high, value))
+        return round(self.start + (at - low) / (high - low) * (self.end - self.start), 1)
 
     def ticks(self) -> list[tuple[float, str]]:
         """Return places and texts of some round values."""
@@ -172,7 +161,7 @@ class Axis:
             low, high = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
             values = [10.0**power for power in range(low, high + 1, max(1, -(-(high - low + 1) // 5)))]
         else:
-            span = (self.high / 5 - self.low / 5) or 1.0
+            span = (self.high - self.low) / 5
             power = 10.0 ** math.floor(math.log10(span))
             step = next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= span * (1 - 1e-9))
             first = math.ceil(self.low / step - 1e-9)

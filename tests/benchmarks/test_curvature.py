@@ -2,8 +2,6 @@
 
 import re
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -53,28 +51,3 @@ def test_the_top_eigenvalue_beside_what_is_installed(printed):
     for kind in ("warm", "first event"):
         assert len(re.findall(rf"^LossCurvatureMonitor, {kind}, an eighth +[\d.]+ ", text, re.MULTILINE)) == 2
     assert "CIFAR" not in text
-
-
-@pytest.mark.full
-def test_errors_along_a_run(printed):
-    text = printed("error")
-    assert text.count("2 warm events") == 2
-    assert "CIFAR-10: left out" in text
-    last = rows_of(text.replace("/", " "), "6 products")
-    first = rows_of(text.replace("/", " "), "1 products")
-    assert all(many[4] <= few[4] for many, few in zip(last, first, strict=True))  # the largest error
-
-
-@pytest.mark.full
-def test_the_profiler_says_nothing():
-    """In a process of its own: the level is read as torch is loaded, and the lines come from C++."""
-    code = "import curvature, torch; from torch.profiler import profile\nwith profile(): torch.ones(3).sum()"
-    result = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        cwd=FOLDER,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=True,
-    )
-    assert result.stdout + result.stderr == ""

@@ -3,7 +3,6 @@
 import json
 import runpy
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -55,14 +54,6 @@ def test_forms_are_the_functions_that_they_are_called(monkeypatch, tmp_path):
             assert sites
             for module in sites:
                 assert torch.equal(module(x), torch.nn.functional.gelu(x, approximate=approximate))
-
-
-@pytest.mark.full
-def test_every_net(monkeypatch, tmp_path):
-    measurements = measured(monkeypatch, tmp_path)
-    counts = Counter(found["net"] for found in measurements)
-    assert counts == {"block": 2, "mnist": 4, "cifar10": 2, "wrn-40-4": 2}
-    assert all(row["error"] < 1e-5 for found in measurements for row in found["rows"])
 
 
 @pytest.mark.gpu

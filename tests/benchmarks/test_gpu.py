@@ -45,16 +45,6 @@ def raise_error():
 
 
 class TestRecord:
-    def test_it_is_on_the_disk_after_every_figure(self, begun, tmp_path):
-        record = begun()
-        assert on_disk(tmp_path)["figures"] == {}
-        assert record.figure("block", lambda: {"ms": 0.25}) == {"ms": 0.25}
-        content = on_disk(tmp_path)
-        assert content["figures"] == {"block": {"ms": 0.25}}
-        assert content["took"]["block"] >= 0
-        assert FACTS.items() <= content.items()
-        assert not content["complete"]
-
     def test_what_fails_is_noted_and_the_next_figure_computed(self, begun, tmp_path):
         record = begun()
         assert record.figure("block", raise_error) is None
@@ -77,23 +67,6 @@ class TestRecord:
         assert content["failed"] == []
         assert not content["complete"]
 
-    def test_what_needs_more_than_is_left_is_begun_only_as_the_first(self, begun):
-        record = begun(seconds=100.0)
-        assert record.figure("block", lambda: 1, needs=1000.0) == 1
-        assert record.figure("mnist", lambda: 2, needs=1000.0) is None
-        assert record.figure("wrn", lambda: 3, needs=10.0) == 3
-
-    def test_what_is_left_out_for_other_reasons_does_not_make_it_incomplete(self, begun, tmp_path):
-        record = begun()
-        record.leave_out("bf16", "a bf16 file runs on a GPU only")
-        record.end()
-        assert on_disk(tmp_path)["complete"]
-
-    def test_numbers_that_json_has_no_word_for_are_text(self, begun, tmp_path):
-        begun().figure("error", lambda: [float("nan"), float("inf")])
-        text = (tmp_path / "gpu-export.json").read_text()
-        assert json.loads(text, parse_constant=lambda _: raise_error())["figures"]["error"] == ["nan", "inf"]
-
     def test_a_later_call_keeps_figures_and_tries_again_what_failed(self, begun, tmp_path):
         record = begun()
         record.figure("block", lambda: 1)
@@ -108,61 +81,6 @@ class TestRecord:
         assert content["failed"] == []
         assert content["complete"]
         assert len(content["calls"]) == 2
-
-    @pytest.mark.parametrize("key", ["machine", "versions", "sources"])
-    def test_figures_of_other_machines_or_code_are_not_kept(self, begun, tmp_path, key):
-        begun().figure("block", lambda: 1)
-        begun(resume=True, facts={**FACTS, key: "another"})
-        content = on_disk(tmp_path)
-        assert content["figures"] == {}
-        assert content["left_out"] == [{"what": "the earlier record", "why": f"{key} differ: begun anew"}]
-
-    def test_without_resume_it_begins_anew(self, begun, tmp_path):
-        begun().figure("block", lambda: 1)
-        begun()
-        assert on_disk(tmp_path)["figures"] == {}
-
-
-class TestMachine:
-    def test_the_same_code_has_the_same_digest_wherever_it_lies(self, module, tmp_path):
-        """As a wheel lays it out, and as an editable installation does."""
-        digest_of = module("_gpu_machine").digest_of
-        texts = {"lit_gelu/a.py": "a = 1\n", "lit_gelu/export/b.py": "b = 2\n"}
-        for name, text in texts.items():
-            for target in (
-                tmp_path / "wheel" / name,
-                tmp_path / "checkout" / name.replace("lit_gelu/export", "export"),
-            ):
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_text(text)
-        wheel = {"lit_gelu": tmp_path / "wheel/lit_gelu", "lit_gelu/export": tmp_path / "wheel/lit_gelu/export"}
-        checkout = {"lit_gelu": tmp_path / "checkout/lit_gelu", "lit_gelu/export": tmp_path / "checkout/export"}
-        assert digest_of(wheel) == digest_of(checkout)
-        (tmp_path / "checkout/export/b.py").write_text("b = 3\n")
-        assert digest_of(wheel) != digest_of(checkout)
-
-    def test_the_commit_that_was_given_goes_before_what_git_says(self, module, tmp_path, monkeypatch):
-        machine = module("_gpu_machine")
-        monkeypatch.setattr(machine, "ROOT", tmp_path)
-        assert machine.checked_out("abc") == "abc"
-        assert machine.checked_out("") == "unknown"
-
-    def test_a_repository_says_its_commit_and_whether_files_differ(self, module, tmp_path, monkeypatch):
-        machine = module("_gpu_machine")
-        monkeypatch.setattr(machine, "ROOT", tmp_path)
-        who = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
-
-        def git(*arguments):
-            return run_command(["git", *who, *arguments], cwd=tmp_path).stdout.strip()
-
-        (tmp_path / "file").write_text("one\n")
-        git("init", "-q")
-        git("add", "file")
-        git("commit", "-q", "-m", "One")
-        assert machine.checked_out("") == git("rev-parse", "HEAD")
-        assert machine.checked_out("given") == "given"
-        (tmp_path / "file").write_text("two\n")
-        assert machine.checked_out("") == git("rev-parse", "HEAD") + "+changes"
 
 
 @pytest.mark.full

@@ -6,11 +6,9 @@ import pytest
 import torch
 from callback_helpers import SmallNet, collected_warnings, loader, quiet_trainer
 from lightning.pytorch import Callback
-from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
-from swap_runs import TwoOptimizers
-from torch import nn
+from lightning.pytorch.callbacks import ModelCheckpoint
 
-from lit_gelu.callbacks import ActivationCurvatureMonitor, ActivationSwap, LossCurvatureMonitor, RunReport
+from lit_gelu.callbacks import ActivationCurvatureMonitor, ActivationSwap, RunReport
 from lit_gelu.errors import ArgumentError
 from lit_gelu.files import UnwritablePathError
 from lit_gelu.surgery import NoMatchError
@@ -85,27 +83,6 @@ def test_training_is_the_same_to_the_bit_and_needs_no_logger(tmp_path):
     assert (len(values(report, "train_loss")), len(values(report, "curvature/net.5/mean"))) == (8, 4)
 
 
-def test_with_two_optimizer_steps_a_batch_the_swap_is_where_the_curves_have_it(tmp_path):
-    report = RunReport(tmp_path / "report.html")
-    callbacks = [report, ActivationSwap({"net.1": "gelu"}, at_epoch=1), ActivationCurvatureMonitor(every_n_steps=1)]
-    quiet_trainer(tmp_path, *callbacks).fit(TwoOptimizers(), loader())
-    (swap,) = report.report.swaps
-    kinks = report.report.curve("curvature/net.1/kink_mass")  # of ReLU alone
-    assert swap.step == next(step for step, value in zip(kinks.steps, kinks.values, strict=True) if value == 0) == 4
-
-
-def test_a_test_of_a_checkpoint_from_before_a_swap_leaves_the_fits_swaps(tmp_path):
-    report, saving = RunReport(tmp_path / "report.html"), ModelCheckpoint(tmp_path / "saved", "{epoch}", save_top_k=-1)
-    callbacks = [ActivationSwap({"net.1": "gelu"}, at_epoch=1), report, saving]
-    trainer, net = quiet_trainer(tmp_path, *callbacks, enable_checkpointing=True), SmallNet()
-    trainer.fit(net, loader())
-    trainer.test(net, loader(), ckpt_path=tmp_path / "saved" / "epoch=0.ckpt", verbose=False)
-    assert isinstance(net.net[1], nn.ReLU)
-    assert [(site.at_start, site.at_end) for site in report.report.sites] == [("relu", "gelu"), ("relu", "relu")]
-    assert [(swap.step, swap.epoch) for swap in report.report.swaps] == [(4, 1)]
-    assert report.report.curve("test_loss")
-
-
 @pytest.mark.parametrize(
     ("error", "ended", "status"),
     [(RuntimeError("</script>"), RuntimeError, "failed"), (KeyboardInterrupt(), SystemExit, "interrupted")],
@@ -152,65 +129,12 @@ def test_the_error_of_the_run_is_raised_where_the_page_cannot_be_written(tmp_pat
     assert len(messages) == 1
 
 
-@pytest.mark.filterwarnings("ignore:.*configure_optimizers. returned .None.")
-def test_a_run_without_an_optimizer(tmp_path):
-    class Fixed(SmallNet):
-        def configure_optimizers(self):
-            return None
-
-    report, monitor = RunReport(), LossCurvatureMonitor(["top_eigenvalue"], every_n_steps=1, fraction=None)
-    quiet_trainer(tmp_path, report, monitor, max_epochs=1).fit(Fixed(dropout=0), loader())
-    assert (report.report.status, report.report.optimizers) == ("finished", ())
-    assert [finding.level for finding in report.report.findings if finding.topic == "sharpness"] == ["note"]
-
-
-def test_nothing_is_written_after_a_trial_run(tmp_path):
-    report = RunReport()
-    quiet_trainer(tmp_path, report, fast_dev_run=True).fit(SmallNet(), loader())
-    assert (report.written, list(tmp_path.rglob("*.html"))) == (None, [])
-
-
 def test_arguments_and_places_that_are_refused(tmp_path):
     with pytest.raises(ArgumentError):
         RunReport("page.pdf")
     (tmp_path / "file").touch()
     with pytest.raises(UnwritablePathError):
         quiet_trainer(tmp_path, RunReport(str(tmp_path / "file" / "page.html"))).fit(SmallNet(), loader())
-
-
-class Scheduled(SmallNet):
-    """Plain SGD whose rate is multiplied by a factor at each step."""
-
-    def __init__(self, rate, factor):
-        super().__init__(nn.GELU, dropout=0.0)
-        self.rate, self.factor = rate, factor
-
-    def configure_optimizers(self):
-        optimizer = torch.optim.SGD(self.parameters(), lr=self.rate)
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self.factor)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
-
-
-@pytest.mark.parametrize(("late", "level"), [(1.0, "warning"), (1e-3, "good")])
-def test_the_sharpness_is_judged_by_the_rate_of_its_step(tmp_path, late, level):
-    """A warm-up, or a decay, that is over between the steps at which the Trainer logs."""
-    monitor, report = LossCurvatureMonitor(["top_eigenvalue"], at_steps=[3, 7]), RunReport(str(tmp_path / "page.html"))
-    net = Scheduled(20.0 if late == 1.0 else 0.5, lambda step: (1.001 - late) if step < 5 else late)
-    trainer = quiet_trainer(tmp_path, monitor, report, log_every_n_steps=5, max_epochs=1)
-    trainer.fit(net, loader(256, 32))
-    (edge,) = [finding for finding in report.report.findings if finding.topic == "edge of stability"]
-    assert edge.figures["limit"] == pytest.approx(2 / (net.rate * late))
-    assert edge.figures["ratio"] == pytest.approx(monitor.latest["top_eigenvalue"] * net.rate * late / 2)
-    assert edge.level == level
-
-
-def test_learning_rates_are_those_of_lightnings_monitor_without_a_logger(tmp_path):
-    report = RunReport(str(tmp_path / "page.html"))
-    callbacks = [LearningRateMonitor(), report]
-    trainer = quiet_trainer(tmp_path, *callbacks, logger=False, log_every_n_steps=1, max_epochs=1)
-    trainer.fit(Scheduled(0.1, lambda step: 0.5 ** (step // 3)), loader(64))
-    assert values(report.report, "lr-SGD") == pytest.approx((0.1,) * 3 + (0.05,) * 3 + (0.025,) * 2)
-    assert "lr-SGD" in report.written.read_text()
 
 
 class Validated(SmallNet):

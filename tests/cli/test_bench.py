@@ -64,11 +64,6 @@ def test_tuned_first(path):
     assert path.with_name("net.onnx.tuning.json").is_file()
 
 
-def test_weights_that_are_not_the_files_are_said(path, checkpoint, capsys):
-    assert main(["bench", str(path), *checkpoint(1), "--batch-sizes", "1", *QUICK]) == 0
-    assert "not of this model's weights" in " ".join(capsys.readouterr().out.split())
-
-
 @pytest.mark.parametrize(
     "arguments",
     [

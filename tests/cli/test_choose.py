@@ -9,10 +9,9 @@ import blank_pictures
 import pytest
 import torch
 from choice_nets import CPU, ConvNet, Stripes, by_hand
-from torch.optim.lr_scheduler import ExponentialLR, ReduceLROnPlateau
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from lit_gelu.choose import ActivationChoice, CandidateReport, Metric, TrainedRun, training
-from lit_gelu.cli import choose
+from lit_gelu.choose import training
 from lit_gelu.cli.main import main
 
 OWN = """
@@ -57,56 +56,6 @@ def _own_folder(request, tmp_path, monkeypatch):
         os.environ.pop(name, None)
 
 
-@pytest.mark.parametrize(
-    ("words", "wanted"),
-    [
-        (["--activations", "gelu", "elu(alpha=0.5)", "--x"], ['--activations=["gelu", "elu(alpha=0.5)"]', "--x"]),
-        (["--activations", "gelu"], ['--activations=["gelu"]']),
-        (["--activations", '["gelu", "relu"]'], ["--activations", '["gelu", "relu"]']),
-        (["--activations=[gelu, relu]"], ["--activations=[gelu, relu]"]),
-        (["--seeds", "5"], ["--seeds", "5"]),
-        (["--seeds", "1", "4", "--config", "a"], ["--seeds=[1, 4]", "--config", "a"]),
-        (["--seeds"], ["--seeds"]),
-    ],
-)  # fmt: skip
-def test_several_words_behind_an_option_are_one_list(words, wanted):
-    assert choose.with_lists(words) == wanted
-
-
-def small():
-    """Return a result without any training."""
-    reports = []
-    for label, values in {"gelu": [0.1, 0.2], "relu": [0.3, 0.4]}.items():
-        runs = [TrainedRun(label, label, seed) for seed in (0, 1)]
-        for run, value in zip(runs, values, strict=True):
-            run.add_epoch(1, {"val_loss": value})
-        reports.append(CandidateReport(label, label, runs))
-    return ActivationChoice(Metric("val_loss", "val", "min"), [0, 1], reports)
-
-
-def test_a_configuration_of_fit_says_what_is_trained(capsys):
-    with mock.patch.object(choose, "compare", return_value=small()) as compare:
-        words = "choose --config my.yaml --activations gelu relu --seeds 2 --metric val_loss --output here"
-        code = main(words.split())
-    assert code == 0
-    (build, names, data), options = compare.call_args
-    assert names == ["gelu", "relu"]
-    assert (data.noise, options["max_epochs"], options["seeds"], options["folder"]) == (1.0, 2, 2, "here")
-    assert options["trainer"] == {"accelerator": "cpu"}
-    built = build(activation="silu")
-    assert type(built).__name__ == "ConvNet"
-    assert built.net[0].out_channels == 3
-    assert type(built.net[1]).__name__ == "SiLU"
-    printed = capsys.readouterr().out
-    assert "Not used here: trainer.logger." in printed
-    assert "Not used here: ModelCheckpoint." in printed
-    assert "2 seeds are too few for an interval" in printed
-    assert [line.split()[:2] for line in printed.splitlines() if line.startswith(("gelu", "relu"))] == [
-        ["gelu", "0.15"],
-        ["relu", "0.35"],
-    ]
-
-
 OVERRIDDEN = pytest.mark.filterwarnings("ignore:.*will be overridden by `LitGeluCLI.configure_optimizers`")
 SGD = ["--optimizer", "SGD", "--optimizer.lr", "0.05", "--optimizer.momentum", "0.5"]
 
@@ -132,7 +81,6 @@ class BySgd(ConvNet):
     ("words", "schedule"),
     [
         ([], None),
-        (["--lr_scheduler=ExponentialLR", "--lr_scheduler.gamma=0.5"], partial(ExponentialLR, gamma=0.5)),
         (
             ["--lr_scheduler=ReduceLROnPlateau", "--lr_scheduler.monitor=val_loss", "--lr_scheduler.patience=0",
              "--lr_scheduler.threshold=0.9"],
@@ -188,12 +136,3 @@ def test_mistakes_are_told_before_anything_is_trained(words, capsys):
     with mock.patch.object(training, "train_together", side_effect=SystemExit(7)):
         assert main(f"choose {config}{words} {data}--trainer.accelerator cpu".split()) == 2
     assert "lit-gelu choose: " in capsys.readouterr().err
-
-
-def test_the_activations_of_a_net_that_takes_none_are_exchanged():
-    words = "choose --model own.FixedNet --data own.Stripes --activations gelu relu --swap true"
-    with mock.patch.object(choose, "compare", return_value=small()) as compare:
-        assert main(words.split()) == 0
-    (build, *_), options = compare.call_args
-    assert options["swap"] is True
-    assert type(build()).__name__ == "FixedNet"

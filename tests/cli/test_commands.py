@@ -1,6 +1,5 @@
 """Parsers from signatures, outputs that replace nothing, modules of one's own."""
 
-import os
 from collections.abc import Sequence
 from typing import Literal
 
@@ -10,9 +9,8 @@ from torch import nn, randn, zeros
 from torch.utils.data import TensorDataset
 
 from lit_gelu.cli import commands
-from lit_gelu.cli.commands import check_outputs, import_modules, parser_of_function, run_command
+from lit_gelu.cli.commands import import_modules, parser_of, run_command
 from lit_gelu.cli.input_sample import evaluation_data, inputs_of_data
-from lit_gelu.cli.terminal import write_text
 from lit_gelu.errors import ArgumentError
 
 CALLS = []
@@ -50,20 +48,9 @@ def command(
     return 4
 
 
-def several(*names: str, derivatives: Sequence[int] = (0, 1)) -> int:
-    """Do it with several.
-
-    Args:
-        *names: which
-        derivatives: which of them
-    """
-    CALLS.append((names, derivatives))
-    return 0
-
-
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
-    monkeypatch.setattr(commands, "function_of", {"command": command, "several": several}.__getitem__)
+    monkeypatch.setattr(commands, "function_of", {"command": command}.__getitem__)
     CALLS.clear()
 
 
@@ -91,12 +78,6 @@ def test_words_become_arguments(words, given):
     assert call == DEFAULTS | given
 
 
-def test_names_before_options():
-    assert run_command("several", ["gelu", "relu", "--derivatives", "2"]) == 0
-    assert run_command("several", []) == 0
-    assert CALLS == [(("gelu", "relu"), [2]), ((), [0, 1])]
-
-
 @pytest.mark.parametrize("words", ["", "a --count ten", "a --kind three", "a --cuont 3", "a b", "a --names"])
 def test_a_mistake_is_said_in_the_commands_name_without_usage(words, capsys):
     with pytest.raises(SystemExit, match="2"):
@@ -108,58 +89,15 @@ def test_a_mistake_is_said_in_the_commands_name_without_usage(words, capsys):
 
 
 def test_help_is_the_docstring():
-    text = parser_of_function(command, "lit-gelu command").format_help()
+    text = parser_of("command").format_help()
     for part in ("Do something.", "  lit-gelu command a.ckpt\n", "how many", "default: 3", "--no-check", "{one,two}"):
         assert part in text
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"file": "net.onnx", "json": "net.onnx"},
-        {"file": "net.onnx", "html": "link.txt"},
-        {"json": "new", "markdown": "new"},
-        {"files": ["net.onnx"], "output": "./net.onnx"},
-    ],
-)
-def test_no_output_takes_the_place_of_a_file_that_is_read_or_written(arguments, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "net.onnx").touch()
-    (tmp_path / "link.txt").symlink_to("net.onnx")
-    with pytest.raises(ArgumentError):
-        check_outputs(arguments)
-    check_outputs({"file": "net.onnx", "json": "-", "markdown": "/dev/null", "html": "/dev/null", "plot": "new"})
-
-
-def test_a_report_goes_into_a_file_or_to_standard_output(tmp_path, capsys):
-    for target in (str(tmp_path / "report.md"), "-"):
-        write_text("a\nb\n\n", target)
-    assert (tmp_path / "report.md").read_text() == capsys.readouterr().out == "a\nb\n"
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
-def test_a_pipe_takes_the_text_and_stays(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        write_text("a", str(tmp_path / "pipe"))
-        assert os.read(reader, 9) == b"a\n"
-    finally:
-        os.close(reader)
-    assert (tmp_path / "pipe").is_fifo()
 
 
 @pytest.mark.parametrize("name", ["nowhere_at_all", "a.py", "json.deeper_down"])
 def test_a_module_that_is_not_there(name):
     with pytest.raises(ArgumentError):
         import_modules([name])
-
-
-def test_what_a_module_lacks_is_its_authors_to_see(tmp_path, monkeypatch):
-    (tmp_path / "own_commands_broken.py").write_text("import not_there_at_all\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ModuleNotFoundError, match="not_there_at_all"):
-        import_modules(["own_commands_broken"])
 
 
 @pytest.mark.filterwarnings("ignore:.*pin_memory")

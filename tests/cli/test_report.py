@@ -1,12 +1,10 @@
 """``lit-gelu report``: a page of a folder, and exit code 2 where there is none to make."""
 
 import json
-import os
 
 import pytest
 
 from lit_gelu.cli.main import main
-from lit_gelu.report import ReportedRun, page
 
 CSV = (
     "epoch,step,train_loss,curvature/loss/learning_rate,curvature/loss/top_eigenvalue,curvature/net.1/share_saturated\n"
@@ -25,51 +23,12 @@ def test_a_folder_of_logs(tmp_path, capsys):
     assert [(swap["step"], swap["changes"][0]["site"]) for swap in plain["swaps"]] == [(1, "net.1")]
     levels = {finding["topic"]: finding["level"] for finding in plain["findings"]}
     assert levels == {"saturation": "warning", "sharpness": "note"}
-    page = (folder / "report.html").read_text()
+    page = (folder / "log_report.html").read_text()
     assert "<h1>&lt;/script&gt;</h1>" in page
     assert "net.1: 0.95" in page  # the last value of the site's curve
 
 
-@pytest.mark.parametrize("before", [page(ReportedRun(title="t", source="RunReport", made="now")), "of somebody else"])
-def test_a_page_that_the_command_did_not_write_stays(before, tmp_path, capsys):
-    (tmp_path / "metrics.csv").write_text(CSV)
-    (tmp_path / "report.html").write_text(before)
-    for _ in range(2):
-        assert main(["report", str(tmp_path)]) == 0
-        assert "stays" in capsys.readouterr().out
-    assert (tmp_path / "report.html").read_text() == before
-    assert {path.name for path in tmp_path.glob("*.html")} == {"report.html", "log_report.html"}
-    (tmp_path / "report.html").unlink()
-    for _ in range(2):  # its own page is written anew
-        assert main(["report", str(tmp_path)]) == 0
-        assert "stays" not in capsys.readouterr().out
-
-
-def test_a_log_that_is_too_large_or_a_pipe_is_left_out_and_said(tmp_path, capsys):
-    (tmp_path / "metrics.csv").write_text("step," + ",".join(map(str, range(3000))) + "\n")
-    (tmp_path / "hparams.yaml").write_text("a: b\n" * 300_000)
-    os.mkfifo(tmp_path / "last.ckpt")
-    os.mkfifo(tmp_path / "config.yaml")
-    assert main(["report", str(tmp_path)]) == 0
-    said = capsys.readouterr().out
-    assert "3,001 columns" in said
-    assert "1,500,000 bytes" in said
-
-
-def test_names_of_files_and_columns_reach_the_terminal_as_text(tmp_path, capsys):
-    folder = tmp_path / "run\x1b[2J\nwrote"
-    folder.mkdir()
-    (folder / "metrics.csv").write_text('step,"loss\x1b[2J\nalarm"\n0,nan\n')
-    (folder / "hparams.yaml").write_text("{\x1b")
-    assert main(["report", str(folder)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert all(line.isprintable() for line in lines)
-    assert {line.split(":")[0].split(" ")[0] for line in lines} == {"alarm", "missing", "wrote"}
-
-
-@pytest.mark.parametrize(
-    "arguments", [["none"], ["."], ["run", "--output", "page.txt"], ["run/metrics.csv"], ["last.ckpt"], ["\0"]]
-)
+@pytest.mark.parametrize("arguments", [["none"], ["."], ["run/metrics.csv"], ["last.ckpt"]])
 def test_mistakes_are_explained(arguments, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     if "run" in arguments[0]:

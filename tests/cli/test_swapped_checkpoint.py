@@ -143,24 +143,3 @@ def test_fit_goes_on_with_the_callback(module):
     assert main([*going_on, "--ckpt_path=swapped.ckpt"]) == 0
     (path,) = Path("runs").rglob("*.ckpt")
     assert torch.load(path, weights_only=True)["lit_gelu_activations"] == {"activation": "gelu"}
-
-
-def test_fit_goes_on_from_a_checkpoint_without_a_swap(module):
-    trained(module, {})
-    assert "lit_gelu_activations" not in torch.load("swapped.ckpt", weights_only=True)
-    assert main(["fit", *LOGGED, *OWN, "--ckpt_path=swapped.ckpt"]) == 0
-
-
-def test_a_module_that_sees_to_its_swaps_is_loaded(module):
-    trained(module, {"activation": "gelu"})
-    own = [option.replace(".SwappedNet", ".SwapsByItself") for option in OWN]
-    assert main(["test", *LOGGED, *own, "--ckpt_path=swapped.ckpt"]) == 0
-    assert logged_loss() == pytest.approx(loss_by_hand(module, functional.gelu), rel=1e-5)
-
-
-def test_weights_of_another_model_are_told_in_words(module, capsys):
-    trained(module, {})
-    checkpoint = torch.load("swapped.ckpt", weights_only=True)
-    torch.save(checkpoint | {"hyper_parameters": {"width": 5}}, "swapped.ckpt")
-    assert main(["test", *LOGGED, *OWN, "--ckpt_path=swapped.ckpt"]) == 2
-    assert capsys.readouterr().err.startswith("lit-gelu ")

@@ -47,11 +47,6 @@ def test_a_site_is_judged_by_its_last_figures(statistic, value, expected):
     assert levels(replace(RUN, curves=(logged,))) == expected
 
 
-def test_figures_from_before_the_last_measurement_are_not_judged():
-    old, new = curve("curvature/net.1/share_dead", 1.0), curve("curvature/net.1/mean", 0.0, 0.0)
-    assert levels(replace(RUN, curves=(old, new))) == set()
-
-
 OPTIMIZERS = {
     "plain": {"lr": 0.1},
     "momentum": {"lr": 0.1, "momentum": 0.9},
@@ -78,21 +73,6 @@ def test_the_limit_is_where_the_optimizer_begins_to_grow(options):
     assert not reached(options, 1.01 * limit) < 1e3
 
 
-@pytest.mark.parametrize(
-    ("name", "groups", "rate"),
-    [
-        ("Adam", [{"betas": (0.9, 0.999)}], 0.1),
-        ("SGD", [{"momentum": 0.0}], 0.0),
-        ("SGD", [{"momentum": 0.0}], math.nan),
-        ("SGD", [{"momentum": 1.0}], 0.1),
-        ("SGD", [{"momentum": 0.9, "dampening": 0.5}], 0.1),
-        ("SGD", [{"momentum": 0.9}, {"momentum": 0.0}], 0.1),
-    ],
-)
-def test_no_limit_where_none_is_known(name, groups, rate):
-    assert math.isnan(stability_limit(OptimizerSettings.of_groups(name, groups), rate))
-
-
 def measured(top, *rates, optimizers=(SGD,)):
     """A run whose sharpness was measured at step 1, with the learning rates that the monitor logged there."""
     names = (RATE, "curvature/loss/largest_learning_rate")
@@ -108,28 +88,19 @@ def test_sharpness_beside_2_over_the_learning_rate_of_its_step(top, level):
     assert finding.figures == pytest.approx({"top_eigenvalue": top, "limit": 20.0, "ratio": top / 20})
 
 
-def test_of_several_groups_the_largest_rate_gives_a_lower_bound_and_no_warning():
-    (finding,) = judged(measured(1000.0, 1e-3, 0.1)).findings
-    assert (finding.level, finding.figures["limit"]) == ("note", pytest.approx(20.0))
-
-
 @pytest.mark.parametrize(
-    ("run", "why"),
+    "run",
     [
-        (measured(1e4, 0.1, optimizers=(OptimizerSettings("AdamW"),)), "for AdamW"),
-        (measured(1e4, 0.1, optimizers=(OptimizerSettings("SGD"),)), "SGD with these settings"),
-        (measured(1e4, 0.1, optimizers=()), "optimizer is not known"),
-        (measured(1e4, 0.1, optimizers=(SGD, SGD)), "2 optimizers"),
-        (measured(1e4), "SGD's limit"),
-        (measured(1e4, 0.0), "SGD's limit"),
+        measured(1e4, 0.1, optimizers=(OptimizerSettings("AdamW"),)),
+        measured(1e4, 0.1, optimizers=()),
+        measured(1e4, 0.1, optimizers=(SGD, SGD)),
+        measured(1e4),
     ],
-    ids=["adam", "dampening", "unknown", "several", "no rate", "rate 0"],
+    ids=["adam", "unknown", "several", "no rate"],
 )
-def test_a_sharpness_without_a_known_limit_is_noted_and_decides_nothing(run, why):
+def test_a_sharpness_without_a_known_limit_is_noted_and_decides_nothing(run):
     (finding,) = judged(run).findings
     assert (finding.level, finding.topic, finding.advice) == ("note", "sharpness", "")
-    assert "Nothing is decided" in finding.text
-    assert why in finding.text
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import shutil
 from importlib.util import find_spec
-from itertools import pairwise
 
 import pytest
 import web_pages
@@ -99,13 +98,3 @@ def test_wide_and_on_a_phone(name, scheme, browser, request):
         assert browser.execute_script(ASKED) == []
         assert not browser.execute_script(WIDER)
         assert browser.execute_script(CONTRAST) >= 4.5  # WCAG 2.2, 1.4.3
-
-
-def test_every_picture_has_words_and_headings_follow_each_other(browser, real):
-    browser.get(real.as_uri())
-    pictures = browser.find_elements("css selector", "svg[role=img]")
-    assert len(pictures) >= 8
-    assert all(picture.get_attribute("aria-label") for picture in pictures)
-    levels = [int(heading.tag_name[1]) for heading in browser.find_elements("css selector", "h1, h2, h3")]
-    assert levels[0] == 1
-    assert all(after - before <= 1 for before, after in pairwise(levels))

@@ -4,7 +4,7 @@ import re
 
 import pytest
 from website import gallery, gallery_facts
-from website.gallery_plots import DARK, PlotFiles, dark, interval
+from website.gallery_plots import PlotFiles
 
 from lit_gelu import activations
 
@@ -44,42 +44,3 @@ def test_the_code_of_every_page_runs(names, capsys):
     for name in names:
         exec(gallery.USE.format(name=name), {})
     assert capsys.readouterr().out.count("ActivationInfo(") == len(names)
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments", "cases"),
-    [
-        ("gelu", {}, ["as it stands"]),
-        ("gelu", {"approximate": "tanh"}, ["as it stands"]),
-        ("swish", {}, ["1.7", "-0.4"]),
-        ("cdf_linear", {}, ["as it stands"]),
-        ("cdf_linear", {"distribution": "cauchy"}, ["as it stands"]),
-        ("nothing", {}, []),
-    ],
-)
-def test_accuracy_is_read_from_the_page_on_numerics(name, arguments, cases):
-    page = (gallery_facts.ROOT / "docs" / "numerics.md").read_text()
-    rows = gallery_facts.accuracy_rows(name, arguments, page)
-    assert [row[0] for row in rows] == cases
-    assert all(re.fullmatch(r"\d\.\d\d", cell) for row in rows for cell in row[1:])
-
-
-def test_the_interval_holds_every_special_point(names):
-    assert interval(names["gelu"]) == (-5.0, 5.0)
-    assert interval(names["clipped_gelu"])[1] == 12.0
-
-
-def test_the_dark_plot_has_no_colour_of_the_light_one():
-    assert not set(DARK) & set(re.findall(r"#\w{6}", dark(" ".join(DARK))))
-
-
-@pytest.mark.parametrize(
-    ("formula", "wanted"),
-    [
-        ("x Phi((x - mu) / sigma)", "x Φ((x - μ) / σ)"),  # noqa: RUF001
-        ("alpha_p x^2 if x > 0", "α<sub>p</sub> x<sup>2</sup> if x &gt; 0"),  # noqa: RUF001
-        ("sqrt(2 / pi) alphabet", "√(2 / π) alphabet"),
-    ],
-)
-def test_formulas_have_letters_roots_and_powers(formula, wanted):
-    assert gallery.typeset(formula) == wanted

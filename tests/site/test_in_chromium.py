@@ -63,16 +63,6 @@ def test_no_link_is_broken_and_nothing_comes_from_elsewhere(site):
     assert found.fetched == ()
 
 
-def test_the_start_page(go, address):
-    driver = go(START)
-    assert "lit-gelu" in driver.title
-    assert all_of(driver, "article h1")[0].is_displayed()
-    assert all(image.get_property("naturalWidth") > 0 for image in all_of(driver, "article img"))
-    loaded = driver.execute_script("return performance.getEntriesByType('resource').map((entry) => entry.name)")
-    assert len(loaded) > 3
-    assert [name for name in loaded if not name.startswith(address)] == []
-
-
 @pytest.mark.parametrize(
     ("words", "page"),
     [
@@ -105,16 +95,6 @@ def test_the_gallery_leads_to_each_activation(go):
     assert len(shown) == 3
     assert all(until(lambda image=image: image.get_property("naturalWidth")) > 0 for image in shown)
     assert len({image.location["y"] for image in shown}) == 1  # side by side
-
-
-def test_a_page_of_the_reference_has_types_that_lead_somewhere(go):
-    driver = go(SURGERY)
-    ids = {element.get_attribute("id") for element in all_of(driver, "h3[id]")}
-    assert {"lit_gelu.surgery.find_sites", "lit_gelu.surgery.swap.swap", "lit_gelu.surgery.SwapReport"} <= ids
-    types = all_of(driver, ".doc-signature a")
-    assert "ActivationSite" in {link.text for link in types}
-    examples = "".join(block.text for block in all_of(driver, ".doc-contents pre"))
-    assert ">>> report = " in examples or ">>> print(" in examples
 
 
 def test_dark_colours_are_chosen_by_system_and_by_hand(go):

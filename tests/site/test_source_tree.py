@@ -1,7 +1,5 @@
 """Pages of a repository become pages of the site, with what they link to."""
 
-from pathlib import PurePosixPath
-
 import pytest
 from website.places import ROOT, menu, pages, place
 from website.source_tree import SourceTree
@@ -45,12 +43,6 @@ def test_a_link_to_nothing_is_refused(repository, tmp_path):
     (repository / "docs" / "b.md").write_text("[a](gone.md)")
     with pytest.raises(FileNotFoundError, match=r"docs/b.md links to gone.md, and there is no docs/gone.md"):
         SourceTree(tmp_path / "source", repository).add_pages(pages(repository))
-
-
-def test_a_start_page_takes_the_place_of_the_readme():
-    assert place(PurePosixPath("docs/start.md"), start=True).as_posix() == "index.md"
-    assert place(PurePosixPath("README.md"), start=True).as_posix() == "readme.md"
-    assert place(PurePosixPath("docs/guides/a.md"), start=True).as_posix() == "guides/a.md"
 
 
 def _leaves(part):

@@ -1,14 +1,13 @@
 """The exported file gives in the browser what it gives in Python: 1,000 digits in onnxruntime-web, in Chromium."""
 
 import numpy as np
-import onnx
 import pytest
 import torch
 import web_pages
 from sklearn.datasets import load_digits
 
 from lit_gelu.data import DigitsData, MNISTData
-from lit_gelu.export import OnnxPredictor, export_onnx
+from lit_gelu.export import OnnxPredictor
 from lit_gelu.tasks import MNISTClassifier
 
 pytestmark = pytest.mark.full
@@ -102,62 +101,6 @@ def test_webgpu(digits):
         page.draw(web_pages.DIGITS[0])
         assert sum(page.bars()) == pytest.approx(1)
         assert page.errors() == []
-
-
-def test_a_checkpoint_and_other_operators(browser, digits, tmp_path):
-    _, folder = digits
-    checkpoint = folder / "classifier.ckpt"
-    arguments = [
-        "--data",
-        "digits",
-        "--checkpoint",
-        str(checkpoint),
-        "--approximate",
-        "none",
-        "--lowering",
-        "primitives",
-    ]
-    with web_pages.served(tmp_path, *arguments) as address:
-        browser.open(address)
-        logits, *_ = browser_outputs(browser, tmp_path / "site", thousand_digits())
-        assert (
-            browser.driver.execute_script("return document.querySelector('[data-key=approximate]').textContent")
-            == "none"
-        )
-    python = OnnxPredictor(tmp_path / "site" / "model.onnx", providers=["CPUExecutionProvider"])(thousand_digits())
-    assert np.array_equal(logits.argmax(axis=1), python.numpy().argmax(axis=1))
-    assert "Erf" in {node.op_type for node in onnx.load(tmp_path / "site" / "model.onnx").graph.node}
-
-
-def test_what_the_file_says_of_itself(page, digits):
-    _, folder = digits
-    read = page.run(
-        "const { readMetadata } = await import('/model.js');"
-        "return readMetadata(new Uint8Array(await (await fetch('/model.onnx')).arrayBuffer()))"
-    )
-    entries = onnx.load(folder / "site" / "model.onnx").metadata_props
-    assert read == {entry.key.removeprefix("lit_gelu."): entry.value for entry in entries}
-    shown = page.element("metadata").text
-    assert "8 x gelu(approximate='tanh'), as Gelu (native)" in shown
-    assert f"torch {torch.__version__.split('+')[0]}" in shown
-    assert "onnxruntime-web 1." in page.element("where").text
-
-
-def test_files_that_the_page_cannot_run(page, digits):
-    _, folder = digits
-    site = folder / "site"
-    (site / "short.onnx").write_bytes((site / "model.onnx").read_bytes()[:-1000])
-    (site / "text.onnx").write_text("not a model" * 50)
-    export_onnx(MNISTClassifier(hidden_layers=1).eval(), site / "float.onnx")
-    for name, message in {
-        "short.onnx": "cut short",
-        "text.onnx": "not an ONNX file|cut short|not a whole",
-        "float.onnx": "takes float32 .* uint8",
-        "none.onnx": "answers 404",
-    }.items():
-        with pytest.raises(RuntimeError, match=message):
-            page.run("const { Model } = await import('/model.js'); await Model.open(args[0])", f"/{name}")
-    page.driver.get_log("browser")  # the browser notes the 404 itself
 
 
 def test_nothing_is_loaded_from_elsewhere(page, digits):

@@ -2,11 +2,9 @@
 
 import sys
 
-import numpy as np
 import pytest
 import torch
 import web_pages
-from scipy import ndimage
 
 from lit_gelu.data import DigitsData
 from lit_gelu.tasks import MNISTClassifier
@@ -37,36 +35,6 @@ def test_levels_of_a_bar():
     assert found.shape == (8, 8)
     assert found[1:-1, 3:5].unique().tolist() == [11]  # 16 * 2 / 3
     assert found[:, :3].sum() == found[:, 5:].sum() == 0
-
-
-def test_levels_of_a_wide_drawing_fill_six_columns():
-    import drawn
-
-    found = drawn.levels(one_stroke(1.0, 1.0, 11.0, 1.0, 2.0))[0, 0]
-    assert found.any(0).nonzero()[:, 0].tolist() == [1, 2, 3, 4, 5, 6]
-
-
-def test_pixels_are_20_high_and_centred():
-    import drawn
-
-    drawings = drawn.draw(8, seed=3)
-    images = drawn.pixels(drawings).squeeze(1).double().numpy()
-    for image in images:
-        assert np.abs(np.array(ndimage.center_of_mass(image)) - 13.5).max() < 0.25
-        rows, columns = (np.flatnonzero((image > 20).any(axis=axis)) for axis in (1, 0))
-        assert 18 <= max(np.ptp(rows), np.ptp(columns)) + 1 <= 22
-
-
-def test_every_digit_is_drawn_as_often_and_a_seed_gives_the_same():
-    import drawn
-
-    first, second, other = drawn.draw(40, seed=1), drawn.draw(40, seed=1), drawn.draw(40, seed=2)
-    assert first.labels.bincount().tolist() == [40] * 10
-    assert torch.equal(first.segments, second.segments)
-    assert not torch.equal(first.segments, other.segments)
-    assert first.segments.isfinite().all()
-    lengths = (first.segments[:, 1:, :2] - first.segments[:, :-1, 2:]).norm(dim=2)
-    assert (lengths < 1e-6).float().mean() > 0.9  # pieces hang together but where the pen is lifted
 
 
 def test_drawings_stand_beside_the_scanned_digits():

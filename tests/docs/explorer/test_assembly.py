@@ -1,7 +1,6 @@
 """The explorer's folder holds the page, its files and what runs them, under names that every server knows."""
 
 import importlib
-import mimetypes
 import re
 from pathlib import Path
 
@@ -37,15 +36,3 @@ def test_the_folder_holds_what_the_page_names(maker, tmp_path):
     ]
     assert len(named) > 15
     assert [path.name for path in named if not path.is_file()] == []
-
-
-def test_scripts_have_a_type_that_browsers_take(maker):
-    types = {mimetypes.guess_type(name)[0] for name in maker.RUNTIME_FILES.values()}
-    assert types <= {"text/javascript", "application/javascript", "application/wasm"}
-
-
-def test_without_npm_it_says_what_to_do_and_writes_nothing(maker, tmp_path):
-    (maker.RUNTIME / "ort.wasm.min.mjs").unlink()
-    with pytest.raises(maker.NoRuntimeError, match=r"npm ci.*make browser"):
-        maker.build_explorer(tmp_path / "explorer")
-    assert not (tmp_path / "explorer").exists()
