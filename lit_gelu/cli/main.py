@@ -56,6 +56,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
+def require_files(words: Sequence[str]) -> None:
+    """Refuse files that are not there before torch and Lightning are imported, which takes seconds."""
+    for before, word in zip(["", *words], words, strict=False):
+        option, equals, value = word.partition("=")
+        option, path = (option, value) if equals else (before, word)
+        is_read = option in {"", "--config", "--ckpt", "--ckpt_path"} and "://" not in path
+        if is_read and path.endswith((".ckpt", ".onnx", ".yaml", ".yml")) and not os.path.exists(path):  # noqa: PTH110
+            raise ArgumentError(f"There is no file {path[:300]!r}. Give the path of one.")
+
+
 def run(name: str, arguments: list[str]) -> int:
     """Run one command, or ``--help`` or ``--version``, and return its exit code."""
     from lit_gelu.cli.commands import COMMANDS, LIGHTNING_COMMANDS, run_command, table
@@ -79,6 +89,7 @@ def run(name: str, arguments: list[str]) -> int:
         near = difflib.get_close_matches(name, names, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ArgumentError(f"no such command.{hint} Commands: {', '.join(names)}. See lit-gelu --help.")
+    require_files(arguments)
     gc.disable()  # imports make half a million objects that stay: looking through them takes a fifth of the time
     try:
         module = importlib.import_module(f"lit_gelu.cli.{'fit' if name in LIGHTNING_COMMANDS else name.split()[0]}")

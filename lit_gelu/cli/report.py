@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from lit_gelu.cli.terminal import console_for_output, write_text
+from lit_gelu.display import printable
 
 
 def report(folder: str, *, output: str | None = None, title: str = "", json: str | None = None) -> int:
@@ -36,8 +37,9 @@ def report(folder: str, *, output: str | None = None, title: str = "", json: str
         console = console_for_output(highlight=False, soft_wrap=True)
         for finding in run.findings:
             if finding.level != "good":
-                console.print(f"{finding.level}: {finding.where}{': ' if finding.where else ''}{finding.text}")
+                where = f"{finding.where}: " if finding.where else ""
+                console.print(printable(f"{finding.level}: {where}{finding.text}"))
         for sentence in run.missing:
-            console.print(f"missing: {sentence}")
-        console.print(f"wrote {target}")
+            console.print(printable(f"missing: {sentence}"))
+        console.print(printable(f"wrote {target}"))
     return 0

@@ -11,12 +11,22 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
 
+from lit_gelu.display import printable_lines
 from lit_gelu.files import is_special, write_atomically
 
 _PIPE_WIDTH = 10_000  # nothing is wrapped or cut off that another program reads
 
 
-class PlainConsole(Console):
+class SafeConsole(Console):
+    """Prints text of any origin without what a terminal would obey; colours and lines are of the console alone."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Render, with control characters as `lit_gelu.display.printable` writes them."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable_lines(segment.text))
+
+
+class PlainConsole(SafeConsole):
     """Prints for programs: no colours, no lines drawn around tables."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
@@ -31,14 +41,14 @@ def console_for_output(**options: Any) -> Console:
     if not sys.stdout.isatty():
         return PlainConsole(width=_PIPE_WIDTH, color_system=None, force_terminal=False, markup=False, **options)
     # Early releases of rich take "" for a wish.
-    return Console(markup=False, no_color=bool(os.environ.get("NO_COLOR")), **options)
+    return SafeConsole(markup=False, no_color=bool(os.environ.get("NO_COLOR")), **options)
 
 
 def write_text(text: str, target: str) -> None:
     """Write a report into a file, or on standard output where the file is ``-``."""
     line = text.rstrip() + "\n"
     if target == "-":
-        sys.stdout.write(line)
+        sys.stdout.write(printable_lines(line))
     elif is_special(target):  # such as /dev/stderr: there is nothing to be kept, and no file to take its place
         Path(target).write_text(line, encoding="utf-8", errors="backslashreplace")
     else:

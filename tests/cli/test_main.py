@@ -79,3 +79,10 @@ def test_output_that_nobody_reads_any_more(arguments):
         os.close(writer)
     assert done.stderr == b""
     assert done.returncode == 1
+
+
+@pytest.mark.parametrize("words", ["fit --config missing.yaml", "export missing.ckpt", "parity missing.onnx"])
+def test_a_file_that_is_not_there_is_refused_before_a_command_is_imported(words, monkeypatch, capsys):
+    monkeypatch.setattr("importlib.import_module", None)  # torch and Lightning take seconds
+    assert main(words.split()) == 2
+    assert "missing." in capsys.readouterr().err

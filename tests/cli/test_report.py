@@ -38,3 +38,14 @@ def test_mistakes_are_explained(arguments, tmp_path, monkeypatch, capsys):
     assert main(["report", *arguments]) == 2
     assert "Traceback" not in capsys.readouterr().err
     assert not list(tmp_path.rglob("*.html"))
+
+
+def test_names_of_files_and_columns_reach_the_terminal_as_text(tmp_path, capsys):
+    folder = tmp_path / "run\x1b[2J\nwrote"
+    folder.mkdir()
+    (folder / "metrics.csv").write_text('step,"loss\x1b[2J\nalarm"\n0,nan\n')
+    (folder / "hparams.yaml").write_text("{\x1b")
+    assert main(["report", str(folder)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.isprintable() for line in lines)
+    assert {line.split(":")[0].split(" ")[0] for line in lines} == {"alarm", "missing", "wrote"}

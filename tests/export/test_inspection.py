@@ -124,3 +124,25 @@ def test_the_command(own, capsys):
     assert plain["metadata"]["approximate"] == "tanh"
     assert main(["inspect", str(own.with_name("missing.onnx"))]) == 2
     assert "There is no file" in capsys.readouterr().err
+
+
+ESCAPES = "\x1b]0;title\x07\x1b[2J\x9b1m\r\nproof: passed\u2028\u202e"
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_a_terminal_would_obey_is_shown(terminal, own, tmp_path, monkeypatch, capsys):
+    model = onnx.load(own)
+    entries = {entry.key: entry.value for entry in model.metadata_props}
+    entries |= {"lit_gelu.labels": json.dumps([ESCAPES]), "lit_gelu.notes": json.dumps([ESCAPES])}
+    entries |= {"lit_gelu.model_class": ESCAPES, "lit_gelu.parity": "{}"}
+    entries["lit_gelu.versions"] = json.dumps({ESCAPES: ESCAPES})
+    helper.set_model_props(model, entries)
+    model.producer_name = model.graph.input[0].name = ESCAPES
+    path = tmp_path / "net\x1b[2J\n.onnx"
+    path.write_bytes(model.SerializeToString())
+    monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)
+    assert main(["inspect", str(path)]) == 0
+    for text in (capsys.readouterr().out, str(inspect_onnx(path))):
+        assert all(line.isprintable() for line in text.split("\n"))
+        assert "proof: passed" not in text.split("\n")
+        assert r"\x1b[2J" in text
