@@ -48,9 +48,9 @@ class _Event:
 class ActivationCurvatureMonitor(Callback):
     """Logs ``curvature/<site>/<statistic>`` for every activation, every so many optimizer steps.
 
-    The statistics are those of `lit_gelu.curvature.statistics_from_sums`; docs/curvature.md has their formulas and how
-    to read them. ``share_dead`` is the share of channels with |f'| < 0.01 wherever they were looked at in the last
-    ``dead_unit_window`` measurements (see `lit_gelu.curvature.DeadUnitWindow`). With ``gaussian=True``,
+    docs/curvature.md has the formulas of the statistics and how to read them. ``share_dead`` is the share of channels
+    with |f'| < 0.01 wherever they were looked at in the last ``dead_unit_window`` measurements (see
+    `lit_gelu.curvature.DeadUnitWindow`). With ``gaussian=True``,
     ``curvature/<site>/gaussian/<statistic>`` says what a normal pre-activation of the same mean and deviation would
     give: a gap means that the input is not normal.
 

@@ -38,7 +38,6 @@ Eigenvectors = dict[str, Tensor]
 
 _POINTS = 512
 _SMOOTHING = 0.01  # of the span: narrow against the bulk, wide enough that a single eigenvalue is seen
-
 _NEGLIGIBLE = 0.01  # of the largest in magnitude: a smaller eigenvalue has no sign worth reporting
 
 

@@ -17,7 +17,7 @@ from lit_gelu.errors import ArgumentError
 class ActivationStatistics(Metric):
     """Accumulates the statistics of the pre-activations of some sites over batches and processes.
 
-    It has one state, the sums of `lit_gelu.curvature.activation_sums` as one tensor ``[sites, columns]``: one reduction
+    It has one state, the sums as one tensor ``[sites, columns]``: one reduction
     over processes whatever the number of sites. Moments are taken about 0 in float64, which is good for skewness and
     kurtosis as long as the mean is below a thousand deviations.
 

@@ -193,9 +193,8 @@ def _kink_mass(formulas: Formulas, x: Tensor, finite: Tensor, counts: Tensor, po
         inside = inside + (ones * size if isinstance(size, Tensor) else ones.mul_(size)).flatten(1).sum(
             1, dtype=count.dtype
         )
-    return (inside / torch.where(half_width > 0, 2 * half_width, torch.nan))[
-        None
-    ]  # the density of a constant is no number
+    width = torch.where(half_width > 0, 2 * half_width, torch.nan)  # the density of a constant is no number
+    return (inside / width)[None]
 
 
 def statistics_from_sums(sums: Tensor, pivot: Tensor | float = 0.0) -> Tensor:

@@ -11,11 +11,11 @@ from torch.nn import functional as F
 from lit_gelu.curvature.loss import (
     ParameterLayout,
     curvature_along,
-    displaced,
     gauss_newton_operator,
     hessian_operator,
     module_layout,
 )
+from lit_gelu.curvature.loss.parameters import displaced
 from lit_gelu.errors import ArgumentError, UnsupportedRunError
 
 SIZES = [13, 6, 1]

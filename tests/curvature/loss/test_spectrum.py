@@ -14,9 +14,9 @@ from lit_gelu.curvature.loss import (
     MatrixOperator,
     extreme_eigenvalues,
     hessian_operator,
-    rademacher,
     spectral_density,
 )
+from lit_gelu.curvature.loss.linear_operator import rademacher
 from lit_gelu.curvature.loss.spectrum import lanczos, rise_by_radau, tridiagonal_eigen
 from lit_gelu.errors import ArgumentError, UnsupportedRunError
 
