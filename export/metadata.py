@@ -194,18 +194,23 @@ def read_metadata(properties: Mapping[str, str], file: str) -> FileMetadata:
     try:
         for name, form in _FORMS.items():
             values[name] = parse_json(values[name])
+            json.dumps(
+                values[name], ensure_ascii=False
+            ).encode()  # half a pair of UTF-16: no file and no terminal takes it
             if not _has_form(values[name], form):
-                raise ValueError(f"{PREFIX}{name} holds {shown(values[name])}")  # noqa: TRY301 - as what JSON raises
-        json.dumps(values, ensure_ascii=False).encode()  # half a pair of UTF-16: no file and no terminal takes it
-        for site in values["sites"]:
-            ActivationSpec.parse(site["spec"])
-        sites = tuple(SiteRecord(**{**site, "operators": tuple(site["operators"])}) for site in values["sites"])
+                raise ValueError(shown(values[name]))  # noqa: TRY301 - as what JSON raises
+        sites = {
+            site["site"]: SiteRecord(**{**site, "operators": tuple(site["operators"])}) for site in values["sites"]
+        }
+        specs = [ActivationSpec.parse(site.spec) for site in sites.values()]
+        if len(specs) < len(values["sites"]):
+            raise ValueError("a site stands there twice")  # noqa: TRY301
         opened = values["dynamic_shapes"].items()
-        sizes = {name: {int(axis): size for axis, size in axes.items()} for name, axes in opened}
+        sizes = {key: {int(axis): size for axis, size in axes.items()} for key, axes in opened}
     except (ValueError, SpecError) as error:
-        raise ModelFileError(f"{file} is damaged: {error}. Copy or export it again.") from error
+        raise ModelFileError(f"{file} is damaged: {PREFIX}{name}: {error}. Copy or export it again.") from error
     lists = {name: tuple(values[name]) for name in ("keep_fp32", "notes", "labels")}
-    return FileMetadata(**{**values, **lists, "dynamic_shapes": sizes, "sites": sites})
+    return FileMetadata(**{**values, **lists, "dynamic_shapes": sizes, "sites": tuple(sites.values())})
 
 
 def metadata_of(path: str | os.PathLike[str]) -> FileMetadata:

@@ -105,10 +105,10 @@ def _convert_graph(graph: ir.Graph, state: _Conversion) -> None:
                 _convert_graph(inner, state)
                 _convert_outputs(inner, state.dtype, state)
                 _convert_initializers(inner, state.dtype, state)
-        for i, value in enumerate(node.inputs):  # constants are converted later, by all their readers
-            is_other = value is not None and value.dtype in {_FLOAT, state.dtype} and value.dtype != computed
-            if value is not None and is_other and computed in _accepted(node, i) and not _is_weight(value):
-                node.replace_input_with(i, _cast(value, computed, node, state))
+        for i, operand in enumerate(node.inputs):  # constants are converted later, by all their readers
+            is_other = operand is not None and operand.dtype in {_FLOAT, state.dtype} and operand.dtype != computed
+            if operand is not None and is_other and computed in _accepted(node, i) and not _is_weight(operand):
+                node.replace_input_with(i, _cast(operand, computed, node, state))
         _convert_attributes(node, computed)
         for i, value in enumerate(node.outputs):
             if value.dtype == _FLOAT and computed in _accepted(node, i, output=True):
