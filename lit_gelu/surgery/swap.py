@@ -206,8 +206,8 @@ def _fit_into(model: nn.Module, row: Substitution) -> None:
 
 def _require_no_holder_of_parameters(model: nn.Module, row: Substitution) -> None:
     """Refuse parameters that come or go where somebody else holds the model's."""
-    old = row.site.module.parameters() if row.site.kind == "module" else iter(())
-    if next(old, None) is None and next(row.module.parameters(), None) is None:
+    old = list(row.site.module.parameters()) if row.site.kind == "module" else []
+    if not old and next(row.module.parameters(), None) is None:
         return
     wrappers = {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"}  # fully_shard's is the last
     wrapped = not wrappers.isdisjoint(cls.__name__ for module in model.modules() for cls in type(module).__mro__)
