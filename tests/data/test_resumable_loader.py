@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from lit_gelu.data import ResumableDataLoader
-from lit_gelu.errors import DataError
+from lit_gelu.errors import ArgumentError, DataError
 from lit_gelu.random_states import RandomState
 
 
@@ -155,3 +155,8 @@ def test_the_end_of_a_pass_that_a_trainer_cuts_short(limit, taken, left):
     other = loader(limit=limit)
     other.load_state_dict(going.state_dict())
     assert len(list(other)) == left
+
+
+def test_workers_that_persist_are_refused():
+    with pytest.raises(ArgumentError):
+        loader(num_workers=1, persistent_workers=True)

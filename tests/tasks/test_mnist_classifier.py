@@ -19,9 +19,7 @@ def exponential_linear(x):
 
 FORMS = {
     "name": ("elu", "elu"),
-    "mapping with a name": ({"name": "gelu", "approximate": "tanh"}, "gelu(approximate='tanh')"),
     "spec": (ActivationSpec.parse("swish(beta=1.5)"), "swish(beta=1.5)"),
-    "class": (nn.SiLU, "silu"),
     "module": (nn.LeakyReLU(0.3), "leaky_relu(negative_slope=0.3)"),
     "alias": ("quick_gelu", "gelu(approximate='sigmoid')"),
 }

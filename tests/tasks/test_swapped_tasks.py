@@ -2,30 +2,12 @@
 
 import pytest
 import torch
+from colour_images import ColourData
 from lightning.pytorch import Callback
 from small_task import SmallData, quiet_trainer
 
 from lit_gelu.callbacks import ActivationSwap, ExactResume
-from lit_gelu.data import InMemoryDataModule, InMemoryImages
 from lit_gelu.tasks import CIFAR10ConvNet, CIFAR100WideResNet, MNISTClassifier
-
-
-class ColourData(InMemoryDataModule):
-    """Random images of CIFAR's shape: 12 training samples in batches of 4."""
-
-    def __init__(self):
-        super().__init__(batch_size=4)
-
-    def load_train_and_val(self):
-        return self.images(12), self.images(4)
-
-    def load_test(self):
-        return self.images(4)
-
-    def images(self, count):
-        generator = torch.Generator().manual_seed(count)
-        images = torch.rand(count, 3, 32, 32, generator=generator)
-        return InMemoryImages(images, torch.randint(10, (count,), generator=generator))
 
 
 class SaveEveryStep(Callback):
