@@ -17,7 +17,6 @@ from lit_gelu.export.runtime.tuning_file import digest, keep_choice
 from lit_gelu.files import write_atomically
 
 SUFFIXES: Mapping[str, str] = {"json": ".parity.json", "markdown": ".parity.md", "html": ".parity.html"}
-"""What the name of each format's report ends with, in the place of ``.onnx``."""
 
 
 def write_proof(
@@ -25,9 +24,8 @@ def write_proof(
 ) -> dict[str, Path]:
     """Write a parity report beside its file, and note in the file's metadata what it said.
 
-    The reports call the file by its name alone, so that no path of this machine is in them. The file is replaced by a
-    copy in one rename; weights in a file of their own stay where they are. The note is in the file and not in one
-    beside it, because files beside it get lost on the way to where it is used.
+    No path of this machine is in the reports. The file is replaced by a copy in one rename; weights in a file of their
+    own stay where they are.
 
     Args:
         report: What `lit_gelu.export.check_parity` found.

@@ -88,16 +88,15 @@ _NOT_IN_BFLOAT16_ON_CUDA = _GONE_IN_22 - {"Dropout"} | {
     "STFT", "Sinh", "SpaceToDepth", "Tan", "Unique",
 }  # fmt: skip
 
-_ALL = tuple(DTYPES)
 _ON_THE_CPU = (
     "runs on the CPU, between two copies: 300 times slower on an H200. Activations and MaxPool are written in other "
     "operators"
 )
 _BETWEEN_CASTS = "they stand in float32 between Casts"
 MISSING: tuple[Missing, ...] = (
-    Missing("ort-cuda", _GONE_IN_22, _ALL, 22, _ON_THE_CPU),
-    Missing("ort-cuda", frozenset({"GroupNormalization"}), _ALL, 1, "a part of it runs on the CPU"),
-    Missing("ort-cuda", frozenset({"Celu"}), _ALL, 1, "runs on the CPU at every opset"),
+    Missing("ort-cuda", _GONE_IN_22, tuple(DTYPES), 22, _ON_THE_CPU),
+    Missing("ort-cuda", frozenset({"GroupNormalization"}), tuple(DTYPES), 1, "a part of it runs on the CPU"),
+    Missing("ort-cuda", frozenset({"Celu"}), tuple(DTYPES), 1, "runs on the CPU at every opset"),
     Missing("ort-cuda", _NOT_IN_BFLOAT16_ON_CUDA, ("bf16",), 1, f"onnxruntime refuses the file: {_BETWEEN_CASTS}"),
     Missing("ort-cuda", frozenset({"EyeLike", "GridSample"}), ("fp16",), 1, f"runs on the CPU: {_BETWEEN_CASTS}"),
     Missing("tensorrt", frozenset({"HardSwish", "Mish"}), ("bf16",), 1, "the parser refuses the file"),
