@@ -59,6 +59,12 @@ _APART = 1e-3  # of two answers of torch, in units of the largest output: above 
 _LOOKED_INTO_BELOW = 256 * 1024**2  # bytes of file: above, layers and optimised graph cost copies of it in memory
 
 
+_OF_SIGMOID = (
+    "onnxruntime's Sigmoid on the CPU is 0 below about -18, where PyTorch's is exp(x): a root, power or logarithm of "
+    "it shows that. Write it with logsigmoid, sqrt(sigmoid(x)) as exp(logsigmoid(x) / 2), or clamp it."
+)
+
+
 @without_callers_autocast()
 def check_parity(
     model: nn.Module,
@@ -257,6 +263,8 @@ def _with_causes(report: ParityReport, file: Path, comparison: Comparison, layer
     worst = comparison.worst
     if worst is None or worst.excess <= 1:
         return report
+    if "Sigmoid" in report.census and all(row.extreme for row in report.failures):
+        report = replace(report, notes=(*report.notes, _OF_SIGMOID))
     if layers.references.exact is not None:
         excess = comparison.excess_on(worst)
         culprit = find_culprit(file, layers.setup, lambda other: excess(run_file(other.open(file), worst.batch)))

@@ -304,6 +304,43 @@ def written_calls(kind: type[nn.Module], table: FunctionTable) -> list[WrittenCa
     return calls
 
 
+_READ_ALL = frozenset({
+    "_modules",
+    "apply",
+    "children",
+    "getattr",
+    "get_submodule",
+    "modules",
+    "named_children",
+    "vars",
+})
+
+
+def is_never_read(model: nn.Module, site: str) -> bool:
+    """Return whether the constructor of a module's owner names it, and no other method of the model's classes does."""
+    # Mamba's mixer has its SiLU in ``self.act``, and calls a function that looks the activation up by its name.
+    owner, _, name = site.rpartition(".")
+    names = [_names_in(kind) for kind in type(model.get_submodule(owner)).__mro__]
+    others = {kind for module in model.modules() for kind in type(module).__mro__}
+    in_constructor = any(name in constructor for constructor, _ in names)
+    return (
+        in_constructor
+        and not any(used & _READ_ALL for _, used in names)
+        and not any(name in _names_in(kind)[1] for kind in others)
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def _names_in(kind: type) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the names in the constructor of a class that is not torch's, and in its other methods."""
+    names: dict[bool, set[str]] = {True: set(), False: set()}
+    for key, value in vars(kind).items() if kind.__module__.partition(".")[0] not in {"builtins", "torch"} else ():
+        method = inspect.unwrap(value) if callable(value) else None
+        for code in codes_in(method.__code__) if isinstance(method, types.FunctionType) else ():
+            names[key == "__init__"].update(code.co_names)
+    return frozenset(names[True]), frozenset(names[False])
+
+
 def _methods(kind: type[nn.Module]) -> Iterator[types.FunctionType]:
     """Yield ``forward``, and the methods that it or they call."""
     names = ["forward"]

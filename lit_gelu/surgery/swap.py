@@ -7,6 +7,9 @@ from typing import Any
 
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
@@ -17,7 +20,8 @@ from lit_gelu.surgery.changes import make_all, mark, revert_all, share_hooks
 from lit_gelu.surgery.channels import with_inferred_channels
 from lit_gelu.surgery.report import SkippedSite, SwappedSite, SwapReport, in_one_line, table_of_sites
 from lit_gelu.surgery.selectors import collect_claims, note_of_written
-from lit_gelu.surgery.sites import Survey, without_wrappers
+from lit_gelu.surgery.sites import ActivationSite, Survey, without_wrappers
+from lit_gelu.surgery.source import is_never_read
 from lit_gelu.surgery.substitution import (
     Substitution,
     changes_for,
@@ -25,6 +29,8 @@ from lit_gelu.surgery.substitution import (
     require_no_aliasing,
     substitution,
 )
+
+_COMPUTING_PARAMETERS = BasePruningMethod, WeightNorm, SpectralNorm  # before each call
 
 
 @dataclass(frozen=True, repr=False)
@@ -167,6 +173,11 @@ def plan_swap(
         if spec == site.spec and not spec.opaque:
             skipped.append(SkippedSite(site.name, site.spec, "because it is that already"))
             continue
+        if input_sample is None and site.kind == "module" and is_never_read(survey.model, site.name):
+            raise SwapError(
+                f"{site.name!r} cannot be swapped: no code of the model calls it, so nothing would change. Give "
+                "input_sample=, which shows the calls that run."
+            )
         row = substitution(survey, site, registry.create(claim if spec == resolved else spec))
         _fit_into(survey.model, row)
         _require_no_holder_of_parameters(model, row)
@@ -192,6 +203,7 @@ def _fit_into(model: nn.Module, row: Substitution) -> None:
     site, new = row.site, row.module
     new.train(site.module.training)
     if site.kind == "module":
+        _require_hooks_that_fit(site)
         share_hooks(site.module, new)
     places = site.names if site.kind == "module" else (row.place,)
     old = list(site.module.parameters()) if site.kind == "module" else []
@@ -202,6 +214,18 @@ def _fit_into(model: nn.Module, row: Substitution) -> None:
     weights = old or [weight for weight in beside if _is_matrix(weight)]
     if weights and not any(weight.requires_grad for weight in weights):
         new.requires_grad_(False)
+
+
+def _require_hooks_that_fit(site: ActivationSite) -> None:
+    """Refuse to give a new module hooks that rest on what was put into the old one."""
+    old = site.module
+    hooks = [hook for hook in old._forward_pre_hooks.values() if isinstance(hook, _COMPUTING_PARAMETERS)]
+    added = list(old._modules) if type(old).__module__.startswith("torch.nn.") else []
+    if hooks or (added and (old._forward_hooks or old._forward_pre_hooks)):
+        raise SwapError(
+            f"{site.name!r} cannot be swapped: its hooks need {', '.join(added) or 'its parameters'}, as pruning, "
+            "weight_norm and torch.ao.quantization put them there. Swap first, then call those."
+        )
 
 
 def _require_no_holder_of_parameters(model: nn.Module, row: Substitution) -> None:

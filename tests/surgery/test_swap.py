@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from torch import nn
+from torch.ao import quantization
 
 from lit_gelu import surgery
 from lit_gelu.activations import ActivationFacts, ActivationRegistry, UnknownActivationError
@@ -223,3 +224,32 @@ def test_a_plan_changes_nothing_and_says_what_it_would_do():
     assert plan.new_parameters == ("1.weight",)
     assert len(plan.apply()) == 2
     assert _specs(model)["1"] == "prelu"
+
+
+def test_what_the_error_says_of_gates_and_of_classes_that_are_not_registered():
+    class Own(nn.Module):
+        def forward(self, x):
+            return x * torch.exp(-x * x)
+
+    for gate in (nn.Tanh(), nn.Sigmoid()):
+        with pytest.raises(SwapError):
+            surgery.swap(nn.Sequential(nn.Linear(4, 4), gate), {"*": "gelu"})
+    with pytest.raises(SwapError):
+        surgery.swap(nn.Sequential(nn.Linear(4, 4), Own()), {"*": "gelu"})
+
+
+@pytest.mark.parametrize("kind", [nn.Hardswish, nn.LeakyReLU])
+@pytest.mark.filterwarnings("ignore")  # torch.ao.quantization is deprecated
+def test_what_hooks_put_into_an_activation_is_not_lost(kind):
+    model = nn.Sequential(nn.Linear(4, 4), kind())
+    if kind is nn.Hardswish:
+        model.qconfig = quantization.get_default_qat_qconfig("fbgemm")
+        model = quantization.prepare_qat(model.train())
+    else:  # the same by hand
+        model[1].add_module("watcher", nn.Identity())
+        model[1].register_forward_hook(lambda module, args, output: module.watcher(output))
+    before = list(model.named_modules())
+    with pytest.raises(SwapError, match="Swap first"):
+        surgery.swap(model, {"1": "gelu"})
+    assert list(model.named_modules()) == before
+    assert model(torch.ones(2, 4)).shape == (2, 4)

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from lit_gelu import activations, surgery
+from lit_gelu.errors import SwapError
 from lit_gelu.surgery.sites import Survey
 
 SAMPLE = torch.zeros(3, 4)
@@ -82,3 +83,42 @@ def test_what_was_swapped_with_a_sample_is_read_no_more():
     surgery.swap(model, {"activation:relu": "mish"}, SAMPLE)
     assert {call.activation for call in read(model)} == {"gelu", "silu"}
     assert all(call.where.startswith("test_written_calls.py:") for call in read(model))
+
+
+class Unread(nn.Module):
+    """Holds an activation that nothing calls, as the mixer of Mamba does."""
+
+    def __init__(self):
+        super().__init__()
+        self.act = nn.SiLU()
+
+    def forward(self, x):
+        return F.silu(x)
+
+
+class ReadElsewhere(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.part = Holder()
+
+    def forward(self, x):
+        return self.part.held(x)
+
+
+class Holder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.held = nn.SiLU()
+
+
+class ReadByName(Unread):
+    def forward(self, x):
+        return getattr(self, "a" + "ct")(x)
+
+
+def test_a_module_that_no_code_calls_is_not_swapped_in_silence():
+    with pytest.raises(SwapError):
+        surgery.swap(nn.Sequential(Unread()), {"*": "gelu"})
+    for model in (ReadElsewhere(), ReadByName()):
+        surgery.swap(model, {"*": "gelu"})
+        torch.testing.assert_close(model(SAMPLE + 1), F.gelu(SAMPLE + 1))

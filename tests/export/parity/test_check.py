@@ -3,6 +3,7 @@
 import copy
 
 import export_zoo
+import onnx
 import pytest
 import torch
 from export_cases import gelu_net
@@ -135,3 +136,14 @@ def test_a_file_is_run_twice_on_the_sample_where_the_module_takes_nothing_else(t
     net.rows = 3
     proof = check_parity(net, path, input_sample=sample)
     assert proof.repeats
+
+
+def test_a_damaged_file_is_not_taken_for_a_trained_module(exported, tmp_path):
+    net, shared = exported
+    model, path = onnx.load(shared), tmp_path / "damaged.onnx"
+    next(weight for weight in model.graph.initializer if weight.name == "5.bias").float_data[:] = []
+    next(weight for weight in model.graph.initializer if weight.name == "5.bias").raw_data = bytes(12)
+    onnx.save(model, path)
+    report = check_parity(net, path, strict=False)
+    assert not report.passed
+    assert not any("trained" in note for note in report.notes)

@@ -108,3 +108,20 @@ def test_one_pixel_of_a_large_mask_that_is_wrong_in_every_row_does_not_pass(pixe
     report = check_parity(net, tmp_path / "other.onnx", input_sample=x, strict=False)
     assert not report.passed
     assert any("[:, 1, 3] differs in 32 of 32 rows" in str(row) for row in report.failures)
+
+
+@pytest.mark.parametrize(("power", "passed"), [(lambda p: p**0.25, False), (lambda p: p, True)])
+def test_a_power_of_sigmoid_is_told_from_a_wrong_file(tmp_path, power, passed):
+    class Head(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.score, self.centre = nn.Linear(4, 3), nn.Linear(4, 1)
+
+        def forward(self, x):
+            return power(self.score(x).sigmoid() * self.centre(x).sigmoid())
+
+    torch.manual_seed(0)
+    head = Head().eval()
+    export_onnx(head, tmp_path / "net.onnx", torch.zeros(2, 4))
+    report = check_parity(head, tmp_path / "net.onnx", strict=False)
+    assert (report.passed, any("logsigmoid" in note for note in report.notes)) == (passed, not passed)
