@@ -386,6 +386,8 @@ def activation_row(
     # not agree among themselves there. In 16 bits each value may also be off by twice its recipe's rounding or twice
     # PyTorch's error there: in units of max(1, |y64|) a tail could be that of any other function.
     twin = copy.deepcopy(module)
+    twin._forward_pre_hooks.clear()  # what hooks do is in other nodes
+    twin._forward_hooks.clear()
     for tensor in itertools.chain(twin.parameters(), twin.buffers()):  # the first channel, which `cut_out` keeps too
         if tensor.ndim and tensor.numel() > 1:
             tensor.data = tensor.data.reshape(-1)[:1]
@@ -488,18 +490,6 @@ def cut_out(model: onnx.ModelProto, entry: SiteNodes) -> onnx.ModelProto:
             array = numpy_helper.to_array(tensor)
             first = np.ravel(array)[:1].copy()
             constants.append(tensor if array.size <= 1 else numpy_helper.from_array(first, tensor.name))
-    if nodes[0].op_type == "BiasGelu":  # a layer's bias and activation in one node: rows of one value, and a bias of 0
-        (x, bias), (y,) = nodes[0].input, nodes[0].output
-        inner = onnx.NodeProto()
-        inner.CopyFrom(nodes[0])
-        inner.input[0], inner.output[0] = f"{x}_rows", f"{y}_rows"
-        axis = numpy_helper.from_array(np.array([1]), "axis_of_rows")
-        nodes = [
-            onnx.helper.make_node("Unsqueeze", [x, axis.name], [inner.input[0]]),
-            inner,
-            onnx.helper.make_node("Squeeze", [inner.output[0], axis.name], [y]),
-        ]
-        constants = [numpy_helper.from_array(np.zeros_like(numpy_helper.to_array(constants[0])), bias), axis]
     ports = [onnx.helper.make_tensor_value_info(entry.x, element_type(model, entry), ["n"])]
     results = [onnx.ValueInfoProto(name=entry.y)]
     graph = onnx.helper.make_graph(nodes, "activation", ports, results, initializer=constants)

@@ -1,6 +1,7 @@
 """What a file says before it is run: whether it is a whole model, with which weights, and what it takes and gives."""
 
 import os
+import reprlib
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -290,12 +291,20 @@ def _entries(tensor: onnx.TensorProto) -> dict[str, str]:
 
 
 def _require_weights(path: Path, tensor: onnx.TensorProto) -> None:
-    """Refuse weights beside a file that are missing or too short."""
+    """Refuse weights beside a file that are missing, too short, or outside its folder."""
     entries = _entries(tensor)
-    target = path.parent / entries.get("location", "")
-    size = target.stat().st_size if is_file(target) else -1
-    if size < int(entries.get("offset", 0)) + int(entries.get("length", 0)):
+    location = entries.get("location", "")
+    where = f"{str(path)!r} keeps the weights {tensor.name!r} in {reprlib.repr(location)}"
+    target = Path() if "\0" in location else (path.parent / location).resolve()  # follows links, which may lead out
+    if not location or Path(location).is_absolute() or not target.is_relative_to(path.parent.resolve()):
         raise ModelFileError(
-            f"{str(path)!r} keeps the weights {tensor.name!r} in {entries.get('location')!r}, which is not there or "
-            "too short. Copy that file too, into the same folder."
+            f"{where}, outside its own folder, by which a model from elsewhere could read any file. Put the weights "
+            "beside the model and correct the location."
         )
+    if not is_file(target):
+        raise ModelFileError(f"{where}, which is not there. Copy that file too, into the same folder.")
+    numbers = [entries.get(key, "0") for key in ("offset", "length")]
+    if not all(text.isascii() and text.isdigit() and len(text) < 20 for text in numbers):  # of an int64
+        raise ModelFileError(f"{where}, at offset and length {reprlib.repr(numbers)}, which are no numbers. {_AGAIN}")
+    if target.stat().st_size < sum(map(int, numbers)):
+        raise ModelFileError(f"{where}, which has {target.stat().st_size} bytes and should have more. Copy it again.")

@@ -313,7 +313,8 @@ def test_finished_runs_are_kept_and_others_made(tmp_path, caplog):
         train.side_effect = [mock.DEFAULT, mock.DEFAULT, SystemExit]
         with pytest.raises(SystemExit):
             choose(ConvNet, ["gelu", "relu"], Stripes(), **options)
-    assert [line.split(":")[0] for line in caplog.messages] == ["gelu, seed 0", "gelu, seed 1"]
+    progress = [record.getMessage() for record in caplog.records if record.name == "lit_gelu.choose"]
+    assert [line.split(":")[0] for line in progress] == ["gelu, seed 0", "gelu, seed 1"]
     with mock.patch.object(training, "train_alone", wraps=training.train_alone) as train:
         choice = choose(ConvNet, ["gelu", "relu"], Stripes(), **options)
         assert train.call_count == 2

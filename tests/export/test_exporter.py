@@ -111,5 +111,5 @@ def test_calls_of_functions_take_the_chosen_form(tmp_path):
 def test_a_gelu_that_cannot_take_the_chosen_form_is_refused(tmp_path):
     path = tmp_path / "net.onnx"
     with pytest.raises(ArgumentError):
-        export_onnx(functional_nets.ByTwoHelpers(), path, torch.zeros(1, 4), approximate="tanh")
-    export_onnx(functional_nets.ByTwoHelpers(), path, torch.zeros(1, 4), approximate="none")
+        export_onnx(functional_nets.ByHelper(), path, torch.zeros(1, 4), approximate="tanh")
+    export_onnx(functional_nets.ByHelper(), path, torch.zeros(1, 4), approximate="none")

@@ -209,8 +209,10 @@ def with_external_weights(folder, location, offset="0", opset=20):
 
 @pytest.fixture
 def folder(tmp_path):
-    """A model's folder with data."""
+    """A model's folder with data, and a file outside of it."""
     (tmp_path / "model").mkdir()
+    np.array([5, 6], np.float32).tofile(tmp_path / "outside.bin")
+    (tmp_path / "model" / "link.bin").symlink_to(tmp_path / "outside.bin")
     np.array([1, 2], np.float32).tofile(tmp_path / "model" / "inside.bin")
     return tmp_path / "model"
 
@@ -223,8 +225,15 @@ def test_data_inside_the_folder_are_read_also_through_a_link_to_the_model(folder
         np.testing.assert_array_equal(OnnxPredictor(file, [CPU])(np.zeros(2, np.float32)), [1, 2])
 
 
-@pytest.mark.parametrize(("location", "offset"), [("missing", "0"), ("", "0"), ("inside.bin", "4")])
-def test_data_that_are_missing_or_too_short_are_refused(folder, location, offset):
+@pytest.mark.every
+@pytest.mark.parametrize(
+    ("location", "offset"),
+    [
+        *[(name, "0") for name in ("missing", "", "../outside.bin", "link.bin", "/etc/hostname", "inside.bin\0")],
+        *[("inside.bin", offset) for offset in ("4", "-4", "x", "9" * 30)],
+    ],
+)
+def test_data_that_are_missing_too_short_or_outside_the_folder_are_refused(folder, location, offset):
     with pytest.raises(ModelFileError):
         read_model_file(with_external_weights(folder, location, offset))
 

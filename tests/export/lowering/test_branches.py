@@ -38,5 +38,5 @@ def test_a_file_with_branches_is_valid_and_right(tmp_path, options):
         torch.testing.assert_close(y.double(), exact, rtol=2e-3 if half else 1e-5, atol=2e-3 if half else 1e-6)
     found = check_parity(model, path, input_sample=X)
     assert not any("rewrote" in note for note in found.notes)
-    alone = [note for note in found.notes if "could not be run alone: it is called within a branch" in note]
+    alone = [note for note in found.notes if "was not run alone: it is in a branch" in note]
     assert [note.partition(" ")[0] for note in alone] == [site.spec for site in report.sites]
