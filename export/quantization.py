@@ -33,7 +33,7 @@ from lit_gelu.export.parity.structure import activation_faults, node_label, site
 from lit_gelu.export.preprocessing import is_data_module, preprocessing_of_file
 from lit_gelu.export.runtime import CPU, OnnxPredictor, Provider
 from lit_gelu.export.runtime.model_file import INT8_RECORD, bind_names, read_model_file, require_fit
-from lit_gelu.files import captured_stdout, is_file, quiet, require_writable, without_nonfinite
+from lit_gelu.files import captured_stdout, is_file, parse_json, quiet, require_writable, without_nonfinite
 from lit_gelu.surgery.sites import without_wrappers
 
 METHODS = {
@@ -394,7 +394,7 @@ def _noise(output: str, y: Sequence[np.ndarray], exact: Sequence[np.ndarray]) ->
 def read_record(properties: Mapping[str, str], file: str) -> QuantizationRecord:
     """Return what a file says of its quantisation."""
     try:
-        plain = json.loads(properties[INT8_RECORD])
+        plain = parse_json(properties[INT8_RECORD])
         return QuantizationRecord(**plain | {name: tuple(plain[name]) for name in ("layers", "float_layers")})
     except (KeyError, TypeError, ValueError) as error:
         raise ModelFileError(

@@ -13,7 +13,7 @@ import onnxruntime
 
 from lit_gelu.errors import ModelFileError, message_of
 from lit_gelu.export.runtime.session import ON_CUDA_DEVICES
-from lit_gelu.files import require_no_pipe, write_atomically
+from lit_gelu.files import parse_json, require_no_pipe, write_atomically
 
 if TYPE_CHECKING:
     import torch
@@ -112,7 +112,7 @@ def _read(file: Path) -> tuple[str, TuningChoice | None]:
         return "", None
     try:
         require_no_pipe(file)
-        content = json.loads(file.read_bytes())
+        content = parse_json(file.read_bytes())
         return content["model_sha256"], TuningChoice(**content["choice"])
     except (OSError, LookupError, TypeError, ValueError) as error:
         raise ModelFileError(
