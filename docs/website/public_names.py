@@ -18,7 +18,7 @@ def bind_methods(package: griffe.Module) -> None:
         module = package[module_name.removeprefix("lit_gelu.")]
         for name, member in list(module.members.items()):
             if isinstance(member, griffe.Attribute) and str(member.value) == f"{instance}.{name}":
-                path = f"{module[class_name].target_path}.{name}"  # type: ignore[union-attr]
+                path = module[class_name].all_members[name].canonical_path  # some are inherited
                 module.set_member(name, griffe.Alias(name, path, parent=module))  # type: ignore[arg-type]
 
 
