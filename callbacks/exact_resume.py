@@ -48,7 +48,6 @@ class ExactResume(Callback):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        """Return the states of all ranks; called on all of them."""
         trainer = self._trainer
         if trainer is not None and (_is_within_a_step(trainer) or _is_broken_off(trainer)):
             rank_zero_warn(
@@ -61,7 +60,6 @@ class ExactResume(Callback):
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keep the states until training starts."""
         ranks = state_dict.get("ranks") or None
         if not isinstance(ranks, list) or not all(map(_is_state, ranks)):
             raise CheckpointError(
@@ -72,7 +70,6 @@ class ExactResume(Callback):
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Set the generators, and the loaders, to where the checkpoint found them."""
         states, self._states = self._states, None
         if states is None:
             return
@@ -103,7 +100,6 @@ class ExactResume(Callback):
                 epochs.increment_started()
 
     def _set_loaders(self, trainer: Trainer, states: list[dict[str, Any]]) -> None:
-        """Let the loaders go on within the epoch."""
         # Lightning gives a loader its state only if nothing has asked for the loader before; a configure_optimizers
         # that uses estimated_stepping_batches has.
         loaders, done = self._loaders(), trainer.fit_loop.batch_idx + 1
@@ -120,13 +116,11 @@ class ExactResume(Callback):
             loader.load_state_dict(state)
 
     def _loaders(self) -> list[ResumableDataLoader[Any]]:
-        """Return the training loaders, as far as they can be resumed."""
         loaders = pytree.tree_leaves(self._trainer.train_dataloader if self._trainer is not None else None)
         return [loader for loader in loaders if isinstance(loader, ResumableDataLoader)]
 
 
 def _is_state(state: object) -> bool:
-    """Return whether an entry of a checkpoint holds a rank's generators and loaders."""
     return isinstance(state, dict) and [type(state.get(name)) for name in ("generators", "loaders")] == [dict, list]
 
 

@@ -90,7 +90,6 @@ class Displayed:
         )
 
     def _html_table(self) -> HtmlTable:
-        """Return what a notebook shows: a row a field."""
         rows = [(name.replace("_", " "), readable(value)) for name, value, _ in _fields(self)]
         return HtmlTable(("", "value"), rows, type(self).__name__)
 
@@ -183,7 +182,6 @@ def _is_number(value: Any) -> bool:
 
 
 def _fields(record: Any) -> Iterable[tuple[str, Any, Any]]:
-    """Yield a dataclass's shown fields with their defaults."""
     for field in dataclasses.fields(record):
         if field.repr and not field.name.startswith("_"):
             factory = field.default_factory
@@ -192,7 +190,6 @@ def _fields(record: Any) -> Iterable[tuple[str, Any, Any]]:
 
 
 def _brief(value: Any) -> str:
-    """Return a value's repr, or how much it is where that would be long."""
     is_collection = isinstance(value, list | tuple | Mapping)
     text = f"<{len(value)} entries>" if is_collection and len(value) > _LONGEST_VALUE else repr(value)
     if len(text) <= _LONGEST_VALUE and "\n" not in text:

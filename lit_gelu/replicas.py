@@ -320,7 +320,6 @@ class ReplicaGroup(LightningModule):
             self.measured = measured
 
     def _values(self, name: str) -> Tensor:
-        """Return the last value of every member, ``[members]``, of what they log."""
         metrics = self.trainer.callback_metrics
         if f"{name}_0" in metrics:
             values = [metrics.get(f"{name}_{replica}") for replica in range(len(self.replicas))]
@@ -464,7 +463,6 @@ class _MemberBatches:
         ]
 
     def __len__(self) -> int:
-        """Return the batches in an epoch."""
         return self.length
 
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
@@ -480,7 +478,6 @@ class _MemberBatches:
 
 
 def _configured(member: LightningModule) -> tuple[Optimizer, list[LRSchedulerConfig]]:
-    """Return the one optimizer that a member configures, and its schedulers; refuse any other number."""
     returned: Any = member.configure_optimizers()
     optimizers, schedulers, monitor = ([], [], None) if returned is None else _configure_optimizers(returned)
     if len(optimizers) != 1 or isinstance(optimizers[0], torch.optim.LBFGS):
@@ -507,7 +504,6 @@ class _MemberOptimizers(Optimizer):
                 group["fused"] = True
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Compute all gradients, and step every member."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -517,7 +513,6 @@ class _MemberOptimizers(Optimizer):
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the members' states."""
         return {"members": [optimizer.state_dict() for optimizer in self.members]}
 
 
@@ -529,11 +524,9 @@ class _MemberSchedulers:
         self.members: dict[int, Any] = {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the members' states."""
         return {str(replica): scheduler.state_dict() for replica, scheduler in self.members.items()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from the members' states."""
         for replica, scheduler in self.members.items():
             scheduler.load_state_dict(state_dict[str(replica)])
 

@@ -141,7 +141,6 @@ def choose(
 
 
 def _candidates(activations: Sequence[Any] | Mapping[str, Any]) -> list[Candidate]:
-    """Return the activations that were given, each with a label of its own."""
     pairs: list[tuple[str, Any]] = []
     if isinstance(activations, Mapping):
         pairs = [(str(label), activation) for label, activation in activations.items()]
@@ -167,7 +166,6 @@ def _seeds(seeds: int | Sequence[int]) -> list[int]:
 
 
 def _without_unused(options: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return a Trainer's options without callbacks that serve what runs do not have, and a note on them."""
     callbacks = options.get("callbacks") or []
     callbacks = list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
     unused = [callback for callback in callbacks if isinstance(callback, _UNUSED)]
@@ -178,7 +176,6 @@ def _without_unused(options: Mapping[str, Any]) -> tuple[dict[str, Any], list[st
 
 
 def _builder(build: Build, swap: Any) -> Build:
-    """Return a function of ``activation`` alone that builds a module."""
     if not callable(build):
         raise ArgumentError(
             f"build={shown(build)} is not accepted. Give the class of your module, or a function that returns one."
@@ -260,7 +257,6 @@ def _logged_by(setup: Setup, candidate: Candidate, metric: str | None) -> dict[s
 
 
 def _metric(name: str | None, mode: str | None, logged: Mapping[str, Sequence[str]]) -> Metric:
-    """Return the figure that decides, if it is logged and its direction is known."""
     everything = [*logged["val"], *logged["test"]]
     chosen = name if name is not None else next((one for one in _PREFERRED if one in everything), None)
     if chosen is None or chosen not in everything:

@@ -171,7 +171,6 @@ class ActivationChoice(Displayed):
 
     @property
     def _references(self) -> list[str]:
-        """What the differences in the table are to: the best, and the baseline."""
         return list(dict.fromkeys(filter(None, [self.best.label, self.baseline])))
 
     @property

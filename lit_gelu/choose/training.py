@@ -160,7 +160,6 @@ def train_together(setup: Setup, cells: Sequence[Cell], checkpoints: Sequence[Pa
 
 
 def _finish(setup: Setup, run: TrainedRun, module: LightningModule, data: Any, checkpoint: Path) -> None:
-    """Save a trained module, and test it if a figure of the test decides."""
     trained = [parameter for parameter in module.parameters() if not is_lazy(parameter)]
     run.diverged = not all(bool(parameter.isfinite().all()) for parameter in trained)
     trainer = setup.new_trainer(callbacks=None)

@@ -106,7 +106,6 @@ def run_choice(config: Any, instances: Any, data: LightningDataModule | None, op
 
 
 def _trainer_options(config: Any, instances: Any) -> dict[str, Any]:
-    """Return the options of every run's Trainer."""
     defaults = {name: parameter.default for name, parameter in inspect.signature(Trainer).parameters.items()}
     options = {n: v for n, v in instances.items() if n in defaults and n not in _OF_ONE_RUN and v != defaults[n]}
     # A Trainer adds its own callbacks to the list that it got.
@@ -145,7 +144,6 @@ def _built(
 
 
 def _configured(module: LightningModule, parts: Mapping[str, Any]) -> Any:
-    """Make what LightningCLI makes."""
     # It is made when the Trainer asks: a swap may have brought in other parameters by then.
     optimizer = instantiate_class(module.parameters(), dict(parts["optimizer"]))
     scheduler = instantiate_class(optimizer, dict(parts["lr_scheduler"])) if "lr_scheduler" in parts else None

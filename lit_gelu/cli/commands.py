@@ -100,7 +100,6 @@ def parser_of(name: str) -> CommandParser:
 
 
 def _add(parser: CommandParser, name: str, parameter: inspect.Parameter, text: str) -> None:
-    """Add what stands for a parameter."""
     kind, default = parameter.annotation, parameter.default
     is_required = default is parameter.empty
     if parameter.kind is not parameter.KEYWORD_ONLY:

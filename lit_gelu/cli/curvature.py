@@ -178,7 +178,6 @@ def first_examples(data: "LightningDataModule", split: str, count: int) -> tuple
 
 
 def _plain(loss: "LossMeasurement") -> dict[str, Any]:
-    """Return the figures of the loss as plain data."""
     eigenvalues = {
         name: {"value": pair.estimate, "residual": pair.residual, "converged": pair.converged}
         for name, pair in loss.eigenpairs.items()
@@ -195,7 +194,6 @@ def _plain(loss: "LossMeasurement") -> dict[str, Any]:
 
 
 def _tables(report: dict[str, Any], loss: "LossMeasurement | None") -> list[Table]:
-    """Return what was measured as tables; the figure and the JSON show what a normal input would give."""
     tables = []
     if report["activations"] or report["not_observed"]:
         rows = [

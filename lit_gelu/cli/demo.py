@@ -63,7 +63,6 @@ def demo(*, output: str = "runs/demo", epochs: int = 24, seed: int = 0) -> int:
 
 
 def _train(data: DigitsData, folder: Path, epochs: int, seed: int, console: Console) -> tuple[LightningModule, str]:
-    """Train with ReLU, and with GELU from half-way on; return the module, and the folder of its log."""
     seed_everything(seed, verbose=False)
     silence_known_warnings()
     torch.set_num_threads(1)  # a net this small is ten times slower with threads that contend for two cores

@@ -85,7 +85,6 @@ def site_curves(run: ReportedRun) -> dict[str, dict[str, LoggedCurve]]:
 
 
 def _of_sites(run: ReportedRun) -> Iterator[RunFinding]:
-    """Yield what the last figures of every site say, and those of all sites together."""
     dead: list[float] = []
     for site, curves in site_curves(run).items():
         step = max(curve.steps[-1] for curve in curves.values())
@@ -105,7 +104,6 @@ def _of_sites(run: ReportedRun) -> Iterator[RunFinding]:
 
 
 def _of_curves(run: ReportedRun) -> Iterator[RunFinding]:
-    """Yield what losses and the sharpness say."""
     for curve in run.curves:
         prefix, _, name = curve.name.rpartition("/")
         finite = [value for value in curve.values if math.isfinite(value)]
@@ -144,7 +142,6 @@ def rates_at(run: ReportedRun, monitor: str, step: int) -> list[float]:
 
 
 def _sharpness(run: ReportedRun, curve: LoggedCurve, monitor: str) -> RunFinding:
-    """Return what the Hessian's largest eigenvalue says of the learning rate of its step."""
     step, top = [(s, v) for s, v in zip(curve.steps, curve.values, strict=True) if math.isfinite(v)][-1]
     rates = rates_at(run, monitor, step)
     optimizer = run.optimizers[0] if len(run.optimizers) == 1 else None
@@ -171,7 +168,6 @@ def _sharpness(run: ReportedRun, curve: LoggedCurve, monitor: str) -> RunFinding
 
 
 def _of_files(run: ReportedRun) -> Iterator[RunFinding]:
-    """Yield what the proofs of exported files say."""
     for file in run.files:
         error = {} if file.largest_error is None else {"largest_error": file.largest_error}
         level, text, advice = _PROOFS[file.proof]
