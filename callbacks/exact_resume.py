@@ -61,7 +61,11 @@ class ExactResume(Callback):
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         ranks = state_dict.get("ranks") or None
-        if not isinstance(ranks, list) or not all(map(_is_state, ranks)):
+        kinds = {"generators": dict, "loaders": list}
+        if not isinstance(ranks, list) or not all(
+            isinstance(rank, dict) and all(isinstance(rank.get(name), kind) for name, kind in kinds.items())
+            for rank in ranks
+        ):
             raise CheckpointError(
                 "What ExactResume kept in the checkpoint is damaged: it has no generators and loaders of each rank. "
                 "Resume from another checkpoint, or leave ExactResume out."
@@ -118,10 +122,6 @@ class ExactResume(Callback):
     def _loaders(self) -> list[ResumableDataLoader[Any]]:
         loaders = pytree.tree_leaves(self._trainer.train_dataloader if self._trainer is not None else None)
         return [loader for loader in loaders if isinstance(loader, ResumableDataLoader)]
-
-
-def _is_state(state: object) -> bool:
-    return isinstance(state, dict) and [type(state.get(name)) for name in ("generators", "loaders")] == [dict, list]
 
 
 def _is_broken_off(trainer: Trainer) -> bool:

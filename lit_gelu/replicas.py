@@ -10,7 +10,6 @@ with other rounding.
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from itertools import combinations
 from typing import Any, Self, cast
 
@@ -87,7 +86,12 @@ class ReplicaGroup(LightningModule):
                 f"{len(members)} members and {len(members if states is None else states)} random states given. Give at "
                 "least one member, and a state for each."
             )
-        parts = [_trained_parts(member) for member in members]
+        # The names of parameters that are trained, and of modules with buffers, by their identity.
+        parts = [
+            {id(p): name for name, p in member.named_parameters() if p.requires_grad}
+            | {id(part): name for name, part in member.named_modules() if list(part.buffers(recurse=False))}
+            for member in members
+        ]
         for (first, one), (second, other) in combinations(enumerate(parts), 2):
             if shared := [name for part, name in one.items() if part in other]:
                 raise ArgumentError(
@@ -160,7 +164,31 @@ class ReplicaGroup(LightningModule):
 
     def configure_callbacks(self) -> list[Callback]:
         """Refuse a Trainer that would mix members, before anything is trained; there are no callbacks."""
-        _check_trainer(self.trainer)
+        trainer: Any = self.trainer
+        is_fit = trainer.state.fn == TrainerFn.FITTING
+        refused = {
+            "devices": trainer.world_size > 1,
+            "strategy": isinstance(trainer.strategy, ParallelStrategy),
+            "precision": trainer.precision not in {"32-true", "64-true"},
+            "overfit_batches": is_fit and trainer.overfit_batches > 0,
+        }
+        for name, is_asked in refused.items():
+            if is_asked:
+                raise UnsupportedRunError(
+                    f"Trainer({name}=...) is not accepted for a group: one process trains it on one device, in 32-true "
+                    "or 64-true, each member with an order of batches of its own."
+                )
+        for callback in trainer.callbacks if is_fit else ():
+            if isinstance(callback, _REFUSED_CALLBACKS):
+                raise UnsupportedRunError(
+                    f"The callback {type(callback).__name__} is not accepted for a group: it works on one net and its "
+                    "steps. Leave it out, call it on group.members after the fit, or train the modules alone."
+                )
+        if is_fit and not isinstance(trainer.datamodule, ReplicaDataModule):
+            raise UnsupportedRunError(
+                "A group takes its batches from a ReplicaDataModule. Give Trainer.fit "
+                "datamodule=ReplicaDataModule(data)."
+            )
         return []
 
     def setup(self, stage: str) -> None:  # noqa: ARG002 - Lightning's name
@@ -334,8 +362,14 @@ class ReplicaGroup(LightningModule):
     @contextmanager
     def _running(self, replica: int) -> Iterator[None]:
         """Let a member's code run outside of training steps: with its random numbers, figures and optimizer."""
+
+        def log(name: str, value: Any, prog_bar: bool = False, **options: Any) -> None:  # noqa: ARG001 - Lightning's name; the mean is in the bar
+            self._validated.add(name)
+            options.pop("metric_attribute", None)  # Lightning finds the members' metrics by itself
+            self.log(f"{name}_{replica}", value, **options)
+
         attributes = vars(self.members[replica])
-        replaced: dict[str, Any] = {"log": partial(self._log_of, replica)}
+        replaced: dict[str, Any] = {"log": log}
         if len(self._optimizers) == len(self.replicas):
             member_optimizer = self._optimizers[replica]
             replaced["optimizers"] = lambda use_pl_optimizer=True: member_optimizer  # noqa: ARG005 - Lightning's name
@@ -346,11 +380,6 @@ class ReplicaGroup(LightningModule):
         finally:
             for name in replaced:
                 del attributes[name]
-
-    def _log_of(self, replica: int, name: str, value: Any, prog_bar: bool = False, **options: Any) -> None:  # noqa: ARG002 - Lightning's name; the mean is in the bar
-        self._validated.add(name)
-        options.pop("metric_attribute", None)  # Lightning finds the members' metrics by itself
-        self.log(f"{name}_{replica}", value, **options)
 
 
 class ReplicaDataModule(LightningDataModule):
@@ -534,12 +563,6 @@ class _MemberSchedulers:
 # Refusals
 
 
-def _trained_parts(module: nn.Module) -> dict[int, str]:
-    """Return the names of parameters that are trained, and of modules with buffers, by their identity."""
-    parameters = {id(p): name for name, p in module.named_parameters() if p.requires_grad}
-    return parameters | {id(part): name for name, part in module.named_modules() if list(part.buffers(recurse=False))}
-
-
 def _check_hooks(member: LightningModule) -> None:
     """Refuse a module with hooks that a group does not call: what they do would be left out in silence."""
     name = type(member).__name__
@@ -557,30 +580,3 @@ def _check_hooks(member: LightningModule) -> None:
                 f"{name} has a hook {hook}, which a group does not call for its members. Move what it does into "
                 "training_step, validation_step, configure_optimizers or a callback, or train this module alone."
             )
-
-
-def _check_trainer(trainer: Any) -> None:
-    """Refuse a Trainer that would mix members, or make other runs than each alone."""
-    is_fit = trainer.state.fn == TrainerFn.FITTING
-    refused = {
-        "devices": trainer.world_size > 1,
-        "strategy": isinstance(trainer.strategy, ParallelStrategy),
-        "precision": trainer.precision not in {"32-true", "64-true"},
-        "overfit_batches": is_fit and trainer.overfit_batches > 0,
-    }
-    for name, is_asked in refused.items():
-        if is_asked:
-            raise UnsupportedRunError(
-                f"Trainer({name}=...) is not accepted for a group: one process trains it on one device, in 32-true or "
-                "64-true, each member with an order of batches of its own."
-            )
-    for callback in trainer.callbacks if is_fit else ():
-        if isinstance(callback, _REFUSED_CALLBACKS):
-            raise UnsupportedRunError(
-                f"The callback {type(callback).__name__} is not accepted for a group: it works on one net and its "
-                "steps. Leave it out, call it on group.members after the fit, or train the modules alone."
-            )
-    if is_fit and not isinstance(trainer.datamodule, ReplicaDataModule):
-        raise UnsupportedRunError(
-            "A group takes its batches from a ReplicaDataModule. Give Trainer.fit datamodule=ReplicaDataModule(data)."
-        )

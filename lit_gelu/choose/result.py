@@ -22,29 +22,17 @@ SCHEMA = 4
 
 @dataclass(repr=False)
 class TrainedRun(Displayed):
-    """One run: a candidate with a seed.
+    """One run: a candidate with a seed."""
 
-    Args:
-        label: The candidate's.
-        spec: Its activation.
-        seed: What ``seed_everything`` was given before the module was built.
-        curves: What was logged in validation, by name, at the end of every epoch that had one.
-        epochs: Those epochs, counted from 1.
-        test: What was logged in a test behind the last epoch.
-        seconds: Its training, or its share of the group's.
-        failure: Why it ended early; empty if it did not.
-        diverged: Whether its parameters were not all finite at the end, whatever it logged.
-    """
-
-    label: str
-    spec: str
-    seed: int
-    curves: dict[str, list[float]] = field(default_factory=dict)
-    epochs: list[int] = field(default_factory=list)
-    test: dict[str, float] = field(default_factory=dict)
-    seconds: float = 0.0
-    failure: str = ""
-    diverged: bool = False
+    label: str  # the candidate's
+    spec: str  # its activation
+    seed: int  # what ``seed_everything`` was given before the module was built
+    curves: dict[str, list[float]] = field(default_factory=dict)  # logged in validation, by name, one an epoch
+    epochs: list[int] = field(default_factory=list)  # those that had a validation, counted from 1
+    test: dict[str, float] = field(default_factory=dict)  # logged in a test behind the last epoch
+    seconds: float = 0.0  # its training, or its share of the group's
+    failure: str = ""  # why it ended early; empty if it did not
+    diverged: bool = False  # whether its parameters were not all finite at the end, whatever it logged
 
     def add_epoch(self, epoch: int, values: Mapping[str, float]) -> None:
         """Take over what was logged at the end of an epoch; a second validation of one takes the first one's place."""
@@ -69,17 +57,11 @@ class TrainedRun(Displayed):
 
 @dataclass(repr=False)
 class CandidateReport(Displayed):
-    """What is known of one candidate.
+    """What is known of one candidate."""
 
-    Args:
-        label: What it is called.
-        spec: Its activation.
-        runs: One a seed, in the order of the seeds.
-    """
-
-    label: str
-    spec: str
-    runs: list[TrainedRun]
+    label: str  # what it is called
+    spec: str  # its activation
+    runs: list[TrainedRun]  # one a seed, in the order of the seeds
 
     def values(self, metric: Metric) -> list[float]:
         """Return the metric at the end of each run; a run that diverged or failed is worse than any other."""
@@ -176,8 +158,7 @@ class ActivationChoice(Displayed):
     @property
     def header(self) -> list[str]:
         """The heads of the table's columns."""
-        against = [f"to {label}" for label in self._references]
-        return ["activation", f"median {self.metric.name}", "lowest", "highest", *against]
+        return ["activation", f"median {self.metric.name}", "lowest", "highest", *(f"to {x}" for x in self._references)]
 
     @property
     def rows(self) -> list[list[str]]:
@@ -201,11 +182,7 @@ class ActivationChoice(Displayed):
         return "\n".join([*table, "", *self.verdict, *self.notes, self.trained])
 
     def to_json(self) -> str:
-        """Return all figures as JSON; what is no number is text.
-
-        Returns:
-            The text.
-        """
+        """Return all figures as JSON; what is no number is text."""
         plain = {
             "schema": SCHEMA,
             "metric": asdict(self.metric),

@@ -60,15 +60,19 @@ _SITE_RULES = (  # of one topic the first that holds
 
 def judged(run: ReportedRun) -> ReportedRun:
     """Return a run with its findings, the gravest first."""
-    findings = [*_of_end(run), *_of_sites(run), *_of_curves(run), *_of_files(run)]
-    return replace(run, findings=tuple(sorted(findings, key=lambda finding: _ORDER.index(finding.level))))
-
-
-def _of_end(run: ReportedRun) -> Iterator[RunFinding]:
+    findings = [*_of_sites(run), *_of_curves(run)]
     if run.status == "failed":
-        yield RunFinding("alarm", "failed run", "", f"The run ended with an error: {run.failure or 'not recorded'}")
+        text = f"The run ended with an error: {run.failure or 'not recorded'}"
+        findings.insert(0, RunFinding("alarm", "failed run", "", text))
     elif run.status == "interrupted":
-        yield RunFinding("warning", "interrupted run", "", "The run was interrupted before its end.")
+        findings.insert(0, RunFinding("warning", "interrupted run", "", "The run was interrupted before its end."))
+    for file in run.files:
+        error = {} if file.largest_error is None else {"largest_error": file.largest_error}
+        level, text, advice = _PROOFS[file.proof]
+        text = text.format(trouble=file.trouble, provider=file.provider or "an unnamed provider")
+        text += f" Largest error: {file.largest_error:.2e} of the largest output." if error else ""
+        findings.append(RunFinding(level, "exported file", file.name, text, advice, error))
+    return replace(run, findings=tuple(sorted(findings, key=lambda finding: _ORDER.index(finding.level))))
 
 
 def site_curves(run: ReportedRun) -> dict[str, dict[str, LoggedCurve]]:
@@ -165,15 +169,6 @@ def _sharpness(run: ReportedRun, curve: LoggedCurve, monitor: str) -> RunFinding
     text += ". On a quadratic loss, full-batch steps would grow along the top eigenvector."
     advice = "Lower the learning rate or warm it up, unless the loss still falls. Batch noise blurs this limit."
     return RunFinding("warning", "edge of stability", where, text, advice, figures, _COHEN)
-
-
-def _of_files(run: ReportedRun) -> Iterator[RunFinding]:
-    for file in run.files:
-        error = {} if file.largest_error is None else {"largest_error": file.largest_error}
-        level, text, advice = _PROOFS[file.proof]
-        text = text.format(trouble=file.trouble, provider=file.provider or "an unnamed provider")
-        text += f" Largest error: {file.largest_error:.2e} of the largest output." if error else ""
-        yield RunFinding(level, "exported file", file.name, text, advice, error)
 
 
 _PROOFS: Mapping[str, tuple[Level, str, str]] = {
