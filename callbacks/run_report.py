@@ -15,12 +15,7 @@ from typing_extensions import override
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.callbacks.onnx_export import OnnxExport
 from lit_gelu.callbacks.swap.activation_swap import swaps_of
-from lit_gelu.callbacks.trainer import (
-    FigureKeeper,
-    callbacks_of,
-    is_trial_run,
-    refuse_mixed_packages,
-)
+from lit_gelu.callbacks.trainer import FigureKeeper, callbacks_of, is_trial_run, refuse_mixed_packages
 from lit_gelu.errors import ArgumentError
 from lit_gelu.files import require_writable, write_atomically
 from lit_gelu.report import OptimizerSettings, ReportedRun, SiteActivations, judged, page

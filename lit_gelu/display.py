@@ -72,7 +72,6 @@ class Displayed:
         return short(f"{type(self).__name__}({self._summary()})")
 
     def _repr_html_(self) -> str:
-        """Return the table that Jupyter shows."""
         return self._html_table().render()
 
 

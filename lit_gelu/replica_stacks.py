@@ -293,8 +293,6 @@ def _refuse_if(is_so: bool, reason: str, *_: Any, **__: Any) -> None:
 
 
 class _NoMetric(nn.Module):
-    """Stands for a metric in a template, where nothing can be counted."""
-
     def forward(self, *_: Any, **__: Any) -> None:
         _refuse_if(True, "the training step uses a metric")
 

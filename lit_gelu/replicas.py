@@ -546,8 +546,6 @@ class _MemberOptimizers(Optimizer):
 
 
 class _MemberSchedulers:
-    """The schedulers of one kind, by member."""
-
     def __init__(self, optimizer: Optimizer, monitor: str | None) -> None:
         self.optimizer, self.monitor = optimizer, monitor
         self.members: dict[int, Any] = {}

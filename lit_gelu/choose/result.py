@@ -79,30 +79,18 @@ class ActivationChoice(Displayed):
     """What `lit_gelu.choose.choose` gave.
 
     ``print(choice)`` gives the table and the sentences, `to_json` all figures, `module` the best run's module.
-
-    Args:
-        metric: What decides.
-        seeds: Of the runs of every candidate.
-        candidates: What is known of each, the best median first; those with runs that failed come last.
-        baseline: The label of the candidate that others are compared with too, if there is one.
-        trained: How: in a group, or one after another and why.
-        notes: What else should be known, in sentences.
-        files: What was written, by what it is, as names within `folder`.
-        folder: Where finished runs and files are, if they are kept.
-        module: The best run's module, trained.
-        differences: Of all pairs of candidates whose runs all came to their end.
     """
 
-    metric: Metric
-    seeds: list[int]
-    candidates: list[CandidateReport]
-    baseline: str | None = None
-    trained: str = ""
-    notes: list[str] = field(default_factory=list)
-    files: dict[str, str] = field(default_factory=dict)
-    folder: Path | None = None
-    module: LightningModule | None = None
-    differences: list[PairedDifference] = field(init=False)
+    metric: Metric  # what decides
+    seeds: list[int]  # of the runs of every candidate
+    candidates: list[CandidateReport]  # the best median first; those with runs that failed come last
+    baseline: str | None = None  # the label of the candidate that others are compared with too
+    trained: str = ""  # how: in a group, or one after another and why
+    notes: list[str] = field(default_factory=list)  # what else should be known, in sentences
+    files: dict[str, str] = field(default_factory=dict)  # what was written, by what it is, as names within `folder`
+    folder: Path | None = None  # where finished runs and files are, if they are kept
+    module: LightningModule | None = None  # the best run's, trained
+    differences: list[PairedDifference] = field(init=False)  # of all pairs whose runs all came to their end
 
     def __post_init__(self) -> None:
         def rank(candidate: CandidateReport) -> tuple[bool, float]:

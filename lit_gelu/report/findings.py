@@ -19,9 +19,7 @@ _COHEN = "Cohen et al. 2021, arXiv 2103.00065"
 
 @dataclass(frozen=True)
 class _SiteRule:
-    """A finding about one site whose last figure reaches a threshold."""
-
-    statistic: str
+    statistic: str  # of a site, whose last figure reaches the threshold
     threshold: float
     level: Level
     topic: str

