@@ -83,7 +83,20 @@ class ExactResume(Callback):
                 "Use as many, or leave ExactResume out: it cannot be the same run."
             )
         state = states[trainer.global_rank]
-        self._set_loaders(trainer, state["loaders"])
+        # Lightning gives a loader its state only if nothing has asked for the loader before; a configure_optimizers
+        # that uses estimated_stepping_batches has.
+        loaders, done = self._loaders(), trainer.fit_loop.batch_idx + 1
+        if not trainer.fit_loop.restarted_mid_epoch or not 0 < done < trainer.num_training_batches:
+            for loader in loaders:
+                loader.start_anew()
+        elif len(loaders) != len(state["loaders"]):
+            raise UnsupportedRunError(
+                f"The checkpoint is from within an epoch that used {len(state['loaders'])} ResumableDataLoader, and this "
+                f"run has {len(loaders)}. Use the same training data, or leave ExactResume out."
+            )
+        else:
+            for loader, place in zip(loaders, state["loaders"], strict=True):
+                loader.load_state_dict(place)
         RandomState.of_plain(state["generators"]).restore()
 
     @override
@@ -102,22 +115,6 @@ class ExactResume(Callback):
             if epochs.total.ready == epochs.total.completed:
                 epochs.increment_ready()
                 epochs.increment_started()
-
-    def _set_loaders(self, trainer: Trainer, states: list[dict[str, Any]]) -> None:
-        # Lightning gives a loader its state only if nothing has asked for the loader before; a configure_optimizers
-        # that uses estimated_stepping_batches has.
-        loaders, done = self._loaders(), trainer.fit_loop.batch_idx + 1
-        if not trainer.fit_loop.restarted_mid_epoch or not 0 < done < trainer.num_training_batches:
-            for loader in loaders:
-                loader.start_anew()
-            return
-        if len(loaders) != len(states):
-            raise UnsupportedRunError(
-                f"The checkpoint is from within an epoch that used {len(states)} ResumableDataLoader, and this run has "
-                f"{len(loaders)}. Use the same training data, or leave ExactResume out."
-            )
-        for loader, state in zip(loaders, states, strict=True):
-            loader.load_state_dict(state)
 
     def _loaders(self) -> list[ResumableDataLoader[Any]]:
         loaders = pytree.tree_leaves(self._trainer.train_dataloader if self._trainer is not None else None)

@@ -24,7 +24,6 @@ from lightning.pytorch.strategies import ParallelStrategy
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
-from lightning.pytorch.utilities.types import LRSchedulerConfig
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
@@ -208,9 +207,16 @@ class ReplicaGroup(LightningModule):
         self._optimizers, schedulers = [], []
         for replica, member in enumerate(self.members):
             with self._running(replica):
-                optimizer, configs = _configured(member)
-            self._optimizers.append(optimizer)
-            schedulers.append(configs)
+                returned: Any = member.configure_optimizers()
+                optimizers, configs, monitor = ([], [], None) if returned is None else _configure_optimizers(returned)
+                if len(optimizers) != 1 or isinstance(optimizers[0], torch.optim.LBFGS):
+                    kinds = ", ".join(type(optimizer).__name__ for optimizer in optimizers) or "no optimizer"
+                    raise UnsupportedRunError(
+                        f"{type(member).__name__}.configure_optimizers returned {kinds}; a group takes one optimizer "
+                        "for each member, whose step computes no loss. Train this module alone."
+                    )
+                schedulers.append(_configure_schedulers_automatic_opt(configs, monitor))
+            self._optimizers.append(optimizers[0])
         group_optimizer = _MemberOptimizers(self._optimizers)
         settings: dict[tuple[Any, ...], dict[str, Any]] = {}
         for replica, configs in enumerate(schedulers):
@@ -504,18 +510,6 @@ class _MemberBatches:
 
 
 # Optimizers and schedulers
-
-
-def _configured(member: LightningModule) -> tuple[Optimizer, list[LRSchedulerConfig]]:
-    returned: Any = member.configure_optimizers()
-    optimizers, schedulers, monitor = ([], [], None) if returned is None else _configure_optimizers(returned)
-    if len(optimizers) != 1 or isinstance(optimizers[0], torch.optim.LBFGS):
-        kinds = ", ".join(type(optimizer).__name__ for optimizer in optimizers) or "no optimizer"
-        raise UnsupportedRunError(
-            f"{type(member).__name__}.configure_optimizers returned {kinds}; a group takes one optimizer for each "
-            "member, whose step computes no loss. Train this module alone."
-        )
-    return optimizers[0], _configure_schedulers_automatic_opt(schedulers, monitor)
 
 
 class _MemberOptimizers(Optimizer):

@@ -12,8 +12,8 @@ import pytest
 import torch
 import yaml
 from child_processes import command_line, end_of, run_command, run_warm, started, wait_until
-from cli_helpers import FAST, forget_seeds
-from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+from cli_helpers import FAST, forget_seeds, save_untrained
+from lightning.pytorch import LightningDataModule, LightningModule
 
 import lit_gelu.data
 import lit_gelu.tasks
@@ -78,12 +78,8 @@ def test_print_config_round_trip(spec, tmp_path, capsys):
 
 @pytest.fixture(scope="module")
 def plain_checkpoint(tmp_path_factory):
-    """A checkpoint as a Trainer in a script writes it: arguments, but no class."""
     path = tmp_path_factory.mktemp("plain") / "last.ckpt"
-    trainer = Trainer(logger=False, enable_checkpointing=False, enable_progress_bar=False, accelerator="cpu")
-    torch.manual_seed(0)
-    trainer.strategy.connect(MNISTClassifier("elu(alpha=0.5)", learning_rate=0.002, keep=0.75, hidden_layers=2))
-    trainer.save_checkpoint(path)
+    save_untrained(path, "elu(alpha=0.5)", learning_rate=0.002, keep=0.75, hidden_layers=2)
     return path
 
 
