@@ -91,8 +91,8 @@ class ExactResume(Callback):
                 loader.start_anew()
         elif len(loaders) != len(state["loaders"]):
             raise UnsupportedRunError(
-                f"The checkpoint is from within an epoch that used {len(state['loaders'])} ResumableDataLoader, and this "
-                f"run has {len(loaders)}. Use the same training data, or leave ExactResume out."
+                f"The checkpoint is from within an epoch that used {len(state['loaders'])} ResumableDataLoader, and "
+                f"this run has {len(loaders)}. Use the same training data, or leave ExactResume out."
             )
         else:
             for loader, place in zip(loaders, state["loaders"], strict=True):
