@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     import numpy as np
     from matplotlib.figure import Figure
 
-Path = tuple[str, ...]
-"""The parts of a logged name; the logger says what joins them (``/`` for most)."""
+Path = tuple[str, ...]  # the parts of a logged name; the logger says what joins them (``/`` for most)
 
 
 def callbacks_of(trainer: Trainer) -> list[Callback]:

@@ -421,11 +421,7 @@ class ReplicaDataModule(LightningDataModule):
         self.data.prepare_data()
 
     def setup(self, stage: str) -> None:
-        """Read what the stage needs.
-
-        Raises:
-            UnsupportedRunError: If reading draws random numbers, of which each run alone has its own.
-        """
+        """Read what the stage needs; refuse to where that draws numbers, of which each run alone has its own."""
         self.data.trainer = self.trainer
         before = RandomState.now()
         self.data.setup(stage)
