@@ -130,7 +130,8 @@ def choose(
             raise UnsupportedRunError(f"No run came to its end with a number. {' '.join(choice.verdict)}")
         if swap is not False:
             plan = _plan(build(), swap, candidates[0].activation)
-            sites = [row.name or "the module itself" for row in (*plan.rows, *plan.skipped)]
+            names = [*(row.name for row in plan.rows), *(row.name for row in plan.skipped)]
+            sites = [name or "the module itself" for name in names]
             choice.notes += [f"The activations at {listed(sites)} are exchanged.", *plan.notes]
         best = next(candidate for candidate in candidates if candidate.label == choice.best.label)
         checkpoint = runs.checkpoint(best, choice.best_run.seed)
