@@ -29,7 +29,6 @@ count = 0
 for module in pkgutil.walk_packages(lit_gelu.__path__, "lit_gelu."):
     if module.name in {
         "lit_gelu.__main__",
-        "lit_gelu.cli.curvature_figure",
     }:
         continue
     try:

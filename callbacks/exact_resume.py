@@ -48,7 +48,6 @@ class ExactResume(Callback):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        """Return the states of all ranks; called on all of them."""
         trainer = self._trainer
         if trainer is not None and (_is_within_a_step(trainer) or _is_broken_off(trainer)):
             rank_zero_warn(
@@ -61,9 +60,12 @@ class ExactResume(Callback):
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keep the states until training starts."""
         ranks = state_dict.get("ranks") or None
-        if not isinstance(ranks, list) or not all(map(_is_state, ranks)):
+        kinds = {"generators": dict, "loaders": list}
+        if not isinstance(ranks, list) or not all(
+            isinstance(rank, dict) and all(isinstance(rank.get(name), kind) for name, kind in kinds.items())
+            for rank in ranks
+        ):
             raise CheckpointError(
                 "What ExactResume kept in the checkpoint is damaged: it has no generators and loaders of each rank. "
                 "Resume from another checkpoint, or leave ExactResume out."
@@ -72,7 +74,6 @@ class ExactResume(Callback):
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Set the generators, and the loaders, to where the checkpoint found them."""
         states, self._states = self._states, None
         if states is None:
             return
@@ -82,7 +83,20 @@ class ExactResume(Callback):
                 "Use as many, or leave ExactResume out: it cannot be the same run."
             )
         state = states[trainer.global_rank]
-        self._set_loaders(trainer, state["loaders"])
+        # Lightning gives a loader its state only if nothing has asked for the loader before; a configure_optimizers
+        # that uses estimated_stepping_batches has.
+        loaders, done = self._loaders(), trainer.fit_loop.batch_idx + 1
+        if not trainer.fit_loop.restarted_mid_epoch or not 0 < done < trainer.num_training_batches:
+            for loader in loaders:
+                loader.start_anew()
+        elif len(loaders) != len(state["loaders"]):
+            raise UnsupportedRunError(
+                f"The checkpoint is from within an epoch that used {len(state['loaders'])} ResumableDataLoader, and "
+                f"this run has {len(loaders)}. Use the same training data, or leave ExactResume out."
+            )
+        else:
+            for loader, place in zip(loaders, state["loaders"], strict=True):
+                loader.load_state_dict(place)
         RandomState.of_plain(state["generators"]).restore()
 
     @override
@@ -102,32 +116,9 @@ class ExactResume(Callback):
                 epochs.increment_ready()
                 epochs.increment_started()
 
-    def _set_loaders(self, trainer: Trainer, states: list[dict[str, Any]]) -> None:
-        """Let the loaders go on within the epoch."""
-        # Lightning gives a loader its state only if nothing has asked for the loader before; a configure_optimizers
-        # that uses estimated_stepping_batches has.
-        loaders, done = self._loaders(), trainer.fit_loop.batch_idx + 1
-        if not trainer.fit_loop.restarted_mid_epoch or not 0 < done < trainer.num_training_batches:
-            for loader in loaders:
-                loader.start_anew()
-            return
-        if len(loaders) != len(states):
-            raise UnsupportedRunError(
-                f"The checkpoint is from within an epoch that used {len(states)} ResumableDataLoader, and this run has "
-                f"{len(loaders)}. Use the same training data, or leave ExactResume out."
-            )
-        for loader, state in zip(loaders, states, strict=True):
-            loader.load_state_dict(state)
-
     def _loaders(self) -> list[ResumableDataLoader[Any]]:
-        """Return the training loaders, as far as they can be resumed."""
         loaders = pytree.tree_leaves(self._trainer.train_dataloader if self._trainer is not None else None)
         return [loader for loader in loaders if isinstance(loader, ResumableDataLoader)]
-
-
-def _is_state(state: object) -> bool:
-    """Return whether an entry of a checkpoint holds a rank's generators and loaders."""
-    return isinstance(state, dict) and [type(state.get(name)) for name in ("generators", "loaders")] == [dict, list]
 
 
 def _is_broken_off(trainer: Trainer) -> bool:

@@ -15,12 +15,7 @@ from typing_extensions import override
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.callbacks.onnx_export import OnnxExport
 from lit_gelu.callbacks.swap.activation_swap import swaps_of
-from lit_gelu.callbacks.trainer import (
-    FigureKeeper,
-    callbacks_of,
-    is_trial_run,
-    refuse_mixed_packages,
-)
+from lit_gelu.callbacks.trainer import FigureKeeper, callbacks_of, is_trial_run, refuse_mixed_packages
 from lit_gelu.errors import ArgumentError
 from lit_gelu.files import require_writable, write_atomically
 from lit_gelu.report import OptimizerSettings, ReportedRun, SiteActivations, judged, page
@@ -91,7 +86,6 @@ class RunReport(Callback):
 
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Learn where to write, and which activations there are."""
         if self._keeper is None:
             return
         folder = trainer.log_dir or trainer.default_root_dir  # asks all ranks, so not on rank 0 alone
@@ -126,7 +120,6 @@ class RunReport(Callback):
     def _end(
         self, trainer: Trainer, pl_module: LightningModule, status: Status, failure: str = "", *, is_fit: bool
     ) -> None:
-        """End a fit, or what follows one, and write the page on rank 0."""
         trainer.loggers = [logger for logger in trainer.loggers if logger is not self._keeper]
         if self._keeper is None or self._started == 0.0:  # a fit that failed before it began has no page
             return
@@ -190,7 +183,6 @@ class RunReport(Callback):
 def _configuration(
     trainer: Trainer, pl_module: LightningModule, logged: Mapping[str, Any]
 ) -> dict[str, dict[str, str]]:
-    """Return the settings of a run as text, by group; hyper-parameters of module and data are logged by Lightning."""
     groups: dict[str, dict[str, Any]] = {
         "Module": {
             "class": f"{type(pl_module).__module__}.{type(pl_module).__qualname__}",

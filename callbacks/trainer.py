@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     import numpy as np
     from matplotlib.figure import Figure
 
-Path = tuple[str, ...]
-"""The parts of a logged name; the logger says what joins them (``/`` for most)."""
+Path = tuple[str, ...]  # the parts of a logged name; the logger says what joins them (``/`` for most)
 
 
 def callbacks_of(trainer: Trainer) -> list[Callback]:
@@ -113,12 +112,10 @@ class FigureKeeper(DummyLogger):
     @property
     @override
     def save_dir(self) -> str:
-        """Where the Trainer writes without a logger."""
         return self._folder
 
     @override
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """Keep numbers; what is no number is left out."""
         numbers: dict[str, float] = {}
         for name, value in metrics.items():
             # What `trainer.validate` measures, of another checkpoint perhaps, is not the end of the fit's curve.
@@ -135,7 +132,6 @@ class FigureKeeper(DummyLogger):
 
     @override
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
-        """Keep hyper-parameters, and texts, which are logged as such."""
         self.hyper_parameters |= params if isinstance(params, dict) else vars(params)
 
 

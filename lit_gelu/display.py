@@ -6,12 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-LONGEST_REPR = 300
-"""Characters of a ``repr``: what is longer hides the other lines of a notebook or a traceback."""
-
-MOST_ROWS = 200
-"""Rows of a table in a notebook; how many are left out is said below it."""
-
+LONGEST_REPR = 300  # characters: what is longer hides the other lines of a notebook or a traceback
+MOST_ROWS = 200  # of a table in a notebook; how many are left out is said below it
 _LONGEST_VALUE = 70  # of one value within a repr
 _LONGEST_CELL = 300
 
@@ -22,19 +18,7 @@ _CELL = "padding:.2em .7em;border-bottom:1px solid rgba(128,128,128,.35);vertica
 
 @dataclasses.dataclass(frozen=True)
 class HtmlTable:
-    """A table for a notebook: no script, no style sheet, and all text escaped.
-
-    Args:
-        head: The columns' names.
-        rows: The cells; numbers stand on the right.
-        title: What stands above it.
-        notes: Lines below it.
-
-    Example:
-        >>> html = HtmlTable(("file", "bytes"), [("<a>.onnx", 12)]).render()
-        >>> html.count("<tr>"), "&lt;a&gt;.onnx" in html
-        (2, True)
-    """
+    """A table for a notebook: no script, no style sheet, and all text escaped; numbers stand on the right."""
 
     head: tuple[str, ...]
     rows: Sequence[Sequence[Any]]
@@ -69,15 +53,6 @@ class Displayed:
     """Gives a dataclass, which is made with ``repr=False``, a short ``repr`` and a table in notebooks.
 
     Both show the fields; a class with something better to say overrides `_summary` and `_html_table`.
-
-    Example:
-        >>> @dataclasses.dataclass(repr=False)
-        ... class Run(Displayed):
-        ...     name: str
-        ...     losses: tuple[float, ...]
-        ...     note: str = ""
-        >>> Run("first", tuple(range(1000)))
-        Run(name='first', losses=<1000 entries>)
     """
 
     def _summary(self) -> str:
@@ -90,7 +65,6 @@ class Displayed:
         )
 
     def _html_table(self) -> HtmlTable:
-        """Return what a notebook shows: a row a field."""
         rows = [(name.replace("_", " "), readable(value)) for name, value, _ in _fields(self)]
         return HtmlTable(("", "value"), rows, type(self).__name__)
 
@@ -98,17 +72,11 @@ class Displayed:
         return short(f"{type(self).__name__}({self._summary()})")
 
     def _repr_html_(self) -> str:
-        """Return the table that Jupyter shows."""
         return self._html_table().render()
 
 
 class ShownFigures(dict[str, Any]):
-    """Figures by name, or by site and statistic: a dict that notebooks show as a table.
-
-    Example:
-        >>> ShownFigures({"hidden.0": {"mean": 0.25, "share_dead": 0.0}})
-        {'hidden.0': {'mean': 0.25, 'share_dead': 0.0}}
-    """
+    """Figures by name, or by site and statistic: a dict that notebooks show as a table."""
 
     def __repr__(self) -> str:
         return short(super().__repr__())
@@ -153,12 +121,7 @@ def short(text: str, longest: int = LONGEST_REPR) -> str:
 
 
 def readable(value: Any) -> str:
-    """Return a value for a cell of a table.
-
-    Example:
-        >>> [readable(value) for value in (None, True, 0.123456789, (1, 2), {"Gelu": 2})]
-        ['-', 'yes', '0.123457', '1, 2', 'Gelu: 2']
-    """
+    """Return a value for a cell of a table: a dash for none, ``yes`` or ``no``, numbers in six digits."""
     if value is None or value == ():
         return "-"
     if isinstance(value, bool):
@@ -183,7 +146,6 @@ def _is_number(value: Any) -> bool:
 
 
 def _fields(record: Any) -> Iterable[tuple[str, Any, Any]]:
-    """Yield a dataclass's shown fields with their defaults."""
     for field in dataclasses.fields(record):
         if field.repr and not field.name.startswith("_"):
             factory = field.default_factory
@@ -192,7 +154,6 @@ def _fields(record: Any) -> Iterable[tuple[str, Any, Any]]:
 
 
 def _brief(value: Any) -> str:
-    """Return a value's repr, or how much it is where that would be long."""
     is_collection = isinstance(value, list | tuple | Mapping)
     text = f"<{len(value)} entries>" if is_collection and len(value) > _LONGEST_VALUE else repr(value)
     if len(text) <= _LONGEST_VALUE and "\n" not in text:

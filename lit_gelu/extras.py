@@ -14,26 +14,7 @@ __all__ = ["MissingExtraError", "need", "new_figure"]
 
 
 def need(library: str, *, extra: str, what: str, remark: str = "") -> ModuleType:
-    """Import a library that only an extra brings.
-
-    Args:
-        library: The name to import, such as ``matplotlib``.
-        extra: The extra of ``pyproject.toml`` that brings it.
-        what: What cannot be done without the library; the message begins with it.
-        remark: What the message ends with, such as another way.
-
-    Returns:
-        The imported module.
-
-    Raises:
-        MissingExtraError: If it cannot be imported. The message names the extra.
-
-    Example:
-        >>> need("no_such_library", extra="plots", what="The plot")
-        Traceback (most recent call last):
-        lit_gelu.errors.MissingExtraError: The plot needs no_such_library, which cannot be imported (No module named \
-'no_such_library'). Install it: pip install 'lit-gelu[plots]'
-    """
+    """Import a library that only an extra brings; a `MissingExtraError` begins with what cannot be done without it."""
     try:
         return importlib.import_module(library)
     except (ImportError, OSError) as error:  # OSError: the package is there, a shared library that it loads is not

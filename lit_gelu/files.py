@@ -124,12 +124,10 @@ def _umask() -> int:
 
 
 def _linked(path: str | os.PathLike[str]) -> Path:
-    """Return the path, or the one that it is a link to."""
     return Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)  # noqa: PTH114 - see `is_file`
 
 
 def _reserve(target: Path) -> Path:
-    """Make an empty temporary file beside ``target``, or say why that cannot be done."""
     if is_folder(target) or is_special(target):
         kind = "it is a folder" if is_folder(target) else "it is a device or a pipe"
         raise UnwritablePathError(f"Cannot write {str(target)!r}: {kind}. Give a path that ends in a file name.")

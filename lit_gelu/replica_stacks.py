@@ -282,7 +282,6 @@ def _put(root: nn.Module, path: str, module: nn.Module) -> None:
 
 
 def _differing(each: Sequence[Mapping[str, Any]], names: Iterable[str]) -> list[str]:
-    """Return which of some names stand for other values in other mappings."""
     first = each[0]
     present = [name for name in names if name in first]
     return [name for name in present if not all(name in one and _equal(first[name], one[name]) for one in each)]
@@ -294,8 +293,6 @@ def _refuse_if(is_so: bool, reason: str, *_: Any, **__: Any) -> None:
 
 
 class _NoMetric(nn.Module):
-    """Stands for a metric in a template, where nothing can be counted."""
-
     def forward(self, *_: Any, **__: Any) -> None:
         _refuse_if(True, "the training step uses a metric")
 
@@ -316,7 +313,6 @@ class _EachMember(nn.Module):
         return outputs
 
     def of_slices(self, inputs: Tensor) -> Tensor:
-        """Return the outputs of inputs ``[members, ...]``."""
         outputs = []
         for part, state, draws, member_inputs in zip(self.parts, self.states, self.draws, inputs.unbind(), strict=True):
             with (

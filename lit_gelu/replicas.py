@@ -10,7 +10,6 @@ with other rounding.
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from itertools import combinations
 from typing import Any, Self, cast
 
@@ -25,7 +24,6 @@ from lightning.pytorch.strategies import ParallelStrategy
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
-from lightning.pytorch.utilities.types import LRSchedulerConfig
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
@@ -87,7 +85,12 @@ class ReplicaGroup(LightningModule):
                 f"{len(members)} members and {len(members if states is None else states)} random states given. Give at "
                 "least one member, and a state for each."
             )
-        parts = [_trained_parts(member) for member in members]
+        # The names of parameters that are trained, and of modules with buffers, by their identity.
+        parts = [
+            {id(p): name for name, p in member.named_parameters() if p.requires_grad}
+            | {id(part): name for name, part in member.named_modules() if list(part.buffers(recurse=False))}
+            for member in members
+        ]
         for (first, one), (second, other) in combinations(enumerate(parts), 2):
             if shared := [name for part, name in one.items() if part in other]:
                 raise ArgumentError(
@@ -160,7 +163,31 @@ class ReplicaGroup(LightningModule):
 
     def configure_callbacks(self) -> list[Callback]:
         """Refuse a Trainer that would mix members, before anything is trained; there are no callbacks."""
-        _check_trainer(self.trainer)
+        trainer: Any = self.trainer
+        is_fit = trainer.state.fn == TrainerFn.FITTING
+        refused = {
+            "devices": trainer.world_size > 1,
+            "strategy": isinstance(trainer.strategy, ParallelStrategy),
+            "precision": trainer.precision not in {"32-true", "64-true"},
+            "overfit_batches": is_fit and trainer.overfit_batches > 0,
+        }
+        for name, is_asked in refused.items():
+            if is_asked:
+                raise UnsupportedRunError(
+                    f"Trainer({name}=...) is not accepted for a group: one process trains it on one device, in 32-true "
+                    "or 64-true, each member with an order of batches of its own."
+                )
+        for callback in trainer.callbacks if is_fit else ():
+            if isinstance(callback, _REFUSED_CALLBACKS):
+                raise UnsupportedRunError(
+                    f"The callback {type(callback).__name__} is not accepted for a group: it works on one net and its "
+                    "steps. Leave it out, call it on group.members after the fit, or train the modules alone."
+                )
+        if is_fit and not isinstance(trainer.datamodule, ReplicaDataModule):
+            raise UnsupportedRunError(
+                "A group takes its batches from a ReplicaDataModule. Give Trainer.fit "
+                "datamodule=ReplicaDataModule(data)."
+            )
         return []
 
     def setup(self, stage: str) -> None:  # noqa: ARG002 - Lightning's name
@@ -180,9 +207,16 @@ class ReplicaGroup(LightningModule):
         self._optimizers, schedulers = [], []
         for replica, member in enumerate(self.members):
             with self._running(replica):
-                optimizer, configs = _configured(member)
-            self._optimizers.append(optimizer)
-            schedulers.append(configs)
+                returned: Any = member.configure_optimizers()
+                optimizers, configs, monitor = ([], [], None) if returned is None else _configure_optimizers(returned)
+                if len(optimizers) != 1 or isinstance(optimizers[0], torch.optim.LBFGS):
+                    kinds = ", ".join(type(optimizer).__name__ for optimizer in optimizers) or "no optimizer"
+                    raise UnsupportedRunError(
+                        f"{type(member).__name__}.configure_optimizers returned {kinds}; a group takes one optimizer "
+                        "for each member, whose step computes no loss. Train this module alone."
+                    )
+                schedulers.append(_configure_schedulers_automatic_opt(configs, monitor))
+            self._optimizers.append(optimizers[0])
         group_optimizer = _MemberOptimizers(self._optimizers)
         settings: dict[tuple[Any, ...], dict[str, Any]] = {}
         for replica, configs in enumerate(schedulers):
@@ -320,7 +354,6 @@ class ReplicaGroup(LightningModule):
             self.measured = measured
 
     def _values(self, name: str) -> Tensor:
-        """Return the last value of every member, ``[members]``, of what they log."""
         metrics = self.trainer.callback_metrics
         if f"{name}_0" in metrics:
             values = [metrics.get(f"{name}_{replica}") for replica in range(len(self.replicas))]
@@ -335,8 +368,14 @@ class ReplicaGroup(LightningModule):
     @contextmanager
     def _running(self, replica: int) -> Iterator[None]:
         """Let a member's code run outside of training steps: with its random numbers, figures and optimizer."""
+
+        def log(name: str, value: Any, prog_bar: bool = False, **options: Any) -> None:  # noqa: ARG001 - Lightning's name; the mean is in the bar
+            self._validated.add(name)
+            options.pop("metric_attribute", None)  # Lightning finds the members' metrics by itself
+            self.log(f"{name}_{replica}", value, **options)
+
         attributes = vars(self.members[replica])
-        replaced: dict[str, Any] = {"log": partial(self._log_of, replica)}
+        replaced: dict[str, Any] = {"log": log}
         if len(self._optimizers) == len(self.replicas):
             member_optimizer = self._optimizers[replica]
             replaced["optimizers"] = lambda use_pl_optimizer=True: member_optimizer  # noqa: ARG005 - Lightning's name
@@ -347,11 +386,6 @@ class ReplicaGroup(LightningModule):
         finally:
             for name in replaced:
                 del attributes[name]
-
-    def _log_of(self, replica: int, name: str, value: Any, prog_bar: bool = False, **options: Any) -> None:  # noqa: ARG002 - Lightning's name; the mean is in the bar
-        self._validated.add(name)
-        options.pop("metric_attribute", None)  # Lightning finds the members' metrics by itself
-        self.log(f"{name}_{replica}", value, **options)
 
 
 class ReplicaDataModule(LightningDataModule):
@@ -387,11 +421,7 @@ class ReplicaDataModule(LightningDataModule):
         self.data.prepare_data()
 
     def setup(self, stage: str) -> None:
-        """Read what the stage needs.
-
-        Raises:
-            UnsupportedRunError: If reading draws random numbers, of which each run alone has its own.
-        """
+        """Read what the stage needs; refuse to where that draws numbers, of which each run alone has its own."""
         self.data.trainer = self.trainer
         before = RandomState.now()
         self.data.setup(stage)
@@ -464,7 +494,6 @@ class _MemberBatches:
         ]
 
     def __len__(self) -> int:
-        """Return the batches in an epoch."""
         return self.length
 
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
@@ -477,19 +506,6 @@ class _MemberBatches:
 
 
 # Optimizers and schedulers
-
-
-def _configured(member: LightningModule) -> tuple[Optimizer, list[LRSchedulerConfig]]:
-    """Return the one optimizer that a member configures, and its schedulers; refuse any other number."""
-    returned: Any = member.configure_optimizers()
-    optimizers, schedulers, monitor = ([], [], None) if returned is None else _configure_optimizers(returned)
-    if len(optimizers) != 1 or isinstance(optimizers[0], torch.optim.LBFGS):
-        kinds = ", ".join(type(optimizer).__name__ for optimizer in optimizers) or "no optimizer"
-        raise UnsupportedRunError(
-            f"{type(member).__name__}.configure_optimizers returned {kinds}; a group takes one optimizer for each "
-            "member, whose step computes no loss. Train this module alone."
-        )
-    return optimizers[0], _configure_schedulers_automatic_opt(schedulers, monitor)
 
 
 class _MemberOptimizers(Optimizer):
@@ -507,7 +523,6 @@ class _MemberOptimizers(Optimizer):
                 group["fused"] = True
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Compute all gradients, and step every member."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -517,34 +532,23 @@ class _MemberOptimizers(Optimizer):
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the members' states."""
         return {"members": [optimizer.state_dict() for optimizer in self.members]}
 
 
 class _MemberSchedulers:
-    """The schedulers of one kind, by member."""
-
     def __init__(self, optimizer: Optimizer, monitor: str | None) -> None:
         self.optimizer, self.monitor = optimizer, monitor
         self.members: dict[int, Any] = {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the members' states."""
         return {str(replica): scheduler.state_dict() for replica, scheduler in self.members.items()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from the members' states."""
         for replica, scheduler in self.members.items():
             scheduler.load_state_dict(state_dict[str(replica)])
 
 
 # Refusals
-
-
-def _trained_parts(module: nn.Module) -> dict[int, str]:
-    """Return the names of parameters that are trained, and of modules with buffers, by their identity."""
-    parameters = {id(p): name for name, p in module.named_parameters() if p.requires_grad}
-    return parameters | {id(part): name for name, part in module.named_modules() if list(part.buffers(recurse=False))}
 
 
 def _check_hooks(member: LightningModule) -> None:
@@ -564,30 +568,3 @@ def _check_hooks(member: LightningModule) -> None:
                 f"{name} has a hook {hook}, which a group does not call for its members. Move what it does into "
                 "training_step, validation_step, configure_optimizers or a callback, or train this module alone."
             )
-
-
-def _check_trainer(trainer: Any) -> None:
-    """Refuse a Trainer that would mix members, or make other runs than each alone."""
-    is_fit = trainer.state.fn == TrainerFn.FITTING
-    refused = {
-        "devices": trainer.world_size > 1,
-        "strategy": isinstance(trainer.strategy, ParallelStrategy),
-        "precision": trainer.precision not in {"32-true", "64-true"},
-        "overfit_batches": is_fit and trainer.overfit_batches > 0,
-    }
-    for name, is_asked in refused.items():
-        if is_asked:
-            raise UnsupportedRunError(
-                f"Trainer({name}=...) is not accepted for a group: one process trains it on one device, in 32-true or "
-                "64-true, each member with an order of batches of its own."
-            )
-    for callback in trainer.callbacks if is_fit else ():
-        if isinstance(callback, _REFUSED_CALLBACKS):
-            raise UnsupportedRunError(
-                f"The callback {type(callback).__name__} is not accepted for a group: it works on one net and its "
-                "steps. Leave it out, call it on group.members after the fit, or train the modules alone."
-            )
-    if is_fit and not isinstance(trainer.datamodule, ReplicaDataModule):
-        raise UnsupportedRunError(
-            "A group takes its batches from a ReplicaDataModule. Give Trainer.fit datamodule=ReplicaDataModule(data)."
-        )

@@ -1,6 +1,5 @@
 """Users' own modules and small data, for tests of choosing an activation."""
 
-import functools
 import os
 from types import SimpleNamespace
 
@@ -13,9 +12,7 @@ from torch.nn import functional
 from lit_gelu import activations
 from lit_gelu.data import InMemoryDataModule
 from lit_gelu.data.in_memory import InMemorySamples
-from lit_gelu.tasks import MNISTClassifier
 
-BUILD = functools.partial(MNISTClassifier, hidden_layers=1, keep=0.8)
 CPU = {"accelerator": "cpu"}
 
 

@@ -24,10 +24,6 @@ DISTRIBUTIONS = {  # by the name that is imported
     "soundfile": "soundfile",
     "tensorboard": "tensorboard",
 }
-# Modules that are imported only after `need`: their signatures or their base classes are the library's types.
-WHOLE_MODULES = {
-    "lit_gelu/cli/curvature_figure.py",
-}
 SOURCES = [path for folder in ("lit_gelu", "callbacks", "export") for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
@@ -75,7 +71,7 @@ def test_every_call_names_an_extra_that_brings_the_library(trees):
 
 def test_no_library_of_an_extra_is_imported_with_a_module(trees):
     found = {path for path, tree in trees.items() if set(imports_when_loaded(tree)) & set(DISTRIBUTIONS)}
-    assert found == WHOLE_MODULES
+    assert found == set()
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,18 @@
 """examples/web as a person starts it, and headless Chromium that opens it, driven through the WebDriver standard."""
 
+import functools
+import http.server
 import math
 import os
 import shutil
 import subprocess
 import sys
+import threading
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
 from child_processes import PATIENCE
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "web"
@@ -100,6 +104,29 @@ class Page:
     def errors(self):
         """Return what the console has as errors since the page was opened."""
         return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] == "SEVERE"]
+
+
+class Silent(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        """Print nothing for each request."""
+
+
+@contextmanager
+def plain_server(folder):
+    """Give a folder's files out, and yield the address."""
+    handler = functools.partial(Silent, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+def chromium_or_skip(*package):
+    """Yield a page in Chromium, for a fixture; skip where something is missing."""
+    if reason := missing(*package):
+        pytest.skip(reason)
+    with chromium() as page:
+        yield page
 
 
 @contextmanager

@@ -4,11 +4,4 @@ from lit_gelu.choose.choose import choose
 from lit_gelu.choose.result import ActivationChoice, CandidateReport, TrainedRun
 from lit_gelu.choose.statistics import Metric, PairedDifference
 
-__all__ = [
-    "ActivationChoice",
-    "CandidateReport",
-    "Metric",
-    "PairedDifference",
-    "TrainedRun",
-    "choose",
-]
+__all__ = ["ActivationChoice", "CandidateReport", "Metric", "PairedDifference", "TrainedRun", "choose"]

@@ -25,10 +25,11 @@ from lit_gelu.callbacks import ActivationCurvatureMonitor, LossCurvatureMonitor
 from lit_gelu.callbacks.checkpoint_file import read_checkpoint
 from lit_gelu.choose.result import ActivationChoice, CandidateReport
 from lit_gelu.choose.statistics import Metric, listed
-from lit_gelu.choose.training import Build, Candidate, RunFolder, Setup, first_line, make_runs, seeded, settings_of
+from lit_gelu.choose.training import Build, Candidate, RunFolder, Setup, first_line, make_runs, settings_of
 from lit_gelu.errors import ArgumentError, MissingExtraError, UnsupportedRunError, shown
 from lit_gelu.extras import need
 from lit_gelu.files import quiet, write_atomically
+from lit_gelu.random_states import seeded
 from lit_gelu.sandbox import input_sample_of
 from lit_gelu.surgery import SwapPlan, plan_swap
 
@@ -127,7 +128,11 @@ def choose(
         choice = ActivationChoice(decides, numbers, reports, baseline, how, notes)
         if not any(math.isfinite(value) for report in reports for value in report.values(decides)):
             raise UnsupportedRunError(f"No run came to its end with a number. {' '.join(choice.verdict)}")
-        choice.notes += _notes_on_swap(build, swap, candidates[0])
+        if swap is not False:
+            plan = _plan(build(), swap, candidates[0].activation)
+            names = [*(row.name for row in plan.rows), *(row.name for row in plan.skipped)]
+            sites = [name or "the module itself" for name in names]
+            choice.notes += [f"The activations at {listed(sites)} are exchanged.", *plan.notes]
         best = next(candidate for candidate in candidates if candidate.label == choice.best.label)
         checkpoint = runs.checkpoint(best, choice.best_run.seed)
         with seeded(choice.best_run.seed):
@@ -141,7 +146,6 @@ def choose(
 
 
 def _candidates(activations: Sequence[Any] | Mapping[str, Any]) -> list[Candidate]:
-    """Return the activations that were given, each with a label of its own."""
     pairs: list[tuple[str, Any]] = []
     if isinstance(activations, Mapping):
         pairs = [(str(label), activation) for label, activation in activations.items()]
@@ -167,7 +171,6 @@ def _seeds(seeds: int | Sequence[int]) -> list[int]:
 
 
 def _without_unused(options: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return a Trainer's options without callbacks that serve what runs do not have, and a note on them."""
     callbacks = options.get("callbacks") or []
     callbacks = list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
     unused = [callback for callback in callbacks if isinstance(callback, _UNUSED)]
@@ -178,7 +181,6 @@ def _without_unused(options: Mapping[str, Any]) -> tuple[dict[str, Any], list[st
 
 
 def _builder(build: Build, swap: Any) -> Build:
-    """Return a function of ``activation`` alone that builds a module."""
     if not callable(build):
         raise ArgumentError(
             f"build={shown(build)} is not accepted. Give the class of your module, or a function that returns one."
@@ -260,7 +262,6 @@ def _logged_by(setup: Setup, candidate: Candidate, metric: str | None) -> dict[s
 
 
 def _metric(name: str | None, mode: str | None, logged: Mapping[str, Sequence[str]]) -> Metric:
-    """Return the figure that decides, if it is logged and its direction is known."""
     everything = [*logged["val"], *logged["test"]]
     chosen = name if name is not None else next((one for one in _PREFERRED if one in everything), None)
     if chosen is None or chosen not in everything:
@@ -277,16 +278,6 @@ def _metric(name: str | None, mode: str | None, logged: Mapping[str, Sequence[st
         )
     direction: Literal["min", "max"] = "min" if mode == "min" else "max"
     return Metric(chosen, "val" if chosen in logged["val"] else "test", direction)
-
-
-def _notes_on_swap(build: Build, swap: Any, candidate: Candidate) -> list[str]:
-    """Say which sites of a module are given the activation, and which calls of functions are not."""
-    if swap is False:
-        return []
-    plan = _plan(build(), swap, candidate.activation)
-    names = [*(row.name for row in plan.rows), *(row.name for row in plan.skipped)]
-    sites = [name or "the module itself" for name in names]
-    return [f"The activations at {listed(sites)} are exchanged.", *plan.notes]
 
 
 def _write_results(choice: ActivationChoice, folder: Path, best: Path) -> None:

@@ -22,29 +22,17 @@ SCHEMA = 4
 
 @dataclass(repr=False)
 class TrainedRun(Displayed):
-    """One run: a candidate with a seed.
+    """One run: a candidate with a seed."""
 
-    Args:
-        label: The candidate's.
-        spec: Its activation.
-        seed: What ``seed_everything`` was given before the module was built.
-        curves: What was logged in validation, by name, at the end of every epoch that had one.
-        epochs: Those epochs, counted from 1.
-        test: What was logged in a test behind the last epoch.
-        seconds: Its training, or its share of the group's.
-        failure: Why it ended early; empty if it did not.
-        diverged: Whether its parameters were not all finite at the end, whatever it logged.
-    """
-
-    label: str
-    spec: str
-    seed: int
-    curves: dict[str, list[float]] = field(default_factory=dict)
-    epochs: list[int] = field(default_factory=list)
-    test: dict[str, float] = field(default_factory=dict)
-    seconds: float = 0.0
-    failure: str = ""
-    diverged: bool = False
+    label: str  # the candidate's
+    spec: str  # its activation
+    seed: int  # what ``seed_everything`` was given before the module was built
+    curves: dict[str, list[float]] = field(default_factory=dict)  # logged in validation, by name, one an epoch
+    epochs: list[int] = field(default_factory=list)  # those that had a validation, counted from 1
+    test: dict[str, float] = field(default_factory=dict)  # logged in a test behind the last epoch
+    seconds: float = 0.0  # its training, or its share of the group's
+    failure: str = ""  # why it ended early; empty if it did not
+    diverged: bool = False  # whether its parameters were not all finite at the end, whatever it logged
 
     def add_epoch(self, epoch: int, values: Mapping[str, float]) -> None:
         """Take over what was logged at the end of an epoch; a second validation of one takes the first one's place."""
@@ -69,17 +57,11 @@ class TrainedRun(Displayed):
 
 @dataclass(repr=False)
 class CandidateReport(Displayed):
-    """What is known of one candidate.
+    """What is known of one candidate."""
 
-    Args:
-        label: What it is called.
-        spec: Its activation.
-        runs: One a seed, in the order of the seeds.
-    """
-
-    label: str
-    spec: str
-    runs: list[TrainedRun]
+    label: str  # what it is called
+    spec: str  # its activation
+    runs: list[TrainedRun]  # one a seed, in the order of the seeds
 
     def values(self, metric: Metric) -> list[float]:
         """Return the metric at the end of each run; a run that diverged or failed is worse than any other."""
@@ -97,30 +79,18 @@ class ActivationChoice(Displayed):
     """What `lit_gelu.choose.choose` gave.
 
     ``print(choice)`` gives the table and the sentences, `to_json` all figures, `module` the best run's module.
-
-    Args:
-        metric: What decides.
-        seeds: Of the runs of every candidate.
-        candidates: What is known of each, the best median first; those with runs that failed come last.
-        baseline: The label of the candidate that others are compared with too, if there is one.
-        trained: How: in a group, or one after another and why.
-        notes: What else should be known, in sentences.
-        files: What was written, by what it is, as names within `folder`.
-        folder: Where finished runs and files are, if they are kept.
-        module: The best run's module, trained.
-        differences: Of all pairs of candidates whose runs all came to their end.
     """
 
-    metric: Metric
-    seeds: list[int]
-    candidates: list[CandidateReport]
-    baseline: str | None = None
-    trained: str = ""
-    notes: list[str] = field(default_factory=list)
-    files: dict[str, str] = field(default_factory=dict)
-    folder: Path | None = None
-    module: LightningModule | None = None
-    differences: list[PairedDifference] = field(init=False)
+    metric: Metric  # what decides
+    seeds: list[int]  # of the runs of every candidate
+    candidates: list[CandidateReport]  # the best median first; those with runs that failed come last
+    baseline: str | None = None  # the label of the candidate that others are compared with too
+    trained: str = ""  # how: in a group, or one after another and why
+    notes: list[str] = field(default_factory=list)  # what else should be known, in sentences
+    files: dict[str, str] = field(default_factory=dict)  # what was written, by what it is, as names within `folder`
+    folder: Path | None = None  # where finished runs and files are, if they are kept
+    module: LightningModule | None = None  # the best run's, trained
+    differences: list[PairedDifference] = field(init=False)  # of all pairs whose runs all came to their end
 
     def __post_init__(self) -> None:
         def rank(candidate: CandidateReport) -> tuple[bool, float]:
@@ -171,14 +141,12 @@ class ActivationChoice(Displayed):
 
     @property
     def _references(self) -> list[str]:
-        """What the differences in the table are to: the best, and the baseline."""
         return list(dict.fromkeys(filter(None, [self.best.label, self.baseline])))
 
     @property
     def header(self) -> list[str]:
         """The heads of the table's columns."""
-        against = [f"to {label}" for label in self._references]
-        return ["activation", f"median {self.metric.name}", "lowest", "highest", *against]
+        return ["activation", f"median {self.metric.name}", "lowest", "highest", *(f"to {x}" for x in self._references)]
 
     @property
     def rows(self) -> list[list[str]]:
@@ -202,11 +170,7 @@ class ActivationChoice(Displayed):
         return "\n".join([*table, "", *self.verdict, *self.notes, self.trained])
 
     def to_json(self) -> str:
-        """Return all figures as JSON; what is no number is text.
-
-        Returns:
-            The text.
-        """
+        """Return all figures as JSON; what is no number is text."""
         plain = {
             "schema": SCHEMA,
             "metric": asdict(self.metric),

@@ -22,17 +22,11 @@ _SMALLEST = 0.0001  # how much smaller p is says nothing more
 
 @dataclass(frozen=True)
 class Metric:
-    """The figure that decides.
+    """The figure that decides."""
 
-    Args:
-        name: As the module logs it.
-        stage: In validation, at the end of every epoch, or in a test behind the last one.
-        mode: ``"min"`` if less is better, ``"max"`` if more is.
-    """
-
-    name: str
-    stage: Literal["val", "test"]
-    mode: Literal["min", "max"]
+    name: str  # as the module logs it
+    stage: Literal["val", "test"]  # in validation, at the end of every epoch, or in a test behind the last one
+    mode: Literal["min", "max"]  # "min" if less is better
 
     def badness(self, value: float) -> float:
         """Return a value of which less is better."""
@@ -41,27 +35,16 @@ class Metric:
 
 @dataclass(frozen=True, repr=False)
 class PairedDifference(Displayed):
-    """How much a candidate's metric is above another's, over the seeds of both.
+    """How much a candidate's metric is above another's, over the seeds of both."""
 
-    Args:
-        of: The label of the one.
-        to: The label of the other.
-        seeds: How many.
-        mean: Of the differences at equal seeds; above 0 if the first has more.
-        low: The lower end of the 95 % interval; ``None`` with less than five seeds.
-        high: Its upper end.
-        p: How often chance alone makes a mean as far from 0, corrected for all pairs.
-        equal: Whether both gave the same number with every seed.
-    """
-
-    of: str
-    to: str
-    seeds: int
-    mean: float
-    low: float | None
-    high: float | None
-    p: float
-    equal: bool
+    of: str  # the label of the one
+    to: str  # the label of the other
+    seeds: int  # how many
+    mean: float  # of the differences at equal seeds; above 0 if the first has more
+    low: float | None  # the lower end of the 95 % interval; None with less than five seeds
+    high: float | None  # its upper end
+    p: float  # how often chance alone makes a mean as far from 0, corrected for all pairs
+    equal: bool  # whether both gave the same number with every seed
 
     @property
     def is_decided(self) -> bool:
@@ -76,19 +59,7 @@ class PairedDifference(Displayed):
 
 
 def all_differences(values: Mapping[str, Sequence[float]]) -> list[PairedDifference]:
-    """Return the differences of all pairs.
-
-    Args:
-        values: Finite numbers by label, in the order of the seeds.
-
-    Returns:
-        One for each pair, in the order of the labels.
-
-    Example:
-        >>> (row,) = all_differences({"a": [1.0, 2.0, 3.0, 4.0, 5.0], "b": [0.0, 1.5, 1.0, 3.0, 3.0]})
-        >>> row.mean, round(row.low, 4), round(row.high, 4), round(row.p, 4)
-        (1.3, 0.4671, 2.1329, 0.0123)
-    """
+    """Return the differences of all pairs; values are finite, by label, in the order of the seeds."""
     pairs = list(itertools.combinations(values, 2))
     samples = [np.subtract(values[of], values[to]) for of, to in pairs]
     largest = [float(np.abs([values[of], values[to]]).max(initial=0)) for of, to in pairs]
@@ -130,18 +101,7 @@ def holm(chances: Sequence[float]) -> list[float]:
 def verdict(
     metric: Metric, labels: Sequence[str], differences: Sequence[PairedDifference], seeds: int, baseline: str | None
 ) -> list[str]:
-    """Return what is decided, in sentences.
-
-    Args:
-        metric: What was compared.
-        labels: The candidates, the best median first.
-        differences: Of all pairs.
-        seeds: How many.
-        baseline: Which candidate all others are compared with, beside the best one.
-
-    Returns:
-        The sentences.
-    """
+    """Return what is decided, in sentences; labels come in the order of their medians, the best first."""
     between = {(d.of, d.to): d for one in differences for d in (one, one.reversed())}
     lines = []
     for label in labels:
@@ -160,9 +120,11 @@ def verdict(
                 is_better = metric.badness(difference.mean) < 0
                 kind = "better than" if is_better else "worse than"
                 kinds[kind if difference.is_decided else "not told apart from"].append(difference)
-        parts = [
-            f"{kind} {listed(d.to for d in kinds[kind])} ({_chances(kinds[kind])})" for kind in kinds if kinds[kind]
-        ]
+        parts = []
+        for kind, members in kinds.items():
+            chances = [f"p < {_SMALLEST}" if d.p < _SMALLEST else f"p = {d.p:.3g}" for d in members]
+            chances = chances[:1] if len(set(chances)) == 1 else chances
+            parts += [f"{kind} {listed(d.to for d in members)} ({listed(chances)})"] if members else []
         if parts:
             lines.append(f"{reference} is {'; '.join(parts)}.")
     if any(not difference.equal for difference in differences):
@@ -171,17 +133,7 @@ def verdict(
     return lines
 
 
-def _chances(differences: Iterable[PairedDifference]) -> str:
-    texts = [f"p < {_SMALLEST}" if d.p < _SMALLEST else f"p = {d.p:.3g}" for d in differences]
-    return listed(texts[:1] if len(set(texts)) == 1 else texts)
-
-
 def listed(words: Iterable[str]) -> str:
-    """Return words as a list in a sentence.
-
-    Example:
-        >>> listed(["gelu", "silu", "relu"])
-        'gelu, silu and relu'
-    """
+    """Return words as a list in a sentence: ``gelu, silu and relu``."""
     *first, last = words
     return f"{', '.join(first)} and {last}" if first else last

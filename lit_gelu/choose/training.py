@@ -3,11 +3,9 @@
 import hashlib
 import json
 import logging
-import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy, deepcopy
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -15,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer, seed_everything
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
-from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 from typing_extensions import override
@@ -25,6 +22,7 @@ from typing_extensions import override
 from lit_gelu.choose.result import SCHEMA, TrainedRun
 from lit_gelu.errors import ArgumentError, LitGeluError, shown
 from lit_gelu.files import is_file, write_atomically
+from lit_gelu.random_states import seeded
 from lit_gelu.replicas import ReplicaDataModule, ReplicaGroup
 
 Build = Callable[..., LightningModule]
@@ -76,22 +74,6 @@ class Setup:
     def new_data(self) -> Any:
         """Return a copy of the data, whose own generators are then as every run finds them."""
         return deepcopy(self.data, {id(self.data.trainer): None})
-
-
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Run as a process does that begins with ``seed_everything``; generators and variables are put back afterwards."""
-    names = ("PL_GLOBAL_SEED", "PL_SEED_WORKERS")
-    before = {name: os.environ.get(name) for name in names}
-    try:
-        with isolate_rng():
-            seed_everything(seed, verbose=False)
-            yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
 
 
 class EpochNotes(Callback):
@@ -160,7 +142,6 @@ def train_together(setup: Setup, cells: Sequence[Cell], checkpoints: Sequence[Pa
 
 
 def _finish(setup: Setup, run: TrainedRun, module: LightningModule, data: Any, checkpoint: Path) -> None:
-    """Save a trained module, and test it if a figure of the test decides."""
     trained = [parameter for parameter in module.parameters() if not is_lazy(parameter)]
     run.diverged = not all(bool(parameter.isfinite().all()) for parameter in trained)
     trainer = setup.new_trainer(callbacks=None)

@@ -103,7 +103,6 @@ def bench(
 
 
 def _table(report: "BenchReport") -> Table:
-    """Return the measurements, times in milliseconds."""
     tuned = f"; onnxruntime is tuned to {report.tuning}" if report.tuning else ""
     alone = "; onnxruntime alone, --ckpt times PyTorch beside it" if report.baseline.startswith("onnxruntime") else ""
     title = f"{report.path} on {report.device}, {report.provider}, {report.threads} threads{tuned}{alone}"

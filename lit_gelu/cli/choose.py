@@ -89,6 +89,12 @@ def run_choice(config: Any, instances: Any, data: LightningDataModule | None, op
     if options["ckpt_path"] is not None or data is None:
         reason = "There are no data" if data is None else "--ckpt_path is not accepted: every run begins anew"
         raise ArgumentError(f"{reason}. Give --data, and no --ckpt_path.")
+    defaults = {name: parameter.default for name, parameter in inspect.signature(Trainer).parameters.items()}
+    pairs = instances.trainer.items()
+    trainer = {n: v for n, v in pairs if n in defaults and n not in _OF_ONE_RUN and v != defaults[n]}
+    # A Trainer adds its own callbacks to the list that it got.
+    if callbacks := list(instances.trainer.get("callbacks") or [])[: len(config.trainer.get("callbacks") or [])]:
+        trainer["callbacks"] = callbacks
     log.setLevel(logging.INFO)
     log.handlers = [logging.StreamHandler(sys.stdout)]
     choice = compare(
@@ -96,22 +102,13 @@ def run_choice(config: Any, instances: Any, data: LightningDataModule | None, op
         arguments.pop("activations"),
         data,
         max_epochs=config.trainer.max_epochs,
-        trainer=_trainer_options(config.trainer, instances.trainer),
+        trainer=trainer,
         folder=options["output"],
         **arguments,
     )
     console = console_for_output(soft_wrap=True)
     console.print(str(choice), highlight=False)
     console.print(f"{options['output']}: {', '.join(choice.files.values())}")
-
-
-def _trainer_options(config: Any, instances: Any) -> dict[str, Any]:
-    """Return the options of every run's Trainer."""
-    defaults = {name: parameter.default for name, parameter in inspect.signature(Trainer).parameters.items()}
-    options = {n: v for n, v in instances.items() if n in defaults and n not in _OF_ONE_RUN and v != defaults[n]}
-    # A Trainer adds its own callbacks to the list that it got.
-    callbacks = list(instances.get("callbacks") or [])[: len(config.get("callbacks") or [])]
-    return options | ({"callbacks": callbacks} if callbacks else {})
 
 
 def model_builder(config: Any, *, swap: bool) -> partial[LightningModule]:
@@ -145,7 +142,6 @@ def _built(
 
 
 def _configured(module: LightningModule, parts: Mapping[str, Any]) -> Any:
-    """Make what LightningCLI makes."""
     # It is made when the Trainer asks: a swap may have brought in other parameters by then.
     optimizer = instantiate_class(module.parameters(), dict(parts["optimizer"]))
     scheduler = instantiate_class(optimizer, dict(parts["lr_scheduler"])) if "lr_scheduler" in parts else None

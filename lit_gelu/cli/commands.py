@@ -88,10 +88,7 @@ def parser_of(name: str) -> CommandParser:
     if sub_commands:
         description += f"\n\nsub-commands ({program} SUB-COMMAND --help):\n{sub_commands}\n"
     parser = CommandParser(
-        prog=program,
-        description=description,
-        epilog=docstring.long_description,
-        formatter_class=ExamplesHelpFormatter,
+        prog=program, description=description, epilog=docstring.long_description, formatter_class=ExamplesHelpFormatter
     )
     for argument, parameter in inspect.signature(function, eval_str=True).parameters.items():
         _add(parser, argument, parameter, about.get(argument, ""))
@@ -100,7 +97,6 @@ def parser_of(name: str) -> CommandParser:
 
 
 def _add(parser: CommandParser, name: str, parameter: inspect.Parameter, text: str) -> None:
-    """Add what stands for a parameter."""
     kind, default = parameter.annotation, parameter.default
     is_required = default is parameter.empty
     if parameter.kind is not parameter.KEYWORD_ONLY:

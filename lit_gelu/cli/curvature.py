@@ -1,9 +1,8 @@
 """``lit-gelu curvature``: measure the activations' and the loss's curvature of a checkpoint, and draw it."""
 
 import json as json_format
-import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -17,6 +16,8 @@ from lit_gelu.files import without_nonfinite, write_atomically
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningDataModule
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     from lit_gelu.curvature.loss_measurement import LossMeasurement
 
@@ -33,6 +34,11 @@ _COLUMNS = {
     "share_decreasing": "f'<0",
     "share_dead": "dead units",
 }
+_STATISTICS = {
+    "curvature": "E|f''|, kinks included, per unit of input",
+    "mean_squared_derivative": "E f'²: what squared gradients\nare multiplied by in the mean",
+}
+_MOST_LABELS = 40  # more names do not fit beside a plot
 
 
 def curvature(
@@ -136,9 +142,7 @@ def curvature(
     if json is not None:
         write_text(json_format.dumps(without_nonfinite(report, as_text=False), indent=2, allow_nan=False), json)
     if figure is not None:
-        from lit_gelu.cli.curvature_figure import draw
-
-        drawn = draw(report, loss)
+        drawn = _draw(report, loss)
         with write_atomically(figure) as temporary:
             drawn.savefig(temporary, dpi=130)
     return 0
@@ -178,7 +182,6 @@ def first_examples(data: "LightningDataModule", split: str, count: int) -> tuple
 
 
 def _plain(loss: "LossMeasurement") -> dict[str, Any]:
-    """Return the figures of the loss as plain data."""
     eigenvalues = {
         name: {"value": pair.estimate, "residual": pair.residual, "converged": pair.converged}
         for name, pair in loss.eigenpairs.items()
@@ -195,19 +198,18 @@ def _plain(loss: "LossMeasurement") -> dict[str, Any]:
 
 
 def _tables(report: dict[str, Any], loss: "LossMeasurement | None") -> list[Table]:
-    """Return what was measured as tables; the figure and the JSON show what a normal input would give."""
+    from lit_gelu.curvature.activation.statistics import statistic_of
+
     tables = []
     if report["activations"] or report["not_observed"]:
-        rows = [
-            (site or "(the model)", *map(_cell, _COLUMNS, [figures] * len(_COLUMNS)))
-            for site, figures in report["activations"].items()
-        ]
+        rows: list[Sequence[str]] = []
+        for site, figures in report["activations"].items():
+            values = {name: statistic_of(figures, name) for name in _COLUMNS}
+            cells = (f"{v:.1%}" if name.startswith("share_") else f"{v:.3f}" for name, v in values.items())
+            rows.append((site or "(the model)", *("-" if cell.startswith("nan") else cell for cell in cells)))
         rows += [(site, f"not observed: {reason}") for site, reason in report["not_observed"].items()]
-        tables.append(
-            _table(
-                f"activations of {report['model']} on {report['samples']} examples", ("site", *_COLUMNS.values()), rows
-            )
-        )
+        title = f"activations of {report['model']} on {report['samples']} examples"
+        tables.append(_table(title, ("site", *_COLUMNS.values()), rows))
     if loss is not None:
         rows = [
             ("probe loss", f"{loss.figures['probe_loss',]:.6g}", "", "mean over the examples"),
@@ -240,8 +242,47 @@ def _table(title: str, columns: Iterable[str], rows: Iterable[Sequence[str]]) ->
     return table
 
 
-def _cell(name: str, figures: Mapping[str, float]) -> str:
-    from lit_gelu.curvature.activation.statistics import statistic_of
+def _draw(report: dict[str, Any], loss: "LossMeasurement | None") -> "Figure":
+    """Draw the activations beside what a normal input would give, the trace by layer, and the spectral density."""
+    from matplotlib.figure import Figure
 
-    value = statistic_of(figures, name)
-    return "-" if math.isnan(value) else f"{value:.1%}" if name.startswith("share_") else f"{value:.3f}"
+    from lit_gelu.curvature.activation.statistics import statistic_of
+    from lit_gelu.curvature.loss_measurement import draw_density
+
+    activations, matrix = report["activations"], MATRICES[report["settings"]["operator"]]
+    trace, spectrum = (None, None) if loss is None else (loss.trace, loss.spectrum)
+    panels = 2 * bool(activations) + (trace is not None) + (spectrum is not None)
+    rows = max(len(activations), 0 if trace is None else len(trace.by_layer), 4)
+    figure = Figure(figsize=(4.8 * max(panels, 1), min(12.0, 2.6 + 0.24 * rows)), layout="constrained")
+    figure.suptitle(
+        f"{report['model']} ({Path(report['checkpoint']).name}): {report['samples']} examples of {report['data']}"
+    )
+    axes = iter(figure.subplots(1, max(panels, 1), squeeze=False).flat)
+    for name, title in _STATISTICS.items() if activations else ():
+        panel = next(axes)
+        tables = {"measured": activations, "normal input, same mean and deviation": report["gaussian"]}
+        for marker, (label, table) in zip("ox", tables.items(), strict=True):
+            values = [statistic_of(table.get(site, {}), name) for site in activations]
+            panel.plot(values, range(len(values)), marker, label=label)
+        _name_rows(panel, list(activations))
+        panel.set_xlim(0, 1.15 * panel.get_xlim()[1])
+        panel.set_title(title, fontsize=9)
+        panel.legend(fontsize=7, frameon=False)
+    if trace is not None:
+        panel = next(axes)
+        errors = [trace.standard_error_by_layer[layer] for layer in trace.by_layer]
+        panel.barh(range(len(errors)), list(trace.by_layer.values()), xerr=errors, color="tab:blue", ecolor="black")
+        _name_rows(panel, list(trace.by_layer))
+        total = f"{trace.trace:.4g} ± {trace.standard_error:.2g} in all"
+        panel.set_title(f"{matrix}: trace by layer,\n{total}; bars: standard error", fontsize=9)
+    if spectrum is not None:
+        draw_density(next(axes), spectrum, matrix)
+    return figure
+
+
+def _name_rows(axes: "Axes", names: list[str]) -> None:
+    """Write the names beside the rows, first on top; of many, every so many."""
+    shown = list(enumerate(names))[:: max(1, -(-len(names) // _MOST_LABELS))]
+    axes.set_yticks([row for row, _ in shown], [name or "(the model)" for _, name in shown], fontsize=7)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.grid(axis="x", alpha=0.3)

@@ -4,10 +4,9 @@ import logging
 from pathlib import Path
 
 import torch
-from lightning.pytorch import LightningModule, Trainer, seed_everything
+from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.callbacks import RichProgressBar
 from lightning.pytorch.loggers import CSVLogger
-from rich.console import Console
 
 from lit_gelu.arguments import MOST_SEED
 from lit_gelu.callbacks import ActivationCurvatureMonitor, ActivationSwap, RunReport
@@ -44,7 +43,30 @@ def demo(*, output: str = "runs/demo", epochs: int = 24, seed: int = 0) -> int:
     folder, console, data = Path(output), console_for_output(soft_wrap=True), DigitsData()
     folder.mkdir(parents=True, exist_ok=True)
     console.print("1/2  train with ReLU, swap to GELU midway")
-    model, log = _train(data, folder, epochs, seed, console)
+    seed_everything(seed, verbose=False)
+    silence_known_warnings()
+    torch.set_num_threads(1)  # a net this small is ten times slower with threads that contend for two cores
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)  # hints about hardware are not the demo's subject
+    logger = CSVLogger(folder, name="logs")
+    model = MNISTClassifier(activation="relu")
+    swap = ActivationSwap({"activation:relu": "gelu"}, at_epoch=epochs // 2)
+    monitor, page = ActivationCurvatureMonitor(every_n_steps=20), RunReport(str(folder / "report.html"))
+    trainer = Trainer(
+        max_epochs=epochs,
+        accelerator="cpu",
+        devices=1,
+        logger=logger,
+        log_every_n_steps=10,
+        enable_checkpointing=False,
+        enable_model_summary=False,
+        callbacks=[RichProgressBar(), swap, monitor, page],
+    )
+    trainer.fit(model, datamodule=data)
+    (result,) = trainer.test(model, datamodule=data, verbose=False)
+    if swap.report is not None:
+        console.print(f"{len(swap.report)} sites swapped, {swap.report.rows[0].old} -> gelu")
+    console.print(f"test error {result['test_error']:.2%}, test loss {result['test_loss']:.3f}")
     console.print("2/2  export, and check parity on the test images and on extreme inputs")
     passed = True
     for name, form in FORMS.items():
@@ -56,36 +78,6 @@ def demo(*, output: str = "runs/demo", epochs: int = 24, seed: int = 0) -> int:
         write_text(report.to_html(), str(path.with_suffix(".html")))
         console.print(f"{path}: {report.summary()}")
         passed &= report.passed
-    console.print(
-        f"{folder}: report.html, and a proof as .html and .json beside each file; training log {log}/metrics.csv"
-    )
+    files = "report.html, and a proof as .html and .json beside each file"
+    console.print(f"{folder}: {files}; training log {logger.log_dir}/metrics.csv")
     return 0 if passed else 1
-
-
-def _train(data: DigitsData, folder: Path, epochs: int, seed: int, console: Console) -> tuple[LightningModule, str]:
-    """Train with ReLU, and with GELU from half-way on; return the module, and the folder of its log."""
-    seed_everything(seed, verbose=False)
-    silence_known_warnings()
-    torch.set_num_threads(1)  # a net this small is ten times slower with threads that contend for two cores
-    for name in ("lightning.pytorch", "lightning.fabric"):
-        logging.getLogger(name).setLevel(logging.WARNING)  # hints about hardware are not the demo's subject
-    logger = CSVLogger(folder, name="logs")
-    model = MNISTClassifier(activation="relu")
-    swap = ActivationSwap({"activation:relu": "gelu"}, at_epoch=epochs // 2)
-    monitor, report = ActivationCurvatureMonitor(every_n_steps=20), RunReport(str(folder / "report.html"))
-    trainer = Trainer(
-        max_epochs=epochs,
-        accelerator="cpu",
-        devices=1,
-        logger=logger,
-        log_every_n_steps=10,
-        enable_checkpointing=False,
-        enable_model_summary=False,
-        callbacks=[RichProgressBar(), swap, monitor, report],
-    )
-    trainer.fit(model, datamodule=data)
-    (result,) = trainer.test(model, datamodule=data, verbose=False)
-    if swap.report is not None:
-        console.print(f"{len(swap.report)} sites swapped, {swap.report.rows[0].old} -> gelu")
-    console.print(f"test error {result['test_error']:.2%}, test loss {result['test_loss']:.3f}")
-    return model, logger.log_dir

@@ -97,7 +97,6 @@ def _onnxruntime_wheels() -> list[str]:
 
 
 def _onnxruntime() -> Iterator[Finding]:
-    """Examine whether one distribution is behind the name, and whether it runs a model on the CPU."""
     # Two overwrite each other's files, the last one wins, and removing one leaves an empty package.
     wheels = _onnxruntime_wheels()
     has_gpu_wheels = platform.system() in {"Linux", "Windows"} and platform.machine() in {"x86_64", "AMD64"}
@@ -127,7 +126,6 @@ def onnxruntime_cuda() -> str:
 
 
 def _gpu(torch: Any) -> Iterator[Finding]:
-    """Examine whether onnxruntime uses the GPU that torch uses."""
     yield Finding("ok", "GPU", ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())))
     cuda = onnxruntime_cuda()
     if not cuda:

@@ -196,7 +196,6 @@ class LitGeluCLI(LightningCLI):
             sys.stdout.write(f"Logs: {log_dir}\n" if log_dir else "")
 
     def _say_checkpoint(self) -> None:
-        """Say where the last checkpoint is, or the best one where there is no last."""
         callback = self.trainer.checkpoint_callback
         checkpoint = getattr(callback, "last_model_path", "") or getattr(callback, "best_model_path", "")
         if checkpoint and self.trainer.is_global_zero:

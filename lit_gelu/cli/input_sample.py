@@ -66,7 +66,6 @@ def random_sample(shapes: Sequence[str]) -> Any:
 
 
 def _random_input(word: str, generator: torch.Generator) -> tuple[str | None, Tensor]:
-    """Return the name and the tensor that one word stands for."""
     match = _INPUT.fullmatch(word)
     dtype = DTYPES.get(match["dtype"] or "float32") if match else None
     if match is None or dtype is None:
@@ -114,5 +113,4 @@ def evaluation_data(data: LightningDataModule | None) -> LightningDataModule | N
 
 
 def _loaders(data: LightningDataModule) -> list[str]:
-    """Return the names of a data module's methods that give loaders: of test, validation and training data."""
     return [name for name in _STAGES if is_overridden(name, data, LightningDataModule)]

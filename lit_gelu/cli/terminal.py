@@ -18,28 +18,20 @@ _PIPE_WIDTH = 10_000  # nothing is wrapped or cut off that another program reads
 
 
 class SafeConsole(Console):
-    """Prints text of any origin without what a terminal would obey; colours and lines are of the console alone."""
+    """Prints text of any origin without what a terminal would obey, and for programs without lines around tables."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Render, with control characters as `lit_gelu.display.printable` writes them."""
+        if isinstance(renderable, Table) and not self.is_terminal:
+            renderable.box, renderable.pad_edge = None, False
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=printable_lines(segment.text))
-
-
-class PlainConsole(SafeConsole):
-    """Prints for programs: no colours, no lines drawn around tables."""
-
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Render, with tables as columns of text."""
-        if isinstance(renderable, Table):
-            renderable.box, renderable.pad_edge = None, False
-        return super().render(renderable, options)
 
 
 def console_for_output(**options: Any) -> Console:
     """Return a console on standard output, plain into a pipe or a file; options are those of rich."""
     if not sys.stdout.isatty():
-        return PlainConsole(width=_PIPE_WIDTH, color_system=None, force_terminal=False, markup=False, **options)
+        return SafeConsole(width=_PIPE_WIDTH, color_system=None, force_terminal=False, markup=False, **options)
     # Early releases of rich take "" for a wish.
     return SafeConsole(markup=False, no_color=bool(os.environ.get("NO_COLOR")), **options)
 

@@ -19,9 +19,7 @@ _COHEN = "Cohen et al. 2021, arXiv 2103.00065"
 
 @dataclass(frozen=True)
 class _SiteRule:
-    """A finding about one site whose last figure reaches a threshold."""
-
-    statistic: str
+    statistic: str  # of a site, whose last figure reaches the threshold
     threshold: float
     level: Level
     topic: str
@@ -60,15 +58,19 @@ _SITE_RULES = (  # of one topic the first that holds
 
 def judged(run: ReportedRun) -> ReportedRun:
     """Return a run with its findings, the gravest first."""
-    findings = [*_of_end(run), *_of_sites(run), *_of_curves(run), *_of_files(run)]
-    return replace(run, findings=tuple(sorted(findings, key=lambda finding: _ORDER.index(finding.level))))
-
-
-def _of_end(run: ReportedRun) -> Iterator[RunFinding]:
+    findings = [*_of_sites(run), *_of_curves(run)]
     if run.status == "failed":
-        yield RunFinding("alarm", "failed run", "", f"The run ended with an error: {run.failure or 'not recorded'}")
+        text = f"The run ended with an error: {run.failure or 'not recorded'}"
+        findings.insert(0, RunFinding("alarm", "failed run", "", text))
     elif run.status == "interrupted":
-        yield RunFinding("warning", "interrupted run", "", "The run was interrupted before its end.")
+        findings.insert(0, RunFinding("warning", "interrupted run", "", "The run was interrupted before its end."))
+    for file in run.files:
+        error = {} if file.largest_error is None else {"largest_error": file.largest_error}
+        level, text, advice = _PROOFS[file.proof]
+        text = text.format(trouble=file.trouble, provider=file.provider or "an unnamed provider")
+        text += f" Largest error: {file.largest_error:.2e} of the largest output." if error else ""
+        findings.append(RunFinding(level, "exported file", file.name, text, advice, error))
+    return replace(run, findings=tuple(sorted(findings, key=lambda finding: _ORDER.index(finding.level))))
 
 
 def site_curves(run: ReportedRun) -> dict[str, dict[str, LoggedCurve]]:
@@ -85,7 +87,6 @@ def site_curves(run: ReportedRun) -> dict[str, dict[str, LoggedCurve]]:
 
 
 def _of_sites(run: ReportedRun) -> Iterator[RunFinding]:
-    """Yield what the last figures of every site say, and those of all sites together."""
     dead: list[float] = []
     for site, curves in site_curves(run).items():
         step = max(curve.steps[-1] for curve in curves.values())
@@ -105,7 +106,6 @@ def _of_sites(run: ReportedRun) -> Iterator[RunFinding]:
 
 
 def _of_curves(run: ReportedRun) -> Iterator[RunFinding]:
-    """Yield what losses and the sharpness say."""
     for curve in run.curves:
         prefix, _, name = curve.name.rpartition("/")
         finite = [value for value in curve.values if math.isfinite(value)]
@@ -144,7 +144,6 @@ def rates_at(run: ReportedRun, monitor: str, step: int) -> list[float]:
 
 
 def _sharpness(run: ReportedRun, curve: LoggedCurve, monitor: str) -> RunFinding:
-    """Return what the Hessian's largest eigenvalue says of the learning rate of its step."""
     step, top = [(s, v) for s, v in zip(curve.steps, curve.values, strict=True) if math.isfinite(v)][-1]
     rates = rates_at(run, monitor, step)
     optimizer = run.optimizers[0] if len(run.optimizers) == 1 else None
@@ -168,16 +167,6 @@ def _sharpness(run: ReportedRun, curve: LoggedCurve, monitor: str) -> RunFinding
     text += ". On a quadratic loss, full-batch steps would grow along the top eigenvector."
     advice = "Lower the learning rate or warm it up, unless the loss still falls. Batch noise blurs this limit."
     return RunFinding("warning", "edge of stability", where, text, advice, figures, _COHEN)
-
-
-def _of_files(run: ReportedRun) -> Iterator[RunFinding]:
-    """Yield what the proofs of exported files say."""
-    for file in run.files:
-        error = {} if file.largest_error is None else {"largest_error": file.largest_error}
-        level, text, advice = _PROOFS[file.proof]
-        text = text.format(trouble=file.trouble, provider=file.provider or "an unnamed provider")
-        text += f" Largest error: {file.largest_error:.2e} of the largest output." if error else ""
-        yield RunFinding(level, "exported file", file.name, text, advice, error)
 
 
 _PROOFS: Mapping[str, tuple[Level, str, str]] = {

@@ -83,7 +83,6 @@ def _text(value: Any) -> Any:
 
 
 def _curves(run: ReportedRun) -> dict[str, list[LoggedCurve]]:
-    """Return losses, errors and learning rates together, and every other metric by itself."""
     groups: dict[str, list[LoggedCurve]] = {"Losses": [], "Errors and scores": [], "Learning rate": []}
     for curve in run.curves:
         if curve.name.startswith(("learning_rate", "lr-")):  # the second is LearningRateMonitor's
@@ -98,7 +97,6 @@ def _curves(run: ReportedRun) -> dict[str, list[LoggedCurve]]:
 
 
 def _loss_curves(run: ReportedRun) -> dict[str, list[LoggedCurve]]:
-    """Return what `LossCurvatureMonitor` measured, the sharpness beside the optimizer's limit."""
     groups: dict[str, list[LoggedCurve]] = {title: [] for title in _OF_LOSS.values()}
     for curve in run.curves:
         prefix, _, name = curve.name.rpartition("/")
@@ -113,7 +111,6 @@ def _loss_curves(run: ReportedRun) -> dict[str, list[LoggedCurve]]:
 
 
 def _activation_curves(run: ReportedRun) -> dict[str, list[LoggedCurve]]:
-    """Return what `ActivationCurvatureMonitor` measured, a curve a site."""
     groups: dict[str, list[LoggedCurve]] = {title: [] for title in _OF_SITES.values()}
     for site, curves in site_curves(run).items():
         for statistic, curve in curves.items():

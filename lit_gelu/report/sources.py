@@ -113,7 +113,6 @@ def swaps_in(texts: Mapping[str, str]) -> tuple[SwapEvent, ...]:
 
 
 def _plain_yaml(file: Path, missing: list[str]) -> dict[str, str]:
-    """Return the values of a YAML file that holds plain data alone, as text; what cannot be read is missing."""
     try:
         return flat(yaml.safe_load(file.read_text(encoding="utf-8", errors="replace"))) if file.is_file() else {}
     except yaml.YAMLError as error:

@@ -97,18 +97,6 @@ class InFitAlone(LightningDataModule):
         return DataLoader(self.test_set, 16)
 
 
-@pytest.mark.parametrize(
-    ("build", "data", "metric", "test"),
-    [
-        (ConvNet, InFitAlone, "val_loss", False),
-        (ConvNet, InFitAlone, "test_acc", True),
-    ],
-)
-def test_runs_are_those_made_by_hand(build, data, metric, test):
-    choice = choose(build, ["gelu", "relu"], data(), metric=metric, together=False, **QUICK)
-    check_by_hand(choice, build, data(), metric, 2, test=test)
-
-
 def from_datasets():
     """The same samples in a data module whose loaders are set on the instance, as Lightning's from_datasets does."""
     split = InFitAlone()
@@ -117,7 +105,8 @@ def from_datasets():
     return LightningDataModule.from_datasets(split.train_set, split.val_set, split.test_set, batch_size=16)
 
 
+@pytest.mark.parametrize("make", [InFitAlone, from_datasets])
 @pytest.mark.parametrize(("metric", "test"), [("val_loss", False), ("test_acc", True)])
-def test_data_modules_of_from_datasets(metric, test):
-    choice = choose(ConvNet, ["gelu", "relu"], from_datasets(), metric=metric, **QUICK)
-    check_by_hand(choice, ConvNet, from_datasets(), metric, 2, test=test)
+def test_runs_are_those_made_by_hand(make, metric, test):
+    choice = choose(ConvNet, ["gelu", "relu"], make(), metric=metric, together=False, **QUICK)
+    check_by_hand(choice, ConvNet, make(), metric, 2, test=test)

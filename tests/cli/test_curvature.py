@@ -6,12 +6,12 @@ import sys
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+from cli_helpers import save_untrained
+from lightning.pytorch import LightningDataModule, LightningModule
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lit_gelu.cli.main import main
-from lit_gelu.tasks import MNISTClassifier
 
 
 class Net(LightningModule):
@@ -65,11 +65,7 @@ def importable(monkeypatch):
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
     path = tmp_path_factory.mktemp("curvature") / "last.ckpt"
-    torch.manual_seed(0)
-    model = MNISTClassifier(activation="gelu", hidden_layers=1)
-    trainer = Trainer(logger=False, enable_checkpointing=False, enable_progress_bar=False, accelerator="cpu")
-    trainer.strategy.connect(model)
-    trainer.save_checkpoint(path)
+    save_untrained(path, hidden_layers=1)
     return path
 
 

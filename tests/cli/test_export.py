@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from lightning.pytorch import Trainer
+from cli_helpers import save_untrained
 
 from lit_gelu.cli.main import main
 from lit_gelu.export import OnnxPredictor
@@ -11,12 +11,9 @@ from lit_gelu.tasks import MNISTClassifier
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
-    """A checkpoint as Lightning writes it, without training; it does not record its class."""
-    folder = tmp_path_factory.mktemp("checkpoint")
-    trainer = Trainer(logger=False, enable_checkpointing=False, enable_progress_bar=False, accelerator="cpu")
-    trainer.strategy.connect(MNISTClassifier(activation="gelu(approximate='tanh')", hidden_layers=2))
-    trainer.save_checkpoint(folder / "last.ckpt")
-    return folder / "last.ckpt"
+    path = tmp_path_factory.mktemp("checkpoint") / "last.ckpt"
+    save_untrained(path, "gelu(approximate='tanh')", hidden_layers=2)
+    return path
 
 
 def test_a_checkpoint_becomes_a_file_beside_it(checkpoint, capsys):

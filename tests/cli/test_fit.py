@@ -12,8 +12,8 @@ import pytest
 import torch
 import yaml
 from child_processes import command_line, end_of, run_command, run_warm, started, wait_until
-from cli_helpers import FAST, forget_seeds
-from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+from cli_helpers import FAST, forget_seeds, save_untrained
+from lightning.pytorch import LightningDataModule, LightningModule
 
 import lit_gelu.data
 import lit_gelu.tasks
@@ -78,12 +78,8 @@ def test_print_config_round_trip(spec, tmp_path, capsys):
 
 @pytest.fixture(scope="module")
 def plain_checkpoint(tmp_path_factory):
-    """A checkpoint as a Trainer in a script writes it: arguments, but no class."""
     path = tmp_path_factory.mktemp("plain") / "last.ckpt"
-    trainer = Trainer(logger=False, enable_checkpointing=False, enable_progress_bar=False, accelerator="cpu")
-    torch.manual_seed(0)
-    trainer.strategy.connect(MNISTClassifier("elu(alpha=0.5)", learning_rate=0.002, keep=0.75, hidden_layers=2))
-    trainer.save_checkpoint(path)
+    save_untrained(path, "elu(alpha=0.5)", learning_rate=0.002, keep=0.75, hidden_layers=2)
     return path
 
 
@@ -99,16 +95,9 @@ def test_a_checkpoint_of_a_plain_trainer(plain_checkpoint, tmp_path):
     assert metrics(run)["test_error"] == pytest.approx(torch.cat(batches).mean().item(), abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--model=TweetTagger"],
-        ["--model.keep=0.5"],
-        ["--model.init_args.hidden_layers=3"],
-    ],
-)
-def test_arguments_beside_a_checkpoint_that_holds_them_are_refused(words, plain_checkpoint, capsys):
-    assert main(["test", *FAST, *words, f"--ckpt_path={plain_checkpoint}"]) == 2
+@pytest.mark.parametrize("word", ["--model=TweetTagger", "--model.keep=0.5", "--model.init_args.hidden_layers=3"])
+def test_arguments_beside_a_checkpoint_that_holds_them_are_refused(word, plain_checkpoint, capsys):
+    assert main(["test", *FAST, word, f"--ckpt_path={plain_checkpoint}"]) == 2
     assert capsys.readouterr().err.startswith("lit-gelu test: ")
 
 
@@ -122,21 +111,12 @@ def test_random_weights_are_not_measured(command, tmp_path):
 @pytest.mark.parametrize(
     "words",
     [
-        ["--model.activation=gelo"],
-        ["--model.activation=gelu(aproximate='tanh')"],
-        ["--model.keep=0"],
-        ["--data=MNISTData", "--data.root=nowhere"],
-        ["--trainer.accelerator=abacus"],
+        ["--model.activation=gelo"], ["--model.keep=0"], ["--data=MNISTData", "--data.root=nowhere"],
+        ["--trainer.accelerator=abacus"], ["--trainer.epochs=5"], ["--seed_everything=-1"], ["--config=wrong.yaml"],
         ["--trainer.callbacks=ActivationSwap", "--trainer.callbacks.swaps={relu: gelu}"],
-        ["--trainer.epochs=5"],
-        ["--seed_everything=-1"],
-        ["--config=nowhere.yaml"],
-        ["--config=wrong.yaml"],
-        ["--import=nowhere_at_all"],
-        ["--ckpt_path=nowhere.ckpt"],
-        ["--ckpt_path=weights.pt"],
+        ["--import=nowhere_at_all"], ["--ckpt_path=nowhere.ckpt"], ["--ckpt_path=weights.pt"],
     ],
-)
+)  # fmt: skip
 def test_a_mistake_is_exit_code_two_without_a_stack_trace_or_usage(words, tmp_path, capsys):
     torch.save(MNISTClassifier(hidden_layers=1).state_dict(), tmp_path / "weights.pt")
     (tmp_path / "wrong.yaml").write_text("modle:\n  class_path: MNISTClassifier\n")

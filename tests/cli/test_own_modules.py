@@ -115,13 +115,12 @@ def test_the_whole_way_with_a_model_that_says_nothing_of_its_input(checkpoint, t
     assert "functional.silu" in (tmp_path / "curvature.json").read_text() or "silu" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("model", ["own_cli_module.OwnNet"])
-def test_a_checkpoint_with_an_activation_that_a_module_of_ones_own_registers(model, tmp_path, capsys):
+def test_a_checkpoint_with_an_activation_that_a_module_of_ones_own_registers(tmp_path, capsys):
     """The module of the class does not register it, so that its own module has to be named."""
     registers, rest = MODULE.split("class OwnNet")[0], MODULE.replace("@activations.register", "# ")
     (tmp_path / "own_cli_module.py").write_text(rest)
     (tmp_path / "own_cli_act.py").write_text(registers)
-    own = [f"--model={model}", f"--data={'DigitsData' if model == 'MNISTClassifier' else 'own_cli_module.OwnData'}"]
+    own = ["--model=own_cli_module.OwnNet", "--data=own_cli_module.OwnData"]
     with activations.registry.scope():
         quick = ["--model.activation=wavy", "--trainer.limit_train_batches=1", "--trainer.limit_val_batches=1"]
         assert main(["fit", *LOGGED, *own, *quick, "--import=own_cli_act"]) == 0

@@ -4,28 +4,17 @@ import json
 
 import numpy as np
 import pytest
-import torch
-from lightning.pytorch import Trainer
+from cli_helpers import save_untrained
 
 from lit_gelu.cli.main import main
 from lit_gelu.export import OnnxPredictor, export_onnx
-from lit_gelu.tasks import MNISTClassifier
-
-
-def write_checkpoint(path, seed):
-    torch.manual_seed(seed)
-    model = MNISTClassifier(activation="gelu", hidden_layers=1)
-    trainer = Trainer(logger=False, enable_checkpointing=False, enable_progress_bar=False, accelerator="cpu")
-    trainer.strategy.connect(model)
-    trainer.save_checkpoint(path)
-    return model
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("parity")
-    model = write_checkpoint(folder / "last.ckpt", seed=0)
-    write_checkpoint(folder / "other.ckpt", seed=1)
+    model = save_untrained(folder / "last.ckpt", hidden_layers=1)
+    save_untrained(folder / "other.ckpt", seed=1, hidden_layers=1)
     export_onnx(model, folder / "net.onnx", approximate="tanh")
     return folder
 

@@ -22,8 +22,8 @@ from lit_gelu.tasks import MNISTClassifier
         lambda: ReplicaGroup([Net()] * 2),
         lambda: ReplicaGroup([Net()], []),
         lambda: ReplicaDataModule(DataLoader(range(3))),
-        lambda: ReplicaDataModule(LoaderOfItsOwn()),
-        lambda: ReplicaDataModule(BatchesChanged()),
+        lambda: ReplicaDataModule(type("Own", (Samples,), {"train_dataloader": lambda self: None})()),
+        lambda: ReplicaDataModule(type("Own", (Samples,), {"on_after_batch_transfer": lambda self, batch, _: batch})()),
     ],
 )
 def test_arguments_that_are_not_accepted(make):
@@ -31,41 +31,18 @@ def test_arguments_that_are_not_accepted(make):
         make()
 
 
-class LoaderOfItsOwn(Samples):
-    def train_dataloader(self):
-        return super().train_dataloader()
-
-
-class BatchesChanged(Samples):
-    def on_after_batch_transfer(self, batch, dataloader_idx):
-        return batch
-
-
-class Manual(Net):
-    def __init__(self):
-        super().__init__()
-        self.automatic_optimization = False
-
-
-class BatchHook(Net):
-    def on_train_batch_start(self, batch, batch_idx):
-        pass
-
-
-class StepHook(Net):
-    def optimizer_step(self, *arguments, **named):
-        super().optimizer_step(*arguments, **named)
-
-
-class Transferring(Net):
-    def transfer_batch_to_device(self, batch, device, dataloader_idx):
-        return batch
-
-
-@pytest.mark.parametrize("build", [Manual, BatchHook, StepHook, Transferring])
-def test_modules_with_hooks_that_a_group_does_not_call(build):
+@pytest.mark.parametrize(
+    ("name", "attribute"),
+    [
+        ("automatic_optimization", False),
+        ("on_train_batch_start", lambda self, batch, batch_idx: None),
+        ("optimizer_step", lambda self, *arguments, **named: None),
+        ("transfer_batch_to_device", lambda self, batch, device, dataloader_idx: batch),
+    ],
+)
+def test_modules_with_hooks_that_a_group_does_not_call(name, attribute):
     with pytest.raises(UnsupportedRunError):
-        ReplicaGroup.of(build, [{}])
+        ReplicaGroup.of(type("Hooked", (Net,), {name: attribute}), [{}])
 
 
 @pytest.mark.parametrize(
@@ -74,21 +51,16 @@ def test_modules_with_hooks_that_a_group_does_not_call(build):
         {"strategy": "ddp"},
         {"precision": "bf16-mixed"},
         {"overfit_batches": 2},
-        *(
-            {"callbacks": [callback]}
-            for callback in (
-                ActivationSwap({"relu": "gelu"}, at_epoch=0),
-                ActivationCurvatureMonitor(),
-                LossCurvatureMonitor(),
-                OnnxExport("net.onnx"),
-                ExactResume(),
-                callbacks.StochasticWeightAveraging(0.1),
-                callbacks.LearningRateFinder(),
-                callbacks.BatchSizeFinder(),
-                callbacks.ModelPruning("l1_unstructured"),
-                callbacks.BackboneFinetuning(),
-            )
-        ),
+        {"callbacks": [ActivationSwap({"relu": "gelu"}, at_epoch=0)]},
+        {"callbacks": [ActivationCurvatureMonitor()]},
+        {"callbacks": [LossCurvatureMonitor()]},
+        {"callbacks": [OnnxExport("net.onnx")]},
+        {"callbacks": [ExactResume()]},
+        {"callbacks": [callbacks.StochasticWeightAveraging(0.1)]},
+        {"callbacks": [callbacks.LearningRateFinder()]},
+        {"callbacks": [callbacks.BatchSizeFinder()]},
+        {"callbacks": [callbacks.ModelPruning("l1_unstructured")]},
+        {"callbacks": [callbacks.BackboneFinetuning()]},
     ],
 )
 def test_trainers_that_would_mix_members(options):

@@ -6,13 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lit_gelu.report import (
-    ExportedFile,
-    LoggedCurve,
-    OptimizerSettings,
-    ReportedRun,
-    judged,
-)
+from lit_gelu.report import ExportedFile, LoggedCurve, OptimizerSettings, ReportedRun, judged
 from lit_gelu.report.findings import stability_limit
 
 RUN = ReportedRun(title="", source="", made="")

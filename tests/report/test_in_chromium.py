@@ -1,20 +1,11 @@
 """A page of a real run, and one of hostile names, opened in Chromium: nothing is asked of the net, nothing runs."""
 
-import shutil
-from importlib.util import find_spec
-
 import pytest
 import web_pages
 from lightning.pytorch.callbacks import ModelCheckpoint
 from small_task import SmallData, quiet_trainer
 
-from lit_gelu.callbacks import (
-    ActivationCurvatureMonitor,
-    ActivationSwap,
-    LossCurvatureMonitor,
-    OnnxExport,
-    RunReport,
-)
+from lit_gelu.callbacks import ActivationCurvatureMonitor, ActivationSwap, LossCurvatureMonitor, OnnxExport, RunReport
 from lit_gelu.report import LoggedCurve, ReportedRun, RunFinding, page
 from lit_gelu.tasks import MNISTClassifier
 
@@ -44,10 +35,8 @@ return Array.from(document.querySelectorAll('h1, h2, h3, p, li, dt, dd, td, th, 
 
 @pytest.fixture(scope="module")
 def browser():
-    if shutil.which("chromium") is None or shutil.which("chromedriver") is None or find_spec("selenium") is None:
-        pytest.skip("no chromium, chromedriver or selenium: `make browser` installs them")
-    with web_pages.chromium() as found:
-        yield found.driver
+    for page_in_chromium in web_pages.chromium_or_skip(web_pages.EXAMPLE, "examples/web"):
+        yield page_in_chromium.driver
 
 
 @pytest.fixture(scope="module")

@@ -4,15 +4,7 @@ import math
 
 import pytest
 
-from lit_gelu.report import (
-    ExportedFile,
-    LoggedCurve,
-    ReportedRun,
-    RunFinding,
-    SwapChange,
-    SwapEvent,
-    page,
-)
+from lit_gelu.report import ExportedFile, LoggedCurve, ReportedRun, RunFinding, SwapChange, SwapEvent, page
 from lit_gelu.report.page import BOTTOM, LEFT, RIGHT, TOP, Axis, line_chart
 
 BAD = "</script><img src=x onerror='a'>\"&\x00\u202e\ud800" + "long" * 1000

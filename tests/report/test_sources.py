@@ -9,11 +9,7 @@ from export_cases import gelu_net
 
 from lit_gelu.errors import ArgumentError, DataError
 from lit_gelu.export import check_parity, export_onnx, write_proof
-from lit_gelu.report.sources import (
-    exported_file,
-    read_log_folder,
-    read_metrics_csv,
-)
+from lit_gelu.report.sources import exported_file, read_log_folder, read_metrics_csv
 
 CSV = "epoch,step,train_loss,val_loss\n0,0,2.5,\n0,1,nan,\n0,2,inf,0.5\nq,s,1,1\n0,2,1.5,\n0,3"
 

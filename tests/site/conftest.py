@@ -1,10 +1,7 @@
 """The site's builder lies in docs/website, which no package installs; the site is built once for all tests of a run."""
 
-import functools
-import http.server
 import os
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -15,11 +12,6 @@ from filelock import FileLock
 ROOT = Path(__file__).parents[2]
 AXE = ROOT / "tests" / "docs" / "explorer" / "axe" / "node_modules" / "axe-core" / "axe.min.js"
 sys.path.append(str(ROOT / "docs"))
-
-
-class SilentHandler(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *_):
-        pass
 
 
 @pytest.fixture(scope="session")
@@ -38,11 +30,8 @@ def site(tmp_path_factory):
 @pytest.fixture(scope="session")
 def address(site):
     """The site's address on a server of its own."""
-    handler = functools.partial(SilentHandler, directory=str(site))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
+    with web_pages.plain_server(site) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
@@ -53,8 +42,4 @@ def axe():
 
 @pytest.fixture(scope="session")
 def browser():
-    reason = web_pages.missing(AXE, "axe-core in tests/docs/explorer/axe/node_modules")
-    if reason:
-        pytest.skip(reason)
-    with web_pages.chromium() as page:
-        yield page
+    yield from web_pages.chromium_or_skip(AXE, "axe-core in tests/docs/explorer/axe/node_modules")

@@ -6,11 +6,7 @@ import web_pages
 
 @pytest.fixture(scope="session")
 def browser():
-    reason = web_pages.missing()
-    if reason:
-        pytest.skip(reason)
-    with web_pages.chromium() as page:
-        yield page
+    yield from web_pages.chromium_or_skip()
 
 
 @pytest.fixture(scope="session")

@@ -1,20 +1,12 @@
 """The assembled explorer behind a plain web server, and Chromium that opens it."""
 
-import functools
 import importlib
-import threading
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 import web_pages
 
 DOCS = Path(__file__).parents[3] / "docs"
-
-
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *_):
-        """Print nothing for each request."""
 
 
 @pytest.fixture(scope="session")
@@ -24,20 +16,13 @@ def explorer(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(DOCS))
         importlib.import_module("make_explorer").build_explorer(folder)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=folder.parent))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/explorer/"
-    server.shutdown()
-    server.server_close()
+    with web_pages.plain_server(folder.parent) as address:
+        yield f"{address}explorer/"
 
 
 @pytest.fixture(scope="session")
 def browser():
-    reason = web_pages.missing()
-    if reason:
-        pytest.skip(reason)
-    with web_pages.chromium() as page:
-        yield page
+    yield from web_pages.chromium_or_skip()
 
 
 @pytest.fixture

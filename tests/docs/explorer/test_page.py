@@ -85,15 +85,6 @@ def test_the_address_keeps_the_view(page, explorer):
     assert named(page, "b.sigma-number").get_attribute("value") == "0.5"
 
 
-def test_the_table_of_gains_is_pythons(page, explorer):
-    page.open(explorer + VIEW)
-    specs = ["swish(beta=2.5)", "gaussian_gelu(sigma=0.5)"]
-    gains = numbers(page, "gains")
-    for kind in ("forward", "variance", "backward"):
-        wanted = [activations.gain(spec, kind, 0.5, 2.0) for spec in specs]
-        assert gains[f"{kind} gain"] == pytest.approx(wanted, rel=1e-6)
-
-
 @pytest.mark.parametrize("size", WIDTHS)
 def test_nothing_is_wider_than_the_window(page, explorer, width, size):
     width(size)

@@ -1,0 +1,80 @@
+"""Pages that scripts write are what these write now, and say what is so."""
+
+import difflib
+import importlib
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from lit_gelu.export.lowering.policy import has_contrib_operator
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]\d+)?")
+
+
+@pytest.fixture
+def module(monkeypatch):
+    """Imports a script of docs or benchmarks."""
+    for folder in ("docs", "benchmarks"):
+        monkeypatch.syspath_prepend(str(ROOT / folder))
+    return importlib.import_module
+
+
+def _same(found, wanted):
+    """Compare two lines: the words exactly, the numbers to what another processor's last digits may change."""
+    if NUMBER.split(found) != NUMBER.split(wanted):
+        return False
+    pairs = zip(NUMBER.findall(found), NUMBER.findall(wanted), strict=True)
+    return all(math.isclose(float(a), float(b), rel_tol=1e-5, abs_tol=1e-14) for a, b in pairs)
+
+
+@pytest.mark.parametrize("name", ["activations", "gpu", "lowering"])
+def test_a_page_is_not_stale(name, module):
+    if name == "lowering" and not has_contrib_operator("com.microsoft::ScaledSiLU"):
+        pytest.skip("the page is of an onnxruntime with every operator (1.31)")
+    found, wanted = (DOCS / f"{name}.md").read_text().splitlines(), module(f"make_{name}").page().splitlines()
+    changed = "\n".join(difflib.unified_diff(found, wanted, f"docs/{name}.md", "now", lineterm="", n=0))
+    assert len(found) == len(wanted), f"Run `make docs`.\n{changed}"
+    assert all(map(_same if name == "activations" else str.__eq__, found, wanted)), f"Run `make docs`.\n{changed}"
+
+
+@pytest.mark.full  # a new release of theirs may say something else
+def test_the_architectures_are_what_the_installed_libraries_say(module):
+    recorder = module("record_architectures")
+    record = json.loads((DOCS / "data" / "architectures.json").read_text())
+    for row, now in zip(record["rows"], recorder.of_transformers(), strict=False):
+        assert {**row, "source": ""} == {**now, "source": ""}
+    assert len(record["rows"]) == len(recorder.TRANSFORMERS) + len(recorder.TIMM)
+    assert f"transformers {record['versions']['transformers']}" in (DOCS / "activations.md").read_text()
+
+
+def test_the_stages_and_options_that_the_page_on_gpus_names_are_those_of_the_script(module):
+    gpu, page = module("gpu"), (DOCS / "gpu.md").read_text()
+    named = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", page, re.MULTILINE)
+    assert re.findall(r"`(\w+)`", " ".join(named)) == list(gpu.STAGES)
+    options = {option for action in gpu.parser()._actions for option in action.option_strings}
+    assert set(re.findall(r"(?<![\w-])--[a-z]+", page)) <= options
+    for arguments in re.findall(r"benchmarks/gpu\.py ([^#\n]*)", page) + re.findall(r"GPU='(.*)'", page):
+        gpu.parse(arguments.split('"')[0].replace("--commit ", "").split() if '"' in arguments else arguments.split())
+
+
+def test_the_pictures_of_the_pages_are_there_and_small(module):
+    names = set(re.findall(r'^    save\(.*, "(\w+)"\)$', (DOCS / "make_pictures.py").read_text(), re.MULTILINE))
+    assert len(names) == 6
+    for name in names:
+        content = (DOCS / "images" / f"{name}.png").read_bytes()
+        assert content.startswith(b"\x89PNG")
+        assert len(content) <= 60_000
+
+
+@pytest.mark.full
+def test_all_pictures_are_drawn_anew(module, tmp_path, monkeypatch):
+    pictures = module("make_pictures")
+    monkeypatch.setattr(pictures, "IMAGES", tmp_path)
+    monkeypatch.setattr("sys.argv", ["make_pictures.py"])
+    pictures.main()
+    assert {path.name for path in tmp_path.iterdir()} == {path.name for path in (DOCS / "images").glob("*.png")}
