@@ -271,7 +271,9 @@ class _ByFormula(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (x,) = ctx.saved_tensors
-        if _differentiated(gradient):
+        # Differentiated itself, or one of many at once: that of is_grads_batched is no functorch transform.
+        batched = torch._C._functorch.is_legacy_batchedtensor(gradient)
+        if torch.is_grad_enabled() or torch._C._are_functorch_transforms_active() or batched:
             return _by_autograd(ctx.module, x, gradient), None, None
         by_x = torch.empty_like(x)
         if by_x.stride() != x.stride():
@@ -297,12 +299,6 @@ class _InGraph(torch.autograd.Function):
         (x,) = ctx.saved_tensors
         slope = _derivatives(ctx.joint, ctx.arguments, x.float())[1]
         return (gradient.float() * slope).to(x.dtype), None, None
-
-
-def _differentiated(gradient: Tensor) -> bool:
-    """Say whether a pass back is differentiated itself, or is one of many at once."""
-    batched = torch._C._functorch.is_legacy_batchedtensor(gradient)  # of is_grads_batched, no functorch transform
-    return torch.is_grad_enabled() or torch._C._are_functorch_transforms_active() or bool(batched)
 
 
 def _by_autograd(module: nn.Module, x: Tensor, gradient: Tensor) -> Tensor:

@@ -3,8 +3,8 @@
 import fnmatch
 import glob
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -273,7 +273,9 @@ def statistics_on(
     """Measure the activations in the passes that compute the loss of some batches; the model is left as it was."""
     settings = ActivationSettings(sample_rows=None, dead_unit_window=1)
     with ExitStack() as stack:
-        stack.enter_context(_without_fused_encoders())
+        # `torch.nn.TransformerEncoderLayer` has a kernel for its evaluation that calls no activation.
+        stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
+        torch.backends.mha.set_fastpath_enabled(False)
         stack.enter_context(isolated_random_state(model))
         stack.enter_context(evaluation_sandbox(model))
         measurement = ActivationMeasurement(model, settings, registry, input_sample, gates_if_alone=True)
@@ -292,17 +294,6 @@ def statistics_on(
             gaussian.pop(name, None)
             refused[name] = "it was not called, or with nothing, when the loss of these batches was computed"
         return BatchStatistics(measured, gaussian, refused)
-
-
-@contextmanager
-def _without_fused_encoders() -> Iterator[None]:
-    """Keep `torch.nn.TransformerEncoderLayer` from the kernel of its evaluation, which calls no activation."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
 
 
 def _to_host(values: Tensor) -> Readout:

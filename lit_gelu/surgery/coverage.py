@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -227,7 +227,9 @@ class _KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
         self._own_modules = {id(module): module for module in survey.model.modules()}
         self._modules = dict(self._own_modules)  # and those that activation calls were seen to be of
         self._sites_of_modules = {id(site.module): site for site in survey.sites if site.kind == "module"}
-        self._sites_of_keys = _by_key(survey)
+        seen = {} if survey.seen is None else {id(call): key for key, call in survey.seen.functions.items()}
+        called = [site for site in survey.sites if site.kind != "module"]
+        self._sites_of_keys = [(seen[id(call.seen)], site) for site in called for call in site.calls or ()]
         self._calls: Counter[str] = Counter()
         self._kernels: dict[str, Counter[str]] = {}
         self.outside: dict[tuple[Key, str], OutsideActivation] = {}
@@ -235,18 +237,15 @@ class _KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
     def note_module(self, module: nn.Module, args: tuple[Any, ...]) -> None:  # noqa: ARG002 - a hook's signature
         """Count a call of an activation module; a hook that, unlike a module's own, leaves fused paths on."""
         if id(module) not in self._own_modules:
-            self._find_foreign(module)
+            # A module that is no part of the model: which site its call is may be another at another time.
+            origin = locate(sys._getframe(1), self._own_modules)
+            foreign = next(iter(self._called_at(origin)), None) if origin is not None else None
+            if foreign is not None:
+                self._modules[id(module)] = module
+                self._sites_of_modules[id(module)] = foreign
         site = self._sites_of_modules.get(id(module))
         if site is not None:
             self._calls[site.name] += 1
-
-    def _find_foreign(self, module: nn.Module) -> None:
-        """Learn which site the call of a module is that is no part of the model; at another time it may be another."""
-        origin = locate(sys._getframe(2), self._own_modules)
-        site = next(iter(self._called_at(origin)), None) if origin is not None else None
-        if site is not None:
-            self._modules[id(module)] = module
-            self._sites_of_modules[id(module)] = site
 
     def _called_at(self, origin: Origin) -> list[ActivationSite]:
         """Return the sites of calls in one place of the code."""
@@ -289,10 +288,3 @@ class _KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
         calls = self._calls[site.name]
         training_only = not self._training and calls == 0 and bool(site.calls)
         return CoveredSite(site.name, site.spec, site.role, site.kind, calls, where, kernels, training_only)
-
-
-def _by_key(survey: Survey) -> list[tuple[Key, ActivationSite]]:
-    """Return the places of the code at which functions are called, with their sites."""
-    seen = {} if survey.seen is None else {id(call): key for key, call in survey.seen.functions.items()}
-    sites: Iterable[ActivationSite] = (site for site in survey.sites if site.kind != "module")
-    return [(seen[id(call.seen)], site) for site in sites for call in site.calls or ()]

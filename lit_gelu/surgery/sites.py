@@ -225,7 +225,11 @@ class Survey:
         self.sites: list[ActivationSite] = []  # the sites, in the order of the modules
         for key, module in modules.items():
             if key in self._specs:
-                self.sites.append(self._module_site(module))
+                spec, names = self._specs[key], self.names_of(module)
+                seen = None if self.seen is None else list(self.seen.modules.get(key, {}).values())
+                calls = None if seen is None else self._numbered(names[0], seen)
+                role, call = _ROLES[is_gate(spec, registry)], self._swapped_calls.get(key, "")
+                self.sites.append(ActivationSite(names[0], module, spec, role, tuple(names[1:]), "module", calls, call))
                 continue
             if key in self._held_functions:
                 self.sites += self._attribute_sites(module)
@@ -281,13 +285,6 @@ class Survey:
     def spec_of_held(self, site: ActivationSite) -> ActivationSpec:
         """Return the spec of a function that a module holds, without what its calls add."""
         return self._held_functions[id(site.module)][site.name.rpartition(".")[2]][1]
-
-    def _module_site(self, module: nn.Module) -> ActivationSite:
-        spec, names = self._specs[id(module)], self.names_of(module)
-        seen = None if self.seen is None else list(self.seen.modules.get(id(module), {}).values())
-        calls = None if seen is None else self._numbered(names[0], seen)
-        role, call = _ROLES[is_gate(spec, self.registry)], self._swapped_calls.get(id(module), "")
-        return ActivationSite(names[0], module, spec, role, tuple(names[1:]), "module", calls, call)
 
     def _attribute_sites(self, module: nn.Module) -> list[ActivationSite]:
         sites = []

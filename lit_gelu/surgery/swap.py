@@ -188,14 +188,14 @@ def plan_swap(
     if input_sample is not None:
         require_no_aliasing(survey, input_sample, placements)
         require_effect(survey.model, input_sample, placements)
-    rows = tuple(_swapped_site(row, spec) for row, spec in planned)
-    return SwapPlan(survey.model, placements, rows, tuple(skipped), (*survey.notes, *note_of_written(survey, targets)))
-
-
-def _swapped_site(row: Substitution, spec: ActivationSpec) -> SwappedSite:
-    site = row.site
-    count = None if site.calls is None else sum(call.count for call in site.calls)
-    return SwappedSite(site.call or site.name, site.spec, spec, site.aliases, row.mechanism, row.place, count)
+    rows = []
+    for row, spec in planned:
+        site, name = row.site, row.site.call or row.site.name
+        count = None if site.calls is None else sum(call.count for call in site.calls)
+        rows.append(SwappedSite(name, site.spec, spec, site.aliases, row.mechanism, row.place, count))
+    return SwapPlan(
+        survey.model, placements, tuple(rows), tuple(skipped), (*survey.notes, *note_of_written(survey, targets))
+    )
 
 
 def _fit_into(model: nn.Module, row: Substitution) -> None:

@@ -106,7 +106,12 @@ def cdf_linear_derivative(x: Tensor, order: int = 1, distribution: Any = "normal
             limit = CAUCHY_LIMIT[x.dtype]
             return _cauchy_derivative(x.clamp(-limit, limit), order)
         case "laplace":
-            return _laplace_derivative(x.clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT), order)
+            x = x.clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT)
+            size = torch.where(x < 0, -x, x)  # torch.abs has the derivative 0 at 0
+            if order == 2:
+                return _laplace_tail(2.0 - size, x)
+            tail = _laplace_tail(1.0 - size, x)
+            return torch.where(x < 0, tail, 1.0 - tail)
     once: Callable[[Tensor], Tensor] = torch.func.grad(lambda x: cdf_linear(x, distribution).sum())
     return once(x) if order == 1 else torch.func.grad(lambda x: once(x).sum())(x)
 
@@ -151,15 +156,6 @@ def _laplace_tail(factor: Tensor, x: Tensor) -> Tensor:
     """Return ``factor exp(-|x|) / 2``; see ``numerics/gates.py`` for why the exponential is halved."""
     _, inner, outer = decay(x)
     return (0.5 * factor * inner) * outer
-
-
-def _laplace_derivative(x: Tensor, order: int) -> Tensor:
-    """Return ``f'`` or ``f''`` of the Laplace case for bounded ``x``."""
-    size = torch.where(x < 0, -x, x)  # torch.abs has the derivative 0 at 0
-    if order == 2:
-        return _laplace_tail(2.0 - size, x)
-    tail = _laplace_tail(1.0 - size, x)
-    return torch.where(x < 0, tail, 1.0 - tail)
 
 
 KERNELS: dict[str, Callable[[Tensor], Tensor]] = {"normal": F.gelu, "logistic": F.silu}

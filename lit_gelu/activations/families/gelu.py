@@ -104,16 +104,6 @@ def _times(x: Tensor, factor: _Inexact) -> _Inexact:
     return x * value, x * error + product_error(x, value)
 
 
-def _product(a: _Inexact, b: _Inexact) -> _Inexact:
-    """Return ``a * b``."""
-    return a[0] * b[0], product_error(a[0], b[0]) + a[0] * b[1] + a[1] * b[0]
-
-
-def _slope_correction(u: _Inexact, first: _Inexact) -> Tensor:
-    """Return what ``s(u) + first s'(u)`` lacks for want of the errors of both, in units of ``s'(u)``."""
-    return first[1] + u[1] * (1.0 - first[0] * torch.tanh(0.5 * u[0]))
-
-
 def _tanh_form_derivative(x: Tensor, order: int) -> Tensor:
     """Return ``f'`` or ``f''`` of the tanh form for bounded ``x``, whose cube would overflow."""
     x = x if order == 1 else x.abs()  # f'' is even
@@ -122,9 +112,10 @@ def _tanh_form_derivative(x: Tensor, order: int) -> Tensor:
     u_slope = _slope(x, 3.0 * TANH_CUBIC)
     first = _times(x, u_slope)
     if order == 1:
-        return logistic_plus_density(first[0], u, _slope_correction((u, u_error), first))
+        return logistic_plus_density(first[0], u, first[1] + u_error * (1.0 - first[0] * torch.tanh(0.5 * u)))
     start, start_error = (2.0 * part for part in _slope(x, 6.0 * TANH_CUBIC))  # 2 u' + x u''
-    curved, curved_error = _product(first, u_slope)  # x u'**2
+    curved = first[0] * u_slope[0]  # x u'**2
+    curved_error = product_error(first[0], u_slope[0]) + first[0] * u_slope[1] + first[1] * u_slope[0]
     # A shift of u scales exp(-|u|); its effect on the terms that are exp(-|u|) smaller again is left out.
     shift = u_error * (start - curved)
     return logistic_curvature(start, curved, u, correction=start_error - curved_error - shift)
@@ -224,10 +215,6 @@ def _facts(approximate: str = "none", **_: Any) -> ActivationFacts:
     return ActivationFacts(FORMULAS[approximate], HENDRYCKS_2016, smoothness=float("inf"), asymptotes=("0", "x"))
 
 
-def _sigmoid_form(module: nn.Module) -> dict[str, Any]:
-    return {"approximate": "sigmoid", "memory": module.memory}
-
-
 def _preset(name: str, approximate: str, aliases: tuple[str, ...]) -> ActivationEntry:
     """Make the row of a form's own name."""
     preset = ActivationSpec.of("gelu", approximate=approximate)
@@ -300,7 +287,7 @@ ENTRIES = (
         aliases=("gelu_exact", "gelu_python"),
         modules=(
             ModuleForm(nn.GELU, ReadAttributes(("approximate",)), keeps_input=True),
-            ModuleForm(SigmoidGELU, _sigmoid_form),
+            ModuleForm(SigmoidGELU, lambda module: {"approximate": "sigmoid", "memory": module.memory}),
         ),
         functions=((F.gelu, ()),),
         onnx=_ONNX,

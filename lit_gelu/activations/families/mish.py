@@ -48,14 +48,12 @@ def mish_derivative(x: Tensor, order: int = 1) -> Tensor:
     u = x.clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT)
     if order == 2:
         return _second(u)
-    return torch.where(u < 0, _left_slope(u), _times_gate(1.0, u) + _times_gate_slope(u, u))
-
-
-def _left_slope(u: Tensor) -> Tensor:
-    """Return ``f'`` left of 0, ``e (4 (1 + u) + e (6 + 4 u + e (4 + e))) / den**2``: cancelled before rounding."""
+    # Left of 0 it is e (4 (1 + u) + e (6 + 4 u + e (4 + e))) / den**2: cancelled before rounding.
     e, inner, outer = decay(u)
     numerator = 4.0 * (1.0 + u) + e * (6.0 + 4.0 * u + e * (4.0 + e))
-    return (inner * numerator / _denominator(e, u) ** 2) * outer
+    square = _denominator(e, u) ** 2
+    right = _times_gate(1.0, u) + (u * e * (4.0 * (1.0 + e)) / square) * e
+    return torch.where(u < 0, (inner * numerator / square) * outer, right)
 
 
 def _second(u: Tensor) -> Tensor:
@@ -82,12 +80,6 @@ def _times_gate(factor: Tensor | float, u: Tensor) -> Tensor:
     e, inner, outer = decay(u)
     fraction = torch.where(u < 0, e + 2.0, 1.0 + 2.0 * e) / _denominator(e, u)
     return (factor * torch.where(u < 0, inner, 1.0) * fraction) * torch.where(u < 0, outer, 1.0)
-
-
-def _times_gate_slope(factor: Tensor, u: Tensor) -> Tensor:
-    """Return ``factor`` times the derivative of ``tanh(softplus(u))``, right of 0."""
-    e = decay(u)[0]
-    return (factor * e * (4.0 * (1.0 + e)) / _denominator(e, u) ** 2) * e
 
 
 def mish_joint(x: Tensor) -> Derivatives:

@@ -48,17 +48,12 @@ def xielu(x: Tensor, alpha_p: Parameter = 0.8, alpha_n: Parameter = 0.8, beta: P
     right, left = torch.relu(x), torch.where(x > 0, 0.0, x)
     near = left > SERIES_FROM
     inner, outer = torch.where(near, left, 0.0), torch.where(near, SERIES_FROM, left)
-    by_series = alpha_n * _exponential_rest(inner) + beta * inner
+    series = torch.ones_like(inner)  # exp(x) - 1 - x = x^2 / 2 (1 + x / 3 (1 + x / 4 ...)) for -1 <= x <= 0
+    for n in range(SERIES_TERMS[x.dtype], 2, -1):
+        series = 1.0 + (inner * series) / n
+    by_series = alpha_n * ((0.5 * inner) * (inner * series)) + beta * inner
     by_sum = alpha_n * torch.expm1(outer) + (beta - alpha_n) * outer
     return (alpha_p * right + beta) * right + torch.where(near, by_series, by_sum)
-
-
-def _exponential_rest(x: Tensor) -> Tensor:
-    """Return ``exp(x) - 1 - x = x^2 / 2 (1 + x / 3 (1 + x / 4 ...))`` for ``-1 <= x <= 0``."""
-    series = torch.ones_like(x)
-    for n in range(SERIES_TERMS[x.dtype], 2, -1):
-        series = 1.0 + (x * series) / n
-    return (0.5 * x) * (x * series)
 
 
 @elementwise

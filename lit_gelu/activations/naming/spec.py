@@ -62,7 +62,8 @@ class ActivationSpec:
         if self.kwargs != ():
             plain = {}
             for key, value in self.kwargs:
-                if not isinstance(key, str) or not _is_keyword(key):
+                identifier = isinstance(key, str) and _KEYWORD.fullmatch(key) and not keyword.iskeyword(key)
+                if not identifier or key in _RESERVED:
                     raise ActivationSpecError(
                         f"{shown(key)} cannot be an argument of {shown(self.name)}: a keyword is a Python identifier "
                         f"in ASCII, and not one of {sorted(_RESERVED)}."
@@ -262,10 +263,6 @@ def _evaluate(node: ast.expr, text: str, depth: int = 0) -> PlainValue:
         f"{shown(text)} has a value that is no literal. Accepted: numbers, inf, quoted strings, True, False, None and "
         f"tuples of these, at most {_DEPTH} deep."
     )
-
-
-def _is_keyword(key: str) -> bool:
-    return bool(_KEYWORD.fullmatch(key)) and not keyword.iskeyword(key) and key not in _RESERVED
 
 
 def plain_value(value: object, key: object, name: str, depth: int = 0) -> PlainValue:

@@ -141,7 +141,13 @@ class ActivationRecorder:
             self._table.index_add_(0, _index(numbers, self._table.device), activity.sums.to(self._table))
             self.called.update(numbers)
             if rows.numel() > 0:  # nothing says which channels pass nothing on where there is nothing
-                self._note_alive(numbers, activity.alive)
+                masks = [None] * len(numbers) if activity.alive is None else activity.alive.unbind()
+                for number, mask in zip(numbers, masks, strict=True):
+                    previous = self._alive.get(number, mask)
+                    if mask is None or previous is None or previous.shape != mask.shape:
+                        self._alive[number] = None
+                    else:
+                        self._alive[number] = mask if previous is mask else previous | mask
 
     def sums(self, device: torch.device | None = None) -> Tensor:
         """Return the sums over all that was recorded, the columns of `SUMS`, a row a site; ranks' can be added."""
@@ -181,14 +187,6 @@ class ActivationRecorder:
         self._rows.clear()
         self._table, self._alive = None, {}
         self.called = set()
-
-    def _note_alive(self, numbers: tuple[int, ...], masks: Tensor | None) -> None:
-        for number, mask in zip(numbers, [None] * len(numbers) if masks is None else masks.unbind(), strict=True):
-            previous = self._alive.get(number, mask)
-            if mask is None or previous is None or previous.shape != mask.shape:
-                self._alive[number] = None
-            else:
-                self._alive[number] = mask if previous is mask else previous | mask
 
     def _see(self, number: int, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Take some rows of what a site is given, if this is to be recorded: the forward pre-hook of each site."""

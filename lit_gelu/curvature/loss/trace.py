@@ -94,7 +94,10 @@ def hutchinson_trace(
         basis, images = (
             torch.stack([getattr(pair, name).to(basis) for pair in deflate]) for name in ("vector", "image")
         )
-    rows, agreed = [_exact_row(basis, images, groups)], agreed_on(operator)
+    # What is known of the deflated rows: by layer ``q * (H q + P H q)``, and ``||H q||^2``. With E the projector on a
+    # layer, tr EH = tr EQ'QH + tr EPHQ'Q + tr EPHP. The middle term cancels in the sum over the layers, not in each.
+    twice = basis * (2 * images - (images @ basis.T) @ basis)
+    rows, agreed = [torch.cat([_layer_sums(twice.sum(0), groups), _squared_norm(images)])], agreed_on(operator)
     while True:
         for number in range(len(rows) - 1, probes):
             v = rademacher(operator.size, seed, event, number, dtype=operator.dtype, device=operator.device)
@@ -110,9 +113,12 @@ def hutchinson_trace(
             break
         forms = torch.stack([row[:-1].sum() for row in rows])  # first what is exact, then one a probe
         trace_and_error = torch.stack([forms[0] + forms[1:].mean(), forms[1:].std() / math.sqrt(len(rows) - 1)])
-        more = _missing(agreed(trace_and_error), probes, accuracy)
-        if more == 0:
+        trace, error = agreed(trace_and_error).tolist()
+        goal = accuracy * abs(trace)
+        if error <= goal or not math.isfinite(trace):
             break
+        # What the error asks for, and no more than were taken to estimate it.
+        more = probes if error > math.sqrt(2) * goal else math.ceil(probes * ((error / goal) ** 2 - 1))
         probes = min(probes + more, most)
     table = torch.stack(rows).cpu().double()
     return _estimate(table, list(groups) if layout is not None else [], probes)
@@ -133,26 +139,6 @@ def _estimate(table: Tensor, names: list[str], probes: int) -> TraceEstimate:
     by_layer = dict(zip(names, values, strict=True)) if names else {}
     error_by_layer = dict(zip(names, errors, strict=True)) if names else {}
     return TraceEstimate(sum(values), total_error, norm, by_layer, error_by_layer, probes)
-
-
-def _missing(trace_and_error: Tensor, probes: int, accuracy: float) -> int:
-    """Return how many probes to take next: what the error asks for, and no more than were taken to estimate it."""
-    trace, error = trace_and_error.tolist()
-    goal = accuracy * abs(trace)
-    if error <= goal or not math.isfinite(trace):
-        return 0
-    return probes if error > math.sqrt(2) * goal else math.ceil(probes * ((error / goal) ** 2 - 1))
-
-
-def _exact_row(basis: Tensor, images: Tensor, groups: Mapping[str, Sequence[slice]]) -> Tensor:
-    """Sum what is known of the deflated rows: by layer ``q * (H q + P H q)``, and ``||H q||^2``."""
-    # With E the projector on a layer, tr EH = tr EQ'QH + tr EPHQ'Q + tr EPHP. The middle term cancels in the sum over
-    # the layers, but not in each of them.
-    twice = basis * (2 * images - (images @ basis.T) @ basis)
-    return torch.cat([
-        _layer_sums(twice.sum(0), groups),
-        _squared_norm(images),
-    ])
 
 
 def _project(vector: Tensor, basis: Tensor) -> Tensor:
