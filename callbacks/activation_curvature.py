@@ -48,11 +48,9 @@ class _Event:
 class ActivationCurvatureMonitor(Callback):
     """Logs ``curvature/<site>/<statistic>`` for every activation, every so many optimizer steps.
 
-    docs/curvature.md has the formulas of the statistics and how to read them. ``share_dead`` is the share of channels
-    with |f'| < 0.01 wherever they were looked at in the last ``dead_unit_window`` measurements (see
-    `lit_gelu.curvature.DeadUnitWindow`). With ``gaussian=True``,
-    ``curvature/<site>/gaussian/<statistic>`` says what a normal pre-activation of the same mean and deviation would
-    give: a gap means that the input is not normal.
+    docs/curvature.md has the formulas of the statistics and how to read them; of ``share_dead``, see
+    `lit_gelu.curvature.DeadUnitWindow`. With ``gaussian=True``, ``curvature/<site>/gaussian/<statistic>`` says what a
+    normal pre-activation of the same mean and deviation would give.
 
     *Which sites.* The elementwise activations that `lit_gelu.surgery.find_sites` lists with the role "activation", by
     their names there; what it lists as gates (tanh, sigmoid) only if ``include`` names it in full. Without an input
@@ -69,11 +67,8 @@ class ActivationCurvatureMonitor(Callback):
     is no figure for a site that was not called, with a warning, nor where it is not defined (``mean_gate`` where
     f(0) != 0, ``kink_mass`` of an activation whose kinks are not known).
 
-    *What it costs.* One copy of rows a site in the forward pass; for all sites one reduction, one all-reduce and one
-    transfer; nothing waits for the GPU. ``curvature/activations/seconds`` is the host's time of the event. Rows are
-    drawn by a generator of its own: training is bitwise the same with and without the monitor.
-
-    When activations are replaced, it follows, and the windows of dead units begin anew.
+    Nothing waits for the GPU, and rows are drawn by a generator of its own: training is bitwise the same without the
+    monitor. When activations are replaced, it follows, and the windows of dead units begin anew.
 
     Args:
         every_n_steps: How many optimizer steps lie between two measurements; 50 if nothing else is given.
@@ -289,7 +284,6 @@ class ActivationCurvatureMonitor(Callback):
         self._state = state_dict["measurement"]
 
     def _attach(self, model: LightningModule) -> ActivationMeasurement:
-        """Put hooks on all sites that are to be watched."""
         self._detach()
         registry = registry_or_default(self.registry)
         # A pass that nobody asked for, before the run's first, would make another module the root of the shards.
@@ -328,7 +322,6 @@ class ActivationCurvatureMonitor(Callback):
         self._recording = False
 
     def _end(self) -> None:
-        """Take the hooks off; the state stays."""
         if self._measurement is not None:
             self._state = self._measurement.state_dict()
         self._detach()
@@ -341,7 +334,6 @@ class ActivationCurvatureMonitor(Callback):
             self._measurement.recorder.start(seed % 2**63, pl_module.device)
 
     def _stop(self) -> None:
-        """Stop recording."""
         self._recording = False
         if self._measurement is not None:
             self._measurement.recorder.stop()
@@ -379,7 +371,6 @@ class ActivationCurvatureMonitor(Callback):
             self._warn_of_sites_not_called(measured)
 
     def _clear(self) -> None:
-        """Forget what is not logged, and the last measurement."""
         self._events.clear()
         self.latest, self.latest_gaussian = ShownFigures(), ShownFigures()
 

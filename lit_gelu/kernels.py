@@ -99,13 +99,7 @@ def fuse(model: _Module, registry: ActivationRegistry | None = None) -> _Module:
 
 
 def unfuse(model: _Module) -> _Module:
-    """Undo `fuse`, in place.
-
-    Args:
-        model: Any model.
-
-    Returns:
-        The model itself.
+    """Return a model with `fuse` undone, in place.
 
     Example:
         >>> is_fused(unfuse(fuse(nn.GELU())))

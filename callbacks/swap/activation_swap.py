@@ -220,7 +220,6 @@ class ActivationSwap(Callback):
         announce_swap(trainer, pl_module, self.report)
 
     def _check(self, run: SwapRun) -> None:
-        """Refuse a swap that could not be made."""
         try:
             plan = self.plan(run.pl_module)
         except SwapError:
@@ -249,7 +248,6 @@ class ActivationSwap(Callback):
             run.groups.check(row.site.names if row.site.kind == "module" else (row.place,) for row in rows)
 
     def _swap_if_due(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Make the swap, remember it, tell the other callbacks, and log it."""
         if self.applied or not self.schedule.is_due(trainer):
             return
         run = _run_of(trainer, pl_module)

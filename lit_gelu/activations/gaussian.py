@@ -95,7 +95,6 @@ def gaussian_moments(
 
 
 def _moments(scalar: ScalarActivation, mean: float, std: float) -> Tensor:
-    """Return the first six fields of `GaussianMoments`."""
     f, slope, bend = scalar.functions
     places = [place for place, _ in scalar.kinks]
 
@@ -125,7 +124,6 @@ def kink_mass(mean: Tensor, std: Tensor, kinks: Sequence[tuple[float, float]]) -
 
 
 def _density(x: Tensor) -> Tensor:
-    """Return the standard normal density."""
     return torch.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
 
 

@@ -100,7 +100,6 @@ def import_library(name: str, library: str) -> ModuleType:
 
 
 def _install_timm(registry: Names, override: bool = False) -> Installation:
-    """Make every name of a registry usable as an ``act_layer`` of timm's models."""
     # timm looks names up in two dictionaries of ``timm.layers.create_act``, by their name in that module: it asks the
     # first for what it has, then the second, which is replaced by a subclass that asks the registry for what it lacks.
     installation = present("timm", registry, override)
@@ -148,7 +147,6 @@ def _build(registry: Names, spec: ActivationSpec, **kwargs: Any) -> nn.Module:
 
 
 def _install_transformers(registry: Names, override: bool = False) -> Installation:
-    """Make every name of a registry usable in transformers' configurations."""
     # Its models hold references to two tables of ``transformers.activations``, so they are changed in place: ``ACT2FN``
     # gets a subclass that asks the registry for what it lacks; ``ACT2CLS`` is a plain dictionary and gets registered
     # names. A parameter that a checkpoint lacks (``"swish(learnable=True)"`` on one trained with ``"silu"``) is left by

@@ -95,7 +95,6 @@ def measure_loss(
 def _measure_matrix(
     operator: ParameterOperator, settings: LossSettings, vectors: Eigenvectors, event: int, result: LossMeasurement
 ) -> None:
-    """Fill in the quantities of the matrix."""
     figures, budget, seeds = result.figures, settings.budget, {"seed": settings.seed, "event": event}
     names = [name for name in EIGENVALUES if name in settings.quantities]
     if names:
@@ -149,7 +148,6 @@ def _measure_matrix(
 
 
 def _of_spectrum(spectrum: SpectralDensity) -> Figures:
-    """Return what of a spectral density fits in numbers."""
     # Most eigenvalues are zero up to rounding, of either sign: these are not counted as negative.
     threshold = -_NEGLIGIBLE * spectrum.nodes.abs().max()
     negative = (spectrum.weights * (spectrum.nodes < threshold)).sum(1).mean()

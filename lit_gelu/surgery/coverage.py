@@ -105,13 +105,10 @@ class CoverageReport(Displayed):
         return [*self.sites, *self.outside]
 
     def remaining(self, activation: Any) -> int:
-        """Count the calls of an activation, wherever they ran.
+        """Return the number of calls of an activation, wherever they ran.
 
         Args:
             activation: Any spec; ``"gelu"`` counts all its forms, ``"gelu(approximate='none')"`` the exact one alone.
-
-        Returns:
-            The number of calls.
         """
         selector = ActivationSelector(activation)
         rows = [(row.spec, row.calls) for row in self._rows if row.spec is not None]
@@ -248,7 +245,6 @@ class _KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
             self._calls[site.name] += 1
 
     def _called_at(self, origin: Origin) -> list[ActivationSite]:
-        """Return the sites of calls in one place of the code."""
         return [site for key, site in self._sites_of_keys if key[:3] == key_of(origin, "")[:3]]
 
     def __torch_dispatch__(
@@ -282,7 +278,6 @@ class _KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
         self.outside[key] = OutsideActivation(owner, spec, kernel, role, before + 1, origin.where)
 
     def covered(self, site: ActivationSite) -> CoveredSite:
-        """Return what ran at a site."""
         where = tuple(dict.fromkeys(call.where for call in site.calls or ()))
         kernels = tuple(self._kernels.get(site.name, {}).items())
         calls = self._calls[site.name]

@@ -97,14 +97,11 @@ def _given_arguments(activation: Any, name: str, registry: ActivationRegistry) -
 
 
 def by_activation(activation: Any) -> Selector:
-    """Select the sites where a given activation stands now.
+    """Return a target for `swap`: the sites where an activation stands now.
 
     Args:
         activation: Any spec, such as ``"relu"`` or ``"gelu(approximate='tanh')"``. ``"gelu"`` selects all its forms,
             ``"gelu(approximate='none')"`` the exact one alone.
-
-    Returns:
-        A target for `swap`.
 
     Example:
         >>> from lit_gelu import surgery
@@ -202,7 +199,6 @@ def _single_calls(sites: list[ActivationSite], selector: Selector) -> list[Activ
 
 
 def _listed(sites: list[ActivationSite], *, sampled: bool) -> str:
-    """List sites for an error message, in one or two sentences."""
     hint = "" if sampled else " Calls of functions, such as F.gelu(x), are found if input_sample is given."
     if not sites:
         hint += " Classes and functions of your own are found once they are registered (lit_gelu.activations.register)."

@@ -139,16 +139,9 @@ def plan_swap(
     *,
     registry: ActivationRegistry | None = None,
 ) -> SwapPlan:
-    """Check a swap; the model is as it was afterwards.
+    """Return a swap that was checked, of what `swap` takes; the model is as it was.
 
-    Args:
-        model: As `swap`.
-        targets: As `swap`.
-        input_sample: As `swap`.
-        registry: As `swap`.
-
-    Returns:
-        The plan; ``plan.rows`` says what would be replaced, ``plan.apply()`` does it.
+    ``plan.rows`` says what would be replaced, ``plan.apply()`` does it.
 
     Raises:
         SwapError: As `swap`.

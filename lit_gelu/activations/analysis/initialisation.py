@@ -139,7 +139,6 @@ def initialise_for_activations_(
 
 
 def _layers(model: nn.Module, activation: Any, registry: Names) -> list[FedLayer]:
-    """Return the layers of a model, with the one activation if it is given."""
     layers = fed_layers(model, registry)
     if not layers:
         raise ActivationArgumentError(f"{type(model).__name__} has no linear or convolution layer to initialise.")

@@ -64,7 +64,6 @@ def _is_defined(f: Function, slope: Function) -> bool:
 def _range(
     f: Function, slope: Function, places: Tensor, asymptotes: tuple[Asymptote | None, Asymptote | None]
 ) -> tuple[float, float]:
-    """Return infimum and supremum, from the extrema, the kinks and the two ends."""
     values = f(places)
     largest = values.abs().max().item()
     low, high = values.min().item(), values.max().item()

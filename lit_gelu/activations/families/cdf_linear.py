@@ -224,7 +224,6 @@ def _facts(distribution: Any = "normal", **_: Any) -> ActivationFacts:
 
 
 def _case(name: str, distribution: str) -> ActivationEntry:
-    """Make the row of a case's own name."""
     preset = ActivationSpec.of("cdf_linear", distribution=distribution)
     build = functools.partial(CDFLinear, distribution)  # bound by position, so that it is no argument any more
     return ActivationEntry(name, build, preset=preset)

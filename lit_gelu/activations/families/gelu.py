@@ -99,7 +99,6 @@ def _slope(x: Tensor, cubic: float) -> _Inexact:
 
 
 def _times(x: Tensor, factor: _Inexact) -> _Inexact:
-    """Return ``x * factor`` for an exact ``x``."""
     value, error = factor
     return x * value, x * error + product_error(x, value)
 
@@ -216,7 +215,6 @@ def _facts(approximate: str = "none", **_: Any) -> ActivationFacts:
 
 
 def _preset(name: str, approximate: str, aliases: tuple[str, ...]) -> ActivationEntry:
-    """Make the row of a form's own name."""
     preset = ActivationSpec.of("gelu", approximate=approximate)
     build = functools.partial(build_gelu, approximate)  # by position, so that it is no argument any more
     return ActivationEntry(name, build, aliases=aliases, preset=preset)
@@ -238,7 +236,6 @@ EXACT_ONNX = OnnxRecipes(
 
 
 def _case(arguments: Arguments) -> str:
-    """Return which form it is."""
     return f"gelu(approximate={arguments.get('approximate', 'none')!r})"
 
 

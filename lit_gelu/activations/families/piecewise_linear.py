@@ -21,9 +21,6 @@ from lit_gelu.activations.onnx_recipes import OnnxOperator, OnnxRecipes
 def identity(x: Tensor) -> Tensor:
     """Return ``f(x) = x``: the activation of a linear network, and what switches one off.
 
-    Returns:
-        ``x`` itself.
-
     Example:
         >>> identity(torch.tensor([-1.0, 2.0]))
         tensor([-1.,  2.])

@@ -51,19 +51,11 @@ class _Rows(NamedTuple):
 
 
 class ActivationRecorder:
-    """Sums the statistics of the inputs of some activations, while it records.
+    """Sums the statistics of the inputs of some activations, while it records."""
 
-    Its hooks stay on the modules, so that a model compiled later has them, and do nothing until `start`. What they see
-    is sampled by whole rows (see `count_rows`) and copied at once, before an in-place
-    activation overwrites it: ``sample_rows`` of each call, ``"auto"`` as many as hold 8,192 elements (8 at least),
-    ``"sparse"`` 4,096, ``None`` all. The sums of all sites that share an activation and a shape are computed together.
-    Of all rows, where these are wanted, they are computed at once (in compiled code, rows are copied). The
-    host reads nothing before `statistics`.
-
-    All calls of a module between `start` and `stop` count. A call made while the activation's training flag differs
-    from what it was at `start` does not: it belongs to an evaluation pass within the recorded one. Copies of the model
-    carry no working hook: a deep copy or a pickle of one does nothing.
-    """
+    # Its hooks stay on the modules, so that a model compiled later has them, and do nothing until `start`. Rows are
+    # copied at once, before an in-place activation overwrites them, and the host reads nothing before `statistics`.
+    # A call while the training flag differs from that at `start` belongs to an evaluation pass within the recorded one.
 
     def __init__(
         self,
@@ -204,7 +196,6 @@ class ActivationRecorder:
             self.seconds += time.perf_counter() - start
 
     def _take(self, number: int, watched: _Watched, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Sum an input at once, or take rows of it."""
         turn = watched.call.turn
         if turn is not None:
             before, watched.calls = watched.calls, watched.calls + 1

@@ -308,7 +308,6 @@ class _GaussNewtonOfBatch:
         return self._back(bent)
 
     def _along(self, vector: Tensor) -> Tensor:
-        """Return ``J v``."""
         pieces = self._layout.split(vector)
         with torch.inference_mode(False), without_autocast(self._layout):
             (product,) = torch.autograd.grad(
@@ -321,7 +320,6 @@ class _GaussNewtonOfBatch:
         return product
 
     def _back(self, direction: Tensor) -> Tensor:
-        """Return ``J' u``."""
         with torch.inference_mode(False), without_autocast(self._layout):
             product = torch.autograd.grad(self._outputs, self._tensors, direction, retain_graph=True, allow_unused=True)
         return self._layout.flatten(product)

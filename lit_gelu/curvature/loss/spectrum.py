@@ -303,26 +303,11 @@ class SpectralDensity(Displayed):
     products: int
 
     def moment(self, order: int) -> float:
-        """Estimate the mean of the k-th powers of the eigenvalues, ``tr(H^k) / size``.
-
-        Args:
-            order: k, not negative.
-
-        Returns:
-            The mean over the runs; of order 0 exactly 1 up to rounding.
-        """
+        """Return an estimate of ``tr(H^k) / size``, the mean of the k-th powers of the eigenvalues."""
         return float((self.weights * self.nodes**order).sum(1).mean())
 
     def density(self, grid: Tensor, width: float) -> Tensor:
-        """Smooth the points into a curve, for a plot: each becomes a normal density.
-
-        Args:
-            grid: Where the curve is wanted, any shape.
-            width: Standard deviation of the normal densities, in the unit of the eigenvalues.
-
-        Returns:
-            The curve, float64, of the grid's shape; its integral is 1.
-        """
+        """Return a curve over a grid, for a plot: each point is a normal density of standard deviation ``width``."""
         points = grid.detach().cpu().double()
         distance = (points.unsqueeze(-1) - self.nodes.flatten()) / width
         heights = torch.exp(-0.5 * distance.square()) / (width * math.sqrt(2 * math.pi))
@@ -332,7 +317,7 @@ class SpectralDensity(Displayed):
 def spectral_density(
     operator: LinearOperator, *, steps: int, runs: int = 1, seed: int, event: int = 0
 ) -> SpectralDensity:
-    """Estimate the spectral density of a symmetric matrix by stochastic Lanczos quadrature.
+    """Return an estimate of the spectral density of a symmetric matrix, by stochastic Lanczos quadrature.
 
     Each run starts Lanczos iteration at a vector of random signs, scaled to length 1. The eigenvalues of its
     tridiagonal matrix are the nodes, the squared first components of its eigenvectors the weights; the small
@@ -347,9 +332,6 @@ def spectral_density(
         runs: Over how many start vectors to average; their spread is the error.
         seed: Of the run.
         event: Which measurement; seed, event and the number of the run determine its start.
-
-    Returns:
-        Nodes and weights.
 
     Raises:
         ArgumentError: If an argument is not accepted.

@@ -47,7 +47,7 @@ def hutchinson_trace(
     accuracy: float | None = None,
     most: int | None = None,
 ) -> TraceEstimate:
-    """Estimate the trace of a symmetric matrix H from products with random vectors.
+    """Return an estimate of the trace of a symmetric matrix H, from products with random vectors.
 
     With probes v of independent signs, ``E v'Hv = tr H``, ``Var v'Hv = 2 (||H||_F^2 - sum_i H_ii^2)``,
     ``E ||Hv||^2 = ||H||_F^2``, and the part of ``v * Hv`` that belongs to a layer has that layer's trace as its mean.
@@ -71,9 +71,6 @@ def hutchinson_trace(
             Together they cover all of it, once.
         accuracy: More probes are taken until the standard error is at most this share of the trace.
         most: How many probes at most; ``None`` for ``probes``.
-
-    Returns:
-        The estimates.
 
     Raises:
         ArgumentError: If an argument is not accepted.
@@ -121,16 +118,12 @@ def hutchinson_trace(
         more = probes if error > math.sqrt(2) * goal else math.ceil(probes * ((error / goal) ** 2 - 1))
         probes = min(probes + more, most)
     table = torch.stack(rows).cpu().double()
-    return _estimate(table, list(groups) if layout is not None else [], probes)
-
-
-def _estimate(table: Tensor, names: list[str], probes: int) -> TraceEstimate:
-    """Turn the sums on the host into estimates: first row what is exact, then one a probe."""
     if not table.isfinite().all():
         raise UnsupportedRunError(
             "A product with the matrix was NaN or infinite, so its trace is not known. Look at the loss and at the "
             "types of the parameters: 16-bit second derivatives overflow easily."
         )
+    names = list(groups) if layout is not None else []
     exact, sampled = table[0], table[1:]
     values = (exact[:-1] + sampled[:, :-1].mean(0)).tolist()
     errors = (sampled[:, :-1].std(0) / math.sqrt(probes)).tolist()
@@ -147,7 +140,6 @@ def _project(vector: Tensor, basis: Tensor) -> Tensor:
 
 
 def _layer_sums(values: Tensor, groups: Mapping[str, Sequence[slice]]) -> Tensor:
-    """Sum a vector by layer."""
     dtype = accumulation_dtype(values.device)
     sums = [[values[part].sum(dtype=dtype) for part in parts] for parts in groups.values()]
     return torch.stack([torch.stack(parts).sum() for parts in sums])

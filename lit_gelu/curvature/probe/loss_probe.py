@@ -138,7 +138,6 @@ class LossProbe:
         return None if stack is None else stack.__exit__(kind, error, traceback)
 
     def _loss(self, number: int) -> Tensor:
-        """Return the mean loss of one batch."""
         if self._state is None or self._guard is None:
             raise ArgumentError("A closure of a LossProbe was called outside of its context. Use it inside `with`.")
         self.calls += 1
