@@ -355,7 +355,6 @@ class ActivationCurvatureMonitor(Callback):
             self._seconds = 0.0
 
     def _write(self, trainer: Trainer, *, wait: bool = True) -> None:
-        """Log what has arrived on the host; or all that was measured, when it has."""
         while self._events and (wait or self._events[0].readout.has_arrived()):
             event = self._events.popleft()
             measured, predicted = event.source.figures(event.readout)

@@ -135,16 +135,12 @@ class LossCurvatureMonitor(Callback):
     ``top_eigenvalue`` and ``smallest_eigenvalue`` of the Hessian, with ``.._residual`` and ``.._converged``; ``trace``,
     its standard error, its parts by layer and the Frobenius norm; ``spectral_density``, a figure; ``directional``,
     along the step that the optimizer took: u'Hu / u'u, g'u and u'Hu / (-2 g'u), with the Hessian and the gradient
-    before it. docs/curvature.md has the formula of each figure and how to read it. Besides: ``probe_loss``,
-    ``gradient_norm``, ``products``, ``examples``, ``seconds``, ``interval``, ``cost_in_training_batches``, and the
-    step's ``learning_rate``.
+    before it. docs/curvature.md has the formula of each figure, says how to read it, and what else is logged.
 
     The loss is the module's ``curvature_loss(batch)`` if it defines that, else what its ``training_step`` returns, on
-    the probe, without autocast; see `lit_gelu.curvature.LossProbe`: everything is left as it was. It is measured after
-    the optimizer step, at its parameters; along the update, seen from the parameters before it. Under DDP figures are
-    those of the union of all ranks' batches; under accumulation the step's last micro-batch is at hand. If the loss or
-    a product is not finite, ``training_step`` returns ``None``, or memory runs out, there is a warning and nothing is
-    logged.
+    the probe, without autocast; see `lit_gelu.curvature.LossProbe`. It is measured after the optimizer step. Under DDP
+    figures are those of the union of all ranks' batches; under accumulation the step's last micro-batch is at hand. If
+    the loss or a product is not finite, or memory runs out, there is a warning and nothing is logged.
 
     Args:
         quantities: ``"top_eigenvalue"``, ``"smallest_eigenvalue"``, ``"trace"``, ``"spectral_density"``,

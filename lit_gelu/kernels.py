@@ -166,7 +166,6 @@ def _plan(module: nn.Module, registry: ActivationRegistry) -> _Plan | str:
 
 
 def _forward(module: nn.Module, plan: _Plan, *args: Any, **kwargs: Any) -> Tensor:
-    """Compute an activation by the code that its route names."""
     plain: Callable[..., Tensor] = type(module).forward
     x = args[0] if len(args) == 1 and not kwargs else None
     if not isinstance(x, Tensor) or (x.numel() < THRESHOLDS["cpu"] and not torch.compiler.is_compiling()):
@@ -183,7 +182,6 @@ def _forward(module: nn.Module, plan: _Plan, *args: Any, **kwargs: Any) -> Tenso
 
 
 def _route(module: nn.Module, plan: _Plan, x: Tensor) -> Route:
-    """Return which code computes a fused module's function of x."""
     device, formula = x.device.type, plan.joint is not None and x.dtype in SIXTEEN_BITS
     limit = THRESHOLDS.get(device, 0)
     if type(x) not in {Tensor, nn.Parameter} or x.layout != torch.strided or device not in THRESHOLDS:

@@ -106,7 +106,16 @@ class SwapRun:
     def read_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Give the module the activations that the checkpoint was saved with; its weights are not loaded yet."""
         if SWAPS_KEY in checkpoint:
-            records = _read_records(checkpoint[SWAPS_KEY])
+            records: dict[str, SwapRecord] = {}
+            plain = checkpoint[SWAPS_KEY]
+            for entry in plain if isinstance(plain, list) else [plain]:
+                match entry:
+                    case {"state_key": str() as key, "record": record}:
+                        records[key] = SwapRecord.from_dict(record)
+                    case _:
+                        raise CheckpointError(
+                            f"The checkpoint is damaged: it has {shown(entry)} where a swap should stand."
+                        )
             self.restore(records)
             recorded = read_activations(checkpoint.get(ACTIVATIONS_KEY, {}))
             differences = describe_differences(recorded, self.activations())
@@ -120,15 +129,3 @@ class SwapRun:
             without_marks(checkpoint.get("state_dict", {}))
         if self.trainer.state.fn == TrainerFn.FITTING:
             self._groups_to_rebuild = checkpoint.get(GROUPS_KEY)
-
-
-def _read_records(plain: object) -> dict[str, SwapRecord]:
-    """Return the swaps that a checkpoint names, by the state key of the callback that made them."""
-    records: dict[str, SwapRecord] = {}
-    for entry in plain if isinstance(plain, list) else [plain]:
-        match entry:
-            case {"state_key": str() as key, "record": record}:
-                records[key] = SwapRecord.from_dict(record)
-            case _:
-                raise CheckpointError(f"The checkpoint is damaged: it has {shown(entry)} where a swap should stand.")
-    return records

@@ -190,17 +190,14 @@ def _asking(table_class: type, registry: Names) -> type:
             return functools.partial(registry.create, spec)
 
         def __contains__(self, key: object) -> bool:
-            return super().__contains__(key) or (isinstance(key, str) and _resolves(registry, key))
+            if super().__contains__(key):
+                return True
+            try:
+                return isinstance(key, str) and not is_path(key) and bool(registry.resolve(key, trusted=False))
+            except (ActivationSpecError, UnknownActivationError):  # wrong arguments are an error of their own
+                return False
 
     return RegistryTable
-
-
-def _resolves(registry: Names, text: str) -> bool:
-    """Return whether a text names a registered activation; wrong arguments of one are an error of their own."""
-    try:
-        return not is_path(text) and bool(registry.resolve(text, trusted=False))
-    except (ActivationSpecError, UnknownActivationError):
-        return False
 
 
 def _starting(initialise: Any, registry: Names) -> Any:

@@ -310,7 +310,6 @@ def _to_host(values: Tensor) -> Readout:
 def _predictions(
     recorder: ActivationRecorder, registry: ActivationRegistry
 ) -> list[tuple[GaussianPrediction, list[int]]]:
-    """Return the predictions with the numbers of their sites: of registered activations without parameters."""
     by_spec: dict[str, list[int]] = {}
     modules = list(recorder.sites.values())
     for number, module in enumerate(modules):

@@ -49,8 +49,7 @@ class CoveredSite(Displayed):
         ran = f"{self.calls} call{'s' * (self.calls != 1)}" if self.calls else idle
         return f"{self.name or '(the model itself)'}: {self.spec}, {ran}{' (gate)' * (self.role == 'gate')}"
 
-    def _summary(self) -> str:
-        return str(self)
+    _summary = __str__
 
 
 @dataclass(frozen=True, repr=False)
@@ -80,8 +79,7 @@ class OutsideActivation(Displayed):
         gate = " (gate)" * (self.role == "gate")
         return f"{self.module or '(the model itself)'}, {self.where}: {what}{fused}, {times}{gate}"
 
-    def _summary(self) -> str:
-        return str(self)
+    _summary = __str__
 
 
 @dataclass(frozen=True, repr=False)

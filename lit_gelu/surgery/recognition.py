@@ -178,7 +178,6 @@ class FunctionTable:
         return ActivationSpec(function.path, tuple(plain.items()), opaque=True)
 
     def _names(self, function: KnownFunction) -> tuple[str, ...]:
-        """Return the names of what may follow the input by position."""
         if function.call is not None:
             return function.call.parameters
         if inspect.isfunction(function.function):

@@ -43,8 +43,7 @@ class SwappedSite(Displayed):
         specs = {"old": str(self.old), "new": str(self.new)}
         return {**vars(self), **specs, "aliases": list(self.aliases)}
 
-    def _summary(self) -> str:
-        return str(self)
+    _summary = __str__
 
 
 @dataclass(frozen=True, repr=False)
@@ -64,8 +63,7 @@ class SkippedSite(Displayed):
     def __str__(self) -> str:
         return f"{self.name}: {self.spec} left as it is, {self.reason}"
 
-    def _summary(self) -> str:
-        return str(self)
+    _summary = __str__
 
 
 @dataclass(repr=False)

@@ -55,8 +55,7 @@ class ActivationCall(Displayed):
         only = ", in training alone" if self.training_only else ""
         return f"{self.name} at {self.where}, {self.count} time{'s' * (self.count != 1)}{only}"
 
-    def _summary(self) -> str:
-        return str(self)
+    _summary = __str__
 
 
 @dataclass(frozen=True, repr=False)

@@ -223,8 +223,6 @@ def _in_effect(changes: Sequence[Change]) -> Iterator[None]:
 
 
 class _OnCopies(nn.Module):
-    """An activation that leaves its input alone."""
-
     def __init__(self, activation: nn.Module) -> None:
         super().__init__()
         self.activation = activation

@@ -156,7 +156,6 @@ def _layers(model: nn.Module, activation: Any, registry: Names) -> list[FedLayer
 
 
 def _row(layer: FedLayer, kind: str, scheme: str, registry: Names) -> InitialisedLayer:
-    """Work out how a layer is to be initialised; nothing is changed yet."""
     factor, bias_variance = 1.0, 0.0
     if isinstance(layer.activation, nn.Module) and not (spec := registry.spec_of(layer.activation)).opaque:
         text = str(spec)

@@ -316,7 +316,6 @@ def _calls_to_probe(
 
 
 def _name_of(call: ActivationCall, site: ActivationSite) -> str:
-    """Return the name of a call; one that was swapped keeps the name that it had."""
     return call.name.replace(site.name, site.call, 1) if site.call else call.name
 
 
@@ -333,7 +332,6 @@ def _probe(
     sites: WatchableSites,
     registry: ActivationRegistry,
 ) -> None:
-    """Put probes in front of calls that one module makes."""
     edits: list[ProbedCall] = []
     probes: dict[str, tuple[str, WatchedCall]] = {}
     for name, call, module, site in rows:

@@ -135,7 +135,6 @@ def hutchinson_trace(
 
 
 def _project(vector: Tensor, basis: Tensor) -> Tensor:
-    """Take the components along the rows of a basis out of a vector."""
     return torch.addmv(vector, basis.T, basis @ vector, alpha=-1) if len(basis) else vector
 
 

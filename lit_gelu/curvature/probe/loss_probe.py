@@ -237,7 +237,6 @@ def _say_nothing(*_arguments: Any, **_options: Any) -> None:
 
 
 def _loss_from(output: Any, source: str) -> Tensor:
-    """Return the loss in what a training step returned."""
     loss = output.get("loss") if isinstance(output, Mapping) else output
     if not isinstance(loss, Tensor):
         raise (UnsupportedRunError if output is None else ArgumentError)(
