@@ -41,15 +41,14 @@ class ActivationSwap(Callback):
     training starts, unless it may be the result of another `ActivationSwap` that is still to come.
 
     *Learnable parameters* that a new activation brings get a group of their own in the optimizer that has the
-    neighbouring weights, with its options and schedule and without weight decay. Among frozen weights they are frozen,
-    and where no optimizer has these, none has them: there is a warning. Parameters that go leave with their state.
+    neighbouring weights, with its options and schedule and without weight decay; among frozen weights they are frozen.
 
     *What is logged.* One line; the figure ``activation_swap/replaced``; and for every site a hyperparameter
     (in TensorBoard a text) ``activation_swap/step_<step>/<site>`` = "old -> new".
 
-    *Checkpoints*, also those saved with ``save_weights_only=True``, say which swaps were made. Whoever loads one with
-    this callback in the Trainer gets the activations it was trained with before the weights are loaded. One with other
-    activations than these swaps lead to is refused. `lit_gelu.callbacks.load_from_checkpoint` needs no Trainer.
+    *Checkpoints*, also weights alone, say which swaps were made. With this callback in the Trainer, one is loaded with
+    the activations it was trained with, and refused if these are others than the swaps lead to.
+    `lit_gelu.callbacks.load_from_checkpoint` needs no Trainer.
 
     *Not possible*, and refused before training: with FSDP, DeepSpeed or model parallelism, and beside callbacks that
     average weights; to activations with learnable parameters where two optimizers have the neighbouring weights, or

@@ -114,10 +114,7 @@ class CoverageReport(Displayed):
 
     @property
     def never_ran(self) -> tuple[CoveredSite, ...]:
-        """The sites that were not called, nor are in training: replacing what stands there changes nothing.
-
-        Of a report of training mode, those that were not called there.
-        """
+        """The sites that were not called, nor are in training: replacing what stands there changes nothing."""
         return tuple(row for row in self.sites if not row.calls and not row.training_only)
 
     def counts(self) -> dict[str, int]:

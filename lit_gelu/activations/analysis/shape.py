@@ -18,12 +18,16 @@ _NOTHING = 1e-9  # |f'| and |x f''| below this are an asymptote approached, not 
 
 def shape_of(scalar: ScalarActivation) -> ActivationShape:
     """Compute the facts of an elementwise activation from ``f``, ``f'`` and ``f''`` in float64."""
-    # A function that is not defined on the whole line, such as a logarithm, has none. The three are evaluated at every
-    # scale from 2^-60 to 2^60 (`numerics.sampling.sampling_grid`), and sign changes are refined by bisection to float64
-    # precision. This misses what lies between two points of that grid and leaves ``f'`` the same on both, such as a
-    # bump of width 1 at 10,000. A function that oscillates for ever is judged within [-40, 40].
+    # The three are evaluated at every scale from 2^-60 to 2^60 (`numerics.sampling.sampling_grid`), and sign changes are
+    # refined by bisection to float64 precision. This misses what lies between two points of that grid and leaves ``f'``
+    # the same on both, such as a bump of width 1 at 10,000. A function that oscillates for ever is judged within
+    # [-40, 40].
     f, slope, bend = scalar.functions
-    if not _is_defined(f, slope):
+    # Roots and logarithms are not defined on the whole line. Larger numbers are not asked: there what is written with
+    # exp may overflow, and be NaN.
+    sizes = torch.logspace(0, 4, 5, base=2.0, dtype=torch.float64)
+    nearest, x = torch.tensor([-1.0, 1.0], dtype=torch.float64), torch.cat([-sizes, sizes])
+    if f(x).isnan().any() or not (f(nearest).isfinite().all() and slope(nearest).isfinite().all()):
         return ActivationShape()
     corners = [x for x, _ in scalar.kinks]
     grid = sampling_grid([slope], corners=corners)
@@ -50,15 +54,6 @@ def shape_of(scalar: ScalarActivation) -> ActivationShape:
         left_asymptote=left,
         right_asymptote=right,
     )
-
-
-def _is_defined(f: Function, slope: Function) -> bool:
-    """Return whether a function is one of the whole line, as roots and logarithms are not."""
-    # Larger numbers are not asked: there what is written with exp may overflow, and be NaN.
-    sizes = torch.logspace(0, 4, 5, base=2.0, dtype=torch.float64)
-    x = torch.cat([-sizes, sizes])
-    nearest = x[x.abs() == 1]
-    return bool(f(nearest).isfinite().all() and slope(nearest).isfinite().all() and not f(x).isnan().any())
 
 
 def _range(

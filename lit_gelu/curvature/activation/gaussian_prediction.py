@@ -44,14 +44,10 @@ _WIDTH = 2.2  # between the places at which a tenth and nine tenths of GELU's ch
 
 
 class GaussianPrediction:
-    """Computes E f, E f^2, E f', E f'^2, E|f''|, the mean gate, the shares and the kink mass of ``x ~ N(m, s^2)``.
+    """Computes E f, E f^2, E f', E f'^2, E|f''|, the mean gate, the shares and the kink mass of ``x ~ N(m, s^2)``."""
 
-    Shares and kink mass are closed: differences of the normal distribution function at the places where f' crosses the
-    thresholds, found once, and ``sum |jump| p(x)``. The expectations are integrals by Gauss-Legendre with 16 nodes on
-    panels that end at every deviation, at the inflections and kinks, and more and more densely towards the place
-    where the activation changes; within 1e-9 of the closed forms, where there are any, of
-    `lit_gelu.activations.gaussian`, and all sites at once.
-    """
+    # Shares and kink mass are closed. The expectations are integrals by Gauss-Legendre with 16 nodes on panels that end
+    # at every deviation, at inflections and kinks, and more densely where the activation changes: within 1e-9.
 
     def __init__(self, activation: nn.Module, registry: ActivationRegistry) -> None:
         slopes = Slopes(activation, registry)

@@ -195,8 +195,7 @@ class Eigenpair(Displayed):
             larger eigenvalue was missed is for the start vector and the number of steps to see to.
         products: How many products with H the iteration took, for all its pairs together.
         estimate: The eigenvalue as estimated from all that the products say. At an end of the spectrum it lies beyond
-            the value by the smaller of `rise_by_radau` and ``rise_by_gap``, which is
-            usually most of the error; elsewhere, and where the residual is 0, it is the value.
+            the value by the smaller of `rise_by_radau` and ``rise_by_gap``, usually most of the error.
     """
 
     value: float
