@@ -134,8 +134,16 @@ class ActivationSwap(Callback):
             self.record = self.report = None
             self.schedule.metric.reset()
         self.run = _run_of(trainer, pl_module)
-        if stage == "fit" and self.run.swaps[0] is self:  # one warning for all
-            _warn_of_processes(trainer)
+        in_processes = isinstance(trainer.strategy.launcher, _MultiProcessingLauncher)
+        if stage == "fit" and self.run.swaps[0] is self and in_processes:  # one warning for all
+            # Nothing here could bring a swap back: the main process calls no hook of a callback, before the fit or
+            # after it. It is no refusal, since checkpoints and exports are made in the fit's own processes.
+            rank_zero_warn(
+                "ActivationSwap: this strategy trains in processes of its own (ddp_spawn, ddp_fork, ddp_notebook). From "
+                "these Lightning brings back the trained weights, but not the activations: do not use the module in "
+                "the main process. Build it from the run's checkpoint with lit_gelu.callbacks.load_from_checkpoint, or "
+                "train with strategy='ddp' or on one device."
+            )
         self.run.forget_checkpoint()
         install_hooks(pl_module, find_run)
 
@@ -236,7 +244,16 @@ class ActivationSwap(Callback):
         parameters = list(dict.fromkeys([*plan.removed_parameters, *plan.new_parameters]))
         if not parameters:
             return
-        _refuse_parameters_after_wrapping(run, parameters)
+        # DistributedDataParallel learns at wrapping which gradients to reduce. A parameter that comes later would have
+        # each rank's own gradient, without a word, and the ranks would part; for one that goes it would wait. Making
+        # room for new ones before wrapping would need find_unused_parameters=True for the whole run.
+        trainer = run.trainer
+        if isinstance(trainer.strategy, DDPStrategy) or isinstance(trainer.model, DistributedDataParallel):
+            raise UnsupportedRunError(
+                "ActivationSwap cannot add or remove parameters under DistributedDataParallel, which would not average "
+                f"their gradients: {', '.join(parameters)}. Swap to and from activations without parameters, train on "
+                f"one device, or {_BEFOREHAND}."
+            )
         if any(isinstance(other, BaseFinetuning) for other in callbacks_of(run.trainer)):
             raise UnsupportedRunError(
                 "ActivationSwap changes the optimizer's groups, of which a BaseFinetuning keeps a list of its own. Use "
@@ -281,33 +298,6 @@ def _refuse_strategy_and_averaging(trainer: Trainer) -> None:
             )
 
 
-def _warn_of_processes(trainer: Trainer) -> None:
-    """Warn of a fit in processes of its own, from which Lightning brings back weights, but no swaps."""
-    # Nothing here could bring a swap back: the main process calls no hook of a callback, before the fit or after it.
-    # It is no refusal, since checkpoints, reports and exports are made in the fit's own processes, and are right.
-    if isinstance(trainer.strategy.launcher, _MultiProcessingLauncher):
-        rank_zero_warn(
-            "ActivationSwap: this strategy trains in processes of its own (ddp_spawn, ddp_fork, ddp_notebook). From "
-            "these Lightning brings back the trained weights, but not the activations: do not use the module in the "
-            "main process. Build it from the run's checkpoint with lit_gelu.callbacks.load_from_checkpoint, or train "
-            "with strategy='ddp' or on one device."
-        )
-
-
-def _refuse_parameters_after_wrapping(run: SwapRun, parameters: list[str]) -> None:
-    """Refuse new or removed parameters in a model that `DistributedDataParallel` has wrapped."""
-    # It learns at wrapping which gradients to reduce. One that comes later would have each rank's own gradient, without
-    # a word, and the ranks would part; for one that goes it would wait. Making room for new parameters before wrapping
-    # would not do: until the swap they would be unused, which needs find_unused_parameters=True for the whole run.
-    trainer = run.trainer
-    if isinstance(trainer.strategy, DDPStrategy) or isinstance(trainer.model, DistributedDataParallel):
-        raise UnsupportedRunError(
-            "ActivationSwap cannot add or remove parameters under DistributedDataParallel, which would not average "
-            f"their gradients: {', '.join(parameters)}. Swap to and from activations without parameters, train on one "
-            f"device, or {_BEFOREHAND}."
-        )
-
-
 def _run_of(trainer: Trainer, pl_module: LightningModule) -> SwapRun:
     """Return what the swaps of a Trainer have in common, made by the first that asks."""
     swaps = swaps_of(trainer)
@@ -330,11 +320,7 @@ def swaps_of(trainer: Trainer) -> list[ActivationSwap]:
 
 @runtime_checkable
 class ActivationSwapListener(Protocol):
-    """What a callback has that wants to know when activations are replaced; any callback of the Trainer may have it.
-
-    A hook on a module that is replaced dies silently with it. Whoever holds hooks on, or references to, activations
-    finds them anew when this is called.
-    """
+    """What a callback has that holds hooks on activations, or references to them: it finds them anew when called."""
 
     def on_activations_swapped(self, trainer: Trainer, pl_module: LightningModule, report: SwapReport | None) -> None:
         """Called on every rank after activations were replaced, in the order of the Trainer's callbacks.

@@ -138,14 +138,7 @@ def normal_rule(integrands: Integrands, mean: float, std: float, breaks: Sequenc
 
     A function with noise of its own (computed in float32 somewhere) is integrated as well as the noise allows.
 
-    Args:
-        integrands: From nodes of shape ``(n,)`` to values of shape ``(k, n)``, float64.
-        mean: Of x.
-        std: Of x, positive.
-        breaks: Places where an integrand is known not to be smooth.
-
-    Returns:
-        Nodes and weights, both of shape ``(n,)``, float64; the weights contain the density.
+    Integrands take nodes of shape ``(n,)`` to values of shape ``(k, n)``; the weights contain the density.
 
     Raises:
         NoGaussianMomentsError: If a value is not finite, or panels still disagree by more than 1e-6 in the end.

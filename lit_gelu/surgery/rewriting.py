@@ -111,9 +111,10 @@ def _rewritten(cls: type, name: str, edits: Sequence[RewrittenCall | ProbedCall]
         if not any(holds):
             raise ObstacleError(f"{inner.__qualname__} is decorated in a way that cannot be taken apart")
         closure = zip(wrapper.__closure__ or (), holds, strict=True)
-        outer = _like(wrapper, wrapper.__code__, tuple(types.CellType(new) if hold else cell for cell, hold in closure))
-        outer.__dict__["__wrapped__"] = new
-        new = outer
+        cells_of_wrapper = tuple(types.CellType(new) if hold else cell for cell, hold in closure)
+        wrapping = _like(wrapper, wrapper.__code__, cells_of_wrapper)
+        wrapping.__dict__["__wrapped__"] = new
+        new = wrapping
     return new
 
 

@@ -18,7 +18,7 @@ _NOTHING = 1e-9  # |f'| and |x f''| below this are an asymptote approached, not 
 
 def shape_of(scalar: ScalarActivation) -> ActivationShape:
     """Compute the facts of an elementwise activation from ``f``, ``f'`` and ``f''`` in float64."""
-    # The three are evaluated at every scale from 2^-60 to 2^60 (`numerics.sampling.sampling_grid`), and sign changes are
+    # They are evaluated at every scale from 2^-60 to 2^60 (`numerics.sampling.sampling_grid`), and sign changes are
     # refined by bisection to float64 precision. This misses what lies between two points of that grid and leaves ``f'``
     # the same on both, such as a bump of width 1 at 10,000. A function that oscillates for ever is judged within
     # [-40, 40].

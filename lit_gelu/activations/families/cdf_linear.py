@@ -39,7 +39,7 @@ CAUCHY_TERMS = {torch.float32: 10, torch.float64: 23}
 
 @elementwise
 def cdf_linear(x: Tensor, distribution: Any = "normal") -> Tensor:
-    """``x`` times the probability that a random variable is at most ``x``: ``f(x) = x F(x)``.
+    """Return ``x`` times the probability that a random variable is at most ``x``: ``f(x) = x F(x)``.
 
     * ``"normal"``: exact GELU;
     * ``"logistic"``: ``F = 1 / (1 + exp(-x))``, SiLU;
@@ -54,9 +54,6 @@ def cdf_linear(x: Tensor, distribution: Any = "normal") -> Tensor:
     Args:
         x: Any shape, floating.
         distribution: One of the four names, or an object.
-
-    Returns:
-        A tensor like ``x``.
 
     Raises:
         ActivationArgumentError: If ``x`` is not a floating tensor, or ``distribution`` neither a name nor an object

@@ -23,16 +23,13 @@ SELU_SCALE = 1.0507009873554804934193349852946
 
 @elementwise
 def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
-    """Exponential linear unit: ``x`` above 0, else ``alpha (exp(x) - 1)``.
+    """Return the exponential linear unit: ``x`` above 0, else ``alpha (exp(x) - 1)``.
 
     Source: Clevert, Unterthiner and Hochreiter 2015 (arXiv 1511.07289), equation 15.
 
     Args:
         x: Any shape, floating.
         alpha: Minus the limit at ``-inf``.
-
-    Returns:
-        A tensor like ``x``.
 
     Example:
         >>> elu(torch.tensor([-1.0, 0.0, 2.0]))

@@ -36,12 +36,9 @@ def identity_joint(x: Tensor) -> Derivatives:
 
 @elementwise
 def relu(x: Tensor) -> Tensor:
-    """Rectified linear unit: ``f(x) = max(x, 0)``.
+    """Return the rectified linear unit: ``f(x) = max(x, 0)``.
 
     Source: Nair and Hinton 2010, "Rectified linear units improve restricted Boltzmann machines" (ICML).
-
-    Returns:
-        A tensor like ``x``.
 
     Example:
         >>> relu(torch.tensor([-1.0, 0.0, 2.0]))
@@ -58,12 +55,9 @@ def relu_joint(x: Tensor) -> Derivatives:
 
 @elementwise
 def relu6(x: Tensor) -> Tensor:
-    """Rectified linear unit with an upper bound: ``f(x) = min(max(x, 0), 6)``.
+    """Return the rectified linear unit with an upper bound: ``f(x) = min(max(x, 0), 6)``.
 
     Source: Krizhevsky 2010, "Convolutional deep belief networks on CIFAR-10".
-
-    Returns:
-        A tensor like ``x``.
 
     Example:
         >>> relu6(torch.tensor([-1.0, 2.0, 8.0]))
@@ -80,16 +74,13 @@ def relu6_joint(x: Tensor) -> Derivatives:
 
 @elementwise
 def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
-    """Leaky rectified linear unit: ``x`` above 0, else ``negative_slope * x``.
+    """Return the leaky rectified linear unit: ``x`` above 0, else ``negative_slope * x``.
 
     Source: Maas, Hannun and Ng 2013, "Rectifier nonlinearities improve neural network acoustic models" (ICML).
 
     Args:
         x: Any shape, floating.
         negative_slope: The slope left of 0.
-
-    Returns:
-        A tensor like ``x``.
 
     Example:
         >>> leaky_relu(torch.tensor([-1.0, 0.0, 2.0]), negative_slope=0.25)
@@ -108,16 +99,13 @@ def leaky_relu_joint(x: Tensor, negative_slope: float | Tensor = 0.01) -> Deriva
 
 @elementwise
 def prelu(x: Tensor, weight: float | Tensor) -> Tensor:
-    """Leaky rectified linear unit with a learned slope: ``x`` above 0, else ``weight * x``.
+    """Return the leaky rectified linear unit with a learned slope: ``x`` above 0, else ``weight * x``.
 
     Source: He et al. 2015, "Delving Deep into Rectifiers" (arXiv 1502.01852), equation 1.
 
     Args:
         x: Any shape, floating.
         weight: A number, a tensor with one element, or one of shape ``(channels,)`` for dimension 1 of ``x``.
-
-    Returns:
-        A tensor like ``x``.
 
     Raises:
         ActivationArgumentError: If ``x`` is not a floating tensor or ``weight`` does not fit its channels.

@@ -15,12 +15,9 @@ BOUND = 3.0  # the gate (x + 3) / 6 of hard Swish is 0 at -3 and 1 at 3
 
 @elementwise
 def relu2(x: Tensor) -> Tensor:
-    """Squared rectified linear unit: ``f(x) = max(x, 0)**2``.
+    """Return the squared rectified linear unit: ``f(x) = max(x, 0)**2``.
 
     Source: So et al. 2021, "Primer: Searching for Efficient Transformers for Language Modeling" (arXiv 2109.08668).
-
-    Returns:
-        A tensor like ``x``.
 
     Example:
         >>> relu2(torch.tensor([-1.0, 0.5, 3.0]))

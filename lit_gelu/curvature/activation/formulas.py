@@ -130,10 +130,7 @@ class Slopes:
     def intervals(self, thresholds: Sequence[float], holds: Callable[[Tensor], Tensor]) -> Intervals:
         """Return the intervals where a condition on f' holds, which may change at the thresholds, kinks apart."""
         # What fades to nothing, so that float64 has no sign for it, is taken to be as it was where it still had one.
-        crossings: list[float] = []
-        for threshold in thresholds:
-            above = self.first - threshold
-            crossings += sign_changes(lambda x, t=threshold: self.slope(x) - t, self.grid, above, above.abs() > _CLEAR)
+        crossings = [x for threshold in thresholds for x in self._crossings(threshold)]
         places = sorted({*self.kinks, *crossings})
         if not places:
             ends, inner = [-math.inf, math.inf], [0.0]
@@ -142,6 +139,10 @@ class Slopes:
             inner = [places[0] - 1, *((a + b) / 2 for a, b in itertools.pairwise(places)), places[-1] + 1]
         chosen = holds(self.slope(torch.tensor(inner, dtype=torch.float64))).tolist()
         return tuple(pair for pair, good in zip(itertools.pairwise(ends), chosen, strict=True) if good)
+
+    def _crossings(self, threshold: float) -> list[float]:
+        above = self.first - threshold
+        return sign_changes(lambda x: self.slope(x) - threshold, self.grid, above, above.abs() > _CLEAR)
 
     def _bend(self, x: Tensor) -> Tensor:
         return self.joint(x).second
