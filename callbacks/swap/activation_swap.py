@@ -139,10 +139,10 @@ class ActivationSwap(Callback):
             # Nothing here could bring a swap back: the main process calls no hook of a callback, before the fit or
             # after it. It is no refusal, since checkpoints and exports are made in the fit's own processes.
             rank_zero_warn(
-                "ActivationSwap: this strategy trains in processes of its own (ddp_spawn, ddp_fork, ddp_notebook). From "
-                "these Lightning brings back the trained weights, but not the activations: do not use the module in "
-                "the main process. Build it from the run's checkpoint with lit_gelu.callbacks.load_from_checkpoint, or "
-                "train with strategy='ddp' or on one device."
+                "ActivationSwap: this strategy trains in processes of its own (ddp_spawn, ddp_fork, ddp_notebook). "
+                "From these Lightning brings back the trained weights, but not the activations: do not use the module "
+                "in the main process. Build it from the run's checkpoint with lit_gelu.callbacks.load_from_checkpoint, "
+                "or train with strategy='ddp' or on one device."
             )
         self.run.forget_checkpoint()
         install_hooks(pl_module, find_run)

@@ -170,7 +170,7 @@ class CoverageReport(Displayed):
 def coverage(
     model: nn.Module, input_sample: Any, *, training: bool = False, registry: ActivationRegistry | None = None
 ) -> CoverageReport:
-    """Run a sample through a model, and count which activations really ran.
+    """Return which activations of a model really ran, counted in a pass of a sample.
 
     What counts as run is what reaches torch's operators, so a module that a fused kernel passes by is seen not to run,
     and what the kernel computes instead is seen to. The pass that is counted is made in evaluation mode without
@@ -183,9 +183,6 @@ def coverage(
         input_sample: A tensor, a tuple of ``forward``'s arguments, or a dict of them by name.
         training: Whether to count in training mode instead; dropout and batch normalisation stay in evaluation mode.
         registry: Says what an activation is; by default `lit_gelu.activations.registry`.
-
-    Returns:
-        The report.
 
     Raises:
         SwapError: If ``model`` is no module, there is no sample, or ``forward`` fails on it.

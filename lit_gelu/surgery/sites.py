@@ -143,7 +143,7 @@ def _split(name: str) -> tuple[list[str], str]:
 def find_sites(
     model: nn.Module, input_sample: Any = None, *, registry: ActivationRegistry | None = None
 ) -> list[ActivationSite]:
-    """List the activations of a model, in the order of its modules.
+    """Return the activations of a model, in the order of its modules.
 
     *Modules* count if their class is registered, or is one that transformers, timm or CLIP define for an activation
     that is; ``torch.nn.Identity`` does not, because networks use it for much else, nor does a gated unit such as
@@ -165,9 +165,6 @@ def find_sites(
         model: Any module; one that is compiled or set up by Lightning's Fabric is looked into.
         input_sample: A tensor, a tuple of ``forward``'s arguments, or a dict of them by name.
         registry: Says what an activation is; by default `lit_gelu.activations.registry`.
-
-    Returns:
-        The sites.
 
     Raises:
         SwapError: If ``model`` is no module, or ``forward`` fails on the sample.

@@ -209,7 +209,13 @@ def fed_layers(model: nn.Module, registry: Names) -> list[FedLayer]:
     rows: dict[nn.Module, FedLayer] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, WEIGHT_LAYERS):
-            _check_settable(name, module)
+            if isinstance(module.weight, nn.parameter.UninitializedParameter):
+                raise ActivationArgumentError(f"{name!r} has no shape yet: run the model once, then initialise it.")
+            if parametrize.is_parametrized(module, "weight") or not isinstance(module.weight, nn.Parameter):
+                raise ActivationArgumentError(
+                    f"The weight of {name!r} is computed from other parameters, so it cannot be set: initialise the "
+                    "model before weight norm, spectral norm or another parametrisation is applied."
+                )
             rows.setdefault(module, FedLayer(name, module, feed))
             feed = None
         elif isinstance(module, NORMALISATIONS):
@@ -230,13 +236,3 @@ def fan_in(layer: WeightLayer) -> float:
         spread = math.prod(kernel / stride for kernel, stride in zip(layer.kernel_size, layer.stride, strict=True))
         return layer.in_channels / layer.groups * spread
     return float(layer.weight[0].numel())
-
-
-def _check_settable(name: str, layer: WeightLayer) -> None:
-    if isinstance(layer.weight, nn.parameter.UninitializedParameter):
-        raise ActivationArgumentError(f"{name!r} has no shape yet: run the model once, then initialise it.")
-    if parametrize.is_parametrized(layer, "weight") or not isinstance(layer.weight, nn.Parameter):
-        raise ActivationArgumentError(
-            f"The weight of {name!r} is computed from other parameters, so it cannot be set: initialise the model "
-            "before weight norm, spectral norm or another parametrisation is applied."
-        )

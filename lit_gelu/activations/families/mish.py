@@ -46,28 +46,22 @@ def mish(x: Tensor) -> Tensor:
 def mish_derivative(x: Tensor, order: int = 1) -> Tensor:
     """First or second derivative of `mish`."""
     u = x.clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT)
-    if order == 2:
-        return _second(u)
-    # Left of 0 it is e (4 (1 + u) + e (6 + 4 u + e (4 + e))) / den**2: cancelled before rounding.
     e, inner, outer = decay(u)
+    denominator = _denominator(e, u)
+    if order == 2:  # a cubic in e = exp(-|u|), read from one end on each side, over den**3
+        c0, c1, c2, c3 = 2.0 * (2.0 + u), 2.0 * (4.0 + u), 3.0 * (2.0 - u), 2.0 * (1.0 - u)
+        constant = torch.where(u < 0, c0, c3)
+        rest = e * torch.where(u < 0, c1 + e * (c2 + e * c3), c2 + e * (c1 + e * c0))
+        # den**3 triples the rounding of den, which is put back here.
+        error = torch.where(u < 0, sum_error(2.0, e * (e + 2.0)), sum_error(1.0, 2.0 * (e + e * e)))
+        cubic = constant + (rest - 3.0 * error * (constant + rest) / denominator)
+        scaled = torch.where(u < 0, inner, e) * (4.0 * cubic) / (denominator * denominator * denominator)
+        return scaled * torch.where(u < 0, outer, e)
+    # Left of 0 it is e (4 (1 + u) + e (6 + 4 u + e (4 + e))) / den**2: cancelled before rounding.
     numerator = 4.0 * (1.0 + u) + e * (6.0 + 4.0 * u + e * (4.0 + e))
-    square = _denominator(e, u) ** 2
+    square = denominator**2
     right = _times_gate(1.0, u) + (u * e * (4.0 * (1.0 + e)) / square) * e
     return torch.where(u < 0, (inner * numerator / square) * outer, right)
-
-
-def _second(u: Tensor) -> Tensor:
-    """Return ``f''``: a cubic in ``e = exp(-|u|)``, read from one end on each side, over ``den**3``."""
-    e, inner, outer = decay(u)
-    c0, c1, c2, c3 = 2.0 * (2.0 + u), 2.0 * (4.0 + u), 3.0 * (2.0 - u), 2.0 * (1.0 - u)
-    constant = torch.where(u < 0, c0, c3)
-    rest = e * torch.where(u < 0, c1 + e * (c2 + e * c3), c2 + e * (c1 + e * c0))
-    denominator = _denominator(e, u)
-    # den**3 triples the rounding of den, which is put back here.
-    error = torch.where(u < 0, sum_error(2.0, e * (e + 2.0)), sum_error(1.0, 2.0 * (e + e * e)))
-    cubic = constant + (rest - 3.0 * error * (constant + rest) / denominator)
-    scaled = torch.where(u < 0, inner, e) * (4.0 * cubic) / (denominator * denominator * denominator)
-    return scaled * torch.where(u < 0, outer, e)
 
 
 def _denominator(e: Tensor, u: Tensor) -> Tensor:
