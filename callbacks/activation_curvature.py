@@ -53,15 +53,13 @@ class ActivationCurvatureMonitor(Callback):
     normal pre-activation of the same mean and deviation would give.
 
     *Which sites.* The elementwise activations that `lit_gelu.surgery.find_sites` lists with the role "activation", by
-    their names there; what it lists as gates (tanh, sigmoid) only if ``include`` names it in full. Without an input
-    sample these are modules. With one, also calls of functions (``F.gelu`` in a ``forward``), functions that a module
-    holds, and of a module that is called from several places each call by itself (``relu#0``). What is computed stays
-    the same to the last bit, in compiled code too. A warning names a call that cannot be observed, and says why.
+    their names there; gates (tanh, sigmoid) only if ``include`` names them in full. With an input sample these are not
+    modules alone, but calls of functions too (``F.gelu`` in a ``forward``), functions that a module holds, and single
+    calls of a module (``relu#0``). A warning names a call that cannot be observed, and says why.
 
     *When.* At the steps at which Lightning itself logs with ``log_every_n_steps`` of the same value, at the end of
-    epochs, or at chosen steps; see `MeasurementSchedule`. Under gradient accumulation the first micro-batch of such a
-    step is measured. Figures carry the number of the step that was measured, and are logged as soon as they have
-    arrived on the host: on a GPU a step later.
+    epochs, or at chosen steps; of accumulated steps the first micro-batch. Figures carry the number of the step that
+    was measured, and are logged once they have arrived on the host: on a GPU a step later.
 
     *What counts.* All calls of a site in the training step, outside of the backward pass, of all ranks together. There
     is no figure for a site that was not called, with a warning, nor where it is not defined (``mean_gate`` where
@@ -367,21 +365,18 @@ class ActivationCurvatureMonitor(Callback):
             for site, row in predicted.items():
                 figures |= {(*self._prefix, site, "gaussian", name): value for name, value in row.items()}
             log_figures(trainer, figures, event.step)
-            self._warn_of_sites_not_called(measured)
+            missed = [site for site, row in measured.items() if row["share_non_finite"] != row["share_non_finite"]]
+            for site in sorted(missed):  # of what was not called that share is NaN
+                self._warn_once(
+                    site,
+                    f"ActivationCurvatureMonitor logs nothing for {site!r}: it was not called in the training step, or "
+                    "with nested, sparse or complex tensors alone, or torch.compile goes on with code from before the "
+                    "hooks were on (torch._dynamo.reset() lets it compile anew).",
+                )
 
     def _clear(self) -> None:
         self._events.clear()
         self.latest, self.latest_gaussian = ShownFigures(), ShownFigures()
-
-    def _warn_of_sites_not_called(self, figures: Figures) -> None:
-        """Say once of each site that it was not called; its share of non-finite inputs is NaN then."""
-        for site in sorted(site for site, row in figures.items() if row["share_non_finite"] != row["share_non_finite"]):
-            self._warn_once(
-                site,
-                f"ActivationCurvatureMonitor logs nothing for {site!r}: it was not called in the training step, or "
-                "with nested, sparse or complex tensors alone, or torch.compile goes on with code from before the "
-                "hooks were on (torch._dynamo.reset() lets it compile anew).",
-            )
 
     def _nothing_to_watch(self, model: LightningModule, measurement: ActivationMeasurement) -> str:
         gates = measurement.gates

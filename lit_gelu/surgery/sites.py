@@ -146,12 +146,10 @@ def find_sites(
     """Return the activations of a model, in the order of its modules.
 
     *Modules* count if their class is registered, or is one that transformers, timm or CLIP define for an activation
-    that is; ``torch.nn.Identity`` does not, because networks use it for much else, nor does a gated unit such as
-    ``torch.nn.GLU``: it halves its input, so no other activation could stand there. What an activation is made of is
-    its own matter. A module that stands in several
-    places is listed once, with its other names; one that an attribute of its name hides, as in the decoder layers of
-    ``torch.nn.Transformer(activation=torch.nn.GELU())``, is never called and not listed. *Attributes* of a
-    module that hold such a function, as ``torch.nn.TransformerEncoderLayer`` does, are listed too.
+    that is; ``torch.nn.Identity`` and gated units such as ``torch.nn.GLU``, which halve their input, do not. A module
+    that stands in several places is listed once, with its other names; one that an attribute of its name hides, as in
+    the decoder layers of ``torch.nn.Transformer(activation=torch.nn.GELU())``, is never called and not listed.
+    *Attributes* of a module that hold such a function, as ``torch.nn.TransformerEncoderLayer`` does, are listed too.
 
     *Calls* are found by a pass of ``input_sample`` in evaluation mode and one in training mode, without gradients,
     after which modes, buffers and random number generators are as before: calls of functions (``F.gelu(x)``,

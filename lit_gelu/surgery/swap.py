@@ -93,12 +93,10 @@ def swap(
     """Give activation sites of a model other activations, in place.
 
     Nothing is changed unless all of it can be. A replaced module's names, hooks, train/eval flag, device, dtype and
-    whether it is trained carry over to the new one (new parameters are frozen where the weights beside them are); a
-    module that stands in several places is replaced in all of them by one new module. Fused paths of torch that would
-    go on with the old activation are told. In the ``state_dict`` a key for each new activation (with an empty tensor)
-    says what was put in: a model without the swap refuses such weights, one with it takes them with and without the
-    keys (`without_marks` takes them out). ``channels="infer"`` becomes the number of channels that the sample shows, or
-    without one that of the nearest layer before the site; see `infer_channels_`.
+    whether it is trained carry over (new parameters are frozen where the weights beside them are); a module that stands
+    in several places is replaced in all of them by one. In the ``state_dict`` a key for each new activation says what
+    was put in: a model without the swap refuses such weights, one with it takes them with and without the keys
+    (`without_marks` takes them out). ``channels="infer"`` becomes a number as by `infer_channels_`.
 
     With ``input_sample``, calls of functions are sites too; see `find_sites`. Such a call, and one of several calls of
     a module, becomes the call of a new child of the calling module: its class is exchanged for one in which that

@@ -220,13 +220,10 @@ def extreme_eigenvalues(
     """Return the algebraically largest eigenvalue of a symmetric matrix, the smallest, or both.
 
     Largest means largest, not largest in magnitude: -5 does not hide 1, as it does in power iteration. Exactly
-    ``steps`` products are computed (as many as the matrix has rows, if these are fewer). With
-    ``accuracy``, the iteration ends as soon as the value is estimated to be near enough to the eigenvalue, by
-    `rise_by_radau`, and the residual is at most 15 % of it.
-
-    The estimate cannot know of an eigenvalue whose vector the start has no share in. Where the start may be the vector
-    of another eigenvalue, add a second direction to it. The gradient of a classifier's loss is a good one: the examples
-    that it is not sure of make both the gradient and the largest eigenvalue.
+    ``steps`` products are computed, or one a row. With ``accuracy``, the iteration ends as soon as the value is
+    estimated to be near enough to the eigenvalue, by `rise_by_radau`, and the residual is at most 15 % of it. The
+    estimate cannot know of an eigenvalue whose vector the start has no share in: where the start may be the vector of
+    another one, add a second direction to it, such as the gradient of the loss.
 
     Source: Golub and Van Loan 2013, "Matrix Computations", 4th edition, sections 10.1 and 10.3.
 
