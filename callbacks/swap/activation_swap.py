@@ -323,13 +323,7 @@ class ActivationSwapListener(Protocol):
     """What a callback has that holds hooks on activations, or references to them: it finds them anew when called."""
 
     def on_activations_swapped(self, trainer: Trainer, pl_module: LightningModule, report: SwapReport | None) -> None:
-        """Called on every rank after activations were replaced, in the order of the Trainer's callbacks.
-
-        Args:
-            trainer: The Trainer.
-            pl_module: Its module, with the new activations.
-            report: What was replaced; ``None`` if a swap was taken back, since a checkpoint from before it was loaded.
-        """
+        """Called on every rank after activations were replaced; the report is ``None`` if a swap was taken back."""
 
 
 def announce_swap(trainer: Trainer, pl_module: LightningModule, report: SwapReport | None) -> None:

@@ -148,7 +148,13 @@ def normal_rule(integrands: Integrands, mean: float, std: float, breaks: Sequenc
         >>> round((w * x.abs()).sum().item(), 12)
         0.895593114803
     """
-    panels = _first_panels(mean, std, breaks)
+    low, high = mean - REACH * std, mean + REACH * std
+    powers = [2.0**k for k in range(-24, max(5, math.ceil(math.log2(max(-low, high, 1.0)))))]
+    marks = [*range(-16, 17), *powers, *(-power for power in powers), *breaks]
+    steps = torch.linspace(low, high, round(2 * REACH) + 1, dtype=torch.float64)
+    inner = torch.tensor([mark for mark in marks if low < mark < high], dtype=torch.float64)
+    edges = torch.cat([steps, inner]).sort().values  # a panel of width 0 does no harm
+    panels = torch.stack([edges[:-1], edges[1:]], -1)
     coarse = _integrate(integrands, *_nodes(panels, mean, std))[0]
     settled: list[tuple[Tensor, Tensor]] = []
     size = torch.zeros(len(coarse), dtype=torch.float64)
@@ -176,17 +182,6 @@ def normal_rule(integrands: Integrands, mean: float, std: float, breaks: Sequenc
         panels, coarse = halves[rough].flatten(0, 1), fine[:, rough].flatten(1)
     x, w = (torch.cat(parts) for parts in zip(*settled, strict=True))
     return x, w
-
-
-def _first_panels(mean: float, std: float, breaks: Sequence[float]) -> Tensor:
-    """Return the panels to start with, one row ``(left, right)`` each."""
-    low, high = mean - REACH * std, mean + REACH * std
-    powers = [2.0**k for k in range(-24, max(5, math.ceil(math.log2(max(-low, high, 1.0)))))]
-    marks = [*range(-16, 17), *powers, *(-power for power in powers), *breaks]
-    steps = torch.linspace(low, high, round(2 * REACH) + 1, dtype=torch.float64)
-    inner = torch.tensor([mark for mark in marks if low < mark < high], dtype=torch.float64)
-    edges = torch.cat([steps, inner]).sort().values  # a panel of width 0 does no harm
-    return torch.stack([edges[:-1], edges[1:]], -1)
 
 
 def _nodes(panels: Tensor, mean: float, std: float) -> tuple[Tensor, Tensor]:

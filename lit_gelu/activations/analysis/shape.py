@@ -38,34 +38,26 @@ def shape_of(scalar: ScalarActivation) -> ActivationShape:
     inflections = sign_changes(bend, grid, bends, curving.abs() > nothing)
     places = torch.tensor([*turns, *both_sides(corners), *inflections, 0.0], dtype=torch.float64)
     left, right = asymptote_of(f, slope, -1), asymptote_of(f, slope, 1)
-    low, high = _range(f, slope, places, (left, right))
-    lowest = places[f(places).argmin()].item()
+    at_places = f(places)
+    low, high, largest = at_places.min().item(), at_places.max().item(), at_places.abs().max().item()
+    for side, line in ((-1, left), (1, right)):
+        end = _end(tail(f, slope, side)[1], side, line, largest)
+        low, high = min(low, end), max(high, end)
+    lowest = places[at_places.argmin()].item()
     slopes = torch.cat([slopes, slope(places)])
     steepest_near = slopes[: len(grid)][grid.abs() <= 1.0].abs().max().item()
     unbounded = any(grows(tail(f, slope, side)[2], steepest_near) for side in (-1, 1))
     return ActivationShape(
-        range=(low, high),
+        range=(low + 0.0, high + 0.0),
         monotone=bool((slopes >= -nothing).all()),
         convex=bool((curving >= -nothing).all()) and all(jump >= 0 for _, jump in scalar.kinks),
         lipschitz=math.inf if unbounded else slopes.abs().max().item(),
         derivative_at_zero=slope(torch.zeros(1, dtype=torch.float64)).item(),
-        minimum=(lowest, low) if lowest in turns else None,
+        minimum=(lowest, low + 0.0) if lowest in turns else None,
         inflections=tuple(inflections),
         left_asymptote=left,
         right_asymptote=right,
     )
-
-
-def _range(
-    f: Function, slope: Function, places: Tensor, asymptotes: tuple[Asymptote | None, Asymptote | None]
-) -> tuple[float, float]:
-    values = f(places)
-    largest = values.abs().max().item()
-    low, high = values.min().item(), values.max().item()
-    for side, line in zip((-1, 1), asymptotes, strict=True):
-        end = _end(tail(f, slope, side)[1], side, line, largest)
-        low, high = min(low, end), max(high, end)
-    return low + 0.0, high + 0.0
 
 
 def _end(values: Tensor, side: int, line: Asymptote | None, largest: float) -> float:
