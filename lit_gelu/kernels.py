@@ -60,7 +60,7 @@ class _Plan(NamedTuple):
 
 
 def fuse(model: _Module, registry: ActivationRegistry | None = None) -> _Module:
-    """Let torch.compile compute the activations of a model where their tensors are large, in place.
+    """Return a model, changed in place, whose activations torch.compile computes where their tensors are large.
 
     In float16 and bfloat16 an activation whose row has a joint form (GELU, SiLU, Swish, Mish, ELU, hard Swish and their
     kin) is computed by it. Any other, learned and gated ones and your own among them, is compiled as its ``forward``
@@ -80,9 +80,6 @@ def fuse(model: _Module, registry: ActivationRegistry | None = None) -> _Module:
     Args:
         model: Any model.
         registry: Where the activations are registered; by default the shared one.
-
-    Returns:
-        The model itself.
 
     Example:
         >>> net = fuse(nn.Sequential(nn.Linear(2, 3), nn.GELU()))

@@ -217,7 +217,12 @@ def _argument(node: ast.Call, origin: Origin, is_callee: Callable[[Any], bool], 
     """Return the expression of the tensor that goes in; refuse a call of something else, which in turn calls this."""
     callee = node.func
     if is_callee(_resolve(callee, origin)):
-        return _first_argument(node)
+        if node.args and not isinstance(node.args[0], ast.Starred):
+            return node.args[0]
+        by_name = [keyword.value for keyword in node.keywords if keyword.arg in {"input", "x", "self"}]
+        if by_name and not node.args:
+            return by_name[0]
+        raise ObstacleError(f"its input is not written out in {ast.unparse(node)!r}")
     if tensor_method and isinstance(callee, ast.Attribute) and callee.attr == tensor_method:
         base = _resolve(callee.value, origin)
         if base is _UNKNOWN or isinstance(base, Tensor):
@@ -232,16 +237,6 @@ def holder_of(place: CallPlace, origin: Origin) -> tuple[nn.Module, str] | None:
         return None
     base = _resolve(callee.func.value, origin)
     return (base, callee.func.attr) if isinstance(base, nn.Module) else None
-
-
-def _first_argument(node: ast.Call) -> ast.expr:
-    """Return the expression of an activation's input: the first argument, or the one called input, x or self."""
-    if node.args and not isinstance(node.args[0], ast.Starred):
-        return node.args[0]
-    by_name = [keyword.value for keyword in node.keywords if keyword.arg in {"input", "x", "self"}]
-    if by_name and not node.args:
-        return by_name[0]
-    raise ObstacleError(f"its input is not written out in {ast.unparse(node)!r}")
 
 
 def _resolve(node: ast.expr, origin: Origin) -> Any:
