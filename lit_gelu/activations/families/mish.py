@@ -23,15 +23,12 @@ from lit_gelu.activations.onnx_recipes import OnnxOperator, OnnxRecipes, OnnxSpe
 
 @elementwise
 def mish(x: Tensor) -> Tensor:
-    """Mish: ``f(x) = x tanh(log(1 + exp(x)))``.
+    """Return Mish: ``f(x) = x tanh(log(1 + exp(x)))``.
 
     Computed from ``e = exp(-|x|)``: ``tanh(softplus(x))`` is ``(1 + 2 e) / (1 + 2 e + 2 e**2)`` right of 0 and
     ``e (e + 2) / (e (e + 2) + 2)`` left of it.
 
     Source: Misra 2019, "Mish: A Self Regularized Non-Monotonic Activation Function" (arXiv 1908.08681), equation 1.
-
-    Returns:
-        A tensor like ``x``. ``f(inf) = inf`` and ``f(-inf) = 0``.
 
     Example:
         >>> mish(torch.tensor([-1.0, 0.0, 1.0]))
