@@ -41,7 +41,7 @@ TANH_CUBIC = 0.044715 * TANH_SLOPE
 
 @elementwise
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:
-    """Gaussian error linear unit: ``x`` times the probability that a standard normal variable is below ``x``.
+    """Return ``x`` times the probability that a standard normal variable is below ``x``.
 
     * ``"none"``: ``x Phi(x)``, computed with ``erfc``, which keeps the relative accuracy of the left tail;
     * ``"tanh"``: ``x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x**3))) / 2``, at most 4.74e-4 from exact;
@@ -52,9 +52,6 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
     Args:
         x: Any shape, floating.
         approximate: Which form: ``"none"``, ``"tanh"`` or ``"sigmoid"``.
-
-    Returns:
-        A tensor like ``x``. ``f(inf) = inf`` and ``f(-inf) = 0``.
 
     Raises:
         ActivationArgumentError: If ``x`` is not a floating tensor or ``approximate`` not one of the three.

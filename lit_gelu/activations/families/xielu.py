@@ -23,7 +23,7 @@ _ALIKE = 4  # times beta: up to there `xielu_by_torch` loses no more than three 
 
 @elementwise
 def xielu(x: Tensor, alpha_p: Parameter = 0.8, alpha_n: Parameter = 0.8, beta: Parameter = 0.5) -> Tensor:
-    """Expanded integral of ELU: ``alpha_p x**2 + beta x`` above 0, ``alpha_n (exp(x) - 1 - x) + beta x`` below.
+    """Return the expanded integral of ELU: ``alpha_p x**2 + beta x``, below 0 ``alpha_n (exp(x) - 1 - x) + beta x``.
 
     Transformers' ``xielu`` puts ``exp(min(x, -1e-6))`` for the exponential, which makes it jump by ``1e-6 alpha_n`` at
     0; this is the paper's function.
@@ -35,9 +35,6 @@ def xielu(x: Tensor, alpha_p: Parameter = 0.8, alpha_n: Parameter = 0.8, beta: P
         alpha_p: Positive: a number or a tensor with one element.
         alpha_n: Above ``beta``: a number or a tensor with one element.
         beta: Slope at 0.
-
-    Returns:
-        A tensor like ``x``. ``f(inf) = f(-inf) = inf`` for ``alpha_n > beta``.
 
     Example:
         >>> xielu(torch.tensor([-1.0, 0.0, 1.0]))
