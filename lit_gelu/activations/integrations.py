@@ -28,14 +28,7 @@ _installed: dict[str, "Installation"] = {}
 
 
 class Installation:
-    """A registry's names in another library, until `uninstall` is called or its ``with`` block ends.
-
-    Args:
-        library: The library.
-        registry: Whose names they are.
-        override: Whether the library's own names got this registry's meaning.
-        undo: Brings the library back to what it was.
-    """
+    """A registry's names in another library, until `uninstall` is called or its ``with`` block ends."""
 
     def __init__(self, library: str, registry: Names, override: bool, undo: Callable[[], None]) -> None:
         self.library = library

@@ -126,11 +126,7 @@ class CoverageReport(Displayed):
         return dict(totals)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain data for JSON or a logger.
-
-        Returns:
-            ``{"sites": [...], "outside": [...], "notes": [...]}``: the rows' fields, specs as text.
-        """
+        """Return the report as plain data for JSON or a logger."""
         return {
             "sites": [
                 {**vars(row), "spec": str(row.spec), "where": list(row.where), "kernels": dict(row.kernels)}

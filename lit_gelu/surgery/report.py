@@ -104,12 +104,7 @@ class SwapReport(Displayed):
         self._restore = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain data for JSON, a logger or a checkpoint.
-
-        Returns:
-            ``{"swapped": [{"name", "aliases", "old", "new", "mechanism", "place", "calls"}],
-            "skipped": [{"name", "spec", "reason"}], "notes": [...]}``.
-        """
+        """Return the report as plain data for JSON, a logger or a checkpoint."""
         return {
             "swapped": [row.to_dict() for row in self.rows],
             "skipped": [{"name": row.name, "spec": str(row.spec), "reason": row.reason} for row in self.skipped],
