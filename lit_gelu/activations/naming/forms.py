@@ -229,7 +229,7 @@ def _note(
     module: nn.Module, init: Callable[..., None], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the note: the arguments, ``None`` if a spec cannot hold them, and which attributes mirror them."""
-    unknown = {"arguments": None, "mirrored": []}
+    unknown: dict[str, Any] = {"arguments": None, "mirrored": []}
     arguments: dict[str, PlainValue] = {}
     try:
         signature = inspect.signature(types.MethodType(init, module))
