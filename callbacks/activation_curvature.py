@@ -48,32 +48,25 @@ class _Event:
 class ActivationCurvatureMonitor(Callback):
     """Logs ``curvature/<site>/<statistic>`` for every activation, every so many optimizer steps.
 
-    docs/curvature.md has the formulas of the statistics and how to read them. ``share_dead`` is the share of channels
-    with |f'| < 0.01 wherever they were looked at in the last ``dead_unit_window`` measurements (see
-    `lit_gelu.curvature.DeadUnitWindow`). With ``gaussian=True``,
-    ``curvature/<site>/gaussian/<statistic>`` says what a normal pre-activation of the same mean and deviation would
-    give: a gap means that the input is not normal.
+    docs/curvature.md has the formulas of the statistics and how to read them; of ``share_dead``, see
+    `lit_gelu.curvature.DeadUnitWindow`. With ``gaussian=True``, ``curvature/<site>/gaussian/<statistic>`` says what a
+    normal pre-activation of the same mean and deviation would give.
 
     *Which sites.* The elementwise activations that `lit_gelu.surgery.find_sites` lists with the role "activation", by
-    their names there; what it lists as gates (tanh, sigmoid) only if ``include`` names it in full. Without an input
-    sample these are modules. With one, also calls of functions (``F.gelu`` in a ``forward``), functions that a module
-    holds, and of a module that is called from several places each call by itself (``relu#0``). What is computed stays
-    the same to the last bit, in compiled code too. A warning names a call that cannot be observed, and says why.
+    their names there; gates (tanh, sigmoid) only if ``include`` names them in full. With an input sample these are not
+    modules alone, but calls of functions too (``F.gelu`` in a ``forward``), functions that a module holds, and single
+    calls of a module (``relu#0``). A warning names a call that cannot be observed, and says why.
 
     *When.* At the steps at which Lightning itself logs with ``log_every_n_steps`` of the same value, at the end of
-    epochs, or at chosen steps; see `MeasurementSchedule`. Under gradient accumulation the first micro-batch of such a
-    step is measured. Figures carry the number of the step that was measured, and are logged as soon as they have
-    arrived on the host: on a GPU a step later.
+    epochs, or at chosen steps; of accumulated steps the first micro-batch. Figures carry the number of the step that
+    was measured, and are logged once they have arrived on the host: on a GPU a step later.
 
     *What counts.* All calls of a site in the training step, outside of the backward pass, of all ranks together. There
     is no figure for a site that was not called, with a warning, nor where it is not defined (``mean_gate`` where
     f(0) != 0, ``kink_mass`` of an activation whose kinks are not known).
 
-    *What it costs.* One copy of rows a site in the forward pass; for all sites one reduction, one all-reduce and one
-    transfer; nothing waits for the GPU. ``curvature/activations/seconds`` is the host's time of the event. Rows are
-    drawn by a generator of its own: training is bitwise the same with and without the monitor.
-
-    When activations are replaced, it follows, and the windows of dead units begin anew.
+    Nothing waits for the GPU, and rows are drawn by a generator of its own: training is bitwise the same without the
+    monitor. When activations are replaced, it follows, and the windows of dead units begin anew.
 
     Args:
         every_n_steps: How many optimizer steps lie between two measurements; 50 if nothing else is given.
@@ -289,7 +282,6 @@ class ActivationCurvatureMonitor(Callback):
         self._state = state_dict["measurement"]
 
     def _attach(self, model: LightningModule) -> ActivationMeasurement:
-        """Put hooks on all sites that are to be watched."""
         self._detach()
         registry = registry_or_default(self.registry)
         # A pass that nobody asked for, before the run's first, would make another module the root of the shards.
@@ -328,7 +320,6 @@ class ActivationCurvatureMonitor(Callback):
         self._recording = False
 
     def _end(self) -> None:
-        """Take the hooks off; the state stays."""
         if self._measurement is not None:
             self._state = self._measurement.state_dict()
         self._detach()
@@ -341,7 +332,6 @@ class ActivationCurvatureMonitor(Callback):
             self._measurement.recorder.start(seed % 2**63, pl_module.device)
 
     def _stop(self) -> None:
-        """Stop recording."""
         self._recording = False
         if self._measurement is not None:
             self._measurement.recorder.stop()
@@ -363,7 +353,6 @@ class ActivationCurvatureMonitor(Callback):
             self._seconds = 0.0
 
     def _write(self, trainer: Trainer, *, wait: bool = True) -> None:
-        """Log what has arrived on the host; or all that was measured, when it has."""
         while self._events and (wait or self._events[0].readout.has_arrived()):
             event = self._events.popleft()
             measured, predicted = event.source.figures(event.readout)
@@ -376,22 +365,18 @@ class ActivationCurvatureMonitor(Callback):
             for site, row in predicted.items():
                 figures |= {(*self._prefix, site, "gaussian", name): value for name, value in row.items()}
             log_figures(trainer, figures, event.step)
-            self._warn_of_sites_not_called(measured)
+            missed = [site for site, row in measured.items() if row["share_non_finite"] != row["share_non_finite"]]
+            for site in sorted(missed):  # of what was not called that share is NaN
+                self._warn_once(
+                    site,
+                    f"ActivationCurvatureMonitor logs nothing for {site!r}: it was not called in the training step, or "
+                    "with nested, sparse or complex tensors alone, or torch.compile goes on with code from before the "
+                    "hooks were on (torch._dynamo.reset() lets it compile anew).",
+                )
 
     def _clear(self) -> None:
-        """Forget what is not logged, and the last measurement."""
         self._events.clear()
         self.latest, self.latest_gaussian = ShownFigures(), ShownFigures()
-
-    def _warn_of_sites_not_called(self, figures: Figures) -> None:
-        """Say once of each site that it was not called; its share of non-finite inputs is NaN then."""
-        for site in sorted(site for site, row in figures.items() if row["share_non_finite"] != row["share_non_finite"]):
-            self._warn_once(
-                site,
-                f"ActivationCurvatureMonitor logs nothing for {site!r}: it was not called in the training step, or "
-                "with nested, sparse or complex tensors alone, or torch.compile goes on with code from before the "
-                "hooks were on (torch._dynamo.reset() lets it compile anew).",
-            )
 
     def _nothing_to_watch(self, model: LightningModule, measurement: ActivationMeasurement) -> str:
         gates = measurement.gates

@@ -41,7 +41,17 @@ def read_checkpoint(source: Any) -> Checkpoint:
     """Read a checkpoint by path or address, or an open file, which is rewound; nothing in it can run."""
     called = repr(str(source)) if isinstance(source, str | os.PathLike) else "The file"
     try:
-        checkpoint = _plain_content(source)
+        if hasattr(source, "read"):
+            checkpoint = torch.load(source, map_location="cpu", weights_only=True)
+            source.seek(0)
+        else:
+            require_no_pipe(source)
+            if Path(source).exists():
+                # Mapped, the weights of a file are read when they are used; only files of torch >= 1.6 can be.
+                mapped = zipfile.is_zipfile(source)
+                checkpoint = torch.load(source, map_location="cpu", weights_only=True, mmap=mapped)
+            else:  # an address
+                checkpoint = load_from_anywhere(source, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise CheckpointError(not_plain(called, error)) from error
     except Exception as error:  # a damaged file may raise anything in zipfile, pickle and torch
@@ -155,18 +165,6 @@ def texts_and_mappings(value: object) -> list[object]:
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
     itself = [value] if isinstance(value, str | Mapping) else []
     return [*itself, *(part for each in inner for part in texts_and_mappings(each))]
-
-
-def _plain_content(source: Any) -> Any:
-    if hasattr(source, "read"):
-        content = torch.load(source, map_location="cpu", weights_only=True)
-        source.seek(0)
-        return content
-    require_no_pipe(source)
-    if not Path(source).exists():  # an address
-        return load_from_anywhere(source, map_location="cpu", weights_only=True)
-    # Mapped, the weights of a file are read when they are used; only files of torch >= 1.6 can be.
-    return torch.load(source, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(source))
 
 
 def require_no_imports(

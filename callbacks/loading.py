@@ -60,26 +60,24 @@ def load_from_checkpoint(
 
     def rebuild(module: LightningModule, checkpoint: Checkpoint) -> None:
         if ACTIVATIONS_KEY not in checkpoint:
-            raise CheckpointError(_unnamed(checkpoint, checkpoint_path, module_class))
+            swapped = [key.partition("__needs_")[0] for key in checkpoint["state_dict"] if is_mark(key)]
+            how = (
+                f"lit_gelu.surgery.swap was called in its model ({', '.join(swapped)}): make the same swaps in this "
+                "one, and load the 'state_dict' that torch.load(path, weights_only=True) gives."
+                if swapped
+                else f"Load it with {module_class.__name__}.load_from_checkpoint, with the arguments of the "
+                "constructor that it does not hold, above all the activation."
+            )
+            raise CheckpointError(
+                f"{checkpoint_path} does not name its activations: it was saved without ActivationSwap in the "
+                f"Trainer. {how}"
+            )
         _restore(module, checkpoint, registry, input_sample)
 
     arguments = {**arguments, "weights_only": arguments.get("weights_only") is not False}
     with _before_loading(module_class, rebuild), loading(module_class, checkpoint_path, arguments):
         loaded: Module = module_class.load_from_checkpoint(checkpoint_path, map_location=map_location, **arguments)
     return loaded
-
-
-def _unnamed(checkpoint: Checkpoint, path: str | Path, module_class: type[LightningModule]) -> str:
-    """Say what to do with a checkpoint that does not name its activations."""
-    swapped = [key.partition("__needs_")[0] for key in checkpoint["state_dict"] if is_mark(key)]
-    how = (
-        f"lit_gelu.surgery.swap was called in its model ({', '.join(swapped)}): make the same swaps in this one, and "
-        "load the 'state_dict' that torch.load(path, weights_only=True) gives."
-        if swapped
-        else f"Load it with {module_class.__name__}.load_from_checkpoint, with the arguments of the constructor that "
-        "it does not hold, above all the activation."
-    )
-    return f"{path} does not name its activations: it was saved without ActivationSwap in the Trainer. {how}"
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """`LossCurvatureMonitor`: logs, during training, how curved the loss is."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -135,16 +135,12 @@ class LossCurvatureMonitor(Callback):
     ``top_eigenvalue`` and ``smallest_eigenvalue`` of the Hessian, with ``.._residual`` and ``.._converged``; ``trace``,
     its standard error, its parts by layer and the Frobenius norm; ``spectral_density``, a figure; ``directional``,
     along the step that the optimizer took: u'Hu / u'u, g'u and u'Hu / (-2 g'u), with the Hessian and the gradient
-    before it. docs/curvature.md has the formula of each figure and how to read it. Besides: ``probe_loss``,
-    ``gradient_norm``, ``products``, ``examples``, ``seconds``, ``interval``, ``cost_in_training_batches``, and the
-    step's ``learning_rate``.
+    before it. docs/curvature.md has the formula of each figure, says how to read it, and what else is logged.
 
     The loss is the module's ``curvature_loss(batch)`` if it defines that, else what its ``training_step`` returns, on
-    the probe, without autocast; see `lit_gelu.curvature.LossProbe`: everything is left as it was. It is measured after
-    the optimizer step, at its parameters; along the update, seen from the parameters before it. Under DDP figures are
-    those of the union of all ranks' batches; under accumulation the step's last micro-batch is at hand. If the loss or
-    a product is not finite, ``training_step`` returns ``None``, or memory runs out, there is a warning and nothing is
-    logged.
+    the probe, without autocast; see `lit_gelu.curvature.LossProbe`. It is measured after the optimizer step. Under DDP
+    figures are those of the union of all ranks' batches; under accumulation the step's last micro-batch is at hand. If
+    the loss or a product is not finite, or memory runs out, there is a warning and nothing is logged.
 
     Args:
         quantities: ``"top_eigenvalue"``, ``"smallest_eigenvalue"``, ``"trace"``, ``"spectral_density"``,
@@ -279,9 +275,9 @@ class LossCurvatureMonitor(Callback):
         if pending.before is None and "directional" in self.settings.quantities:
             self._warn_once("directional is left out at steps in which parameters are made or replaced.")
         start = _now(trainer)
+        loggers, trainer.loggers = trainer.loggers, [DummyLogger()]  # a training step may write to ``self.logger``
         try:
-            with _loggers_off(trainer):
-                measured, examples = self._measure(trainer, pl_module, pending, batch_idx)
+            measured, examples = self._measure(trainer, pl_module, pending, batch_idx)
         except (UnsupportedRunError, torch.OutOfMemoryError) as error:
             reason = str(error)
             if isinstance(error, torch.OutOfMemoryError):
@@ -294,6 +290,8 @@ class LossCurvatureMonitor(Callback):
             )
             self.schedule.record(trainer)
             return
+        finally:
+            trainer.loggers = loggers
         for sentence in measured.left_out:
             self._warn_once(sentence)
         if self.batches.is_default and examples * trainer.world_size < LEAST_EXAMPLES:
@@ -331,7 +329,6 @@ class LossCurvatureMonitor(Callback):
     def _measure(
         self, trainer: Trainer, pl_module: LightningModule, pending: _PendingEvent, batch_idx: int
     ) -> tuple[LossMeasurement, int]:
-        """Return the figures and the number of examples they are from."""
         settings, event, plugin = self.settings, self.schedule.events, trainer.precision_plugin
         parts = self.batches.take(trainer, pending.kept, settings.seed)
         probe = LossProbe(
@@ -355,7 +352,6 @@ class LossCurvatureMonitor(Callback):
             rank_zero_warn(f"LossCurvatureMonitor: {sentence}")
 
     def _log(self, trainer: Trainer, figures: dict[tuple[str, ...], float], measured: LossMeasurement) -> None:
-        """Write to the loggers, and say once how products are computed."""
         prefix = ("curvature", self.name)
         named = {(*prefix, *path): value for path, value in figures.items()}
         log_figures(trainer, named)
@@ -384,17 +380,6 @@ def learning_rates(optimizers: Iterable[Optimizer]) -> dict[str, float]:
         return {}
     first = next((rate for rate in rates if rate > 0), 0.0)
     return {"learning_rate": first} | ({"largest_learning_rate": max(rates)} if len(rates) > 1 else {})
-
-
-@contextmanager
-def _loggers_off(trainer: Trainer) -> Iterator[None]:
-    """Let a training step that writes to ``self.logger`` write to nowhere."""
-    loggers = trainer.loggers
-    trainer.loggers = [DummyLogger()]
-    try:
-        yield
-    finally:
-        trainer.loggers = loggers
 
 
 def _now(trainer: Trainer) -> float:

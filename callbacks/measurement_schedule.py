@@ -15,11 +15,8 @@ from lit_gelu.errors import ArgumentError
 class MeasurementSchedule:
     """Every so many optimizer steps, at the end of every so many epochs, or at chosen steps.
 
-    Steps are counted as Lightning's loggers count them: the first optimizer step has the number 0, and all
-    micro-batches of an accumulated step have the same. ``every_n_steps=n`` means the steps n-1, 2n-1, ..., those at
-    which Lightning logs with ``log_every_n_steps=n``; ``every_n_epochs=n`` the last step of the epochs n-1, 2n-1, ...;
-    ``at_steps`` names the numbers themselves. A monitor asks `is_due` as a batch begins, and calls `record` after it
-    measured: a step is then no longer due.
+    Steps are counted as Lightning's loggers count them, from 0: ``every_n_steps=n`` means n-1, 2n-1, ..., as
+    ``log_every_n_steps=n`` does; ``every_n_epochs=n`` the last step of the epochs n-1, 2n-1, ....
     """
 
     def __init__(

@@ -60,7 +60,7 @@ class _Plan(NamedTuple):
 
 
 def fuse(model: _Module, registry: ActivationRegistry | None = None) -> _Module:
-    """Let torch.compile compute the activations of a model where their tensors are large, in place.
+    """Return a model, changed in place, whose activations torch.compile computes where their tensors are large.
 
     In float16 and bfloat16 an activation whose row has a joint form (GELU, SiLU, Swish, Mish, ELU, hard Swish and their
     kin) is computed by it. Any other, learned and gated ones and your own among them, is compiled as its ``forward``
@@ -81,9 +81,6 @@ def fuse(model: _Module, registry: ActivationRegistry | None = None) -> _Module:
         model: Any model.
         registry: Where the activations are registered; by default the shared one.
 
-    Returns:
-        The model itself.
-
     Example:
         >>> net = fuse(nn.Sequential(nn.Linear(2, 3), nn.GELU()))
         >>> net[1], type(net[1]) is nn.GELU, is_fused(net[1])
@@ -99,13 +96,7 @@ def fuse(model: _Module, registry: ActivationRegistry | None = None) -> _Module:
 
 
 def unfuse(model: _Module) -> _Module:
-    """Undo `fuse`, in place.
-
-    Args:
-        model: Any model.
-
-    Returns:
-        The model itself.
+    """Return a model with `fuse` undone, in place.
 
     Example:
         >>> is_fused(unfuse(fuse(nn.GELU())))
@@ -172,7 +163,6 @@ def _plan(module: nn.Module, registry: ActivationRegistry) -> _Plan | str:
 
 
 def _forward(module: nn.Module, plan: _Plan, *args: Any, **kwargs: Any) -> Tensor:
-    """Compute an activation by the code that its route names."""
     plain: Callable[..., Tensor] = type(module).forward
     x = args[0] if len(args) == 1 and not kwargs else None
     if not isinstance(x, Tensor) or (x.numel() < THRESHOLDS["cpu"] and not torch.compiler.is_compiling()):
@@ -189,7 +179,6 @@ def _forward(module: nn.Module, plan: _Plan, *args: Any, **kwargs: Any) -> Tenso
 
 
 def _route(module: nn.Module, plan: _Plan, x: Tensor) -> Route:
-    """Return which code computes a fused module's function of x."""
     device, formula = x.device.type, plan.joint is not None and x.dtype in SIXTEEN_BITS
     limit = THRESHOLDS.get(device, 0)
     if type(x) not in {Tensor, nn.Parameter} or x.layout != torch.strided or device not in THRESHOLDS:
@@ -271,7 +260,9 @@ class _ByFormula(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (x,) = ctx.saved_tensors
-        if _differentiated(gradient):
+        # Differentiated itself, or one of many at once: that of is_grads_batched is no functorch transform.
+        batched = torch._C._functorch.is_legacy_batchedtensor(gradient)
+        if torch.is_grad_enabled() or torch._C._are_functorch_transforms_active() or batched:
             return _by_autograd(ctx.module, x, gradient), None, None
         by_x = torch.empty_like(x)
         if by_x.stride() != x.stride():
@@ -297,12 +288,6 @@ class _InGraph(torch.autograd.Function):
         (x,) = ctx.saved_tensors
         slope = _derivatives(ctx.joint, ctx.arguments, x.float())[1]
         return (gradient.float() * slope).to(x.dtype), None, None
-
-
-def _differentiated(gradient: Tensor) -> bool:
-    """Say whether a pass back is differentiated itself, or is one of many at once."""
-    batched = torch._C._functorch.is_legacy_batchedtensor(gradient)  # of is_grads_batched, no functorch transform
-    return torch.is_grad_enabled() or torch._C._are_functorch_transforms_active() or bool(batched)
 
 
 def _by_autograd(module: nn.Module, x: Tensor, gradient: Tensor) -> Tensor:

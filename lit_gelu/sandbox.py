@@ -31,10 +31,7 @@ EXAMPLE = "example_input_array"
 
 
 def input_sample_of(model: Any, input_sample: Any = None) -> Any:
-    """Return what to call a model with: the sample given, else its ``example_input_array``; ``None`` if there is none.
-
-    Callbacks, the exporter, proofs, comparisons and commands all take their sample by this rule.
-    """
+    """Return what to call a model with: the sample given, else its ``example_input_array``, else ``None``."""
     return getattr(model, EXAMPLE, None) if is_left_to_model(input_sample) else input_sample
 
 
@@ -67,12 +64,6 @@ def evaluation_sandbox(model: nn.Module) -> Iterator[None]:
     """Switch a model to evaluation without gradients; on leaving, restore every train/eval flag and every buffer.
 
     Random number generators are the caller's matter, since Python's and numpy's are among them.
-
-    Args:
-        model: The model.
-
-    Yields:
-        Nothing.
 
     Example:
         >>> model = nn.Sequential(nn.BatchNorm1d(2), nn.Dropout())

@@ -105,14 +105,6 @@ class InPlace(Holding):
         return self.act(self.linear(x), inplace=True)
 
 
-class InPlaceAliased(Holding):
-    function = staticmethod(F.relu)
-
-    def forward(self, x):
-        h = self.linear(x)
-        return self.act(h, inplace=True) + h
-
-
 class Starred(Holding):
     def forward(self, x):
         return self.act(*(self.linear(x), 0.2))

@@ -41,15 +41,14 @@ class ActivationSwap(Callback):
     training starts, unless it may be the result of another `ActivationSwap` that is still to come.
 
     *Learnable parameters* that a new activation brings get a group of their own in the optimizer that has the
-    neighbouring weights, with its options and schedule and without weight decay. Among frozen weights they are frozen,
-    and where no optimizer has these, none has them: there is a warning. Parameters that go leave with their state.
+    neighbouring weights, with its options and schedule and without weight decay; among frozen weights they are frozen.
 
     *What is logged.* One line; the figure ``activation_swap/replaced``; and for every site a hyperparameter
     (in TensorBoard a text) ``activation_swap/step_<step>/<site>`` = "old -> new".
 
-    *Checkpoints*, also those saved with ``save_weights_only=True``, say which swaps were made. Whoever loads one with
-    this callback in the Trainer gets the activations it was trained with before the weights are loaded. One with other
-    activations than these swaps lead to is refused. `lit_gelu.callbacks.load_from_checkpoint` needs no Trainer.
+    *Checkpoints*, also weights alone, say which swaps were made. With this callback in the Trainer, one is loaded with
+    the activations it was trained with, and refused if these are others than the swaps lead to.
+    `lit_gelu.callbacks.load_from_checkpoint` needs no Trainer.
 
     *Not possible*, and refused before training: with FSDP, DeepSpeed or model parallelism, and beside callbacks that
     average weights; to activations with learnable parameters where two optimizers have the neighbouring weights, or
@@ -135,8 +134,16 @@ class ActivationSwap(Callback):
             self.record = self.report = None
             self.schedule.metric.reset()
         self.run = _run_of(trainer, pl_module)
-        if stage == "fit" and self.run.swaps[0] is self:  # one warning for all
-            _warn_of_processes(trainer)
+        in_processes = isinstance(trainer.strategy.launcher, _MultiProcessingLauncher)
+        if stage == "fit" and self.run.swaps[0] is self and in_processes:  # one warning for all
+            # Nothing here could bring a swap back: the main process calls no hook of a callback, before the fit or
+            # after it. It is no refusal, since checkpoints and exports are made in the fit's own processes.
+            rank_zero_warn(
+                "ActivationSwap: this strategy trains in processes of its own (ddp_spawn, ddp_fork, ddp_notebook). "
+                "From these Lightning brings back the trained weights, but not the activations: do not use the module "
+                "in the main process. Build it from the run's checkpoint with lit_gelu.callbacks.load_from_checkpoint, "
+                "or train with strategy='ddp' or on one device."
+            )
         self.run.forget_checkpoint()
         install_hooks(pl_module, find_run)
 
@@ -220,7 +227,6 @@ class ActivationSwap(Callback):
         announce_swap(trainer, pl_module, self.report)
 
     def _check(self, run: SwapRun) -> None:
-        """Refuse a swap that could not be made."""
         try:
             plan = self.plan(run.pl_module)
         except SwapError:
@@ -238,7 +244,16 @@ class ActivationSwap(Callback):
         parameters = list(dict.fromkeys([*plan.removed_parameters, *plan.new_parameters]))
         if not parameters:
             return
-        _refuse_parameters_after_wrapping(run, parameters)
+        # DistributedDataParallel learns at wrapping which gradients to reduce. A parameter that comes later would have
+        # each rank's own gradient, without a word, and the ranks would part; for one that goes it would wait. Making
+        # room for new ones before wrapping would need find_unused_parameters=True for the whole run.
+        trainer = run.trainer
+        if isinstance(trainer.strategy, DDPStrategy) or isinstance(trainer.model, DistributedDataParallel):
+            raise UnsupportedRunError(
+                "ActivationSwap cannot add or remove parameters under DistributedDataParallel, which would not average "
+                f"their gradients: {', '.join(parameters)}. Swap to and from activations without parameters, train on "
+                f"one device, or {_BEFOREHAND}."
+            )
         if any(isinstance(other, BaseFinetuning) for other in callbacks_of(run.trainer)):
             raise UnsupportedRunError(
                 "ActivationSwap changes the optimizer's groups, of which a BaseFinetuning keeps a list of its own. Use "
@@ -249,7 +264,6 @@ class ActivationSwap(Callback):
             run.groups.check(row.site.names if row.site.kind == "module" else (row.place,) for row in rows)
 
     def _swap_if_due(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Make the swap, remember it, tell the other callbacks, and log it."""
         if self.applied or not self.schedule.is_due(trainer):
             return
         run = _run_of(trainer, pl_module)
@@ -284,33 +298,6 @@ def _refuse_strategy_and_averaging(trainer: Trainer) -> None:
             )
 
 
-def _warn_of_processes(trainer: Trainer) -> None:
-    """Warn of a fit in processes of its own, from which Lightning brings back weights, but no swaps."""
-    # Nothing here could bring a swap back: the main process calls no hook of a callback, before the fit or after it.
-    # It is no refusal, since checkpoints, reports and exports are made in the fit's own processes, and are right.
-    if isinstance(trainer.strategy.launcher, _MultiProcessingLauncher):
-        rank_zero_warn(
-            "ActivationSwap: this strategy trains in processes of its own (ddp_spawn, ddp_fork, ddp_notebook). From "
-            "these Lightning brings back the trained weights, but not the activations: do not use the module in the "
-            "main process. Build it from the run's checkpoint with lit_gelu.callbacks.load_from_checkpoint, or train "
-            "with strategy='ddp' or on one device."
-        )
-
-
-def _refuse_parameters_after_wrapping(run: SwapRun, parameters: list[str]) -> None:
-    """Refuse new or removed parameters in a model that `DistributedDataParallel` has wrapped."""
-    # It learns at wrapping which gradients to reduce. One that comes later would have each rank's own gradient, without
-    # a word, and the ranks would part; for one that goes it would wait. Making room for new parameters before wrapping
-    # would not do: until the swap they would be unused, which needs find_unused_parameters=True for the whole run.
-    trainer = run.trainer
-    if isinstance(trainer.strategy, DDPStrategy) or isinstance(trainer.model, DistributedDataParallel):
-        raise UnsupportedRunError(
-            "ActivationSwap cannot add or remove parameters under DistributedDataParallel, which would not average "
-            f"their gradients: {', '.join(parameters)}. Swap to and from activations without parameters, train on one "
-            f"device, or {_BEFOREHAND}."
-        )
-
-
 def _run_of(trainer: Trainer, pl_module: LightningModule) -> SwapRun:
     """Return what the swaps of a Trainer have in common, made by the first that asks."""
     swaps = swaps_of(trainer)
@@ -333,20 +320,10 @@ def swaps_of(trainer: Trainer) -> list[ActivationSwap]:
 
 @runtime_checkable
 class ActivationSwapListener(Protocol):
-    """What a callback has that wants to know when activations are replaced; any callback of the Trainer may have it.
-
-    A hook on a module that is replaced dies silently with it. Whoever holds hooks on, or references to, activations
-    finds them anew when this is called.
-    """
+    """What a callback has that holds hooks on activations, or references to them: it finds them anew when called."""
 
     def on_activations_swapped(self, trainer: Trainer, pl_module: LightningModule, report: SwapReport | None) -> None:
-        """Called on every rank after activations were replaced, in the order of the Trainer's callbacks.
-
-        Args:
-            trainer: The Trainer.
-            pl_module: Its module, with the new activations.
-            report: What was replaced; ``None`` if a swap was taken back, since a checkpoint from before it was loaded.
-        """
+        """Called on every rank after activations were replaced; the report is ``None`` if a swap was taken back."""
 
 
 def announce_swap(trainer: Trainer, pl_module: LightningModule, report: SwapReport | None) -> None:

@@ -182,7 +182,6 @@ class ParameterGroups:
 
 
 def _options(group: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of a group's options, without its parameters."""
     return {key: copy.deepcopy(value) for key, value in group.items() if key not in {"params", "param_names"}}
 
 

@@ -106,32 +106,26 @@ class SwapRun:
     def read_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Give the module the activations that the checkpoint was saved with; its weights are not loaded yet."""
         if SWAPS_KEY in checkpoint:
-            records = _read_records(checkpoint[SWAPS_KEY])
+            records: dict[str, SwapRecord] = {}
+            plain = checkpoint[SWAPS_KEY]
+            for entry in plain if isinstance(plain, list) else [plain]:
+                match entry:
+                    case {"state_key": str() as key, "record": record}:
+                        records[key] = SwapRecord.from_dict(record)
+                    case _:
+                        raise CheckpointError(
+                            f"The checkpoint is damaged: it has {shown(entry)} where a swap should stand."
+                        )
             self.restore(records)
-            self._check_activations(checkpoint, set(records) - {swap.state_key for swap in self.swaps})
+            recorded = read_activations(checkpoint.get(ACTIVATIONS_KEY, {}))
+            differences = describe_differences(recorded, self.activations())
+            if differences:
+                unknown = sorted(set(records) - {swap.state_key for swap in self.swaps})
+                by = f" The checkpoint was trained with {', '.join(unknown)}, which is not here." if unknown else ""
+                raise CheckpointError(
+                    f"The checkpoint was saved with other activations: {'; '.join(differences)}.{by} Use the model and "
+                    "the swaps that it was trained with, or rebuild it with lit_gelu.callbacks.load_from_checkpoint."
+                )
             without_marks(checkpoint.get("state_dict", {}))
         if self.trainer.state.fn == TrainerFn.FITTING:
             self._groups_to_rebuild = checkpoint.get(GROUPS_KEY)
-
-    def _check_activations(self, checkpoint: Checkpoint, unknown: set[str]) -> None:
-        """Refuse a checkpoint of other activations."""
-        recorded = read_activations(checkpoint.get(ACTIVATIONS_KEY, {}))
-        differences = describe_differences(recorded, self.activations())
-        if differences:
-            by = f" The checkpoint was trained with {', '.join(sorted(unknown))}, which is not here." if unknown else ""
-            raise CheckpointError(
-                f"The checkpoint was saved with other activations: {'; '.join(differences)}.{by} Use the model and the "
-                "swaps that it was trained with, or rebuild it with lit_gelu.callbacks.load_from_checkpoint."
-            )
-
-
-def _read_records(plain: object) -> dict[str, SwapRecord]:
-    """Return the swaps that a checkpoint names, by the state key of the callback that made them."""
-    records: dict[str, SwapRecord] = {}
-    for entry in plain if isinstance(plain, list) else [plain]:
-        match entry:
-            case {"state_key": str() as key, "record": record}:
-                records[key] = SwapRecord.from_dict(record)
-            case _:
-                raise CheckpointError(f"The checkpoint is damaged: it has {shown(entry)} where a swap should stand.")
-    return records

@@ -95,7 +95,6 @@ def gaussian_moments(
 
 
 def _moments(scalar: ScalarActivation, mean: float, std: float) -> Tensor:
-    """Return the first six fields of `GaussianMoments`."""
     f, slope, bend = scalar.functions
     places = [place for place, _ in scalar.kinks]
 
@@ -125,7 +124,6 @@ def kink_mass(mean: Tensor, std: Tensor, kinks: Sequence[tuple[float, float]]) -
 
 
 def _density(x: Tensor) -> Tensor:
-    """Return the standard normal density."""
     return torch.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
 
 
@@ -140,14 +138,7 @@ def normal_rule(integrands: Integrands, mean: float, std: float, breaks: Sequenc
 
     A function with noise of its own (computed in float32 somewhere) is integrated as well as the noise allows.
 
-    Args:
-        integrands: From nodes of shape ``(n,)`` to values of shape ``(k, n)``, float64.
-        mean: Of x.
-        std: Of x, positive.
-        breaks: Places where an integrand is known not to be smooth.
-
-    Returns:
-        Nodes and weights, both of shape ``(n,)``, float64; the weights contain the density.
+    Integrands take nodes of shape ``(n,)`` to values of shape ``(k, n)``; the weights contain the density.
 
     Raises:
         NoGaussianMomentsError: If a value is not finite, or panels still disagree by more than 1e-6 in the end.
@@ -157,7 +148,13 @@ def normal_rule(integrands: Integrands, mean: float, std: float, breaks: Sequenc
         >>> round((w * x.abs()).sum().item(), 12)
         0.895593114803
     """
-    panels = _first_panels(mean, std, breaks)
+    low, high = mean - REACH * std, mean + REACH * std
+    powers = [2.0**k for k in range(-24, max(5, math.ceil(math.log2(max(-low, high, 1.0)))))]
+    marks = [*range(-16, 17), *powers, *(-power for power in powers), *breaks]
+    steps = torch.linspace(low, high, round(2 * REACH) + 1, dtype=torch.float64)
+    inner = torch.tensor([mark for mark in marks if low < mark < high], dtype=torch.float64)
+    edges = torch.cat([steps, inner]).sort().values  # a panel of width 0 does no harm
+    panels = torch.stack([edges[:-1], edges[1:]], -1)
     coarse = _integrate(integrands, *_nodes(panels, mean, std))[0]
     settled: list[tuple[Tensor, Tensor]] = []
     size = torch.zeros(len(coarse), dtype=torch.float64)
@@ -185,17 +182,6 @@ def normal_rule(integrands: Integrands, mean: float, std: float, breaks: Sequenc
         panels, coarse = halves[rough].flatten(0, 1), fine[:, rough].flatten(1)
     x, w = (torch.cat(parts) for parts in zip(*settled, strict=True))
     return x, w
-
-
-def _first_panels(mean: float, std: float, breaks: Sequence[float]) -> Tensor:
-    """Return the panels to start with, one row ``(left, right)`` each."""
-    low, high = mean - REACH * std, mean + REACH * std
-    powers = [2.0**k for k in range(-24, max(5, math.ceil(math.log2(max(-low, high, 1.0)))))]
-    marks = [*range(-16, 17), *powers, *(-power for power in powers), *breaks]
-    steps = torch.linspace(low, high, round(2 * REACH) + 1, dtype=torch.float64)
-    inner = torch.tensor([mark for mark in marks if low < mark < high], dtype=torch.float64)
-    edges = torch.cat([steps, inner]).sort().values  # a panel of width 0 does no harm
-    return torch.stack([edges[:-1], edges[1:]], -1)
 
 
 def _nodes(panels: Tensor, mean: float, std: float) -> tuple[Tensor, Tensor]:

@@ -28,14 +28,7 @@ _installed: dict[str, "Installation"] = {}
 
 
 class Installation:
-    """A registry's names in another library, until `uninstall` is called or its ``with`` block ends.
-
-    Args:
-        library: The library.
-        registry: Whose names they are.
-        override: Whether the library's own names got this registry's meaning.
-        undo: Brings the library back to what it was.
-    """
+    """A registry's names in another library, until `uninstall` is called or its ``with`` block ends."""
 
     def __init__(self, library: str, registry: Names, override: bool, undo: Callable[[], None]) -> None:
         self.library = library
@@ -100,7 +93,6 @@ def import_library(name: str, library: str) -> ModuleType:
 
 
 def _install_timm(registry: Names, override: bool = False) -> Installation:
-    """Make every name of a registry usable as an ``act_layer`` of timm's models."""
     # timm looks names up in two dictionaries of ``timm.layers.create_act``, by their name in that module: it asks the
     # first for what it has, then the second, which is replaced by a subclass that asks the registry for what it lacks.
     installation = present("timm", registry, override)
@@ -148,7 +140,6 @@ def _build(registry: Names, spec: ActivationSpec, **kwargs: Any) -> nn.Module:
 
 
 def _install_transformers(registry: Names, override: bool = False) -> Installation:
-    """Make every name of a registry usable in transformers' configurations."""
     # Its models hold references to two tables of ``transformers.activations``, so they are changed in place: ``ACT2FN``
     # gets a subclass that asks the registry for what it lacks; ``ACT2CLS`` is a plain dictionary and gets registered
     # names. A parameter that a checkpoint lacks (``"swish(learnable=True)"`` on one trained with ``"silu"``) is left by
@@ -192,17 +183,14 @@ def _asking(table_class: type, registry: Names) -> type:
             return functools.partial(registry.create, spec)
 
         def __contains__(self, key: object) -> bool:
-            return super().__contains__(key) or (isinstance(key, str) and _resolves(registry, key))
+            if super().__contains__(key):
+                return True
+            try:
+                return isinstance(key, str) and not is_path(key) and bool(registry.resolve(key, trusted=False))
+            except (ActivationSpecError, UnknownActivationError):  # wrong arguments are an error of their own
+                return False
 
     return RegistryTable
-
-
-def _resolves(registry: Names, text: str) -> bool:
-    """Return whether a text names a registered activation; wrong arguments of one are an error of their own."""
-    try:
-        return not is_path(text) and bool(registry.resolve(text, trusted=False))
-    except (ActivationSpecError, UnknownActivationError):
-        return False
 
 
 def _starting(initialise: Any, registry: Names) -> Any:

@@ -45,12 +45,6 @@ class ActivationRegistry(Names):
     def info(self, spec: Any) -> ActivationInfo:
         """Return what is known of an activation; see `ActivationInfo`.
 
-        Args:
-            spec: Any spec of something registered.
-
-        Returns:
-            The facts that were stated and those computed.
-
         Raises:
             ActivationSpecError: If it was never registered.
 

@@ -3,8 +3,8 @@
 import fnmatch
 import glob
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -273,7 +273,9 @@ def statistics_on(
     """Measure the activations in the passes that compute the loss of some batches; the model is left as it was."""
     settings = ActivationSettings(sample_rows=None, dead_unit_window=1)
     with ExitStack() as stack:
-        stack.enter_context(_without_fused_encoders())
+        # `torch.nn.TransformerEncoderLayer` has a kernel for its evaluation that calls no activation.
+        stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
+        torch.backends.mha.set_fastpath_enabled(False)
         stack.enter_context(isolated_random_state(model))
         stack.enter_context(evaluation_sandbox(model))
         measurement = ActivationMeasurement(model, settings, registry, input_sample, gates_if_alone=True)
@@ -294,17 +296,6 @@ def statistics_on(
         return BatchStatistics(measured, gaussian, refused)
 
 
-@contextmanager
-def _without_fused_encoders() -> Iterator[None]:
-    """Keep `torch.nn.TransformerEncoderLayer` from the kernel of its evaluation, which calls no activation."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
-
-
 def _to_host(values: Tensor) -> Readout:
     """Begin to bring numbers to the host; on CUDA into pinned memory, while the device goes on."""
     if values.device.type != "cuda":
@@ -319,7 +310,6 @@ def _to_host(values: Tensor) -> Readout:
 def _predictions(
     recorder: ActivationRecorder, registry: ActivationRegistry
 ) -> list[tuple[GaussianPrediction, list[int]]]:
-    """Return the predictions with the numbers of their sites: of registered activations without parameters."""
     by_spec: dict[str, list[int]] = {}
     modules = list(recorder.sites.values())
     for number, module in enumerate(modules):

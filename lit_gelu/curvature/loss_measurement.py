@@ -95,7 +95,6 @@ def measure_loss(
 def _measure_matrix(
     operator: ParameterOperator, settings: LossSettings, vectors: Eigenvectors, event: int, result: LossMeasurement
 ) -> None:
-    """Fill in the quantities of the matrix."""
     figures, budget, seeds = result.figures, settings.budget, {"seed": settings.seed, "event": event}
     names = [name for name in EIGENVALUES if name in settings.quantities]
     if names:
@@ -140,25 +139,17 @@ def _measure_matrix(
                 "max_trace_probes=, or trace_accuracy=None for no more than trace_probes."
             )
     if "spectral_density" in settings.quantities:
-        result.spectrum = spectral_density(operator, steps=budget.density_steps, **seeds)
-        figures |= _of_spectrum(result.spectrum)
+        spectrum = result.spectrum = spectral_density(operator, steps=budget.density_steps, **seeds)
+        # Most eigenvalues are zero up to rounding, of either sign: these are not counted as negative.
+        threshold = -_NEGLIGIBLE * spectrum.nodes.abs().max()
+        negative = (spectrum.weights * (spectrum.nodes < threshold)).sum(1).mean()
+        figures["spectrum_mean",], figures["spectrum_share_negative",] = spectrum.moment(1), float(negative)
+        figures["spectrum_largest_node",] = float(spectrum.nodes.max())
+        figures["spectrum_smallest_node",] = float(spectrum.nodes.min())
     result.note, result.parameters = operator.note, operator.size
     figures["probe_loss",] = operator.loss.item()
     figures["gradient_norm",] = operator.gradient.norm().item()
     figures["products",] = float(operator.products)
-
-
-def _of_spectrum(spectrum: SpectralDensity) -> Figures:
-    """Return what of a spectral density fits in numbers."""
-    # Most eigenvalues are zero up to rounding, of either sign: these are not counted as negative.
-    threshold = -_NEGLIGIBLE * spectrum.nodes.abs().max()
-    negative = (spectrum.weights * (spectrum.nodes < threshold)).sum(1).mean()
-    return {
-        ("spectrum_mean",): spectrum.moment(1),
-        ("spectrum_share_negative",): float(negative),
-        ("spectrum_largest_node",): float(spectrum.nodes.max()),
-        ("spectrum_smallest_node",): float(spectrum.nodes.min()),
-    }
 
 
 def density_figure(spectrum: SpectralDensity, title: str) -> "Figure":

@@ -142,13 +142,7 @@ def mark(module: nn.Module, spec: ActivationSpec) -> None:
 
 
 def without_marks(state_dict: _Weights) -> _Weights:
-    """Take the keys of swaps out of a ``state_dict``: plain weights, for a model that has these activations by itself.
-
-    Args:
-        state_dict: Changed in place.
-
-    Returns:
-        The same ``state_dict``.
+    """Return a ``state_dict`` with the keys of swaps deleted: plain weights, for a model with these activations.
 
     Example:
         >>> from lit_gelu import surgery
@@ -168,7 +162,6 @@ def is_mark(key: str) -> bool:
 
 
 def _words(spec: ActivationSpec) -> str:
-    """Return a spec as one word, the same for equal functions."""
     parts = [spec.name]
     for name, value in spec.kwargs:
         number = isinstance(value, int | float) and not isinstance(value, bool)

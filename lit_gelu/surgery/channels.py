@@ -125,7 +125,6 @@ def _count(layer: nn.Module) -> int | None:
 
 
 def _device_and_dtype(model: nn.Module) -> tuple[torch.device | None, torch.dtype | None]:
-    """Return those of the model's first floating parameter."""
     first = next((p for p in model.parameters() if p.is_floating_point()), None)
     return (None, None) if first is None else (first.device, first.dtype)
 

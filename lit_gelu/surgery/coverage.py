@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,8 +49,7 @@ class CoveredSite(Displayed):
         ran = f"{self.calls} call{'s' * (self.calls != 1)}" if self.calls else idle
         return f"{self.name or '(the model itself)'}: {self.spec}, {ran}{' (gate)' * (self.role == 'gate')}"
 
-    def _summary(self) -> str:
-        return str(self)
+    _summary = __str__
 
 
 @dataclass(frozen=True, repr=False)
@@ -80,8 +79,7 @@ class OutsideActivation(Displayed):
         gate = " (gate)" * (self.role == "gate")
         return f"{self.module or '(the model itself)'}, {self.where}: {what}{fused}, {times}{gate}"
 
-    def _summary(self) -> str:
-        return str(self)
+    _summary = __str__
 
 
 @dataclass(frozen=True, repr=False)
@@ -105,13 +103,10 @@ class CoverageReport(Displayed):
         return [*self.sites, *self.outside]
 
     def remaining(self, activation: Any) -> int:
-        """Count the calls of an activation, wherever they ran.
+        """Return the number of calls of an activation, wherever they ran.
 
         Args:
             activation: Any spec; ``"gelu"`` counts all its forms, ``"gelu(approximate='none')"`` the exact one alone.
-
-        Returns:
-            The number of calls.
         """
         selector = ActivationSelector(activation)
         rows = [(row.spec, row.calls) for row in self._rows if row.spec is not None]
@@ -119,10 +114,7 @@ class CoverageReport(Displayed):
 
     @property
     def never_ran(self) -> tuple[CoveredSite, ...]:
-        """The sites that were not called, nor are in training: replacing what stands there changes nothing.
-
-        Of a report of training mode, those that were not called there.
-        """
+        """The sites that were not called, nor are in training: replacing what stands there changes nothing."""
         return tuple(row for row in self.sites if not row.calls and not row.training_only)
 
     def counts(self) -> dict[str, int]:
@@ -134,11 +126,7 @@ class CoverageReport(Displayed):
         return dict(totals)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain data for JSON or a logger.
-
-        Returns:
-            ``{"sites": [...], "outside": [...], "notes": [...]}``: the rows' fields, specs as text.
-        """
+        """Return the report as plain data for JSON or a logger."""
         return {
             "sites": [
                 {**vars(row), "spec": str(row.spec), "where": list(row.where), "kernels": dict(row.kernels)}
@@ -178,7 +166,7 @@ class CoverageReport(Displayed):
 def coverage(
     model: nn.Module, input_sample: Any, *, training: bool = False, registry: ActivationRegistry | None = None
 ) -> CoverageReport:
-    """Run a sample through a model, and count which activations really ran.
+    """Return which activations of a model really ran, counted in a pass of a sample.
 
     What counts as run is what reaches torch's operators, so a module that a fused kernel passes by is seen not to run,
     and what the kernel computes instead is seen to. The pass that is counted is made in evaluation mode without
@@ -191,9 +179,6 @@ def coverage(
         input_sample: A tensor, a tuple of ``forward``'s arguments, or a dict of them by name.
         training: Whether to count in training mode instead; dropout and batch normalisation stay in evaluation mode.
         registry: Says what an activation is; by default `lit_gelu.activations.registry`.
-
-    Returns:
-        The report.
 
     Raises:
         SwapError: If ``model`` is no module, there is no sample, or ``forward`` fails on it.
@@ -227,7 +212,9 @@ class _KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
         self._own_modules = {id(module): module for module in survey.model.modules()}
         self._modules = dict(self._own_modules)  # and those that activation calls were seen to be of
         self._sites_of_modules = {id(site.module): site for site in survey.sites if site.kind == "module"}
-        self._sites_of_keys = _by_key(survey)
+        seen = {} if survey.seen is None else {id(call): key for key, call in survey.seen.functions.items()}
+        called = [site for site in survey.sites if site.kind != "module"]
+        self._sites_of_keys = [(seen[id(call.seen)], site) for site in called for call in site.calls or ()]
         self._calls: Counter[str] = Counter()
         self._kernels: dict[str, Counter[str]] = {}
         self.outside: dict[tuple[Key, str], OutsideActivation] = {}
@@ -235,21 +222,17 @@ class _KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
     def note_module(self, module: nn.Module, args: tuple[Any, ...]) -> None:  # noqa: ARG002 - a hook's signature
         """Count a call of an activation module; a hook that, unlike a module's own, leaves fused paths on."""
         if id(module) not in self._own_modules:
-            self._find_foreign(module)
+            # A module that is no part of the model: which site its call is may be another at another time.
+            origin = locate(sys._getframe(1), self._own_modules)
+            foreign = next(iter(self._called_at(origin)), None) if origin is not None else None
+            if foreign is not None:
+                self._modules[id(module)] = module
+                self._sites_of_modules[id(module)] = foreign
         site = self._sites_of_modules.get(id(module))
         if site is not None:
             self._calls[site.name] += 1
 
-    def _find_foreign(self, module: nn.Module) -> None:
-        """Learn which site the call of a module is that is no part of the model; at another time it may be another."""
-        origin = locate(sys._getframe(2), self._own_modules)
-        site = next(iter(self._called_at(origin)), None) if origin is not None else None
-        if site is not None:
-            self._modules[id(module)] = module
-            self._sites_of_modules[id(module)] = site
-
     def _called_at(self, origin: Origin) -> list[ActivationSite]:
-        """Return the sites of calls in one place of the code."""
         return [site for key, site in self._sites_of_keys if key[:3] == key_of(origin, "")[:3]]
 
     def __torch_dispatch__(
@@ -283,16 +266,8 @@ class _KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
         self.outside[key] = OutsideActivation(owner, spec, kernel, role, before + 1, origin.where)
 
     def covered(self, site: ActivationSite) -> CoveredSite:
-        """Return what ran at a site."""
         where = tuple(dict.fromkeys(call.where for call in site.calls or ()))
         kernels = tuple(self._kernels.get(site.name, {}).items())
         calls = self._calls[site.name]
         training_only = not self._training and calls == 0 and bool(site.calls)
         return CoveredSite(site.name, site.spec, site.role, site.kind, calls, where, kernels, training_only)
-
-
-def _by_key(survey: Survey) -> list[tuple[Key, ActivationSite]]:
-    """Return the places of the code at which functions are called, with their sites."""
-    seen = {} if survey.seen is None else {id(call): key for key, call in survey.seen.functions.items()}
-    sites: Iterable[ActivationSite] = (site for site in survey.sites if site.kind != "module")
-    return [(seen[id(call.seen)], site) for site in sites for call in site.calls or ()]

@@ -234,22 +234,19 @@ class CallWatcher(TorchFunctionMode):
         key = key_of(origin, function.name)
         call = self.seen.functions.get(key)
         if call is None:
-            call = SeenCall(origin.owner, origin.where, self._place_finder(origin, function), name=function.name)
+
+            def is_callee(target: Any) -> bool:
+                held = self._table.find_held(target)
+                return target is function.function or (held is not None and held[0].name == function.name)
+
+            method = function.function.__name__ if function.path.startswith("torch.Tensor.") else ""
+            find_place = functools.partial(call_place, origin, is_callee, method)
+            call = SeenCall(origin.owner, origin.where, find_place, name=function.name)
             call.training_only = self._training
             if self._held:
                 call.holder, call.held = self._held_as(origin, call.place, function)
             self.seen.functions[key] = call
         call.note(self._table.spec(function, args, kwargs), input_of(args, kwargs), training=self._training)
-
-    def _place_finder(self, origin: Origin, function: KnownFunction) -> Callable[[], CallPlace]:
-        """Return what finds the expression of a call of a function."""
-
-        def is_callee(target: Any) -> bool:
-            held = self._table.find_held(target)
-            return target is function.function or (held is not None and held[0].name == function.name)
-
-        name = function.function.__name__ if function.path.startswith("torch.Tensor.") else ""
-        return functools.partial(call_place, origin, is_callee, name)
 
     def _held_as(self, origin: Origin, place: CallPlace | str, function: KnownFunction) -> tuple[nn.Module | None, str]:
         """Return the attribute through which a function is called; by its text, or if only one can be meant."""

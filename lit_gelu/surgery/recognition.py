@@ -36,10 +36,6 @@ def _fused(arguments: Arguments) -> ActivationSpec | None:
     return ActivationSpec("gelu" if arguments["use_gelu"] else "relu")
 
 
-def _prelu(arguments: Arguments) -> ActivationSpec | None:
-    return ActivationSpec.of("prelu", num_parameters=arguments["weight"].numel())
-
-
 def _plain(name: str, *arguments: str) -> Callable[[Arguments], ActivationSpec | None]:
     return lambda call: ActivationSpec.of(name, **{key: call[key] for key in arguments})
 
@@ -60,7 +56,7 @@ _SPECS: Mapping[str, Callable[[Arguments], ActivationSpec | None]] = {
     "log_sigmoid": _plain("log_sigmoid"),
     "log_sigmoid_forward": _plain("log_sigmoid"),
     "mish": _plain("mish"),
-    "prelu": _prelu,
+    "prelu": lambda arguments: ActivationSpec.of("prelu", num_parameters=arguments["weight"].numel()),
     "relu": _plain("relu"),
     "relu6": _plain("relu6"),
     "selu": _plain("selu"),
@@ -182,7 +178,6 @@ class FunctionTable:
         return ActivationSpec(function.path, tuple(plain.items()), opaque=True)
 
     def _names(self, function: KnownFunction) -> tuple[str, ...]:
-        """Return the names of what may follow the input by position."""
         if function.call is not None:
             return function.call.parameters
         if inspect.isfunction(function.function):

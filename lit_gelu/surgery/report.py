@@ -43,8 +43,7 @@ class SwappedSite(Displayed):
         specs = {"old": str(self.old), "new": str(self.new)}
         return {**vars(self), **specs, "aliases": list(self.aliases)}
 
-    def _summary(self) -> str:
-        return str(self)
+    _summary = __str__
 
 
 @dataclass(frozen=True, repr=False)
@@ -64,8 +63,7 @@ class SkippedSite(Displayed):
     def __str__(self) -> str:
         return f"{self.name}: {self.spec} left as it is, {self.reason}"
 
-    def _summary(self) -> str:
-        return str(self)
+    _summary = __str__
 
 
 @dataclass(repr=False)
@@ -106,12 +104,7 @@ class SwapReport(Displayed):
         self._restore = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain data for JSON, a logger or a checkpoint.
-
-        Returns:
-            ``{"swapped": [{"name", "aliases", "old", "new", "mechanism", "place", "calls"}],
-            "skipped": [{"name", "spec", "reason"}], "notes": [...]}``.
-        """
+        """Return the report as plain data for JSON, a logger or a checkpoint."""
         return {
             "swapped": [row.to_dict() for row in self.rows],
             "skipped": [{"name": row.name, "spec": str(row.spec), "reason": row.reason} for row in self.skipped],

@@ -107,20 +107,15 @@ def _rewritten(cls: type, name: str, edits: Sequence[RewrittenCall | ProbedCall]
     cells = dict(zip(code.co_freevars, chain[-1].__closure__ or (), strict=True))
     new = _like(chain[-1], changed, tuple(cells[variable] for variable in changed.co_freevars))
     for wrapper, inner in reversed(list(itertools.pairwise(chain))):
-        new = _with_inner(wrapper, inner, new)
+        holds = [cell.cell_contents is inner for cell in wrapper.__closure__ or ()]
+        if not any(holds):
+            raise ObstacleError(f"{inner.__qualname__} is decorated in a way that cannot be taken apart")
+        closure = zip(wrapper.__closure__ or (), holds, strict=True)
+        cells_of_wrapper = tuple(types.CellType(new) if hold else cell for cell, hold in closure)
+        wrapping = _like(wrapper, wrapper.__code__, cells_of_wrapper)
+        wrapping.__dict__["__wrapped__"] = new
+        new = wrapping
     return new
-
-
-def _with_inner(wrapper: types.FunctionType, inner: types.FunctionType, new: Callable[..., Any]) -> types.FunctionType:
-    """Return a decorator's function that wraps another function instead, or raise `ObstacleError`."""
-    cells = wrapper.__closure__ or ()
-    holds = [cell.cell_contents is inner for cell in cells]
-    if not any(holds):
-        raise ObstacleError(f"{inner.__qualname__} is decorated in a way that cannot be taken apart")
-    changed = tuple(types.CellType(new) if hold else cell for cell, hold in zip(cells, holds, strict=True))
-    outer = _like(wrapper, wrapper.__code__, changed)
-    outer.__dict__["__wrapped__"] = new
-    return outer
 
 
 def _like(function: types.FunctionType, code: types.CodeType, cells: tuple[types.CellType, ...]) -> types.FunctionType:

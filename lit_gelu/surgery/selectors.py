@@ -76,35 +76,26 @@ class ActivationSelector(Selector):
             return True
         parameters = registry.entry(spec.name).parameters
         present = {name: parameter.default for name, parameter in parameters.items()} | spec.arguments
-        required = _given_arguments(self.activation, selected.name, registry) | selected.arguments
+        # As written, with arguments that equal their defaults, which `resolve` drops.
+        written, required = self.activation, selected.arguments
+        if isinstance(written, str) and "." not in written.partition("(")[0]:
+            written = ActivationSpec.parse(written)
+        if isinstance(written, Mapping) and "name" in written:
+            written = ActivationSpec(written["name"], tuple((key, v) for key, v in written.items() if key != "name"))
+        if isinstance(written, ActivationSpec) and registry.entry(written.name).name == selected.name:
+            required = written.arguments | required
         return all(present.get(name, inspect.Parameter.empty) == value for name, value in required.items())
 
     def __str__(self) -> str:
         return f"activation {self.activation}"
 
 
-def _given_arguments(activation: Any, name: str, registry: ActivationRegistry) -> dict[str, Any]:
-    """Return the arguments as written, among them those that equal their defaults, which `resolve` drops."""
-    if isinstance(activation, str) and "." not in activation.partition("(")[0]:
-        activation = ActivationSpec.parse(activation)
-    if isinstance(activation, Mapping) and "name" in activation:
-        activation = ActivationSpec(
-            activation["name"], tuple((key, value) for key, value in activation.items() if key != "name")
-        )
-    if isinstance(activation, ActivationSpec) and registry.entry(activation.name).name == name:
-        return activation.arguments
-    return {}
-
-
 def by_activation(activation: Any) -> Selector:
-    """Select the sites where a given activation stands now.
+    """Return a target for `swap`: the sites where an activation stands now.
 
     Args:
         activation: Any spec, such as ``"relu"`` or ``"gelu(approximate='tanh')"``. ``"gelu"`` selects all its forms,
             ``"gelu(approximate='none')"`` the exact one alone.
-
-    Returns:
-        A target for `swap`.
 
     Example:
         >>> from lit_gelu import surgery
@@ -202,7 +193,6 @@ def _single_calls(sites: list[ActivationSite], selector: Selector) -> list[Activ
 
 
 def _listed(sites: list[ActivationSite], *, sampled: bool) -> str:
-    """List sites for an error message, in one or two sentences."""
     hint = "" if sampled else " Calls of functions, such as F.gelu(x), are found if input_sample is given."
     if not sites:
         hint += " Classes and functions of your own are found once they are registered (lit_gelu.activations.register)."

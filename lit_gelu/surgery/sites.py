@@ -55,8 +55,7 @@ class ActivationCall(Displayed):
         only = ", in training alone" if self.training_only else ""
         return f"{self.name} at {self.where}, {self.count} time{'s' * (self.count != 1)}{only}"
 
-    def _summary(self) -> str:
-        return str(self)
+    _summary = __str__
 
 
 @dataclass(frozen=True, repr=False)
@@ -144,15 +143,13 @@ def _split(name: str) -> tuple[list[str], str]:
 def find_sites(
     model: nn.Module, input_sample: Any = None, *, registry: ActivationRegistry | None = None
 ) -> list[ActivationSite]:
-    """List the activations of a model, in the order of its modules.
+    """Return the activations of a model, in the order of its modules.
 
     *Modules* count if their class is registered, or is one that transformers, timm or CLIP define for an activation
-    that is; ``torch.nn.Identity`` does not, because networks use it for much else, nor does a gated unit such as
-    ``torch.nn.GLU``: it halves its input, so no other activation could stand there. What an activation is made of is
-    its own matter. A module that stands in several
-    places is listed once, with its other names; one that an attribute of its name hides, as in the decoder layers of
-    ``torch.nn.Transformer(activation=torch.nn.GELU())``, is never called and not listed. *Attributes* of a
-    module that hold such a function, as ``torch.nn.TransformerEncoderLayer`` does, are listed too.
+    that is; ``torch.nn.Identity`` and gated units such as ``torch.nn.GLU``, which halve their input, do not. A module
+    that stands in several places is listed once, with its other names; one that an attribute of its name hides, as in
+    the decoder layers of ``torch.nn.Transformer(activation=torch.nn.GELU())``, is never called and not listed.
+    *Attributes* of a module that hold such a function, as ``torch.nn.TransformerEncoderLayer`` does, are listed too.
 
     *Calls* are found by a pass of ``input_sample`` in evaluation mode and one in training mode, without gradients,
     after which modes, buffers and random number generators are as before: calls of functions (``F.gelu(x)``,
@@ -166,9 +163,6 @@ def find_sites(
         model: Any module; one that is compiled or set up by Lightning's Fabric is looked into.
         input_sample: A tensor, a tuple of ``forward``'s arguments, or a dict of them by name.
         registry: Says what an activation is; by default `lit_gelu.activations.registry`.
-
-    Returns:
-        The sites.
 
     Raises:
         SwapError: If ``model`` is no module, or ``forward`` fails on the sample.
@@ -225,7 +219,11 @@ class Survey:
         self.sites: list[ActivationSite] = []  # the sites, in the order of the modules
         for key, module in modules.items():
             if key in self._specs:
-                self.sites.append(self._module_site(module))
+                spec, names = self._specs[key], self.names_of(module)
+                seen = None if self.seen is None else list(self.seen.modules.get(key, {}).values())
+                calls = None if seen is None else self._numbered(names[0], seen)
+                role, call = _ROLES[is_gate(spec, registry)], self._swapped_calls.get(key, "")
+                self.sites.append(ActivationSite(names[0], module, spec, role, tuple(names[1:]), "module", calls, call))
                 continue
             if key in self._held_functions:
                 self.sites += self._attribute_sites(module)
@@ -281,13 +279,6 @@ class Survey:
     def spec_of_held(self, site: ActivationSite) -> ActivationSpec:
         """Return the spec of a function that a module holds, without what its calls add."""
         return self._held_functions[id(site.module)][site.name.rpartition(".")[2]][1]
-
-    def _module_site(self, module: nn.Module) -> ActivationSite:
-        spec, names = self._specs[id(module)], self.names_of(module)
-        seen = None if self.seen is None else list(self.seen.modules.get(id(module), {}).values())
-        calls = None if seen is None else self._numbered(names[0], seen)
-        role, call = _ROLES[is_gate(spec, self.registry)], self._swapped_calls.get(id(module), "")
-        return ActivationSite(names[0], module, spec, role, tuple(names[1:]), "module", calls, call)
 
     def _attribute_sites(self, module: nn.Module) -> list[ActivationSite]:
         sites = []

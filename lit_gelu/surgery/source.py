@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from lit_gelu.errors import SwapError
-from lit_gelu.surgery.recognition import FunctionTable, KnownFunction
+from lit_gelu.surgery.recognition import FunctionTable
 
 Position = tuple[int, int]
 """Line (from 1) and column in bytes (from 0) just behind a call expression; no two calls end at the same place."""
@@ -94,7 +94,6 @@ def _source(code: types.CodeType) -> str:
 
 
 def _tree(code: types.CodeType) -> ast.Module:
-    """Return the syntax tree of the file that code comes from."""
     return _parsed(_source(code))
 
 
@@ -118,7 +117,6 @@ def _parsed(text: str) -> ast.Module:
 
 @functools.lru_cache(maxsize=128)
 def _calls(tree: ast.Module) -> dict[Position, ast.Call]:
-    """Return every call expression of a file by its end."""
     return {
         (node.end_lineno or 0, node.end_col_offset or 0): node for node in ast.walk(tree) if isinstance(node, ast.Call)
     }
@@ -219,7 +217,12 @@ def _argument(node: ast.Call, origin: Origin, is_callee: Callable[[Any], bool], 
     """Return the expression of the tensor that goes in; refuse a call of something else, which in turn calls this."""
     callee = node.func
     if is_callee(_resolve(callee, origin)):
-        return _first_argument(node)
+        if node.args and not isinstance(node.args[0], ast.Starred):
+            return node.args[0]
+        by_name = [keyword.value for keyword in node.keywords if keyword.arg in {"input", "x", "self"}]
+        if by_name and not node.args:
+            return by_name[0]
+        raise ObstacleError(f"its input is not written out in {ast.unparse(node)!r}")
     if tensor_method and isinstance(callee, ast.Attribute) and callee.attr == tensor_method:
         base = _resolve(callee.value, origin)
         if base is _UNKNOWN or isinstance(base, Tensor):
@@ -234,16 +237,6 @@ def holder_of(place: CallPlace, origin: Origin) -> tuple[nn.Module, str] | None:
         return None
     base = _resolve(callee.func.value, origin)
     return (base, callee.func.attr) if isinstance(base, nn.Module) else None
-
-
-def _first_argument(node: ast.Call) -> ast.expr:
-    """Return the expression of an activation's input: the first argument, or the one called input, x or self."""
-    if node.args and not isinstance(node.args[0], ast.Starred):
-        return node.args[0]
-    by_name = [keyword.value for keyword in node.keywords if keyword.arg in {"input", "x", "self"}]
-    if by_name and not node.args:
-        return by_name[0]
-    raise ObstacleError(f"its input is not written out in {ast.unparse(node)!r}")
 
 
 def _resolve(node: ast.expr, origin: Origin) -> Any:
@@ -297,7 +290,10 @@ def written_calls(kind: type[nn.Module], table: FunctionTable) -> list[WrittenCa
     calls = []
     for method in _methods(kind):
         for call in _calls_in(method):
-            function = _activation_function(call, method, table)
+            called = _named(call.func, method)
+            if called is None and isinstance(call.func, ast.Attribute) and not call.args:
+                called = getattr(Tensor, call.func.attr, None)  # h.relu(), and not self.relu(h)
+            function = None if called is None else table.find(called)
             if function is not None and not function.gate:
                 file = _original(method.__code__).replace("\\", "/").rpartition("/")[2]
                 calls.append(WrittenCall("", function.name, f"{file}:{call.lineno}"))
@@ -366,16 +362,6 @@ def _calls_in(method: types.FunctionType) -> list[ast.Call]:
     lines = {min([node.lineno, *(each.lineno for each in node.decorator_list)]): node for node in functions}
     function = lines.get(code.co_firstlineno, ast.Pass())
     return [node for node in ast.walk(function) if isinstance(node, ast.Call)]
-
-
-def _activation_function(call: ast.Call, method: types.FunctionType, table: FunctionTable) -> KnownFunction | None:
-    """Return the activation function that is called, if its name leads to one."""
-    function = _named(call.func, method)
-    if function is not None:
-        return table.find(function)
-    if isinstance(call.func, ast.Attribute) and not call.args:  # h.relu(), and not self.relu(h)
-        return table.find(getattr(Tensor, call.func.attr, None))
-    return None
 
 
 def _named(expression: ast.expr, method: types.FunctionType) -> Any:

@@ -58,7 +58,6 @@ def substitution(survey: Survey, site: ActivationSite, module: nn.Module) -> Sub
 
 
 def _rewritten(site: ActivationSite, seen: SeenCall, owner: str) -> RewrittenCall:
-    """Return how a call is sent to a child of the calling module."""
     _require_no_container(site, seen.owner)
     obstacle = seen.place
     if isinstance(seen.owner, GraphModule):
@@ -224,8 +223,6 @@ def _in_effect(changes: Sequence[Change]) -> Iterator[None]:
 
 
 class _OnCopies(nn.Module):
-    """An activation that leaves its input alone."""
-
     def __init__(self, activation: nn.Module) -> None:
         super().__init__()
         self.activation = activation

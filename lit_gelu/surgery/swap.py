@@ -93,12 +93,10 @@ def swap(
     """Give activation sites of a model other activations, in place.
 
     Nothing is changed unless all of it can be. A replaced module's names, hooks, train/eval flag, device, dtype and
-    whether it is trained carry over to the new one (new parameters are frozen where the weights beside them are); a
-    module that stands in several places is replaced in all of them by one new module. Fused paths of torch that would
-    go on with the old activation are told. In the ``state_dict`` a key for each new activation (with an empty tensor)
-    says what was put in: a model without the swap refuses such weights, one with it takes them with and without the
-    keys (`without_marks` takes them out). ``channels="infer"`` becomes the number of channels that the sample shows, or
-    without one that of the nearest layer before the site; see `infer_channels_`.
+    whether it is trained carry over (new parameters are frozen where the weights beside them are); a module that stands
+    in several places is replaced in all of them by one. In the ``state_dict`` a key for each new activation says what
+    was put in: a model without the swap refuses such weights, one with it takes them with and without the keys
+    (`without_marks` takes them out). ``channels="infer"`` becomes a number as by `infer_channels_`.
 
     With ``input_sample``, calls of functions are sites too; see `find_sites`. Such a call, and one of several calls of
     a module, becomes the call of a new child of the calling module: its class is exchanged for one in which that
@@ -139,16 +137,9 @@ def plan_swap(
     *,
     registry: ActivationRegistry | None = None,
 ) -> SwapPlan:
-    """Check a swap; the model is as it was afterwards.
+    """Return a swap that was checked, of what `swap` takes; the model is as it was.
 
-    Args:
-        model: As `swap`.
-        targets: As `swap`.
-        input_sample: As `swap`.
-        registry: As `swap`.
-
-    Returns:
-        The plan; ``plan.rows`` says what would be replaced, ``plan.apply()`` does it.
+    ``plan.rows`` says what would be replaced, ``plan.apply()`` does it.
 
     Raises:
         SwapError: As `swap`.
@@ -188,14 +179,14 @@ def plan_swap(
     if input_sample is not None:
         require_no_aliasing(survey, input_sample, placements)
         require_effect(survey.model, input_sample, placements)
-    rows = tuple(_swapped_site(row, spec) for row, spec in planned)
-    return SwapPlan(survey.model, placements, rows, tuple(skipped), (*survey.notes, *note_of_written(survey, targets)))
-
-
-def _swapped_site(row: Substitution, spec: ActivationSpec) -> SwappedSite:
-    site = row.site
-    count = None if site.calls is None else sum(call.count for call in site.calls)
-    return SwappedSite(site.call or site.name, site.spec, spec, site.aliases, row.mechanism, row.place, count)
+    rows = []
+    for row, spec in planned:
+        site, name = row.site, row.site.call or row.site.name
+        count = None if site.calls is None else sum(call.count for call in site.calls)
+        rows.append(SwappedSite(name, site.spec, spec, site.aliases, row.mechanism, row.place, count))
+    return SwapPlan(
+        survey.model, placements, tuple(rows), tuple(skipped), (*survey.notes, *note_of_written(survey, targets))
+    )
 
 
 def _fit_into(model: nn.Module, row: Substitution) -> None:

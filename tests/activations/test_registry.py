@@ -101,14 +101,6 @@ def test_spec_of_torch_modules(registry, module, text):
     assert registry.spec_of(registry.create(str(spec))) == spec
 
 
-@pytest.mark.parametrize(
-    ("function", "name"), [(torch.relu, "relu"), (F.silu, "silu"), (torch.tanh, "tanh"), (F.hardswish, "hard_swish")]
-)
-def test_torch_functions_are_recognised(registry, function, name):
-    assert registry.resolve(function).name == name
-    assert registry.spec_of(registry.create(function)).name == name
-
-
 def test_arguments_at_the_call(registry):
     prototype = nn.PReLU()
     assert registry.create(prototype).weight is not prototype.weight
@@ -179,13 +171,6 @@ def test_registering_a_function_with_its_derivative(registry):
     derivative = activations.functional.derivative
     assert torch.equal(derivative(module, x, 2, registry=registry), 12 * x)
     assert registry.info("cube").formula == "scale x^3"
-
-
-def test_a_function_without_derivative_is_differentiated(registry):
-    registry.register("cube")(cube)
-    x = torch.linspace(-2, 2, 9, dtype=torch.float64)
-    for order, expected in ((0, x**3), (1, 3 * x**2), (2, 6 * x)):
-        torch.testing.assert_close(activations.functional.derivative("cube", x, order, registry=registry), expected)
 
 
 def test_a_taken_name_says_who_has_it(registry):

@@ -144,8 +144,3 @@ def test_what_cannot_be_done_is_refused_and_nothing_changes(cls):
     with pytest.raises(SwapError):
         surgery.swap(model, {"*": "silu"}, SAMPLE)
     assert state_of(model) == before
-
-
-def test_an_activation_in_place_is_replaced_if_nobody_relies_on_it():
-    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), build(nets.InPlaceMethod))
-    assert len(surgery.swap(model, {"*": "silu"}, SAMPLE)) == 2

@@ -56,17 +56,6 @@ def test_new_parameters_are_frozen_where_the_weights_beside_them_are():
     assert trained == {"a.0.weight", "a.1.weight", "a.1.bias"}  # "act" stands beside "b"
 
 
-def test_a_report_says_what_the_sample_never_called():
-    class Unused(nets.Function):
-        def __init__(self):
-            super().__init__()
-            self.act = nn.ReLU()
-
-    report = surgery.swap(build(Unused), {"act": "silu"}, SAMPLE)
-    assert str(report) == "act: relu -> silu, which input_sample never called"
-    assert report.to_dict()["swapped"][0]["calls"] == 0
-
-
 def test_ddp_wraps_a_swapped_model(tmp_path):
     store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)

@@ -11,7 +11,6 @@ from lit_gelu import activations, surgery
 from lit_gelu.activations import ActivationArgumentError
 from lit_gelu.errors import SwapError
 from lit_gelu.surgery import infer_channels_
-from lit_gelu.tasks import MNISTClassifier
 
 SWISH = "swish(channels='infer', learnable=True)"
 GAUSSIAN = "gaussian_gelu(channels='infer', learnable=True, mu=0.5)"
@@ -75,13 +74,6 @@ def test_a_swap_infers_and_the_report_names_the_number():
     assert (len(again), len(again.skipped)) == (0, 1)  # it is that already
     report.undo()
     assert type(model[3]) is nn.ReLU
-
-
-def test_a_swap_with_an_unresolved_module_and_other_dtypes():
-    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU()).to(torch.bfloat16)
-    surgery.swap(model, {"1": create()})
-    assert model[1].log_scale.dtype == torch.bfloat16
-    assert model[1].log_scale.shape == (6,)
 
 
 def test_a_transformer_layer_s_activation_is_between_its_linear_layers():
@@ -157,15 +149,6 @@ def test_the_spec_holds_the_number_and_a_checkpoint_loads_with_weights_only():
         twin.load_state_dict(state)
         x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
         assert torch.equal(twin(x), model(x))
-
-
-def test_the_classifier_infers():
-    model = MNISTClassifier(activation=SWISH, hidden_layers=2)
-    assert {name: p.shape for name, p in model.named_parameters() if "log_scale" in name} == {
-        "hidden.0.activation.log_scale": (128,),
-        "hidden.1.activation.log_scale": (128,),
-    }
-    assert model(torch.zeros(2, 784)).shape == (2, 10)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from torch.func import functional_call
 from torch.optim.swa_utils import AveragedModel
 
 from lit_gelu import surgery
-from lit_gelu.surgery.activation_record import restore_activations
 from lit_gelu.surgery.changes import is_mark
 
 X = torch.linspace(-2, 2, 12).reshape(3, 4)
@@ -92,12 +91,6 @@ def test_a_second_swap_leaves_its_own_key_alone():
     assert [key for key in model.state_dict() if is_mark(key)] == [KEY.replace("silu", "gelu")]
     surgery.swap(model, {"1": twin})  # a module that has a key already
     assert [key for key in model.state_dict() if is_mark(key)] == [KEY]
-
-
-def test_activations_that_are_restored_have_the_key():
-    model = net()
-    restore_activations(model, {"1": "silu"})
-    model.load_state_dict(swapped().state_dict())
 
 
 def test_calls_and_held_functions_have_it_too():

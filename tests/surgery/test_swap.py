@@ -8,7 +8,7 @@ from torch import nn
 from torch.ao import quantization
 
 from lit_gelu import surgery
-from lit_gelu.activations import ActivationFacts, ActivationRegistry, UnknownActivationError
+from lit_gelu.activations import ActivationRegistry, UnknownActivationError
 from lit_gelu.errors import SwapError
 from lit_gelu.surgery import by_activation
 
@@ -66,17 +66,6 @@ def test_undo_puts_back_the_very_modules():
     assert all(new is old for new, old in zip(model, before, strict=True))
     with pytest.raises(SwapError):
         report.undo()
-
-
-def test_undo_after_another_swap_is_refused_and_in_order_works():
-    model = _net()
-    first, second = surgery.swap(model, {"1": "silu"}), surgery.swap(model, {"1": "mish"})
-    with pytest.raises(SwapError):
-        first.undo()
-    assert _specs(model)["1"] == "mish"
-    second.undo()
-    first.undo()
-    assert _specs(model)["1"] == "relu"
 
 
 def test_a_shared_module_is_replaced_in_all_its_places_by_one():
@@ -173,13 +162,6 @@ def test_a_model_that_is_itself_the_activation_or_has_none_is_refused():
     assert type(model) is nn.GELU
 
 
-def test_what_changes_the_shape_is_refused():
-    registry = ActivationRegistry()
-    registry.register("halving", facts=ActivationFacts(elementwise=False))(nn.GLU)
-    with pytest.raises(SwapError):
-        surgery.swap(_net(), {"1": "halving"}, registry=registry)
-
-
 def test_what_an_activation_is_made_of_goes_with_it_and_is_no_site():
     registry = ActivationRegistry()
 
@@ -224,18 +206,6 @@ def test_a_plan_changes_nothing_and_says_what_it_would_do():
     assert plan.new_parameters == ("1.weight",)
     assert len(plan.apply()) == 2
     assert _specs(model)["1"] == "prelu"
-
-
-def test_what_the_error_says_of_gates_and_of_classes_that_are_not_registered():
-    class Own(nn.Module):
-        def forward(self, x):
-            return x * torch.exp(-x * x)
-
-    for gate in (nn.Tanh(), nn.Sigmoid()):
-        with pytest.raises(SwapError):
-            surgery.swap(nn.Sequential(nn.Linear(4, 4), gate), {"*": "gelu"})
-    with pytest.raises(SwapError):
-        surgery.swap(nn.Sequential(nn.Linear(4, 4), Own()), {"*": "gelu"})
 
 
 @pytest.mark.parametrize("kind", [nn.Hardswish, nn.LeakyReLU])

@@ -56,10 +56,6 @@ def test_methods_that_forward_calls_are_read_and_modules_functions_held_and_gate
     assert all(call.where.startswith("test_written_calls.py:") for call in read(Net()))
 
 
-def test_none_is_missed_where_a_sample_was_run():
-    assert Survey(Net(), SAMPLE, activations.registry).written_calls() == []
-
-
 @pytest.mark.parametrize(
     ("target", "missed"),
     [

@@ -1,7 +1,7 @@
 """How far two activations lie apart, in f, f' and f'', and where."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -157,7 +157,10 @@ def _largest(
     for left, top, right in _hills(sizes):
         begin, end = _level(sizes >= sizes[top] - doubt, top)
         if grid[end] - grid[begin] > _WIDE * (grid[-1] - grid[0]):
-            ends = (_snapped(grid[index].item(), special) for index in (begin, end))
+            ends = [grid[index].item() for index in (begin, end)]
+            for number, x in enumerate(ends):  # a neighbour of a special place is that place
+                near = (place for place in special if math.isclose(x, place, rel_tol=4 * _EPSILON, abs_tol=1e-300))
+                ends[number] = next(near, x)
             stretches.append((*ends, sizes[top].item()))
             continue
         place, size = _refined(_difference(pair), slope, grid[[left, top, right]])
@@ -215,8 +218,3 @@ def _central(g: Function, step: Tensor) -> Function:
     return lambda x: (
         45 * (g(x + step) - g(x - step)) - 9 * (g(x + 2 * step) - g(x - 2 * step)) + g(x + 3 * step) - g(x - 3 * step)
     )
-
-
-def _snapped(x: float, special: Iterable[float]) -> float:
-    """Return the special place that ``x`` is a neighbouring number of, or ``x`` itself."""
-    return next((place for place in special if math.isclose(x, place, rel_tol=4 * _EPSILON, abs_tol=1e-300)), x)

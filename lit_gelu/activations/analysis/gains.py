@@ -43,9 +43,6 @@ def gain(
         std: Their standard deviation, positive.
         registry: Where names are looked up; by default `lit_gelu.activations.registry`.
 
-    Returns:
-        The gain.
-
     Raises:
         ActivationArgumentError: If the kind is none of these, ``std`` is not positive, or it is not elementwise.
         NoGaussianMomentsError: If the expectation is 0 or does not exist.

@@ -139,7 +139,6 @@ def initialise_for_activations_(
 
 
 def _layers(model: nn.Module, activation: Any, registry: Names) -> list[FedLayer]:
-    """Return the layers of a model, with the one activation if it is given."""
     layers = fed_layers(model, registry)
     if not layers:
         raise ActivationArgumentError(f"{type(model).__name__} has no linear or convolution layer to initialise.")
@@ -157,7 +156,6 @@ def _layers(model: nn.Module, activation: Any, registry: Names) -> list[FedLayer
 
 
 def _row(layer: FedLayer, kind: str, scheme: str, registry: Names) -> InitialisedLayer:
-    """Work out how a layer is to be initialised; nothing is changed yet."""
     factor, bias_variance = 1.0, 0.0
     if isinstance(layer.activation, nn.Module) and not (spec := registry.spec_of(layer.activation)).opaque:
         text = str(spec)
@@ -211,7 +209,13 @@ def fed_layers(model: nn.Module, registry: Names) -> list[FedLayer]:
     rows: dict[nn.Module, FedLayer] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, WEIGHT_LAYERS):
-            _check_settable(name, module)
+            if isinstance(module.weight, nn.parameter.UninitializedParameter):
+                raise ActivationArgumentError(f"{name!r} has no shape yet: run the model once, then initialise it.")
+            if parametrize.is_parametrized(module, "weight") or not isinstance(module.weight, nn.Parameter):
+                raise ActivationArgumentError(
+                    f"The weight of {name!r} is computed from other parameters, so it cannot be set: initialise the "
+                    "model before weight norm, spectral norm or another parametrisation is applied."
+                )
             rows.setdefault(module, FedLayer(name, module, feed))
             feed = None
         elif isinstance(module, NORMALISATIONS):
@@ -232,13 +236,3 @@ def fan_in(layer: WeightLayer) -> float:
         spread = math.prod(kernel / stride for kernel, stride in zip(layer.kernel_size, layer.stride, strict=True))
         return layer.in_channels / layer.groups * spread
     return float(layer.weight[0].numel())
-
-
-def _check_settable(name: str, layer: WeightLayer) -> None:
-    if isinstance(layer.weight, nn.parameter.UninitializedParameter):
-        raise ActivationArgumentError(f"{name!r} has no shape yet: run the model once, then initialise it.")
-    if parametrize.is_parametrized(layer, "weight") or not isinstance(layer.weight, nn.Parameter):
-        raise ActivationArgumentError(
-            f"The weight of {name!r} is computed from other parameters, so it cannot be set: initialise the model "
-            "before weight norm, spectral norm or another parametrisation is applied."
-        )

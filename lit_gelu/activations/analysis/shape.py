@@ -18,12 +18,16 @@ _NOTHING = 1e-9  # |f'| and |x f''| below this are an asymptote approached, not 
 
 def shape_of(scalar: ScalarActivation) -> ActivationShape:
     """Compute the facts of an elementwise activation from ``f``, ``f'`` and ``f''`` in float64."""
-    # A function that is not defined on the whole line, such as a logarithm, has none. The three are evaluated at every
-    # scale from 2^-60 to 2^60 (`numerics.sampling.sampling_grid`), and sign changes are refined by bisection to float64
-    # precision. This misses what lies between two points of that grid and leaves ``f'`` the same on both, such as a
-    # bump of width 1 at 10,000. A function that oscillates for ever is judged within [-40, 40].
+    # They are evaluated at every scale from 2^-60 to 2^60 (`numerics.sampling.sampling_grid`), and sign changes are
+    # refined by bisection to float64 precision. This misses what lies between two points of that grid and leaves ``f'``
+    # the same on both, such as a bump of width 1 at 10,000. A function that oscillates for ever is judged within
+    # [-40, 40].
     f, slope, bend = scalar.functions
-    if not _is_defined(f, slope):
+    # Roots and logarithms are not defined on the whole line. Larger numbers are not asked: there what is written with
+    # exp may overflow, and be NaN.
+    sizes = torch.logspace(0, 4, 5, base=2.0, dtype=torch.float64)
+    nearest, x = torch.tensor([-1.0, 1.0], dtype=torch.float64), torch.cat([-sizes, sizes])
+    if f(x).isnan().any() or not (f(nearest).isfinite().all() and slope(nearest).isfinite().all()):
         return ActivationShape()
     corners = [x for x, _ in scalar.kinks]
     grid = sampling_grid([slope], corners=corners)
@@ -34,44 +38,26 @@ def shape_of(scalar: ScalarActivation) -> ActivationShape:
     inflections = sign_changes(bend, grid, bends, curving.abs() > nothing)
     places = torch.tensor([*turns, *both_sides(corners), *inflections, 0.0], dtype=torch.float64)
     left, right = asymptote_of(f, slope, -1), asymptote_of(f, slope, 1)
-    low, high = _range(f, slope, places, (left, right))
-    lowest = places[f(places).argmin()].item()
+    at_places = f(places)
+    low, high, largest = at_places.min().item(), at_places.max().item(), at_places.abs().max().item()
+    for side, line in ((-1, left), (1, right)):
+        end = _end(tail(f, slope, side)[1], side, line, largest)
+        low, high = min(low, end), max(high, end)
+    lowest = places[at_places.argmin()].item()
     slopes = torch.cat([slopes, slope(places)])
     steepest_near = slopes[: len(grid)][grid.abs() <= 1.0].abs().max().item()
     unbounded = any(grows(tail(f, slope, side)[2], steepest_near) for side in (-1, 1))
     return ActivationShape(
-        range=(low, high),
+        range=(low + 0.0, high + 0.0),
         monotone=bool((slopes >= -nothing).all()),
         convex=bool((curving >= -nothing).all()) and all(jump >= 0 for _, jump in scalar.kinks),
         lipschitz=math.inf if unbounded else slopes.abs().max().item(),
         derivative_at_zero=slope(torch.zeros(1, dtype=torch.float64)).item(),
-        minimum=(lowest, low) if lowest in turns else None,
+        minimum=(lowest, low + 0.0) if lowest in turns else None,
         inflections=tuple(inflections),
         left_asymptote=left,
         right_asymptote=right,
     )
-
-
-def _is_defined(f: Function, slope: Function) -> bool:
-    """Return whether a function is one of the whole line, as roots and logarithms are not."""
-    # Larger numbers are not asked: there what is written with exp may overflow, and be NaN.
-    sizes = torch.logspace(0, 4, 5, base=2.0, dtype=torch.float64)
-    x = torch.cat([-sizes, sizes])
-    nearest = x[x.abs() == 1]
-    return bool(f(nearest).isfinite().all() and slope(nearest).isfinite().all() and not f(x).isnan().any())
-
-
-def _range(
-    f: Function, slope: Function, places: Tensor, asymptotes: tuple[Asymptote | None, Asymptote | None]
-) -> tuple[float, float]:
-    """Return infimum and supremum, from the extrema, the kinks and the two ends."""
-    values = f(places)
-    largest = values.abs().max().item()
-    low, high = values.min().item(), values.max().item()
-    for side, line in zip((-1, 1), asymptotes, strict=True):
-        end = _end(tail(f, slope, side)[1], side, line, largest)
-        low, high = min(low, end), max(high, end)
-    return low + 0.0, high + 0.0
 
 
 def _end(values: Tensor, side: int, line: Asymptote | None, largest: float) -> float:

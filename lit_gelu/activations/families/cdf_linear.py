@@ -39,7 +39,7 @@ CAUCHY_TERMS = {torch.float32: 10, torch.float64: 23}
 
 @elementwise
 def cdf_linear(x: Tensor, distribution: Any = "normal") -> Tensor:
-    """``x`` times the probability that a random variable is at most ``x``: ``f(x) = x F(x)``.
+    """Return ``x`` times the probability that a random variable is at most ``x``: ``f(x) = x F(x)``.
 
     * ``"normal"``: exact GELU;
     * ``"logistic"``: ``F = 1 / (1 + exp(-x))``, SiLU;
@@ -54,9 +54,6 @@ def cdf_linear(x: Tensor, distribution: Any = "normal") -> Tensor:
     Args:
         x: Any shape, floating.
         distribution: One of the four names, or an object.
-
-    Returns:
-        A tensor like ``x``.
 
     Raises:
         ActivationArgumentError: If ``x`` is not a floating tensor, or ``distribution`` neither a name nor an object
@@ -106,7 +103,12 @@ def cdf_linear_derivative(x: Tensor, order: int = 1, distribution: Any = "normal
             limit = CAUCHY_LIMIT[x.dtype]
             return _cauchy_derivative(x.clamp(-limit, limit), order)
         case "laplace":
-            return _laplace_derivative(x.clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT), order)
+            x = x.clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT)
+            size = torch.where(x < 0, -x, x)  # torch.abs has the derivative 0 at 0
+            if order == 2:
+                return _laplace_tail(2.0 - size, x)
+            tail = _laplace_tail(1.0 - size, x)
+            return torch.where(x < 0, tail, 1.0 - tail)
     once: Callable[[Tensor], Tensor] = torch.func.grad(lambda x: cdf_linear(x, distribution).sum())
     return once(x) if order == 1 else torch.func.grad(lambda x: once(x).sum())(x)
 
@@ -151,15 +153,6 @@ def _laplace_tail(factor: Tensor, x: Tensor) -> Tensor:
     """Return ``factor exp(-|x|) / 2``; see ``numerics/gates.py`` for why the exponential is halved."""
     _, inner, outer = decay(x)
     return (0.5 * factor * inner) * outer
-
-
-def _laplace_derivative(x: Tensor, order: int) -> Tensor:
-    """Return ``f'`` or ``f''`` of the Laplace case for bounded ``x``."""
-    size = torch.where(x < 0, -x, x)  # torch.abs has the derivative 0 at 0
-    if order == 2:
-        return _laplace_tail(2.0 - size, x)
-    tail = _laplace_tail(1.0 - size, x)
-    return torch.where(x < 0, tail, 1.0 - tail)
 
 
 KERNELS: dict[str, Callable[[Tensor], Tensor]] = {"normal": F.gelu, "logistic": F.silu}
@@ -228,7 +221,6 @@ def _facts(distribution: Any = "normal", **_: Any) -> ActivationFacts:
 
 
 def _case(name: str, distribution: str) -> ActivationEntry:
-    """Make the row of a case's own name."""
     preset = ActivationSpec.of("cdf_linear", distribution=distribution)
     build = functools.partial(CDFLinear, distribution)  # bound by position, so that it is no argument any more
     return ActivationEntry(name, build, preset=preset)

@@ -21,7 +21,7 @@ Bound = float | Tensor
 
 @elementwise
 def clipped_gelu(x: Tensor, min: Bound = -10.0, max: Bound = 10.0) -> Tensor:  # noqa: A002 - the source's names
-    """Exact GELU, clipped: ``f(x) = min(max(x Phi(x), min), max)``.
+    """Return the exact GELU, clipped: ``f(x) = min(max(x Phi(x), min), max)``.
 
     Made for quantised inference; with the default bounds it is transformers' ``gelu_10``.
 
@@ -31,9 +31,6 @@ def clipped_gelu(x: Tensor, min: Bound = -10.0, max: Bound = 10.0) -> Tensor:  #
         x: Any shape, floating.
         min: Lower bound; without effect below -0.17, GELU's minimum.
         max: Upper bound.
-
-    Returns:
-        A tensor like ``x``.
 
     Raises:
         ActivationArgumentError: If ``x`` is not a floating tensor or ``min`` not below ``max``.

@@ -23,16 +23,13 @@ SELU_SCALE = 1.0507009873554804934193349852946
 
 @elementwise
 def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
-    """Exponential linear unit: ``x`` above 0, else ``alpha (exp(x) - 1)``.
+    """Return the exponential linear unit: ``x`` above 0, else ``alpha (exp(x) - 1)``.
 
     Source: Clevert, Unterthiner and Hochreiter 2015 (arXiv 1511.07289), equation 15.
 
     Args:
         x: Any shape, floating.
         alpha: Minus the limit at ``-inf``.
-
-    Returns:
-        A tensor like ``x``.
 
     Example:
         >>> elu(torch.tensor([-1.0, 0.0, 2.0]))
@@ -55,12 +52,9 @@ def elu_joint(x: Tensor, alpha: float = 1.0, length: float = 1.0, scale: float =
 
 @elementwise
 def selu(x: Tensor) -> Tensor:
-    """Scaled exponential linear unit: ``scale * elu(x, alpha)`` with ``scale = 1.0507...`` and ``alpha = 1.6733...``.
+    """Return the scaled exponential linear unit: ``scale * elu(x, alpha)``, scale 1.0507..., alpha 1.6733....
 
     Source: Klambauer et al. 2017, "Self-Normalizing Neural Networks" (arXiv 1706.02515), equation 2.
-
-    Returns:
-        A tensor like ``x``.
 
     Example:
         >>> selu(torch.tensor([-1.0, 0.0, 2.0]))
@@ -76,16 +70,13 @@ def selu_joint(x: Tensor) -> Derivatives:
 
 @elementwise
 def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
-    """Continuously differentiable exponential linear unit: ``x`` above 0, else ``alpha (exp(x / alpha) - 1)``.
+    """Return the continuously differentiable ELU: ``x`` above 0, else ``alpha (exp(x / alpha) - 1)``.
 
     Source: Barron 2017, "Continuously Differentiable Exponential Linear Units" (arXiv 1704.07483), equation 2.
 
     Args:
         x: Any shape, floating.
         alpha: Minus the limit at ``-inf``; not 0.
-
-    Returns:
-        A tensor like ``x``.
 
     Raises:
         ActivationArgumentError: If ``x`` is not a floating tensor or ``alpha`` not positive.

@@ -54,19 +54,11 @@ def glu(x: Tensor, dim: int = -1) -> Tensor:
 
 @elementwise
 def reglu(x: Tensor, dim: int = -1) -> Tensor:
-    """ReLU-gated linear unit: ``max(first half, 0)`` times the second half.
+    """Return ``max(first half, 0)`` times the second half: the ReLU-gated linear unit.
 
     Source: Shazeer 2020, "GLU Variants Improve Transformer" (arXiv 2002.05202), equation 5.
 
-    Args:
-        x: Any shape with an even size in ``dim``; float16, bfloat16, float32 or float64.
-        dim: Which dimension is halved.
-
-    Returns:
-        A tensor like ``x``, half as long in ``dim``.
-
-    Raises:
-        ActivationArgumentError: If ``x`` is not a floating tensor, or ``dim`` not a dimension of even size.
+    Arguments and errors are those of `glu`.
 
     Example:
         >>> import torch
@@ -79,21 +71,11 @@ def reglu(x: Tensor, dim: int = -1) -> Tensor:
 
 @elementwise
 def geglu(x: Tensor, dim: int = -1, approximate: str = "none") -> Tensor:
-    """GELU-gated linear unit: `gelu` of the first half times the second half.
+    """Return `gelu` of the first half times the second half: the GELU-gated linear unit.
 
     Source: Shazeer 2020 (arXiv 2002.05202), equation 5.
 
-    Args:
-        x: Any shape with an even size in ``dim``; float16, bfloat16, float32 or float64.
-        dim: Which dimension is halved.
-        approximate: Which form of GELU: ``"none"``, ``"tanh"`` or ``"sigmoid"``.
-
-    Returns:
-        A tensor like ``x``, half as long in ``dim``.
-
-    Raises:
-        ActivationArgumentError: If ``x`` is not a floating tensor, ``dim`` not a dimension of even size, or
-            ``approximate`` not one of the three.
+    Arguments and errors are those of `glu`; ``approximate`` is that of `gelu`.
 
     Example:
         >>> import torch
@@ -106,20 +88,11 @@ def geglu(x: Tensor, dim: int = -1, approximate: str = "none") -> Tensor:
 
 @elementwise
 def swiglu(x: Tensor, dim: int = -1, beta: float = 1.0) -> Tensor:
-    """Swish-gated linear unit: `swish` of the first half times the second half.
+    """Return `swish` of the first half times the second half: the Swish-gated linear unit.
 
     Source: Shazeer 2020 (arXiv 2002.05202), equation 5; with ``beta = 1`` it is the one in LLaMA.
 
-    Args:
-        x: Any shape with an even size in ``dim``; float16, bfloat16, float32 or float64.
-        dim: Which dimension is halved.
-        beta: The slope of Swish.
-
-    Returns:
-        A tensor like ``x``, half as long in ``dim``.
-
-    Raises:
-        ActivationArgumentError: If ``x`` is not a floating tensor, or ``dim`` not a dimension of even size.
+    Arguments and errors are those of `glu`; ``beta`` is the slope of Swish.
 
     Example:
         >>> import torch

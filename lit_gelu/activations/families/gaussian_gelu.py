@@ -38,7 +38,7 @@ from lit_gelu.memory import compute
 
 @elementwise
 def gaussian_gelu(x: Tensor, mu: float | Tensor = 0.0, sigma: float | Tensor = 1.0, channel_dim: int = 1) -> Tensor:
-    """``x`` times the probability that a normal variable with mean ``mu`` and deviation ``sigma`` is below ``x``.
+    """Return ``x`` times the probability that a normal variable of mean ``mu``, deviation ``sigma`` is below ``x``.
 
     ``f(x) = x Phi(u)`` with ``u = (x - mu) / sigma``. ``sigma -> 0`` approaches ``x`` above ``mu`` and 0 below it: ReLU
     for ``mu = 0``.
@@ -50,9 +50,6 @@ def gaussian_gelu(x: Tensor, mu: float | Tensor = 0.0, sigma: float | Tensor = 1
         mu: A number, a tensor with one element, or one of shape ``(channels,)``.
         sigma: The same, positive. A number is checked; a tensor is not, because that would wait for the device.
         channel_dim: Which dimension of ``x`` the channels are.
-
-    Returns:
-        A tensor like ``x``. ``f(inf) = inf`` and ``f(-inf) = 0``.
 
     Raises:
         ActivationArgumentError: If ``x`` is not a floating tensor, ``sigma`` not positive, or a shape does not fit.

@@ -41,7 +41,7 @@ TANH_CUBIC = 0.044715 * TANH_SLOPE
 
 @elementwise
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:
-    """Gaussian error linear unit: ``x`` times the probability that a standard normal variable is below ``x``.
+    """Return ``x`` times the probability that a standard normal variable is below ``x``.
 
     * ``"none"``: ``x Phi(x)``, computed with ``erfc``, which keeps the relative accuracy of the left tail;
     * ``"tanh"``: ``x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x**3))) / 2``, at most 4.74e-4 from exact;
@@ -52,9 +52,6 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
     Args:
         x: Any shape, floating.
         approximate: Which form: ``"none"``, ``"tanh"`` or ``"sigmoid"``.
-
-    Returns:
-        A tensor like ``x``. ``f(inf) = inf`` and ``f(-inf) = 0``.
 
     Raises:
         ActivationArgumentError: If ``x`` is not a floating tensor or ``approximate`` not one of the three.
@@ -99,19 +96,8 @@ def _slope(x: Tensor, cubic: float) -> _Inexact:
 
 
 def _times(x: Tensor, factor: _Inexact) -> _Inexact:
-    """Return ``x * factor`` for an exact ``x``."""
     value, error = factor
     return x * value, x * error + product_error(x, value)
-
-
-def _product(a: _Inexact, b: _Inexact) -> _Inexact:
-    """Return ``a * b``."""
-    return a[0] * b[0], product_error(a[0], b[0]) + a[0] * b[1] + a[1] * b[0]
-
-
-def _slope_correction(u: _Inexact, first: _Inexact) -> Tensor:
-    """Return what ``s(u) + first s'(u)`` lacks for want of the errors of both, in units of ``s'(u)``."""
-    return first[1] + u[1] * (1.0 - first[0] * torch.tanh(0.5 * u[0]))
 
 
 def _tanh_form_derivative(x: Tensor, order: int) -> Tensor:
@@ -122,9 +108,10 @@ def _tanh_form_derivative(x: Tensor, order: int) -> Tensor:
     u_slope = _slope(x, 3.0 * TANH_CUBIC)
     first = _times(x, u_slope)
     if order == 1:
-        return logistic_plus_density(first[0], u, _slope_correction((u, u_error), first))
+        return logistic_plus_density(first[0], u, first[1] + u_error * (1.0 - first[0] * torch.tanh(0.5 * u)))
     start, start_error = (2.0 * part for part in _slope(x, 6.0 * TANH_CUBIC))  # 2 u' + x u''
-    curved, curved_error = _product(first, u_slope)  # x u'**2
+    curved = first[0] * u_slope[0]  # x u'**2
+    curved_error = product_error(first[0], u_slope[0]) + first[0] * u_slope[1] + first[1] * u_slope[0]
     # A shift of u scales exp(-|u|); its effect on the terms that are exp(-|u|) smaller again is left out.
     shift = u_error * (start - curved)
     return logistic_curvature(start, curved, u, correction=start_error - curved_error - shift)
@@ -224,12 +211,7 @@ def _facts(approximate: str = "none", **_: Any) -> ActivationFacts:
     return ActivationFacts(FORMULAS[approximate], HENDRYCKS_2016, smoothness=float("inf"), asymptotes=("0", "x"))
 
 
-def _sigmoid_form(module: nn.Module) -> dict[str, Any]:
-    return {"approximate": "sigmoid", "memory": module.memory}
-
-
 def _preset(name: str, approximate: str, aliases: tuple[str, ...]) -> ActivationEntry:
-    """Make the row of a form's own name."""
     preset = ActivationSpec.of("gelu", approximate=approximate)
     build = functools.partial(build_gelu, approximate)  # by position, so that it is no argument any more
     return ActivationEntry(name, build, aliases=aliases, preset=preset)
@@ -251,7 +233,6 @@ EXACT_ONNX = OnnxRecipes(
 
 
 def _case(arguments: Arguments) -> str:
-    """Return which form it is."""
     return f"gelu(approximate={arguments.get('approximate', 'none')!r})"
 
 
@@ -300,7 +281,7 @@ ENTRIES = (
         aliases=("gelu_exact", "gelu_python"),
         modules=(
             ModuleForm(nn.GELU, ReadAttributes(("approximate",)), keeps_input=True),
-            ModuleForm(SigmoidGELU, _sigmoid_form),
+            ModuleForm(SigmoidGELU, lambda module: {"approximate": "sigmoid", "memory": module.memory}),
         ),
         functions=((F.gelu, ()),),
         onnx=_ONNX,

@@ -21,7 +21,7 @@ from lit_gelu.activations.onnx_recipes import OnnxRecipes
 
 @elementwise
 def mega_laplace(x: Tensor, mu: float = 0.707107, sigma: float = 0.282095) -> Tensor:
-    """Normal distribution function: ``f(x) = Phi((x - mu) / sigma)``, called "Laplace" by its authors.
+    """Return the normal distribution function: ``f(x) = Phi((x - mu) / sigma)``, called "Laplace" by its authors.
 
     A bounded stand-in for ``relu2`` in attention: ``mu = sqrt(1/2)`` and ``sigma = sqrt(1/(4 pi))``, rounded to six
     digits, make value and slope agree with ``x**2`` at ``x = sqrt(1/2)``. It is no linear unit: it does not multiply by
@@ -34,9 +34,6 @@ def mega_laplace(x: Tensor, mu: float = 0.707107, sigma: float = 0.282095) -> Te
         x: Any shape, floating.
         mu: Mean.
         sigma: Standard deviation, positive.
-
-    Returns:
-        A tensor like ``x``. ``f(inf) = 1`` and ``f(-inf) = 0``.
 
     Raises:
         ActivationArgumentError: If ``x`` is not a floating tensor or ``sigma`` not positive.

@@ -23,15 +23,12 @@ from lit_gelu.activations.onnx_recipes import OnnxOperator, OnnxRecipes, OnnxSpe
 
 @elementwise
 def mish(x: Tensor) -> Tensor:
-    """Mish: ``f(x) = x tanh(log(1 + exp(x)))``.
+    """Return Mish: ``f(x) = x tanh(log(1 + exp(x)))``.
 
     Computed from ``e = exp(-|x|)``: ``tanh(softplus(x))`` is ``(1 + 2 e) / (1 + 2 e + 2 e**2)`` right of 0 and
     ``e (e + 2) / (e (e + 2) + 2)`` left of it.
 
     Source: Misra 2019, "Mish: A Self Regularized Non-Monotonic Activation Function" (arXiv 1908.08681), equation 1.
-
-    Returns:
-        A tensor like ``x``. ``f(inf) = inf`` and ``f(-inf) = 0``.
 
     Example:
         >>> mish(torch.tensor([-1.0, 0.0, 1.0]))
@@ -46,30 +43,22 @@ def mish(x: Tensor) -> Tensor:
 def mish_derivative(x: Tensor, order: int = 1) -> Tensor:
     """First or second derivative of `mish`."""
     u = x.clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT)
-    if order == 2:
-        return _second(u)
-    return torch.where(u < 0, _left_slope(u), _times_gate(1.0, u) + _times_gate_slope(u, u))
-
-
-def _left_slope(u: Tensor) -> Tensor:
-    """Return ``f'`` left of 0, ``e (4 (1 + u) + e (6 + 4 u + e (4 + e))) / den**2``: cancelled before rounding."""
     e, inner, outer = decay(u)
-    numerator = 4.0 * (1.0 + u) + e * (6.0 + 4.0 * u + e * (4.0 + e))
-    return (inner * numerator / _denominator(e, u) ** 2) * outer
-
-
-def _second(u: Tensor) -> Tensor:
-    """Return ``f''``: a cubic in ``e = exp(-|u|)``, read from one end on each side, over ``den**3``."""
-    e, inner, outer = decay(u)
-    c0, c1, c2, c3 = 2.0 * (2.0 + u), 2.0 * (4.0 + u), 3.0 * (2.0 - u), 2.0 * (1.0 - u)
-    constant = torch.where(u < 0, c0, c3)
-    rest = e * torch.where(u < 0, c1 + e * (c2 + e * c3), c2 + e * (c1 + e * c0))
     denominator = _denominator(e, u)
-    # den**3 triples the rounding of den, which is put back here.
-    error = torch.where(u < 0, sum_error(2.0, e * (e + 2.0)), sum_error(1.0, 2.0 * (e + e * e)))
-    cubic = constant + (rest - 3.0 * error * (constant + rest) / denominator)
-    scaled = torch.where(u < 0, inner, e) * (4.0 * cubic) / (denominator * denominator * denominator)
-    return scaled * torch.where(u < 0, outer, e)
+    if order == 2:  # a cubic in e = exp(-|u|), read from one end on each side, over den**3
+        c0, c1, c2, c3 = 2.0 * (2.0 + u), 2.0 * (4.0 + u), 3.0 * (2.0 - u), 2.0 * (1.0 - u)
+        constant = torch.where(u < 0, c0, c3)
+        rest = e * torch.where(u < 0, c1 + e * (c2 + e * c3), c2 + e * (c1 + e * c0))
+        # den**3 triples the rounding of den, which is put back here.
+        error = torch.where(u < 0, sum_error(2.0, e * (e + 2.0)), sum_error(1.0, 2.0 * (e + e * e)))
+        cubic = constant + (rest - 3.0 * error * (constant + rest) / denominator)
+        scaled = torch.where(u < 0, inner, e) * (4.0 * cubic) / (denominator * denominator * denominator)
+        return scaled * torch.where(u < 0, outer, e)
+    # Left of 0 it is e (4 (1 + u) + e (6 + 4 u + e (4 + e))) / den**2: cancelled before rounding.
+    numerator = 4.0 * (1.0 + u) + e * (6.0 + 4.0 * u + e * (4.0 + e))
+    square = denominator**2
+    right = _times_gate(1.0, u) + (u * e * (4.0 * (1.0 + e)) / square) * e
+    return torch.where(u < 0, (inner * numerator / square) * outer, right)
 
 
 def _denominator(e: Tensor, u: Tensor) -> Tensor:
@@ -82,12 +71,6 @@ def _times_gate(factor: Tensor | float, u: Tensor) -> Tensor:
     e, inner, outer = decay(u)
     fraction = torch.where(u < 0, e + 2.0, 1.0 + 2.0 * e) / _denominator(e, u)
     return (factor * torch.where(u < 0, inner, 1.0) * fraction) * torch.where(u < 0, outer, 1.0)
-
-
-def _times_gate_slope(factor: Tensor, u: Tensor) -> Tensor:
-    """Return ``factor`` times the derivative of ``tanh(softplus(u))``, right of 0."""
-    e = decay(u)[0]
-    return (factor * e * (4.0 * (1.0 + e)) / _denominator(e, u) ** 2) * e
 
 
 def mish_joint(x: Tensor) -> Derivatives:

@@ -21,9 +21,6 @@ from lit_gelu.activations.onnx_recipes import OnnxOperator, OnnxRecipes
 def identity(x: Tensor) -> Tensor:
     """Return ``f(x) = x``: the activation of a linear network, and what switches one off.
 
-    Returns:
-        ``x`` itself.
-
     Example:
         >>> identity(torch.tensor([-1.0, 2.0]))
         tensor([-1.,  2.])
@@ -39,12 +36,9 @@ def identity_joint(x: Tensor) -> Derivatives:
 
 @elementwise
 def relu(x: Tensor) -> Tensor:
-    """Rectified linear unit: ``f(x) = max(x, 0)``.
+    """Return the rectified linear unit: ``f(x) = max(x, 0)``.
 
     Source: Nair and Hinton 2010, "Rectified linear units improve restricted Boltzmann machines" (ICML).
-
-    Returns:
-        A tensor like ``x``.
 
     Example:
         >>> relu(torch.tensor([-1.0, 0.0, 2.0]))
@@ -61,12 +55,9 @@ def relu_joint(x: Tensor) -> Derivatives:
 
 @elementwise
 def relu6(x: Tensor) -> Tensor:
-    """Rectified linear unit with an upper bound: ``f(x) = min(max(x, 0), 6)``.
+    """Return the rectified linear unit with an upper bound: ``f(x) = min(max(x, 0), 6)``.
 
     Source: Krizhevsky 2010, "Convolutional deep belief networks on CIFAR-10".
-
-    Returns:
-        A tensor like ``x``.
 
     Example:
         >>> relu6(torch.tensor([-1.0, 2.0, 8.0]))
@@ -83,16 +74,13 @@ def relu6_joint(x: Tensor) -> Derivatives:
 
 @elementwise
 def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
-    """Leaky rectified linear unit: ``x`` above 0, else ``negative_slope * x``.
+    """Return the leaky rectified linear unit: ``x`` above 0, else ``negative_slope * x``.
 
     Source: Maas, Hannun and Ng 2013, "Rectifier nonlinearities improve neural network acoustic models" (ICML).
 
     Args:
         x: Any shape, floating.
         negative_slope: The slope left of 0.
-
-    Returns:
-        A tensor like ``x``.
 
     Example:
         >>> leaky_relu(torch.tensor([-1.0, 0.0, 2.0]), negative_slope=0.25)
@@ -111,16 +99,13 @@ def leaky_relu_joint(x: Tensor, negative_slope: float | Tensor = 0.01) -> Deriva
 
 @elementwise
 def prelu(x: Tensor, weight: float | Tensor) -> Tensor:
-    """Leaky rectified linear unit with a learned slope: ``x`` above 0, else ``weight * x``.
+    """Return the leaky rectified linear unit with a learned slope: ``x`` above 0, else ``weight * x``.
 
     Source: He et al. 2015, "Delving Deep into Rectifiers" (arXiv 1502.01852), equation 1.
 
     Args:
         x: Any shape, floating.
         weight: A number, a tensor with one element, or one of shape ``(channels,)`` for dimension 1 of ``x``.
-
-    Returns:
-        A tensor like ``x``.
 
     Raises:
         ActivationArgumentError: If ``x`` is not a floating tensor or ``weight`` does not fit its channels.
@@ -148,10 +133,6 @@ class Identity(nn.Identity):
         >>> Identity()(torch.tensor([-1.0, 2.0]))
         tensor([-1.,  2.])
     """
-
-
-def _prelu_parameters(module: nn.Module) -> dict[str, Any]:
-    return {"weight": module.weight}
 
 
 def _prelu_call(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -250,7 +231,11 @@ ENTRIES = (
         derivative=DerivativeOf(prelu_joint),
         joint=prelu_joint,
         facts=_prelu_facts,
-        modules=(ModuleForm(nn.PReLU, ReadAttributes(("num_parameters", "init")), live=_prelu_parameters),),
+        modules=(
+            ModuleForm(
+                nn.PReLU, ReadAttributes(("num_parameters", "init")), live=lambda module: {"weight": module.weight}
+            ),
+        ),
         calls=(CallForm(F.prelu, ("weight",), _prelu_call),),
         onnx=OnnxRecipes(native="PRelu(x, weight)", primitives="Add(Relu(x), Mul(Min(x, 0.0), weight))"),
     ),

@@ -15,12 +15,9 @@ BOUND = 3.0  # the gate (x + 3) / 6 of hard Swish is 0 at -3 and 1 at 3
 
 @elementwise
 def relu2(x: Tensor) -> Tensor:
-    """Squared rectified linear unit: ``f(x) = max(x, 0)**2``.
+    """Return the squared rectified linear unit: ``f(x) = max(x, 0)**2``.
 
     Source: So et al. 2021, "Primer: Searching for Efficient Transformers for Language Modeling" (arXiv 2109.08668).
-
-    Returns:
-        A tensor like ``x``.
 
     Example:
         >>> relu2(torch.tensor([-1.0, 0.5, 3.0]))
@@ -50,12 +47,9 @@ class SquaredReLU(nn.Module):
 
 @elementwise
 def hard_swish(x: Tensor) -> Tensor:
-    """Piecewise quadratic form of SiLU: ``f(x) = x min(max(x + 3, 0), 6) / 6``.
+    """Return the piecewise quadratic form of SiLU: ``f(x) = x min(max(x + 3, 0), 6) / 6``.
 
     Source: Howard et al. 2019, "Searching for MobileNetV3" (arXiv 1905.02244), section 5.2.
-
-    Returns:
-        A tensor like ``x``. ``f(inf) = inf`` and ``f(-inf) = 0``.
 
     Example:
         >>> hard_swish(torch.tensor([-4.0, -1.5, 0.0, 3.0]))
@@ -75,12 +69,9 @@ def hard_swish_joint(x: Tensor) -> Derivatives:
 
 @elementwise
 def hard_mish(x: Tensor) -> Tensor:
-    """Piecewise quadratic form of Mish: ``f(x) = x min(max(x + 2, 0), 2) / 2``.
+    """Return the piecewise quadratic form of Mish: ``f(x) = x min(max(x + 2, 0), 2) / 2``.
 
     Source: Misra 2020, notes on "H-Mish" (github.com/digantamisra98/H-Mish), as in timm's ``hard_mish``.
-
-    Returns:
-        A tensor like ``x``. ``f(inf) = inf`` and ``f(-inf) = 0``.
 
     Example:
         >>> hard_mish(torch.tensor([-3.0, -1.0, 0.0, 1.0]))

@@ -16,10 +16,7 @@ HARD_BOUND = 3.0
 
 @elementwise
 def sigmoid(x: Tensor) -> Tensor:
-    """Logistic function: ``s(x) = 1 / (1 + exp(-x))``.
-
-    Returns:
-        A tensor like ``x``, between 0 and 1.
+    """Return the logistic function: ``s(x) = 1 / (1 + exp(-x))``.
 
     Example:
         >>> sigmoid(torch.tensor([-1.0, 0.0, 1.0]))
@@ -37,10 +34,7 @@ def sigmoid_joint(x: Tensor) -> Derivatives:
 
 @elementwise
 def tanh(x: Tensor) -> Tensor:
-    """Hyperbolic tangent.
-
-    Returns:
-        A tensor like ``x``, between -1 and 1.
+    """Return the hyperbolic tangent.
 
     Example:
         >>> tanh(torch.tensor([-1.0, 0.0, 1.0]))
@@ -58,12 +52,9 @@ def tanh_joint(x: Tensor) -> Derivatives:
 
 @elementwise
 def hard_sigmoid(x: Tensor) -> Tensor:
-    """Piecewise linear form of the sigmoid: ``f(x) = min(max(x + 3, 0), 6) / 6``.
+    """Return the piecewise linear form of the sigmoid: ``f(x) = min(max(x + 3, 0), 6) / 6``.
 
     Source: Howard et al. 2019, "Searching for MobileNetV3" (arXiv 1905.02244), section 5.2.
-
-    Returns:
-        A tensor like ``x``, between 0 and 1.
 
     Example:
         >>> hard_sigmoid(torch.tensor([-4.0, 0.0, 1.5]))

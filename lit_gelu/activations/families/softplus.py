@@ -31,7 +31,7 @@ _NEAR = 0.5
 
 @elementwise
 def softplus(x: Tensor, beta: float = 1.0) -> Tensor:
-    """Smooth form of ReLU: ``f(x) = log(1 + exp(beta x)) / beta``.
+    """Return the smooth form of ReLU: ``f(x) = log(1 + exp(beta x)) / beta``.
 
     Exact everywhere. ``torch.nn.functional.softplus`` returns ``x`` where ``beta x`` is above a threshold, 20: there it
     is too small by up to ``exp(-20) / beta``, 2.1e-9 for ``beta = 1``.
@@ -41,9 +41,6 @@ def softplus(x: Tensor, beta: float = 1.0) -> Tensor:
     Args:
         x: Any shape, floating.
         beta: Slope of the argument, a positive number.
-
-    Returns:
-        A tensor like ``x``. ``f(inf) = inf`` and ``f(-inf) = 0``.
 
     Raises:
         ActivationArgumentError: If ``x`` is not a floating tensor or ``beta`` not positive.
@@ -65,10 +62,7 @@ def softplus_joint(x: Tensor, beta: float = 1.0) -> Derivatives:
 
 @elementwise
 def log_sigmoid(x: Tensor) -> Tensor:
-    """Logarithm of the logistic function: ``f(x) = -log(1 + exp(-x))``.
-
-    Returns:
-        A tensor like ``x``. ``f(inf) = 0`` and ``f(-inf) = -inf``.
+    """Return the logarithm of the logistic function: ``f(x) = -log(1 + exp(-x))``.
 
     Example:
         >>> log_sigmoid(torch.tensor([-1.0, 0.0, 1.0]))
@@ -94,15 +88,12 @@ def _softplus(x: Tensor, beta: float) -> Tensor:
 
 @elementwise
 def sqrt_softplus(x: Tensor) -> Tensor:
-    """Square root of softplus: ``f(x) = sqrt(log(1 + exp(x)))``.
+    """Return the square root of softplus: ``f(x) = sqrt(log(1 + exp(x)))``.
 
     A router's scoring function. The tail is computed as ``exp(x / 2)``: softplus itself underflows where its root is
     still far from it, and there its autograd gives NaN.
 
     Source: transformers 5.23, ``SqrtSoftplusActivation``, "the router scoring function used by DeepSeek V4".
-
-    Returns:
-        A tensor like ``x``. ``f(inf) = inf`` and ``f(-inf) = 0``.
 
     Example:
         >>> sqrt_softplus(torch.tensor([-1.0, 0.0, 1.0]))

@@ -32,12 +32,9 @@ from lit_gelu.memory import compute
 
 @elementwise
 def silu(x: Tensor) -> Tensor:
-    """Sigmoid linear unit: ``f(x) = x s(x)`` with ``s(x) = 1 / (1 + exp(-x))``.
+    """Return the sigmoid linear unit: ``f(x) = x s(x)`` with ``s(x) = 1 / (1 + exp(-x))``.
 
     Source: Hendrycks and Gimpel 2016 (arXiv 1606.08415), section 4; Elfwing et al. 2017 (arXiv 1702.03118).
-
-    Returns:
-        A tensor like ``x``. ``f(inf) = inf`` and ``f(-inf) = 0``.
 
     Example:
         >>> silu(torch.tensor([-1.0, 0.0, 1.0]))
@@ -54,7 +51,7 @@ def silu_derivative(x: Tensor, order: int = 1) -> Tensor:
 
 @elementwise
 def swish(x: Tensor, beta: float | Tensor = 1.0, channel_dim: int = 1) -> Tensor:
-    """Swish: ``f(x) = x s(beta x)`` with ``s(u) = 1 / (1 + exp(-u))``.
+    """Return Swish: ``f(x) = x s(beta x)`` with ``s(u) = 1 / (1 + exp(-u))``.
 
     ``beta = 1`` is SiLU, ``beta = 0`` is ``x / 2``, ``beta -> inf`` approaches ReLU; a negative ``beta`` shuts the
     other side.
@@ -65,9 +62,6 @@ def swish(x: Tensor, beta: float | Tensor = 1.0, channel_dim: int = 1) -> Tensor
         x: Any shape, floating.
         beta: A number, a tensor with one element, or one of shape ``(channels,)``.
         channel_dim: Which dimension of ``x`` the channels are.
-
-    Returns:
-        A tensor like ``x``. For positive ``beta``, ``f(inf) = inf`` and ``f(-inf) = 0``.
 
     Raises:
         ActivationArgumentError: If ``x`` is not a floating tensor or ``beta`` does not fit its channels.

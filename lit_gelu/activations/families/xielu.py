@@ -23,7 +23,7 @@ _ALIKE = 4  # times beta: up to there `xielu_by_torch` loses no more than three 
 
 @elementwise
 def xielu(x: Tensor, alpha_p: Parameter = 0.8, alpha_n: Parameter = 0.8, beta: Parameter = 0.5) -> Tensor:
-    """Expanded integral of ELU: ``alpha_p x**2 + beta x`` above 0, ``alpha_n (exp(x) - 1 - x) + beta x`` below.
+    """Return the expanded integral of ELU: ``alpha_p x**2 + beta x``, below 0 ``alpha_n (exp(x) - 1 - x) + beta x``.
 
     Transformers' ``xielu`` puts ``exp(min(x, -1e-6))`` for the exponential, which makes it jump by ``1e-6 alpha_n`` at
     0; this is the paper's function.
@@ -36,9 +36,6 @@ def xielu(x: Tensor, alpha_p: Parameter = 0.8, alpha_n: Parameter = 0.8, beta: P
         alpha_n: Above ``beta``: a number or a tensor with one element.
         beta: Slope at 0.
 
-    Returns:
-        A tensor like ``x``. ``f(inf) = f(-inf) = inf`` for ``alpha_n > beta``.
-
     Example:
         >>> xielu(torch.tensor([-1.0, 0.0, 1.0]))
         tensor([-0.2057,  0.0000,  1.3000])
@@ -48,17 +45,12 @@ def xielu(x: Tensor, alpha_p: Parameter = 0.8, alpha_n: Parameter = 0.8, beta: P
     right, left = torch.relu(x), torch.where(x > 0, 0.0, x)
     near = left > SERIES_FROM
     inner, outer = torch.where(near, left, 0.0), torch.where(near, SERIES_FROM, left)
-    by_series = alpha_n * _exponential_rest(inner) + beta * inner
+    series = torch.ones_like(inner)  # exp(x) - 1 - x = x^2 / 2 (1 + x / 3 (1 + x / 4 ...)) for -1 <= x <= 0
+    for n in range(SERIES_TERMS[x.dtype], 2, -1):
+        series = 1.0 + (inner * series) / n
+    by_series = alpha_n * ((0.5 * inner) * (inner * series)) + beta * inner
     by_sum = alpha_n * torch.expm1(outer) + (beta - alpha_n) * outer
     return (alpha_p * right + beta) * right + torch.where(near, by_series, by_sum)
-
-
-def _exponential_rest(x: Tensor) -> Tensor:
-    """Return ``exp(x) - 1 - x = x^2 / 2 (1 + x / 3 (1 + x / 4 ...))`` for ``-1 <= x <= 0``."""
-    series = torch.ones_like(x)
-    for n in range(SERIES_TERMS[x.dtype], 2, -1):
-        series = 1.0 + (x * series) / n
-    return (0.5 * x) * (x * series)
 
 
 @elementwise

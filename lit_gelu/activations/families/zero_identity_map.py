@@ -23,7 +23,7 @@ GATES = ("normal", "logistic")
 def zero_identity_map(
     x: Tensor, training: bool = True, generator: torch.Generator | None = None, gate: str = "normal"
 ) -> Tensor:
-    """Keep each element with probability ``G(x)``, else set it to 0; without training, the expectation ``x G(x)``.
+    """Return ``x`` with each element kept with probability ``G(x)``, else 0; without training, the mean ``x G(x)``.
 
     In training ``f(x) = m x`` with ``m = 1`` where ``u < G(x)``, else 0, and ``u`` uniform on [0, 1). There is no
     division by ``G(x)``, and the gradient is ``m`` alone: none flows through the comparison. ``G`` is ``Phi`` for the
@@ -38,9 +38,6 @@ def zero_identity_map(
         training: Whether to draw, rather than to return the expectation.
         generator: Where the random numbers come from, on the device of ``x``; ``None`` is torch's default.
         gate: ``"normal"`` or ``"logistic"``.
-
-    Returns:
-        A tensor like ``x``.
 
     Raises:
         ActivationArgumentError: If ``x`` is not a floating tensor or ``gate`` no gate.

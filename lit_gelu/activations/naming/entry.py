@@ -332,7 +332,6 @@ def without_memory(name: str, build: Callable[..., nn.Module], arguments: dict[s
 
 
 def _parameters_of(target: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Return the parameters of a function or class; a list as a default is the tuple that a spec has for it."""
     try:
         signature = inspect.signature(target, eval_str=True)
     except (NameError, AttributeError, TypeError, SyntaxError):  # an annotation that only a type checker can read

@@ -229,34 +229,25 @@ def _note(
     module: nn.Module, init: Callable[..., None], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the note: the arguments, ``None`` if a spec cannot hold them, and which attributes mirror them."""
+    unknown: dict[str, Any] = {"arguments": None, "mirrored": []}
+    arguments: dict[str, PlainValue] = {}
     try:
-        arguments = _plain_arguments(inspect.signature(types.MethodType(init, module)), args, kwargs)
+        signature = inspect.signature(types.MethodType(init, module))
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        for name, value in bound.arguments.items():
+            parameter = signature.parameters[name]
+            only_places = isinstance(value, dict) and NOT_IN_SPECS.issuperset(value)
+            if name in NOT_IN_SPECS:
+                continue
+            if parameter.kind in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}:
+                arguments[name] = plain_value(value, name, "a constructor")
+            elif value and value is not parameter.default and not only_places:
+                return unknown  # it cannot be given by a keyword
     except (ActivationSpecError, TypeError, ValueError):  # no plain data; or a signature that is not to be had
-        return {"arguments": None, "mirrored": []}
+        return unknown
     mirrored = [name for name, value in arguments.items() if _mirrors(_held(module, name), value)]
     return {"arguments": arguments, "mirrored": mirrored}
-
-
-def _plain_arguments(
-    signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> dict[str, PlainValue]:
-    """Return the arguments by keyword, those left out with their defaults."""
-    bound = signature.bind(*args, **kwargs)
-    bound.apply_defaults()
-    arguments: dict[str, PlainValue] = {}
-    for name, value in bound.arguments.items():
-        parameter = signature.parameters[name]
-        if name in NOT_IN_SPECS:
-            continue
-        if parameter.kind in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}:
-            arguments[name] = plain_value(value, name, "a constructor")
-        elif (
-            value
-            and value is not parameter.default
-            and not (isinstance(value, dict) and NOT_IN_SPECS.issuperset(value))
-        ):
-            raise ActivationSpecError(f"{name}={value!r} cannot be given by a keyword.")
-    return arguments
 
 
 def _held(module: nn.Module, name: str) -> Any:

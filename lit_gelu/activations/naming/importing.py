@@ -47,9 +47,6 @@ def building_from_file(given: Iterable[object] = ()) -> Iterator[None]:
     Args:
         given: Specs that the caller gives beside the file; these may be dotted paths.
 
-    Yields:
-        Nothing.
-
     Example:
         >>> from lit_gelu.activations import create
         >>> with building_from_file(given=["torch.nn.Softsign"]):

@@ -164,11 +164,7 @@ class Names:
         return decorate
 
     def add(self, entry: ActivationEntry, *, override: bool = False) -> None:
-        """Add one row.
-
-        Args:
-            entry: The row.
-            override: Whether it may take the place of what has its name or one of its aliases.
+        """Add one row; with ``override``, in the place of what has its name or one of its aliases.
 
         Raises:
             DuplicateActivationError: If a name is taken and ``override`` is false.
@@ -213,7 +209,7 @@ class Names:
             self._rows = before
 
     def create(self, spec: Any, *, trusted: bool = True, **kwargs: Any) -> nn.Module:
-        """Build a new module.
+        """Return a new module, which shares no parameters with others.
 
         Args:
             spec: Any spec; see the class. A text or mapping may name a class or function by its dotted path.
@@ -221,9 +217,6 @@ class Names:
                 `ActivationSpec`, in which a path is looked up among what is registered and imported already, such as
                 ``"torch.nn.GELU"``; nothing else is imported or called.
             **kwargs: Arguments beside those in the spec; an argument may not be given twice.
-
-        Returns:
-            A module of its own: two calls never share parameters.
 
         Raises:
             UnknownActivationError: If nobody registered the name; near names and the whole list are in the message.
@@ -252,9 +245,6 @@ class itself in code, or its path on the command line or in YAML.
             trusted: As in `create`.
             **kwargs: Arguments beside those in the spec.
 
-        Returns:
-            The canonical spec; equal for two specs of the same function.
-
         Example:
             >>> from lit_gelu.activations import resolve
             >>> str(resolve("quick_gelu"))
@@ -263,7 +253,6 @@ class itself in code, or its path on the command line or in YAML.
         return self._resolved(spec, kwargs, trusted).spec
 
     def _resolved(self, spec: Any, kwargs: Mapping[str, Any], trusted: bool) -> Resolved:
-        """Resolve any form of spec."""
         cache = self._table.resolved if isinstance(spec, str) and not kwargs else {}
         if isinstance(spec, str) and spec in cache:
             return cache[spec]
@@ -286,7 +275,6 @@ class itself in code, or its path on the command line or in YAML.
         return self._of_object(spec, dict(kwargs))
 
     def _named(self, spec: ActivationSpec, kwargs: Mapping[str, Any]) -> Resolved:
-        """Resolve the spec of a registered name, with further arguments."""
         if spec.opaque:
             spec.for_checkpoint()  # raises, with the remedy
         entry, arguments = self.entry(spec.name), merged(spec.name, spec.arguments, kwargs)
@@ -316,7 +304,6 @@ class itself in code, or its path on the command line or in YAML.
         return resolved
 
     def _of_object(self, target: Any, kwargs: dict[str, Any]) -> Resolved:
-        """Resolve a module, a class or a function."""
         if isinstance(target, nn.Module):
             if kwargs:
                 raise ActivationArgumentError(
@@ -401,13 +388,7 @@ class itself in code, or its path on the command line or in YAML.
         return opaque_spec(module)
 
     def list_activations(self, filter: str = "*") -> list[str]:  # noqa: A002 - the name that timm's list_models has
-        """Return the registered names that match a pattern, sorted; aliases are not listed.
-
-        Args:
-            filter: A shell-style pattern.
-
-        Returns:
-            The names.
+        """Return the registered names that match a shell-style pattern, sorted; aliases are not listed.
 
         Example:
             >>> from lit_gelu.activations import list_activations
@@ -463,7 +444,6 @@ class itself in code, or its path on the command line or in YAML.
         return self._rows
 
     def _load(self, entry_point: EntryPoint) -> None:
-        """Load one plugin, or warn that it cannot be loaded."""
         distribution = f" {entry_point.dist.name} {entry_point.dist.version}" if entry_point.dist else ""
         description = f"plugin{distribution} ({entry_point.value})"
         token = _plugin.set(description)

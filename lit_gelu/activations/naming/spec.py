@@ -62,7 +62,8 @@ class ActivationSpec:
         if self.kwargs != ():
             plain = {}
             for key, value in self.kwargs:
-                if not isinstance(key, str) or not _is_keyword(key):
+                identifier = isinstance(key, str) and _KEYWORD.fullmatch(key) and not keyword.iskeyword(key)
+                if not identifier or key in _RESERVED:
                     raise ActivationSpecError(
                         f"{shown(key)} cannot be an argument of {shown(self.name)}: a keyword is a Python identifier "
                         f"in ASCII, and not one of {sorted(_RESERVED)}."
@@ -91,14 +92,7 @@ class ActivationSpec:
 
     @classmethod
     def of(cls, name: str, /, **kwargs: Any) -> Self:
-        """Build a spec from a name and keyword arguments.
-
-        Args:
-            name: A registered name.
-            **kwargs: Its arguments.
-
-        Returns:
-            The spec.
+        """Return the spec of a name and keyword arguments.
 
         Example:
             >>> str(ActivationSpec.of("swish", beta=1.5))
@@ -108,13 +102,10 @@ class ActivationSpec:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a spec from its text.
+        """Return the spec that a text stands for.
 
         Args:
             text: ``name``, ``name()`` or ``name(keyword=value, ...)``; values are Python literals, and ``inf``.
-
-        Returns:
-            The spec; its name is in lower case.
 
         Raises:
             ActivationSpecError: If the text does not follow the grammar.
@@ -130,7 +121,6 @@ class ActivationSpec:
         return f"{name}({', '.join([f'{key}={_literal(v)}' for key, v in self.kwargs])})" if self.kwargs else name
 
     def _repr_html_(self) -> str:
-        """Return what Jupyter shows."""
         return HtmlTable(("activation", *self.arguments), [(str(self), *map(repr, self.arguments.values()))]).render()
 
     @property
@@ -140,9 +130,6 @@ class ActivationSpec:
 
     def for_checkpoint(self) -> str:
         """Return the text to store in a checkpoint.
-
-        Returns:
-            ``str(self)``.
 
         Raises:
             OpaqueActivationError: If the spec is opaque: the text could not be turned back into the same activation.
@@ -262,10 +249,6 @@ def _evaluate(node: ast.expr, text: str, depth: int = 0) -> PlainValue:
         f"{shown(text)} has a value that is no literal. Accepted: numbers, inf, quoted strings, True, False, None and "
         f"tuples of these, at most {_DEPTH} deep."
     )
-
-
-def _is_keyword(key: str) -> bool:
-    return bool(_KEYWORD.fullmatch(key)) and not keyword.iskeyword(key) and key not in _RESERVED
 
 
 def plain_value(value: object, key: object, name: str, depth: int = 0) -> PlainValue:

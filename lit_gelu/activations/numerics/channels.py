@@ -133,7 +133,6 @@ class ChannelModule(nn.Module):
             self._write(name)
 
     def _write(self, name: str) -> None:
-        """Write the values of a buffer that was made anew."""
         values, buffer = self._fixed[name], self._buffers[name]
         # A subclass of tensors is its maker's matter, and so is a buffer of another size: one channel of several.
         if type(buffer) is Tensor and not buffer.is_meta and buffer.shape == (len(values),):

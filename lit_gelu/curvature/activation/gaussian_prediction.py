@@ -44,20 +44,24 @@ _WIDTH = 2.2  # between the places at which a tenth and nine tenths of GELU's ch
 
 
 class GaussianPrediction:
-    """Computes E f, E f^2, E f', E f'^2, E|f''|, the mean gate, the shares and the kink mass of ``x ~ N(m, s^2)``.
+    """Computes E f, E f^2, E f', E f'^2, E|f''|, the mean gate, the shares and the kink mass of ``x ~ N(m, s^2)``."""
 
-    Shares and kink mass are closed: differences of the normal distribution function at the places where f' crosses the
-    thresholds, found once, and ``sum |jump| p(x)``. The expectations are integrals by Gauss-Legendre with 16 nodes on
-    panels that end at every deviation, at the inflections and kinks, and more and more densely towards the place
-    where the activation changes; within 1e-9 of the closed forms, where there are any, of
-    `lit_gelu.activations.gaussian`, and all sites at once.
-    """
+    # Shares and kink mass are closed. The expectations are integrals by Gauss-Legendre with 16 nodes on panels that end
+    # at every deviation, at inflections and kinks, and more densely where the activation changes: within 1e-9.
 
     def __init__(self, activation: nn.Module, registry: ActivationRegistry) -> None:
         slopes = Slopes(activation, registry)
         self._at = slopes.joint
         self._kinks = kinks_of(activation, registry)
-        centre, width = _where_it_changes(slopes)
+        # Where f' changes, kinks left out: the middle, and how wide that is in units of GELU's.
+        change = slopes.first.diff().abs()
+        for kink in slopes.kinks:
+            change[(slopes.grid[:-1] <= kink) & (slopes.grid[1:] >= kink)] = 0
+        total, centre, width = change.cumsum(0), 0.0, 1.0
+        if len(total) and 0 < float(total[-1]) < torch.inf:
+            shares = total[-1] * torch.tensor([0.1, 0.5, 0.9])
+            low, centre, high = slopes.grid[torch.searchsorted(total, shares)].tolist()
+            width = max((high - low) / _WIDTH, 1e-3)
         about = [centre + sign * width * x for x in _ABOUT for sign in (-1, 1)]
         self._breaks = torch.tensor(sorted({*slopes.kinks, *slopes.turns, *about}), dtype=torch.float64)
         intervals = [slopes.intervals(thresholds, holds) for thresholds, holds in _SHARES.values()]
@@ -98,15 +102,3 @@ class GaussianPrediction:
         gate = torch.full_like(x, torch.nan) if at.gate is None else at.gate
         values = [at.value, at.value.square(), at.first, at.first.square(), at.second.abs(), gate]
         return (torch.stack(values, dim=1) * weights[:, None]).sum(2)
-
-
-def _where_it_changes(slopes: Slopes) -> tuple[float, float]:
-    """Return the middle of where f' changes, kinks left out, and how wide that is, in units of GELU's."""
-    change = slopes.first.diff().abs()
-    for kink in slopes.kinks:
-        change[(slopes.grid[:-1] <= kink) & (slopes.grid[1:] >= kink)] = 0
-    total = change.cumsum(0)
-    if not len(total) or not 0 < float(total[-1]) < torch.inf:
-        return 0.0, 1.0
-    low, centre, high = slopes.grid[torch.searchsorted(total, total[-1] * torch.tensor([0.1, 0.5, 0.9]))].tolist()
-    return centre, max((high - low) / _WIDTH, 1e-3)

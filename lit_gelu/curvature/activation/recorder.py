@@ -51,19 +51,11 @@ class _Rows(NamedTuple):
 
 
 class ActivationRecorder:
-    """Sums the statistics of the inputs of some activations, while it records.
+    """Sums the statistics of the inputs of some activations, while it records."""
 
-    Its hooks stay on the modules, so that a model compiled later has them, and do nothing until `start`. What they see
-    is sampled by whole rows (see `count_rows`) and copied at once, before an in-place
-    activation overwrites it: ``sample_rows`` of each call, ``"auto"`` as many as hold 8,192 elements (8 at least),
-    ``"sparse"`` 4,096, ``None`` all. The sums of all sites that share an activation and a shape are computed together.
-    Of all rows, where these are wanted, they are computed at once (in compiled code, rows are copied). The
-    host reads nothing before `statistics`.
-
-    All calls of a module between `start` and `stop` count. A call made while the activation's training flag differs
-    from what it was at `start` does not: it belongs to an evaluation pass within the recorded one. Copies of the model
-    carry no working hook: a deep copy or a pickle of one does nothing.
-    """
+    # Its hooks stay on the modules, so that a model compiled later has them, and do nothing until `start`. Rows are
+    # copied at once, before an in-place activation overwrites them, and the host reads nothing before `statistics`.
+    # A call while the training flag differs from that at `start` belongs to an evaluation pass within the recorded one.
 
     def __init__(
         self,
@@ -141,7 +133,13 @@ class ActivationRecorder:
             self._table.index_add_(0, _index(numbers, self._table.device), activity.sums.to(self._table))
             self.called.update(numbers)
             if rows.numel() > 0:  # nothing says which channels pass nothing on where there is nothing
-                self._note_alive(numbers, activity.alive)
+                masks = [None] * len(numbers) if activity.alive is None else activity.alive.unbind()
+                for number, mask in zip(numbers, masks, strict=True):
+                    previous = self._alive.get(number, mask)
+                    if mask is None or previous is None or previous.shape != mask.shape:
+                        self._alive[number] = None
+                    else:
+                        self._alive[number] = mask if previous is mask else previous | mask
 
     def sums(self, device: torch.device | None = None) -> Tensor:
         """Return the sums over all that was recorded, the columns of `SUMS`, a row a site; ranks' can be added."""
@@ -182,14 +180,6 @@ class ActivationRecorder:
         self._table, self._alive = None, {}
         self.called = set()
 
-    def _note_alive(self, numbers: tuple[int, ...], masks: Tensor | None) -> None:
-        for number, mask in zip(numbers, [None] * len(numbers) if masks is None else masks.unbind(), strict=True):
-            previous = self._alive.get(number, mask)
-            if mask is None or previous is None or previous.shape != mask.shape:
-                self._alive[number] = None
-            else:
-                self._alive[number] = mask if previous is mask else previous | mask
-
     def _see(self, number: int, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Take some rows of what a site is given, if this is to be recorded: the forward pre-hook of each site."""
         # It can be traced. It works on the module that it was put on only, and in copies of it not at all.
@@ -206,7 +196,6 @@ class ActivationRecorder:
             self.seconds += time.perf_counter() - start
 
     def _take(self, number: int, watched: _Watched, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Sum an input at once, or take rows of it."""
         turn = watched.call.turn
         if turn is not None:
             before, watched.calls = watched.calls, watched.calls + 1

@@ -130,13 +130,9 @@ SampleRows = int | Literal["auto", "sparse"] | None
 
 
 def count_rows(x: Tensor, *, whole_examples: bool = False, channels: int | None = None) -> int:
-    """Return the number of rows of an activation's input; elements if it has one dimension or none.
-
-    A row is one channel vector: ``x[i]`` of ``[N, C]``, ``x[i, t]`` of ``[N, T, C]``, and ``x[n, :, h, w]`` of the
-    convolutional ``[N, C, H, W]`` (all shapes of four and more dimensions), unless ``channels``
-    gives the dimension of the channels, or ``whole_examples`` makes every ``x[i]`` a row. In a
-    layout with the channels elsewhere a row is another slice; drawn at random, it still represents all elements evenly.
-    """
+    """Return the number of rows of an activation's input; elements if it has one dimension or none."""
+    # A row is one channel vector: ``x[i]`` of ``[N, C]``, ``x[i, t]`` of ``[N, T, C]``, and ``x[n, :, h, w]`` of
+    # ``[N, C, H, W]`` and longer shapes. With the channels elsewhere, rows at random still represent all elements.
     shape = tuple(x.shape)
     if whole_examples or len(shape) < 2:
         return math.prod(shape[:1])
@@ -199,12 +195,10 @@ _UNSAMPLED = "and calls are found only by running the model on a sample"
 
 @dataclass
 class WatchableSites:
-    """What of a model can be watched.
+    """What of a model can be watched."""
 
-    Calls of functions are observed by a probe in front of them: the calling module's class is exchanged for one in
-    which the argument ``x`` of that expression is written ``self.probe(x)``. What is computed stays to the last bit,
-    compiled code included; parameters, ``state_dict`` and the module tree stay as they are. `remove` takes all back.
-    """
+    # A probe stands in front of calls of functions: the calling module's class is exchanged for one in which the
+    # argument ``x`` of that expression is written ``self.probe(x)``. Nothing else of the model changes.
 
     calls: dict[str, WatchedCall] = field(default_factory=dict)  # by the site's name
     refused: dict[str, str] = field(default_factory=dict)  # sites that cannot be watched, and why
@@ -229,12 +223,8 @@ def watchable_sites(
     accept: Callable[[str], bool] = lambda _: True,
     accept_gate: Callable[[str], bool] = lambda _: False,
 ) -> WatchableSites:
-    """Return the activations of a model, in the modules' order, with probes in front of those that are not modules.
-
-    Activations that are not elementwise are left out; they are not among those refused. A module that is called from
-    several places is one site, and each call of it another (``relu#0``, ``relu#1``, ...). A call that was swapped keeps
-    the name that it had.
-    """
+    """Return the activations of a model, in the modules' order, with probes in front of those that are not modules."""
+    # A module that is called from several places is one site, and each call of it another (``relu#0``, ``relu#1``).
     sites = WatchableSites()
     survey = Survey(without_wrappers(model), input_sample, registry)
     edits: dict[int, tuple[nn.Module, list[tuple[str, ActivationCall, nn.Module | None, ActivationSite]]]] = {}
@@ -316,7 +306,6 @@ def _calls_to_probe(
 
 
 def _name_of(call: ActivationCall, site: ActivationSite) -> str:
-    """Return the name of a call; one that was swapped keeps the name that it had."""
     return call.name.replace(site.name, site.call, 1) if site.call else call.name
 
 
@@ -333,7 +322,6 @@ def _probe(
     sites: WatchableSites,
     registry: ActivationRegistry,
 ) -> None:
-    """Put probes in front of calls that one module makes."""
     edits: list[ProbedCall] = []
     probes: dict[str, tuple[str, WatchedCall]] = {}
     for name, call, module, site in rows:

@@ -296,7 +296,14 @@ class _GaussNewtonOfBatch:
         gradient = self._back(slope.detach())
         self.first_order = torch.cat([gradient, value.detach().reshape(1).to(gradient)])
         if has_custom_function(kinds_of(self._outputs)):
-            self._check_adjoint(gradient)
+            # ``s'(J g)`` and ``(J's)'g`` for the gradient ``g = J's`` differ if a derivative is hidden.
+            expected = float(gradient.square().sum())
+            actual = float((slope.detach() * self._along(gradient)).sum())
+            if abs(actual - expected) > _HIDDEN * expected:
+                raise ArgumentError(
+                    "The derivative of the outputs along the parameters is not the transpose of their pass back: that "
+                    f"of a custom torch.autograd.Function hides its own derivative. {_REMEDY}"
+                )
 
     def product(self, vector: Tensor) -> Tensor:
         """Return ``J' B J v``."""
@@ -308,7 +315,6 @@ class _GaussNewtonOfBatch:
         return self._back(bent)
 
     def _along(self, vector: Tensor) -> Tensor:
-        """Return ``J v``."""
         pieces = self._layout.split(vector)
         with torch.inference_mode(False), without_autocast(self._layout):
             (product,) = torch.autograd.grad(
@@ -321,20 +327,9 @@ class _GaussNewtonOfBatch:
         return product
 
     def _back(self, direction: Tensor) -> Tensor:
-        """Return ``J' u``."""
         with torch.inference_mode(False), without_autocast(self._layout):
             product = torch.autograd.grad(self._outputs, self._tensors, direction, retain_graph=True, allow_unused=True)
         return self._layout.flatten(product)
-
-    def _check_adjoint(self, gradient: Tensor) -> None:
-        """Compare ``s'(J g)`` with ``(J's)'g`` for the gradient ``g = J's``: they differ if a derivative is hidden."""
-        expected = float(gradient.square().sum())
-        actual = float((self._slope.detach() * self._along(gradient)).sum())
-        if abs(actual - expected) > _HIDDEN * expected:
-            raise ArgumentError(
-                "The derivative of the outputs along the parameters is not the transpose of their pass back: that of a "
-                f"custom torch.autograd.Function hides its own derivative. {_REMEDY}"
-            )
 
 
 def _difference_of_gradients(

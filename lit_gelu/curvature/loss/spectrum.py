@@ -195,8 +195,7 @@ class Eigenpair(Displayed):
             larger eigenvalue was missed is for the start vector and the number of steps to see to.
         products: How many products with H the iteration took, for all its pairs together.
         estimate: The eigenvalue as estimated from all that the products say. At an end of the spectrum it lies beyond
-            the value by the smaller of `rise_by_radau` and ``rise_by_gap``, which is
-            usually most of the error; elsewhere, and where the residual is 0, it is the value.
+            the value by the smaller of `rise_by_radau` and ``rise_by_gap``, usually most of the error.
     """
 
     value: float
@@ -221,13 +220,10 @@ def extreme_eigenvalues(
     """Return the algebraically largest eigenvalue of a symmetric matrix, the smallest, or both.
 
     Largest means largest, not largest in magnitude: -5 does not hide 1, as it does in power iteration. Exactly
-    ``steps`` products are computed (as many as the matrix has rows, if these are fewer). With
-    ``accuracy``, the iteration ends as soon as the value is estimated to be near enough to the eigenvalue, by
-    `rise_by_radau`, and the residual is at most 15 % of it.
-
-    The estimate cannot know of an eigenvalue whose vector the start has no share in. Where the start may be the vector
-    of another eigenvalue, add a second direction to it. The gradient of a classifier's loss is a good one: the examples
-    that it is not sure of make both the gradient and the largest eigenvalue.
+    ``steps`` products are computed, or one a row. With ``accuracy``, the iteration ends as soon as the value is
+    estimated to be near enough to the eigenvalue, by `rise_by_radau`, and the residual is at most 15 % of it. The
+    estimate cannot know of an eigenvalue whose vector the start has no share in: where the start may be the vector of
+    another one, add a second direction to it, such as the gradient of the loss.
 
     Source: Golub and Van Loan 2013, "Matrix Computations", 4th edition, sections 10.1 and 10.3.
 
@@ -303,26 +299,11 @@ class SpectralDensity(Displayed):
     products: int
 
     def moment(self, order: int) -> float:
-        """Estimate the mean of the k-th powers of the eigenvalues, ``tr(H^k) / size``.
-
-        Args:
-            order: k, not negative.
-
-        Returns:
-            The mean over the runs; of order 0 exactly 1 up to rounding.
-        """
+        """Return an estimate of ``tr(H^k) / size``, the mean of the k-th powers of the eigenvalues."""
         return float((self.weights * self.nodes**order).sum(1).mean())
 
     def density(self, grid: Tensor, width: float) -> Tensor:
-        """Smooth the points into a curve, for a plot: each becomes a normal density.
-
-        Args:
-            grid: Where the curve is wanted, any shape.
-            width: Standard deviation of the normal densities, in the unit of the eigenvalues.
-
-        Returns:
-            The curve, float64, of the grid's shape; its integral is 1.
-        """
+        """Return a curve over a grid, for a plot: each point is a normal density of standard deviation ``width``."""
         points = grid.detach().cpu().double()
         distance = (points.unsqueeze(-1) - self.nodes.flatten()) / width
         heights = torch.exp(-0.5 * distance.square()) / (width * math.sqrt(2 * math.pi))
@@ -332,7 +313,7 @@ class SpectralDensity(Displayed):
 def spectral_density(
     operator: LinearOperator, *, steps: int, runs: int = 1, seed: int, event: int = 0
 ) -> SpectralDensity:
-    """Estimate the spectral density of a symmetric matrix by stochastic Lanczos quadrature.
+    """Return an estimate of the spectral density of a symmetric matrix, by stochastic Lanczos quadrature.
 
     Each run starts Lanczos iteration at a vector of random signs, scaled to length 1. The eigenvalues of its
     tridiagonal matrix are the nodes, the squared first components of its eigenvectors the weights; the small
@@ -347,9 +328,6 @@ def spectral_density(
         runs: Over how many start vectors to average; their spread is the error.
         seed: Of the run.
         event: Which measurement; seed, event and the number of the run determine its start.
-
-    Returns:
-        Nodes and weights.
 
     Raises:
         ArgumentError: If an argument is not accepted.

@@ -47,7 +47,7 @@ def hutchinson_trace(
     accuracy: float | None = None,
     most: int | None = None,
 ) -> TraceEstimate:
-    """Estimate the trace of a symmetric matrix H from products with random vectors.
+    """Return an estimate of the trace of a symmetric matrix H, from products with random vectors.
 
     With probes v of independent signs, ``E v'Hv = tr H``, ``Var v'Hv = 2 (||H||_F^2 - sum_i H_ii^2)``,
     ``E ||Hv||^2 = ||H||_F^2``, and the part of ``v * Hv`` that belongs to a layer has that layer's trace as its mean.
@@ -72,9 +72,6 @@ def hutchinson_trace(
         accuracy: More probes are taken until the standard error is at most this share of the trace.
         most: How many probes at most; ``None`` for ``probes``.
 
-    Returns:
-        The estimates.
-
     Raises:
         ArgumentError: If an argument is not accepted.
         UnsupportedRunError: If a product was NaN or infinite.
@@ -94,7 +91,10 @@ def hutchinson_trace(
         basis, images = (
             torch.stack([getattr(pair, name).to(basis) for pair in deflate]) for name in ("vector", "image")
         )
-    rows, agreed = [_exact_row(basis, images, groups)], agreed_on(operator)
+    # What is known of the deflated rows: by layer ``q * (H q + P H q)``, and ``||H q||^2``. With E the projector on a
+    # layer, tr EH = tr EQ'QH + tr EPHQ'Q + tr EPHP. The middle term cancels in the sum over the layers, not in each.
+    twice = basis * (2 * images - (images @ basis.T) @ basis)
+    rows, agreed = [torch.cat([_layer_sums(twice.sum(0), groups), _squared_norm(images)])], agreed_on(operator)
     while True:
         for number in range(len(rows) - 1, probes):
             v = rademacher(operator.size, seed, event, number, dtype=operator.dtype, device=operator.device)
@@ -110,21 +110,20 @@ def hutchinson_trace(
             break
         forms = torch.stack([row[:-1].sum() for row in rows])  # first what is exact, then one a probe
         trace_and_error = torch.stack([forms[0] + forms[1:].mean(), forms[1:].std() / math.sqrt(len(rows) - 1)])
-        more = _missing(agreed(trace_and_error), probes, accuracy)
-        if more == 0:
+        trace, error = agreed(trace_and_error).tolist()
+        goal = accuracy * abs(trace)
+        if error <= goal or not math.isfinite(trace):
             break
+        # What the error asks for, and no more than were taken to estimate it.
+        more = probes if error > math.sqrt(2) * goal else math.ceil(probes * ((error / goal) ** 2 - 1))
         probes = min(probes + more, most)
     table = torch.stack(rows).cpu().double()
-    return _estimate(table, list(groups) if layout is not None else [], probes)
-
-
-def _estimate(table: Tensor, names: list[str], probes: int) -> TraceEstimate:
-    """Turn the sums on the host into estimates: first row what is exact, then one a probe."""
     if not table.isfinite().all():
         raise UnsupportedRunError(
             "A product with the matrix was NaN or infinite, so its trace is not known. Look at the loss and at the "
             "types of the parameters: 16-bit second derivatives overflow easily."
         )
+    names = list(groups) if layout is not None else []
     exact, sampled = table[0], table[1:]
     values = (exact[:-1] + sampled[:, :-1].mean(0)).tolist()
     errors = (sampled[:, :-1].std(0) / math.sqrt(probes)).tolist()
@@ -135,33 +134,11 @@ def _estimate(table: Tensor, names: list[str], probes: int) -> TraceEstimate:
     return TraceEstimate(sum(values), total_error, norm, by_layer, error_by_layer, probes)
 
 
-def _missing(trace_and_error: Tensor, probes: int, accuracy: float) -> int:
-    """Return how many probes to take next: what the error asks for, and no more than were taken to estimate it."""
-    trace, error = trace_and_error.tolist()
-    goal = accuracy * abs(trace)
-    if error <= goal or not math.isfinite(trace):
-        return 0
-    return probes if error > math.sqrt(2) * goal else math.ceil(probes * ((error / goal) ** 2 - 1))
-
-
-def _exact_row(basis: Tensor, images: Tensor, groups: Mapping[str, Sequence[slice]]) -> Tensor:
-    """Sum what is known of the deflated rows: by layer ``q * (H q + P H q)``, and ``||H q||^2``."""
-    # With E the projector on a layer, tr EH = tr EQ'QH + tr EPHQ'Q + tr EPHP. The middle term cancels in the sum over
-    # the layers, but not in each of them.
-    twice = basis * (2 * images - (images @ basis.T) @ basis)
-    return torch.cat([
-        _layer_sums(twice.sum(0), groups),
-        _squared_norm(images),
-    ])
-
-
 def _project(vector: Tensor, basis: Tensor) -> Tensor:
-    """Take the components along the rows of a basis out of a vector."""
     return torch.addmv(vector, basis.T, basis @ vector, alpha=-1) if len(basis) else vector
 
 
 def _layer_sums(values: Tensor, groups: Mapping[str, Sequence[slice]]) -> Tensor:
-    """Sum a vector by layer."""
     dtype = accumulation_dtype(values.device)
     sums = [[values[part].sum(dtype=dtype) for part in parts] for parts in groups.values()]
     return torch.stack([torch.stack(parts).sum() for parts in sums])

@@ -172,7 +172,6 @@ def clone_batch(batch: Any) -> Any:
 
 
 def _copied_leaf(piece: Any) -> Any:
-    """Return a copy of anything that is not a container."""
     if isinstance(piece, Tensor):
         return piece.clone()
     if isinstance(piece, PLAIN):

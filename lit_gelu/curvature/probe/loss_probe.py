@@ -27,11 +27,9 @@ Mode = Literal["train", "eval"]
 class LossProbe:
     """The loss of a LightningModule on given batches, to be used as a context manager.
 
-    Inside the context each of `closures` computes the mean loss of one batch from the live parameters, as often as one
-    likes and always the same function: every call finds the random number generators (Python, numpy, torch on the CPU
-    and on the model's CUDA devices), the batch, the buffers and the attributes as they were. On leaving, also by an
-    exception, everything is as it was found, bit by bit: train/eval flags, parameters, buffers, generators, ``.grad``,
-    attributes, metrics. docs/curvature.md says what is not undone.
+    Inside the context each of `closures` computes the mean loss of one batch from the live parameters, always the same
+    function: every call finds random number generators, batch, buffers and attributes as they were. On leaving, also by
+    an exception, everything is as it was found, bit by bit. docs/curvature.md says what is not undone.
 
     The loss is ``module.curvature_loss(batch)`` if the module defines that, else what its ``training_step`` returns,
     with ``self.log`` muted. It is not scaled and not divided by the number of accumulated batches. A module with manual
@@ -53,8 +51,6 @@ class LossProbe:
         samples: How many examples each batch has, by which batches and ranks are weighted; ``None``: as can be told.
 
     Attributes:
-        module: The module.
-        samples: How many examples each batch has.
         parameters: The live parameters by name; those that are frozen included.
         calls: How many times a closure was called.
 
@@ -138,7 +134,6 @@ class LossProbe:
         return None if stack is None else stack.__exit__(kind, error, traceback)
 
     def _loss(self, number: int) -> Tensor:
-        """Return the mean loss of one batch."""
         if self._state is None or self._guard is None:
             raise ArgumentError("A closure of a LossProbe was called outside of its context. Use it inside `with`.")
         self.calls += 1
@@ -238,7 +233,6 @@ def _say_nothing(*_arguments: Any, **_options: Any) -> None:
 
 
 def _loss_from(output: Any, source: str) -> Tensor:
-    """Return the loss in what a training step returned."""
     loss = output.get("loss") if isinstance(output, Mapping) else output
     if not isinstance(loss, Tensor):
         raise (UnsupportedRunError if output is None else ArgumentError)(

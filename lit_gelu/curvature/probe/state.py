@@ -79,7 +79,6 @@ class Contents:
 
 
 def _refill(owner: Any, kept: Any) -> None:
-    """Let a container hold what it held, in the same order."""
     if isinstance(owner, dict):
         if not _identical(owner.keys(), kept.keys()):
             owner.clear()
@@ -291,7 +290,6 @@ class WriteGuard:
         _put_back(self._kept)
 
     def _refuse(self, tensors: Sequence[Tensor], what: str, state: str) -> None:
-        """Raise an error that names the parameters, if there are any."""
         if not tensors:
             return
         names = {id(parameter): name for name, parameter in self._names.items()}

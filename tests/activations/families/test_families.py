@@ -126,18 +126,17 @@ def test_both_sides_of_gelu_mirror_each_other(approximate):
     torch.testing.assert_close(slopes, torch.ones_like(x), rtol=0, atol=1e-15)
 
 
-def test_the_tanh_forms_slope_and_products_come_with_the_rounding_error_that_they_have():
+def test_the_tanh_forms_slope_comes_with_the_rounding_error_that_it_has():
     """Together they have twice as many digits: without the error, f'' would lose some at its own extremum."""
     module = importlib.import_module("lit_gelu.activations.families.gelu")
     x = torch.linspace(-9, 9, 181, dtype=torch.float64)
     for cubic in (module.TANH_CUBIC, 6.0 * module.TANH_CUBIC):
         slope = module._slope(x, cubic)
         first = module._times(x, slope)
-        curved = module._product(first, slope)
         with mpmath.workdps(50):
             for i, point in enumerate(map(mpmath.mpf, x.tolist())):
                 exact = mpmath.mpf(module.TANH_SLOPE) + mpmath.mpf(cubic) * point**2
-                for (value, error), expected in ((slope, exact), (first, point * exact), (curved, point * exact**2)):
+                for (value, error), expected in ((slope, exact), (first, point * exact)):
                     total = mpmath.mpf(value[i].item()) + mpmath.mpf(error[i].item())
                     assert abs(total - expected) <= mpmath.mpf(2) ** -100 * abs(expected)
 
@@ -177,15 +176,6 @@ def test_small_scales_in_float16_are_those_of_float64(sigma):
     y = activations.create(f"gaussian_gelu(sigma={sigma})").half()(x)
     exact = x.double() * torch.special.ndtr(x.double() / sigma)
     assert torch.allclose(y.double(), exact, rtol=2e-3, atol=1e-6)
-
-
-@pytest.mark.parametrize("dtype", FLOATING, ids=str)
-@pytest.mark.parametrize("sigma", [1e-20, 1e-38, 1e-160, 1e-300])
-def test_a_module_with_a_tiny_sigma_is_relu(sigma, dtype):
-    x = torch.linspace(-4, 4, 64, dtype=dtype).requires_grad_()
-    y = activations.create("gaussian_gelu", sigma=sigma)(x)
-    torch.testing.assert_close(y, torch.relu(x))
-    torch.testing.assert_close(torch.autograd.grad(y.sum(), x)[0], (x > 0).to(dtype))
 
 
 def test_special_values_of_the_slope_of_swish():

@@ -9,8 +9,6 @@ from torch.nn import functional as F
 
 from lit_gelu import activations, surgery
 from lit_gelu.activations import ActivationArgumentError, GatedFFN, functional
-from lit_gelu.errors import ArgumentError
-from lit_gelu.tasks import MNISTClassifier
 
 
 def _sigmoid(x: Tensor) -> Tensor:
@@ -133,11 +131,6 @@ def test_they_are_no_activation_sites_and_cannot_become_one(name):
     with pytest.raises(surgery.NoMatchError):
         surgery.swap(model, {type(model[1]): "gelu"})
     assert model(torch.zeros(2, 4)).shape == (2, 4)
-
-
-def test_the_classifier_refuses_them():
-    with pytest.raises(ArgumentError):
-        MNISTClassifier(activation="swiglu")
 
 
 @pytest.mark.parametrize("name", FORMULAS)

@@ -40,11 +40,6 @@ def test_learned_channels_start_equal(spec):
     assert activations.info(spec).minimum == activations.info("silu").minimum
 
 
-def test_channels_with_values_of_their_own_are_refused():
-    with pytest.raises(ActivationArgumentError):
-        activations.compare("swish(beta=(1.0, 2.0))", "silu")
-
-
 @pytest.mark.parametrize("coefficients", [(0.0, 1.0, 0.5), (1.0, 1.0, 1.0)])
 def test_coefficients_are_no_channels(coefficients):
     class Polynomial(nn.Module):

@@ -110,10 +110,3 @@ def test_tuples_too_deep_and_integers_too_long_are_refused():
             ActivationSpec.parse(text)
     for text in (f"f(a={'(' * 16}1{',)' * 16})", f"f(a={1 - 2**1000})"):
         assert str(ActivationSpec.parse(text)) == text
-
-
-def test_the_text_for_a_checkpoint_and_the_arguments_as_a_new_dict():
-    spec = ActivationSpec.parse("swish(beta=1.5, learnable=True)")
-    assert spec.for_checkpoint() == str(spec) == "swish(beta=1.5, learnable=True)"
-    spec.arguments["beta"] = 2.0
-    assert spec.arguments == {"beta": 1.5, "learnable": True}

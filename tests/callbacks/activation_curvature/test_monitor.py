@@ -14,7 +14,6 @@ from lightning.pytorch import Callback
 from monitor_helpers import SITES, agrees, fit, logged_rows
 from torch import nn
 
-from lit_gelu.activations.gaussian import gaussian_moments
 from lit_gelu.callbacks import ActivationCurvatureMonitor
 from lit_gelu.curvature import STATISTICS, activation_statistics
 from lit_gelu.curvature.activation.gaussian_prediction import PREDICTED
@@ -117,18 +116,3 @@ def test_manual_optimization_with_two_backward_passes_is_seen_whole(tmp_path):
     calls = list(keeper.inputs.values())[-1]["net.1"]
     assert len(calls) == 2
     assert agrees(monitor.latest["net.1"], activation_statistics("relu", torch.cat(calls)))
-
-
-def test_csv_has_the_figures_of_a_normal_input_and_the_cost(tmp_path):
-    monitor = ActivationCurvatureMonitor(every_n_steps=3, gaussian=True)
-    fit(tmp_path, monitor)
-    rows = [row for row in logged_rows(tmp_path) if row["curvature/net.1/mean"]]
-    assert [row["step"] for row in rows] == ["2", "5"]
-    for row in rows:
-        mean, std = (float(row[f"curvature/net.1/{name}"]) for name in ("mean", "standard_deviation"))
-        exact = gaussian_moments("relu", mean, std)
-        assert float(row["curvature/net.1/gaussian/kink_mass"]) == pytest.approx(exact.kink.item(), rel=1e-9)
-        gain = float(row["curvature/net.1/gaussian/mean_squared_derivative"])
-        assert gain == pytest.approx(exact.derivative_squared.item(), rel=1e-9)
-        assert float(row["curvature/activations/seconds"]) > 0
-        assert float(row["curvature/activations/interval"]) == 3

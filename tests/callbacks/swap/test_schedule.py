@@ -48,14 +48,6 @@ def test_exactly_one_trigger_from_0_on(arguments):
         SwapSchedule(*arguments)
 
 
-def test_epochs_and_steps_are_due_from_their_number_on():
-    by_epoch, by_step = SwapSchedule(2, None), SwapSchedule(None, 2)
-    for number in range(4):
-        assert by_epoch.is_due(trainer(current_epoch=number)) == (number >= 2)
-        assert not by_epoch.is_due(trainer(current_epoch=1, global_step=number + 2))
-        assert by_step.is_due(trainer(global_step=number)) == (number >= 2)
-
-
 @pytest.mark.parametrize("validation", [True, False])
 def test_the_metric_is_looked_at_after_a_validation_or_else_at_the_epochs_end(validation):
     schedule = SwapSchedule(None, None, "loss", MetricTrigger(reaches=0.5))
@@ -193,11 +185,6 @@ def test_a_training_metric_at_the_end_of_the_epoch(tmp_path):
     seen = Seen()
     fit(tmp_path, Training(), ActivationSwap(RELU_TO_GELU, when="loss_of_epoch", patience=2), seen)
     assert seen.names.count("ReLU") == 3 * STEPS_AN_EPOCH
-
-
-def test_a_metric_that_is_not_logged_is_named(tmp_path):
-    with pytest.raises(ArgumentError):
-        fit(tmp_path, Scripted(), ActivationSwap(RELU_TO_GELU, when="val_los"))
 
 
 @pytest.mark.parametrize("step", [6, 13])

@@ -286,12 +286,6 @@ def test_rows_are_whole_channel_vectors(shape, rows, row_shape):
     assert torch.equal(taken, reference.reshape(rows, *row_shape))
 
 
-def test_whole_examples_keep_their_shape():
-    x = torch.randn(5, 3, 2, 2)
-    assert count_rows(x, whole_examples=True) == 5
-    assert torch.equal(take_rows(x, torch.tensor([4, 0]), whole_examples=True), x[[4, 0]])
-
-
 def test_mean_over_drawn_rows_is_unbiased_and_no_channel_is_left_out():
     x = torch.randn(256, 64, generator=torch.Generator().manual_seed(0)) + torch.arange(64)
     means = []
