@@ -35,17 +35,7 @@ def memory_text(memory: str) -> str:
 
 
 def compute(memory: str, function: Callable[..., Tensor], *tensors: Tensor, **parameters: float | Tensor) -> Tensor:
-    """Call ``function(*tensors, **parameters)`` in a memory mode.
-
-    Args:
-        memory: ``"autograd"``, or ``"recompute"``, which keeps the tensors alone for the backward pass.
-        function: Differentiable, without side effects and random numbers, and with no other tensors in it.
-        *tensors: What it takes.
-        **parameters: What it takes by name; tensors among them get gradients too.
-
-    Returns:
-        What it returns.
-    """
+    """Call ``function(*tensors, **parameters)``, without side effects and other tensors in it, in a memory mode."""
     if memory == "autograd" or _is_recorded_or_transformed(*tensors):
         return function(*tensors, **parameters)
     called = partial(checkpoint, function, use_reentrant=False, preserve_rng_state=False, determinism_check="none")

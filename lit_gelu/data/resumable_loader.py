@@ -16,14 +16,11 @@ T_co = TypeVar("T_co", covariant=True)
 class ResumableDataLoader(DataLoader[T_co]):
     """A `torch.utils.data.DataLoader` whose place in its data is in the checkpoint.
 
-    Lightning saves the state of such a training loader, and gives it back where a run resumes within an epoch. The
-    state is the number of batches taken, and the states of the random number generators as the pass through the data
-    began: from these the same order comes again, and as many batches are taken and thrown away. Whatever was drawn for
-    that leaves no trace in the generators, whose states `lit_gelu.callbacks.ExactResume` keeps.
-
-    All that a pass draws at its start, it draws when the first batch is taken, not when the iterator is made: a resumed
-    run makes its iterator earlier than one that was not interrupted. Otherwise it is a plain `DataLoader`: same
-    arguments, same order of samples for a seed, and Lightning can put a distributed sampler in it.
+    Lightning saves the state of such a training loader, and gives it back where a run resumes within an epoch: the
+    number of batches taken, and the states of the random number generators as the pass began. From these the same order
+    comes again, and as many batches are thrown away, without a trace in the generators, whose states
+    `lit_gelu.callbacks.ExactResume` keeps. All that a pass draws at its start, it draws when the first batch is taken:
+    a resumed run makes its iterator earlier than one that was not interrupted.
 
     Args:
         *args: As `DataLoader` takes them.

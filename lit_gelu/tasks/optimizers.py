@@ -54,13 +54,10 @@ class AdamEpsilonInsideRoot(_ForeachOptimizer):
         p <- p - lr * m / (1 - beta1^t) / sqrt(v / (1 - beta2^t) + epsilon)
 
     The denominator is thus never below ``sqrt(epsilon)``, 1e-4 by default: where gradients are smaller than that,
-    steps shrink with them. `torch.optim.Adam` with the same epsilon adds 1e-8 to the root and makes steps of the full
-    learning rate there; with ``eps=1e-4`` it comes near to this one. The bias of m is corrected by the beta1 of the
-    present step, also where a schedule has changed it. Source: Hendrycks and Gimpel's code for arXiv 1606.08415,
-    section 3.5, which took it from that of Salimans and Kingma 2016, arXiv 1602.07868; the papers do not say so (D10).
-
-    All parameters are updated by a few operations over lists of tensors. Nothing waits for a GPU: learning rate, betas
-    and the number of steps are plain numbers. Schedulers may change ``lr`` and ``betas`` in ``param_groups``.
+    steps shrink with them, and `torch.optim.Adam` would make steps of the full learning rate; with ``eps=1e-4`` that
+    comes near to this one. The bias of m is corrected by the beta1 of the present step, also where a schedule has
+    changed it. Source: Hendrycks and Gimpel's code for arXiv 1606.08415, section 3.5, which took it from that of
+    Salimans and Kingma 2016, arXiv 1602.07868; the papers do not say so (D10).
 
     Args:
         params: Parameters, or groups of them, as for every optimizer of torch.
