@@ -319,7 +319,10 @@ class CIFAR100Data(CIFARData):
 
     def fit_preprocessing(self, pixels: Tensor) -> nn.Module:
         """Return what takes the mean image away."""
-        return CentredPixels(mean_image(pixels))
+        total = torch.zeros(pixels.shape[1:], dtype=torch.int64)  # in integers, so without rounding errors
+        for part in torch.split(pixels, _CHUNK):  # a sum makes int64 of all that it adds up
+            total += part.sum(dim=0, dtype=torch.int64)
+        return CentredPixels(total.double().div(len(pixels) * 255).float())
 
     def training_samples(self, pixels: Tensor, labels: Tensor, preprocessing: nn.Module) -> InMemorySamples:
         """Return the `AugmentedImages`, which mirror and crop whenever a batch is taken."""
@@ -389,11 +392,3 @@ def cropped(images: Tensor, offsets: Tensor) -> Tensor:
     padded = functional.pad(images, (MARGIN,) * 4)
     windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # a view: [batch, channels, 9, 9, height, width]
     return windows[torch.arange(len(images), device=images.device), :, offsets[0], offsets[1]]
-
-
-def mean_image(pixels: Tensor) -> Tensor:
-    """Return the mean of images on the scale of [0, 1], ``[channels, height, width]``, float32."""
-    total = torch.zeros(pixels.shape[1:], dtype=torch.int64)  # in integers, so without rounding errors
-    for first in range(0, len(pixels), _CHUNK):  # a sum makes int64 of all that it adds up
-        total += pixels[first : first + _CHUNK].sum(dim=0, dtype=torch.int64)
-    return total.double().div(len(pixels) * 255).float()

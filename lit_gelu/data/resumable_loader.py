@@ -1,5 +1,6 @@
 """`ResumableDataLoader`, which goes on in the middle of a shuffled epoch."""
 
+import math
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
@@ -74,21 +75,18 @@ class ResumableDataLoader(DataLoader[T_co]):
                 f"The state of the training data in the checkpoint is damaged: {shown(state_dict)}. Resume from "
                 "another checkpoint, or use a plain DataLoader."
             )
-        unfinished = self._is_unfinished(taken)
-        if unfinished:
+        try:
+            length = len(self)
+            end = min(length, self.limit) if isinstance(self.limit, int) else int(length * self.limit)
+        except TypeError:  # an IterableDataset, whose end nobody knows before
+            end = math.inf
+        if unfinished := 0 < taken < end:
             RandomState.of_plain(state_dict.get("start"))
         self._resume = state_dict if unfinished else None
 
     def start_anew(self) -> None:
         """Let the next pass be a new one, whatever state was loaded."""
         self._resume = None
-
-    def _is_unfinished(self, taken: int) -> bool:
-        try:
-            length = len(self)
-        except TypeError:  # an IterableDataset, whose end nobody knows before
-            return taken > 0
-        return 0 < taken < (min(length, self.limit) if isinstance(self.limit, int) else int(length * self.limit))
 
     def _batches(self) -> Iterator[T_co]:
         """Yield the batches of a pass, or what is left of it."""

@@ -101,9 +101,8 @@ class ActivationTask(LightningModule, ABC):
     ) -> Self:
         """Load a checkpoint as ``LightningModule.load_from_checkpoint`` does; nothing that it holds can run.
 
-        The activation in the checkpoint's hyper-parameters is looked up by its registered name, never imported. For
-        one that was never registered, give ``activation=``. ``weights_only=False`` lets the file run programs, as
-        ``torch.load`` does; ``hparams_file``, which is the caller's own, may name what is to be imported.
+        Its activation is looked up by its registered name, never imported; for one without, give ``activation=``.
+        ``weights_only=False`` lets the file run programs; ``hparams_file`` may name what is to be imported.
 
         Returns:
             The module.
@@ -218,9 +217,6 @@ class ActivationTask(LightningModule, ABC):
             self.log(f"{stage}_{name}", metric, prog_bar=True, on_step=False, on_epoch=True, batch_size=len(value))
 
 
-IGNORED = -100  # the label of samples that cross-entropy leaves out
-
-
 class ClassificationTask(ActivationTask):
     """An `ActivationTask` trained with the mean cross-entropy; a subclass builds the net.
 
@@ -241,7 +237,7 @@ class ClassificationTask(ActivationTask):
     def sample_values(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """Return each sample's ``"loss"``, in nats, and ``"error"``, 0 or 1; samples with the label -100 have none."""
         logits = self(inputs)
-        counted = labels != IGNORED
+        counted = labels != -100  # what cross-entropy leaves out
         return {
             "loss": functional.cross_entropy(logits, labels, reduction="none")[counted],
             "error": (logits.argmax(dim=1) != labels).float()[counted],

@@ -9,12 +9,13 @@ import torch
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim.lr_scheduler import LambdaLR
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.surgery import infer_channels_
 from lit_gelu.tasks.activation_task import Batch, ClassificationTask
 from lit_gelu.tasks.layers import check_inputs, check_numbers
-from lit_gelu.tasks.optimizers import LasagneNesterovSGD, check_schedule_lasts, cosine_schedule, steps_per_epoch
+from lit_gelu.tasks.optimizers import LasagneNesterovSGD, check_schedule_lasts, cosine_factor, steps_per_epoch
 
 EPS = 1e-4
 STEM_CHANNELS = 16
@@ -218,5 +219,5 @@ class CIFAR100WideResNet(ClassificationTask):
         check_schedule_lasts(trainer, epochs)
         trains = trainer is not None and trainer.limit_train_batches != 0
         steps = steps_per_epoch(self.trainer) if trains else BATCHES_PER_EPOCH
-        schedule = cosine_schedule(optimizer, epochs * steps)
+        schedule = LambdaLR(optimizer, lambda step: cosine_factor(step, epochs * steps))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

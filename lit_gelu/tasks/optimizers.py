@@ -9,7 +9,7 @@ import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from lit_gelu.errors import ArgumentError
@@ -139,10 +139,10 @@ def constant_then_linear(period: float, periods: float) -> float:
     return max(0.0, min(2 - 2 * period / periods, 1))
 
 
-def beta1_of_halves(period: float, periods: float, first: float = 0.9, second: float = 0.5) -> float:
-    """Return Adam's beta1: one value in the first half of a run, another in the second."""
+def beta1_of_halves(period: float, periods: float) -> float:
+    """Return Adam's beta1: .9 in the first half of a run, .5 in the second."""
     # In Hendrycks and Gimpel's code for CIFAR-10; the paper does not mention it (D10).
-    return first if 2 * period < periods else second
+    return 0.9 if 2 * period < periods else 0.5
 
 
 class HalvesSchedule(LRScheduler):
@@ -184,11 +184,6 @@ def cosine_factor(step: int, period: float) -> float:
     """Return the share of the initial learning rate that a step, from 0 on, uses; ``period`` need not be whole."""
     # Loshchilov and Hutter 2017 (arXiv 1608.03983), equation 5, without a restart: 0 from the end of the period on.
     return (1 + math.cos(math.pi * min(step / period, 1.0))) / 2
-
-
-def cosine_schedule(optimizer: Optimizer, period: float) -> LambdaLR:
-    """Return the scheduler of `cosine_factor`, to be stepped after every optimizer step."""
-    return LambdaLR(optimizer, lambda step: cosine_factor(step, period))
 
 
 def steps_per_epoch(trainer: Trainer) -> float:
