@@ -109,7 +109,11 @@ def noise_robustness(
     check_count("draws", draws, 1)
     check_count("seed", seed, 0)
     places = list(np.ndindex(len(strengths), draws))
-    generators = {(level, draw): _generator(seed, strengths[level], draw) for level, draw in places}
+    generators = {}
+    for level, draw in places:  # what one draws does not depend on what the other levels are
+        bits = int(np.float64(strengths[level]).view(np.uint64))
+        state = np.random.SeedSequence([seed, bits, draw]).generate_state(1, np.uint64)
+        generators[level, draw] = torch.Generator().manual_seed(int(state[0]))
     device = next((tensor.device for tensor in chain(module.parameters(), module.buffers())), torch.device("cpu"))
     sums = torch.zeros(len(strengths), draws, 2, dtype=torch.float64, device=device)  # wrong classes, and losses
     samples = 0
@@ -150,21 +154,12 @@ def _wrong_and_loss(module: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor
     return torch.stack([wrong, functional.cross_entropy(logits.double(), labels, reduction="sum")])
 
 
-def add_uniform_noise(
-    inputs: Tensor, level: float, generator: torch.Generator, per: Per = "pixel", clip: bool = False
-) -> Tensor:
+def add_uniform_noise(inputs: Tensor, level: float, generator: torch.Generator, per: Per, clip: bool) -> Tensor:
     """Return ``inputs + u`` with ``u`` uniform in ``[-level, level)``."""
     shape = inputs.shape if per == "pixel" else (len(inputs), *[1] * (inputs.ndim - 1))
     uniform = torch.rand(shape, generator=generator, dtype=torch.float32)
     noisy = inputs + uniform.mul_(2).sub_(1).mul_(level).to(inputs)
     return noisy.clamp_(0, 1) if clip else noisy
-
-
-def _generator(seed: int, level: float, draw: int) -> torch.Generator:
-    """Return the generator of one draw at one level, whatever the other levels are."""
-    bits = int(np.float64(level).view(np.uint64))
-    state = np.random.SeedSequence([seed, bits, draw]).generate_state(1, np.uint64)
-    return torch.Generator().manual_seed(int(state[0]))
 
 
 def _batches(data: Any) -> Iterator[Any]:

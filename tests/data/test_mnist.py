@@ -2,7 +2,6 @@
 
 import os
 import struct
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -102,14 +101,6 @@ def test_raw_pixels_and_their_preprocessing_give_the_test_images(made):
     assert torch.equal(data.preprocessing()(raw), data.test_set.images)
     exact = raw.numpy().astype(np.float64) / 255
     assert np.array_equal(data.preprocessing()(raw).numpy(), exact.astype(np.float32))
-
-
-def test_root_comes_from_the_argument_then_the_environment_then_data(monkeypatch):
-    monkeypatch.setenv("LIT_GELU_DATA", "elsewhere")
-    assert MNISTData("here").folder == Path("here/MNIST/raw")
-    assert MNISTData().folder == Path("elsewhere/MNIST/raw")
-    monkeypatch.delenv("LIT_GELU_DATA")
-    assert MNISTData().folder == Path("data/MNIST/raw")
 
 
 @pytest.mark.realdata
