@@ -77,7 +77,7 @@ class ResumableDataLoader(DataLoader[T_co]):
             )
         try:
             length = len(self)
-            end = min(length, self.limit) if isinstance(self.limit, int) else int(length * self.limit)
+            end: float = min(length, self.limit) if isinstance(self.limit, int) else int(length * self.limit)
         except TypeError:  # an IterableDataset, whose end nobody knows before
             end = math.inf
         if unfinished := 0 < taken < end:
