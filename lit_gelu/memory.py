@@ -35,29 +35,17 @@ def memory_text(memory: str) -> str:
 
 
 def compute(memory: str, function: Callable[..., Tensor], *tensors: Tensor, **parameters: float | Tensor) -> Tensor:
-    """Call ``function(*tensors, **parameters)`` in a memory mode.
-
-    Args:
-        memory: ``"autograd"``, or ``"recompute"``, which keeps the tensors alone for the backward pass.
-        function: Differentiable, without side effects and random numbers, and with no other tensors in it.
-        *tensors: What it takes.
-        **parameters: What it takes by name; tensors among them get gradients too.
-
-    Returns:
-        What it returns.
-    """
-    if memory == "autograd" or _is_recorded_or_transformed(*tensors):
+    """Call ``function(*tensors, **parameters)``, without side effects and other tensors in it, in a memory mode."""
+    # A compiler, an exporter, ``torch.jit.trace`` and ``torch.fx`` are to see torch's own operators; `torch.func`
+    # refuses hooks on saved tensors, and a tensor that is saved has no tangent.
+    if (
+        memory == "autograd"
+        or torch.compiler.is_compiling()
+        or torch._C._get_tracing_state() is not None
+        or torch._C._are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
+        or any(isinstance(tensor, Proxy) for tensor in tensors)
+    ):
         return function(*tensors, **parameters)
     called = partial(checkpoint, function, use_reentrant=False, preserve_rng_state=False, determinism_check="none")
     return cast("Tensor", called(*tensors, **parameters))
-
-
-def _is_recorded_or_transformed(*tensors: object) -> bool:
-    """Say whether operations are written down, or differentiated by other means than a backward pass."""
-    # By a compiler, an exporter, ``torch.jit.trace`` or ``torch.fx``, which are to see torch's own operators;
-    # `torch.func` refuses hooks on saved tensors, and a tensor that is saved has no tangent.
-    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
-        return True
-    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
-        return True
-    return any(isinstance(tensor, Proxy) for tensor in tensors)

@@ -126,13 +126,6 @@ class TestHtmlTable:
         assert page.cells == [bad] * 4
         assert "script" not in page.elements
 
-    def test_numbers_stand_on_the_right(self):
-        page = Page(HtmlTable(("name", "value"), [("a", 1.0), ("b", None)]).render())
-        assert {style.rpartition(":")[2] for style in page.attributes["style"] if "text-align" in style} == {
-            "left",
-            "right",
-        }
-
     def test_rows_that_are_left_out_are_counted(self):
         page = Page(HtmlTable(("n",), [(n,) for n in range(MOST_ROWS + 3)]).render())
         assert page.cells[-1] == "3 more rows are not shown."

@@ -8,7 +8,6 @@ from torch.autograd import forward_ad
 
 from lit_gelu import activations
 from lit_gelu.activations import ActivationArgumentError
-from lit_gelu.memory import compute
 
 # The bytes of the modules' docstrings, for each element of the input: autograd's in float32 and bfloat16.
 DOCUMENTED = {
@@ -112,36 +111,6 @@ def test_forward_mode_over_a_reverse_pass_and_in_itself(create_graph):
         return tangent, torch.func.jacfwd(torch.func.jacfwd(module))(x[:1])
 
     torch.testing.assert_close(curvature(saving), curvature(plain), rtol=1e-12, atol=1e-14)
-
-
-@pytest.mark.parametrize("create_graph", [False, True])
-def test_what_one_argument_was_computed_from_may_be_another(create_graph):
-    x = torch.tensor([0.3, -1.2], dtype=torch.float64, requires_grad=True)
-
-    def gradient(mode):
-        y = compute(mode, lambda value, scale: value * torch.sigmoid(scale * value), x, x.exp())
-        return torch.autograd.grad(y.sum(), x, create_graph=create_graph)[0].detach()
-
-    torch.testing.assert_close(gradient("recompute"), gradient("autograd"), rtol=1e-13, atol=0)
-
-
-def test_derivatives_where_somebody_has_hooks_on_saved_tensors():
-    plain, saving = (activations.create("swish(beta=1.5)", memory=mode) for mode in ("autograd", "recompute"))
-    x = torch.randn(5, generator=torch.Generator().manual_seed(5)).requires_grad_()
-
-    def second(module):
-        with torch.autograd.graph.saved_tensors_hooks(torch.clone, torch.clone):
-            (slope,) = torch.autograd.grad(module(x).sum(), x, create_graph=True)
-            return torch.autograd.grad(slope.square().sum(), x)[0]
-
-    torch.testing.assert_close(second(saving), second(plain))
-
-
-def test_gradients_of_what_needs_them_alone():
-    plain, saving = (activations.create("swish(learnable=True)", memory=mode) for mode in ("autograd", "recompute"))
-    x = torch.randn(5, generator=torch.Generator().manual_seed(4))
-    found, wanted = (torch.autograd.grad(m(x).sum(), tuple(m.parameters())) for m in (saving, plain))
-    assert torch.equal(found[0], wanted[0])
 
 
 @pytest.mark.parametrize(

@@ -37,13 +37,11 @@ _CHUNK = 1000  # images preprocessed at a time, so that intermediate results sta
 class CIFARData(InMemoryDataModule):
     """32x32 colour images in memory, out of torchvision's files or an arrays file; a subclass says how they are fed.
 
-    A subclass names its set and writes `fit_preprocessing`, which returns the module that turns pixels into a net's
-    inputs; it may write `training_samples`, for augmentation. What preprocessing learns (means, whitening) it learns
-    of the images that are trained on: not of those held out, and not of the test set.
+    A subclass names its set and writes `fit_preprocessing`, and may write `training_samples`, for augmentation. What
+    preprocessing learns (means, whitening) it learns of the images trained on, not of those held out or the test set.
 
     Where it reads: ``arrays`` if given; else torchvision's folder in ``root`` (``cifar-10-batches-py`` or
     ``cifar-100-python``) if there is one; else ``ROOT/cifar10.npz`` or ``ROOT/cifar100.npz`` if there is one.
-    Arguments are those of `CIFAR10Data`.
     """
 
     set_name: ClassVar[CIFARName]
@@ -178,33 +176,27 @@ def preprocessed(pixels: Tensor, preprocessing: nn.Module) -> Tensor:
 
 
 class CIFAR10Data(CIFARData):
-    """CIFAR-10 in memory, 50,000 training and 10,000 test images of 32x32 pixels in three colours, ZCA-whitened.
+    """CIFAR-10 in memory: 50,000 training and 10,000 test images of 32x32 pixels in three colours, ZCA-whitened.
 
     A batch is ``(images, labels)``: images ``[batch, 3, 32, 32]``, ``torch.float32``; labels ``[batch]``,
-    ``torch.int64``, 0 to 9. As Hendrycks and Gimpel's code has it (arXiv 1606.08415, section 3.5; after Salimans and
-    Kingma 2016, arXiv 1602.07868): ``(pixel - 127.5) / 128``, then ZCA whitening (`lit_gelu.data.whitening`, epsilon
-    1e-5, which is in the code only (D10)), fitted to the training images and applied to all; no augmentation; batches
-    of 100, so that an epoch has 500 steps. The paper chooses the learning rate on 5,000 held-out images
-    (``validation=5000``: which ones it does not say, here 5,000 fixed random ones; the whitening is then fitted to the
-    other 45,000) and then trains on all.
+    ``torch.int64``, 0 to 9. As Hendrycks and Gimpel's code has it (arXiv 1606.08415, section 3.5; after arXiv
+    1602.07868): ``(pixel - 127.5) / 128``, then ZCA whitening (epsilon 1e-5, in the code only (D10)) fitted to the
+    training images; no augmentation; batches of 100, 500 steps an epoch. The paper chooses the learning rate on 5,000
+    held-out images (``validation=5000``; which ones it does not say, here fixed random ones), then trains on all.
 
-    The whitening is fitted once, in half a minute on one CPU core, and kept in a file of 75 MB in ``cache``. It is
-    fitted to all training images that are not held out, even where ``train_samples`` takes only some of them: fitted to
-    fewer images than they have pixels, it blows others up. (Fitted to 2,000, it gives the test images five times the
-    deviation of the training images, and a net that was trained on these guesses.)
-
-    What is read, and how: `lit_gelu.data.CIFARData`.
+    The whitening takes half a minute on one CPU core, and is kept in a file of 75 MB in ``cache``. It is fitted to all
+    training images that are not held out, even where ``train_samples`` takes only some: fitted to fewer images than
+    they have pixels, it blows others up. Where files are looked for: `lit_gelu.data.CIFARData`.
 
     Args:
-        root: Folder that holds ``cifar-10-batches-py`` or ``cifar10.npz``. ``None`` means the environment variable
-            ``LIT_GELU_DATA``, or ``data``.
-        arrays: An ``.npz`` file of images and labels to read instead (`lit_gelu.data.cifar_files.read_arrays_file`).
+        root: Folder of the files. ``None`` means the environment variable ``LIT_GELU_DATA``, or ``data``.
+        arrays: An ``.npz`` file with x_train, y_train, x_test and y_test to read instead, an absolute path or one from
+            ``root`` on.
         batch_size: Samples in a batch.
         download: Whether to download the set (170 MB, checked by checksum) where none is there.
-        validation: How many training images are held out; the paper uses 5,000 to choose the learning rate, and 0.
+        validation: How many training images are held out.
         whiten: Whether the images are whitened, or only scaled.
-        cache: Folder that fitted whitenings are kept in. ``None`` means ``lit_gelu`` in the user's cache folder
-            (``XDG_CACHE_HOME``, or ``~/.cache``).
+        cache: Folder that whitenings are kept in; ``None`` means ``lit_gelu`` in the user's cache (``XDG_CACHE_HOME``).
         train_samples: Read only so many of the first training images. For quick runs; not the paper's protocol.
         test_samples: Read only so many of the first test images. For quick runs; not the paper's protocol.
 
@@ -274,33 +266,28 @@ class ScaledPixels(nn.Module):
 class CIFAR100Data(CIFARData):
     """CIFAR-100 with its 100 fine labels: 100,000 training samples an epoch and 10,000 test images.
 
-    A batch is ``(images, labels)``: images ``[batch, 3, 32, 32]``, ``torch.float32``; labels ``[batch]``,
-    ``torch.int64``, 0 to 99. An image is pixel / 255 minus the mean image of the training set, pixel by pixel, not
-    divided by a standard deviation. As Hendrycks and Gimpel fed it (arXiv 1606.08415, section 3.5; their code, which
-    is Loshchilov and Hutter's, arXiv 1608.03983):
+    A batch is ``(images, labels)``: images ``[batch, 3, 32, 32]``, ``torch.float32``, pixel / 255 minus the mean image
+    of the training set; labels ``[batch]``, ``torch.int64``, 0 to 99. As Hendrycks and Gimpel fed it (arXiv 1606.08415,
+    section 3.5; their code, which is Loshchilov and Hutter's, arXiv 1608.03983):
 
-    - An epoch is the 50,000 training images and their 50,000 mirrored copies, in batches of 128: 781 steps. The paper
-      says "50 epochs"; in its code that means 50 x 100,000 samples, 39,050 steps (D13). ``mirrored_copies=False`` reads
-      it by the letter, 50,000 samples and 390 steps an epoch; expect worse.
-    - In training each image is padded with 4 zeros on every side, after the mean is subtracted, and cropped at random
-      to 32x32. Their code does so; Zagoruyko and Komodakis (arXiv 1605.07146), whose net it is, reflect the image at
-      its edges, mirror at random, and divide by each channel's standard deviation (D17).
-    - No images are held out: the paper looks at the test set after every epoch, in batches of 500.
-
-    Where files are looked for: `lit_gelu.data.CIFARData`; the names are ``cifar-100-python`` and
-    ``cifar100.npz``.
+    - An epoch is the 50,000 training images and their mirrored copies, in batches of 128: 781 steps. The paper's "50
+      epochs" are 50 x 100,000 samples in its code, 39,050 steps (D13); ``mirrored_copies=False`` reads it by the
+      letter, 390 steps an epoch; expect worse.
+    - In training each image is padded with 4 zeros on every side, after the mean is subtracted, and cropped at random.
+      Zagoruyko and Komodakis (arXiv 1605.07146), whose net it is, reflect the image at its edges, mirror at random, and
+      divide by each channel's standard deviation (D17).
+    - No images are held out: the paper looks at the test set after every epoch, here in batches of 500.
 
     Args:
-        root: Folder that holds the files. ``None`` means the environment variable ``LIT_GELU_DATA``, or ``data``.
-        arrays: An ``.npz`` file with x_train, y_train, x_test and y_test to read instead of torchvision's files; an
-            absolute path or one from ``root`` on.
+        root: Folder of the files. ``None`` means the environment variable ``LIT_GELU_DATA``, or ``data``.
+        arrays: An ``.npz`` file with x_train, y_train, x_test and y_test to read instead, an absolute path or one from
+            ``root`` on. Where files are looked for otherwise: `lit_gelu.data.CIFARData`.
         batch_size: Samples in a training batch.
-        download: Whether to download the set with torchvision (169 MB, checked by checksum) where none is there.
-        validation: How many training images are held out for validation: always the same, chosen at random.
+        download: Whether to download the set (169 MB, checked by checksum) where none is there.
+        validation: How many training images are held out: always the same, chosen at random.
         mirrored_copies: Whether an epoch goes through the mirrored images as well.
-        train_samples: Read only so many of the first training images, before some are held out. For quick runs: it
-            is not the paper's protocol. ``None`` means all.
-        test_samples: Read only so many of the first test images. For quick runs. ``None`` means all.
+        train_samples: Read only so many of the first training images. For quick runs; not the paper's protocol.
+        test_samples: Read only so many of the first test images. For quick runs; not the paper's protocol.
 
     Raises:
         ArgumentError: If an argument is not accepted.
@@ -332,7 +319,10 @@ class CIFAR100Data(CIFARData):
 
     def fit_preprocessing(self, pixels: Tensor) -> nn.Module:
         """Return what takes the mean image away."""
-        return CentredPixels(mean_image(pixels))
+        total = torch.zeros(pixels.shape[1:], dtype=torch.int64)  # in integers, so without rounding errors
+        for part in torch.split(pixels, _CHUNK):  # a sum makes int64 of all that it adds up
+            total += part.sum(dim=0, dtype=torch.int64)
+        return CentredPixels(total.double().div(len(pixels) * 255).float())
 
     def training_samples(self, pixels: Tensor, labels: Tensor, preprocessing: nn.Module) -> InMemorySamples:
         """Return the `AugmentedImages`, which mirror and crop whenever a batch is taken."""
@@ -402,11 +392,3 @@ def cropped(images: Tensor, offsets: Tensor) -> Tensor:
     padded = functional.pad(images, (MARGIN,) * 4)
     windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # a view: [batch, channels, 9, 9, height, width]
     return windows[torch.arange(len(images), device=images.device), :, offsets[0], offsets[1]]
-
-
-def mean_image(pixels: Tensor) -> Tensor:
-    """Return the mean of images on the scale of [0, 1], ``[channels, height, width]``, float32."""
-    total = torch.zeros(pixels.shape[1:], dtype=torch.int64)  # in integers, so without rounding errors
-    for first in range(0, len(pixels), _CHUNK):  # a sum makes int64 of all that it adds up
-        total += pixels[first : first + _CHUNK].sum(dim=0, dtype=torch.int64)
-    return total.double().div(len(pixels) * 255).float()

@@ -16,12 +16,11 @@ class DigitsData(InMemoryDataModule):
     """1,797 real handwritten digits: 1,257 training, 180 validation and 360 test images.
 
     A batch is ``(images, labels)``: images ``[batch, 1, 28, 28]``, ``torch.float32``, in [0, 1]; labels ``[batch]``,
-    ``torch.int64``, 0 to 9. The originals are 8x8 with grey levels 0 to 16 (Alpaydin and Kaynak 1998, UCI "Optical
-    recognition of handwritten digits", the test part); they are divided by 16 and enlarged bilinearly to 28x28, so
-    that a net for MNIST takes them as they are. With batches of 32 an epoch has 39 steps.
+    ``torch.int64``, 0 to 9. The originals (Alpaydin and Kaynak 1998, UCI "Optical recognition of handwritten digits",
+    the test part) are 8x8 with grey levels 0 to 16, here enlarged bilinearly, so that a net for MNIST takes them.
 
-    The split is stratified by class and always the same. It does not separate the 13 writers (the bundled file does not
-    name them), so an error on it says little about new writers.
+    The split is stratified by class and always the same. It does not separate the 13 writers (the file does not name
+    them), so an error on it says little about new writers.
 
     Args:
         batch_size: Samples in a batch.
@@ -31,9 +30,6 @@ class DigitsData(InMemoryDataModule):
         >>> data.setup()
         >>> len(data.train_set), len(data.val_set), len(data.test_set)
         (1257, 180, 360)
-        >>> images, labels = next(iter(data.train_dataloader()))
-        >>> images.shape, images.dtype, labels.shape, labels.dtype
-        (torch.Size([32, 1, 28, 28]), torch.float32, torch.Size([32]), torch.int64)
     """
 
     def __init__(self, batch_size: int = 32) -> None:
@@ -65,10 +61,7 @@ class DigitsData(InMemoryDataModule):
 
 
 class EnlargedDigits(nn.Module):
-    """Turns grey levels 0 to 16 as bytes, 8x8, into 28x28 pixels in [0, 1], to stand in front of a net.
-
-    Bilinearly, with corners not aligned, as in image libraries.
-    """
+    """Grey levels 0 to 16 as bytes, 8x8, to 28x28 pixels in [0, 1]: bilinearly, corners not aligned."""
 
     def __init__(self) -> None:
         super().__init__()

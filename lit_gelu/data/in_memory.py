@@ -25,10 +25,7 @@ Loader = DataLoader[tuple[Tensor, ...]]
 
 
 class InMemorySamples(TensorDataset):
-    """Inputs and labels as two tensors, out of which a whole batch is taken at once.
-
-    `torch.utils.data.DataLoader` calls ``__getitems__`` with a batch's indices where a data set has it: one indexing
-    operation a batch instead of one a sample and a concatenation. Pass ``collate_fn=whole_batch`` with it.
+    """Inputs and labels as two tensors; a `DataLoader` with ``collate_fn=whole_batch`` takes a batch at once.
 
     Args:
         inputs: Shape ``[samples, ...]``, ``torch.float32``.
@@ -69,11 +66,7 @@ class InMemorySamples(TensorDataset):
 
 
 class InMemoryImages(InMemorySamples):
-    """`InMemorySamples` whose inputs are images.
-
-    Args:
-        images: Shape ``[samples, channels, height, width]``, ``torch.float32``.
-        labels: Shape ``[samples]``, ``torch.int64``.
+    """`InMemorySamples` whose inputs are images, ``[samples, channels, height, width]``.
 
     Example:
         >>> InMemoryImages(torch.zeros(3, 1, 28, 28), torch.tensor([5, 6, 7])).images.shape
@@ -95,15 +88,11 @@ class InMemoryDataModule(LightningDataModule, ABC):
     """A data module whose samples fit in memory; a subclass says how its sets are read.
 
     Training batches are shuffled anew every epoch, and the last, smaller one is dropped; evaluation goes through every
-    sample in order. `predict_dataloader` goes through the test set.
-
-    Trained on a CUDA device, a set that takes no more than a quarter of its free memory is moved there whole, once, and
-    batches are cut out of it there; a larger set stays in pinned host memory, from where batches are copied while the
-    device computes.
+    sample in order. `predict_dataloader` goes through the test set. On a CUDA device, a set that takes no more than a
+    quarter of its free memory is moved there whole, once; a larger one stays in pinned host memory.
 
     Args:
-        batch_size: Samples in a batch, for every loader; where ``evaluation_batch_size`` is set to another number, for
-            the training loader.
+        batch_size: Samples in a batch; where ``evaluation_batch_size`` is set, in a training batch.
 
     Raises:
         ArgumentError: If ``batch_size`` is no positive integer.

@@ -24,19 +24,18 @@ _SHA256 = {  # of the pixels and the labels behind them, as bytes: training (Tru
 class MNISTData(InMemoryDataModule):
     """MNIST in memory: by default 55,000 training, 5,000 validation and 10,000 test images.
 
-    A batch is ``(images, labels)``: images ``[batch, 1, 28, 28]``, ``torch.float32``, pixel / 255, so in [0, 1] and not
-    normalised further; labels ``[batch]``, ``torch.int64``, 0 to 9. The first 5,000 of the original training order are
-    validation (Hendrycks and Gimpel's code, TensorFlow's loader). With batches of 128 an epoch has 429 steps. Their
-    autoencoder takes all 60,000 for training and validates on none: ``validation=0``, 937 steps with batches of 64.
+    A batch is ``(images, labels)``: images ``[batch, 1, 28, 28]``, ``torch.float32``, pixel / 255; labels ``[batch]``,
+    ``torch.int64``, 0 to 9. The first 5,000 of the training images are validation (Hendrycks and Gimpel's code); with
+    batches of 128 an epoch has 429 steps. Their autoencoder trains on all 60,000: ``validation=0``, 937 steps with
+    batches of 64.
 
-    The files are torchvision's, ``ROOT/MNIST/raw/train-images-idx3-ubyte`` and so on; ``download=True`` unpacks those
-    that are there with ``.gz`` added. What is read is compared with the published data's checksum (0.1 s); a set of
-    the same form, such as Fashion-MNIST, needs ``checksum=False``.
+    The files are torchvision's, ``ROOT/MNIST/raw/train-images-idx3-ubyte`` and so on. What is read is compared with the
+    published data's checksum; a set of the same form, such as Fashion-MNIST, needs ``checksum=False``.
 
     Args:
         root: Folder that holds ``MNIST/raw``. ``None`` means the environment variable ``LIT_GELU_DATA``, or ``data``.
         batch_size: Samples in a batch.
-        download: Whether to download what is missing (12 MB, checked by checksum) when the Trainer prepares the data.
+        download: Whether to download what is missing (12 MB, checked by checksum), and to unpack ``.gz`` files.
         validation: How many of the first training images are held out for validation; 0 holds out none.
         checksum: Whether the data must be MNIST's, byte for byte.
 

@@ -43,7 +43,13 @@ def load_arrays(path: Path, names: Collection[str] | None = None) -> Arrays:
         require_no_pipe(path)
         with path.open("rb") as stream, zipfile.ZipFile(stream) as archive:
             members = archive.infolist()
-            _check_sizes(members, path.stat().st_size)
+            # Sizes that the file cannot hold: what reads it asks for so much memory beforehand.
+            for member in members:
+                most = _EXPANSION.get(member.compress_type, 0) * member.compress_size
+                if member.file_size > most:
+                    raise ValueError(f"{member.filename!r} claims {member.file_size} bytes and can hold {most}")
+            if sum(member.compress_size for member in members) > path.stat().st_size:
+                raise ValueError("its members claim more than the whole file")
             return {
                 name: _read(archive, member)
                 for member in members
@@ -55,16 +61,6 @@ def load_arrays(path: Path, names: Collection[str] | None = None) -> Arrays:
             f"{str(path)!r} cannot be read as an .npz file of numbers ({message_of(error)}): it is truncated, damaged, "
             "of another kind, or holds Python objects. Put a good copy in its place."
         ) from error
-
-
-def _check_sizes(members: list[zipfile.ZipInfo], file_size: int) -> None:
-    """Refuse sizes that the file cannot hold: what reads it asks for so much memory beforehand."""
-    for member in members:
-        most = _EXPANSION.get(member.compress_type, 0) * member.compress_size
-        if member.file_size > most:
-            raise ValueError(f"{member.filename!r} claims {member.file_size} bytes and can hold {most}")
-    if sum(member.compress_size for member in members) > file_size:
-        raise ValueError("its members claim more than the whole file")
 
 
 def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> npt.NDArray[np.generic]:

@@ -1,5 +1,6 @@
 """`ResumableDataLoader`, which goes on in the middle of a shuffled epoch."""
 
+import math
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
@@ -16,14 +17,11 @@ T_co = TypeVar("T_co", covariant=True)
 class ResumableDataLoader(DataLoader[T_co]):
     """A `torch.utils.data.DataLoader` whose place in its data is in the checkpoint.
 
-    Lightning saves the state of such a training loader, and gives it back where a run resumes within an epoch. The
-    state is the number of batches taken, and the states of the random number generators as the pass through the data
-    began: from these the same order comes again, and as many batches are taken and thrown away. Whatever was drawn for
-    that leaves no trace in the generators, whose states `lit_gelu.callbacks.ExactResume` keeps.
-
-    All that a pass draws at its start, it draws when the first batch is taken, not when the iterator is made: a resumed
-    run makes its iterator earlier than one that was not interrupted. Otherwise it is a plain `DataLoader`: same
-    arguments, same order of samples for a seed, and Lightning can put a distributed sampler in it.
+    Lightning saves the state of such a training loader, and gives it back where a run resumes within an epoch: the
+    number of batches taken, and the states of the random number generators as the pass began. From these the same order
+    comes again, and as many batches are thrown away, without a trace in the generators, whose states
+    `lit_gelu.callbacks.ExactResume` keeps. All that a pass draws at its start, it draws when the first batch is taken:
+    a resumed run makes its iterator earlier than one that was not interrupted.
 
     Args:
         *args: As `DataLoader` takes them.
@@ -77,21 +75,18 @@ class ResumableDataLoader(DataLoader[T_co]):
                 f"The state of the training data in the checkpoint is damaged: {shown(state_dict)}. Resume from "
                 "another checkpoint, or use a plain DataLoader."
             )
-        unfinished = self._is_unfinished(taken)
-        if unfinished:
+        try:
+            length = len(self)
+            end: float = min(length, self.limit) if isinstance(self.limit, int) else int(length * self.limit)
+        except TypeError:  # an IterableDataset, whose end nobody knows before
+            end = math.inf
+        if unfinished := 0 < taken < end:
             RandomState.of_plain(state_dict.get("start"))
         self._resume = state_dict if unfinished else None
 
     def start_anew(self) -> None:
         """Let the next pass be a new one, whatever state was loaded."""
         self._resume = None
-
-    def _is_unfinished(self, taken: int) -> bool:
-        try:
-            length = len(self)
-        except TypeError:  # an IterableDataset, whose end nobody knows before
-            return taken > 0
-        return 0 < taken < (min(length, self.limit) if isinstance(self.limit, int) else int(length * self.limit))
 
     def _batches(self) -> Iterator[T_co]:
         """Yield the batches of a pass, or what is left of it."""

@@ -19,33 +19,29 @@ _LEAST = 1e-11  # added to the deviation, as in the GELU paper's code
 class TIMITData(InMemoryDataModule):
     """Frames of TIMIT's sentences, 11 side by side, each with one of 39 phones: 3,696 training sentences.
 
-    A batch is 64 whole sentences, ``(windows, labels)``: windows ``[frames, 286]``, ``torch.float32``, the 26
-    normalised features of the frame and of the five before and after it, the earliest first; labels ``[frames]``,
-    ``torch.int64``, positions in `lit_gelu.data.timit_corpus.CLASSES`. At a sentence's edges its first or last frame
-    stands again. An epoch of the full corpus has 57 steps of about 19,500 frames; the last 48 sentences are dropped.
-    (Hendrycks and Gimpel 2016, arXiv 1606.08415, section 3.4, and their code; the batch is in the code only.)
+    A batch is 64 whole sentences (in the code only), ``(windows, labels)``: windows ``[frames, 286]``,
+    ``torch.float32``, the 26 normalised features of the frame and of the five before and after it, the earliest first;
+    labels ``[frames]``, ``torch.int64``, positions in `lit_gelu.data.timit_corpus.CLASSES`. At a sentence's edges its
+    first or last frame stands again. An epoch of the full corpus has 57 steps of about 19,500 frames. (Hendrycks and
+    Gimpel 2016, arXiv 1606.08415, section 3.4, and their code.)
 
-    The features are 12 mel-frequency cepstral coefficients, the log energy and their first derivatives every 10 ms
-    (`lit_gelu.data.timit_features`). The authors' extractor was not published; ours follows HTK, an assumption. A
-    frame has the phone at its centre, folded from 61 to 39 as by Lee and Hon (1989), with the glottal stop ``q``, which
-    they leave out, as silence. Each feature is normalised by its mean and deviation over the training frames. (The
-    paper's code counts the zeros that pad its sentences, and takes the mean away from validation and test features
-    twice (D6): features that were centred before hide that, ours are not.)
+    The features are 12 mel-frequency cepstral coefficients, the log energy and their first derivatives every 10 ms; the
+    authors' extractor was not published, ours follows HTK. A frame has the phone at its centre, folded from 61 to 39 as
+    by Lee and Hon (1989), with the glottal stop ``q``, which they leave out, as silence. Each feature is normalised by
+    its mean and deviation over the training frames. (The paper's code counts the zeros that pad its sentences, and
+    takes the mean away from validation and test features twice (D6).)
 
-    Which corpus is read decides the split, and a message, the property `split` and the logged hyper-parameters say
-    which it is. ``"core test"``: the full corpus (LDC93S1, to be bought), 3,696 training, 1,152 validation and 192
-    core test sentences. ``"sample"``: NLTK's 16 speakers, of whom 12 are training (96 sentences), two validation and
-    two test (16 each): results are **not comparable with the paper's**. The SA sentences are left out of both.
-
-    Reading audio needs ``pip install 'lit-gelu[speech]'``. The features are kept in a file (160 MB for the full
-    corpus), so that they are computed once.
+    The property `split` and the logged hyper-parameters say which corpus was found. ``"core test"``: the full corpus
+    (LDC93S1, to be bought), 3,696 training, 1,152 validation and 192 core test sentences. ``"sample"``: NLTK's 16
+    speakers, 12 of them training (96 sentences), two validation and two test (16 each): results are **not comparable
+    with the paper's**. The SA sentences are left out. Reading audio needs ``pip install 'lit-gelu[speech]'``.
 
     Args:
         root: Folder that holds the corpus. ``None`` means the environment variable ``LIT_GELU_DATA``, or ``data``.
         batch_size: Sentences in a batch.
         corpus: Folder of the corpus, an absolute path or one from ``root`` on.
-        cache: Folder that the features are kept in. ``None`` means ``lit_gelu`` in the user's cache folder
-            (``XDG_CACHE_HOME``, or ``~/.cache``); the corpus's own folder is never written to.
+        cache: Folder that the features are kept in (160 MB for the full corpus). ``None`` means ``lit_gelu`` in the
+            user's cache (``XDG_CACHE_HOME``); the corpus's own folder is never written to.
 
     Raises:
         ArgumentError: If an argument is none of the accepted values.

@@ -40,7 +40,9 @@ def frame_features(signal: Tensor) -> Tensor:
     if len(signal) < FRAME:
         return torch.zeros(0, SIZE, dtype=torch.float64)
     frames = signal.double().unfold(0, FRAME, HOP)
-    static = torch.cat([mel_cepstra(frames), log_energy(frames)[:, None]], dim=1)
+    # The log energy before pre-emphasis and window, as with ``RAWENERGY = T`` and ``ENORMALISE = F`` (section 5.8).
+    log_energy = frames.square().sum(dim=1, keepdim=True).clamp(min=1).log()
+    static = torch.cat([mel_cepstra(frames), log_energy], dim=1)
     return torch.cat([static, derivatives(static)], dim=1)
 
 
@@ -75,12 +77,6 @@ def mel_filters() -> Tensor:
     spacing = mels[-1] / (FILTERS + 1)
     centres = spacing * torch.arange(1, FILTERS + 1, dtype=torch.float64)
     return (1 - (mels - centres[:, None]).abs() / spacing).clamp(min=0)
-
-
-def log_energy(frames: Tensor) -> Tensor:
-    """Return the natural logarithm of the sum of squares of each frame, before pre-emphasis and window."""
-    # As with HTK's ``RAWENERGY = T`` and ``ENORMALISE = F`` (HTK Book, section 5.8).
-    return frames.square().sum(dim=1).clamp(min=1).log()
 
 
 def derivatives(values: Tensor) -> Tensor:

@@ -122,20 +122,16 @@ class TweetData(InMemoryDataModule):
     """Part-of-speech tags of tweets: 14,619 training, 4,823 validation and 7,152 test tokens.
 
     A sample is a token: ``(inputs, tags)`` with the vectors of the token before, the token itself and the one after,
-    concatenated, ``[batch, 150]`` for vectors of 50 numbers, ``torch.float32``; tags ``[batch]``, ``torch.int64``, the
-    position in `TAGS`. On both sides of a tweet stands the vector of ``</s>``; a token without a vector has that of
-    ``UUUNKKK``. Vectors are fixed, not trained. With batches of 16 an epoch has 913 steps. (Hendrycks and Gimpel 2016,
-    arXiv 1606.08415, section 3.3 and their code; tags and tweets: Gimpel et al. 2011, Oct27 v0.3 in the splits of
-    Owoputi et al. 2013, 1000, 327 and 500 tweets.)
+    ``[batch, 150]`` for vectors of 50 numbers, ``torch.float32``; tags ``[batch]``, ``torch.int64``, positions
+    in `TAGS`. On both sides of a tweet stands the vector of ``</s>``; a token without one has that of ``UUUNKKK``. With
+    batches of 16 an epoch has 913 steps. (Hendrycks and Gimpel 2016, arXiv 1606.08415, section 3.3 and their code; tags
+    and tweets: Gimpel et al. 2011, Oct27 v0.3 in the splits of Owoputi et al. 2013, 1000, 327 and 500 tweets.)
 
     ``train.txt``, ``dev.txt`` and ``test.txt`` (the authors' ``devtest``) have a ``token<TAB>tag`` on each line and a
-    blank line after each tweet. Tokens are looked up as they are: the authors' files are normalised already (lower
-    case, ``<@MENTION>``, ``<URL-host>``).
-
-    The paper's vectors, ``embeddings-twitter.txt``, have to be supplied by the user; any text file of word2vec's or
-    GloVe's form with ``UUUNKKK`` and ``</s>`` in it does. ``clusters`` takes a file of word clusters instead and makes
-    fixed vectors of their bit paths (`lit_gelu.data.tweets.cluster_vector`). Those are **not the paper's
-    vectors**, results with them are not comparable with its table, and the logged hyper-parameters say so.
+    blank line after each tweet; tokens are looked up as they are. The paper's vectors, ``embeddings-twitter.txt``, have
+    to be supplied by the user; any text file of word2vec's or GloVe's form with ``UUUNKKK`` and ``</s>`` in it does.
+    ``clusters`` makes fixed vectors of word clusters' bit paths instead: **not the paper's**, results with them are not
+    comparable with its table, and the logged hyper-parameters say so.
 
     Args:
         root: Folder that holds ``tweets``. ``None`` means the environment variable ``LIT_GELU_DATA``, or ``data``.

@@ -26,11 +26,10 @@ from lit_gelu.tasks.layers import adds_noise
 
 
 class SampleMean(MeanMetric):
-    """The mean of all samples, summed in float32 or more.
+    """The mean of all samples, summed in float32 or more; a NaN is let through."""
 
-    ``Trainer(precision="bf16-true")`` converts all of a module, and a sum in bfloat16 stops growing after some hundred
-    samples. A NaN is let through: torchmetrics' own strategies drop it, and a diverged net would look healthy.
-    """
+    # ``Trainer(precision="bf16-true")`` converts all of a module, and a sum in bfloat16 stops growing after some
+    # hundred samples. torchmetrics' own strategies drop a NaN, and a diverged net would look healthy.
 
     def __init__(self) -> None:
         super().__init__(nan_strategy="disable")
@@ -58,17 +57,14 @@ class ActivationTask(LightningModule, ABC):
     """A net with an activation by name; a subclass builds the net and says what its loss is.
 
     It logs ``train_loss`` each step, and over the whole set ``val_NAME`` and ``test_NAME`` for every name in
-    ``metric_names``. Where noise is on in training (dropout, a stochastic activation), the logged ``train_loss`` is
-    measured with the noise off, on the same batch and before the update, as the paper's figures are (Hendrycks and
-    Gimpel 2016, arXiv 1606.08415, their code): one forward pass more a step, in evaluation mode. The gradient is
-    always that of the noisy loss. A subclass whose figure shows the noisy loss sets
-    ``logs_noise_free_training_loss = False`` and saves that pass. On several ranks, what is logged each
-    step is of rank 0's part of the batch (an all-reduce a step would buy little); figures of a whole epoch are of all
-    ranks together.
+    ``metric_names``. Where training is noisy (dropout, a stochastic activation), the logged ``train_loss`` is measured
+    with the noise off, on the same batch and before the update, as in Hendrycks and Gimpel's code (arXiv 1606.08415):
+    one forward pass more a step, unless a subclass sets ``logs_noise_free_training_loss = False``. The gradient is
+    always that of the noisy loss. On several ranks, what is logged each step is of rank 0's part of the batch.
 
     An activation that was never registered trains like any other, but cannot be written in a checkpoint: that is
-    refused at the start of `Trainer.fit` if checkpoints are on, and whenever one is saved. Checkpoints name the
-    activation at every site: a net in which some were swapped is loaded as it was saved.
+    refused at the start of `Trainer.fit` if checkpoints are on. Checkpoints name the activation at every site: a net in
+    which some were swapped is loaded as it was saved.
 
     Args:
         activation: Any form of activation that `lit_gelu.activations.create` takes.
@@ -105,9 +101,8 @@ class ActivationTask(LightningModule, ABC):
     ) -> Self:
         """Load a checkpoint as ``LightningModule.load_from_checkpoint`` does; nothing that it holds can run.
 
-        The activation in the checkpoint's hyper-parameters is looked up by its registered name, never imported. For
-        one that was never registered, give ``activation=``. ``weights_only=False`` lets the file run programs, as
-        ``torch.load`` does; ``hparams_file``, which is the caller's own, may name what is to be imported.
+        Its activation is looked up by its registered name, never imported; for one without, give ``activation=``.
+        ``weights_only=False`` lets the file run programs; ``hparams_file`` may name what is to be imported.
 
         Returns:
             The module.
@@ -133,18 +128,7 @@ class ActivationTask(LightningModule, ABC):
         """Return each sample's value, ``[batch]``, of every name in ``metric_names``."""
 
     def activation_maker(self, activation: Any, width: int) -> Callable[[], nn.Module]:
-        """Return what builds the activation; refuse one, such as a gated one, that changes the size of a layer.
-
-        Args:
-            activation: As the class has it.
-            width: Size of the layer, with which it is tried.
-
-        Returns:
-            A function that builds a new instance at each call.
-
-        Raises:
-            ArgumentError: If the activation does not keep its input's shape.
-        """
+        """Return what builds the activation; refuse one, such as a gated one, that changes the size of a layer."""
         module, inputs = self.registry.create(activation), torch.zeros(2, width)
         infer_channels_(module, inputs)
         with torch.no_grad():
@@ -233,19 +217,11 @@ class ActivationTask(LightningModule, ABC):
             self.log(f"{stage}_{name}", metric, prog_bar=True, on_step=False, on_epoch=True, batch_size=len(value))
 
 
-IGNORED = -100  # the label of samples that cross-entropy leaves out
-
-
 class ClassificationTask(ActivationTask):
-    """A net with an activation by name, trained with the mean cross-entropy; a subclass builds the net.
+    """An `ActivationTask` trained with the mean cross-entropy; a subclass builds the net.
 
-    It logs ``train_loss`` each step, and over the whole set ``val_loss``, ``val_error``, ``test_loss``, ``test_error``:
-    losses in nats, errors as the share of wrong classes, 1 - accuracy. How the training loss is measured where there
-    is noise, and what checkpoints hold: `lit_gelu.tasks.ActivationTask`.
-
-    Args:
-        activation: Any form of activation that `lit_gelu.activations.create` takes.
-        registry: Where the activation's name is looked up; ``None`` means `lit_gelu.activations.registry`.
+    It logs ``val_loss``, ``val_error``, ``test_loss`` and ``test_error``: losses in nats, errors as the share of wrong
+    classes. Arguments are those of `lit_gelu.tasks.ActivationTask`.
     """
 
     metric_names: ClassVar[tuple[str, ...]] = ("loss", "error")
@@ -259,12 +235,9 @@ class ClassificationTask(ActivationTask):
         return functional.cross_entropy(self(inputs), labels)
 
     def sample_values(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """Return each sample's cross-entropy in nats, ``"loss"``, and 0 or 1 for a wrong class, ``"error"``.
-
-        Samples whose label is -100 have none: training leaves them out, too.
-        """
+        """Return each sample's ``"loss"``, in nats, and ``"error"``, 0 or 1; samples with the label -100 have none."""
         logits = self(inputs)
-        counted = labels != IGNORED
+        counted = labels != -100  # what cross-entropy leaves out
         return {
             "loss": functional.cross_entropy(logits, labels, reduction="none")[counted],
             "error": (logits.argmax(dim=1) != labels).float()[counted],

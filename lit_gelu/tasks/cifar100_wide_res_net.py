@@ -9,12 +9,13 @@ import torch
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim.lr_scheduler import LambdaLR
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.surgery import infer_channels_
 from lit_gelu.tasks.activation_task import Batch, ClassificationTask
 from lit_gelu.tasks.layers import check_inputs, check_numbers
-from lit_gelu.tasks.optimizers import LasagneNesterovSGD, check_schedule_lasts, cosine_schedule, steps_per_epoch
+from lit_gelu.tasks.optimizers import LasagneNesterovSGD, check_schedule_lasts, cosine_factor, steps_per_epoch
 
 EPS = 1e-4
 STEM_CHANNELS = 16
@@ -90,24 +91,20 @@ class CIFAR100WideResNet(ClassificationTask):
 
     Training, in batches of 128: gradient descent with Nesterov momentum .9 in Lasagne's form. Step :math:`k` has the
     learning rate :math:`.05 (1 + \cos(\pi k / 39062.5))`: one half cosine over 50 epochs of 100,000 samples, see
-    `lit_gelu.data.CIFAR100Data` (D13), changed every step, the last about 3e-8.
-
-    ``weight_decay`` is in torch's sense, the factor of a weight in its gradient. The code adds :math:`5 \cdot 10^{-4}
-    \sum w^2` to the loss, without torch's 1/2, so its gradient is :math:`10^{-3} w`: twice the decay of Zagoruyko and
-    Komodakis, whose net it is; the paper is silent (D14). It covers the weights of convolutions and of the linear layer
-    and the scales (gamma) of batch normalisation, neither biases, nor shifts, nor parameters of activations.
+    `lit_gelu.data.CIFAR100Data` (D13). The code adds :math:`5 \cdot 10^{-4} \sum w^2` to the loss, so its gradient is
+    :math:`10^{-3} w`, which is ``weight_decay`` in torch's sense: twice the decay of Zagoruyko and Komodakis, whose net
+    it is; the paper is silent (D14). It covers the weights of convolutions and of the linear layer and the scales
+    (gamma) of batch normalisation, neither biases, nor shifts, nor parameters of activations.
 
     The paper's test errors, medians of three: GELU 20.74 %, ReLU 21.77 %, ELU 22.98 %. It compares with Zagoruyko and
     Komodakis's 22.89 %, which is of their own recipe: another block, 200 epochs, the learning rate in steps, decay
     5e-4, no dropout. Loshchilov and Hutter's also differs: plain momentum, no dropout, learning rate .05 (D16).
 
-    ``train_loss`` is what the paper's figure shows: the loss with dropout on, plus the penalty of weight decay; so it
-    is no pass without noise (``logs_noise_free_training_loss`` is False), and well above ``val_loss`` and
-    ``test_loss``, which are the cross-entropy alone. What else is logged: `lit_gelu.tasks.ClassificationTask`.
+    ``train_loss`` is what the paper's figure shows: the loss with dropout on, plus the penalty of weight decay, well
+    above ``val_loss`` and ``test_loss``, which are the cross-entropy alone.
 
     Args:
-        activation: Any form of activation that `lit_gelu.activations.create` takes. Each place has an instance of its
-            own.
+        activation: Any form that `lit_gelu.activations.create` takes; each place has an instance of its own.
         learning_rate: That of the first step.
         blocks_per_stage: :math:`n`; there are :math:`6n + 4` convolutions.
         width_factor: :math:`k`; the stages have :math:`16k, 32k` and :math:`64k` channels.
@@ -115,16 +112,13 @@ class CIFAR100WideResNet(ClassificationTask):
         weight_decay: As explained above; 5e-4 is Zagoruyko and Komodakis's.
         decay_gammas: Whether weight decay covers the scales of batch normalisation.
         epochs: Epochs until the learning rate is 0; as many as the Trainer's ``max_epochs``.
-        channels_last: Whether weights are kept in torch's channels-last order, which GPUs compute faster with.
+        channels_last: Whether weights are kept in torch's channels-last order, which GPUs are faster with.
         registry: Where the activation's name is looked up; ``None`` means `lit_gelu.activations.registry`.
 
     Raises:
         ArgumentError: If an argument is not accepted, or the activation changes the shape of its input.
 
     Example:
-        >>> model = CIFAR100WideResNet(activation="elu")
-        >>> sum(parameter.numel() for parameter in model.parameters())
-        8972884
         >>> CIFAR100WideResNet(blocks_per_stage=1, width_factor=1)(torch.zeros(2, 3, 32, 32)).shape
         torch.Size([2, 100])
     """
@@ -225,5 +219,5 @@ class CIFAR100WideResNet(ClassificationTask):
         check_schedule_lasts(trainer, epochs)
         trains = trainer is not None and trainer.limit_train_batches != 0
         steps = steps_per_epoch(self.trainer) if trains else BATCHES_PER_EPOCH
-        schedule = cosine_schedule(optimizer, epochs * steps)
+        schedule = LambdaLR(optimizer, lambda step: cosine_factor(step, epochs * steps))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

@@ -23,55 +23,43 @@ class CIFAR10ConvNet(ClassificationTask):
     """Nine convolutions, global average pooling and a linear layer, for 32x32 colour images: 1,408,244 parameters.
 
     As Hendrycks and Gimpel trained it (arXiv 1606.08415, section 3.5, Table 1 and their code; the net of Salimans and
-    Kingma 2016, arXiv 1602.07868), from ZCA-whitened images on (`lit_gelu.data.CIFAR10Data`):
+    Kingma 2016, arXiv 1602.07868), on the ZCA-whitened images of `lit_gelu.data.CIFAR10Data`:
 
     - Gaussian noise of deviation 0.15 on the input, in training;
     - 3 x [3x3 convolution to 96 channels], 2x2 max pool, dropout .5; 3 x [3x3 convolution to 192 channels], 2x2 max
       pool, dropout .5; a 3x3 convolution without padding (8x8 to 6x6) and two 1x1 convolutions, 192 channels each; each
       convolution without bias, followed by batch normalisation (epsilon 1e-4, momentum .1) and the activation;
-    - the mean over the 6x6 places, a linear layer without bias to ten logits, and batch normalisation of the logits.
-      The paper's table says "softmax output": that last normalisation is in the code only (D9; ``norm_logits=False``
-      gives a linear layer with bias instead);
-    - all weights Glorot uniform. The unit-norm rows that the paper describes for MNIST are not used here (D12), nor are
-      the epsilon 1e-6 and the normal weights of Salimans and Kingma's code (D11);
+    - the mean over the 6x6 places, a linear layer without bias to ten logits, and batch normalisation of the logits,
+      which is in the code only (D9; ``norm_logits=False`` gives a linear layer with bias instead);
+    - all weights Glorot uniform: neither the unit-norm rows of the paper's MNIST nets (D12), nor the epsilon 1e-6 and
+      the normal weights of Salimans and Kingma's code (D11);
     - mean cross-entropy without weight decay, no augmentation; 200 epochs in batches of 100; GELU in its tanh form;
     - Adam with epsilon inside the root (`AdamEpsilonInsideRoot`) and beta1 .9, from half of the epochs on .5; the
-      learning rate is constant in the first half, then falls linearly, epoch by epoch, to a hundredth in the last
-      (`HalvesSchedule`). Of all this the paper says "linearly decays to zero"; batch size, beta1 and epsilon are in the
-      code only (D10).
+      learning rate is constant in the first half, then falls linearly, epoch by epoch, to a hundredth in the last. The
+      paper says "linearly decays to zero"; batch size, beta1 and epsilon are in the code only (D10).
 
-    The paper's test errors after the last epoch, medians of three: GELU 7.89 %, ReLU 8.16 %, ELU 8.41 %. Its base
-    learning rate of 1e-3, 1e-4 or 1e-5 was chosen on 5,000 held-out images (``CIFAR10Data(validation=5000)``), then it
-    was trained on all 50,000.
+    The paper's test errors after the last epoch, medians of three: GELU 7.89 %, ReLU 8.16 %, ELU 8.41 %.
 
-    It logs ``train_loss`` and ``train_error`` each step, as they are: with noise and dropout on, from the forward pass
-    that is descended, and ``train_error_epoch``, the mean over the epoch, which is the training error that the paper's
-    figure shows. What else is logged, and when: `lit_gelu.tasks.ClassificationTask`.
-
-    Fast on a GPU with ``Trainer(precision="bf16-mixed")``.
+    It logs ``train_loss`` and ``train_error`` each step with noise and dropout on, and ``train_error_epoch``, the mean
+    over the epoch, which is the training error that the paper's figure shows. Fast on a GPU with
+    ``Trainer(precision="bf16-mixed")``.
 
     Args:
-        activation: Any form of activation that `lit_gelu.activations.create` takes. Each layer has an instance of its
-            own.
+        activation: Any form that `lit_gelu.activations.create` takes; each layer has an instance of its own.
         learning_rate: Adam's base learning rate; the paper tunes it over 1e-3, 1e-4 and 1e-5.
-        epochs: Length of the schedule; give what the Trainer's ``max_epochs`` is. The paper uses 200.
+        epochs: Length of the schedule; give what the Trainer's ``max_epochs`` is.
         keep: Probability of keeping a unit after each max pool in training.
         noise: Standard deviation of the noise on the input in training.
-        channels: Channels of the first three convolutions and of the others; the paper uses 96 and 192. Smaller ones
-            are for quick runs.
+        channels: Channels of the first three convolutions and of the others; smaller ones are for quick runs.
         norm_logits: Whether the logits are batch-normalised; otherwise the last layer has a bias.
-        channels_last: Whether the weights lie in memory with the channels last, which convolutions in 16 bit on a GPU,
-            and those on most CPUs, are faster with. The numbers are the same but for rounding.
+        channels_last: Whether weights are kept in torch's channels-last order, the faster one on GPUs and most CPUs.
         registry: Where the activation's name is looked up; ``None`` means `lit_gelu.activations.registry`.
 
     Raises:
         ArgumentError: If an argument is out of its range, or the activation changes the shape of its input.
 
     Example:
-        >>> model = CIFAR10ConvNet(activation="gelu_tanh")
-        >>> sum(parameter.numel() for parameter in model.parameters())
-        1408244
-        >>> model(torch.zeros(2, 3, 32, 32)).shape
+        >>> CIFAR10ConvNet(activation="gelu_tanh")(torch.zeros(2, 3, 32, 32)).shape
         torch.Size([2, 10])
     """
 

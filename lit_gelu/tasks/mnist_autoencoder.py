@@ -19,23 +19,18 @@ class MNISTAutoencoder(ActivationTask):
     """784-1000-500-250-30-250-500-1000-784, an activation after each of the 7 hidden layers: 2,837,314 parameters.
 
     As Hendrycks and Gimpel trained it (arXiv 1606.08415, section 3.2 and their code): the 30 units of the bottleneck
-    have the activation too, the output is linear (no sigmoid), there is neither dropout nor normalisation; the loss is
-    the squared error averaged over the batch and the 784 pixels; rows of every weight, the output layer's too, are
-    drawn from N(0, 1) and divided by their length; biases 0; Adam (0.9, 0.999, 1e-8) at a constant learning rate;
-    batches of 64, reshuffled each epoch, of all 60,000 training images: ``MNISTData(batch_size=64, validation=0)``,
-    937 steps an epoch. The paper's figure shows 250 epochs (D3; their code runs 500, an earlier script 300) at 1e-3
-    and 1e-4 (D4; an earlier version of the paper also 1e-5), the median of three seeds; GELU in its tanh form.
+    have the activation too, the output is linear, there is neither dropout nor normalisation; the loss is the squared
+    error averaged over the batch and the 784 pixels; initialisation and Adam are those of `MNISTClassifier`; batches of
+    64 of all 60,000 training images: ``MNISTData(batch_size=64, validation=0)``, 937 steps an epoch. The paper's figure
+    shows 250 epochs (D3; their code runs 500, an earlier script 300) at 1e-3 and 1e-4 (D4; an earlier version of the
+    paper also 1e-5), the median of three seeds; GELU in its tanh form.
 
-    It logs ``train_loss`` each step, and over the whole set ``val_loss`` and ``test_loss``, all three the mean squared
-    error per pixel (pixels in [0, 1]). A reconstruction is not right or wrong, so there is no ``val_error`` and no
-    ``test_error``. The paper holds no images out: its figure shows the loss on the test set, which is ``test_loss``
-    here, and ``val_loss`` is logged where the data have a validation set. For a curve of the test loss over a run,
-    pass ``data.test_dataloader()`` as `Trainer.fit`'s ``val_dataloaders``; nothing is chosen by it. What else is
-    common to all tasks: `lit_gelu.tasks.ActivationTask`.
+    It logs ``train_loss``, ``val_loss`` and ``test_loss``, the mean squared error per pixel. The paper holds no images
+    out: its figure shows the loss on the test set. For its curve over a run, pass ``data.test_dataloader()`` as
+    `Trainer.fit`'s ``val_dataloaders``; nothing is chosen by it.
 
     Args:
-        activation: Any form of activation that `lit_gelu.activations.create` takes. Each layer has an instance of its
-            own.
+        activation: Any form that `lit_gelu.activations.create` takes; each layer has an instance of its own.
         learning_rate: Adam's learning rate; the paper shows 1e-3 and 1e-4.
         registry: Where the activation's name is looked up; ``None`` means `lit_gelu.activations.registry`.
 
@@ -44,8 +39,6 @@ class MNISTAutoencoder(ActivationTask):
 
     Example:
         >>> model = MNISTAutoencoder(activation="elu")
-        >>> sum(parameter.numel() for parameter in model.parameters())
-        2837314
         >>> images = torch.zeros(2, 1, 28, 28)
         >>> model.encode(images).shape, model(images).shape
         (torch.Size([2, 30]), torch.Size([2, 1, 28, 28]))

@@ -25,19 +25,9 @@ _ROWS = 1000  # of tensors given whole; a bound on memory, without effect on the
 
 @dataclass(frozen=True, repr=False)
 class RobustnessCurves(Displayed):
-    """Error and log loss of a classifier at each level of noise.
+    """Error and log loss (mean cross-entropy in nats) of a classifier at each level of noise, means over the draws.
 
-    Args:
-        levels: The levels ``a`` of the noise, as they were given.
-        error: Share of wrong classes at each level, the mean over the draws.
-        loss: Mean cross-entropy in nats at each level, the mean over the draws.
-        error_spread: Standard deviation of the error over the draws; 0 for one draw.
-        loss_spread: Standard deviation of the loss over the draws; 0 for one draw.
-        samples: How many samples were gone through.
-        per: ``"pixel"`` or ``"image"``: what a number is drawn for.
-        clip: Whether noisy inputs were clipped to [0, 1].
-        draws: Number of draws at each level.
-        seed: Seed of the draws.
+    Spreads are standard deviations over the draws, 0 for one; the other fields are arguments of `noise_robustness`.
     """
 
     levels: tuple[float, ...]
@@ -76,22 +66,18 @@ def noise_robustness(
 
     for each level :math:`a`, on every sample of the test set. The GELU paper does this with its MNIST nets trained
     without dropout, for :math:`a` from 0 to 3 (Hendrycks and Gimpel 2016, arXiv 1606.08415, section 3.1, figure 3). It
-    says neither whether the noise is drawn for each pixel nor whether the sum is clipped, and no code of it was
-    published: drawn for each pixel and not clipped is what is assumed here, and both are options. Learning rates move
-    these curves more than activations do, so compare nets at equal ones.
+    does not say whether the noise is drawn for each pixel or the sum is clipped: here it is drawn for each pixel and
+    not clipped. Learning rates move these curves more than activations do, so compare nets at equal ones.
 
-    The numbers drawn depend on ``seed``, the level, the number of the draw and the sample's place in the data, and on
-    nothing else: two modules see the same noisy inputs, whatever the batch size, the device, the other levels and the
-    global random state. Module and random state are as before afterwards: modes, buffers, gradients.
+    The numbers drawn depend on ``seed``, the level, the number of the draw and the sample's place in the data: two
+    modules see the same noisy inputs. Module and global random state are as before afterwards.
 
     Args:
         module: A LightningModule or any module from inputs ``[batch, ...]`` to logits ``[batch, classes]``; it is run
             in evaluation mode, on the device it is on.
         data: A LightningDataModule, whose test set is taken; a DataLoader, or another iterable of batches ``(inputs,
-            labels)``; or a pair of tensors ``(inputs, labels)``. Inputs are ``[batch, ...]`` of a floating dtype,
-            labels ``[batch]``, integers.
-        levels: The levels ``a``, in units of the inputs: finite numbers of at least 0, such as 0, 0.25, ..., 3 for
-            pixels in [0, 1].
+            labels)``; or such a pair of tensors. Inputs are of a floating dtype, labels ``[batch]``, integers.
+        levels: The levels ``a``, in units of the inputs: finite numbers of at least 0.
         per: Whether a number is drawn for each ``"pixel"``, or one for each ``"image"``.
         clip: Whether noisy inputs are clipped to [0, 1].
         draws: Draws at each level; the curves are means over them.
@@ -101,9 +87,8 @@ def noise_robustness(
         The curves.
 
     Raises:
-        ArgumentError: If an argument is out of its range.
-        ArgumentError: If the data hold no sample, or something else than inputs and labels, or the module gives
-            something else than logits.
+        ArgumentError: If an argument is out of its range, the data hold no sample or something else than inputs and
+            labels, or the module gives something else than logits.
 
     Example:
         >>> inputs, labels = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]), torch.tensor([0, 1, 0])
@@ -124,7 +109,11 @@ def noise_robustness(
     check_count("draws", draws, 1)
     check_count("seed", seed, 0)
     places = list(np.ndindex(len(strengths), draws))
-    generators = {(level, draw): _generator(seed, strengths[level], draw) for level, draw in places}
+    generators = {}
+    for level, draw in places:  # what one draws does not depend on what the other levels are
+        bits = int(np.float64(strengths[level]).view(np.uint64))
+        state = np.random.SeedSequence([seed, bits, draw]).generate_state(1, np.uint64)
+        generators[level, draw] = torch.Generator().manual_seed(int(state[0]))
     device = next((tensor.device for tensor in chain(module.parameters(), module.buffers())), torch.device("cpu"))
     sums = torch.zeros(len(strengths), draws, 2, dtype=torch.float64, device=device)  # wrong classes, and losses
     samples = 0
@@ -165,21 +154,12 @@ def _wrong_and_loss(module: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor
     return torch.stack([wrong, functional.cross_entropy(logits.double(), labels, reduction="sum")])
 
 
-def add_uniform_noise(
-    inputs: Tensor, level: float, generator: torch.Generator, per: Per = "pixel", clip: bool = False
-) -> Tensor:
+def add_uniform_noise(inputs: Tensor, level: float, generator: torch.Generator, per: Per, clip: bool) -> Tensor:
     """Return ``inputs + u`` with ``u`` uniform in ``[-level, level)``."""
     shape = inputs.shape if per == "pixel" else (len(inputs), *[1] * (inputs.ndim - 1))
     uniform = torch.rand(shape, generator=generator, dtype=torch.float32)
     noisy = inputs + uniform.mul_(2).sub_(1).mul_(level).to(inputs)
     return noisy.clamp_(0, 1) if clip else noisy
-
-
-def _generator(seed: int, level: float, draw: int) -> torch.Generator:
-    """Return the generator of one draw at one level, whatever the other levels are."""
-    bits = int(np.float64(level).view(np.uint64))
-    state = np.random.SeedSequence([seed, bits, draw]).generate_state(1, np.uint64)
-    return torch.Generator().manual_seed(int(state[0]))
 
 
 def _batches(data: Any) -> Iterator[Any]:

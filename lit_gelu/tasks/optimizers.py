@@ -9,7 +9,7 @@ import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from lit_gelu.errors import ArgumentError
@@ -54,13 +54,10 @@ class AdamEpsilonInsideRoot(_ForeachOptimizer):
         p <- p - lr * m / (1 - beta1^t) / sqrt(v / (1 - beta2^t) + epsilon)
 
     The denominator is thus never below ``sqrt(epsilon)``, 1e-4 by default: where gradients are smaller than that,
-    steps shrink with them. `torch.optim.Adam` with the same epsilon adds 1e-8 to the root and makes steps of the full
-    learning rate there; with ``eps=1e-4`` it comes near to this one. The bias of m is corrected by the beta1 of the
-    present step, also where a schedule has changed it. Source: Hendrycks and Gimpel's code for arXiv 1606.08415,
-    section 3.5, which took it from that of Salimans and Kingma 2016, arXiv 1602.07868; the papers do not say so (D10).
-
-    All parameters are updated by a few operations over lists of tensors. Nothing waits for a GPU: learning rate, betas
-    and the number of steps are plain numbers. Schedulers may change ``lr`` and ``betas`` in ``param_groups``.
+    steps shrink with them, and `torch.optim.Adam` would make steps of the full learning rate; with ``eps=1e-4`` that
+    comes near to this one. The bias of m is corrected by the beta1 of the present step, also where a schedule has
+    changed it. Source: Hendrycks and Gimpel's code for arXiv 1606.08415, section 3.5, which took it from that of
+    Salimans and Kingma 2016, arXiv 1602.07868; the papers do not say so (D10).
 
     Args:
         params: Parameters, or groups of them, as for every optimizer of torch.
@@ -142,10 +139,10 @@ def constant_then_linear(period: float, periods: float) -> float:
     return max(0.0, min(2 - 2 * period / periods, 1))
 
 
-def beta1_of_halves(period: float, periods: float, first: float = 0.9, second: float = 0.5) -> float:
-    """Return Adam's beta1: one value in the first half of a run, another in the second."""
+def beta1_of_halves(period: float, periods: float) -> float:
+    """Return Adam's beta1: .9 in the first half of a run, .5 in the second."""
     # In Hendrycks and Gimpel's code for CIFAR-10; the paper does not mention it (D10).
-    return first if 2 * period < periods else second
+    return 0.9 if 2 * period < periods else 0.5
 
 
 class HalvesSchedule(LRScheduler):
@@ -187,11 +184,6 @@ def cosine_factor(step: int, period: float) -> float:
     """Return the share of the initial learning rate that a step, from 0 on, uses; ``period`` need not be whole."""
     # Loshchilov and Hutter 2017 (arXiv 1608.03983), equation 5, without a restart: 0 from the end of the period on.
     return (1 + math.cos(math.pi * min(step / period, 1.0))) / 2
-
-
-def cosine_schedule(optimizer: Optimizer, period: float) -> LambdaLR:
-    """Return the scheduler of `cosine_factor`, to be stepped after every optimizer step."""
-    return LambdaLR(optimizer, lambda step: cosine_factor(step, period))
 
 
 def steps_per_epoch(trainer: Trainer) -> float:

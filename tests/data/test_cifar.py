@@ -11,7 +11,6 @@ from cifar_arrays import random_arrays, write_arrays, write_batches
 from colour_images import write_arrays as write_colours
 from scipy import stats
 from torch import nn
-from torch.utils.data import RandomSampler
 from torchvision.datasets import CIFAR100
 
 from lit_gelu.data import CIFAR10Data, CIFAR100Data
@@ -44,7 +43,6 @@ def test_sets_batches_and_preprocessing(made):
     torch.testing.assert_close(data.train_set.inputs, (as_images(arrays["x_train"]) - mean).float(), rtol=0, atol=2e-7)
     assert data.test_set.labels.tolist() == arrays["y_test"].tolist()
     loader = data.train_dataloader()
-    assert isinstance(loader.sampler, RandomSampler)
     batches = list(loader)
     assert [len(labels) for _, labels in batches] == [64] * 9  # 600 samples, the last 24 dropped
     assert batches[0][0].shape == (64, 3, 32, 32)

@@ -2,13 +2,11 @@
 
 import os
 import struct
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torchvision
-from torch.utils.data import RandomSampler
 
 from lit_gelu.data import MNISTData
 from lit_gelu.errors import ArgumentError, DataError
@@ -60,7 +58,6 @@ def test_all_images_train_where_none_are_held_out(made):
     assert torch.equal(data.train_set.labels, torch.arange(60_000) % 10)
     loader = data.train_dataloader()
     assert len(loader) == 937
-    assert isinstance(loader.sampler, RandomSampler)
     assert data.val_dataloader() == []
     with pytest.raises(ArgumentError):
         data.setup("validate")
@@ -104,14 +101,6 @@ def test_raw_pixels_and_their_preprocessing_give_the_test_images(made):
     assert torch.equal(data.preprocessing()(raw), data.test_set.images)
     exact = raw.numpy().astype(np.float64) / 255
     assert np.array_equal(data.preprocessing()(raw).numpy(), exact.astype(np.float32))
-
-
-def test_root_comes_from_the_argument_then_the_environment_then_data(monkeypatch):
-    monkeypatch.setenv("LIT_GELU_DATA", "elsewhere")
-    assert MNISTData("here").folder == Path("here/MNIST/raw")
-    assert MNISTData().folder == Path("elsewhere/MNIST/raw")
-    monkeypatch.delenv("LIT_GELU_DATA")
-    assert MNISTData().folder == Path("data/MNIST/raw")
 
 
 @pytest.mark.realdata

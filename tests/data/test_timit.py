@@ -1,18 +1,12 @@
 """TIMITData on small corpora made here, and on the sample where LIT_GELU_DATA names it."""
 
-import os
-from pathlib import Path
-
-import numpy as np
 import pytest
 import torch
 from data_checkpoints import loaded_from_checkpoint
 from timit_files import noise, write_sample
-from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 from lit_gelu.data import TIMITData
-from lit_gelu.data.in_memory import whole_batch
-from lit_gelu.data.timit import SentenceFrames, fit_normalisation
+from lit_gelu.data.timit import SentenceFrames
 from lit_gelu.data.timit_corpus import CLASSES
 from lit_gelu.data.timit_features import frame_features
 from lit_gelu.errors import ArgumentError, DataError
@@ -38,8 +32,6 @@ def test_sets_and_batches_of_the_sample(root):
     assert [len(part) for part in (data.train_set, data.val_set, data.test_set)] == [4, 2, 2]
     assert data.split == "sample"
     assert len(data.train_dataloader()) == 2
-    assert isinstance(data.train_dataloader().sampler, RandomSampler)
-    assert isinstance(data.val_dataloader().sampler, SequentialSampler)
     windows, labels = next(iter(data.test_dataloader()))
     assert (windows.shape, windows.dtype, labels.shape, labels.dtype) == ((31, 286), torch.float32, (31,), torch.int64)
     assert torch.equal(windows, next(iter(data.predict_dataloader()))[0])
@@ -61,13 +53,6 @@ def test_windows_are_normalised_features_of_eleven_frames(root):
         torch.testing.assert_close(windows[t], expected.float(), rtol=1e-4, atol=1e-4)
     raw = sx8.float()[torch.arange(-5, 6).add(8).clamp(0, 16)].flatten()[None]
     torch.testing.assert_close(data.normalisation()(raw), windows[8:9])
-
-
-def test_the_remainder_is_dropped_in_training_alone(root):
-    data = small(root, batch_size=3)
-    data.setup()
-    assert len(data.train_dataloader()) == 1
-    assert len(data.val_dataloader()) == 1
 
 
 def test_a_module_is_loaded_from_its_own_checkpoint(root, monkeypatch):
@@ -117,17 +102,6 @@ def test_the_real_sample(tmp_path):
     assert windows.std().item() == pytest.approx(1, abs=0.01)
 
 
-@pytest.mark.realdata
-def test_the_one_sphere_file_of_the_real_sample_is_read_as_its_bytes():
-    path = Path(os.environ["LIT_GELU_DATA"]) / "timit" / "dr1-fvmh0" / "si836.wav"
-    if not path.is_file():
-        pytest.skip("LIT_GELU_DATA has no folder timit")
-    content = path.read_bytes()
-    assert content.startswith(b"NIST_1A")
-    samples, _ = soundfile.read(path, dtype="int16")
-    np.testing.assert_array_equal(samples, np.frombuffer(content[1024:], dtype="<i2"))
-
-
 LENGTHS = [1, 4, 13, 7]
 
 
@@ -152,17 +126,3 @@ def test_windows_against_one_by_one():
     assert batch_labels.tolist() == expected_labels
     assert len(data) == 4
     assert torch.equal(data[2][0], data.__getitems__([2])[0])
-
-
-def test_a_loader_takes_whole_sentences_and_each_once():
-    _, labels, data = made()
-    batches = list(DataLoader(data, batch_size=2, shuffle=True, collate_fn=whole_batch))
-    assert sum(len(batch[1]) for batch in batches) == sum(LENGTHS)
-    assert sorted(torch.cat([batch[1] for batch in batches]).tolist()) == sorted(labels.tolist())
-
-
-def test_the_normalisation_is_by_mean_and_deviation():
-    features = np.random.default_rng(0).normal(5, 3, (15, 26))
-    ours = fit_normalisation(torch.from_numpy(features))
-    np.testing.assert_allclose(ours.mean, features.mean(axis=0), rtol=1e-6)
-    np.testing.assert_allclose(ours.deviation, features.std(axis=0), rtol=1e-6)

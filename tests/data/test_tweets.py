@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from data_checkpoints import loaded_from_checkpoint
-from torch.utils.data import RandomSampler
 from tweet_files import VECTORS, write_tweets
 
 from lit_gelu.data import TweetData
@@ -50,7 +49,6 @@ def test_windows_with_padding_and_unknown_words(tmp_path):
     assert data.test_set.labels.tolist() == [7, 10, 21]
     assert (data.test_set.inputs.dtype, data.test_set.labels.dtype) == (torch.float32, torch.int64)
     assert len(data.train_dataloader()) == 2  # the fifth token is dropped
-    assert isinstance(data.train_dataloader().sampler, RandomSampler)
 
 
 def test_windows_of_cluster_vectors(tmp_path):

@@ -140,15 +140,6 @@ class Enlarge(nn.Module):
         return wide.expand(-1, 3, -1, -1)
 
 
-def test_raw_pixels_of_another_shape(tmp_path):
-    net, path = ConvNet(), tmp_path / "net.onnx"
-    export_onnx(net, path, preprocessing=Enlarge())
-    assert OnnxPredictor(path)(np.zeros((5, 1, 2, 2), np.uint8)).shape == (5, 3)
-    report = check_parity(net, path, preprocessing=Enlarge())
-    assert report.passed
-    assert any(row.comparison == "file vs PyTorch float64" for row in report.rows)
-
-
 class WithOffset(nn.Module):
     """Two inputs, the first of them an image; and a child that has the name of the preprocessing in the graph."""
 

@@ -179,14 +179,6 @@ def test_sizes_that_become_data_are_and_data_that_become_sizes(tmp_path):
 # Files that are no whole model.
 
 
-@pytest.mark.parametrize("content", [b"GIF89a" + bytes(500), b'{"a": 1}', b"\x00" * 64])
-def test_a_foreign_file(tmp_path, content):
-    (tmp_path / "net.onnx").write_bytes(content)
-    for file in (tmp_path / "net.onnx", tmp_path / "none.onnx", tmp_path):
-        with pytest.raises(ModelFileError):
-            OnnxPredictor(file, [CPU])
-
-
 def test_a_file_that_is_truncated_anywhere_inside_its_graph(path, tmp_path):
     content = path.read_bytes()
     graph = onnx.ModelProto.FromString(content).graph.ByteSize()  # what follows is a few entries

@@ -7,8 +7,6 @@ import pytest
 import torch
 from child_processes import run_warm
 from colour_images import ColourData
-from lightning.pytorch.callbacks import LearningRateMonitor
-from lightning.pytorch.loggers import CSVLogger
 from small_task import quiet_trainer
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
@@ -161,15 +159,6 @@ def test_what_decays(paper):
     assert sum(parameter.numel() for parameter in paper.decayed_parameters()) == 8_961_456 + 5_952 // 2
     excluded = CIFAR100WideResNet(decay_gammas=False)
     assert sum(parameter.numel() for parameter in excluded.decayed_parameters()) == 8_961_456
-
-
-def test_the_learning_rates_of_a_run_are_half_a_cosine(tmp_path):
-    """Three epochs of 24 samples in batches of 8."""
-    monitor = LearningRateMonitor("step")
-    trainer = quiet_trainer(max_epochs=3, logger=CSVLogger(tmp_path), callbacks=[monitor], limit_val_batches=0)
-    trainer.fit(CIFAR100WideResNet(epochs=3, **SMALL), datamodule=ColourData(classes=100))
-    expected = [0.05 * (1 + math.cos(math.pi * step / 9)) for step in range(9)]
-    assert all(rates == pytest.approx(expected, rel=1e-6) for rates in monitor.lrs.values())
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])

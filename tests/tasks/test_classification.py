@@ -7,7 +7,6 @@ import warnings
 import pytest
 import torch
 from lightning.pytorch import Callback, LightningDataModule
-from lightning.pytorch.loggers import CSVLogger
 from sklearn.metrics import accuracy_score, log_loss
 from small_task import SmallData, quiet_trainer
 from torch import nn
@@ -40,14 +39,6 @@ def test_a_loss_that_is_no_number_is_reported_as_such():
     model.output.weight.data[0, 0] = math.nan
     (result,) = quiet_trainer().test(model, datamodule=SmallData(), verbose=False)
     assert math.isnan(result["test_loss"])
-
-
-def test_logged_names(tmp_path):
-    logger = CSVLogger(tmp_path)
-    quiet_trainer(max_epochs=1, logger=logger).fit(MNISTClassifier(hidden_layers=1), datamodule=SmallData())
-    header = (tmp_path / "lightning_logs/version_0/metrics.csv").read_text().splitlines()[0].split(",")
-    assert set(header) == {"epoch", "step", "train_loss", "val_loss", "val_error"}
-    assert "activation: gelu(approximate='tanh')" in (tmp_path / "lightning_logs/version_0/hparams.yaml").read_text()
 
 
 class Witness(Callback):

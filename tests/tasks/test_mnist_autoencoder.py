@@ -2,10 +2,9 @@
 
 import pytest
 import torch
-from lightning.pytorch.loggers import CSVLogger
 from small_task import SmallData, quiet_trainer
 
-from lit_gelu.data import InMemoryImages, MNISTData
+from lit_gelu.data import MNISTData
 from lit_gelu.tasks import MNISTAutoencoder
 
 
@@ -38,19 +37,6 @@ def test_the_loss_of_a_set_is_the_mean_over_its_pixels(stage):
     outputs = transcribed(weights, images, lambda x: torch.where(x > 0, x, torch.expm1(x)))
     expected = (outputs - images.flatten(1)).pow(2).mean().item()
     assert result == {f"{stage}_loss": pytest.approx(expected, rel=1e-5)}
-
-
-class WithoutValidation(SmallData):
-    def load_train_and_val(self):
-        train, val = super().load_train_and_val()
-        return train, InMemoryImages(val.images[:0], val.labels[:0])
-
-
-@pytest.mark.parametrize(("data", "names"), [(SmallData, {"val_loss"}), (WithoutValidation, set())])
-def test_logged_names(tmp_path, data, names):
-    quiet_trainer(max_epochs=1, logger=CSVLogger(tmp_path)).fit(MNISTAutoencoder(), datamodule=data())
-    header = (tmp_path / "lightning_logs/version_0/metrics.csv").read_text().splitlines()[0].split(",")
-    assert set(header) == {"epoch", "step", "train_loss"} | names
 
 
 def loss_after_ten_epochs(activation, seed=0):

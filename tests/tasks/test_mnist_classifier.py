@@ -7,7 +7,7 @@ from small_task import SmallData, quiet_trainer
 from torch import nn
 
 from lit_gelu import activations
-from lit_gelu.activations import ActivationRegistry, ActivationSpec
+from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.errors import OpaqueActivationError, UnknownActivationError
 from lit_gelu.data import DigitsData, MNISTData
 from lit_gelu.tasks import MNISTClassifier
@@ -15,26 +15,6 @@ from lit_gelu.tasks import MNISTClassifier
 
 def exponential_linear(x):
     return torch.where(x > 0, x, torch.expm1(x))
-
-
-FORMS = {
-    "name": ("elu", "elu"),
-    "spec": (ActivationSpec.parse("swish(beta=1.5)"), "swish(beta=1.5)"),
-    "module": (nn.LeakyReLU(0.3), "leaky_relu(negative_slope=0.3)"),
-    "alias": ("quick_gelu", "gelu(approximate='sigmoid')"),
-}
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_every_form_of_activation(form):
-    given, text = FORMS[form]
-    model = MNISTClassifier(given)
-    assert str(model.activation_spec) == text
-    assert model.hparams["activation"] == model.hparams_initial["activation"] == text
-    again = MNISTClassifier(text)
-    again.load_state_dict(model.state_dict())
-    images = torch.rand(4, 1, 28, 28)
-    assert torch.equal(again.eval()(images), model.eval()(images))
 
 
 def test_a_registry_of_ones_own(tmp_path):

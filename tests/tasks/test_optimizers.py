@@ -1,6 +1,5 @@
 """Optimizers and schedules against their formulas, and torch's where they are equal."""
 
-import numpy as np
 import pytest
 import torch
 from lightning.pytorch import LightningModule
@@ -13,7 +12,6 @@ from lit_gelu.errors import ArgumentError
 from lit_gelu.tasks import AdamEpsilonInsideRoot
 from lit_gelu.tasks.optimizers import (
     HalvesSchedule,
-    LasagneNesterovSGD,
     beta1_of_halves,
     constant_then_linear,
     cosine_factor,
@@ -156,46 +154,3 @@ def test_steps_against_the_formula_while_learning_rate_and_beta1_change():
         optimizer.step()
         for param, p in zip(params, reference, strict=True):
             torch.testing.assert_close(param.detach(), p, rtol=0, atol=1e-15)
-
-
-RATES = [0.1, 0.1, 0.07, 0.02, 0.3]
-
-
-def quadratic(weight):
-    """A loss whose gradient depends on the weight: sum of c w^2 / 2 + w^4 / 4."""
-    factors = torch.linspace(0.5, 2.0, weight.numel(), dtype=weight.dtype).reshape(weight.shape)
-    return (factors * weight.square() / 2 + weight**4 / 4).sum()
-
-
-def gradient(weight):
-    return np.linspace(0.5, 2.0, weight.size).reshape(weight.shape) * weight + weight**3
-
-
-def drawn(seed, *shape):
-    return nn.Parameter(torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64))
-
-
-def train(optimizer, parameters, rates):
-    for rate in rates:
-        for group in optimizer.param_groups:
-            group["lr"] = rate
-        optimizer.zero_grad()
-        sum(quadratic(parameter) for parameter in parameters).backward()
-        optimizer.step()
-
-
-def test_five_steps_of_changing_learning_rate_against_the_formula():
-    """v <- mu v - lr g; p <- p + mu v - lr g, with g the gradient of loss + decay |p|^2 / 2."""
-    decayed, plain = drawn(0, 3, 4), drawn(1, 5)
-    optimizer = LasagneNesterovSGD([{"params": [decayed], "weight_decay": 0.3}, {"params": [plain]}], momentum=0.9)
-    expected = []
-    for parameter, decay in ((decayed, 0.3), (plain, 0.0)):
-        p, v = parameter.detach().numpy().copy(), 0.0
-        for rate in RATES:
-            g = gradient(p) + decay * p
-            v = 0.9 * v - rate * g
-            p = p + 0.9 * v - rate * g
-        expected.append(p)
-    train(optimizer, [decayed, plain], RATES)
-    for parameter, reference in zip([decayed, plain], expected, strict=True):
-        np.testing.assert_allclose(parameter.detach().numpy(), reference, rtol=1e-13)
