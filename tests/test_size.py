@@ -28,9 +28,9 @@ def _words(paths):
 @pytest.mark.parametrize(
     ("what", "size", "ceiling"),
     [
-        ("lines of the package", _lines(PACKAGE), 38_320),
-        ("files of the package", len(PACKAGE), 201),
-        ("lines of the tests", _lines(TESTS), 37_320),
+        ("lines of the package", _lines(PACKAGE), 37_400),
+        ("files of the package", len(PACKAGE), 200),
+        ("lines of the tests", _lines(TESTS), 36_620),
         ("words of Markdown", _words(PAGES), 37_700),
     ],
 )
