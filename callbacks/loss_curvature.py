@@ -46,7 +46,7 @@ LEAST_EXAMPLES = 32
 deviation), with 16 by 50 %, with 32 by 36 %, with 64 by 25 %."""
 
 SAVED_ELEMENTS = 10_000_000
-"""Eigenvectors of more elements are not kept in checkpoints: a resumed run's first event starts anew."""
+"""Larger eigenvectors are not kept in checkpoints: the first event of a resumed run starts without them."""
 
 Fraction = float | Literal["auto"] | None
 
@@ -56,7 +56,7 @@ class ProbePart:
     """A batch, or a part of one, that the loss is probed with."""
 
     batch: Any  # what ``training_step`` takes
-    examples: int  # how many examples it has, told from the whole batch; 1 where that cannot be told
+    examples: int  # the number of examples in it; 1 where that cannot be determined
 
 
 class ProbeBatches:
@@ -85,7 +85,7 @@ class ProbeBatches:
         self._parts: list[ProbePart] = []  # that are probed at every event
 
     def keep(self, batch: Any) -> ProbePart | None:
-        """Return what is needed of a batch as its step ends, in tensors of its own; ``None`` if another is probed."""
+        """Return a copy of the part of a batch to probe after its step; ``None`` if other batches are probed."""
         return self._part(batch) if isinstance(self.source, str) and not self._parts else None
 
     def take(self, trainer: Trainer, kept: ProbePart | None, seed: int) -> list[ProbePart]:
@@ -168,9 +168,9 @@ class LossCurvatureMonitor(Callback):
         spectrum: The last spectral density.
 
     Raises:
-        ArgumentError: If an argument is not accepted; at the start of a fit, if the module's loss cannot be computed on
-            the side of its training; at an event, if no part can be taken of the batch, if ``training_step`` writes to
-            parameters that are trained, or the model has reentrant checkpoints.
+        ArgumentError: If an argument is not accepted; at the start of a fit, if the module's loss cannot be computed
+            apart from its training step; at an event, if no part can be taken of the batch, if ``training_step`` writes
+            to parameters that are trained, or the model has reentrant checkpoints.
         UnsupportedRunError: At the start of a fit, if the Trainer has no logger, or the strategy shards parameters.
 
     Example:
@@ -234,7 +234,7 @@ class LossCurvatureMonitor(Callback):
         loss_function(pl_module)  # refuses what has none
         self.latest, self.spectrum, self._pending, self._reported = ShownFigures(), None, None, False
         self._warned.clear()
-        if trainer.global_step == 0:  # a checkpoint is loaded later
+        if trainer.global_step == 0:  # a new fit, or a resumed one, whose checkpoint is loaded later
             self.schedule.reset()
             self.batches.reset()
             self._vectors = {}

@@ -44,7 +44,7 @@ class MeasurementSchedule:
 
     def reset(self) -> None:
         """Start anew, for another run; call it in ``setup``, after which a checkpoint is loaded."""
-        self.events = 0  # of the runs that this one continues too
+        self.events = 0  # including those of the runs that this one resumes
         self._measured_step = -1  # of the last event
 
     def is_due(self, trainer: Trainer) -> bool:
@@ -93,7 +93,7 @@ class MeasurementSchedule:
 
 def _is_last_step_of_epoch(trainer: Trainer) -> bool:
     """Return whether the batch at hand belongs to the epoch's last optimizer step."""
-    # Where the loader's length is not known, only its last batch is known to.
+    # If the loader's length is unknown, only its very last batch can be told to be in the last step.
     epoch_loop = trainer.fit_loop.epoch_loop
     batches, accumulated = trainer.num_training_batches, trainer.accumulate_grad_batches
     if math.isinf(batches):

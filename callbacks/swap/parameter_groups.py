@@ -14,17 +14,15 @@ from lit_gelu.errors import CheckpointError, UnsupportedRunError
 from lit_gelu.surgery.swap import weights_beside
 
 Scheduler = Any  # Lightning takes anything with step(), state_dict() and optimizer
-_OF_SCHEDULER = {  # lists with one entry a group, of all schedulers of torch
-    *("base_lrs", "_last_lr", "max_lrs", "min_lrs"),
-    *("lr_lambdas", "base_momentums", "max_momentums"),
-}
+# Lists with one entry for each group, in torch's schedulers.
+_PER_GROUP = ("base_lrs", "_last_lr", "max_lrs", "min_lrs", "lr_lambdas", "base_momentums", "max_momentums")
 
 
 def resize_scheduler(scheduler: Scheduler, sources: Sequence[int]) -> None:
-    """Fit a scheduler to an optimizer's new groups: each is scheduled like the one of number ``sources[i]``."""
+    """Fit a scheduler to an optimizer's new groups: group ``i`` is scheduled like the former group ``sources[i]``."""
     for inner in getattr(scheduler, "_schedulers", ()):
         resize_scheduler(inner, sources)
-    for name in _OF_SCHEDULER:
+    for name in _PER_GROUP:
         values = vars(scheduler).get(name)
         if isinstance(values, list) and len(values) > max(sources):
             setattr(scheduler, name, [copy.copy(values[source]) for source in sources])
@@ -47,7 +45,7 @@ class ParameterGroups:
         self.likes = [list(range(len(optimizer.param_groups))) for optimizer in self.optimizers]
 
     def check(self, places: Iterable[Sequence[str]] = ()) -> None:
-        """Refuse optimizers and schedulers that cannot take new groups, and new modules that belong to several."""
+        """Refuse what cannot take new groups, and modules whose neighbouring weights are in several optimizers."""
         held = self._places()
         foreign = held.keys() - {id(parameter) for parameter in self.model.parameters()}
         unknown = [scheduler for scheduler in self.schedulers if not isinstance(scheduler, LRScheduler)]
@@ -84,7 +82,7 @@ class ParameterGroups:
                 rank_zero_warn(
                     f"ActivationSwap: {names[key][0]}, a new parameter, is not trained while those beside it are not."
                 )
-        self._know_all()
+        self._note_groups_of_others()
         for (number, like), added in new.items():
             optimizer = self.optimizers[number]
             group = _options(optimizer.param_groups[like])
@@ -112,7 +110,7 @@ class ParameterGroups:
 
     def record(self) -> list[list[GroupRecord]]:
         """Return what is in each optimizer's groups: ``{"names": [...], "like": the group whose options it has}``."""
-        self._know_all()
+        self._note_groups_of_others()
         names = {id(parameter): name for name, parameter in self.model.named_parameters()}
         return [
             [
@@ -147,7 +145,7 @@ class ParameterGroups:
             for scheduler in self._schedulers_of(optimizer):
                 resize_scheduler(scheduler, sources)
 
-    def _know_all(self) -> None:
+    def _note_groups_of_others(self) -> None:
         """Take groups that others have added since, such as the module in a hook, for groups like themselves."""
         for optimizer, likes in zip(self.optimizers, self.likes, strict=True):
             likes += range(len(likes), len(optimizer.param_groups))
@@ -186,7 +184,7 @@ def _options(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def _source(groups: list[GroupRecord], index: int, present: int) -> int:
-    """Return which of the present groups a recorded one is like: one that was added by others, the first."""
+    """Return the present group whose options a recorded one takes; group 0 for one that others had added."""
     while index >= present:
         index = int(groups[index]["like"]) if groups[index]["like"] != index else 0
     return index

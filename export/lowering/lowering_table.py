@@ -362,7 +362,7 @@ def _arguments(entry: ActivationEntry, module: nn.Module) -> dict[str, Any]:
 
 
 def mark(model: nn.Module, registry: ActivationRegistry | None = None) -> dict[str, BoundActivation]:
-    """Mark every activation module of a copy of which it is known what it becomes; return them by first name."""
+    """Mark each activation module of the copied model that has a recipe; return them by site, its first name."""
     # Branches of torch.cond are traced by dynamo, which refuses functions of torch.onnx unless told to take them as is.
     torch.compiler.allow_in_graph(torch.onnx.ops.symbolic)  # type: ignore[no-untyped-call]
     marked: dict[str, BoundActivation] = {}

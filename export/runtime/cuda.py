@@ -19,7 +19,7 @@ ROWS_DEPEND = "lit_gelu.rows_depend"  # an entry of a file's metadata
 
 
 def run_options(device: torch.device, graph_id: int = -1) -> onnxruntime.RunOptions | None:
-    """Return the options of a run, -1 for no CUDA graph; on CUDA it is queued, and returns before it is done."""
+    """Return the options of a run; ``graph_id`` -1 means no CUDA graph. On CUDA a run only queues its work."""
     # onnxruntime looks the CUDA graph's number up in every bound run with options, and throws and catches an exception
     # where it is missing (30 microseconds, more than a small net takes), so it is always there.
     if device.type != "cuda":
@@ -97,7 +97,7 @@ class ComputeStream:
     # cannot be captured on it: with it current, the session gets a stream of its own, one of the 32 that torch hands
     # out in turns; so CUDA graphs are captured when the file is opened, not later beside other work.
 
-    def __init__(self, device: torch.device, handle: int = 0) -> None:  # one of the caller's choice
+    def __init__(self, device: torch.device, handle: int = 0) -> None:  # of a stream that the caller chose; 0 if none
         self.device = device
         current = torch.cuda.current_stream(device)
         if handle:
@@ -120,7 +120,7 @@ class ComputeStream:
 
 
 class BatchGraphs:
-    """One CUDA graph for each of a few batch sizes, with buffers of its own; without ``pad`` for these sizes alone."""
+    """A CUDA graph with its own buffers for each of ``sizes``, ascending; without ``pad`` it takes only these."""
 
     def __init__(self, runner: TensorRunner, sizes: Sequence[int], *, pad: bool) -> None:
         self._runner, self.sizes, self._pad = runner, sizes, pad
@@ -161,7 +161,7 @@ class BatchGraphs:
             self._runner.session.run_with_iobinding(binding, options)
 
     def __call__(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
-        """Run the session: on more rows than the largest graph has in several runs, on fewer with rows of 0 behind."""
+        """Run the session: more rows than the largest graph has in several runs, fewer padded with zeros."""
         rows, largest = next(iter(tensors.values())).shape[0], self.sizes[-1]
         if self._depends and rows not in self._graphs:
             raise ModelInputError(
@@ -192,9 +192,9 @@ class CudaRunner:
     """Runs a session on a CUDA device, in order with torch's streams, a call of a graph's size as that graph."""
 
     # Outputs are allocated on the session's stream, and torch is told that the caller's stream uses them too.
-    # onnxruntime keeps the CUDA graphs of each thread apart, and captures in the mode in which no other thread may
-    # touch CUDA meanwhile. So all graphs are captured here, once for the thread that opens the file and once for a
-    # worker that runs the calls of all others, and one lock is around the whole of a run.
+    # onnxruntime keeps CUDA graphs for each thread, and while it captures no other thread may touch CUDA. So all graphs
+    # are captured here: once for the thread that opens the file (marked in the thread-local `_opener`), once for a
+    # worker thread that runs the calls of all others. One lock is held during the whole of a run.
 
     def __init__(
         self,
@@ -257,7 +257,7 @@ def _on_stream(stream: torch.cuda.Stream, call: Callable[..., Any], *arguments: 
 
 
 def require_no_capture() -> None:
-    """Refuse a run while torch captures a CUDA graph, which onnxruntime's would end with the whole process."""
+    """Refuse a run while torch captures a CUDA graph: onnxruntime would abort the whole process."""
     if torch.cuda.is_current_stream_capturing():
         raise ProviderError(
             "An OnnxPredictor was called under torch.cuda.graph: onnxruntime's work cannot be a part of torch's CUDA "

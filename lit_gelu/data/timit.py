@@ -119,9 +119,8 @@ class TIMITData(InMemoryDataModule):
 class SentenceFrames(InMemorySamples):
     """Frames of sentences, taken out a sentence at a time, each frame with the five before and the five after it."""
 
-    # Length and what a sampler draws from are the sentences; inputs and labels are those of frames. Before the first
-    # and after the last frame of a sentence, those stand again. The windows are cut when a batch is taken: they take 11
-    # times the memory of the features.
+    # Length and indices count sentences; inputs and labels are of frames. A sentence is padded by repeating its first
+    # and its last frame. Windows are cut when a batch is taken: kept, they would take 11 times the memory.
 
     def __init__(self, features: Tensor, labels: Tensor, lengths: Tensor) -> None:
         super().__init__(features, labels)

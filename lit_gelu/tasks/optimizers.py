@@ -133,15 +133,15 @@ class LasagneNesterovSGD(_ForeachOptimizer):
 
 def constant_then_linear(period: float, periods: float) -> float:
     """Return the factor of the learning rate: 1 in the first half of a run, then linear towards 0 at its end."""
-    # Of 200 epochs, number 100 is the last at 1, number 101 has 0.99, and the last, number 199, has 0.01: it never is 0
-    # in a run, after which it is. Hendrycks and Gimpel's code for CIFAR-10 (arXiv 1606.08415, section 3.5); the paper
-    # says "linearly decays to zero", to which steps as periods come much nearer than epochs (D10).
+    # Of 200 epochs, number 100 is the last at 1, number 101 has 0.99, and the last, number 199, has 0.01; 0 is
+    # reached only after the run. Hendrycks and Gimpel's code for CIFAR-10 (arXiv 1606.08415, section 3.5); the paper
+    # says "linearly decays to zero", which is followed more closely if periods are steps, not epochs.
     return max(0.0, min(2 - 2 * period / periods, 1))
 
 
 def beta1_of_halves(period: float, periods: float) -> float:
     """Return Adam's beta1: .9 in the first half of a run, .5 in the second."""
-    # In Hendrycks and Gimpel's code for CIFAR-10; the paper does not mention it (D10).
+    # In Hendrycks and Gimpel's code for CIFAR-10; the paper does not mention it.
     return 0.9 if 2 * period < periods else 0.5
 
 
@@ -203,5 +203,5 @@ def steps_per_epoch(trainer: Trainer) -> float:
             "Trainer(limit_train_batches=...), a number."
         )
     accumulated = trainer.accumulate_grad_batches
-    # Lightning makes a step behind an epoch's last batch too, however many batches it is of.
+    # Lightning also steps after an epoch's last batch, even if fewer batches were accumulated.
     return batches if accumulated == 1 else math.ceil(trainer.num_training_batches / accumulated)

@@ -135,7 +135,7 @@ def _difference(pair: tuple[Function, Function]) -> Function:
 
 
 def _check_finite(f: Function, x: Tensor) -> None:
-    """Refuse a function that is not finite: where it is not, there is no difference."""
+    """Refuse a function that is not finite on all of ``x``: its difference from another would be undefined."""
     finite = f(x).isfinite()
     if not bool(finite.all()):
         raise ActivationArgumentError(
@@ -164,14 +164,14 @@ def _largest(
             stretches.append((*ends, sizes[top].item()))
             continue
         place, size = _refined(_difference(pair), slope, grid[[left, top, right]])
-        # What is as high as next to a corner, or to zero, is there: the grid has both sides of them.
+        # A top that reaches the grid points around a corner, or around zero, is put there: the grid has both sides.
         around = grid[max(begin - 1, 0)].item(), grid[min(end + 1, len(grid) - 1)].item()
         place = next((x for x in special if around[0] <= x <= around[1]), place)
         tops.append((place, size, doubt[top].item()))
-    largest, allowed = max([*((size, doubt) for _, size, doubt in tops), *((size, 0.0) for *_, size in stretches)])
+    largest, allowed = max([*((size, margin) for _, size, margin in tops), *((size, 0.0) for *_, size in stretches)])
     return LargestDifference(
         largest,
-        tuple(sorted({x for x, size, doubt in tops if size >= largest - allowed - doubt})),
+        tuple(sorted({x for x, size, margin in tops if size >= largest - allowed - margin})),
         tuple(sorted({(x, y) for x, y, size in stretches if size >= largest - allowed - doubt.max().item()})),
     )
 

@@ -29,8 +29,8 @@ from lit_gelu.activations.numerics.gates import (
     NORMAL_LIMIT,
     SQRT_HALF,
     normal_cdf_plus_density,
-    opened_normal_gate,
     times_normal_density,
+    unbounded_normal_gate,
 )
 from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxRecipes, numbers
 from lit_gelu.memory import compute
@@ -61,7 +61,7 @@ def gaussian_gelu(x: Tensor, mu: float | Tensor = 0.0, sigma: float | Tensor = 1
         tensor([-0., 0., 1.])
     """
     mu, sigma = _parameters("gaussian_gelu", x, mu, sigma, channel_dim)
-    return opened_normal_gate(x, _quotient(x - mu, sigma))
+    return unbounded_normal_gate(x, _quotient(x - mu, sigma))
 
 
 @elementwise_derivative

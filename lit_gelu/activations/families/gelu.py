@@ -23,11 +23,11 @@ from lit_gelu.activations.numerics.gates import (
     logistic_curvature,
     logistic_plus_density,
     normal_cdf_plus_density,
-    opened_logistic_gate,
-    opened_normal_gate,
     product_error,
     sum_error,
     times_normal_density,
+    unbounded_logistic_gate,
+    unbounded_normal_gate,
 )
 from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxOperator, OnnxRecipes, OnnxSpelling
 from lit_gelu.memory import checked_memory, compute, memory_text
@@ -65,11 +65,11 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
     """
     check_form("gelu", approximate)
     if approximate == "none":
-        return opened_normal_gate(x, x)
+        return unbounded_normal_gate(x, x)
     if approximate == "sigmoid":
         return swish(x, SIGMOID_SLOPE)
     bounded = x.clamp(-NORMAL_LIMIT, NORMAL_LIMIT)
-    return opened_logistic_gate(x, bounded * (TANH_SLOPE + TANH_CUBIC * (bounded * bounded)))
+    return unbounded_logistic_gate(x, bounded * (TANH_SLOPE + TANH_CUBIC * (bounded * bounded)))
 
 
 @elementwise_derivative
@@ -211,6 +211,10 @@ def _facts(approximate: str = "none", **_: Any) -> ActivationFacts:
     return ActivationFacts(FORMULAS[approximate], HENDRYCKS_2016, smoothness=float("inf"), asymptotes=("0", "x"))
 
 
+def _sigmoid_form(module: nn.Module) -> dict[str, Any]:  # by name, as the registry can be pickled
+    return {"approximate": "sigmoid", "memory": module.memory}
+
+
 def _preset(name: str, approximate: str, aliases: tuple[str, ...]) -> ActivationEntry:
     preset = ActivationSpec.of("gelu", approximate=approximate)
     build = functools.partial(build_gelu, approximate)  # by position, so that it is no argument any more
@@ -281,7 +285,7 @@ ENTRIES = (
         aliases=("gelu_exact", "gelu_python"),
         modules=(
             ModuleForm(nn.GELU, ReadAttributes(("approximate",)), keeps_input=True),
-            ModuleForm(SigmoidGELU, lambda module: {"approximate": "sigmoid", "memory": module.memory}),
+            ModuleForm(SigmoidGELU, _sigmoid_form),
         ),
         functions=((F.gelu, ()),),
         onnx=_ONNX,

@@ -135,6 +135,10 @@ class Identity(nn.Identity):
     """
 
 
+def _prelu_parameters(module: nn.Module) -> dict[str, Any]:  # by name, as the registry can be pickled
+    return {"weight": module.weight}
+
+
 def _prelu_call(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of the spec for a call ``F.prelu(x, weight)``."""
     weight = arguments.pop("weight", None)
@@ -231,11 +235,7 @@ ENTRIES = (
         derivative=DerivativeOf(prelu_joint),
         joint=prelu_joint,
         facts=_prelu_facts,
-        modules=(
-            ModuleForm(
-                nn.PReLU, ReadAttributes(("num_parameters", "init")), live=lambda module: {"weight": module.weight}
-            ),
-        ),
+        modules=(ModuleForm(nn.PReLU, ReadAttributes(("num_parameters", "init")), live=_prelu_parameters),),
         calls=(CallForm(F.prelu, ("weight",), _prelu_call),),
         onnx=OnnxRecipes(native="PRelu(x, weight)", primitives="Add(Relu(x), Mul(Min(x, 0.0), weight))"),
     ),

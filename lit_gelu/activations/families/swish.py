@@ -24,7 +24,7 @@ from lit_gelu.activations.numerics.gates import (
     LOGISTIC_LIMIT,
     logistic_curvature,
     logistic_plus_density,
-    opened_logistic_gate,
+    unbounded_logistic_gate,
 )
 from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxRecipes, OnnxSpelling
 from lit_gelu.memory import compute
@@ -40,7 +40,7 @@ def silu(x: Tensor) -> Tensor:
         >>> silu(torch.tensor([-1.0, 0.0, 1.0]))
         tensor([-0.2689,  0.0000,  0.7311])
     """
-    return opened_logistic_gate(x, x)
+    return unbounded_logistic_gate(x, x)
 
 
 @elementwise_derivative
@@ -71,7 +71,7 @@ def swish(x: Tensor, beta: float | Tensor = 1.0, channel_dim: int = 1) -> Tensor
         tensor([-0.1192,  0.0000,  0.8808])
     """
     beta = per_channel("swish", "beta", beta, x, channel_dim)
-    return opened_logistic_gate(x, beta * x.clamp(-largest(x), largest(x)))
+    return unbounded_logistic_gate(x, beta * x.clamp(-largest(x), largest(x)))
 
 
 @elementwise_derivative

@@ -23,7 +23,7 @@ _GRAMMAR = "NAME or NAME(KEYWORD=VALUE, ...), such as \"gelu(approximate='tanh')
 _TEXT = re.compile(r"\s*(opaque:)?([^\s()]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
 _NAME = re.compile(r"[a-z_][a-z0-9_]*")
 _KEYWORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_INTEGER_BITS, _DEPTH = 1000, 16  # an integer that a float can hold; tuples that no reader of the text gives up on
+_INTEGER_BITS, _DEPTH = 1000, 16  # bits that a float's range can hold; nesting that every parser can read
 _RESERVED = frozenset({"name", "class_path", "init_args"})
 
 
@@ -261,12 +261,12 @@ def plain_value(value: object, key: object, name: str, depth: int = 0) -> PlainV
         case float() if not math.isnan(value):
             return float(value)
         case str():
-            return str.__str__(value)
+            return str.__str__(value)  # not str(value): a subclass, such as an Enum, may print something else
         case tuple() | list() if depth < _DEPTH:
             return tuple(plain_value(element, key, name, depth + 1) for element in value)
     raise ActivationSpecError(
-        f"{key}={shown(value)} cannot be an argument of {shown(name)} in a spec. Accepted: None, bool, int and float "
-        f"(not NaN, below 2**{_INTEGER_BITS}), str and tuples of these, at most {_DEPTH} deep. Build the module "
+        f"{key}={shown(value)} cannot be an argument of {shown(name)} in a spec. Accepted: None, bool, int (below "
+        f"2**{_INTEGER_BITS}), float (not NaN), str and tuples of these, at most {_DEPTH} deep. Build the module "
         "yourself if it needs another kind of value."
     )
 

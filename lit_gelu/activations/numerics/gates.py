@@ -29,7 +29,7 @@ INVERSE_SQRT_TWO_PI = 1.0 / math.sqrt(2.0 * math.pi)
 NORMAL_LIMIT = 64.0
 LOGISTIC_LIMIT = 1500.0
 
-# Below it exp(-|u|) is halved: a normal number still in float32, but not for long.
+# Below it exp(-|u|) is taken as two factors exp(-|u| / 2): in float32 it soon becomes subnormal itself.
 LOGISTIC_TAIL = -64.0
 
 # Below it Phi comes from its asymptotic series. There Phi is still a normal number, and the first term left out is
@@ -86,7 +86,7 @@ def normal_cdf_plus_density(factor: Tensor, u: Tensor) -> Tensor:
     return torch.where(u < start, times_normal_density(factor + normal_tail_ratio(tail), tail), body)
 
 
-def opened_normal_gate(x: Tensor, u: Tensor) -> Tensor:
+def unbounded_normal_gate(x: Tensor, u: Tensor) -> Tensor:
     """Return ``x * Phi(u)`` for any ``x`` and ``u``: exactly ``x`` where the gate is open, 0 where it is shut."""
     finite = x.clamp(-largest(x), largest(x))
     return torch.where(u > NORMAL_LIMIT, x, times_normal_cdf(finite, u.clamp(-NORMAL_LIMIT, NORMAL_LIMIT)))
@@ -133,7 +133,7 @@ def logistic_curvature(
     return (inner * (factor * bracket) / ((1.0 + e) * (1.0 + e) * (1.0 + e))) * outer
 
 
-def opened_logistic_gate(x: Tensor, u: Tensor) -> Tensor:
+def unbounded_logistic_gate(x: Tensor, u: Tensor) -> Tensor:
     """Return ``x * s(u)`` for any ``x`` and ``u``: exactly ``x`` where the gate is open, 0 where it is shut."""
     shut_or_open = u.abs() > LOGISTIC_LIMIT
     finite = torch.where(shut_or_open, x.clamp(-largest(x), largest(x)), x)
@@ -141,8 +141,8 @@ def opened_logistic_gate(x: Tensor, u: Tensor) -> Tensor:
     return torch.where(u > LOGISTIC_LIMIT, x, gated)
 
 
-# Where a derivative passes its own extremum, |g| + |x g'| is small beside the two terms whose difference it is, and the
-# rounding of their arguments would show. There the error is computed, exactly, and put back to first order.
+# Near a zero of a derivative g + x g' the two terms nearly cancel, and the rounding of their arguments would show.
+# There the error is computed exactly, and put back to first order.
 
 
 def product_error(a: Tensor, b: Tensor | float) -> Tensor:

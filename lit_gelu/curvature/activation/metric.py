@@ -22,7 +22,7 @@ class ActivationStatistics(Metric):
     kurtosis as long as the mean is below a thousand deviations.
 
     Args:
-        sites: The activations by name, as specs or modules; of a module the parameters count as they are at `update`.
+        sites: The activations by name, as specs or modules; a module's parameters are read at each `update`.
         registry: Where activations are looked up; the default registry if not given.
         **kwargs: As `torchmetrics.Metric`.
 
@@ -58,7 +58,7 @@ class ActivationStatistics(Metric):
                 self.sums[number] += activity.sums[0].to(self.sums)
 
     def compute(self) -> dict[str, dict[str, float]]:
-        """Return the figures by site and statistic; NaN throughout of a site that had no input."""
+        """Return the figures by site and statistic; all NaN for a site that had no input."""
         return statistics_by_site(self._sites, self.sums)
 
     def set_dtype(self, dst_type: str | torch.dtype) -> "ActivationStatistics":

@@ -194,7 +194,7 @@ def loss_after_gradient(closure: Closure, layout: ParameterLayout) -> Tensor:
 
 
 def batches_of(batch: Item | Sequence[Item], samples: int | Sequence[int]) -> tuple[list[Item], list[int]]:
-    """Return one item and one number of samples a batch."""
+    """Return the batches as a list, and the number of samples of each. A sequence is read as several batches."""
     items: list[Item] = list(batch) if isinstance(batch, Sequence) else [batch]
     counts = [samples] * len(items) if isinstance(samples, int) else list(samples)
     if not items or len(items) != len(counts) or min(counts) < 1:
@@ -244,23 +244,23 @@ def kinds_of(*tensors: Tensor | None) -> Kinds:
 
 
 def has_custom_function(kinds: Iterable[type[Node]]) -> bool:
-    """Return whether there is a function whose pass back is written in Python, among what `kinds_of` returned."""
-    # Such a pass back may compute its result out of sight of autograd; then a second derivative lacks its share, and
-    # nothing says so.
+    """Return whether there is a function whose backward is written in Python, among what `kinds_of` returned."""
+    # Such a backward may compute its result without autograd recording it; a second derivative then lacks that part,
+    # without an error.
     return any(issubclass(kind, BackwardCFunction) for kind in kinds)
 
 
 def check_differentiable(kinds: Iterable[type[Node]]) -> None:
-    """Refuse a graph that ends in a pass back marked as differentiable once."""
-    # torch.autograd.grad raises only if the inputs lie behind such a node; it never does, so their share would be
-    # zero.
+    """Refuse a graph that ends in a backward marked with ``@once_differentiable``."""
+    # That ends the graph in a node of torch's class `Error`, which leads to no parameter: torch.autograd.grad does not
+    # reach it, so it does not raise, and that share of the second derivative would be zero.
     if any(kind.__name__.endswith("Error") for kind in kinds):
-        raise RuntimeError("a custom function's pass back is marked with @once_differentiable")
+        raise RuntimeError("a custom function's backward is marked with @once_differentiable")
 
 
 def check_checkpoints(kinds: Iterable[type[Node]]) -> None:
     """Refuse a graph with reentrant activation checkpoints."""
-    # Parameters inside of one are not in the graph. torch.autograd.grad raises if it has to go through such a
-    # checkpoint to reach others; if it has not, as behind the first layer, the share of those inside would be zero.
+    # Parameters inside a checkpoint are not in the graph. torch.autograd.grad raises only if it must pass through the
+    # checkpoint to reach parameters before it; if there are none, the share of those inside would silently be zero.
     if any(kind.__name__ == "CheckpointFunctionBackward" for kind in kinds):
         raise ArgumentError(REENTRANT)
