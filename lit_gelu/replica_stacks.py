@@ -1,4 +1,4 @@
-"""Members of a `ReplicaGroup` whose training steps are computed at once, by `torch.vmap` over their stacked tensors."""
+"""Members of a group of runs whose training steps are computed at once, by `torch.vmap` over their stacked tensors."""
 
 import copy
 import dataclasses

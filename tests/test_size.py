@@ -30,7 +30,7 @@ def _words(paths):
     [
         ("lines of the package", _lines(PACKAGE), 37_400),
         ("files of the package", len(PACKAGE), 200),
-        ("lines of the tests", _lines(TESTS), 36_620),
+        ("lines of the tests", _lines(TESTS), 36_650),
         ("words of Markdown", _words(PAGES), 37_700),
     ],
 )

@@ -1,5 +1,7 @@
 """Module, record and graph agree on every file that the exporter writes; where one of them does not, it is said."""
 
+import json
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -10,6 +12,7 @@ from parity_files import model, node
 from torch import nn
 
 from lit_gelu import activations
+from lit_gelu.errors import ModelFileError
 from lit_gelu.export import check_parity, export_onnx
 from lit_gelu.export.inputs import take_apart
 from lit_gelu.export.parity.runs import References, output_faults
@@ -204,3 +207,15 @@ def test_the_cut_out_model_computes_what_its_part_computed():
     session = onnxruntime.InferenceSession(cut.SerializeToString(), providers=["CPUExecutionProvider"])
     x = np.linspace(-1, 1, 5, dtype=np.float32)
     np.testing.assert_allclose(session.run(None, {"n": x})[0], np.tanh(3 * x), rtol=1e-5)
+
+
+def test_a_file_that_records_a_site_twice_is_damaged(tmp_path):
+    net = nn.Sequential(nn.Linear(6, 3), nn.GELU())
+    export_onnx(net, tmp_path / "net.onnx", SAMPLE)
+    file = onnx.load(tmp_path / "net.onnx")
+    entries = {entry.key: entry.value for entry in file.metadata_props}
+    entries["lit_gelu.sites"] = json.dumps(2 * json.loads(entries["lit_gelu.sites"]))
+    onnx.helper.set_model_props(file, entries)
+    onnx.save(file, tmp_path / "net.onnx")
+    with pytest.raises(ModelFileError):
+        check_parity(net, tmp_path / "net.onnx")
