@@ -17,7 +17,7 @@ from unittest import mock
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from lit_gelu import replicas
+from lit_gelu import replica_stacks
 from lit_gelu.data import InMemoryDataModule
 from lit_gelu.data.in_memory import InMemorySamples
 from lit_gelu.replicas import ReplicaDataModule, ReplicaGroup
@@ -86,7 +86,7 @@ def compare(net: str, runs: int, steps: int, rounds: int) -> str:
         return milliseconds_of(ReplicaGroup.of(build, cells, list(range(runs))), ReplicaDataModule(data)) / runs
 
     def looped() -> float:
-        with mock.patch.object(replicas, "_alike", return_value=False):
+        with mock.patch.object(replica_stacks, "_alike", return_value=False):
             return group()
 
     ways = {

@@ -1,4 +1,4 @@
-"""What a swap changes: changes that can be taken back exactly, and a key in the state_dict."""
+"""What a swap changes: changes that can be taken back exactly, edits of a class, and a key in the state_dict."""
 
 import re
 from collections.abc import MutableMapping, Sequence
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from lit_gelu.activations import ActivationSpec
 from lit_gelu.activations.naming.forms import NOT_OF_THE_FUNCTION
 from lit_gelu.errors import SwapError
+from lit_gelu.surgery.source import CallPlace
 
 
 @dataclass
@@ -113,6 +114,41 @@ def share_hooks(source: nn.Module, target: nn.Module) -> None:
     """Give a module the very dictionaries of another's hooks, so that a handle's ``remove`` works for both."""
     for attribute in _HOOKS:
         setattr(target, attribute, getattr(source, attribute))
+
+
+EDITS = "_lit_gelu_edits"  # the attribute of a class that `rewriting.edited_class` made
+
+
+@dataclass(frozen=True)
+class RewrittenCall:
+    """A call expression that calls a child instead."""
+
+    place: CallPlace
+    child: str
+    name: str  # the name of the site that the call was, relative to the module
+
+
+@dataclass(frozen=True)
+class ProbedCall:
+    """A call expression whose input goes through a child first; what is called, and with what else, stays."""
+
+    place: CallPlace
+    child: str
+
+
+@dataclass(frozen=True)
+class KeptChild:
+    """A child that stays where the class's ``__setstate__`` would hide it; see `recognition.hidden_modules`."""
+
+    child: str
+
+
+Edit = RewrittenCall | ProbedCall | KeptChild
+
+
+def edits_of(module: nn.Module) -> list[Edit]:
+    """Return what was changed in the class of a module, what was changed last first."""
+    return [edit for cls in type(module).__mro__ for edit in cls.__dict__.get(EDITS, ())]
 
 
 # An activation without parameters leaves no trace in a `state_dict`, so every new one adds a key with an empty

@@ -13,49 +13,14 @@ import pickle
 import types
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 from torch.nn.utils import parametrize
 
 from lit_gelu.surgery import source
-from lit_gelu.surgery.source import CallPlace, ObstacleError, Replacement, wrapped_functions
-
-EDITS = "_lit_gelu_edits"  # the attribute of a class that `edited_class` made
-
-
-@dataclass(frozen=True)
-class RewrittenCall:
-    """A call expression that calls a child instead."""
-
-    place: CallPlace
-    child: str
-    name: str  # the name of the site that the call was, relative to the module
-
-
-@dataclass(frozen=True)
-class ProbedCall:
-    """A call expression whose input goes through a child first; what is called, and with what else, stays."""
-
-    place: CallPlace
-    child: str
-
-
-@dataclass(frozen=True)
-class KeptChild:
-    """A child that stays where the class's ``__setstate__`` would hide it; see `recognition.hidden_modules`."""
-
-    child: str
-
-
-Edit = RewrittenCall | ProbedCall | KeptChild
-
-
-def edits_of(module: nn.Module) -> list[Edit]:
-    """Return what was changed in the class of a module, what was changed last first."""
-    return [edit for cls in type(module).__mro__ for edit in cls.__dict__.get(EDITS, ())]
-
+from lit_gelu.surgery.changes import EDITS, Edit, KeptChild, ProbedCall, RewrittenCall
+from lit_gelu.surgery.source import ObstacleError, Replacement, wrapped_functions
 
 _FRESH: weakref.WeakValueDictionary[Any, type[nn.Module]] = weakref.WeakValueDictionary()  # by class and edits
 

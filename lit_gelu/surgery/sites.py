@@ -13,9 +13,9 @@ from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.display import Displayed, count_of
 from lit_gelu.errors import SwapError
+from lit_gelu.surgery.changes import RewrittenCall, edits_of
 from lit_gelu.surgery.observation import CallWatcher, Observation, SeenCall, observe
 from lit_gelu.surgery.recognition import FunctionTable, KnownFunction, activation_spec, hidden_modules, is_gate
-from lit_gelu.surgery.rewriting import RewrittenCall, edits_of
 from lit_gelu.surgery.source import WrittenCall, written_calls
 
 Role = Literal["activation", "gate"]

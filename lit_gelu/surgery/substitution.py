@@ -18,9 +18,18 @@ from torch.utils import _pytree as pytree
 
 from lit_gelu.activations import ActivationSpec
 from lit_gelu.errors import SwapError
-from lit_gelu.surgery.changes import Change, SetAttribute, SetChild, make_all
+from lit_gelu.surgery.changes import (
+    Change,
+    Edit,
+    KeptChild,
+    RewrittenCall,
+    SetAttribute,
+    SetChild,
+    edits_of,
+    make_all,
+)
 from lit_gelu.surgery.observation import Key, SeenCall, before_every_module, key_of, locate, on_the_side, run
-from lit_gelu.surgery.rewriting import Edit, KeptChild, RewrittenCall, edited_class, edits_of
+from lit_gelu.surgery.rewriting import edited_class
 from lit_gelu.surgery.sites import ActivationSite, Survey, relative_name
 from lit_gelu.surgery.source import CallPlace
 

@@ -196,6 +196,8 @@ def _fit_into(model: nn.Module, row: Substitution) -> None:
     if site.kind == "module":
         _require_hooks_that_fit(site)
         share_hooks(site.module, new)
+    if not any(True for _ in (*new.parameters(), *new.buffers())):
+        return
     places = site.names if site.kind == "module" else (row.place,)
     old = list(site.module.parameters()) if site.kind == "module" else []
     beside = [weight for place in places for weight in weights_beside(model, place)]
