@@ -28,7 +28,7 @@ def _words(paths):
 @pytest.mark.parametrize(
     ("what", "size", "ceiling"),
     [
-        ("lines of the package", _lines(PACKAGE), 37_400),
+        ("lines of the package", _lines(PACKAGE), 37_410),
         ("files of the package", len(PACKAGE), 200),
         ("lines of the tests", _lines(TESTS), 36_650),
         ("words of Markdown", _words(PAGES), 37_700),
