@@ -28,9 +28,9 @@ def _words(paths):
 @pytest.mark.parametrize(
     ("what", "size", "ceiling"),
     [
-        ("lines of the package", _lines(PACKAGE), 37_410),
+        ("lines of the package", _lines(PACKAGE), 37_420),
         ("files of the package", len(PACKAGE), 200),
-        ("lines of the tests", _lines(TESTS), 36_650),
+        ("lines of the tests", _lines(TESTS), 36_660),
         ("words of Markdown", _words(PAGES), 37_700),
     ],
 )

@@ -25,13 +25,13 @@ from lit_gelu.callbacks import ActivationCurvatureMonitor, LossCurvatureMonitor
 from lit_gelu.callbacks.checkpoint_file import read_checkpoint
 from lit_gelu.choose.result import ActivationChoice, CandidateReport
 from lit_gelu.choose.statistics import Metric, listed
-from lit_gelu.choose.training import Build, Candidate, RunFolder, Setup, first_line, make_runs, settings_of
+from lit_gelu.choose.training import Build, Candidate, RunFolder, Setup, first_line, log, make_runs, settings_of
 from lit_gelu.errors import ArgumentError, MissingExtraError, UnsupportedRunError, shown
 from lit_gelu.extras import need
 from lit_gelu.files import quiet, write_atomically
 from lit_gelu.random_states import seeded
 from lit_gelu.sandbox import input_sample_of
-from lit_gelu.surgery import SwapPlan, plan_swap
+from lit_gelu.surgery import SwapPlan, find_sites, plan_swap
 
 # Runs have no logger, progress bar or checkpoints of their own: what serves these is left out.
 _UNUSED = (
@@ -119,7 +119,11 @@ def choose(
     setup = Setup(_builder(build, swap), data, options)
     temporary = tempfile.TemporaryDirectory(prefix="lit_gelu-choose-") if folder is None else nullcontext(folder)
     with temporary as place, quiet("lightning.pytorch"), quiet("lightning.fabric"), isolate_rng():
-        decides = _metric(metric, mode, _logged(setup, candidates, numbers[0], metric))
+        logged = _logged(setup, candidates, numbers[0], metric)
+        for note in logged["notes"]:
+            log.warning(note)
+        notes += logged["notes"]
+        decides = _metric(metric, mode, logged)
         setup = replace(setup, tests=decides.stage == "test")
         runs = RunFolder(Path(place), settings_of(build, swap, setup))
         cells = [(candidate, seed) for candidate in candidates for seed in numbers]
@@ -226,7 +230,7 @@ class _OneBatch(Callback):
 
 
 def _logged(setup: Setup, candidates: Sequence[Candidate], seed: int, metric: str | None) -> dict[str, list[str]]:
-    """Return the names of what a module logs in validation and in a test, by a fit of one batch that is thrown away."""
+    """Return what a module logs in validation and in a test, by a fit of one batch, and notes on its activations."""
     failures = []
     for candidate in candidates:
         try:
@@ -248,11 +252,14 @@ def _logged_by(setup: Setup, candidate: Candidate, metric: str | None) -> dict[s
             "build returns modules that have parameters in common, so that every run would go on with what the one "
             "before has trained. Build or copy within the function: lambda a: Net(copy.deepcopy(encoder), a)."
         )
+    sites = find_sites(module, input_sample_of(module))
+    is_used = registry.resolve(candidate.activation).name in {site.spec.name for site in sites}
+    hint = f"No site of {type(module).__name__} is a {candidate.label}: if it makes no use of activation=, --swap true."
     # All else is as in a run, so that schedules are made for the steps that it will have; callbacks may write files.
     options = {"limit_val_batches": min(1, setup.options.get("limit_val_batches", 1)), "check_val_every_n_epoch": 1}
     notes, data = _OneBatch(), setup.new_data()
     setup.new_trainer(notes, callbacks=None, min_epochs=None, min_steps=None, **options).fit(module, datamodule=data)
-    logged: dict[str, list[str]] = {"val": notes.logged, "test": []}
+    logged: dict[str, list[str]] = {"val": notes.logged, "test": [], "notes": [] if is_used else [hint]}
     needs_test = metric not in logged["val"] if metric is not None else not logged["val"]
     if needs_test and is_overridden("test_dataloader", data, LightningDataModule):
         trainer = setup.new_trainer(callbacks=None, limit_test_batches=1)

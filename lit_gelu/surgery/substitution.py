@@ -258,9 +258,8 @@ def require_no_aliasing(survey: Survey, input_sample: Any, planned: Sequence[Sub
         plain, again = (_outputs(model, input_sample, training=training) for _ in range(2))
         with _in_effect([change for change in changes_for(model, on_copies) if change.name not in {_FLAG, _NESTED}]):
             copied = _outputs(model, input_sample, training=training)
-        return _same(plain, again) and not _same(
-            plain, copied
-        )  # of a model that does not repeat itself nothing is known
+        # Of a model that does not repeat itself nothing is known.
+        return _same(plain, again) and not _same(plain, copied)
 
     relied_on = relies_on_it(training=False)
     with contextlib.suppress(SwapError):  # a model may want more for training

@@ -335,3 +335,18 @@ def test_runs_with_other_settings_are_refused(build, options, data, swap, tmp_pa
     (tmp_path / "runs.jsonl").write_text("[]\n")
     with pytest.raises(ArgumentError):
         RunFolder(tmp_path, before)
+
+
+class Ignores(ConvNet):
+    """Takes an activation and makes no use of it."""
+
+    def __init__(self, activation="gelu"):
+        super().__init__("tanh")
+
+
+@pytest.mark.parametrize(("build", "count"), [(Ignores, 1), (ConvNet, 0)])
+def test_a_module_that_makes_no_use_of_the_activation_is_noted_before_training(build, count, caplog):
+    choice = choose(build, ["relu", "gelu"], Stripes(), metric="val_loss", **QUICK)
+    assert sum("--swap true" in note for note in choice.notes) == count
+    said = [record.getMessage() for record in caplog.records if record.name == "lit_gelu.choose"]
+    assert said[:count] == choice.notes[:count]

@@ -15,6 +15,7 @@ def test_a_folder_of_logs(tmp_path, capsys):
     folder.mkdir()
     (folder / "metrics.csv").write_text(CSV)
     (folder / "hparams.yaml").write_text("activation_swap/step_1/net.1: relu -> gelu\n")
+    (folder / "report.html").write_text("RunReport's")
     assert main(["report", str(folder), "--title", "</script>", "--json"]) == 0
     plain = json.loads(capsys.readouterr().out)
     assert (plain["title"], plain["steps"]) == ("</script>", 2)
@@ -24,6 +25,7 @@ def test_a_folder_of_logs(tmp_path, capsys):
     page = (folder / "log_report.html").read_text()
     assert "<h1>&lt;/script&gt;</h1>" in page
     assert "net.1: 0.95" in page  # the last value of the site's curve
+    assert (folder / "report.html").read_text() == "RunReport's"  # which says more
 
 
 def test_a_folder_of_no_run_is_a_mistake(tmp_path, capsys):

@@ -65,9 +65,8 @@ _MOST_TEXTS = 1024  # whose meaning is remembered
 Registered = TypeVar("Registered", bound=Callable[..., Any])
 
 _plugin: ContextVar[str | None] = ContextVar("plugin that is being loaded", default=None)
-_plugin_lock = (
-    threading.RLock()
-)  # not that of a table: a plugin's import may wait for a thread that registers something
+# Not the lock of a table: a plugin's import may wait for a thread that registers something.
+_plugin_lock = threading.RLock()
 
 
 class _Table:
