@@ -197,13 +197,13 @@ class ActivationCurvatureMonitor(Callback):
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
         """Pause: activation checkpointing calls the activations again in the backward pass."""
         if self._recording and self._measurement is not None:
-            self._measurement.recorder.active = False
+            self._measurement.recorder.pause()
 
     @override
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Go on: a training step with several backward passes may call the activations again."""
         if self._recording and self._measurement is not None:
-            self._measurement.recorder.active = True
+            self._measurement.recorder.resume()
 
     @override
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:

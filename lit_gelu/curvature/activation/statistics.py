@@ -27,11 +27,11 @@ _EXACT = 2**24  # up to here float32 counts without rounding
 _POWERS = ("sum", "sum_of_squares", "sum_of_cubes", "sum_of_fourth_powers")
 _MEANS = (
     "mean_output",
-    "mean_squared_output",
     "mean_derivative",
-    "mean_squared_derivative",
     "mean_abs_second_derivative",
     "mean_gate",
+    "mean_squared_output",
+    "mean_squared_derivative",
 )
 _SHARES = ("share_decreasing", "share_falling", "share_saturated", "share_linear")
 
@@ -98,14 +98,20 @@ def measure(formulas: Formulas, x: Tensor, *, pivot: Tensor | float = 0.0, chann
     of_all, of_slope, of_x = torch.split(ones, [1, len(plan.of_slope), len(plan.of_x)])
     finite = torch.lt(x.abs(), torch.inf, out=of_all[0])
     clean = x.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-    wide = clean.to(wide_type, copy=True)
+    # Results go where they are summed: to stack them afterwards would take as long as half of the arithmetic.
+    powers_of_x = torch.empty(4, *x.shape, dtype=wide_type, device=x.device)
+    wide, square, cube, fourth = powers_of_x
+    wide.copy_(clean)
     if isinstance(pivot, Tensor) or pivot != 0.0:
         wide.sub_(pivot).mul_(finite)
-    square = wide * wide
-    powers = torch.stack([wide, square, wide * square, square * square]).sum(dims)
+    torch.mul(wide, wide, out=square)
+    torch.mul(wide, square, out=cube)
+    torch.mul(square, square, out=fourth)
+    powers = powers_of_x.sum(dims)
     at = evaluated(formulas, clean, finite)
     gate = torch.full_like(clean, torch.nan) if at.gate is None else at.gate
-    means = [at.value, at.value * at.value, at.first, at.first * at.first, at.second.abs(), gate]
+    parts = torch.stack([at.value, at.first, at.second.abs(), gate])
+    squares = parts[:2].square()
     torch.lt(at.first, plan.of_slope, out=of_slope)
     if len(plan.of_x):
         torch.lt(clean, plan.of_x, out=of_x)
@@ -114,7 +120,8 @@ def measure(formulas: Formulas, x: Tensor, *, pivot: Tensor | float = 0.0, chann
         of_x.mul_(finite)
     counts = torch.addmm(plan.constant, plan.matrix, ones.sum(dims, dtype=narrow_type).to(wide_type), beta=x[0].numel())
     kinks = _kink_mass(formulas, clean, finite, counts, powers)
-    columns = torch.cat([counts, powers, torch.stack(means).sum(dims, dtype=narrow_type), kinks])
+    means = [each.sum(dims, dtype=narrow_type) for each in (parts, squares)]
+    columns = torch.cat([counts, powers, *means, kinks])
     if not formulas.masks:  # what the others, which are 0 in `clean`, have added is taken away again
         columns.addr_(_of_one_zero(formulas, x.dtype, x.device), counts[1], alpha=-1)
     alive = None

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from lit_gelu import activations
 from lit_gelu.curvature import activation_statistics
 from lit_gelu.curvature.activation.recorder import ActivationRecorder
+from lit_gelu.curvature.activation.statistics import SUMS, activation_sums
 from lit_gelu.sandbox import side_pass
 
 
@@ -38,6 +39,27 @@ def test_in_place_activations_are_seen_before_they_overwrite_their_input():
     expected = activation_statistics("relu", x)
     for sample_rows in (None, 1000):
         assert recorded(nn.ReLU(inplace=True), x.clone(), sample_rows=sample_rows) == pytest.approx(expected, rel=1e-12)
+
+
+def test_an_input_that_autograd_keeps_is_copied_when_the_forward_pass_is_over():
+    module, x = nn.GELU(), torch.randn(6, 4)
+    with ActivationRecorder({"site": module}) as recorder:
+        recorder.start()
+        module(x.clone().requires_grad_())
+        recorder.pause()
+        torch.testing.assert_close(recorder.sums()[0], activation_sums(module, x))
+
+
+def test_an_input_that_was_overwritten_after_all_does_not_count_and_the_next_is_copied_at_once():
+    module, x = nn.GELU(), torch.randn(6, 4)
+    with ActivationRecorder({"site": module}) as recorder:
+        recorder.start()
+        for elements in (0, x.numel()):
+            kept = x.clone().requires_grad_()
+            module(kept)
+            kept.detach().fill_(7.0)
+            assert recorder.sums()[0, SUMS.index("count")] == elements
+        torch.testing.assert_close(recorder.sums()[0], activation_sums(module, x))
 
 
 def test_per_channel_parameters_keep_their_channels_in_a_sample():
@@ -135,9 +157,9 @@ def test_paused_recording_does_not_see_what_checkpointing_computes_again():
     with ActivationRecorder({"site": module}) as recorder:
         recorder.start()
         y = checkpoint(module, x, use_reentrant=False)
-        recorder.active = False
+        recorder.pause()
         y.sum().backward()
-        recorder.active = True
+        recorder.resume()
         assert recorder.sums()[0, 0] == 24
 
 
