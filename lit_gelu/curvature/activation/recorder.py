@@ -233,10 +233,10 @@ class ActivationRecorder:
             self._rows.append(_Rows(number, x.detach(), dim_of_channels(watched.call.layout, x.shape)))
             self.add_up()
         elif (
-            watched.may_hold
+            not is_compiling()
+            and watched.may_hold
             and x.requires_grad
             and x.is_cpu
-            and not is_compiling()
             and self._held_bytes + x.nbytes <= _HELD_BYTES
         ):
             self._held.append((number, x, x._version))
