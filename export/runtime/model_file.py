@@ -105,6 +105,8 @@ def bind_names(
 ) -> dict[str, Array]:
     """Give every input its name, in the file's order; a single mapping holds inputs by name."""
     only = inputs[0] if len(inputs) == 1 else None
+    if len(inputs) == len(names) and not named and not isinstance(only, Mapping):
+        return dict(zip(names, inputs, strict=True))  # type: ignore[arg-type]  # these are no mappings
     if isinstance(only, Mapping):
         inputs, named = (), {**only, **named}
     in_order: dict[str, Any] = dict(zip(names, inputs, strict=False))

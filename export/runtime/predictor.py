@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import onnxruntime
 
 from lit_gelu.errors import ModelFileError, ModelInputError, ProviderError
@@ -156,6 +155,12 @@ class OnnxPredictor:
         self._process = os.getpid()
         self.ports, self.output_ports = session_ports(self._session)
         self._recurrent = model.recurrent and device == _HOST
+        self._names, self._outputs = list(self.ports), list(self.output_ports)
+        both = (*self.ports.values(), *self.output_ports.values())
+        self._takes_arrays = self._cuda is None and all(port.array_dtype is not None for port in both)
+        named = [size for port in self.ports.values() for size in port.shape if isinstance(size, str)]
+        # onnxruntime refuses another dtype or shape itself, but not these two.
+        self._check_first = self._recurrent or len(set(named)) < len(named)
         if choice is not None:
             _log.info("%s runs as tuned: %s", path, choice)
 
@@ -189,12 +194,12 @@ class OnnxPredictor:
     @property
     def input_names(self) -> list[str]:
         """Names of the inputs, in order."""
-        return list(self.ports)
+        return list(self._names)
 
     @property
     def output_names(self) -> list[str]:
         """Names of the outputs, in order."""
-        return list(self.output_ports)
+        return list(self._outputs)
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -224,45 +229,60 @@ class OnnxPredictor:
             ProviderError: If torch captures a CUDA graph, of which this cannot be a part.
         """
         session = self.session
-        values = bind_names(list(self.ports), inputs, named_inputs)
-        for name, port in self.ports.items():
-            if not port.fits(values[name]):
-                require_fit(port, values[name], raw="lit_gelu.preprocessing" in self.metadata)
-            if self._recurrent and 0 in values[name].shape:
-                raise ModelInputError(
-                    f"Input {name!r} has shape {tuple(values[name].shape)}, which holds no values, and onnxruntime's "
-                    "LSTM and GRU on the CPU end the whole process on such. Give one row at least."
-                )
-        named_sizes(self.ports, {name: value.shape for name, value in values.items()})
+        values = bind_names(self._names, inputs, named_inputs)
         tensor = next(filter(is_tensor, values.values()), None)
         try:
-            arrays: dict[str, Any] = values
-            if tensor is None:
-                run = self._cuda.run_arrays if self._cuda else partial(session.run, self.output_names)
-                outputs: list[Any] = run(arrays)
+            if self._check_first or not self._takes_arrays:
+                self._require_fit(values)
+            if self._cuda is not None or (tensor is not None and not self._takes_arrays):
+                outputs = self._run_on_device(session, values, tensor)
             else:
-                results = self._run_tensors(session, values)
-                outputs = [result if result.device == tensor.device else result.to(tensor.device) for result in results]
+                arrays: dict[str, Any] = values
+                if tensor is not None:  # of its own memory
+                    arrays = {n: value.numpy(force=True) if is_tensor(value) else value for n, value in values.items()}
+                for array in arrays.values():
+                    if not array.dtype.isnative:  # onnxruntime takes another processor's byte order for its own
+                        self._require_fit(values)
+                outputs = session.run(self._outputs, arrays)
+                if tensor is not None:
+                    outputs = list(map(sys.modules["torch"].from_numpy, outputs))
+                    if not tensor.is_cpu:
+                        outputs = [output.to(tensor.device) for output in outputs]
         except (ModelInputError, ProviderError):
             raise
         except Exception as error:
+            self._require_fit(values)
             raise ModelFileError(f"onnxruntime failed while it ran {str(self.path)!r}: {error}") from error
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
-    def _run_tensors(self, session: onnxruntime.InferenceSession, values: Mapping[str, Array]) -> "list[torch.Tensor]":
-        """Run on tensors, moved to the device if need be; outputs lie there."""
-        if self._cuda is not None:
-            return self._cuda(values)
-        torch = sys.modules["torch"]
-        if all(port.array_dtype is not None for port in (*self.ports.values(), *self.output_ports.values())):
-            arrays = {  # of the tensors' own memory
-                name: value if isinstance(value, np.ndarray) else value.detach().cpu().resolve_neg().numpy()
-                for name, value in values.items()
-            }
-            return list(map(torch.from_numpy, session.run(self.output_names, arrays)))
+    def _require_fit(self, values: Mapping[str, Array]) -> None:
+        """Refuse inputs that do not fit the file, or each other."""
+        for name, port in self.ports.items():
+            value = values[name]
+            require_fit(port, value, raw="lit_gelu.preprocessing" in self.metadata)
+            if self._recurrent and 0 in value.shape:
+                raise ModelInputError(
+                    f"Input {name!r} has shape {tuple(value.shape)}, which holds no values, and onnxruntime's LSTM and "
+                    "GRU on the CPU end the whole process on such. Give one row at least."
+                )
+        named_sizes(self.ports, {name: value.shape for name, value in values.items()})
+
+    def _run_on_device(
+        self, session: onnxruntime.InferenceSession, values: Mapping[str, Array], tensor: "torch.Tensor | None"
+    ) -> list[Any]:
+        """Run on CUDA, or on tensors of a dtype that arrays have not; they are moved there if need be, and back."""
+        if tensor is None and self._cuda is not None:
+            arrays: dict[str, Any] = dict(values)
+            return self._cuda.run_arrays(arrays)
         from lit_gelu.export.runtime.cuda import TensorRunner, as_tensor_on
 
-        return TensorRunner(session, self.device)({n: as_tensor_on(self.device, v) for n, v in values.items()})
+        if self._cuda is not None:
+            results = self._cuda(values)
+        else:
+            on_host = {name: as_tensor_on(self.device, value) for name, value in values.items()}
+            results = TensorRunner(session, self.device)(on_host)
+        there = self.device if tensor is None else tensor.device
+        return [result if result.device == there else result.to(there) for result in results]
 
     def tune(self, *inputs: Array, **options: Any) -> "TuningReport":
         """Measure options of the provider on this machine, keep the fastest beside the file, and run with it.
