@@ -319,7 +319,7 @@ def hidden_modules(model: nn.Module) -> set[int]:
     for parent in model.modules():
         for name, child in parent._modules.items():
             if child is not None:
-                (hidden if name in vars(parent) else seen).add(id(child))
+                (seen if vars(parent).get(name, child) is child else hidden).add(id(child))
     return hidden - seen
 
 

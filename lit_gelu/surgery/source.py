@@ -23,10 +23,6 @@ _UNKNOWN = object()
 _REWRITTEN: dict[str, str] = {}  # by file name: linecache can be cleared by anybody
 
 
-class ObstacleError(SwapError):
-    """Why a call cannot be written anew: no source, another one than what runs, or a form that names no activation."""
-
-
 @dataclass(frozen=True)
 class Replacement:
     """One call expression that is to call something else, with one of its arguments alone."""
@@ -41,7 +37,7 @@ def call_at(code: types.CodeType, end: Position) -> ast.Call:
     """Return the call expression, in the file of some code, that ends at a position."""
     call = _calls(_tree(code)).get(end)
     if call is None:
-        raise ObstacleError(f"no call expression ends at line {end[0]} of {code.co_filename}")
+        raise SwapError(f"no call expression ends at line {end[0]} of {code.co_filename}")
     return call
 
 
@@ -58,7 +54,7 @@ def with_calls_replaced(code: types.CodeType, replacements: Sequence[Replacement
     linecache.cache[filename] = (len(new), None, new.splitlines(keepends=True), filename)
     codes = _codes_by_place(filename, new).get(_place(code), [])
     if len(codes) != 1 or not set(codes[0].co_freevars) <= set(code.co_freevars):
-        raise ObstacleError(f"{code.co_qualname} cannot be told from other functions of {code.co_filename}")
+        raise SwapError(f"{code.co_qualname} cannot be told from other functions of {code.co_filename}")
     return codes[0]
 
 
@@ -79,14 +75,14 @@ def _place(code: types.CodeType) -> tuple[str, int]:
 
 
 def _source(code: types.CodeType) -> str:
-    """Return the text of the file that code comes from, or raise `ObstacleError` if that is not what runs."""
+    """Return the text of the file that code comes from, or raise `SwapError` if that is not what runs."""
     filename = code.co_filename
     linecache.checkcache(filename)
     text = _REWRITTEN.get(filename) or "".join(linecache.getlines(filename))
     if not text:
-        raise ObstacleError(f"the source of {code.co_qualname} is not to be had")
+        raise SwapError(f"the source of {code.co_qualname} is not to be had")
     if code not in _codes_by_place(filename, text).get(_place(code), []):
-        raise ObstacleError(
+        raise SwapError(
             f"the source of {code.co_qualname} in {filename} is not what runs: the file was changed after it was "
             "imported, or something rewrote the code"
         )
@@ -99,11 +95,11 @@ def _tree(code: types.CodeType) -> ast.Module:
 
 @functools.lru_cache(maxsize=128)
 def _codes_by_place(filename: str, text: str) -> dict[tuple[str, int], list[types.CodeType]]:
-    """Compile a file, and return all code in it by name and first line; `ObstacleError` if it is no Python."""
+    """Compile a file, and return all code in it by name and first line; `SwapError` if it is no Python."""
     try:
         compiled = compile(text, filename, "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
-        raise ObstacleError(f"the source in {filename} is no Python: {error}") from error
+        raise SwapError(f"the source in {filename} is no Python: {error}") from error
     codes: dict[tuple[str, int], list[types.CodeType]] = {}
     for code in codes_in(compiled):
         codes.setdefault(_place(code), []).append(code)
@@ -177,13 +173,13 @@ def call_place(origin: Origin, is_callee: Callable[[Any], bool], tensor_method: 
     code = origin.code
     method = _method_name(type(origin.owner), origin.method)
     if all(inner is not code for inner in codes_in(origin.method)):  # equal code may stand elsewhere too
-        raise ObstacleError(f"{code.co_qualname} makes the call, which is not part of {origin.method.co_qualname}")
+        raise SwapError(f"{code.co_qualname} makes the call, which is not part of {origin.method.co_qualname}")
     if origin.end is None:
-        raise ObstacleError("Python was told to leave out positions")
+        raise SwapError("Python was told to leave out positions")
     node = call_at(code, origin.end)
     argument = _argument(node, origin, is_callee, tensor_method)
     if any(isinstance(statement, ast.Expr) and statement.value is node for statement in ast.walk(_tree(code))):
-        raise ObstacleError(
+        raise SwapError(
             "its result is not used: it is called to overwrite its input. Write x = f(x) there, and it can be swapped"
         )
     first = origin.method.co_firstlineno
@@ -201,8 +197,8 @@ def _method_name(cls: type, code: types.CodeType) -> str:
             if inspect.isfunction(value) and any(f.__code__ is code for f in wrapped_functions(value)):
                 if inspect.getattr_static(cls, name) is value:
                     return name
-                raise ObstacleError(f"{code.co_qualname} is reached through super() from {cls.__qualname__}")
-    raise ObstacleError(f"{code.co_qualname} is no method of {cls.__qualname__}")
+                raise SwapError(f"{code.co_qualname} is reached through super() from {cls.__qualname__}")
+    raise SwapError(f"{code.co_qualname} is no method of {cls.__qualname__}")
 
 
 def wrapped_functions(function: Callable[..., Any]) -> Iterator[types.FunctionType]:
@@ -222,12 +218,12 @@ def _argument(node: ast.Call, origin: Origin, is_callee: Callable[[Any], bool], 
         by_name = [keyword.value for keyword in node.keywords if keyword.arg in {"input", "x", "self"}]
         if by_name and not node.args:
             return by_name[0]
-        raise ObstacleError(f"its input is not written out in {ast.unparse(node)!r}")
+        raise SwapError(f"its input is not written out in {ast.unparse(node)!r}")
     if tensor_method and isinstance(callee, ast.Attribute) and callee.attr == tensor_method:
         base = _resolve(callee.value, origin)
         if base is _UNKNOWN or isinstance(base, Tensor):
             return callee.value
-    raise ObstacleError(f"{ast.unparse(node)!r} does not name it: what it calls may differ from call to call")
+    raise SwapError(f"{ast.unparse(node)!r} does not name it: what it calls may differ from call to call")
 
 
 def holder_of(place: CallPlace, origin: Origin) -> tuple[nn.Module, str] | None:
@@ -356,7 +352,7 @@ def _calls_in(method: types.FunctionType) -> list[ast.Call]:
     code = method.__code__
     try:
         nodes = [*ast.walk(_tree(code))]
-    except ObstacleError:
+    except SwapError:
         return []
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == code.co_name]
     lines = {min([node.lineno, *(each.lineno for each in node.decorator_list)]): node for node in functions}

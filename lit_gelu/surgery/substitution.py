@@ -18,18 +18,8 @@ from torch.utils import _pytree as pytree
 
 from lit_gelu.activations import ActivationSpec
 from lit_gelu.errors import SwapError
-from lit_gelu.surgery.changes import (
-    Change,
-    Edit,
-    KeptChild,
-    RewrittenCall,
-    SetAttribute,
-    SetChild,
-    edits_of,
-    make_all,
-)
+from lit_gelu.surgery.changes import Change, Edit, RewrittenCall, SetAttribute, SetChild, edited_class, make_all
 from lit_gelu.surgery.observation import Key, SeenCall, before_every_module, key_of, locate, on_the_side, run
-from lit_gelu.surgery.rewriting import edited_class
 from lit_gelu.surgery.sites import ActivationSite, Survey, relative_name
 from lit_gelu.surgery.source import CallPlace
 
@@ -119,15 +109,12 @@ def changes_for(model: nn.Module, planned: Sequence[Substitution]) -> list[Chang
             parent_name, _, child = name.rpartition(".")
             parent = model.get_submodule(parent_name)
             changes.append(SetChild(parent, child, row.module))
-            new_edits = list(row.edits)
-            if isinstance(parent, nn.TransformerDecoderLayer) and child == "activation":
-                new_edits += {KeptChild(child)}.difference(edits_of(parent))  # its copies would hide it
-            edits_of_parent = edits.setdefault(parent, [])  # under another name of the same module it has them already
-            edits_of_parent += [edit for edit in new_edits if edit not in edits_of_parent]
+            of_parent = edits.setdefault(parent, [])  # under another name of the same module it has them already
+            of_parent += [edit for edit in row.edits if edit not in of_parent]
     for owner, rows in edits.items():
         if rows:
             edited = edited_class(type(owner), tuple(sorted(rows, key=lambda edit: edit.child)))
-            methods = {edit.place.method for edit in rows if not isinstance(edit, KeptChild)}
+            methods = {edit.place.method for edit in rows}
             changes += [SetAttribute(owner, "__class__", edited), *_kept_methods(owner, edited, methods)]
     modules = [(row.site.names, row.module) for row in planned if row.site.kind != "call"]
     return [*changes, *_fused_paths(model, modules)]
