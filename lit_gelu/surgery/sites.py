@@ -290,7 +290,7 @@ class Survey:
                 calls = self._numbered(names[0], through)
                 seen = [other for call in through for other in call.specs]
                 spec = seen[0] if seen and all(other == seen[0] for other in seen) else spec
-            role = _ROLES[function.gate]
+            role = _ROLES[function.facts.gate]
             sites.append(ActivationSite(names[0], module, spec, role, tuple(names[1:]), "attribute", calls))
         return sites
 

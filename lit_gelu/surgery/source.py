@@ -290,7 +290,7 @@ def written_calls(kind: type[nn.Module], table: FunctionTable) -> list[WrittenCa
             if called is None and isinstance(call.func, ast.Attribute) and not call.args:
                 called = getattr(Tensor, call.func.attr, None)  # h.relu(), and not self.relu(h)
             function = None if called is None else table.find(called)
-            if function is not None and not function.gate:
+            if function is not None and not function.facts.gate:
                 file = _original(method.__code__).replace("\\", "/").rpartition("/")[2]
                 calls.append(WrittenCall("", function.name, f"{file}:{call.lineno}"))
     return calls
