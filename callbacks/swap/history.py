@@ -17,7 +17,7 @@ from lit_gelu.activations.naming.spec import dotted_path
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.errors import CheckpointError, shown
 from lit_gelu.report import SwapChange, SwapEvent
-from lit_gelu.surgery.selectors import ActivationSelector, ClassSelector, NameSelector, selector_of
+from lit_gelu.surgery.swap import ActivationSelector, ClassSelector, NameSelector, selector_of
 
 if TYPE_CHECKING:
     from lit_gelu.callbacks.swap.run import SwapRun

@@ -15,9 +15,9 @@ from lit_gelu.display import Displayed, HtmlTable, count_of
 from lit_gelu.errors import SwapError
 from lit_gelu.surgery.observation import Key, before_every_module, key_of, locate, on_the_side, run
 from lit_gelu.surgery.recognition import RECURRENT, is_gate, kernel_name, kernel_spec
-from lit_gelu.surgery.selectors import ActivationSelector
 from lit_gelu.surgery.sites import ActivationSite, Role, Survey, without_wrappers
 from lit_gelu.surgery.source import Origin
+from lit_gelu.surgery.swap import ActivationSelector
 
 
 @dataclass(frozen=True, repr=False)
