@@ -4,8 +4,9 @@ from lit_gelu.errors import SwapError
 from lit_gelu.surgery.changes import without_marks
 from lit_gelu.surgery.channels import infer_channels_
 from lit_gelu.surgery.coverage import CoverageReport, CoveredSite, OutsideActivation, coverage
+from lit_gelu.surgery.observation import ActivationCall
 from lit_gelu.surgery.report import SkippedSite, SwappedSite, SwapReport
-from lit_gelu.surgery.sites import ActivationCall, ActivationSite, find_sites
+from lit_gelu.surgery.sites import ActivationSite, find_sites
 from lit_gelu.surgery.swap import Selector, SwapPlan, by_activation, plan_swap, swap
 
 NoMatchError = SwapConflictError = SwapError

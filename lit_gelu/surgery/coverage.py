@@ -214,7 +214,7 @@ class _KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
         self._sites_of_modules = {id(site.module): site for site in survey.sites if site.kind == "module"}
         seen = {} if survey.seen is None else {id(call): key for key, call in survey.seen.functions.items()}
         called = [site for site in survey.sites if site.kind != "module"]
-        self._sites_of_keys = [(seen[id(call.seen)], site) for site in called for call in site.calls or ()]
+        self._sites_of_keys = [(seen[id(call)], site) for site in called for call in site.calls or ()]
         self._calls: Counter[str] = Counter()
         self._kernels: dict[str, Counter[str]] = {}
         self.outside: dict[tuple[Key, str], OutsideActivation] = {}

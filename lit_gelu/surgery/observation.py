@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from lit_gelu.activations import ActivationSpec
+from lit_gelu.display import Displayed
 from lit_gelu.errors import SwapError
 from lit_gelu.sandbox import as_written, evaluation_sandbox, isolated_random_state
 from lit_gelu.surgery.recognition import FunctionTable, KnownFunction
@@ -119,24 +120,35 @@ def key_of(origin: Origin, called: str) -> Key:
     return id(origin.owner), origin.code, origin.end or origin.instruction, called
 
 
-@dataclass
-class SeenCall:
-    """One expression that calls an activation, with all that was seen of it."""
+@dataclass(eq=False, repr=False)
+class ActivationCall(Displayed):
+    """One expression that calls an activation, with all that was seen of it.
+
+    Attributes:
+        name: The site's name, with ``#0``, ``#1``, ... if it is called from several places.
+        caller: The fully qualified name of the module whose method makes the call.
+        where: File and line.
+        count: How often the sample reached it, in one pass.
+        inputs: The inputs' shapes, without repetition.
+        training_only: Whether only the pass in training mode reached it.
+    """
 
     owner: nn.Module  # the module whose method makes the call
-    where: str  # file and line
+    where: str
     # Finds the expression; reading the source takes long, and few calls are written anew.
     find_place: Callable[[], CallPlace]
-    # What it computed; more than one only if it calls different activations.
-    specs: list[ActivationSpec] = field(default_factory=list)
+    training_only: bool
     # What the site is called after, such as ``"gelu"``; empty for a module of the model, which has a name.
-    name: str = ""
-    count: int = 0  # how often it was reached
-    inputs: list[torch.Size] = field(default_factory=list)  # the inputs' shapes, without repetition
+    called: str = ""
     child: str = ""  # the name by which the owner, an ``nn.Sequential``, calls the module
     holder: nn.Module | None = None  # the module that holds the function as an attribute, if it is called through one
     held: str = ""  # the name of the attribute
-    training_only: bool = False  # whether only the pass in training mode reached it
+    # What it computed; more than one only if it calls different activations.
+    specs: list[ActivationSpec] = field(default_factory=list)
+    count: int = 0
+    inputs: tuple[torch.Size, ...] = ()
+    name: str = ""
+    caller: str = ""
 
     @functools.cached_property
     def place(self) -> CallPlace | str:
@@ -156,7 +168,13 @@ class SeenCall:
         if spec is not None and spec not in self.specs:
             self.specs.append(spec)
         if isinstance(x, Tensor) and x.shape not in self.inputs:
-            self.inputs.append(x.shape)
+            self.inputs += (x.shape,)
+
+    def __str__(self) -> str:
+        only = ", in training alone" if self.training_only else ""
+        return f"{self.name} at {self.where}, {self.count} time{'s' * (self.count != 1)}{only}"
+
+    _summary = __str__
 
 
 @dataclass
@@ -165,9 +183,9 @@ class Observation:
 
     # Calls of functions, of tensors' methods, and of activation modules that are no part of the model, in the order of
     # the first.
-    functions: dict[Key, SeenCall] = field(default_factory=dict)
+    functions: dict[Key, ActivationCall] = field(default_factory=dict)
     # Calls of every activation module, by its ``id``, in the order of the first.
-    modules: dict[int, dict[Key, SeenCall]] = field(default_factory=dict)
+    modules: dict[int, dict[Key, ActivationCall]] = field(default_factory=dict)
     training_error: str = ""  # why the pass in training mode failed; empty if it did not
 
 
@@ -241,8 +259,7 @@ class CallWatcher(TorchFunctionMode):
 
             method = function.function.__name__ if function.path.startswith("torch.Tensor.") else ""
             find_place = functools.partial(call_place, origin, is_callee, method)
-            call = SeenCall(origin.owner, origin.where, find_place, name=function.name)
-            call.training_only = self._training
+            call = ActivationCall(origin.owner, origin.where, find_place, self._training, called=function.name)
             if self._held:
                 call.holder, call.held = self._held_as(origin, call.place, function)
             self.seen.functions[key] = call
@@ -273,8 +290,7 @@ class CallWatcher(TorchFunctionMode):
         calls = self.seen.functions if spec is not None else self.seen.modules.setdefault(id(module), {})
         if key not in calls:
             find_place = functools.partial(call_place, origin, lambda target: target is module)
-            calls[key] = SeenCall(origin.owner, origin.where, find_place, name=name, child=child)
-            calls[key].training_only = self._training
+            calls[key] = ActivationCall(origin.owner, origin.where, find_place, self._training, name, child)
         calls[key].note(spec, input_of(args, {}), training=self._training)
         if spec is not None:
             self._foreign[id(module)] = module

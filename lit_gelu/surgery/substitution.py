@@ -32,7 +32,7 @@ from lit_gelu.surgery.changes import (
     make_all,
     share_hooks,
 )
-from lit_gelu.surgery.observation import Key, SeenCall, before_every_module, key_of, locate, on_the_side, run
+from lit_gelu.surgery.observation import ActivationCall, Key, before_every_module, key_of, locate, on_the_side, run
 from lit_gelu.surgery.sites import ActivationSite, Survey, relative_name
 from lit_gelu.surgery.source import CallPlace
 
@@ -62,26 +62,26 @@ def substitution(survey: Survey, site: ActivationSite, module: nn.Module) -> Sub
         edits = _calls_with_more(site, survey.spec_of_held(site))
         return Substitution(site, module, site.name, "attribute made a module", edits)
     (call,) = site.calls or ()
-    owner = survey.names_of(call.seen.owner)[0]
-    if call.seen.child:
-        place = f"{owner}.{call.seen.child}".removeprefix(".")
+    owner = survey.names_of(call.owner)[0]
+    if call.child:
+        place = f"{owner}.{call.child}".removeprefix(".")
         return Substitution(site, module, place, "module, at one of its places")
-    edit = _rewritten(site, call.seen, owner)
+    edit = _rewritten(site, call, owner)
     return Substitution(site, module, f"{owner}.{edit.child}".removeprefix("."), "call rewritten", (edit,))
 
 
-def _rewritten(site: ActivationSite, seen: SeenCall, owner: str) -> RewrittenCall:
-    _require_no_container(site, seen.owner)
-    obstacle = seen.place
-    if isinstance(seen.owner, GraphModule):
+def _rewritten(site: ActivationSite, call: ActivationCall, owner: str) -> RewrittenCall:
+    _require_no_container(site, call.owner)
+    obstacle = call.place
+    if isinstance(call.owner, GraphModule):
         obstacle = "its module's code is made from a graph, and so are its copies"
     if not isinstance(obstacle, CallPlace):
-        raise SwapError(f"{site.name!r}, at {seen.where}, cannot be swapped: {obstacle}. {_REMEDY}")
+        raise SwapError(f"{site.name!r}, at {call.where}, cannot be swapped: {obstacle}. {_REMEDY}")
     relative = relative_name(site.name, owner)
     called, _, number = re.split(r"[.:^]", relative)[-1].partition("#")
     stem = called if called.isidentifier() else "activation"
     candidates = (f"{stem}_call{f'_{number}' if number else ''}{'_' * extra}" for extra in itertools.count())
-    module = seen.owner
+    module = call.owner
     taken = {*dir(type(module)), *vars(module), *module._modules, *module._parameters, *module._buffers}
     return RewrittenCall(obstacle, next(name for name in candidates if name not in taken), relative)
 
@@ -91,16 +91,16 @@ def _calls_with_more(site: ActivationSite, declared: ActivationSpec) -> tuple[Ed
     edits: list[Edit] = []
     attribute = site.name.rpartition(".")[2]
     for call in site.calls or ():
-        place = call.seen.place
-        if isinstance(place, CallPlace) and call.seen.owner is site.module:
+        place = call.place
+        if isinstance(place, CallPlace) and call.owner is site.module:
             expression = ast.parse(place.text, mode="eval").body
             if isinstance(expression, ast.Call) and (len(expression.args) != 1 or expression.keywords):
                 edits.append(RewrittenCall(place, attribute, attribute))
-        elif any(spec != declared for spec in call.seen.specs):
-            reason = place if isinstance(place, str) else f"that is in {type(call.seen.owner).__name__}"
+        elif any(spec != declared for spec in call.specs):
+            reason = place if isinstance(place, str) else f"that is in {type(call.owner).__name__}"
             raise SwapError(
                 f"{site.name!r} cannot become a module, which takes its input alone: at {call.where} it is called as "
-                f"{call.seen.specs[0]}, and {reason}. Have it called with the input alone."
+                f"{call.specs[0]}, and {reason}. Have it called with the input alone."
             )
     return tuple(edits)
 

@@ -359,7 +359,7 @@ def _single_calls(sites: list[ActivationSite], selector: Selector) -> list[Activ
     if not isinstance(selector, NameSelector) or "#" not in selector.pattern:
         return []
     return [
-        replace(site, name=call.name, aliases=(), kind="call", calls=(call,), module=call.seen.owner, call="")
+        replace(site, name=call.name, aliases=(), kind="call", calls=(call,), module=call.owner, call="")
         for site in sites
         if site.kind != "call"
         for call in site.calls or ()
