@@ -23,7 +23,7 @@ from lit_gelu.callbacks.swap.run import (
     describe_target,
     install_hooks,
 )
-from lit_gelu.callbacks.swap.schedule import MetricTrigger, Mode, SwapSchedule
+from lit_gelu.callbacks.swap.schedule import Mode, SwapSchedule
 from lit_gelu.callbacks.trainer import (
     as_batch,
     callbacks_of,
@@ -104,7 +104,7 @@ class ActivationSwap(Callback):
         reaches: float | None = None,
         input_sample: Any = None,
     ) -> None:
-        self.schedule = SwapSchedule(at_epoch, at_step, when, MetricTrigger(mode, patience, reaches))
+        self.schedule = SwapSchedule(at_epoch, at_step, when, mode, patience, reaches)
         if not isinstance(swaps, Mapping) or not swaps:
             raise ArgumentError(
                 f"swaps={swaps!r} is no swap. Give a mapping from targets to activations, such as {{'*': 'gelu'}}."
@@ -137,7 +137,7 @@ class ActivationSwap(Callback):
             _refuse_strategy_and_averaging(trainer)
         if self.run is not None and self.run.pl_module is not pl_module:  # a swap made in another one does not count
             self.record = self.report = None
-            self.schedule.metric.reset()
+            self.schedule.reset()
         self.run = _run_of(trainer, pl_module)
         in_processes = isinstance(trainer.strategy.launcher, _MultiProcessingLauncher)
         if stage == "fit" and self.run.swaps[0] is self and in_processes:  # one warning for all
@@ -193,12 +193,12 @@ class ActivationSwap(Callback):
     @override
     def state_dict(self) -> dict[str, Any]:
         """Return what the checks of a metric have come to; that the swap was made stands at the checkpoint's top."""
-        return self.schedule.metric.state_dict() if self.schedule.when is not None else {}
+        return self.schedule.state_dict()
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take what the checks had come to; the swap itself was made again before the weights were loaded."""
-        self.schedule.metric.load_state_dict(state_dict)
+        self.schedule.load_state_dict(state_dict)
 
     @override
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:

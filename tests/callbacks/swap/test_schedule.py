@@ -12,7 +12,7 @@ from lightning.pytorch.callbacks import EarlyStopping
 
 from lit_gelu.callbacks import ActivationSwap, ExactResume
 from lit_gelu.callbacks.swap import schedule as schedule_module
-from lit_gelu.callbacks.swap.schedule import MetricTrigger, SwapSchedule
+from lit_gelu.callbacks.swap.schedule import SwapSchedule
 from lit_gelu.data import ResumableDataLoader
 from lit_gelu.errors import ArgumentError, CheckpointError
 
@@ -50,7 +50,7 @@ def test_exactly_one_trigger_from_0_on(arguments):
 
 @pytest.mark.parametrize("validation", [True, False])
 def test_the_metric_is_looked_at_after_a_validation_or_else_at_the_epochs_end(validation):
-    schedule = SwapSchedule(None, None, "loss", MetricTrigger(reaches=0.5))
+    schedule = SwapSchedule(when="loss", reaches=0.5)
     schedule.look_at_metric(trainer(enable_validation=validation), MODULE, train_epoch_end=validation)
     schedule.look_at_metric(trainer(enable_validation=True, sanity_checking=True), MODULE, train_epoch_end=False)
     assert not schedule.is_due(trainer(current_epoch=9, global_step=9))
@@ -61,9 +61,9 @@ def test_the_metric_is_looked_at_after_a_validation_or_else_at_the_epochs_end(va
 def test_several_ranks_decide_by_their_mean_and_all_must_have_logged(monkeypatch):
     others = [0.7, 1.0, 1.0]
     monkeypatch.setattr(schedule_module, "sum_over_ranks", lambda mine: mine + mine.new_tensor(others))
-    schedule = SwapSchedule(None, None, "loss")
+    schedule = SwapSchedule(when="loss")
     schedule.look_at_metric(trainer(world_size=2), MODULE, train_epoch_end=False)
-    assert schedule.metric.best == pytest.approx(0.6, rel=1e-15)
+    assert schedule.best == pytest.approx(0.6, rel=1e-15)
     others[1] = 0.0
     with pytest.raises(ArgumentError):
         schedule.look_at_metric(trainer(world_size=2), MODULE, train_epoch_end=False)
@@ -78,7 +78,7 @@ def test_several_ranks_decide_by_their_mean_and_all_must_have_logged(monkeypatch
         (SwapSchedule(9, None), {"max_epochs": None}, False),
         (SwapSchedule(None, 10), {}, True),
         (SwapSchedule(None, 9), {}, False),
-        (SwapSchedule(None, None, "loss"), {}, False),
+        (SwapSchedule(when="loss"), {}, False),
     ],
 )
 @pytest.mark.parametrize("kind", ["run", "trial", "manual"])
@@ -103,24 +103,24 @@ def test_stops_improving_as_early_stopping_counts(mode):
     theirs = EarlyStopping("loss", patience=4, mode=mode, check_finite=False)
     stops = [theirs._evaluate_stopping_criteria(torch.tensor(value).double())[0] for value in values]
     first = stops.index(True)
-    assert checked(MetricTrigger(mode, patience=4), values)[: first + 1] == stops[: first + 1]
+    assert checked(SwapSchedule(when="loss", mode=mode, patience=4), values)[: first + 1] == stops[: first + 1]
 
 
 def test_nan_is_no_improvement_and_a_first_nan_no_best():
     nan = math.nan
-    assert checked(MetricTrigger(patience=2), (nan, 1.0, nan, nan)) == [False] * 3 + [True]
-    assert checked(MetricTrigger(patience=3), [nan] * 4) == [False, False, True, True]
+    assert checked(SwapSchedule(when="loss", patience=2), (nan, 1.0, nan, nan)) == [False] * 3 + [True]
+    assert checked(SwapSchedule(when="loss", patience=3), [nan] * 4) == [False, False, True, True]
 
 
 def test_reaches_a_value():
-    assert checked(MetricTrigger("max", reaches=0.5), (0.4, 0.5, 0.1)) == [False, True, True]
-    assert checked(MetricTrigger("min", reaches=0.5), (0.6, math.nan, 0.5)) == [False, False, True]
+    assert checked(SwapSchedule(when="loss", mode="max", reaches=0.5), (0.4, 0.5, 0.1)) == [False, True, True]
+    assert checked(SwapSchedule(when="loss", reaches=0.5), (0.6, math.nan, 0.5)) == [False, False, True]
 
 
 def test_a_damaged_state_is_refused():
     for state in (None, [], {"best": 1.0}, {"best": "1", "waited": 0, "fired": False, "checked_at": 0}):
         with pytest.raises(CheckpointError):
-            MetricTrigger().load_state_dict(state)
+            SwapSchedule(when="loss").load_state_dict(state)
 
 
 # --- In a Trainer ---
