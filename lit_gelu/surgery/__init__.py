@@ -3,7 +3,7 @@
 from lit_gelu.errors import SwapError
 from lit_gelu.surgery.changes import without_marks
 from lit_gelu.surgery.channels import infer_channels_
-from lit_gelu.surgery.coverage import CoverageReport, CoveredSite, OutsideActivation, coverage
+from lit_gelu.surgery.coverage import CoverageReport, CoveredSite, coverage
 from lit_gelu.surgery.observation import ActivationCall
 from lit_gelu.surgery.report import SkippedSite, SwappedSite, SwapReport
 from lit_gelu.surgery.sites import ActivationSite, find_sites
@@ -17,7 +17,6 @@ __all__ = [
     "CoverageReport",
     "CoveredSite",
     "NoMatchError",
-    "OutsideActivation",
     "Selector",
     "SkippedSite",
     "SwapConflictError",

@@ -38,11 +38,6 @@ class SwappedSite(Displayed):
         unused = ", which input_sample never called" if self.calls == 0 else ""
         return f"{self.name}{also}: {self.old} -> {self.new}{how}{unused}"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as plain data; specs as text."""
-        specs = {"old": str(self.old), "new": str(self.new)}
-        return {**vars(self), **specs, "aliases": list(self.aliases)}
-
     _summary = __str__
 
 
@@ -102,14 +97,6 @@ class SwapReport(Displayed):
             raise SwapError("This swap has been undone already.")
         self._restore()
         self._restore = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain data for JSON, a logger or a checkpoint."""
-        return {
-            "swapped": [row.to_dict() for row in self.rows],
-            "skipped": [{"name": row.name, "spec": str(row.spec), "reason": row.reason} for row in self.skipped],
-            "notes": list(self.notes),
-        }
 
     def __str__(self) -> str:
         return "\n".join(map(str, (*self.rows, *self.skipped, *self.notes)))
