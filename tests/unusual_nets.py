@@ -85,11 +85,6 @@ class ByKeyword(Holding):
         return self.act(negative_slope=0.2, input=self.linear(x))
 
 
-class Named(Holding):
-    def forward(self, x):
-        return self.act(input=self.linear(x))
-
-
 class InAnotherMethod(Holding):
     def forward(self, x):
         return self.activate(self.linear(x))
@@ -103,11 +98,6 @@ class InPlace(Holding):
 
     def forward(self, x):
         return self.act(self.linear(x), inplace=True)
-
-
-class Starred(Holding):
-    def forward(self, x):
-        return self.act(*(self.linear(x), 0.2))
 
 
 class ByVariable(Holding):

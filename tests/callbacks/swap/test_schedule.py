@@ -9,6 +9,7 @@ import torch
 from callback_helpers import SmallNet, activations_of, collected_warnings, dataset, loader, quiet_trainer
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import EarlyStopping
+from swap_runs import RELU_TO_GELU, STEPS_AN_EPOCH, Witness
 
 from lit_gelu.callbacks import ActivationSwap, ExactResume
 from lit_gelu.callbacks.swap import schedule as schedule_module
@@ -17,8 +18,6 @@ from lit_gelu.data import ResumableDataLoader
 from lit_gelu.errors import ArgumentError, CheckpointError
 
 MODULE = SimpleNamespace(device="cpu", automatic_optimization=True)
-RELU_TO_GELU = {"activation:relu": "gelu"}
-STEPS_AN_EPOCH = 4
 VALUES = [1.0, 0.9, 0.95, 0.9, 0.8, 0.8]
 
 
@@ -137,16 +136,6 @@ class Scripted(SmallNet):
             self.log("val_loss", torch.tensor(VALUES[self.trainer.global_step // STEPS_AN_EPOCH - 1]))
 
 
-class Seen(Callback):
-    """The activation that each step is made with."""
-
-    def __init__(self):
-        self.names = []
-
-    def on_before_zero_grad(self, trainer, pl_module, optimizer):
-        self.names.append(activations_of(pl_module)[0])
-
-
 class SaveEveryStep(Callback):
     def __init__(self, folder):
         self.folder = folder
@@ -171,7 +160,7 @@ def fit(folder, model, *callbacks, ckpt_path=None):
     ],
 )
 def test_swaps_before_the_batch_after_the_metric_says_so(tmp_path, rule, first):
-    seen = Seen()
+    seen = Witness()
     fit(tmp_path, Scripted(), ActivationSwap(RELU_TO_GELU, when="val_loss", **rule), seen)
     assert seen.names == ["ReLU"] * STEPS_AN_EPOCH * first + ["GELU"] * STEPS_AN_EPOCH * (6 - first)
 
@@ -182,7 +171,7 @@ def test_a_training_metric_at_the_end_of_the_epoch(tmp_path):
             self.log("loss_of_epoch", float(self.trainer.current_epoch), on_epoch=True, on_step=False)
             return super().training_step(batch, batch_idx)
 
-    seen = Seen()
+    seen = Witness()
     fit(tmp_path, Training(), ActivationSwap(RELU_TO_GELU, when="loss_of_epoch", patience=2), seen)
     assert seen.names.count("ReLU") == 3 * STEPS_AN_EPOCH
 
