@@ -17,7 +17,6 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch.nn.parallel import DistributedDataParallel
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.activations.naming.spec import dotted_path
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.callbacks.swap.parameter_groups import ParameterGroups
 from lit_gelu.callbacks.trainer import as_batch, callbacks_of
@@ -32,7 +31,7 @@ from lit_gelu.surgery.activation_record import (
     swap_recorded,
 )
 from lit_gelu.surgery.changes import without_marks
-from lit_gelu.surgery.swap import ActivationSelector, ClassSelector, NameSelector, selector_of
+from lit_gelu.surgery.swap import ActivationSelector, selector_of
 
 if TYPE_CHECKING:
     from lit_gelu.callbacks.swap.activation_swap import ActivationSwap
@@ -96,16 +95,10 @@ def _is_change(row: object) -> bool:
 
 def describe_target(target: Any, registry: ActivationRegistry | None) -> str:
     """Return a target of a swap as text that is the same in every process: the form that YAML has for it."""
-    match selector_of(target):
-        case NameSelector(pattern):
-            return pattern
-        case ClassSelector(cls):
-            return f"class:{dotted_path(cls)}"
-        case ActivationSelector(activation):
-            text = activation if isinstance(activation, str) else registry_or_default(registry).resolve(activation)
-            return f"activation:{text}"
-        case selector:
-            return repr(selector)
+    selector = selector_of(target)
+    if isinstance(selector, ActivationSelector) and not isinstance(selector.activation, str):
+        return f"activation:{registry_or_default(registry).resolve(selector.activation)}"
+    return str(selector)
 
 
 def registry_for(

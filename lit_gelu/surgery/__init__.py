@@ -5,7 +5,7 @@ from lit_gelu.surgery.changes import without_marks
 from lit_gelu.surgery.channels import infer_channels_
 from lit_gelu.surgery.coverage import CoverageReport, CoveredSite, coverage
 from lit_gelu.surgery.observation import ActivationCall
-from lit_gelu.surgery.report import SkippedSite, SwappedSite, SwapReport
+from lit_gelu.surgery.report import SwappedSite, SwapReport
 from lit_gelu.surgery.sites import ActivationSite, find_sites
 from lit_gelu.surgery.swap import Selector, SwapPlan, by_activation, plan_swap, swap
 
@@ -18,7 +18,6 @@ __all__ = [
     "CoveredSite",
     "NoMatchError",
     "Selector",
-    "SkippedSite",
     "SwapConflictError",
     "SwapError",
     "SwapPlan",

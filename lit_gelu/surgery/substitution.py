@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 from torch.nn.parameter import UninitializedParameter
@@ -22,6 +21,7 @@ from torch.utils import _pytree as pytree
 
 from lit_gelu.activations import ActivationSpec
 from lit_gelu.errors import SwapError
+from lit_gelu.sandbox import equal
 from lit_gelu.surgery.changes import (
     Change,
     Edit,
@@ -360,9 +360,4 @@ def _outputs(model: nn.Module, input_sample: Any, *, training: bool = False) -> 
 
 
 def _same(first: list[Tensor], second: list[Tensor]) -> bool:
-    return len(first) == len(second) and all(
-        a.shape == b.shape and torch.equal(torch.nan_to_num(a), torch.nan_to_num(b))
-        if a.is_floating_point()
-        else torch.equal(a, b)
-        for a, b in zip(first, second, strict=True)
-    )
+    return len(first) == len(second) and all(map(equal, first, second))

@@ -16,12 +16,13 @@ from torch import nn
 from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.activations.naming.importing import import_object
+from lit_gelu.activations.naming.spec import dotted_path
 from lit_gelu.activations.numerics.channels import INFER
 from lit_gelu.display import Displayed, HtmlTable
 from lit_gelu.errors import SwapError
 from lit_gelu.surgery.changes import make_all, mark, revert_all
 from lit_gelu.surgery.channels import with_inferred_channels
-from lit_gelu.surgery.report import SkippedSite, SwappedSite, SwapReport, in_one_line, table_of_sites
+from lit_gelu.surgery.report import LEFT, SwappedSite, SwapReport, in_one_line, table_of_sites
 from lit_gelu.surgery.sites import ActivationSite, Survey, names_for_patterns, without_wrappers
 from lit_gelu.surgery.source import is_never_read
 from lit_gelu.surgery.substitution import (
@@ -59,7 +60,7 @@ class NameSelector(Selector):
         return any(fnmatch.fnmatchcase(name, self.pattern) for name in names)
 
     def __str__(self) -> str:
-        return repr(self.pattern)
+        return self.pattern
 
 
 def exactly(name: str) -> NameSelector:
@@ -77,7 +78,7 @@ class ClassSelector(Selector):
         return site.kind == "module" and isinstance(site.module, self.type)
 
     def __str__(self) -> str:
-        return f"class {self.type.__name__}"
+        return f"class:{dotted_path(self.type)}"
 
 
 @dataclass(frozen=True, eq=False)  # a spec may be a mapping, which has no hash
@@ -109,7 +110,7 @@ class ActivationSelector(Selector):
         return all(present.get(name, inspect.Parameter.empty) == value for name, value in required.items())
 
     def __str__(self) -> str:
-        return f"activation {self.activation}"
+        return f"activation:{self.activation}"
 
 
 def by_activation(activation: Any) -> Selector:
@@ -165,7 +166,7 @@ class SwapPlan(Displayed):
     model: nn.Module
     placements: tuple[Substitution, ...]
     rows: tuple[SwappedSite, ...]
-    skipped: tuple[SkippedSite, ...]
+    skipped: tuple[SwappedSite, ...]
     notes: tuple[str, ...] = ()
 
     @property
@@ -271,7 +272,7 @@ def plan_swap(
     registry = registry or activations.registry
     survey = Survey(without_wrappers(model), input_sample, registry)
     planned: list[tuple[Substitution, ActivationSpec]] = []
-    skipped: list[SkippedSite] = []
+    skipped: list[SwappedSite] = []
     for site, claim in _collect_claims(survey, targets):
         resolved = spec = registry.resolve(claim)
         if not spec.opaque and not registry.entry(spec.name).facts_for(spec.arguments).elementwise:
@@ -279,7 +280,7 @@ def plan_swap(
         if not spec.opaque and spec.arguments.get("channels") == INFER:
             spec = with_inferred_channels(spec, survey.model, site, registry)
         if spec == site.spec and not spec.opaque:
-            skipped.append(SkippedSite(site.name, site.spec, "because it is that already"))
+            skipped.append(SwappedSite(site.name, site.spec, spec, mechanism=LEFT))
             continue
         if input_sample is None and site.kind == "module" and is_never_read(survey.model, site.name):
             raise SwapError(
@@ -318,7 +319,7 @@ def _collect_claims(survey: Survey, targets: Mapping[Any, Any]) -> list[tuple[Ac
             gates = [repr(site.name) for site in elsewhere if selector.matches(site, registry)]
             hint = f" Patterns leave gates alone ({', '.join(gates)}): name them in full." if gates else ""
             listed = " ".join([_listed(sites, sampled=survey.seen is not None), *survey.notes])
-            raise SwapError(f"No activation site matches {selector}.{hint} {listed}")
+            raise SwapError(f"No activation site matches {str(selector)!r}.{hint} {listed}")
         for site in matching:
             if site.name in claimed:
                 raise SwapError(_conflict(site.name, claimed[site.name][0], selector))
@@ -331,7 +332,7 @@ def _collect_claims(survey: Survey, targets: Mapping[Any, Any]) -> list[tuple[Ac
 
 
 def _conflict(name: str, first: Selector, second: Selector) -> str:
-    return f"{name!r} is claimed by {first} and by {second}. Let only one of them match it."
+    return f"{name!r} is claimed by {str(first)!r} and by {str(second)!r}. Let only one of them match it."
 
 
 def _note_of_written(survey: Survey, targets: Mapping[Any, Any]) -> list[str]:
