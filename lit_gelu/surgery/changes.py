@@ -20,7 +20,7 @@ from lit_gelu.activations import ActivationSpec
 from lit_gelu.activations.naming.forms import NOT_OF_THE_FUNCTION
 from lit_gelu.errors import SwapError
 from lit_gelu.surgery import source
-from lit_gelu.surgery.source import CallPlace, Replacement, wrapped_functions
+from lit_gelu.surgery.source import CallPlace, wrapped_functions
 
 
 @dataclass
@@ -196,13 +196,12 @@ def _rewritten(cls: type, name: str, edits: Sequence[Edit]) -> Callable[..., Any
     replacements = []
     for edit in sorted(edits, key=lambda edit: edit.place.argument[1]):  # of nested ones the inner first
         place = edit.place
-        end = (place.end[0] + first, place.end[1])
-        node = source.call_at(code, end)
+        node = source.call_at(code, (place.end[0] + first, place.end[1]))
         if ast.unparse(node) != place.text:
             raise SwapError(f"{cls.__qualname__}.{name} has been changed: {place.text!r} is not where it was")
         begin, stop = ((line + first, column) for line, column in place.argument)
-        outer = (begin, stop) if isinstance(edit, ProbedCall) else ((place.begin[0] + first, place.begin[1]), end)
-        replacements.append(Replacement(*outer, (begin, stop), f"self.{edit.child}"))
+        whole = (begin, stop) if isinstance(edit, ProbedCall) else source.span_of(node)
+        replacements.append((whole, (begin, stop), f"self.{edit.child}"))
     changed = source.with_calls_replaced(code, replacements)
     cells = dict(zip(code.co_freevars, chain[-1].__closure__ or (), strict=True))
     new = _like(chain[-1], changed, tuple(cells[variable] for variable in changed.co_freevars))

@@ -17,20 +17,19 @@ from lit_gelu.errors import SwapError
 from lit_gelu.surgery.recognition import FunctionTable
 
 Position = tuple[int, int]
-"""Line (from 1) and column in bytes (from 0) just behind a call expression; no two calls end at the same place."""
+"""Line (from 1) and column in bytes (from 0)."""
+
+Span = tuple[Position, Position]
+"""Where an expression begins, and the position just behind it; no two calls end at the same place."""
 
 _UNKNOWN = object()
 _REWRITTEN: dict[str, str] = {}  # by file name: linecache can be cleared by anybody
 
 
-@dataclass(frozen=True)
-class Replacement:
-    """One call expression that is to call something else, with one of its arguments alone."""
-
-    begin: Position
-    end: Position
-    argument: tuple[Position, Position]  # where it begins and ends
-    callee: str
+def span_of(node: ast.expr, first_line: int = 0) -> Span:
+    """Return where an expression stands, with lines counted from a first one."""
+    begin = node.lineno - first_line, node.col_offset
+    return begin, ((node.end_lineno or 0) - first_line, node.end_col_offset or 0)
 
 
 def call_at(code: types.CodeType, end: Position) -> ast.Call:
@@ -41,8 +40,8 @@ def call_at(code: types.CodeType, end: Position) -> ast.Call:
     return call
 
 
-def with_calls_replaced(code: types.CodeType, replacements: Sequence[Replacement]) -> types.CodeType:
-    """Compile a function's source again with some of its calls replaced, and return its code."""
+def with_calls_replaced(code: types.CodeType, replacements: Sequence[tuple[Span, Span, str]]) -> types.CodeType:
+    """Compile a function's source again with expressions replaced by calls of something with an argument in them."""
     # The whole file is compiled, so that scopes, name mangling, super() and line numbers stay as they are; only the
     # code of the one function is taken, and no module is executed. The new text is what tracebacks, inspect and
     # debuggers show.
@@ -113,12 +112,10 @@ def _parsed(text: str) -> ast.Module:
 
 @functools.lru_cache(maxsize=128)
 def _calls(tree: ast.Module) -> dict[Position, ast.Call]:
-    return {
-        (node.end_lineno or 0, node.end_col_offset or 0): node for node in ast.walk(tree) if isinstance(node, ast.Call)
-    }
+    return {span_of(node)[1]: node for node in ast.walk(tree) if isinstance(node, ast.Call)}
 
 
-def _edited(text: str, replacements: Sequence[Replacement]) -> str:
+def _edited(text: str, replacements: Sequence[tuple[Span, Span, str]]) -> str:
     """Replace ``callee(argument, ...)`` by ``other(argument)``; lines keep their numbers, arguments may be nested."""
     lines = text.encode().splitlines(keepends=True)
     starts = [0]
@@ -130,9 +127,9 @@ def _edited(text: str, replacements: Sequence[Replacement]) -> str:
         return starts[position[0] - 1] + position[1]
 
     cuts: list[tuple[int, int, bytes]] = []
-    for r in replacements:
-        (first, last), (begin, end) = map(offset, r.argument), (offset(r.begin), offset(r.end))
-        cuts.append((begin, first, f"{r.callee}(".encode()))
+    for whole, argument, callee in replacements:
+        (begin, end), (first, last) = map(offset, whole), map(offset, argument)
+        cuts.append((begin, first, f"{callee}(".encode()))
         cuts.append((last, end, b""))
     for begin, end, new in sorted(cuts, key=lambda cut: (cut[0], cut[1]), reverse=True):
         newlines = b"\n" * content.count(b"\n", begin, end)
@@ -162,9 +159,8 @@ class CallPlace:
     """A call expression in a method, with lines counted from the method's first."""
 
     method: str
-    begin: Position
     end: Position
-    argument: tuple[Position, Position]  # where the tensor that goes in begins and ends
+    argument: Span  # of the tensor that goes in
     text: str  # the expression, so that a change of the source is noticed
 
 
@@ -183,11 +179,7 @@ def call_place(origin: Origin, is_callee: Callable[[Any], bool], tensor_method: 
             "its result is not used: it is called to overwrite its input. Write x = f(x) there, and it can be swapped"
         )
     first = origin.method.co_firstlineno
-
-    def begin_and_end(part: ast.expr) -> tuple[Position, Position]:
-        return (part.lineno - first, part.col_offset), ((part.end_lineno or 0) - first, part.end_col_offset or 0)
-
-    return CallPlace(method, *begin_and_end(node), begin_and_end(argument), ast.unparse(node))
+    return CallPlace(method, span_of(node, first)[1], span_of(argument, first), ast.unparse(node))
 
 
 def _method_name(cls: type, code: types.CodeType) -> str:
