@@ -13,7 +13,7 @@ from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.display import Displayed, count_of
 from lit_gelu.errors import SwapError
 from lit_gelu.surgery.changes import RewrittenCall, edits_of
-from lit_gelu.surgery.observation import ActivationCall, CallWatcher, Observation, observe
+from lit_gelu.surgery.observation import ActivationCall, CallWatcher
 from lit_gelu.surgery.recognition import FunctionTable, KnownFunction, activation_spec, hidden_modules, is_gate
 from lit_gelu.surgery.source import WrittenCall, written_calls
 
@@ -171,14 +171,11 @@ class Survey:
             self._names.setdefault(id(module), []).append(name)
             modules[id(module)] = module
         self._recognize(modules)
-        self.seen: Observation | None = None  # what the pass saw; ``None`` without a sample
+        self.seen: CallWatcher | None = None  # what the pass saw; ``None`` without a sample
         if input_sample is not None:
-            held = {
-                key: {name: f for name, (f, _) in functions.items()} for key, functions in self._held_functions.items()
-            }
-            named = {key: modules[key] for key in self._specs}
             spec_of = functools.partial(activation_spec, registry=registry)
-            self.seen = observe(model, input_sample, CallWatcher(model, self.table, named, held, spec_of))
+            self.seen = CallWatcher(model, self.table, self._specs.keys(), self._held_functions, spec_of)
+            self.seen.observe(input_sample)
         callers = {id(call.owner) for call in self.seen.functions.values()} if self.seen else set()
         self.sites: list[ActivationSite] = []  # the sites, in the order of the modules
         for key, module in modules.items():
