@@ -116,10 +116,9 @@ class HandedOn(Holding):
 class HeldByChild(nn.Module):
     """Calls the function that its child holds."""
 
-    def __init__(self, *arguments):
+    def __init__(self):
         super().__init__()
         self.child = InPlace()
-        self.arguments = arguments
 
     def forward(self, x):
         return self.child.act(self.child.act(x) - 1)
