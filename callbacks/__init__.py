@@ -7,7 +7,8 @@ from lit_gelu.callbacks.loading import load_from_checkpoint
 from lit_gelu.callbacks.loss_curvature import LossCurvatureMonitor
 from lit_gelu.callbacks.onnx_export import OnnxExport
 from lit_gelu.callbacks.run_report import RunReport
-from lit_gelu.callbacks.swap.activation_swap import ActivationSwap, ActivationSwapListener
+from lit_gelu.callbacks.swap.activation_swap import ActivationSwap
+from lit_gelu.callbacks.swap.run import ActivationSwapListener
 from lit_gelu.errors import ArgumentError, UnsupportedRunError
 
 __all__ = [

@@ -23,7 +23,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.nn.parameter import is_lazy
 
 from lit_gelu.activations import StoredSpecError, building_from_file, registry
-from lit_gelu.callbacks.swap.history import Checkpoint
+from lit_gelu.callbacks.swap.run import Checkpoint
 from lit_gelu.errors import CheckpointError, LitGeluError, shown
 from lit_gelu.files import require_no_pipe
 

@@ -9,8 +9,7 @@ from lightning.pytorch import LightningModule, Trainer
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.callbacks.checkpoint_file import loading, read_checkpoint
-from lit_gelu.callbacks.swap.history import ACTIVATIONS_KEY, Checkpoint
-from lit_gelu.callbacks.swap.run import registry_for
+from lit_gelu.callbacks.swap.run import ACTIVATIONS_KEY, Checkpoint, registry_for
 from lit_gelu.callbacks.trainer import as_batch, callbacks_of
 from lit_gelu.errors import CheckpointError, message_of
 from lit_gelu.export.copying import evaluation_copy

@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.callbacks.loading import best_checkpoint, module_of_checkpoint
+from lit_gelu.callbacks.swap.run import registry_for
 from lit_gelu.callbacks.trainer import is_trial_run, log_figures, refuse_mixed_packages, shards_parameters
 from lit_gelu.errors import ArgumentError, ExportError, ParityError, UnsupportedRunError
 from lit_gelu.sandbox import isolated_random_state
@@ -151,7 +152,7 @@ class OnnxExport(Callback):
         if best:
             sample = self.input_sample if self.preprocessing in (None, False) else None  # else it is raw pixels
             module = module_of_checkpoint(pl_module, best, self.registry, sample)
-        registry = self.registry or getattr(pl_module, "registry", None)
+        registry = registry_for(pl_module, [self.registry])
         remote = not best or "://" in best
         path = Path(self.path) if self.path else (Path(folder) if remote else Path(best).parent) / FILE_NAME
         pixels: Any = self.preprocessing or None

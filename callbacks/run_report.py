@@ -12,9 +12,9 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from typing_extensions import override
 
-from lit_gelu.activations import ActivationRegistry
 from lit_gelu.callbacks.onnx_export import OnnxExport
 from lit_gelu.callbacks.swap.activation_swap import swaps_of
+from lit_gelu.callbacks.swap.run import registry_for
 from lit_gelu.callbacks.trainer import FigureKeeper, callbacks_of, is_trial_run, refuse_mixed_packages
 from lit_gelu.errors import ArgumentError
 from lit_gelu.files import require_writable, write_atomically
@@ -136,10 +136,7 @@ class RunReport(Callback):
         self.written = self._target
 
     def _activations(self, pl_module: LightningModule) -> ActivationRecord:
-        registry = getattr(pl_module, "registry", None)
-        return record_activations(
-            pl_module, registry if isinstance(registry, ActivationRegistry) else None, name_opaque=True
-        )
+        return record_activations(pl_module, registry_for(pl_module, []), name_opaque=True)
 
     def _run(
         self, trainer: Trainer, pl_module: LightningModule, keeper: FigureKeeper, seconds: float | None

@@ -5,8 +5,8 @@ import sys
 import threading
 import types
 from collections import deque
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -222,55 +222,45 @@ def isolated_generators(devices: Iterable[torch.device]) -> Iterator[None]:
             numpy_random.set_state(numpy_state)
 
 
-class _EagerPasses:
-    """How many passes let compiled modules run as they were written: torch's stance is one for all threads."""
+class _Passes:
+    """What holds for the whole process while passes run: those of several threads may end in any order."""
 
-    running = 0
-    lock = threading.Lock()
-    stance = ExitStack()  # what the last of them undoes
+    def __init__(self, begin: Callable[[], AbstractContextManager[Any]] = nullcontext) -> None:
+        self.running = 0  # a number and not a context variable: what is compiled can read it
+        self._lock = threading.Lock()
+        self._begin = begin  # before the first of them
+        self._end = ExitStack()  # after the last
+
+    @contextmanager
+    def one_more(self) -> Iterator[None]:
+        with self._lock:
+            if not self.running:
+                self._end.enter_context(self._begin())
+            self.running += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.running -= 1
+                if not self.running:
+                    self._end.close()
 
 
-@contextmanager
-def as_written() -> Iterator[None]:
+_eager_passes = _Passes(lambda: torch.compiler.set_stance("force_eager"))
+_side_passes = _Passes()
+
+
+def as_written() -> AbstractContextManager[None]:
     """Let compiled modules run as they were written."""
-    if "torch._dynamo" not in sys.modules:  # nothing is compiled, and asking would import it
-        yield
-        return
-    with _EagerPasses.lock:
-        if not _EagerPasses.running:
-            _EagerPasses.stance.enter_context(torch.compiler.set_stance("force_eager"))
-        _EagerPasses.running += 1
-    try:
-        yield
-    finally:
-        with _EagerPasses.lock:
-            _EagerPasses.running -= 1
-            if not _EagerPasses.running:
-                _EagerPasses.stance.close()
+    # If nothing is compiled, asking would import torch._dynamo.
+    return _eager_passes.one_more() if "torch._dynamo" in sys.modules else nullcontext()
 
 
-class _SidePasses:
-    """How often a model runs on the side of its training: hooks ask, so as not to take such a pass for training."""
-
-    # A number and not a context variable: what is compiled can read it. Passes of several threads do not end in the
-    # order in which they began, so that each adds itself and takes itself away.
-
-    running = 0
-    lock = threading.Lock()
+def side_pass() -> AbstractContextManager[None]:
+    """Let `in_side_pass` say that what runs is no training."""
+    return _side_passes.one_more()
 
 
 def in_side_pass() -> bool:
     """Return whether a model runs on the side of its training: what a hook sees then is no training step."""
-    return _SidePasses.running > 0
-
-
-@contextmanager
-def side_pass() -> Iterator[None]:
-    """Let `in_side_pass` say that what runs is no training."""
-    with _SidePasses.lock:
-        _SidePasses.running += 1
-    try:
-        yield
-    finally:
-        with _SidePasses.lock:
-            _SidePasses.running -= 1
+    return _side_passes.running > 0

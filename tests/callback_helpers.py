@@ -1,5 +1,6 @@
 """A small net, its data and a quiet Trainer for the tests of the callbacks."""
 
+import csv
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -89,6 +90,12 @@ def collected_warnings(text: str) -> Iterator[list[str]]:
 def activations_of(model: nn.Module) -> list[str]:
     """Class names of the two activations of a `SmallNet`."""
     return [type(model.get_submodule(f"net.{number}")).__name__ for number in (1, 5)]
+
+
+def logged_rows(folder: Path) -> list[dict[str, str]]:
+    """What `quiet_trainer` has logged to CSV."""
+    with (folder / "logs" / "0" / "metrics.csv").open() as file:
+        return list(csv.DictReader(file))
 
 
 class SaveEachEpoch(Callback):

@@ -172,17 +172,6 @@ class HeldPartial(Held):
         self.activation = functools.partial(F.leaky_relu, negative_slope=0.2)
 
 
-class HeldWithArguments(Held):
-    """As timm's GammaAct does; a module in its place takes the input alone."""
-
-    def __init__(self):
-        super().__init__()
-        self.activation = F.silu
-
-    def forward(self, x):
-        return self.second(self.activation(self.first(x), inplace=False))
-
-
 class ByHelper(Net):
     """The call is in no method."""
 
@@ -255,4 +244,4 @@ REWRITTEN = {
 }
 # What calls is in no method of the class that names what it calls.
 REFUSED = (OtherReceiver, ByHelper, ByVariable, BySuper, StatementOnly, AliasedFunction)
-HELD = {Held: "gelu", HeldPartial: "leaky_relu(negative_slope=0.2)", HeldWithArguments: "silu"}
+HELD = {Held: "gelu", HeldPartial: "leaky_relu(negative_slope=0.2)"}

@@ -109,11 +109,8 @@ class Killer(Callback):
         LocalFileOpener.write, LocalFileOpener.commit = half, late
 
 
-def run(folder: Path, epochs: int, kill: Kill | None, first_seed: int, accumulated: int = 1) -> None:
-    """Start, or go on from the last checkpoint in a folder; leave the weights there if it comes to the end.
-
-    It saves after every third batch at most, ``accumulated`` of which make a step.
-    """
+def run(folder: Path, epochs: int, kill: Kill | None, first_seed: int) -> None:
+    """Start, or go on from the last checkpoint in a folder; leave the weights there if it comes to the end."""
     warnings.simplefilter("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     torch.set_num_threads(1)
@@ -128,12 +125,10 @@ def run(folder: Path, epochs: int, kill: Kill | None, first_seed: int, accumulat
         ActivationSwap({"activation:relu": "prelu"}, at_step=11),
         ActivationSwap({"activation:gelu": "swish(learnable=True)"}, at_step=18),
     ]
-    every = max(3 // accumulated, 1)
-    saving = ModelCheckpoint(folder / "saved", filename="{step}", save_last=True, every_n_train_steps=every)
+    saving = ModelCheckpoint(folder / "saved", filename="{step}", save_last=True, every_n_train_steps=3)
     trainer = Trainer(
         accelerator="cpu",
         max_epochs=epochs,
-        accumulate_grad_batches=accumulated,
         callbacks=[*swaps, ExactResume(), killer, saving],
         logger=False,
         enable_progress_bar=False,
@@ -147,9 +142,9 @@ def run(folder: Path, epochs: int, kill: Kill | None, first_seed: int, accumulat
     torch.save(end, folder / "end.pt")
 
 
-def run_in_process(folder: Path, epochs: int, kill: Kill | None, first_seed: int = 0, accumulated: int = 1) -> int:
+def run_in_process(folder: Path, epochs: int, kill: Kill | None, first_seed: int = 0) -> int:
     """Call `run` in a forked process: nothing is imported again. Return its exit code, negative for a signal."""
-    return run_forked(run, folder, epochs, kill, first_seed, accumulated)
+    return run_forked(run, folder, epochs, kill, first_seed)
 
 
 def ended(folder: Path) -> dict[str, Any]:

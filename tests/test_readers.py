@@ -355,4 +355,4 @@ def test_what_imports_by_name_is_asked_by_names_and_by_selectors_of_code_alone()
         and "lit_gelu.activations.naming.importing" in f"{node.module}.{node.names[0].name}"
     }
     names = {f"lit_gelu/activations/{file}.py" for file in ("__init__", "naming/names")}
-    assert askers == {*names, "lit_gelu/surgery/selectors.py"}
+    assert askers == {*names, "lit_gelu/surgery/swap.py"}

@@ -85,11 +85,6 @@ class ByKeyword(Holding):
         return self.act(negative_slope=0.2, input=self.linear(x))
 
 
-class Named(Holding):
-    def forward(self, x):
-        return self.act(input=self.linear(x))
-
-
 class InAnotherMethod(Holding):
     def forward(self, x):
         return self.activate(self.linear(x))
@@ -103,11 +98,6 @@ class InPlace(Holding):
 
     def forward(self, x):
         return self.act(self.linear(x), inplace=True)
-
-
-class Starred(Holding):
-    def forward(self, x):
-        return self.act(*(self.linear(x), 0.2))
 
 
 class ByVariable(Holding):
@@ -126,10 +116,9 @@ class HandedOn(Holding):
 class HeldByChild(nn.Module):
     """Calls the function that its child holds."""
 
-    def __init__(self, *arguments):
+    def __init__(self):
         super().__init__()
         self.child = InPlace()
-        self.arguments = arguments
 
     def forward(self, x):
         return self.child.act(self.child.act(x) - 1)

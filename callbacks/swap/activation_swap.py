@@ -1,7 +1,7 @@
 """`ActivationSwap`: replaces activations of a model in the course of its training."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import BaseFinetuning, StochasticWeightAveraging, WeightAveraging
@@ -15,9 +15,15 @@ from typing_extensions import override
 from lit_gelu import surgery
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.registry import registry_or_default
-from lit_gelu.callbacks.swap.history import SWAPS_KEY, SwapRecord, describe_target, install_hooks
-from lit_gelu.callbacks.swap.run import SwapRun
-from lit_gelu.callbacks.swap.schedule import MetricTrigger, Mode, SwapSchedule
+from lit_gelu.callbacks.swap.run import (
+    SWAPS_KEY,
+    SwapRecord,
+    SwapRun,
+    announce_swap,
+    describe_target,
+    install_hooks,
+)
+from lit_gelu.callbacks.swap.schedule import Mode, SwapSchedule
 from lit_gelu.callbacks.trainer import (
     as_batch,
     callbacks_of,
@@ -29,7 +35,6 @@ from lit_gelu.callbacks.trainer import (
 )
 from lit_gelu.errors import ArgumentError, SwapError, UnsupportedRunError
 from lit_gelu.surgery import SwapPlan, SwapReport
-from lit_gelu.surgery.activation_record import swap_recorded
 
 _BEFOREHAND = "call lit_gelu.surgery.swap on the model before Trainer.fit"
 
@@ -99,7 +104,7 @@ class ActivationSwap(Callback):
         reaches: float | None = None,
         input_sample: Any = None,
     ) -> None:
-        self.schedule = SwapSchedule(at_epoch, at_step, when, MetricTrigger(mode, patience, reaches))
+        self.schedule = SwapSchedule(at_epoch, at_step, when, mode, patience, reaches)
         if not isinstance(swaps, Mapping) or not swaps:
             raise ArgumentError(
                 f"swaps={swaps!r} is no swap. Give a mapping from targets to activations, such as {{'*': 'gelu'}}."
@@ -132,7 +137,7 @@ class ActivationSwap(Callback):
             _refuse_strategy_and_averaging(trainer)
         if self.run is not None and self.run.pl_module is not pl_module:  # a swap made in another one does not count
             self.record = self.report = None
-            self.schedule.metric.reset()
+            self.schedule.reset()
         self.run = _run_of(trainer, pl_module)
         in_processes = isinstance(trainer.strategy.launcher, _MultiProcessingLauncher)
         if stage == "fit" and self.run.swaps[0] is self and in_processes:  # one warning for all
@@ -145,7 +150,7 @@ class ActivationSwap(Callback):
                 "or train with strategy='ddp' or on one device."
             )
         self.run.forget_checkpoint()
-        install_hooks(pl_module, find_run)
+        install_hooks(pl_module)
 
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -188,12 +193,12 @@ class ActivationSwap(Callback):
     @override
     def state_dict(self) -> dict[str, Any]:
         """Return what the checks of a metric have come to; that the swap was made stands at the checkpoint's top."""
-        return self.schedule.metric.state_dict() if self.schedule.when is not None else {}
+        return self.schedule.state_dict()
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take what the checks had come to; the swap itself was made again before the weights were loaded."""
-        self.schedule.metric.load_state_dict(state_dict)
+        self.schedule.load_state_dict(state_dict)
 
     @override
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -205,26 +210,6 @@ class ActivationSwap(Callback):
         """Return the swap, checked."""
         sample = as_batch(self.input_sample, pl_module)
         return surgery.plan_swap(pl_module, self.swaps, sample, registry=self.registry)
-
-    def take_back(self) -> None:
-        """Put back what was in the model before the swap."""
-        if self.report is not None:
-            self.report.undo()
-        self.report = None
-
-    def make_again(self, pl_module: LightningModule) -> None:
-        """Make the recorded swap in a model, if it is not there."""
-        if self.record is not None:
-            specs = {name: new for name, (_, new) in self.record.sites.items()}
-            self.report = swap_recorded(pl_module, specs, self.registry, as_batch(self.input_sample, pl_module))
-
-    def tell_restored(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Say what a checkpoint has led to, in a line and to the other callbacks."""
-        if self.record is None:
-            rank_zero_info("ActivationSwap: taken back, since the checkpoint is from before it.")
-        else:
-            rank_zero_info(f"{self.record.line()} (made again from the checkpoint)")
-        announce_swap(trainer, pl_module, self.report)
 
     def _check(self, run: SwapRun) -> None:
         try:
@@ -272,9 +257,8 @@ class ActivationSwap(Callback):
         with run.parameters_tracked():
             self.report = plan.apply()
         sites = {row.name: (str(row.old), str(row.new)) for row in self.report.rows}
-        self.record = SwapRecord(
-            trainer.current_epoch, trainer.global_step, run.next_order(), sites, logged_step(trainer)
-        )
+        order = max((1 + record.order for record, _ in run.made()), default=0)
+        self.record = SwapRecord(trainer.current_epoch, trainer.global_step, order, sites, logged_step(trainer))
         announce_swap(trainer, pl_module, self.report)
         rank_zero_info(self.record.line())
         log_figures(trainer, {("activation_swap", "replaced"): len(self.report)})
@@ -307,31 +291,6 @@ def _run_of(trainer: Trainer, pl_module: LightningModule) -> SwapRun:
     return SwapRun(trainer, pl_module, swaps)
 
 
-def find_run(pl_module: LightningModule) -> SwapRun | None:
-    """Return the swaps of the Trainer that a module is in now."""
-    swaps = swaps_of(pl_module._trainer) if pl_module._trainer is not None else []
-    return swaps[0].run if swaps else None
-
-
 def swaps_of(trainer: Trainer) -> list[ActivationSwap]:
     """Return the swaps of a Trainer, in its order."""
     return [callback for callback in callbacks_of(trainer) if isinstance(callback, ActivationSwap)]
-
-
-@runtime_checkable
-class ActivationSwapListener(Protocol):
-    """What a callback has that holds hooks on activations, or references to them: it finds them anew when called."""
-
-    def on_activations_swapped(self, trainer: Trainer, pl_module: LightningModule, report: SwapReport | None) -> None:
-        """Called on every rank after activations were replaced; the report is ``None`` if a swap was taken back."""
-
-
-def announce_swap(trainer: Trainer, pl_module: LightningModule, report: SwapReport | None) -> None:
-    """Call `ActivationSwapListener.on_activations_swapped` of every callback that has it."""
-    if isinstance(trainer.model, DistributedDataParallel):
-        # It fails at the next forward if the model's only buffers went with an activation; to be dropped with the first
-        # torch whose DDP looks for buffers anew (2.13 does not).
-        trainer.model._assign_modules_buffers()  # type: ignore[no-untyped-call]
-    for callback in callbacks_of(trainer):
-        if isinstance(callback, ActivationSwapListener):
-            callback.on_activations_swapped(trainer, pl_module, report)

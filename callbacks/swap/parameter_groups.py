@@ -11,7 +11,7 @@ from torch.optim import LBFGS, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from lit_gelu.errors import CheckpointError, UnsupportedRunError
-from lit_gelu.surgery.swap import weights_beside
+from lit_gelu.surgery.substitution import weights_beside
 
 Scheduler = Any  # Lightning takes anything with step(), state_dict() and optimizer
 # Lists with one entry for each group, in torch's schedulers.
@@ -66,8 +66,8 @@ class ParameterGroups:
 
     def add(self, parameters: Iterable[nn.Parameter]) -> None:
         """Put new parameters in groups of their own, with the options of the neighbouring weights but no decay."""
-        # Where none of that part's weights (`surgery.swap.weights_beside`) is in an optimizer, the new parameters are
-        # in none; a parameter that an optimizer has already stays there.
+        # Where none of that part's weights (`weights_beside`) is in an optimizer, the new parameters are in none; a
+        # parameter that an optimizer has already stays there.
         held = self._places()
         missing = {id(parameter): parameter for parameter in parameters if id(parameter) not in held}
         names: dict[int, list[str]] = {}

@@ -1,4 +1,4 @@
-"""When a swap is due: `SwapSchedule`, and `MetricTrigger` for one that waits for a metric."""
+"""`SwapSchedule`: when a swap is due."""
 
 import math
 from dataclasses import dataclass, field
@@ -17,12 +17,15 @@ Mode = Literal["min", "max"]
 
 
 @dataclass
-class MetricTrigger:
-    """Fires once a metric has stopped improving, or has reached a value."""
+class SwapSchedule:
+    """When a swap is due: at an epoch, after a number of optimizer steps, or when a metric says so."""
 
-    # A check improves if it is better than the best so far; NaN never is. It fires at the ``patience``-th check in a
-    # row that does not improve, as `EarlyStopping` stops.
+    # A check of the metric improves if it is better than the best so far; NaN never is. It fires at the ``patience``-th
+    # check in a row that does not improve, as `EarlyStopping` stops.
 
+    at_epoch: int | None = None
+    at_step: int | None = None
+    when: str | None = None  # the metric's name
     mode: Mode = "min"  # whether smaller (``"min"``) or larger (``"max"``) is better
     patience: int = 3  # checks without improvement
     reaches: float | None = None  # fire at the first check as good as this value instead
@@ -32,6 +35,14 @@ class MetricTrigger:
     checked_at: int = field(default=-1, init=False)  # optimizer steps at the last check of a training epoch
 
     def __post_init__(self) -> None:
+        if sum(trigger is not None for trigger in (self.at_epoch, self.at_step, self.when)) != 1:
+            raise ArgumentError(
+                "ActivationSwap takes one of at_epoch, at_step and when, not "
+                f"at_epoch={self.at_epoch!r}, at_step={self.at_step!r}, when={self.when!r}."
+            )
+        for name, number in (("at_epoch", self.at_epoch), ("at_step", self.at_step)):
+            if number is not None and not is_count(number):
+                raise ArgumentError(f"{name}={number!r} is not accepted. Give an integer, counted from 0.")
         if self.mode not in {"min", "max"}:
             raise ArgumentError(f"mode={self.mode!r} is not accepted. Give 'min' or 'max'.")
         if not is_count(self.patience, 1):
@@ -39,8 +50,21 @@ class MetricTrigger:
         if self.reaches is not None and not is_number(self.reaches):
             raise ArgumentError(f"reaches={self.reaches!r} is not accepted. Give a finite number, or None.")
 
+    def describe(self) -> dict[str, Any]:
+        """Return what tells this schedule from others, as plain data."""
+        if self.when is None:
+            return {"at_epoch": self.at_epoch, "at_step": self.at_step}
+        rule = {"patience": self.patience} if self.reaches is None else {"reaches": self.reaches}
+        return {"when": self.when, "mode": self.mode, **rule}
+
+    def is_due(self, trainer: Trainer) -> bool:
+        """Return whether the trigger is reached; a resumed run may be past it."""
+        if self.at_epoch is not None:
+            return trainer.current_epoch >= self.at_epoch
+        return self.fired if self.at_step is None else trainer.global_step >= self.at_step
+
     def reset(self) -> None:
-        """Forget all checks: they were of another model."""
+        """Forget all checks of the metric: they were of another model."""
         self.best, self.waited, self.fired, self.checked_at = math.nan, 0, False, -1
 
     def check(self, value: float) -> None:
@@ -57,7 +81,9 @@ class MetricTrigger:
         self.fired = self.fired or self.waited >= self.patience
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the checks so far have come to, as plain data."""
+        """Return what the checks so far have come to, as plain data; nothing where there are none."""
+        if self.when is None:
+            return {}
         return {"best": self.best, "waited": self.waited, "fired": self.fired, "checked_at": self.checked_at}
 
     def load_state_dict(self, state: object) -> None:
@@ -73,46 +99,11 @@ class MetricTrigger:
             case _:
                 raise CheckpointError(f"The checkpoint is damaged: it has {shown(state)} as the state of a swap.")
 
-
-class SwapSchedule:
-    """An epoch, a number of optimizer steps, or a metric."""
-
-    def __init__(
-        self, at_epoch: int | None, at_step: int | None, when: str | None = None, metric: MetricTrigger | None = None
-    ) -> None:
-        if sum(trigger is not None for trigger in (at_epoch, at_step, when)) != 1:
-            raise ArgumentError(
-                f"ActivationSwap takes one of at_epoch, at_step and when, not {at_epoch=}, {at_step=}, {when=}."
-            )
-        for name, number in (("at_epoch", at_epoch), ("at_step", at_step)):
-            if number is not None and not is_count(number):
-                raise ArgumentError(f"{name}={number!r} is not accepted. Give an integer, counted from 0.")
-        self.at_epoch = at_epoch
-        self.at_step = at_step
-        self.when = when
-        self.metric = metric or MetricTrigger()
-
-    def describe(self) -> dict[str, Any]:
-        """Return what tells this schedule from others, as plain data."""
-        if self.when is None:
-            return {"at_epoch": self.at_epoch, "at_step": self.at_step}
-        by_value = self.metric.reaches is not None
-        rule = {"reaches": self.metric.reaches} if by_value else {"patience": self.metric.patience}
-        return {"when": self.when, "mode": self.metric.mode, **rule}
-
-    def is_due(self, trainer: Trainer) -> bool:
-        """Return whether the trigger is reached; a resumed run may be past it."""
-        if self.when is not None:
-            return self.metric.fired
-        if self.at_epoch is not None:
-            return trainer.current_epoch >= self.at_epoch
-        return self.at_step is not None and trainer.global_step >= self.at_step
-
     def look_at_metric(self, trainer: Trainer, pl_module: LightningModule, *, train_epoch_end: bool) -> None:
         """Take the metric's present value, the mean over all ranks: they decide alike."""
         if self.when is None or trainer.sanity_checking or trainer.enable_validation == train_epoch_end:
             return
-        if train_epoch_end and self.metric.checked_at == trainer.global_step:
+        if train_epoch_end and self.checked_at == trainer.global_step:
             return  # a run that is resumed from the end of an epoch goes through it once more
         value = trainer.callback_metrics.get(self.when)
         logged = [math.nan if value is None else float(value), float(value is not None), 1.0]
@@ -125,9 +116,9 @@ class SwapSchedule:
                 "one of these, or log it in every validation; in a run without validation, in training_step with "
                 "on_epoch=True."
             )
-        self.metric.check(total / ranks)
+        self.check(total / ranks)
         if train_epoch_end:
-            self.metric.checked_at = trainer.global_step
+            self.checked_at = trainer.global_step
 
     def warn_if_beyond_end(self, trainer: Trainer, pl_module: LightningModule, name: str) -> None:
         """Warn if the run ends before the swap."""

@@ -13,7 +13,7 @@ from lit_gelu import tasks
 from lit_gelu.activations import StoredSpecError, registry
 from lit_gelu.callbacks import load_from_checkpoint
 from lit_gelu.callbacks.checkpoint_file import hyper_parameters, loading, read_checkpoint, require_no_imports
-from lit_gelu.callbacks.swap.history import ACTIVATIONS_KEY
+from lit_gelu.callbacks.swap.run import ACTIVATIONS_KEY
 from lit_gelu.errors import ArgumentError, CheckpointError, ModelInputError, message_of, shown
 from lit_gelu.files import is_file
 from lit_gelu.tasks.activation_task import ActivationTask

@@ -3,11 +3,11 @@
 from lit_gelu.errors import SwapError
 from lit_gelu.surgery.changes import without_marks
 from lit_gelu.surgery.channels import infer_channels_
-from lit_gelu.surgery.coverage import CoverageReport, CoveredSite, OutsideActivation, coverage
-from lit_gelu.surgery.report import SkippedSite, SwappedSite, SwapReport
-from lit_gelu.surgery.selectors import Selector, by_activation
-from lit_gelu.surgery.sites import ActivationCall, ActivationSite, find_sites
-from lit_gelu.surgery.swap import SwapPlan, plan_swap, swap
+from lit_gelu.surgery.coverage import CoverageReport, CoveredSite, coverage
+from lit_gelu.surgery.observation import ActivationCall
+from lit_gelu.surgery.report import SwappedSite, SwapReport
+from lit_gelu.surgery.sites import ActivationSite, find_sites
+from lit_gelu.surgery.swap import Selector, SwapPlan, by_activation, plan_swap, swap
 
 NoMatchError = SwapConflictError = SwapError
 
@@ -17,9 +17,7 @@ __all__ = [
     "CoverageReport",
     "CoveredSite",
     "NoMatchError",
-    "OutsideActivation",
     "Selector",
-    "SkippedSite",
     "SwapConflictError",
     "SwapError",
     "SwapPlan",

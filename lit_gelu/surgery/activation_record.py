@@ -9,9 +9,8 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.errors import CheckpointError, shown
 from lit_gelu.surgery.report import SwapReport
-from lit_gelu.surgery.selectors import exactly
 from lit_gelu.surgery.sites import find_sites
-from lit_gelu.surgery.swap import swap
+from lit_gelu.surgery.swap import exactly, swap
 
 ActivationRecord = dict[str, str]
 """By fully qualified name the text of a spec."""

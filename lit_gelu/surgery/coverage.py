@@ -15,20 +15,20 @@ from lit_gelu.display import Displayed, HtmlTable, count_of
 from lit_gelu.errors import SwapError
 from lit_gelu.surgery.observation import Key, before_every_module, key_of, locate, on_the_side, run
 from lit_gelu.surgery.recognition import RECURRENT, is_gate, kernel_name, kernel_spec
-from lit_gelu.surgery.selectors import ActivationSelector
 from lit_gelu.surgery.sites import ActivationSite, Role, Survey, without_wrappers
 from lit_gelu.surgery.source import Origin
+from lit_gelu.surgery.swap import ActivationSelector
 
 
 @dataclass(frozen=True, repr=False)
 class CoveredSite(Displayed):
-    """What ran at one site.
+    """What ran at one site, or outside of all.
 
     Args:
-        name: The site's name.
-        spec: What it computes.
+        name: The site's name; outside of all, that of the module whose method ran.
+        spec: What is computed; ``None`` for the gates within a recurrent kernel.
         role: ``"activation"`` or ``"gate"``.
-        kind: ``"module"``, ``"attribute"`` or ``"call"``.
+        kind: ``"module"``, ``"attribute"`` or ``"call"``; ``"outside"`` where there is no site.
         calls: How often it was called.
         where: File and line of the calls.
         kernels: The activations among torch's operators that ran in it, with how often.
@@ -36,7 +36,7 @@ class CoveredSite(Displayed):
     """
 
     name: str
-    spec: ActivationSpec
+    spec: ActivationSpec | None
     role: Role
     kind: str
     calls: int
@@ -47,37 +47,13 @@ class CoveredSite(Displayed):
     def __str__(self) -> str:
         idle = "runs in training alone" if self.training_only else "never ran"
         ran = f"{self.calls} call{'s' * (self.calls != 1)}" if self.calls else idle
-        return f"{self.name or '(the model itself)'}: {self.spec}, {ran}{' (gate)' * (self.role == 'gate')}"
-
-    _summary = __str__
-
-
-@dataclass(frozen=True, repr=False)
-class OutsideActivation(Displayed):
-    """An activation that ran where there is no site.
-
-    Args:
-        module: The module whose method ran.
-        spec: What was computed; ``None`` for the gates within a recurrent kernel.
-        kernel: The operator of torch.
-        role: ``"activation"`` or ``"gate"``.
-        calls: How often.
-        where: File and line.
-    """
-
-    module: str
-    spec: ActivationSpec | None
-    kernel: str
-    role: Role
-    calls: int
-    where: str
-
-    def __str__(self) -> str:
-        what = str(self.spec) if self.spec is not None else "its own gates"
-        fused = "" if self.spec is not None and self.spec.name == self.kernel else f" in the kernel aten::{self.kernel}"
-        times = f"{self.calls} time{'s' * (self.calls != 1)}"
-        gate = " (gate)" * (self.role == "gate")
-        return f"{self.module or '(the model itself)'}, {self.where}: {what}{fused}, {times}{gate}"
+        place, what = self.name or "(the model itself)", self.spec or "its own gates"
+        if self.kind == "outside":
+            place = f"{place}, {self.where[0]}"
+            ((kernel, _),) = self.kernels
+            if self.spec is None or self.spec.name != kernel:
+                what = f"{what} in the kernel aten::{kernel}"
+        return f"{place}: {what}, {ran}{' (gate)' * (self.role == 'gate')}"
 
     _summary = __str__
 
@@ -94,13 +70,9 @@ class CoverageReport(Displayed):
     """
 
     sites: tuple[CoveredSite, ...]
-    outside: tuple[OutsideActivation, ...]
+    outside: tuple[CoveredSite, ...]
     registry: ActivationRegistry
     notes: tuple[str, ...] = ()
-
-    @property
-    def _rows(self) -> "list[CoveredSite | OutsideActivation]":
-        return [*self.sites, *self.outside]
 
     def remaining(self, activation: Any) -> int:
         """Return the number of calls of an activation, wherever they ran.
@@ -109,7 +81,7 @@ class CoverageReport(Displayed):
             activation: Any spec; ``"gelu"`` counts all its forms, ``"gelu(approximate='none')"`` the exact one alone.
         """
         selector = ActivationSelector(activation)
-        rows = [(row.spec, row.calls) for row in self._rows if row.spec is not None]
+        rows = [(row.spec, row.calls) for row in (*self.sites, *self.outside) if row.spec is not None]
         return sum(calls for spec, calls in rows if selector.matches_spec(spec, self.registry))
 
     @property
@@ -119,22 +91,11 @@ class CoverageReport(Displayed):
 
     def counts(self) -> dict[str, int]:
         """Return the number of calls of every activation, by the text of its spec; gates are left out."""
-        rows = [row for row in self._rows if row.role == "activation" and row.calls]
         totals: Counter[str] = Counter()
-        for row in rows:
-            totals[str(row.spec)] += row.calls
+        for row in (*self.sites, *self.outside):
+            if row.role == "activation" and row.calls:
+                totals[str(row.spec)] += row.calls
         return dict(totals)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain data for JSON or a logger."""
-        return {
-            "sites": [
-                {**vars(row), "spec": str(row.spec), "where": list(row.where), "kernels": dict(row.kernels)}
-                for row in self.sites
-            ],
-            "outside": [{**vars(row), "spec": None if row.spec is None else str(row.spec)} for row in self.outside],
-            "notes": list(self.notes),
-        }
 
     def __str__(self) -> str:
         lines = [*map(str, self.sites)]
@@ -149,18 +110,17 @@ class CoverageReport(Displayed):
         return f"{count_of(len(self.sites), 'site')}: {totals}{never}, {len(self.outside)} outside"
 
     def _html_table(self) -> HtmlTable:
-        sites = [(row.name or "(the model itself)", row.spec, row.role, row.calls, row.where) for row in self.sites]
-        outside = [
+        cells = [
             (
-                f"{row.module or '(the model itself)'}, outside any site",
-                row.spec or row.kernel,
+                f"{row.name or '(the model itself)'}{', outside any site' * (row.kind == 'outside')}",
+                row.spec or row.kernels[0][0],
                 row.role,
                 row.calls,
                 row.where,
             )
-            for row in self.outside
+            for row in (*self.sites, *self.outside)
         ]
-        return HtmlTable(("site", "activation", "role", "calls", "where"), [*sites, *outside], "coverage", self.notes)
+        return HtmlTable(("site", "activation", "role", "calls", "where"), cells, "coverage", self.notes)
 
 
 def coverage(
@@ -199,7 +159,7 @@ def coverage(
     with before_every_module(counter.note_module), on_the_side(survey.model, training=training), counter:
         run(survey.model, input_sample)
     sites = tuple(counter.covered(site) for site in survey.sites)
-    return CoverageReport(sites, tuple(counter.outside.values()), registry, survey.notes)
+    return CoverageReport(sites, counter.outside(), registry, survey.notes)
 
 
 class _KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's __init_subclass__
@@ -214,10 +174,11 @@ class _KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
         self._sites_of_modules = {id(site.module): site for site in survey.sites if site.kind == "module"}
         seen = {} if survey.seen is None else {id(call): key for key, call in survey.seen.functions.items()}
         called = [site for site in survey.sites if site.kind != "module"]
-        self._sites_of_keys = [(seen[id(call.seen)], site) for site in called for call in site.calls or ()]
+        self._sites_of_keys = [(seen[id(call)], site) for site in called for call in site.calls or ()]
         self._calls: Counter[str] = Counter()
         self._kernels: dict[str, Counter[str]] = {}
-        self.outside: dict[tuple[Key, str], OutsideActivation] = {}
+        self._outside: dict[tuple[Key, str], tuple[Origin, str, ActivationSpec | None]] = {}
+        self._calls_outside: Counter[tuple[Key, str]] = Counter()
 
     def note_module(self, module: nn.Module, args: tuple[Any, ...]) -> None:  # noqa: ARG002 - a hook's signature
         """Count a call of an activation module; a hook that, unlike a module's own, leaves fused paths on."""
@@ -260,10 +221,16 @@ class _KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
             self._kernels.setdefault(inside.name, Counter())[kernel] += 1
             return
         key = key_of(origin, kernel), str(spec)
-        before = self.outside[key].calls if key in self.outside else 0
-        owner = self._survey.names_of(origin.owner)[0]
-        role: Role = "gate" if spec is None or is_gate(spec, self._survey.registry) else "activation"
-        self.outside[key] = OutsideActivation(owner, spec, kernel, role, before + 1, origin.where)
+        self._outside.setdefault(key, (origin, kernel, spec))
+        self._calls_outside[key] += 1
+
+    def outside(self) -> tuple[CoveredSite, ...]:
+        rows = []
+        for key, (origin, kernel, spec) in self._outside.items():
+            owner, calls = self._survey.names_of(origin.owner)[0], self._calls_outside[key]
+            role: Role = "gate" if spec is None or is_gate(spec, self._survey.registry) else "activation"
+            rows.append(CoveredSite(owner, spec, role, "outside", calls, (origin.where,), ((kernel, calls),)))
+        return tuple(rows)
 
     def covered(self, site: ActivationSite) -> CoveredSite:
         where = tuple(dict.fromkeys(call.where for call in site.calls or ()))

@@ -5,7 +5,7 @@ import functools
 import itertools
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, KeysView, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from lit_gelu.activations import ActivationSpec
+from lit_gelu.display import Displayed
 from lit_gelu.errors import SwapError
 from lit_gelu.sandbox import as_written, evaluation_sandbox, isolated_random_state
 from lit_gelu.surgery.recognition import FunctionTable, KnownFunction
@@ -119,24 +120,35 @@ def key_of(origin: Origin, called: str) -> Key:
     return id(origin.owner), origin.code, origin.end or origin.instruction, called
 
 
-@dataclass
-class SeenCall:
-    """One expression that calls an activation, with all that was seen of it."""
+@dataclass(eq=False, repr=False)
+class ActivationCall(Displayed):
+    """One expression that calls an activation, with all that was seen of it.
+
+    Attributes:
+        name: The site's name, with ``#0``, ``#1``, ... if it is called from several places.
+        caller: The fully qualified name of the module whose method makes the call.
+        where: File and line.
+        count: How often the sample reached it, in one pass.
+        inputs: The inputs' shapes, without repetition.
+        training_only: Whether only the pass in training mode reached it.
+    """
 
     owner: nn.Module  # the module whose method makes the call
-    where: str  # file and line
+    where: str
     # Finds the expression; reading the source takes long, and few calls are written anew.
     find_place: Callable[[], CallPlace]
-    # What it computed; more than one only if it calls different activations.
-    specs: list[ActivationSpec] = field(default_factory=list)
+    training_only: bool
     # What the site is called after, such as ``"gelu"``; empty for a module of the model, which has a name.
-    name: str = ""
-    count: int = 0  # how often it was reached
-    inputs: list[torch.Size] = field(default_factory=list)  # the inputs' shapes, without repetition
+    called: str = ""
     child: str = ""  # the name by which the owner, an ``nn.Sequential``, calls the module
     holder: nn.Module | None = None  # the module that holds the function as an attribute, if it is called through one
     held: str = ""  # the name of the attribute
-    training_only: bool = False  # whether only the pass in training mode reached it
+    # What it computed; more than one only if it calls different activations.
+    specs: list[ActivationSpec] = field(default_factory=list)
+    count: int = 0
+    inputs: tuple[torch.Size, ...] = ()
+    name: str = ""
+    caller: str = ""
 
     @functools.cached_property
     def place(self) -> CallPlace | str:
@@ -156,49 +168,34 @@ class SeenCall:
         if spec is not None and spec not in self.specs:
             self.specs.append(spec)
         if isinstance(x, Tensor) and x.shape not in self.inputs:
-            self.inputs.append(x.shape)
+            self.inputs += (x.shape,)
 
+    def __str__(self) -> str:
+        only = ", in training alone" if self.training_only else ""
+        return f"{self.name} at {self.where}, {self.count} time{'s' * (self.count != 1)}{only}"
 
-@dataclass
-class Observation:
-    """What was seen in two passes, one in evaluation mode and one in training mode."""
-
-    # Calls of functions, of tensors' methods, and of activation modules that are no part of the model, in the order of
-    # the first.
-    functions: dict[Key, SeenCall] = field(default_factory=dict)
-    # Calls of every activation module, by its ``id``, in the order of the first.
-    modules: dict[int, dict[Key, SeenCall]] = field(default_factory=dict)
-    training_error: str = ""  # why the pass in training mode failed; empty if it did not
-
-
-def observe(model: nn.Module, input_sample: Any, watcher: "CallWatcher") -> Observation:
-    """Run a sample through a model in evaluation mode, then in training mode, and note every call of an activation."""
-    # The second pass may fail: a model may want more for training, such as targets.
-    with before_every_module(watcher.note_module):
-        with on_the_side(model), watcher:
-            run(model, input_sample)
-        watcher.start_training_pass()
-        try:
-            with on_the_side(model, training=True), watcher:
-                run(model, input_sample)
-        except SwapError as error:
-            watcher.seen.training_error = str(error.__cause__ or error)
-    return watcher.seen
+    _summary = __str__
 
 
 class CallWatcher(TorchFunctionMode):
-    """Sees every call of a torch function, with the frame that makes it."""
+    """Sees every call of an activation in two passes, with the frame that makes it."""
 
     def __init__(
         self,
         model: nn.Module,
         table: FunctionTable,
-        activations: Mapping[int, nn.Module],  # of the model, by `id`: what they call counts as theirs
-        held: Mapping[int, Mapping[str, KnownFunction]],  # by `id` of a module, its attributes that hold a function
+        activations: KeysView[int],  # of the model, by `id`: what they call counts as theirs
+        held: Mapping[int, Mapping[str, tuple[KnownFunction, ActivationSpec]]],  # by `id` of a module and attribute
         spec_of: Callable[[nn.Module], ActivationSpec | None],  # what a module computes, if it is an activation
     ) -> None:
         super().__init__()
-        self.seen = Observation()
+        # Calls of functions, of tensors' methods, and of activation modules that are no part of the model, in the order
+        # of the first.
+        self.functions: dict[Key, ActivationCall] = {}
+        # Calls of every activation module, by its ``id``, in the order of the first.
+        self.modules: dict[int, dict[Key, ActivationCall]] = {}
+        self.training_error = ""  # why the pass in training mode failed; empty if it did not
+        self._model = model
         self._training = False
         self._modules = {id(module): module for module in model.modules()}
         self._table = table
@@ -208,11 +205,20 @@ class CallWatcher(TorchFunctionMode):
         self._turns: dict[tuple[int, int], int] = {}
         self._foreign: dict[int, nn.Module] = {}  # activation modules outside the model
 
-    def start_training_pass(self) -> None:
-        """Take what follows as seen in training mode."""
-        self._training = True
-        self._turns.clear()
-        self._foreign.clear()
+    def observe(self, input_sample: Any) -> None:
+        """Run a sample through the model in evaluation mode, then in training mode, and note every call."""
+        # The second pass may fail: a model may want more for training, such as targets.
+        with before_every_module(self.note_module):
+            with on_the_side(self._model), self:
+                run(self._model, input_sample)
+            self._training = True
+            self._turns.clear()
+            self._foreign.clear()
+            try:
+                with on_the_side(self._model, training=True), self:
+                    run(self._model, input_sample)
+            except SwapError as error:
+                self.training_error = str(error.__cause__ or error)
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -232,7 +238,7 @@ class CallWatcher(TorchFunctionMode):
         if not running.isdisjoint(self._activations) or not running.isdisjoint(self._foreign):
             return  # it is a part of what that module computes
         key = key_of(origin, function.name)
-        call = self.seen.functions.get(key)
+        call = self.functions.get(key)
         if call is None:
 
             def is_callee(target: Any) -> bool:
@@ -241,11 +247,10 @@ class CallWatcher(TorchFunctionMode):
 
             method = function.function.__name__ if function.path.startswith("torch.Tensor.") else ""
             find_place = functools.partial(call_place, origin, is_callee, method)
-            call = SeenCall(origin.owner, origin.where, find_place, name=function.name)
-            call.training_only = self._training
+            call = ActivationCall(origin.owner, origin.where, find_place, self._training, called=function.name)
             if self._held:
                 call.holder, call.held = self._held_as(origin, call.place, function)
-            self.seen.functions[key] = call
+            self.functions[key] = call
         call.note(self._table.spec(function, args, kwargs), input_of(args, kwargs), training=self._training)
 
     def _held_as(self, origin: Origin, place: CallPlace | str, function: KnownFunction) -> tuple[nn.Module | None, str]:
@@ -255,7 +260,7 @@ class CallWatcher(TorchFunctionMode):
             is_held = holder is not None and holder[1] in self._held.get(id(holder[0]), {})
             return holder if holder is not None and is_held else (None, "")
         held = self._held.get(id(origin.owner), {})
-        same = [name for name, other in held.items() if other.name == function.name]
+        same = [name for name, (other, _) in held.items() if other.name == function.name]
         return (origin.owner, same[0]) if len(same) == 1 else (None, "")
 
     def note_module(self, module: nn.Module, args: tuple[Any, ...]) -> None:
@@ -265,16 +270,15 @@ class CallWatcher(TorchFunctionMode):
         if not of_model and spec is None:
             return
         origin = locate(sys._getframe(1), self._modules)
-        if origin is None or not self._activations.keys().isdisjoint(map(id, origin.chain)):
+        if origin is None or not self._activations.isdisjoint(map(id, origin.chain)):
             return  # the model itself, or a part of another activation
         child = "" if spec is not None else self._turn(origin.owner, module)
         name = "" if spec is None else spec.name.rpartition(".")[2].lower()
         key = key_of(origin, child or name)
-        calls = self.seen.functions if spec is not None else self.seen.modules.setdefault(id(module), {})
+        calls = self.functions if spec is not None else self.modules.setdefault(id(module), {})
         if key not in calls:
             find_place = functools.partial(call_place, origin, lambda target: target is module)
-            calls[key] = SeenCall(origin.owner, origin.where, find_place, name=name, child=child)
-            calls[key].training_only = self._training
+            calls[key] = ActivationCall(origin.owner, origin.where, find_place, self._training, name, child)
         calls[key].note(spec, input_of(args, {}), training=self._training)
         if spec is not None:
             self._foreign[id(module)] = module

@@ -16,7 +16,7 @@ from torch.nn import functional as F  # noqa: N812 - the name that torch's own d
 
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.activations.modules import FunctionActivation
-from lit_gelu.activations.naming.entry import ActivationEntry
+from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
 from lit_gelu.activations.naming.forms import CallForm, opaque_spec
 from lit_gelu.errors import LitGeluError
 
@@ -112,13 +112,22 @@ _INPUTS = ("input", "x", "self")
 
 @dataclass(frozen=True)
 class KnownFunction:
-    """A function of torch that is an activation."""
+    """A function of torch that is an activation: a row of the registry names it, or one that torch has like it."""
 
-    name: str  # the canonical name of the activation
     function: Callable[..., Any]  # the function, or the tensor's method
+    entry: ActivationEntry
     preset: tuple[tuple[str, Any], ...] = ()  # arguments that the function stands for
-    gate: bool = False  # whether it usually gates another value
     call: CallForm | None = None  # how its row reads a call of it, where a call's arguments are not those of a spec
+
+    @property
+    def name(self) -> str:
+        """The canonical name of the activation."""
+        return self.entry.name
+
+    @functools.cached_property
+    def facts(self) -> ActivationFacts:
+        """What the row states of the activation; asked once the function is met."""
+        return self.entry.facts_for(self.entry.preset.arguments if self.entry.preset else {})
 
     @property
     def path(self) -> str:
@@ -129,8 +138,14 @@ class KnownFunction:
                 return f"{'torch.Tensor' if place is Tensor else place.__name__}.{name}"
         return f"{getattr(self.function, '__module__', 'torch')}.{name}"
 
-    def arguments_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-        """Return the arguments of a call by name, without the input; ``names`` are those of what may follow it."""
+    def arguments_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a call by name, without the input."""
+        if self.call is not None:
+            names = self.call.parameters
+        elif inspect.isfunction(self.function):
+            names = tuple(inspect.signature(self.function).parameters)[1:]
+        else:
+            names = tuple(name for name in self.entry.parameters if name != "inplace")
         by_name = {key: value for key, value in kwargs.items() if key not in {*_INPUTS, "_stacklevel"}}
         positional = args if any(key in kwargs for key in _INPUTS) else args[1:]
         arguments = dict(self.preset) | dict(zip(names, positional, strict=False)) | by_name
@@ -146,18 +161,15 @@ class FunctionTable:
 
     def __init__(self, registry: ActivationRegistry) -> None:
         self._registry = registry
-        self._rows = _rows_of_functions(registry)
-        self._met: dict[Any, KnownFunction | None] = {}
+        self._functions = _functions_of(registry)
 
     def find(self, function: Any) -> KnownFunction | None:
         """Return what is known of a function, ``None`` if an object is no activation."""
         try:
-            row = self._rows.get(function)
+            known = self._functions.get(function)
         except TypeError:  # it has no hash
             return None
-        if row is not None and function not in self._met:
-            self._met[function] = row.known_function()
-        return self._met.get(function) if row is not None else None
+        return None if known is None or known.facts.halves else known  # no other could stand for GLU
 
     def find_held(self, value: Any) -> tuple[KnownFunction, dict[str, Any]] | None:
         """Return what is known of an attribute's value, a function or a partial, and the arguments bound to it."""
@@ -167,7 +179,7 @@ class FunctionTable:
 
     def spec(self, function: KnownFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ActivationSpec:
         """Return the canonical spec of one call; for arguments that are no plain data an opaque one."""
-        arguments = function.arguments_of(args, kwargs, self._names(function))
+        arguments = function.arguments_of(args, kwargs)
         try:
             if function.call is not None:
                 arguments = function.call.read(arguments)
@@ -177,50 +189,28 @@ class FunctionTable:
         plain = {key: value for key, value in arguments.items() if isinstance(value, (bool, int, float, str))}
         return ActivationSpec(function.path, tuple(plain.items()), opaque=True)
 
-    def _names(self, function: KnownFunction) -> tuple[str, ...]:
-        if function.call is not None:
-            return function.call.parameters
-        if inspect.isfunction(function.function):
-            return tuple(inspect.signature(function.function).parameters)[1:]
-        return tuple(name for name in self._registry.entry(function.name).parameters if name != "inplace")
 
-
-@dataclass(frozen=True, slots=True)
-class _FunctionRow:
-    """A function's row in the registry; what is stated there is asked once the function is met."""
-
-    form: Callable[..., Any]
-    preset: tuple[tuple[str, Any], ...]
-    entry: ActivationEntry
-    call: CallForm | None = None
-
-    def known_function(self) -> KnownFunction | None:
-        """Return what is known of the function, ``None`` for one that halves: no other could stand for GLU."""
-        facts = self.entry.facts_for(self.entry.preset.arguments if self.entry.preset else {})
-        return None if facts.halves else KnownFunction(self.entry.name, self.form, self.preset, facts.gate, self.call)
-
-
-_Rows = dict[Any, _FunctionRow]
-_Table = tuple[list[ActivationEntry], _Rows]
+_Functions = dict[Any, KnownFunction]
+_Table = tuple[list[ActivationEntry], _Functions]
 _TABLES: weakref.WeakKeyDictionary[ActivationRegistry, _Table] = weakref.WeakKeyDictionary()
 
 
-def _rows_of_functions(registry: ActivationRegistry) -> _Rows:
-    """Return what a registry's rows say of functions; made anew only when the rows are others."""
+def _functions_of(registry: ActivationRegistry) -> _Functions:
+    """Return the functions of a registry's rows; made anew only when the rows are others."""
     entries = registry.entries()  # of this context: a scope has more
-    before, rows = _TABLES.get(registry, ((), {}))
+    before, functions = _TABLES.get(registry, ((), {}))
     if len(before) == len(entries) > 0 and all(map(operator.is_, before, entries)):
-        return rows
-    rows = {}
+        return functions
+    functions = {}
     for entry in entries:
         for function, preset in entry.functions:
             for form in _forms(function):
-                rows.setdefault(form, _FunctionRow(form, preset, entry))
+                functions.setdefault(form, KnownFunction(form, entry, preset))
         for call in entry.calls:
             for form in _forms(call.function):
-                rows.setdefault(form, _FunctionRow(form, (), entry, call))
-    _TABLES[registry] = entries, rows
-    return rows
+                functions.setdefault(form, KnownFunction(form, entry, call=call))
+    _TABLES[registry] = entries, functions
+    return functions
 
 
 @functools.lru_cache(maxsize=256)
@@ -319,7 +309,7 @@ def hidden_modules(model: nn.Module) -> set[int]:
     for parent in model.modules():
         for name, child in parent._modules.items():
             if child is not None:
-                (hidden if name in vars(parent) else seen).add(id(child))
+                (seen if vars(parent).get(name, child) is child else hidden).add(id(child))
     return hidden - seen
 
 

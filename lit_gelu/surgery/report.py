@@ -3,23 +3,24 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from lit_gelu.activations import ActivationSpec
 from lit_gelu.display import Displayed, HtmlTable, count_of
 from lit_gelu.errors import SwapError
 
+LEFT = "left as it is, because it is that already"  # the mechanism of such a site
+
 
 @dataclass(frozen=True, repr=False)
 class SwappedSite(Displayed):
-    """One site that was given another activation.
+    """One site that was selected, and given another activation unless it had that already.
 
     Args:
         name: Its fully qualified name; of a call that was swapped before, the name that the call had.
         old: The spec of what stood there.
         new: The spec of what stands there now.
         aliases: The site's other names.
-        mechanism: How: a module was replaced, an attribute made one, a call rewritten.
+        mechanism: How: a module was replaced, an attribute made one, a call rewritten, or it was left as it is.
         place: Fully qualified name of the new module; for a call, that of a new child of the calling module.
         calls: How often ``input_sample`` called what stood there; ``None`` if no sample was run.
     """
@@ -33,35 +34,12 @@ class SwappedSite(Displayed):
     calls: int | None = None
 
     def __str__(self) -> str:
+        if self.mechanism == LEFT:
+            return f"{self.name}: {self.old} {LEFT}"
         also = f" (also {', '.join(self.aliases)})" if self.aliases else ""
         how = f", {self.mechanism}: {self.place}" if self.place not in {"", self.name} else ""
         unused = ", which input_sample never called" if self.calls == 0 else ""
         return f"{self.name}{also}: {self.old} -> {self.new}{how}{unused}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as plain data; specs as text."""
-        specs = {"old": str(self.old), "new": str(self.new)}
-        return {**vars(self), **specs, "aliases": list(self.aliases)}
-
-    _summary = __str__
-
-
-@dataclass(frozen=True, repr=False)
-class SkippedSite(Displayed):
-    """One site that was selected and left as it was.
-
-    Args:
-        name: Its fully qualified name.
-        spec: The spec of what stands there.
-        reason: Why it was left.
-    """
-
-    name: str
-    spec: ActivationSpec
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.spec} left as it is, {self.reason}"
 
     _summary = __str__
 
@@ -79,7 +57,7 @@ class SwapReport(Displayed):
     """
 
     rows: tuple[SwappedSite, ...]
-    skipped: tuple[SkippedSite, ...] = ()
+    skipped: tuple[SwappedSite, ...] = ()
     notes: tuple[str, ...] = ()
     _restore: Callable[[], None] | None = field(default=None, repr=False, compare=False)
 
@@ -103,14 +81,6 @@ class SwapReport(Displayed):
         self._restore()
         self._restore = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain data for JSON, a logger or a checkpoint."""
-        return {
-            "swapped": [row.to_dict() for row in self.rows],
-            "skipped": [{"name": row.name, "spec": str(row.spec), "reason": row.reason} for row in self.skipped],
-            "notes": list(self.notes),
-        }
-
     def __str__(self) -> str:
         return "\n".join(map(str, (*self.rows, *self.skipped, *self.notes)))
 
@@ -124,7 +94,7 @@ class SwapReport(Displayed):
         return table_of_sites("swapped", self.rows, self.skipped, self.notes)
 
 
-def in_one_line(rows: Sequence[SwappedSite], skipped: Sequence[SkippedSite]) -> str:
+def in_one_line(rows: Sequence[SwappedSite], skipped: Sequence[SwappedSite]) -> str:
     """Return how many sites are given what, and how many are left."""
     changes = Counter(f"{row.old} -> {row.new}" for row in rows)
     what = "; ".join(f"{count_of(count, 'site')} {change}" for change, count in changes.items())
@@ -132,9 +102,8 @@ def in_one_line(rows: Sequence[SwappedSite], skipped: Sequence[SkippedSite]) -> 
 
 
 def table_of_sites(
-    title: str, rows: Sequence[SwappedSite], skipped: Sequence[SkippedSite], notes: Sequence[str]
+    title: str, rows: Sequence[SwappedSite], skipped: Sequence[SwappedSite], notes: Sequence[str]
 ) -> HtmlTable:
     """Return the sites for a notebook."""
-    cells: list[tuple[Any, ...]] = [(row.name, row.old, row.new, row.mechanism, row.calls) for row in rows]
-    cells += [(row.name, row.spec, row.spec, f"left as it is, {row.reason}", None) for row in skipped]
+    cells = [(row.name, row.old, row.new, row.mechanism, row.calls) for row in (*rows, *skipped)]
     return HtmlTable(("site", "old", "new", "how", "calls"), cells, f"{count_of(len(rows), 'site')} {title}", notes)

@@ -3,10 +3,9 @@
 import functools
 import itertools
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import torch
 from torch import nn
 
 from lit_gelu import activations
@@ -14,48 +13,13 @@ from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.display import Displayed, count_of
 from lit_gelu.errors import SwapError
 from lit_gelu.surgery.changes import RewrittenCall, edits_of
-from lit_gelu.surgery.observation import CallWatcher, Observation, SeenCall, observe
+from lit_gelu.surgery.observation import ActivationCall, CallWatcher
 from lit_gelu.surgery.recognition import FunctionTable, KnownFunction, activation_spec, hidden_modules, is_gate
 from lit_gelu.surgery.source import WrittenCall, written_calls
 
 Role = Literal["activation", "gate"]
 Kind = Literal["module", "attribute", "call"]
 _ROLES: tuple[Role, Role] = ("activation", "gate")  # by whether it is a gate
-
-
-@dataclass(frozen=True, repr=False)
-class ActivationCall(Displayed):
-    """One expression that calls an activation.
-
-    Args:
-        name: The site's name, with ``#0``, ``#1``, ... if it is called from several places.
-        caller: The fully qualified name of the module whose method makes the call.
-        where: File and line.
-        count: How often the sample reached it, in one pass.
-        seen: All that the passes of the sample showed of it.
-    """
-
-    name: str
-    caller: str
-    where: str
-    count: int
-    seen: SeenCall = field(repr=False, compare=False)
-
-    @property
-    def inputs(self) -> tuple[torch.Size, ...]:
-        """The inputs' shapes, without repetition."""
-        return tuple(self.seen.inputs)
-
-    @property
-    def training_only(self) -> bool:
-        """Whether only the pass in training mode reached it."""
-        return self.seen.training_only
-
-    def __str__(self) -> str:
-        only = ", in training alone" if self.training_only else ""
-        return f"{self.name} at {self.where}, {self.count} time{'s' * (self.count != 1)}{only}"
-
-    _summary = __str__
 
 
 @dataclass(frozen=True, repr=False)
@@ -207,14 +171,11 @@ class Survey:
             self._names.setdefault(id(module), []).append(name)
             modules[id(module)] = module
         self._recognize(modules)
-        self.seen: Observation | None = None  # what the pass saw; ``None`` without a sample
+        self.seen: CallWatcher | None = None  # what the pass saw; ``None`` without a sample
         if input_sample is not None:
-            held = {
-                key: {name: f for name, (f, _) in functions.items()} for key, functions in self._held_functions.items()
-            }
-            named = {key: modules[key] for key in self._specs}
             spec_of = functools.partial(activation_spec, registry=registry)
-            self.seen = observe(model, input_sample, CallWatcher(model, self.table, named, held, spec_of))
+            self.seen = CallWatcher(model, self.table, self._specs.keys(), self._held_functions, spec_of)
+            self.seen.observe(input_sample)
         callers = {id(call.owner) for call in self.seen.functions.values()} if self.seen else set()
         self.sites: list[ActivationSite] = []  # the sites, in the order of the modules
         for key, module in modules.items():
@@ -290,31 +251,30 @@ class Survey:
                 calls = self._numbered(names[0], through)
                 seen = [other for call in through for other in call.specs]
                 spec = seen[0] if seen and all(other == seen[0] for other in seen) else spec
-            role = _ROLES[function.gate]
+            role = _ROLES[function.facts.gate]
             sites.append(ActivationSite(names[0], module, spec, role, tuple(names[1:]), "attribute", calls))
         return sites
 
     def _call_sites(self, module: nn.Module) -> list[ActivationSite]:
-        by_name: dict[str, list[SeenCall]] = {}
-        for seen in self.seen.functions.values() if self.seen else ():
-            if seen.owner is module and not seen.held:
-                by_name.setdefault(seen.name, []).append(seen)
+        by_name: dict[str, list[ActivationCall]] = {}
+        for call in self.seen.functions.values() if self.seen else ():
+            if call.owner is module and not call.held:
+                by_name.setdefault(call.called, []).append(call)
+        first, *others = self.names_of(module)
         sites = []
-        for called, rows in by_name.items():
-            first = self.names_of(module)[0]
-            for seen, call in zip(rows, self._numbered(f"{first}:{called}", rows), strict=True):
-                names = [f"{name}{call.name.removeprefix(first)}" for name in self.names_of(module)]
-                spec = seen.specs[0]
+        for called, calls in by_name.items():
+            for call in self._numbered(f"{first}:{called}", calls):
+                aliases = tuple(f"{name}{call.name.removeprefix(first)}" for name in others)
+                spec = call.specs[0]
                 role = _ROLES[is_gate(spec, self.registry)]
-                sites.append(ActivationSite(names[0], module, spec, role, tuple(names[1:]), "call", (call,)))
+                sites.append(ActivationSite(call.name, module, spec, role, aliases, "call", (call,)))
         return sites
 
-    def _numbered(self, name: str, calls: list[SeenCall]) -> tuple[ActivationCall, ...]:
+    def _numbered(self, name: str, calls: list[ActivationCall]) -> tuple[ActivationCall, ...]:
         """Name calls; those that were swapped already keep their numbers."""
         taken = {other for other in self._swapped_calls.values() if other.startswith(f"{name}#")}
         free = (other for i in itertools.count() if (other := f"{name}#{i}") not in taken)
-        numbered = taken or len(calls) > 1
-        return tuple(
-            ActivationCall(next(free) if numbered else name, self.names_of(c.owner)[0], c.where, c.count, c)
-            for c in calls
-        )
+        for call in calls:
+            call.name = next(free) if taken or len(calls) > 1 else name
+            call.caller = self.names_of(call.owner)[0]
+        return tuple(calls)

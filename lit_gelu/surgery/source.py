@@ -17,36 +17,31 @@ from lit_gelu.errors import SwapError
 from lit_gelu.surgery.recognition import FunctionTable
 
 Position = tuple[int, int]
-"""Line (from 1) and column in bytes (from 0) just behind a call expression; no two calls end at the same place."""
+"""Line (from 1) and column in bytes (from 0)."""
+
+Span = tuple[Position, Position]
+"""Where an expression begins, and the position just behind it; no two calls end at the same place."""
 
 _UNKNOWN = object()
 _REWRITTEN: dict[str, str] = {}  # by file name: linecache can be cleared by anybody
 
 
-class ObstacleError(SwapError):
-    """Why a call cannot be written anew: no source, another one than what runs, or a form that names no activation."""
-
-
-@dataclass(frozen=True)
-class Replacement:
-    """One call expression that is to call something else, with one of its arguments alone."""
-
-    begin: Position
-    end: Position
-    argument: tuple[Position, Position]  # where it begins and ends
-    callee: str
+def span_of(node: ast.expr, first_line: int = 0) -> Span:
+    """Return where an expression stands, with lines counted from a first one."""
+    begin = node.lineno - first_line, node.col_offset
+    return begin, ((node.end_lineno or 0) - first_line, node.end_col_offset or 0)
 
 
 def call_at(code: types.CodeType, end: Position) -> ast.Call:
     """Return the call expression, in the file of some code, that ends at a position."""
     call = _calls(_tree(code)).get(end)
     if call is None:
-        raise ObstacleError(f"no call expression ends at line {end[0]} of {code.co_filename}")
+        raise SwapError(f"no call expression ends at line {end[0]} of {code.co_filename}")
     return call
 
 
-def with_calls_replaced(code: types.CodeType, replacements: Sequence[Replacement]) -> types.CodeType:
-    """Compile a function's source again with some of its calls replaced, and return its code."""
+def with_calls_replaced(code: types.CodeType, replacements: Sequence[tuple[Span, Span, str]]) -> types.CodeType:
+    """Compile a function's source again with expressions replaced by calls of something with an argument in them."""
     # The whole file is compiled, so that scopes, name mangling, super() and line numbers stay as they are; only the
     # code of the one function is taken, and no module is executed. The new text is what tracebacks, inspect and
     # debuggers show.
@@ -58,7 +53,7 @@ def with_calls_replaced(code: types.CodeType, replacements: Sequence[Replacement
     linecache.cache[filename] = (len(new), None, new.splitlines(keepends=True), filename)
     codes = _codes_by_place(filename, new).get(_place(code), [])
     if len(codes) != 1 or not set(codes[0].co_freevars) <= set(code.co_freevars):
-        raise ObstacleError(f"{code.co_qualname} cannot be told from other functions of {code.co_filename}")
+        raise SwapError(f"{code.co_qualname} cannot be told from other functions of {code.co_filename}")
     return codes[0]
 
 
@@ -79,14 +74,14 @@ def _place(code: types.CodeType) -> tuple[str, int]:
 
 
 def _source(code: types.CodeType) -> str:
-    """Return the text of the file that code comes from, or raise `ObstacleError` if that is not what runs."""
+    """Return the text of the file that code comes from, or raise `SwapError` if that is not what runs."""
     filename = code.co_filename
     linecache.checkcache(filename)
     text = _REWRITTEN.get(filename) or "".join(linecache.getlines(filename))
     if not text:
-        raise ObstacleError(f"the source of {code.co_qualname} is not to be had")
+        raise SwapError(f"the source of {code.co_qualname} is not to be had")
     if code not in _codes_by_place(filename, text).get(_place(code), []):
-        raise ObstacleError(
+        raise SwapError(
             f"the source of {code.co_qualname} in {filename} is not what runs: the file was changed after it was "
             "imported, or something rewrote the code"
         )
@@ -99,11 +94,11 @@ def _tree(code: types.CodeType) -> ast.Module:
 
 @functools.lru_cache(maxsize=128)
 def _codes_by_place(filename: str, text: str) -> dict[tuple[str, int], list[types.CodeType]]:
-    """Compile a file, and return all code in it by name and first line; `ObstacleError` if it is no Python."""
+    """Compile a file, and return all code in it by name and first line; `SwapError` if it is no Python."""
     try:
         compiled = compile(text, filename, "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
-        raise ObstacleError(f"the source in {filename} is no Python: {error}") from error
+        raise SwapError(f"the source in {filename} is no Python: {error}") from error
     codes: dict[tuple[str, int], list[types.CodeType]] = {}
     for code in codes_in(compiled):
         codes.setdefault(_place(code), []).append(code)
@@ -117,12 +112,10 @@ def _parsed(text: str) -> ast.Module:
 
 @functools.lru_cache(maxsize=128)
 def _calls(tree: ast.Module) -> dict[Position, ast.Call]:
-    return {
-        (node.end_lineno or 0, node.end_col_offset or 0): node for node in ast.walk(tree) if isinstance(node, ast.Call)
-    }
+    return {span_of(node)[1]: node for node in ast.walk(tree) if isinstance(node, ast.Call)}
 
 
-def _edited(text: str, replacements: Sequence[Replacement]) -> str:
+def _edited(text: str, replacements: Sequence[tuple[Span, Span, str]]) -> str:
     """Replace ``callee(argument, ...)`` by ``other(argument)``; lines keep their numbers, arguments may be nested."""
     lines = text.encode().splitlines(keepends=True)
     starts = [0]
@@ -134,9 +127,9 @@ def _edited(text: str, replacements: Sequence[Replacement]) -> str:
         return starts[position[0] - 1] + position[1]
 
     cuts: list[tuple[int, int, bytes]] = []
-    for r in replacements:
-        (first, last), (begin, end) = map(offset, r.argument), (offset(r.begin), offset(r.end))
-        cuts.append((begin, first, f"{r.callee}(".encode()))
+    for whole, argument, callee in replacements:
+        (begin, end), (first, last) = map(offset, whole), map(offset, argument)
+        cuts.append((begin, first, f"{callee}(".encode()))
         cuts.append((last, end, b""))
     for begin, end, new in sorted(cuts, key=lambda cut: (cut[0], cut[1]), reverse=True):
         newlines = b"\n" * content.count(b"\n", begin, end)
@@ -166,9 +159,8 @@ class CallPlace:
     """A call expression in a method, with lines counted from the method's first."""
 
     method: str
-    begin: Position
     end: Position
-    argument: tuple[Position, Position]  # where the tensor that goes in begins and ends
+    argument: Span  # of the tensor that goes in
     text: str  # the expression, so that a change of the source is noticed
 
 
@@ -177,21 +169,17 @@ def call_place(origin: Origin, is_callee: Callable[[Any], bool], tensor_method: 
     code = origin.code
     method = _method_name(type(origin.owner), origin.method)
     if all(inner is not code for inner in codes_in(origin.method)):  # equal code may stand elsewhere too
-        raise ObstacleError(f"{code.co_qualname} makes the call, which is not part of {origin.method.co_qualname}")
+        raise SwapError(f"{code.co_qualname} makes the call, which is not part of {origin.method.co_qualname}")
     if origin.end is None:
-        raise ObstacleError("Python was told to leave out positions")
+        raise SwapError("Python was told to leave out positions")
     node = call_at(code, origin.end)
     argument = _argument(node, origin, is_callee, tensor_method)
     if any(isinstance(statement, ast.Expr) and statement.value is node for statement in ast.walk(_tree(code))):
-        raise ObstacleError(
+        raise SwapError(
             "its result is not used: it is called to overwrite its input. Write x = f(x) there, and it can be swapped"
         )
     first = origin.method.co_firstlineno
-
-    def begin_and_end(part: ast.expr) -> tuple[Position, Position]:
-        return (part.lineno - first, part.col_offset), ((part.end_lineno or 0) - first, part.end_col_offset or 0)
-
-    return CallPlace(method, *begin_and_end(node), begin_and_end(argument), ast.unparse(node))
+    return CallPlace(method, span_of(node, first)[1], span_of(argument, first), ast.unparse(node))
 
 
 def _method_name(cls: type, code: types.CodeType) -> str:
@@ -201,8 +189,8 @@ def _method_name(cls: type, code: types.CodeType) -> str:
             if inspect.isfunction(value) and any(f.__code__ is code for f in wrapped_functions(value)):
                 if inspect.getattr_static(cls, name) is value:
                     return name
-                raise ObstacleError(f"{code.co_qualname} is reached through super() from {cls.__qualname__}")
-    raise ObstacleError(f"{code.co_qualname} is no method of {cls.__qualname__}")
+                raise SwapError(f"{code.co_qualname} is reached through super() from {cls.__qualname__}")
+    raise SwapError(f"{code.co_qualname} is no method of {cls.__qualname__}")
 
 
 def wrapped_functions(function: Callable[..., Any]) -> Iterator[types.FunctionType]:
@@ -222,12 +210,12 @@ def _argument(node: ast.Call, origin: Origin, is_callee: Callable[[Any], bool], 
         by_name = [keyword.value for keyword in node.keywords if keyword.arg in {"input", "x", "self"}]
         if by_name and not node.args:
             return by_name[0]
-        raise ObstacleError(f"its input is not written out in {ast.unparse(node)!r}")
+        raise SwapError(f"its input is not written out in {ast.unparse(node)!r}")
     if tensor_method and isinstance(callee, ast.Attribute) and callee.attr == tensor_method:
         base = _resolve(callee.value, origin)
         if base is _UNKNOWN or isinstance(base, Tensor):
             return callee.value
-    raise ObstacleError(f"{ast.unparse(node)!r} does not name it: what it calls may differ from call to call")
+    raise SwapError(f"{ast.unparse(node)!r} does not name it: what it calls may differ from call to call")
 
 
 def holder_of(place: CallPlace, origin: Origin) -> tuple[nn.Module, str] | None:
@@ -294,7 +282,7 @@ def written_calls(kind: type[nn.Module], table: FunctionTable) -> list[WrittenCa
             if called is None and isinstance(call.func, ast.Attribute) and not call.args:
                 called = getattr(Tensor, call.func.attr, None)  # h.relu(), and not self.relu(h)
             function = None if called is None else table.find(called)
-            if function is not None and not function.gate:
+            if function is not None and not function.facts.gate:
                 file = _original(method.__code__).replace("\\", "/").rpartition("/")[2]
                 calls.append(WrittenCall("", function.name, f"{file}:{call.lineno}"))
     return calls
@@ -356,7 +344,7 @@ def _calls_in(method: types.FunctionType) -> list[ast.Call]:
     code = method.__code__
     try:
         nodes = [*ast.walk(_tree(code))]
-    except ObstacleError:
+    except SwapError:
         return []
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == code.co_name]
     lines = {min([node.lineno, *(each.lineno for each in node.decorator_list)]): node for node in functions}

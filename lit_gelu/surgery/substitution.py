@@ -1,4 +1,4 @@
-"""How a site gets its new activation: the changes that each kind of site takes, and whether it then runs."""
+"""How a site gets its new activation: what the module takes over, the changes that it needs, whether it then runs."""
 
 import ast
 import contextlib
@@ -7,32 +7,36 @@ import itertools
 import re
 import sys
 import types
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
+from torch.nn.parameter import UninitializedParameter
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 from torch.utils import _pytree as pytree
 
 from lit_gelu.activations import ActivationSpec
 from lit_gelu.errors import SwapError
+from lit_gelu.sandbox import equal
 from lit_gelu.surgery.changes import (
     Change,
     Edit,
-    KeptChild,
     RewrittenCall,
     SetAttribute,
     SetChild,
-    edits_of,
+    edited_class,
     make_all,
+    share_hooks,
 )
-from lit_gelu.surgery.observation import Key, SeenCall, before_every_module, key_of, locate, on_the_side, run
-from lit_gelu.surgery.rewriting import edited_class
+from lit_gelu.surgery.observation import ActivationCall, Key, before_every_module, key_of, locate, on_the_side, run
 from lit_gelu.surgery.sites import ActivationSite, Survey, relative_name
 from lit_gelu.surgery.source import CallPlace
 
+_COMPUTING_PARAMETERS = BasePruningMethod, WeightNorm, SpectralNorm  # before each call
 _REMEDY = "Have the module hold an activation module and call that."
 
 
@@ -58,26 +62,26 @@ def substitution(survey: Survey, site: ActivationSite, module: nn.Module) -> Sub
         edits = _calls_with_more(site, survey.spec_of_held(site))
         return Substitution(site, module, site.name, "attribute made a module", edits)
     (call,) = site.calls or ()
-    owner = survey.names_of(call.seen.owner)[0]
-    if call.seen.child:
-        place = f"{owner}.{call.seen.child}".removeprefix(".")
+    owner = survey.names_of(call.owner)[0]
+    if call.child:
+        place = f"{owner}.{call.child}".removeprefix(".")
         return Substitution(site, module, place, "module, at one of its places")
-    edit = _rewritten(site, call.seen, owner)
+    edit = _rewritten(site, call, owner)
     return Substitution(site, module, f"{owner}.{edit.child}".removeprefix("."), "call rewritten", (edit,))
 
 
-def _rewritten(site: ActivationSite, seen: SeenCall, owner: str) -> RewrittenCall:
-    _require_no_container(site, seen.owner)
-    obstacle = seen.place
-    if isinstance(seen.owner, GraphModule):
+def _rewritten(site: ActivationSite, call: ActivationCall, owner: str) -> RewrittenCall:
+    _require_no_container(site, call.owner)
+    obstacle = call.place
+    if isinstance(call.owner, GraphModule):
         obstacle = "its module's code is made from a graph, and so are its copies"
     if not isinstance(obstacle, CallPlace):
-        raise SwapError(f"{site.name!r}, at {seen.where}, cannot be swapped: {obstacle}. {_REMEDY}")
+        raise SwapError(f"{site.name!r}, at {call.where}, cannot be swapped: {obstacle}. {_REMEDY}")
     relative = relative_name(site.name, owner)
     called, _, number = re.split(r"[.:^]", relative)[-1].partition("#")
     stem = called if called.isidentifier() else "activation"
     candidates = (f"{stem}_call{f'_{number}' if number else ''}{'_' * extra}" for extra in itertools.count())
-    module = seen.owner
+    module = call.owner
     taken = {*dir(type(module)), *vars(module), *module._modules, *module._parameters, *module._buffers}
     return RewrittenCall(obstacle, next(name for name in candidates if name not in taken), relative)
 
@@ -87,16 +91,16 @@ def _calls_with_more(site: ActivationSite, declared: ActivationSpec) -> tuple[Ed
     edits: list[Edit] = []
     attribute = site.name.rpartition(".")[2]
     for call in site.calls or ():
-        place = call.seen.place
-        if isinstance(place, CallPlace) and call.seen.owner is site.module:
+        place = call.place
+        if isinstance(place, CallPlace) and call.owner is site.module:
             expression = ast.parse(place.text, mode="eval").body
             if isinstance(expression, ast.Call) and (len(expression.args) != 1 or expression.keywords):
                 edits.append(RewrittenCall(place, attribute, attribute))
-        elif any(spec != declared for spec in call.seen.specs):
-            reason = place if isinstance(place, str) else f"that is in {type(call.seen.owner).__name__}"
+        elif any(spec != declared for spec in call.specs):
+            reason = place if isinstance(place, str) else f"that is in {type(call.owner).__name__}"
             raise SwapError(
                 f"{site.name!r} cannot become a module, which takes its input alone: at {call.where} it is called as "
-                f"{call.seen.specs[0]}, and {reason}. Have it called with the input alone."
+                f"{call.specs[0]}, and {reason}. Have it called with the input alone."
             )
     return tuple(edits)
 
@@ -110,6 +114,86 @@ def _require_no_container(site: ActivationSite, owner: nn.Module) -> None:
         )
 
 
+def fit_into(model: nn.Module, row: Substitution) -> None:
+    """Give a new module the old one's mode and hooks, device, dtype and trainability of the weights there."""
+    site, new = row.site, row.module
+    new.train(site.module.training)
+    if site.kind == "module":
+        _require_hooks_that_fit(site)
+        share_hooks(site.module, new)
+    if not any(True for _ in (*new.parameters(), *new.buffers())):
+        return
+    places = site.names if site.kind == "module" else (row.place,)
+    old = list(site.module.parameters()) if site.kind == "module" else []
+    beside = [weight for place in places for weight in weights_beside(model, place)]
+    reference = next((p for p in (*old, *beside) if p.is_floating_point()), next(iter((*old, *beside)), None))
+    if reference is not None:
+        new.to(device=reference.device, dtype=reference.dtype if reference.is_floating_point() else None)
+    weights = old or [weight for weight in beside if _is_matrix(weight)]
+    if weights and not any(weight.requires_grad for weight in weights):
+        new.requires_grad_(False)
+
+
+def _require_hooks_that_fit(site: ActivationSite) -> None:
+    """Refuse to give a new module hooks that rest on what was put into the old one."""
+    old = site.module
+    hooks = [hook for hook in old._forward_pre_hooks.values() if isinstance(hook, _COMPUTING_PARAMETERS)]
+    added = list(old._modules) if type(old).__module__.startswith("torch.nn.") else []
+    if hooks or (added and (old._forward_hooks or old._forward_pre_hooks)):
+        raise SwapError(
+            f"{site.name!r} cannot be swapped: its hooks need {', '.join(added) or 'its parameters'}, as pruning, "
+            "weight_norm and torch.ao.quantization put them there. Swap first, then call those."
+        )
+
+
+def require_no_holder_of_parameters(model: nn.Module, row: Substitution) -> None:
+    """Refuse parameters that come or go where somebody else holds the model's."""
+    old = list(row.site.module.parameters()) if row.site.kind == "module" else []
+    if not old and next(row.module.parameters(), None) is None:
+        return
+    wrappers = {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"}  # fully_shard's is the last
+    wrapped = not wrappers.isdisjoint(cls.__name__ for module in model.modules() for cls in type(module).__mro__)
+    if wrapped or any(hasattr(parameter, "device_mesh") for parameter in model.parameters()):
+        raise SwapError(
+            f"{row.site.name!r} cannot be swapped: parameters would come or go, and what holds the model's already "
+            "(fully_shard, FullyShardedDataParallel, DistributedDataParallel, tensor parallelism) would not see it. "
+            "Swap before that, or to and from activations without parameters."
+        )
+
+
+def weights_beside(model: nn.Module, place: str, other_than: Collection[int] = ()) -> list[nn.Parameter]:
+    """Return the weights that a place in a model belongs to, nearest first: new parameters there share their fate.
+
+    In the smallest module around it that has any, they are those of its last child before the place, else of the first
+    behind it. Matrices and kernels decide which child that is, in models that have some.
+    """
+    # The order of all weights alone would take a part's first activation for the last one's of the part before.
+    around = place.split(".")[:-1]
+    rows: list[tuple[list[str], nn.Parameter]] = []
+    here, end_of_part = None, 0
+    for name, module in model.named_modules():
+        path = name.split(".") if name else []
+        here = len(rows) if name == place else here
+        if place and not f"{name}.".startswith(f"{place}."):  # without a name the model itself is the place
+            rows += [(path, weight) for weight in module.parameters(recurse=False) if id(weight) not in other_than]
+        end_of_part = len(rows) if path[: len(around)] == around else end_of_part
+    here = end_of_part if here is None else here  # a new child comes last
+    nearest = [*reversed(rows[:here]), *rows[here:]]
+
+    def shared(row: tuple[list[str], nn.Parameter]) -> int:
+        return sum(row[0][:depth] == around[:depth] for depth in range(1, len(around) + 1))
+
+    first = max([row for row in nearest if _is_matrix(row[1])] or nearest, key=shared, default=None)
+    if first is None:
+        return []
+    depth = shared(first) + 1
+    return [weight for path, weight in nearest if path[:depth] == first[0][:depth]]
+
+
+def _is_matrix(weight: nn.Parameter) -> bool:
+    return isinstance(weight, UninitializedParameter) or weight.dim() > 1  # a lazy layer's is going to be one
+
+
 def changes_for(model: nn.Module, planned: Sequence[Substitution]) -> list[Change]:
     """Return the changes, in order, that put new modules where they are to stand."""
     changes: list[Change] = []
@@ -119,15 +203,12 @@ def changes_for(model: nn.Module, planned: Sequence[Substitution]) -> list[Chang
             parent_name, _, child = name.rpartition(".")
             parent = model.get_submodule(parent_name)
             changes.append(SetChild(parent, child, row.module))
-            new_edits = list(row.edits)
-            if isinstance(parent, nn.TransformerDecoderLayer) and child == "activation":
-                new_edits += {KeptChild(child)}.difference(edits_of(parent))  # its copies would hide it
-            edits_of_parent = edits.setdefault(parent, [])  # under another name of the same module it has them already
-            edits_of_parent += [edit for edit in new_edits if edit not in edits_of_parent]
+            of_parent = edits.setdefault(parent, [])  # under another name of the same module it has them already
+            of_parent += [edit for edit in row.edits if edit not in of_parent]
     for owner, rows in edits.items():
         if rows:
             edited = edited_class(type(owner), tuple(sorted(rows, key=lambda edit: edit.child)))
-            methods = {edit.place.method for edit in rows if not isinstance(edit, KeptChild)}
+            methods = {edit.place.method for edit in rows}
             changes += [SetAttribute(owner, "__class__", edited), *_kept_methods(owner, edited, methods)]
     modules = [(row.site.names, row.module) for row in planned if row.site.kind != "call"]
     return [*changes, *_fused_paths(model, modules)]
@@ -279,9 +360,4 @@ def _outputs(model: nn.Module, input_sample: Any, *, training: bool = False) -> 
 
 
 def _same(first: list[Tensor], second: list[Tensor]) -> bool:
-    return len(first) == len(second) and all(
-        a.shape == b.shape and torch.equal(torch.nan_to_num(a), torch.nan_to_num(b))
-        if a.is_floating_point()
-        else torch.equal(a, b)
-        for a, b in zip(first, second, strict=True)
-    )
+    return len(first) == len(second) and all(map(equal, first, second))

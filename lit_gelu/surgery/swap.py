@@ -1,36 +1,154 @@
-"""Swaps in three steps: collect what is claimed, check all of it, then change the model."""
+"""Swaps in three steps: collect which sites become what, check all of it, then change the model.
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+Sites are selected by name, by class, or by the activation that stands there now.
+"""
+
+import fnmatch
+import glob
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from torch import nn
-from torch.nn.parameter import UninitializedParameter
-from torch.nn.utils.prune import BasePruningMethod
-from torch.nn.utils.spectral_norm import SpectralNorm
-from torch.nn.utils.weight_norm import WeightNorm
 
 from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
+from lit_gelu.activations.naming.importing import import_object
+from lit_gelu.activations.naming.spec import dotted_path
 from lit_gelu.activations.numerics.channels import INFER
 from lit_gelu.display import Displayed, HtmlTable
 from lit_gelu.errors import SwapError
-from lit_gelu.surgery.changes import make_all, mark, revert_all, share_hooks
+from lit_gelu.surgery.changes import make_all, mark, revert_all
 from lit_gelu.surgery.channels import with_inferred_channels
-from lit_gelu.surgery.report import SkippedSite, SwappedSite, SwapReport, in_one_line, table_of_sites
-from lit_gelu.surgery.selectors import collect_claims, note_of_written
-from lit_gelu.surgery.sites import ActivationSite, Survey, without_wrappers
+from lit_gelu.surgery.report import LEFT, SwappedSite, SwapReport, in_one_line, table_of_sites
+from lit_gelu.surgery.sites import ActivationSite, Survey, names_for_patterns, without_wrappers
 from lit_gelu.surgery.source import is_never_read
 from lit_gelu.surgery.substitution import (
     Substitution,
     changes_for,
+    fit_into,
     require_effect,
     require_no_aliasing,
+    require_no_holder_of_parameters,
     substitution,
 )
 
-_COMPUTING_PARAMETERS = BasePruningMethod, WeightNorm, SpectralNorm  # before each call
+_LISTED = 40  # sites in an error message
+
+
+class Selector:
+    """Decides which sites a swap is for."""
+
+    def matches(self, site: ActivationSite, registry: ActivationRegistry) -> bool:
+        """Say whether a site is selected."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class NameSelector(Selector):
+    """Selects by a shell-style pattern over fully qualified names; a gate only if the pattern is its name in full."""
+
+    pattern: str  # such as "encoder.*"; * also matches dots and what follows a colon
+
+    def matches(self, site: ActivationSite, registry: ActivationRegistry) -> bool:  # noqa: ARG002, D102
+        all_names = (*site.names, site.call) if site.call else site.names
+        names = [name for each in all_names for name in names_for_patterns(each)]
+        if site.role == "gate":
+            return self.pattern in {*names, *(glob.escape(name) for name in names)}
+        return any(fnmatch.fnmatchcase(name, self.pattern) for name in names)
+
+    def __str__(self) -> str:
+        return self.pattern
+
+
+def exactly(name: str) -> NameSelector:
+    """Select the site of a name, whatever characters are in it: names out of files are no patterns, and no classes."""
+    return NameSelector(glob.escape(name))
+
+
+@dataclass(frozen=True)
+class ClassSelector(Selector):
+    """Selects by class, subclasses included."""
+
+    type: type[nn.Module]
+
+    def matches(self, site: ActivationSite, registry: ActivationRegistry) -> bool:  # noqa: ARG002, D102
+        return site.kind == "module" and isinstance(site.module, self.type)
+
+    def __str__(self) -> str:
+        return f"class:{dotted_path(self.type)}"
+
+
+@dataclass(frozen=True, eq=False)  # a spec may be a mapping, which has no hash
+class ActivationSelector(Selector):
+    """Selects by the activation that stands there now: its name, and the arguments that the spec gives."""
+
+    activation: Any
+
+    def matches(self, site: ActivationSite, registry: ActivationRegistry) -> bool:  # noqa: D102
+        return self.matches_spec(site.spec, registry)
+
+    def matches_spec(self, spec: ActivationSpec, registry: ActivationRegistry) -> bool:
+        """Say whether an activation is selected, by its canonical spec."""
+        selected = registry.resolve(self.activation)
+        if selected.name != spec.name or selected.opaque != spec.opaque:
+            return False
+        if selected.opaque:
+            return True
+        parameters = registry.entry(spec.name).parameters
+        present = {name: parameter.default for name, parameter in parameters.items()} | spec.arguments
+        # As written, with arguments that equal their defaults, which `resolve` drops.
+        written, required = self.activation, selected.arguments
+        if isinstance(written, str) and "." not in written.partition("(")[0]:
+            written = ActivationSpec.parse(written)
+        if isinstance(written, Mapping) and "name" in written:
+            written = ActivationSpec(written["name"], tuple((key, v) for key, v in written.items() if key != "name"))
+        if isinstance(written, ActivationSpec) and registry.entry(written.name).name == selected.name:
+            required = written.arguments | required
+        return all(present.get(name, inspect.Parameter.empty) == value for name, value in required.items())
+
+    def __str__(self) -> str:
+        return f"activation:{self.activation}"
+
+
+def by_activation(activation: Any) -> Selector:
+    """Return a target for `swap`: the sites where an activation stands now.
+
+    Args:
+        activation: Any spec, such as ``"relu"`` or ``"gelu(approximate='tanh')"``. ``"gelu"`` selects all its forms,
+            ``"gelu(approximate='none')"`` the exact one alone.
+
+    Example:
+        >>> from lit_gelu import surgery
+        >>> model = nn.Sequential(nn.ReLU(), nn.GELU())
+        >>> print(surgery.swap(model, {by_activation("relu"): "silu"}))
+        0: relu -> silu
+    """
+    return ActivationSelector(activation)
+
+
+def selector_of(target: Any) -> Selector:
+    """Turn a target into a selector: a pattern over names, class:path, activation:spec, a class, or a selector."""
+    match target:
+        case Selector():
+            return target
+        case type() if issubclass(target, nn.Module):
+            return ClassSelector(target)
+        case str() if target.startswith("class:"):
+            return selector_of(import_object(target.removeprefix("class:").strip()))
+        case str() if target.startswith("activation:"):
+            text = target.removeprefix("activation:").strip()
+            if "." not in text.partition("(")[0]:
+                ActivationSpec.parse(text)  # refuses what is no spec before anything is looked for
+            return ActivationSelector(text)
+        case str():
+            return NameSelector(target)
+    raise SwapError(
+        f"{target!r} is no target for a swap. Accepted: a pattern over fully qualified names, 'class:dotted.path', "
+        "'activation:spec', a torch.nn.Module class, by_activation(spec)."
+    )
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,7 +166,7 @@ class SwapPlan(Displayed):
     model: nn.Module
     placements: tuple[Substitution, ...]
     rows: tuple[SwappedSite, ...]
-    skipped: tuple[SkippedSite, ...]
+    skipped: tuple[SwappedSite, ...]
     notes: tuple[str, ...] = ()
 
     @property
@@ -154,15 +272,15 @@ def plan_swap(
     registry = registry or activations.registry
     survey = Survey(without_wrappers(model), input_sample, registry)
     planned: list[tuple[Substitution, ActivationSpec]] = []
-    skipped: list[SkippedSite] = []
-    for site, claim in collect_claims(survey, targets):
+    skipped: list[SwappedSite] = []
+    for site, claim in _collect_claims(survey, targets):
         resolved = spec = registry.resolve(claim)
         if not spec.opaque and not registry.entry(spec.name).facts_for(spec.arguments).elementwise:
             raise SwapError(f"{spec} is not elementwise: at {site.name!r} it would change the shape.")
         if not spec.opaque and spec.arguments.get("channels") == INFER:
             spec = with_inferred_channels(spec, survey.model, site, registry)
         if spec == site.spec and not spec.opaque:
-            skipped.append(SkippedSite(site.name, site.spec, "because it is that already"))
+            skipped.append(SwappedSite(site.name, site.spec, spec, mechanism=LEFT))
             continue
         if input_sample is None and site.kind == "module" and is_never_read(survey.model, site.name):
             raise SwapError(
@@ -170,8 +288,8 @@ def plan_swap(
                 "input_sample=, which shows the calls that run."
             )
         row = substitution(survey, site, registry.create(claim if spec == resolved else spec))
-        _fit_into(survey.model, row)
-        _require_no_holder_of_parameters(model, row)
+        fit_into(survey.model, row)
+        require_no_holder_of_parameters(model, row)
         mark(row.module, spec)
         planned.append((row, spec))
     placements = tuple(row for row, _ in planned)
@@ -185,85 +303,76 @@ def plan_swap(
         count = None if site.calls is None else sum(call.count for call in site.calls)
         rows.append(SwappedSite(name, site.spec, spec, site.aliases, row.mechanism, row.place, count))
     return SwapPlan(
-        survey.model, placements, tuple(rows), tuple(skipped), (*survey.notes, *note_of_written(survey, targets))
+        survey.model, placements, tuple(rows), tuple(skipped), (*survey.notes, *_note_of_written(survey, targets))
     )
 
 
-def _fit_into(model: nn.Module, row: Substitution) -> None:
-    """Give a new module the old one's mode and hooks, device, dtype and trainability of the weights there."""
-    site, new = row.site, row.module
-    new.train(site.module.training)
-    if site.kind == "module":
-        _require_hooks_that_fit(site)
-        share_hooks(site.module, new)
-    if not any(True for _ in (*new.parameters(), *new.buffers())):
-        return
-    places = site.names if site.kind == "module" else (row.place,)
-    old = list(site.module.parameters()) if site.kind == "module" else []
-    beside = [weight for place in places for weight in weights_beside(model, place)]
-    reference = next((p for p in (*old, *beside) if p.is_floating_point()), next(iter((*old, *beside)), None))
-    if reference is not None:
-        new.to(device=reference.device, dtype=reference.dtype if reference.is_floating_point() else None)
-    weights = old or [weight for weight in beside if _is_matrix(weight)]
-    if weights and not any(weight.requires_grad for weight in weights):
-        new.requires_grad_(False)
+def _collect_claims(survey: Survey, targets: Mapping[Any, Any]) -> list[tuple[ActivationSite, Any]]:
+    """Collect which site is to become what; every target must match, and no two the same site or call of it."""
+    sites, registry = survey.sites, survey.registry
+    claimed: dict[str, tuple[Selector, ActivationSite, Any]] = {}
+    for target, spec in targets.items():
+        selector = selector_of(target)
+        matching = [site for site in [*sites, *_single_calls(sites, selector)] if selector.matches(site, registry)]
+        if not matching:
+            elsewhere = [replace(site, role="activation") for site in sites if site.role == "gate"]
+            gates = [repr(site.name) for site in elsewhere if selector.matches(site, registry)]
+            hint = f" Patterns leave gates alone ({', '.join(gates)}): name them in full." if gates else ""
+            listed = " ".join([_listed(sites, sampled=survey.seen is not None), *survey.notes])
+            raise SwapError(f"No activation site matches {str(selector)!r}.{hint} {listed}")
+        for site in matching:
+            if site.name in claimed:
+                raise SwapError(_conflict(site.name, claimed[site.name][0], selector))
+            claimed[site.name] = (selector, site, spec)
+    for site in sites:
+        for part in site.calls or ():
+            if part.name != site.name and site.name in claimed and part.name in claimed:
+                raise SwapError(_conflict(part.name, claimed[site.name][0], claimed[part.name][0]))
+    return [(site, spec) for _, site, spec in claimed.values()]
 
 
-def _require_hooks_that_fit(site: ActivationSite) -> None:
-    """Refuse to give a new module hooks that rest on what was put into the old one."""
-    old = site.module
-    hooks = [hook for hook in old._forward_pre_hooks.values() if isinstance(hook, _COMPUTING_PARAMETERS)]
-    added = list(old._modules) if type(old).__module__.startswith("torch.nn.") else []
-    if hooks or (added and (old._forward_hooks or old._forward_pre_hooks)):
-        raise SwapError(
-            f"{site.name!r} cannot be swapped: its hooks need {', '.join(added) or 'its parameters'}, as pruning, "
-            "weight_norm and torch.ao.quantization put them there. Swap first, then call those."
-        )
+def _conflict(name: str, first: Selector, second: Selector) -> str:
+    return f"{name!r} is claimed by {str(first)!r} and by {str(second)!r}. Let only one of them match it."
 
 
-def _require_no_holder_of_parameters(model: nn.Module, row: Substitution) -> None:
-    """Refuse parameters that come or go where somebody else holds the model's."""
-    old = list(row.site.module.parameters()) if row.site.kind == "module" else []
-    if not old and next(row.module.parameters(), None) is None:
-        return
-    wrappers = {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"}  # fully_shard's is the last
-    wrapped = not wrappers.isdisjoint(cls.__name__ for module in model.modules() for cls in type(module).__mro__)
-    if wrapped or any(hasattr(parameter, "device_mesh") for parameter in model.parameters()):
-        raise SwapError(
-            f"{row.site.name!r} cannot be swapped: parameters would come or go, and what holds the model's already "
-            "(fully_shard, FullyShardedDataParallel, DistributedDataParallel, tensor parallelism) would not see it. "
-            "Swap before that, or to and from activations without parameters."
-        )
-
-
-def weights_beside(model: nn.Module, place: str, other_than: Collection[int] = ()) -> list[nn.Parameter]:
-    """Return the weights that a place in a model belongs to, nearest first: new parameters there share their fate.
-
-    In the smallest module around it that has any, they are those of its last child before the place, else of the first
-    behind it. Matrices and kernels decide which child that is, in models that have some.
-    """
-    # The order of all weights alone would take a part's first activation for the last one's of the part before.
-    around = place.split(".")[:-1]
-    rows: list[tuple[list[str], nn.Parameter]] = []
-    here, end_of_part = None, 0
-    for name, module in model.named_modules():
-        path = name.split(".") if name else []
-        here = len(rows) if name == place else here
-        if place and not f"{name}.".startswith(f"{place}."):  # without a name the model itself is the place
-            rows += [(path, weight) for weight in module.parameters(recurse=False) if id(weight) not in other_than]
-        end_of_part = len(rows) if path[: len(around)] == around else end_of_part
-    here = end_of_part if here is None else here  # a new child comes last
-    nearest = [*reversed(rows[:here]), *rows[here:]]
-
-    def shared(row: tuple[list[str], nn.Parameter]) -> int:
-        return sum(row[0][:depth] == around[:depth] for depth in range(1, len(around) + 1))
-
-    first = max([row for row in nearest if _is_matrix(row[1])] or nearest, key=shared, default=None)
-    if first is None:
+def _note_of_written(survey: Survey, targets: Mapping[Any, Any]) -> list[str]:
+    """Say which calls of functions would be selected too, if a sample had found them; at most one sentence."""
+    selectors = [selector_of(target) for target in targets]
+    patterns = [selector.pattern for selector in selectors if isinstance(selector, NameSelector)]
+    named = [selector.activation for selector in selectors if isinstance(selector, ActivationSelector)]
+    names = {survey.registry.resolve(activation).name for activation in named}
+    missed = [
+        str(call)
+        for call in survey.written_calls()
+        if call.activation in names or any(fnmatch.fnmatchcase(call.name, pattern) for pattern in patterns)
+    ]
+    if not missed:
         return []
-    depth = shared(first) + 1
-    return [weight for path, weight in nearest if path[:depth] == first[0][:depth]]
+    more = f" and {len(missed) - _LISTED} more" if len(missed) > _LISTED else ""
+    return [
+        "Calls of functions are sites only with input_sample, a batch for forward. Without it these stay as they are: "
+        f"{', '.join(missed[:_LISTED])}{more}."
+    ]
 
 
-def _is_matrix(weight: nn.Parameter) -> bool:
-    return isinstance(weight, UninitializedParameter) or weight.dim() > 1  # a lazy layer's is going to be one
+def _single_calls(sites: list[ActivationSite], selector: Selector) -> list[ActivationSite]:
+    """Return the calls of modules that are called from several places; only a pattern with ``#`` means them."""
+    if not isinstance(selector, NameSelector) or "#" not in selector.pattern:
+        return []
+    return [
+        replace(site, name=call.name, aliases=(), kind="call", calls=(call,), module=call.owner, call="")
+        for site in sites
+        if site.kind != "call"
+        for call in site.calls or ()
+        if call.name != site.name
+    ]
+
+
+def _listed(sites: list[ActivationSite], *, sampled: bool) -> str:
+    hint = "" if sampled else " Calls of functions, such as F.gelu(x), are found if input_sample is given."
+    if not sites:
+        hint += " Classes and functions of your own are found once they are registered (lit_gelu.activations.register)."
+        return f"The model has no activation{'' if sampled else ' modules'}.{hint}"
+    names = [f"{site.name!r} ({site.spec})" for site in sites]
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return f"The model's sites: {', '.join(names[:_LISTED])}{more}.{hint}"

@@ -16,7 +16,7 @@ from lit_gelu import activations
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.callbacks import ActivationSwap
 from lit_gelu.callbacks.checkpoint_file import loading
-from lit_gelu.callbacks.swap.history import ACTIVATIONS_KEY
+from lit_gelu.callbacks.swap.run import ACTIVATIONS_KEY
 from lit_gelu.errors import ArgumentError, SpecError, shown
 from lit_gelu.sandbox import evaluation_mode, input_sample_of
 from lit_gelu.surgery import infer_channels_

@@ -1,7 +1,6 @@
 """`OnnxExport`: the best checkpoint as a file, with the proof beside it, at the end of a fit."""
 
 import copy
-import csv
 import hashlib
 import json
 import random
@@ -11,18 +10,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from callback_helpers import SmallNet, collected_warnings, dataset, loader, quiet_trainer
+from callback_helpers import SmallNet, collected_warnings, dataset, loader, logged_rows, quiet_trainer
 from lightning.pytorch import Callback, LightningDataModule
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import FSDPStrategy
+from swap_runs import RELU_TO_GELU
 from torch import nn
 from torch.utils.data import DataLoader
 
 from lit_gelu.callbacks import ActivationSwap, OnnxExport
 from lit_gelu.errors import ArgumentError, ExportError, ModelInputError, ParityError, UnsupportedRunError
 from lit_gelu.export import OnnxPredictor
-
-RELU_TO_GELU = {"activation:relu": "gelu"}
 
 
 class Exportable(SmallNet):
@@ -82,9 +80,8 @@ def test_the_proof_is_beside_the_file_in_it_and_in_the_log(tmp_path):
     assert record["report_sha256"] == hashlib.sha256(text).hexdigest()
     assert str(tmp_path).encode() not in text + path.read_bytes() + path.with_name("net.parity.md").read_bytes()
     logged = {}
-    with (tmp_path / "logs/0/metrics.csv").open() as file:
-        for row in csv.DictReader(file):
-            logged.update({name: float(value) for name, value in row.items() if value and name.startswith("export/")})
+    for row in logged_rows(tmp_path):
+        logged.update({name: float(value) for name, value in row.items() if value and name.startswith("export/")})
     assert logged == {
         "export/parity_passed": 1.0,
         "export/top1_agreement": 1.0,

@@ -22,9 +22,9 @@ def assert_same_end(one, other):
     assert all(equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def whole_run(tmp_path, epochs, seed=0, accumulated=1):
+def whole_run(tmp_path, epochs, seed=0):
     (tmp_path / "whole").mkdir()
-    assert run_in_process(tmp_path / "whole", epochs, None, seed, accumulated) == 0
+    assert run_in_process(tmp_path / "whole", epochs, None, seed) == 0
     return tmp_path / "whole"
 
 

@@ -1,10 +1,8 @@
 """`RunReport`: the page has what the loggers have, and is written whatever becomes of the run."""
 
-import csv
-
 import pytest
 import torch
-from callback_helpers import SmallNet, collected_warnings, loader, quiet_trainer
+from callback_helpers import SmallNet, collected_warnings, loader, logged_rows, quiet_trainer
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
 
@@ -40,11 +38,10 @@ def run(tmp_path_factory):
 def test_the_page_has_the_same_points_as_the_logger(run):
     folder, report, _ = run
     logged = {}
-    with (folder / "logs" / "0" / "metrics.csv").open() as file:
-        for row in csv.DictReader(file):
-            for name, text in row.items():
-                if text and name != "step":
-                    logged.setdefault(name, {})[int(row["step"])] = float(text)
+    for row in logged_rows(folder):
+        for name, text in row.items():
+            if text and name != "step":
+                logged.setdefault(name, {})[int(row["step"])] = float(text)
     curves = {curve.name: dict(zip(curve.steps, curve.values, strict=True)) for curve in report.report.curves}
     assert {"train_loss", "test_loss", "curvature/net.1/share_linear"} <= logged.keys()
     assert logged.keys() == curves.keys()

@@ -15,11 +15,6 @@ ALL = nets.REWRITTEN | nets.HELD
 SAMPLE = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
 
 
-def build(cls):
-    torch.manual_seed(0)
-    return cls()
-
-
 def state_of(model):
     """Return everything that a swap may touch, in order."""
     return [
@@ -30,7 +25,7 @@ def state_of(model):
 
 @pytest.mark.parametrize(("cls", "spec"), ALL.items())
 def test_a_call_is_found_with_its_arguments(cls, spec):
-    sites = surgery.find_sites(nn.Sequential(build(cls)), SAMPLE)
+    sites = surgery.find_sites(nn.Sequential(cls()), SAMPLE)
     assert {str(site.spec) for site in sites} == {spec}
     kind = "attribute" if cls in nets.HELD else "call"
     assert {site.kind for site in sites} == {kind}
@@ -46,7 +41,7 @@ def test_a_call_is_found_with_its_arguments(cls, spec):
 @pytest.mark.parametrize("cls", ALL)
 @pytest.mark.parametrize("training", [False, True])
 def test_the_new_activation_is_computed_and_undo_is_exact(cls, training):
-    model = build(cls).train(training)
+    model = cls().train(training)
     before, output = state_of(model), model(SAMPLE)
     report = surgery.swap(model, {f"activation:{ALL[cls].partition('(')[0]}": "softplus(beta=2.0)"}, SAMPLE)
     assert torch.equal(model(SAMPLE), model.expected(SAMPLE, lambda x: F.softplus(x, beta=2)))
@@ -58,7 +53,7 @@ def test_the_new_activation_is_computed_and_undo_is_exact(cls, training):
 
 
 def test_a_name_without_a_number_means_all_calls_of_that_name():
-    model = nn.Sequential(build(nets.Function), build(nets.Nested), build(nets.Nested))
+    model = nn.Sequential(nets.Function(), nets.Nested(), nets.Nested())
     assert [row.name for row in surgery.swap(model, {"*:gelu": "silu", "1:relu": "mish"}, SAMPLE).rows] == [
         "0:gelu",
         "1:relu#0",
@@ -69,7 +64,7 @@ def test_a_name_without_a_number_means_all_calls_of_that_name():
 
 
 def test_a_swapped_call_is_still_known_by_its_name_and_numbers_stay():
-    model = build(nets.Nested)
+    model = nets.Nested()
     first = surgery.swap(model, {":relu#0": "silu"}, SAMPLE)
     assert {site.name for site in surgery.find_sites(model, SAMPLE)} == {"relu_call_0", ":relu#1"}
     second = surgery.swap(model, {":relu#1": "mish"}, SAMPLE)
@@ -87,7 +82,7 @@ def test_a_swapped_call_is_still_known_by_its_name_and_numbers_stay():
 
 
 def test_one_call_of_a_reused_module_gets_its_own_activation():
-    model = build(nets.ReusedModule)
+    model = nets.ReusedModule()
     (site,) = surgery.find_sites(model, SAMPLE)
     assert [call.name for call in site.calls] == ["act#0", "act#1"]
     h = model.first(SAMPLE)
@@ -101,7 +96,7 @@ def test_one_call_of_a_reused_module_gets_its_own_activation():
 
 def test_a_module_and_one_of_its_calls_cannot_both_be_claimed():
     with pytest.raises(SwapError):
-        surgery.swap(build(nets.ReusedModule), {"act": "silu", "act#0": "gelu"}, SAMPLE)
+        surgery.swap(nets.ReusedModule(), {"act": "silu", "act#0": "gelu"}, SAMPLE)
 
 
 def test_one_place_of_a_module_shared_within_a_sequential():
@@ -139,7 +134,7 @@ def test_gates_are_listed_and_swapped_only_if_named():
 
 @pytest.mark.parametrize("cls", nets.REFUSED)
 def test_what_cannot_be_done_is_refused_and_nothing_changes(cls):
-    model = build(cls)
+    model = cls()
     before = state_of(model)
     with pytest.raises(SwapError):
         surgery.swap(model, {"*": "silu"}, SAMPLE)

@@ -15,11 +15,6 @@ from lit_gelu.errors import SwapError
 SAMPLE = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
 
 
-def build(cls):
-    torch.manual_seed(0)
-    return cls()
-
-
 def test_channels_are_those_that_the_sample_shows():
     class Conv(nn.Module):
         def __init__(self):
@@ -35,7 +30,7 @@ def test_channels_are_those_that_the_sample_shows():
     assert model.relu_call.log_scale.shape == (8,)
     surgery.swap(model, {"act": "swish(learnable=True, channels='infer', channel_dim=1)"}, x)
     assert model.act.log_scale.shape == (25,)  # the layer before it has 8
-    loop = build(nets.ReusedModule)
+    loop = nets.ReusedModule()
     with pytest.raises(SwapError):
         surgery.swap(loop, {"act": "swish(learnable=True, channels='infer')"}, SAMPLE)
 
@@ -48,7 +43,7 @@ def test_a_frozen_activation_stays_frozen():
 
 
 def test_new_parameters_are_frozen_where_the_weights_beside_them_are():
-    model = nn.ModuleDict({"act": nn.ReLU(), "b": build(nets.Function), "a": nn.Sequential(nn.ReLU(), nn.Linear(4, 4))})
+    model = nn.ModuleDict({"act": nn.ReLU(), "b": nets.Function(), "a": nn.Sequential(nn.ReLU(), nn.Linear(4, 4))})
     model["b"].requires_grad_(False)
     surgery.swap(model["b"], {"*": "prelu"}, SAMPLE)
     surgery.swap(model, {nn.ReLU: "prelu"})
@@ -60,7 +55,7 @@ def test_ddp_wraps_a_swapped_model(tmp_path):
     store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
-        model = build(nets.Function)
+        model = nets.Function()
         surgery.swap(model, {"*": "prelu"}, SAMPLE)
         wrapped = DistributedDataParallel(model)
         wrapped(SAMPLE).sum().backward()
@@ -82,7 +77,7 @@ def test_ddp_wraps_a_swapped_model(tmp_path):
 def test_onnx_export_of_a_swapped_model_has_parity(cls, tmp_path):
     from lit_gelu.export import check_parity, export_onnx
 
-    model = build(cls).eval()
+    model = cls().eval()
     surgery.swap(model, {"*": "gelu(approximate='tanh')"}, SAMPLE)
     path = tmp_path / "net.onnx"
     report = export_onnx(model, path, SAMPLE)

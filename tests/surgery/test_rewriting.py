@@ -18,18 +18,13 @@ ALL = nets.REWRITTEN | nets.HELD
 SAMPLE = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
 
 
-def build(cls):
-    torch.manual_seed(0)
-    return cls()
-
-
 @pytest.mark.parametrize(
     ("cls", "backend"),
     [*((cls, "eager") for cls in ALL), *((cls, "aot_eager") for cls in (nets.Function, nets.Held))],
 )
 def test_torch_compile_takes_it_whole_and_notices_every_swap(cls, backend):
     torch._dynamo.reset()
-    model = build(cls).eval()
+    model = cls().eval()
     compiled = torch.compile(model, backend=backend, fullgraph=True)
     before = compiled(SAMPLE)
     report = surgery.swap(compiled, {"*": "softplus"}, SAMPLE)
@@ -39,7 +34,7 @@ def test_torch_compile_takes_it_whole_and_notices_every_swap(cls, backend):
 
 
 def test_blocks_share_one_class_so_that_one_graph_serves_them():
-    model = nn.Sequential(*(build(nets.Function) for _ in range(4)))
+    model = nn.Sequential(*(nets.Function() for _ in range(4)))
     surgery.swap(model, {"*": "silu"}, SAMPLE)
     assert len({type(block) for block in model}) == 1
     assert type(model[0]).__name__ == "Function"
@@ -48,7 +43,7 @@ def test_blocks_share_one_class_so_that_one_graph_serves_them():
 
 @pytest.mark.parametrize("cls", ALL)
 def test_copies_and_pickles_keep_the_new_activation(cls):
-    model = build(cls)
+    model = cls()
     surgery.swap(model, {"*": "prelu"}, SAMPLE)
     expected = model(SAMPLE)
     file = io.BytesIO()
@@ -79,7 +74,7 @@ def test_source_that_is_not_what_runs_or_not_there_is_not_rewritten(tmp_path):
 
 
 def test_torchscript_compiles_the_rewritten_source():
-    model = build(nets.Function)
+    model = nets.Function()
     surgery.swap(model, {"*": "silu"}, SAMPLE)
     with pytest.warns((FutureWarning, DeprecationWarning), match="deprecated"):  # torch 2.11 warns by the latter
         scripted = torch.jit.script(model)
@@ -87,7 +82,7 @@ def test_torchscript_compiles_the_rewritten_source():
 
 
 def test_a_pickle_is_refused_where_the_source_is_another():
-    model = build(nets.Function)
+    model = nets.Function()
     surgery.swap(model, {"*": "silu"}, SAMPLE)
     content = pickle.dumps(model)
     assert content.count(b"F.gelu(self.first(x))") == 1
@@ -118,7 +113,7 @@ def test_a_swap_before_parametrize_lasts_and_one_behind_it_is_refused(how):
 def test_the_compiler_of_torch_s_own_takes_it():
     """The other tests stop before code is generated."""
     torch._dynamo.reset()
-    model = nn.Sequential(build(nets.Function), nn.ReLU())
+    model = nn.Sequential(nets.Function(), nn.ReLU())
     compiled = torch.compile(model)
     before = compiled(SAMPLE)
     report = surgery.swap(compiled, {"*": "softplus"}, SAMPLE)

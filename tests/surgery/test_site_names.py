@@ -19,11 +19,6 @@ X = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
 PATHS = st.lists(st.sampled_from(["a", "b", "ab", "0", "1", "10"]), max_size=4).map(".".join)
 
 
-def build(cls, *arguments):
-    torch.manual_seed(0)
-    return cls(*arguments)
-
-
 @given(PATHS, st.sampled_from(["", ":gelu", "#1", ":gelu#0"]), PATHS, PATHS)
 def test_a_relative_name_means_the_same_in_a_larger_model(path, tail, base, outer):
     name = path + tail
@@ -40,7 +35,7 @@ def swapped(model):
 
 
 def test_calls_of_a_shared_module_by_several_modules_keep_names_of_their_own():
-    model = swapped(build(nets.Sharing))
+    model = swapped(nets.Sharing())
     torch.testing.assert_close(model(X), model.expected(X, torch.tanh, F.silu, F.mish))
     sites = {site.call: (site.name, str(site.spec)) for site in surgery.find_sites(model) if site.call}
     assert sites == {
@@ -55,7 +50,7 @@ def test_calls_of_a_shared_module_by_several_modules_keep_names_of_their_own():
 
 @pytest.mark.parametrize("twin", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
 def test_within_a_larger_model_the_names_follow(twin):
-    model = nn.Sequential(nn.Identity(), twin(swapped(build(nets.Sharing))))
+    model = nn.Sequential(nn.Identity(), twin(swapped(nets.Sharing())))
     calls = {site.call for site in surgery.find_sites(model) if site.call}
     assert calls == {"1.first.act#0", "1.first.act#1", "1.first.act#2"}
     surgery.swap(model, {"1.first.act#1": "softplus"})
@@ -63,13 +58,13 @@ def test_within_a_larger_model_the_names_follow(twin):
 
 
 def test_calls_of_a_childs_activation_from_without_and_within():
-    model = build(nets.Reaching)
+    model = nets.Reaching()
     surgery.swap(model, {"inner.act#0": "tanh", "inner.act#1": "silu"}, X)
     torch.testing.assert_close(model(X), F.silu(model.inner.linear(X.tanh())))
 
 
 def test_two_methods_that_call_one_activation():
-    model = build(nets.TwoMethods)
+    model = nets.TwoMethods()
     report = surgery.swap(model, {"act#1": "silu"}, X)
     torch.testing.assert_close(model(X), F.silu(model.linear(X.relu())))
     report.undo()
@@ -77,7 +72,7 @@ def test_two_methods_that_call_one_activation():
 
 
 def test_two_calls_of_one_global_module_are_told_apart():
-    model = build(nets.TwoOfLibrary)
+    model = nets.TwoOfLibrary()
     assert [site.name for site in surgery.find_sites(model, X)] == [":gelu#0", ":gelu#1"]
     surgery.swap(model, {":gelu#1": "silu"}, X)
     report = surgery.coverage(model, X)

@@ -114,13 +114,8 @@ def test_samples_of_every_form_and_a_failing_one():
             surgery.find_sites(model, sample)
 
 
-def build(cls):
-    torch.manual_seed(0)
-    return cls()
-
-
 def test_activations_of_training_alone_are_found_and_told_apart():
-    model = build(nets.InTraining)
+    model = nets.InTraining()
     sites = surgery.find_sites(model, X)
     found = {site.name: [(call.count, call.training_only) for call in site.calls] for site in sites}
     assert found == {"act": [(1, False)], "auxiliary": [(1, True)], ":gelu": [(1, True)]}
@@ -133,7 +128,7 @@ def test_activations_of_training_alone_are_found_and_told_apart():
 
 
 def test_a_swap_reaches_activations_of_training_alone():
-    model = build(nets.InTraining)
+    model = nets.InTraining()
     report = surgery.swap(model, {"*": "silu"}, X)
     assert len(report) == 3
     assert surgery.coverage(model, X, training=True).counts() == {"silu": 3}
@@ -144,7 +139,7 @@ def test_a_swap_reaches_activations_of_training_alone():
 
 
 def test_a_model_that_wants_more_in_training_is_surveyed_in_evaluation_and_the_reports_say_so():
-    model = build(nets.WantsTargets)
+    model = nets.WantsTargets()
     note = (
         "What runs in training alone is not known: the sample fails in training mode (targets should not be none when "
         "in training mode)."

@@ -23,11 +23,10 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.numerics.channels import ChannelModule
 from lit_gelu.errors import SwapError
-from lit_gelu.surgery.changes import ProbedCall
+from lit_gelu.surgery.changes import ProbedCall, edited_class
 from lit_gelu.surgery.channels import nearest_before
-from lit_gelu.surgery.observation import on_the_side, run
-from lit_gelu.surgery.rewriting import edited_class
-from lit_gelu.surgery.sites import ActivationCall, ActivationSite, Survey, without_wrappers
+from lit_gelu.surgery.observation import ActivationCall, on_the_side, run
+from lit_gelu.surgery.sites import ActivationSite, Survey, without_wrappers
 from lit_gelu.surgery.source import CallPlace
 
 
@@ -244,7 +243,7 @@ def watchable_sites(
             sites.calls[site_name] = WatchedCall(site.module, _computed(site, registry), mode_of=site.module)
         for name, call in _calls_to_probe(site, sites, registry):
             if name in requested:
-                owner = call.seen.owner
+                owner = call.owner
                 module = site.module if site.kind == "module" else None
                 edits.setdefault(id(owner), (owner, []))[1].append((name, call, module, site))
     for owner, rows in edits.values():
@@ -296,7 +295,7 @@ def _calls_to_probe(
         return [(_name_of(call, site), call) for call in calls]
     if len(calls) < 2:
         return []
-    if all(call.seen.child and call.seen.owner is calls[0].seen.owner for call in calls):
+    if all(call.child and call.owner is calls[0].owner for call in calls):
         for turn, call in enumerate(calls):
             computed = _computed(site, registry)
             sites.calls[_name_of(call, site)] = WatchedCall(
@@ -326,7 +325,7 @@ def _probe(
     edits: list[ProbedCall] = []
     probes: dict[str, tuple[str, WatchedCall]] = {}
     for name, call, module, site in rows:
-        place = call.seen.place
+        place = call.place
         reason = _obstacle(owner, call, module, site, registry)
         if reason or not isinstance(place, CallPlace):
             sites.refused[name] = reason
@@ -356,16 +355,15 @@ def _obstacle(
     owner: nn.Module, call: ActivationCall, module: nn.Module | None, site: ActivationSite, registry: ActivationRegistry
 ) -> str:
     """Say why a call cannot be watched; empty if it can."""
-    seen = call.seen
     if isinstance(owner, torch.jit.ScriptModule):
         return "its module is compiled by TorchScript"
-    if not isinstance(seen.place, CallPlace):
-        return seen.place
+    if not isinstance(call.place, CallPlace):
+        return call.place
     if module is not None:
         return ""
-    if len(seen.specs) != 1:
-        return f"it computes different activations: {', '.join(map(str, seen.specs))}"
-    spec = seen.specs[0]
+    if len(call.specs) != 1:
+        return f"it computes different activations: {', '.join(map(str, call.specs))}"
+    spec = call.specs[0]
     if spec.opaque or registry.entry(spec.name).facts_for(spec.arguments).learnable:
         return f"{site.spec} takes parameters that are arguments of the call"
     return ""

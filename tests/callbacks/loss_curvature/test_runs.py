@@ -1,10 +1,8 @@
 """The monitor in all kinds of runs: several ranks, resumed ones, several loggers, runs that it refuses."""
 
-import csv
-
 import pytest
 import torch
-from callback_helpers import SaveEachEpoch, SmallNet, loader, quiet_trainer
+from callback_helpers import SaveEachEpoch, SmallNet, loader, logged_rows, quiet_trainer
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
@@ -112,8 +110,7 @@ def test_d6_d10_two_uneven_ranks_equal_one_process_on_the_union(tmp_path):
 
 
 def logged(folder):
-    with (folder / "logs" / "0" / "metrics.csv").open() as file:
-        rows = [row for row in csv.DictReader(file) if row["curvature/loss/seconds"]]
+    rows = [row for row in logged_rows(folder) if row["curvature/loss/seconds"]]
     clocks = ("curvature/loss/seconds", "curvature/loss/cost_in_training_batches")
     return {
         int(row["step"]): {key: row[key] for key in row if key.startswith("curvature") and key not in clocks}

@@ -10,10 +10,11 @@ from callback_helpers import (
     SaveEachEpoch,
     SmallNet,
     activations_of,
+    logged_rows,
 )
 from lightning.pytorch import Callback
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
-from swap_runs import RELU_TO_GELU, STEPS_AN_EPOCH, Witness, chain, fit, logged_rows
+from swap_runs import RELU_TO_GELU, STEPS_AN_EPOCH, Witness, chain, fit
 
 from lit_gelu import activations
 from lit_gelu.activations.errors import OpaqueActivationError, UnknownActivationError
@@ -32,7 +33,7 @@ def test_swaps_at_the_trigger(tmp_path, trigger):
     swap = ActivationSwap(RELU_TO_GELU, **trigger)
     _, model = fit(tmp_path, swap, witness)
     first = trigger.get("at_step", STEPS_AN_EPOCH * trigger.get("at_epoch", 0))
-    assert [name for _, _, name in witness.seen] == ["ReLU"] * first + ["GELU"] * (12 - first)
+    assert witness.names == ["ReLU"] * first + ["GELU"] * (12 - first)
     assert activations_of(model) == ["GELU", "GELU"]
     assert [(row.name, str(row.old), str(row.new)) for row in swap.report.rows] == [
         ("net.1", "relu", "gelu"),
@@ -123,7 +124,7 @@ def test_wrong_arguments_are_refused_at_once(arguments, error):
 def test_a_swap_may_wait_for_the_result_of_another(tmp_path, reverse):
     witness = Witness()
     fit(tmp_path, *(chain()[::-1] if reverse else chain()), witness)
-    assert [name for _, _, name in witness.seen] == ["ReLU"] * 4 + ["GELU"] * 4 + ["SiLU"] * 4
+    assert witness.names == ["ReLU"] * 4 + ["GELU"] * 4 + ["SiLU"] * 4
 
 
 def test_what_no_other_swap_can_bring_is_refused_at_the_swap(tmp_path):
@@ -136,7 +137,7 @@ def test_one_swap_serves_one_model_after_another(tmp_path):
     for number in range(2):
         witness = Witness()
         fit(tmp_path / str(number), swap, witness)
-        assert [name for _, _, name in witness.seen] == ["ReLU"] * 4 + ["GELU"] * 8
+        assert witness.names == ["ReLU"] * 4 + ["GELU"] * 8
 
 
 def test_a_custom_registry_is_used_throughout(tmp_path):

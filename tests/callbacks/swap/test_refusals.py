@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from callback_helpers import SmallNet, activations_of, collected_warnings, loader, quiet_trainer
+from callback_helpers import SaveEachEpoch, SmallNet, activations_of, collected_warnings, loader, quiet_trainer
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import (
     EMAWeightAveraging,
@@ -11,6 +11,7 @@ from lightning.pytorch.callbacks import (
     WeightAveraging,
 )
 from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy, SingleDeviceStrategy
+from swap_runs import RELU_TO_GELU
 from torch import nn
 
 from lit_gelu.callbacks import (
@@ -24,8 +25,6 @@ from lit_gelu.callbacks.swap import activation_swap
 from lit_gelu.callbacks.swap.activation_swap import _refuse_strategy_and_averaging
 from lit_gelu.errors import UnsupportedRunError
 from lit_gelu.surgery import without_marks
-
-RELU_TO_GELU = {"activation:relu": "gelu"}
 
 
 def refused(folder, *callbacks, model=None, swap=None, **options):
@@ -149,10 +148,6 @@ def test_ranks_swap_at_the_same_step_and_stay_in_step(tmp_path):
 @pytest.mark.forks
 @pytest.mark.filterwarnings("ignore:.*trains in processes of its own")
 def test_two_ranks_resume_from_a_checkpoint_with_a_swap(tmp_path):
-    class Save(Callback):
-        def on_train_epoch_end(self, trainer, pl_module):
-            trainer.save_checkpoint(tmp_path / f"epoch{trainer.current_epoch}.ckpt")
-
     def run(folder, *callbacks, **options):
         folder.mkdir(exist_ok=True)
         swap = ActivationSwap({"net.1": "gelu"}, at_step=3)
@@ -160,7 +155,7 @@ def test_two_ranks_resume_from_a_checkpoint_with_a_swap(tmp_path):
         trainer.fit(SmallNet(dropout=0), loader(), **options)
         return [torch.load(folder / f"rank{rank}.pt")[1] for rank in (0, 1)]
 
-    whole = run(tmp_path / "whole", Save())
+    whole = run(tmp_path / "whole", SaveEachEpoch(tmp_path))
     again = run(tmp_path / "again", ckpt_path=tmp_path / "epoch1.ckpt")
     for a, b in zip(whole, again, strict=True):
         assert all(torch.equal(x, y) for x, y in zip(a.values(), b.values(), strict=True))

@@ -10,12 +10,9 @@ from callback_helpers import (
     loader,
     quiet_trainer,
 )
-from lightning.pytorch import Callback
 from swap_runs import RELU_TO_GELU, STEPS_AN_EPOCH, Witness, chain, fit
-from torch import nn
 
 from lit_gelu.callbacks import ActivationSwap
-from lit_gelu.errors import CheckpointError
 
 
 def make_swaps(kind):
@@ -45,20 +42,6 @@ def test_a_resumed_run_ends_bitwise_as_the_uninterrupted_one(tmp_path, kind, epo
     assert resumed.losses == whole.losses[STEPS_AN_EPOCH * (epoch + 1) :]
     for (name, a), b in zip(whole.state_dict().items(), resumed.state_dict().values(), strict=True):
         assert torch.equal(a, b), name
-
-
-def test_a_checkpoint_in_the_middle_of_an_epoch_resumes_with_the_swap(tmp_path):
-    class SaveAt(Callback):
-        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-            if trainer.global_step == 6:
-                trainer.save_checkpoint(tmp_path / "middle.ckpt")
-
-    fit(tmp_path, ActivationSwap(RELU_TO_GELU, at_step=5), SaveAt())
-    witness = Witness()
-    with collected_warnings("resuming from a checkpoint that ended before the epoch ended"):
-        fit(tmp_path / "b", ActivationSwap(RELU_TO_GELU, at_step=5), witness, ckpt_path=tmp_path / "middle.ckpt")
-    assert witness.seen
-    assert {name for _, _, name in witness.seen} == {"GELU"}
 
 
 @pytest.mark.parametrize("verb", ["test", "validate", "predict"])
@@ -120,21 +103,3 @@ def test_a_run_resumed_beyond_the_trigger_without_record_swaps_at_once(tmp_path)
             ckpt_path=tmp_path / "epoch1.ckpt",
         )
         assert [(epoch, name) for epoch, _, name in witness.seen] == [(2, "GELU")] * 4
-
-
-def test_a_checkpoint_of_another_model_is_refused(tmp_path):
-    swap = ActivationSwap(RELU_TO_GELU, at_epoch=1)
-    fit(tmp_path, swap, SaveEachEpoch(tmp_path))
-
-    class Renamed(SmallNet):
-        def __init__(self):
-            super().__init__()
-            self.net[1] = nn.Identity()
-
-    with pytest.raises(CheckpointError):
-        fit(
-            tmp_path / "b",
-            ActivationSwap(RELU_TO_GELU, at_epoch=1),
-            model=Renamed(),
-            ckpt_path=tmp_path / "epoch1.ckpt",
-        )

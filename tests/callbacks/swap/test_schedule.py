@@ -9,16 +9,15 @@ import torch
 from callback_helpers import SmallNet, activations_of, collected_warnings, dataset, loader, quiet_trainer
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import EarlyStopping
+from swap_runs import RELU_TO_GELU, STEPS_AN_EPOCH, Witness
 
 from lit_gelu.callbacks import ActivationSwap, ExactResume
 from lit_gelu.callbacks.swap import schedule as schedule_module
-from lit_gelu.callbacks.swap.schedule import MetricTrigger, SwapSchedule
+from lit_gelu.callbacks.swap.schedule import SwapSchedule
 from lit_gelu.data import ResumableDataLoader
 from lit_gelu.errors import ArgumentError, CheckpointError
 
 MODULE = SimpleNamespace(device="cpu", automatic_optimization=True)
-RELU_TO_GELU = {"activation:relu": "gelu"}
-STEPS_AN_EPOCH = 4
 VALUES = [1.0, 0.9, 0.95, 0.9, 0.8, 0.8]
 
 
@@ -50,7 +49,7 @@ def test_exactly_one_trigger_from_0_on(arguments):
 
 @pytest.mark.parametrize("validation", [True, False])
 def test_the_metric_is_looked_at_after_a_validation_or_else_at_the_epochs_end(validation):
-    schedule = SwapSchedule(None, None, "loss", MetricTrigger(reaches=0.5))
+    schedule = SwapSchedule(when="loss", reaches=0.5)
     schedule.look_at_metric(trainer(enable_validation=validation), MODULE, train_epoch_end=validation)
     schedule.look_at_metric(trainer(enable_validation=True, sanity_checking=True), MODULE, train_epoch_end=False)
     assert not schedule.is_due(trainer(current_epoch=9, global_step=9))
@@ -61,9 +60,9 @@ def test_the_metric_is_looked_at_after_a_validation_or_else_at_the_epochs_end(va
 def test_several_ranks_decide_by_their_mean_and_all_must_have_logged(monkeypatch):
     others = [0.7, 1.0, 1.0]
     monkeypatch.setattr(schedule_module, "sum_over_ranks", lambda mine: mine + mine.new_tensor(others))
-    schedule = SwapSchedule(None, None, "loss")
+    schedule = SwapSchedule(when="loss")
     schedule.look_at_metric(trainer(world_size=2), MODULE, train_epoch_end=False)
-    assert schedule.metric.best == pytest.approx(0.6, rel=1e-15)
+    assert schedule.best == pytest.approx(0.6, rel=1e-15)
     others[1] = 0.0
     with pytest.raises(ArgumentError):
         schedule.look_at_metric(trainer(world_size=2), MODULE, train_epoch_end=False)
@@ -78,7 +77,7 @@ def test_several_ranks_decide_by_their_mean_and_all_must_have_logged(monkeypatch
         (SwapSchedule(9, None), {"max_epochs": None}, False),
         (SwapSchedule(None, 10), {}, True),
         (SwapSchedule(None, 9), {}, False),
-        (SwapSchedule(None, None, "loss"), {}, False),
+        (SwapSchedule(when="loss"), {}, False),
     ],
 )
 @pytest.mark.parametrize("kind", ["run", "trial", "manual"])
@@ -103,24 +102,24 @@ def test_stops_improving_as_early_stopping_counts(mode):
     theirs = EarlyStopping("loss", patience=4, mode=mode, check_finite=False)
     stops = [theirs._evaluate_stopping_criteria(torch.tensor(value).double())[0] for value in values]
     first = stops.index(True)
-    assert checked(MetricTrigger(mode, patience=4), values)[: first + 1] == stops[: first + 1]
+    assert checked(SwapSchedule(when="loss", mode=mode, patience=4), values)[: first + 1] == stops[: first + 1]
 
 
 def test_nan_is_no_improvement_and_a_first_nan_no_best():
     nan = math.nan
-    assert checked(MetricTrigger(patience=2), (nan, 1.0, nan, nan)) == [False] * 3 + [True]
-    assert checked(MetricTrigger(patience=3), [nan] * 4) == [False, False, True, True]
+    assert checked(SwapSchedule(when="loss", patience=2), (nan, 1.0, nan, nan)) == [False] * 3 + [True]
+    assert checked(SwapSchedule(when="loss", patience=3), [nan] * 4) == [False, False, True, True]
 
 
 def test_reaches_a_value():
-    assert checked(MetricTrigger("max", reaches=0.5), (0.4, 0.5, 0.1)) == [False, True, True]
-    assert checked(MetricTrigger("min", reaches=0.5), (0.6, math.nan, 0.5)) == [False, False, True]
+    assert checked(SwapSchedule(when="loss", mode="max", reaches=0.5), (0.4, 0.5, 0.1)) == [False, True, True]
+    assert checked(SwapSchedule(when="loss", reaches=0.5), (0.6, math.nan, 0.5)) == [False, False, True]
 
 
 def test_a_damaged_state_is_refused():
     for state in (None, [], {"best": 1.0}, {"best": "1", "waited": 0, "fired": False, "checked_at": 0}):
         with pytest.raises(CheckpointError):
-            MetricTrigger().load_state_dict(state)
+            SwapSchedule(when="loss").load_state_dict(state)
 
 
 # --- In a Trainer ---
@@ -135,16 +134,6 @@ class Scripted(SmallNet):
     def validation_step(self, batch, batch_idx):
         if batch_idx == 0:
             self.log("val_loss", torch.tensor(VALUES[self.trainer.global_step // STEPS_AN_EPOCH - 1]))
-
-
-class Seen(Callback):
-    """The activation that each step is made with."""
-
-    def __init__(self):
-        self.names = []
-
-    def on_before_zero_grad(self, trainer, pl_module, optimizer):
-        self.names.append(activations_of(pl_module)[0])
 
 
 class SaveEveryStep(Callback):
@@ -171,7 +160,7 @@ def fit(folder, model, *callbacks, ckpt_path=None):
     ],
 )
 def test_swaps_before_the_batch_after_the_metric_says_so(tmp_path, rule, first):
-    seen = Seen()
+    seen = Witness()
     fit(tmp_path, Scripted(), ActivationSwap(RELU_TO_GELU, when="val_loss", **rule), seen)
     assert seen.names == ["ReLU"] * STEPS_AN_EPOCH * first + ["GELU"] * STEPS_AN_EPOCH * (6 - first)
 
@@ -182,7 +171,7 @@ def test_a_training_metric_at_the_end_of_the_epoch(tmp_path):
             self.log("loss_of_epoch", float(self.trainer.current_epoch), on_epoch=True, on_step=False)
             return super().training_step(batch, batch_idx)
 
-    seen = Seen()
+    seen = Witness()
     fit(tmp_path, Training(), ActivationSwap(RELU_TO_GELU, when="loss_of_epoch", patience=2), seen)
     assert seen.names.count("ReLU") == 3 * STEPS_AN_EPOCH
 
