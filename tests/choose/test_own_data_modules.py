@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset, random_split
 
 from lit_gelu.choose import choose
 
-QUICK = {"seeds": 2, "max_epochs": 2, "trainer": CPU}
+QUICK = {"seeds": 2, "max_epochs": 2, **CPU}
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +67,7 @@ def held_out_loss(data, activation, seed):
 
 
 def test_the_last_validation_is_of_samples_that_were_held_out():
-    options = QUICK | {"max_epochs": 3, "trainer": CPU | {"check_val_every_n_epoch": 2}}
+    options = QUICK | {"max_epochs": 3, "check_val_every_n_epoch": 2}
     choice = choose(Fast, ["gelu", "relu"], Split(), metric="val_loss", **options)
     for candidate in choice.candidates:
         for run in candidate.runs:
