@@ -17,8 +17,7 @@ from lit_gelu.activations.registry import registry as default_registry
 from lit_gelu.errors import UnsupportedRunError
 from lit_gelu.random_states import RandomState
 from lit_gelu.sandbox import evaluation_mode
-from lit_gelu.tasks.activation_task import ActivationTask
-from lit_gelu.tasks.layers import adds_noise
+from lit_gelu.tasks.activation_task import ActivationTask, adds_noise
 
 # What members of a stack may differ in. If a training step reads it, the template lacks it, and the members are looped.
 _READ_BY_OPTIMIZERS = frozenset({"learning_rate", "lr", "momentum", "beta1", "weight_decay"})

@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from lit_gelu.errors import ArgumentError
-from lit_gelu.tasks.layers import check_numbers
+from lit_gelu.tasks.activation_task import check_numbers
 
 
 class _ForeachOptimizer(Optimizer, ABC):

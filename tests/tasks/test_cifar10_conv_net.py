@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from lit_gelu.data import InMemoryImages
 from lit_gelu.tasks import AdamEpsilonInsideRoot, CIFAR10ConvNet
-from lit_gelu.tasks.layers import ConvLayer, GaussianNoise
+from lit_gelu.tasks.cifar10_conv_net import ConvLayer, GaussianNoise
 
 SMALL = (4, 6)
 
