@@ -1,8 +1,8 @@
-"""Members of a group of runs whose training steps are computed at once, by `torch.vmap` over their stacked tensors."""
+"""A training step of a group of runs: all losses by `torch.vmap` over stacked tensors, and each run's own optimizer."""
 
 import copy
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -11,6 +11,7 @@ import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from torchmetrics import Metric, MetricCollection
 
 from lit_gelu.activations.registry import registry as default_registry
@@ -336,3 +337,43 @@ class _Slices(torch.autograd.Function):
     @staticmethod
     def vmap(_: Any, in_dims: tuple[int | None, ...], inputs: Tensor, layer: _EachMember) -> tuple[Tensor, int]:
         return layer.of_slices(inputs.movedim(in_dims[0] or 0, 0)), 0
+
+
+class MemberOptimizers(Optimizer):
+    """Steps all members' own optimizers; its parameter groups are theirs."""
+
+    def __init__(self, members: list[Optimizer]) -> None:
+        groups = [group for optimizer in members for group in optimizer.param_groups]
+        super().__init__([{"params": group["params"]} for group in groups], {})
+        self.members, self.param_groups = members, groups
+        # One kernel of torch's steps all parameters of a group, unless its options say something else.
+        adams = [one for one in members if type(one) in {torch.optim.Adam, torch.optim.AdamW}]
+        for group in (group for optimizer in adams for group in optimizer.param_groups):
+            can = all(p.is_floating_point() and p.device.type in {"cpu", "cuda"} for p in group["params"])
+            if can and group["fused"] is None and not any(map(group.get, ("foreach", "capturable", "differentiable"))):
+                group["fused"] = True
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Compute all members' losses, and step every optimizer."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for optimizer in self.members:
+            optimizer.step()
+        return loss
+
+
+class MemberSchedulers:
+    """All members' schedulers of one kind, by the members' numbers."""
+
+    def __init__(self, optimizer: Optimizer, monitor: str | None) -> None:
+        self.optimizer, self.monitor = optimizer, monitor
+        self.members: dict[int, Any] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing: no run goes on from a group's checkpoint."""
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take nothing over."""
