@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from lit_gelu.data import InMemoryDataModule, InMemoryImages
+from lit_gelu.data import InMemoryDataModule, InMemorySamples
 
 TRAIN, TEST = 60, 30
 
@@ -32,13 +32,13 @@ class ColourData(InMemoryDataModule):
         super().__init__(batch_size=8)
         self.classes = classes
 
-    def load_train_and_val(self) -> tuple[InMemoryImages, InMemoryImages]:
+    def load_train_and_val(self) -> tuple[InMemorySamples, InMemorySamples]:
         return self._images(0, 24), self._images(1, 19)
 
-    def load_test(self) -> InMemoryImages:
+    def load_test(self) -> InMemorySamples:
         return self._images(2, 21)
 
-    def _images(self, seed: int, count: int) -> InMemoryImages:
+    def _images(self, seed: int, count: int) -> InMemorySamples:
         generator = torch.Generator().manual_seed(seed)
         labels = torch.randint(self.classes, (count,), generator=generator)
-        return InMemoryImages(torch.randn(count, 3, 32, 32, generator=generator), labels)
+        return InMemorySamples(torch.randn(count, 3, 32, 32, generator=generator), labels)

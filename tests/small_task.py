@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Trainer
 
-from lit_gelu.data import InMemoryDataModule, InMemoryImages
+from lit_gelu.data import InMemoryDataModule, InMemorySamples
 
 
 class SmallData(InMemoryDataModule):
@@ -14,18 +14,18 @@ class SmallData(InMemoryDataModule):
     def __init__(self) -> None:
         super().__init__(batch_size=8)
 
-    def load_train_and_val(self) -> tuple[InMemoryImages, InMemoryImages]:
+    def load_train_and_val(self) -> tuple[InMemorySamples, InMemorySamples]:
         return random_images(0, 24), random_images(1, 19)
 
-    def load_test(self) -> InMemoryImages:
+    def load_test(self) -> InMemorySamples:
         return random_images(2, 21)
 
 
-def random_images(seed: int, count: int) -> InMemoryImages:
+def random_images(seed: int, count: int) -> InMemorySamples:
     """Return ``count`` random images and labels."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(10, (count,), generator=generator)
-    return InMemoryImages(torch.rand(count, 1, 28, 28, generator=generator), labels)
+    return InMemorySamples(torch.rand(count, 1, 28, 28, generator=generator), labels)
 
 
 def quiet_trainer(**options: Any) -> Trainer:

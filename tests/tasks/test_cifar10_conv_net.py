@@ -11,7 +11,7 @@ from small_task import quiet_trainer
 from torch import nn
 from torch.nn import functional
 
-from lit_gelu.data import InMemoryImages
+from lit_gelu.data import InMemorySamples
 from lit_gelu.tasks import AdamEpsilonInsideRoot, CIFAR10ConvNet
 from lit_gelu.tasks.cifar10_conv_net import ConvLayer, GaussianNoise
 
@@ -144,7 +144,7 @@ def test_two_steps_against_a_transcription_in_float64():
 
     data = ColourData()
     data.setup("fit")
-    data.train_set = InMemoryImages(images, labels)
+    data.train_set = InMemorySamples(images, labels)
     trainer = quiet_trainer(max_steps=2, precision="64-true", limit_val_batches=0)
     trainer.fit(model, datamodule=data)
     assert trainer.logged_metrics["train_loss"].item() == pytest.approx(loss.item(), rel=1e-6)
