@@ -24,7 +24,6 @@ from lit_gelu.curvature.loss.parameters import (
     has_custom_function,
     is_finite,
     kinds_of,
-    loss_after_gradient,
     weighted_mean,
     without_autocast,
 )
@@ -202,7 +201,7 @@ class _HessianOfBatch:
         """Return ``H v``."""
         if not self._gradient.requires_grad:  # the loss is linear in the parameters
             return torch.zeros_like(vector)
-        with torch.inference_mode(False), without_autocast(self._layout):
+        with torch.inference_mode(False), without_autocast(self._layout.device):
             product = torch.autograd.grad(
                 self._gradient, self._tensors, grad_outputs=vector, retain_graph=True, allow_unused=True
             )
@@ -280,7 +279,7 @@ class _GaussNewtonOfBatch:
         self._leaf = self._outputs.detach().requires_grad_()
         value = evaluate_loss(lambda: loss(self._leaf))
         try:
-            with torch.inference_mode(False), torch.enable_grad(), without_autocast(layout):
+            with torch.inference_mode(False), torch.enable_grad(), without_autocast(layout.device):
                 (slope,) = torch.autograd.grad(value, self._leaf, create_graph=True, allow_unused=True)
                 if slope is None:
                     raise ArgumentError("The loss does not depend on the outputs. Give loss(outputs) a use for them.")
@@ -310,13 +309,13 @@ class _GaussNewtonOfBatch:
         if not self._slope.requires_grad:  # the loss is linear in the outputs
             return torch.zeros_like(vector)
         along = self._along(vector)
-        with torch.inference_mode(False), without_autocast(self._layout):
+        with torch.inference_mode(False), without_autocast(self._layout.device):
             (bent,) = torch.autograd.grad(self._slope, self._leaf, along, retain_graph=True)
         return self._back(bent)
 
     def _along(self, vector: Tensor) -> Tensor:
         pieces = self._layout.split(vector)
-        with torch.inference_mode(False), without_autocast(self._layout):
+        with torch.inference_mode(False), without_autocast(self._layout.device):
             (product,) = torch.autograd.grad(
                 list(self._used.values()),
                 self._direction,
@@ -327,7 +326,7 @@ class _GaussNewtonOfBatch:
         return product
 
     def _back(self, direction: Tensor) -> Tensor:
-        with torch.inference_mode(False), without_autocast(self._layout):
+        with torch.inference_mode(False), without_autocast(self._layout.device):
             product = torch.autograd.grad(self._outputs, self._tensors, direction, retain_graph=True, allow_unused=True)
         return self._layout.flatten(product)
 
@@ -348,9 +347,9 @@ def _difference_of_gradients(
     with displaced(layout) as move:
         for closure in closures:
             move(vector, h)
-            ahead = loss_after_gradient(closure, layout)[:-1]
+            ahead = layout.flatten(differentiate(evaluate_loss(closure), layout))
             move(vector, -h)
-            rows.append(ahead.sub_(loss_after_gradient(closure, layout)[:-1]).div_(2 * h))
+            rows.append(ahead.sub_(layout.flatten(differentiate(evaluate_loss(closure), layout))).div_(2 * h))
     return rows
 
 

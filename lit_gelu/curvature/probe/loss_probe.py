@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
-from lit_gelu.curvature.loss.parameters import REENTRANT, check_checkpoints, kinds_of
+from lit_gelu.curvature.loss.parameters import check_checkpoints, kinds_of, without_autocast
 from lit_gelu.curvature.probe.batches import clone_batch, count_examples
 from lit_gelu.curvature.probe.state import ModuleState, WriteGuard, seed_random_state
 from lit_gelu.errors import ArgumentError, UnsupportedRunError
@@ -109,7 +109,6 @@ class LossProbe:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:  # so that a failure on the way in leaves no trace either
-            stack.enter_context(_rephrased_errors())
             stack.enter_context(side_pass())
             state = ModuleState(self.module)
             stack.callback(state.restore)
@@ -139,7 +138,7 @@ class LossProbe:
         self.calls += 1
         self._state.rewind()
         seed_random_state(self._seed + number, self._state.devices)
-        precision = self._precision or partial(_without_autocast, self._state.devices)
+        precision = self._precision or partial(without_autocast, *self._state.devices)
         # Training steps change batches in place (``x /= 255``). A copy of an inference tensor counts versions.
         with torch.inference_mode(False), torch.enable_grad():
             batch = clone_batch(self._batches[number])
@@ -149,25 +148,6 @@ class LossProbe:
             check_checkpoints(kinds_of(loss))
             self._differentiable.add(number)
         return loss
-
-
-def _without_autocast(devices: set[torch.device]) -> AbstractContextManager[Any]:
-    """Return a context that switches autocast off for the model's devices."""
-    stack = ExitStack()
-    for kind in {device.type for device in devices if device.type != "meta"}:
-        stack.enter_context(torch.autocast(kind, enabled=False))
-    return stack
-
-
-@contextmanager
-def _rephrased_errors() -> Iterator[None]:
-    """Say of an error of torch's what to do about it."""
-    try:
-        yield
-    except RuntimeError as error:
-        if "compatible with .grad()" in str(error):  # the end of the sentence in every release of torch
-            raise ArgumentError(REENTRANT) from error
-        raise
 
 
 def _examples(batch: Any) -> int:
