@@ -5,7 +5,7 @@ import dataclasses
 import torch
 from callback_helpers import quiet_trainer
 from lightning.pytorch import Callback, LightningModule
-from probe_nets import CLASSES, FEATURES, OnceDifferentiableTanh, batch_of, full_hessian
+from probe_nets import CLASSES, FEATURES, batch_of, full_hessian
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
@@ -47,13 +47,6 @@ class Net(LightningModule):
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.5)
-
-
-class OnceDifferentiable(nn.Module):
-    """An activation that has no second derivative."""
-
-    def forward(self, x):
-        return OnceDifferentiableTanh.apply(x)
 
 
 class Witness(Callback):

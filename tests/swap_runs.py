@@ -2,7 +2,6 @@
 
 import csv
 
-import torch
 from callback_helpers import (
     SmallNet,
     activations_of,
@@ -26,24 +25,6 @@ class Witness(Callback):
 
     def on_before_zero_grad(self, trainer, pl_module, optimizer):
         self.seen.append((trainer.current_epoch, trainer.global_step, activations_of(pl_module)[0]))
-
-
-class TwoOptimizers(SmallNet):
-    """Makes two optimizer steps in a batch: one for the first layers, one for the others."""
-
-    def __init__(self):
-        super().__init__(dropout=0)
-        self.automatic_optimization = False
-
-    def training_step(self, batch, batch_idx):
-        for optimizer in self.optimizers():
-            loss = super().training_step(batch, batch_idx)
-            optimizer.zero_grad()
-            self.manual_backward(loss)
-            optimizer.step()
-
-    def configure_optimizers(self):
-        return [torch.optim.SGD(part.parameters(), lr=0.1) for part in (self.net[:2], self.net[2:])]
 
 
 def fit(folder, *callbacks, model=None, ckpt_path=None, **options):

@@ -22,10 +22,6 @@ def gelu_tanh(x):
     return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
-def conv_layers(model):
-    return [module for module in model.features if isinstance(module, ConvLayer)]
-
-
 def weights(model, *suffixes):
     return [p for name, p in model.named_parameters() if name.rpartition(".")[2] in suffixes and "norm" not in name]
 
