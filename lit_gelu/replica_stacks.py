@@ -137,9 +137,6 @@ class Stack:
         for path in _separate_paths(self.members, registry):
             parts = [member.get_submodule(path) for member in self.members]
             _put(template, path, _EachMember(parts, self.states, registry))
-        for path, module in list(template.named_modules()):
-            if isinstance(module, Metric | MetricCollection):
-                _put(template, path, _NoMetric())
         # A task reads its spec to see whether its activation is noisy, which members of a stack agree in.
         unread = _READ_BY_OPTIMIZERS | _ACTIVATION_NAMES - {
             "activation_spec" if isinstance(first, ActivationTask) else ""
@@ -290,13 +287,6 @@ def _differing(each: Sequence[Mapping[str, Any]], names: Iterable[str]) -> list[
 def _refuse_if(is_so: bool, reason: str, *_: Any, **__: Any) -> None:
     if is_so:
         raise UnsupportedRunError(reason)
-
-
-class _NoMetric(nn.Module):
-    def forward(self, *_: Any, **__: Any) -> None:
-        _refuse_if(True, "the training step uses a metric")
-
-    update = forward
 
 
 class _EachMember(nn.Module):

@@ -123,7 +123,7 @@ def _measure_matrix(
             budget.trace_probes,
             **seeds,
             deflate=list(result.eigenpairs.values())[: operator.size],
-            layout=module_layout(operator.layout),
+            layout=module_layout(operator.parameters.slices),
             accuracy=goal,
             most=budget.max_trace_probes,
         )

@@ -50,7 +50,6 @@ class ParameterOperator:
         size: How many parameters are trained.
         dtype: Of the vectors.
         device: Of the vectors.
-        layout: The stretch of a vector that belongs to each parameter.
         loss: The loss over all samples, no dimensions.
         gradient: Its gradient, shape ``[size]``.
         products: How many products were computed.
@@ -66,7 +65,6 @@ class ParameterOperator:
     ) -> None:
         self.parameters = layout
         self.size, self.dtype, self.device = layout.size, layout.dtype, layout.device
-        self.layout = dict(layout.slices)
         self.products = 0
         self.note = next((note for batch in batches if (note := getattr(batch, "note", ""))), "")
         self._batches, self._counts, self._reduce = list(batches), list(counts), reduce

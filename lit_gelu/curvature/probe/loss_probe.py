@@ -52,7 +52,6 @@ class LossProbe:
 
     Attributes:
         parameters: The live parameters by name; those that are frozen included.
-        calls: How many times a closure was called.
 
     Raises:
         ArgumentError: If an argument is not accepted, or the module's loss cannot be computed on the side.
@@ -90,7 +89,6 @@ class LossProbe:
         if not isinstance(batches, Sequence) or not batches:
             raise ArgumentError(f"{batches=} is not accepted. Give a list with at least one batch.")
         self.mode = mode
-        self.calls = 0
         self.parameters: dict[str, Tensor] = dict(self.module.named_parameters())
         self.samples = [_examples(batch) for batch in batches] if samples is None else list(samples)
         self._batches = list(batches)
@@ -135,7 +133,6 @@ class LossProbe:
     def _loss(self, number: int) -> Tensor:
         if self._state is None or self._guard is None:
             raise ArgumentError("A closure of a LossProbe was called outside of its context. Use it inside `with`.")
-        self.calls += 1
         self._state.rewind()
         seed_random_state(self._seed + number, self._state.devices)
         precision = self._precision or partial(without_autocast, *self._state.devices)

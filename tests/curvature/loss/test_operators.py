@@ -52,11 +52,11 @@ def test_products_are_those_of_the_full_matrix_with_attention_norm_tied_frozen_a
     twice = dict(model.named_parameters(remove_duplicate=False))
     with make(model, inputs, loss) as operator:
         assert operator.size == len(matrix) == ParameterLayout(twice).size
-        assert not {"frozen.weight", "head.weight"} & operator.layout.keys()
+        assert not {"frozen.weight", "head.weight"} & operator.parameters.slices.keys()
         for seed in range(3):
             vector = torch.randn(operator.size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
             torch.testing.assert_close(operator(vector), matrix @ vector, rtol=0, atol=1e-12)
-        assert not operator(vector)[operator.layout["unused.weight"]].any()
+        assert not operator(vector)[operator.parameters.slices["unused.weight"]].any()
         assert operator.products == 4
     with pytest.raises(ArgumentError):  # closed, and its graph is gone
         operator(vector)
