@@ -6,7 +6,6 @@ Nothing here touches ``.grad``.
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -20,8 +19,6 @@ Closure = Callable[[], Tensor]
 
 Reduce = Callable[[Tensor], Tensor]
 """Sums a flat tensor over ranks."""
-
-Item = TypeVar("Item")
 
 Kinds = frozenset[type[Node]]
 """The classes of a graph's nodes: few, where the nodes are thousands."""
@@ -173,16 +170,16 @@ def differentiate(loss: Tensor, layout: ParameterLayout, *, create_graph: bool =
     return list(gradients)
 
 
-def batches_of(batch: Item | Sequence[Item], samples: int | Sequence[int]) -> tuple[list[Item], list[int]]:
-    """Return the batches as a list, and the number of samples of each. A sequence is read as several batches."""
-    items: list[Item] = list(batch) if isinstance(batch, Sequence) else [batch]
-    counts = [samples] * len(items) if isinstance(samples, int) else list(samples)
-    if not items or len(items) != len(counts) or min(counts) < 1:
+def batches_of(closure: Closure | Sequence[Closure], samples: int | Sequence[int]) -> tuple[list[Closure], list[int]]:
+    """Return the closures of batches as a list, and the number of samples of each batch."""
+    closures = list(closure) if isinstance(closure, Sequence) else [closure]
+    counts = [samples] * len(closures) if isinstance(samples, int) else list(samples)
+    if not closures or len(closures) != len(counts) or min(counts) < 1:
         raise ArgumentError(
-            f"{len(items)} batches came with samples={samples!r}. Accepted is a positive number of samples for each of "
-            "at least one batch: by these the batches are weighted."
+            f"{len(closures)} batches came with samples={samples!r}. Accepted is a positive number of samples for each "
+            "of at least one batch: by these the batches are weighted."
         )
-    return items, counts
+    return closures, counts
 
 
 def weighted_mean(rows: Sequence[Tensor], counts: Sequence[int], reduce: Reduce | None) -> Tensor:

@@ -10,9 +10,7 @@ from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.overrides import TorchFunctionMode
 
 from lit_gelu.curvature.loss.parameters import check_checkpoints, kinds_of, without_autocast
 from lit_gelu.curvature.probe.batches import clone_batch, count_examples
@@ -217,64 +215,3 @@ def _loss_from(output: Any, source: str) -> Tensor:
             "a dict with the key 'loss'; for a batch that is skipped, choose another as probe."
         )
     return loss
-
-
-LOSS_FUNCTIONS = (functional.cross_entropy, functional.binary_cross_entropy_with_logits, functional.mse_loss)
-"""The loss functions of torch, convex in their first argument, that are recognised in a training step."""
-
-_REMEDY = (
-    "Write the loss as one call of torch.nn.functional.cross_entropy, binary_cross_entropy_with_logits or mse_loss, or "
-    "use operator='hessian'."
-)
-
-
-class ParsedLoss:
-    """One batch's loss, a probe's closure, parted into a closure for the outputs and a loss of outputs."""
-
-    def __init__(self, closure: Callable[[], Tensor]) -> None:
-        self._closure = closure
-
-    def outputs(self) -> Tensor:
-        """Return the model's outputs from the live parameters: what the last call of a loss function was given."""
-        with _LossCalls() as calls:
-            loss = self._closure()
-        matches = [call for call, result in calls.records if result is loss]
-        if len(matches) != 1:
-            names = ", ".join(call[0].__name__ for call, _ in calls.records) or "none"
-            raise ArgumentError(
-                f"The loss does not part into outputs and a loss of outputs: {names} of its loss functions was called, "
-                f"and its value is not the loss itself. {_REMEDY}"
-            )
-        function, args, kwargs = matches[0]
-        outputs, rest = (args[0], args[1:]) if args else (kwargs["input"], ())
-        options = {name: value for name, value in kwargs.items() if name != "input"}
-        if any(isinstance(value, Tensor) and value.requires_grad for value in (*rest, *options.values())):
-            raise ArgumentError(
-                f"{function.__name__} was given targets or weights that depend on parameters, and the Gauss-Newton "
-                "matrix is that of the outputs alone. Detach them if they are meant as constants. Or use "
-                "operator='hessian'."
-            )
-        self._parts = function, rest, options
-        return outputs  # type: ignore[no-any-return]
-
-    def loss(self, outputs: Tensor) -> Tensor:
-        """Return the scalar loss of outputs, on the same targets, once outputs were computed."""
-        function, rest, options = self._parts
-        return function(outputs, *rest, **options)  # type: ignore[no-any-return]
-
-
-class _LossCalls(TorchFunctionMode):
-    """While active, takes note of the calls of `LOSS_FUNCTIONS`: function and arguments, and what came back."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.records: list[tuple[Any, Tensor]] = []
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        result = func(*args, **kwargs)
-        if func in LOSS_FUNCTIONS:
-            self.records.append(((func, args, kwargs), result))
-        return result

@@ -5,7 +5,6 @@ import csv
 import pytest
 import torch
 from callback_helpers import collected_warnings, quiet_trainer
-from lightning.pytorch import Callback
 from loss_monitor_nets import EXACT, Net, Witness, data, fit, loss_monitor
 from probe_nets import FEATURES, batch_of, full_hessian
 from torch import nn
@@ -57,32 +56,6 @@ def test_figures_equal_those_of_the_full_hessian(tmp_path):
     logged = {int(row["step"]): row for row in logged_rows(tmp_path)}
     for step, row in figures.items():
         assert {name: float(logged[step][f"curvature/loss/{name}"]) for name in row} == pytest.approx(row)
-
-
-def test_the_gauss_newton_matrix_on_request(tmp_path):
-    class Spectrum(Callback):
-        values: dict = {}  # noqa: RUF012
-
-        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-            names = [name for name, _ in pl_module.named_parameters()]
-            shapes = [p.shape for p in pl_module.parameters()]
-
-            def of(flat):
-                pieces = flat.split([shape.numel() for shape in shapes])
-                named = {n: piece.view(shape) for n, piece, shape in zip(names, pieces, shapes, strict=True)}
-                return torch.func.functional_call(pl_module, named, (batch[0],))
-
-            flat = torch.cat([p.detach().flatten() for p in pl_module.parameters()])
-            jacobian = torch.autograd.functional.jacobian(of, flat).flatten(0, 1)
-            bend = torch.autograd.functional.hessian(lambda z: F.cross_entropy(z, batch[1]), of(flat))
-            matrix = jacobian.T @ bend.reshape(len(jacobian), -1) @ jacobian
-            Spectrum.values[trainer.global_step - 1] = torch.linalg.eigvalsh(matrix)[-1].item()
-
-    monitor = loss_monitor(["top_eigenvalue", "smallest_eigenvalue"], operator="gauss_newton", **EXACT)
-    figures = fit(tmp_path, monitor, Spectrum())
-    for step, row in figures.items():
-        assert row["top_eigenvalue"] == pytest.approx(Spectrum.values[step], rel=1e-9)
-        assert row["smallest_eigenvalue"] == pytest.approx(0, abs=1e-9)
 
 
 def test_along_the_update_that_the_optimizer_took(tmp_path):
