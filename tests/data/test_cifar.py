@@ -8,7 +8,6 @@ import pytest
 import scipy.linalg
 import torch
 from cifar_arrays import random_arrays, write_arrays, write_batches
-from colour_images import write_arrays as write_colours
 from scipy import stats
 from torch import nn
 from torchvision.datasets import CIFAR100
@@ -136,7 +135,7 @@ def test_real_arrays_have_their_known_statistics():
 def root(tmp_path_factory):
     """A folder with ``cifar10.npz``; tests do not change the file."""
     folder = tmp_path_factory.mktemp("colour")
-    write_colours(folder / "cifar10.npz")
+    write_arrays(folder / "cifar10.npz", 60, 30, 10)
     return folder
 
 

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from child_processes import run_warm
-from colour_images import ColourData
-from small_task import quiet_trainer
+from small_task import COLOUR, SmallData, quiet_trainer
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 from wide_res_net_by_hand import Transcription, elu, gelu_tanh
@@ -131,7 +130,7 @@ def test_two_optimizer_steps_against_a_transcription_in_float64():
     torch.manual_seed(0)
     model = CIFAR100WideResNet(dropout=0.0, epochs=5, **SMALL)  # of one step each
     transcription = Transcription(model, gelu_tanh)
-    data = ColourData(classes=100)
+    data = SmallData(COLOUR, 100)
     data.setup("fit")
     images, labels = data.train_set.inputs[:8].double(), data.train_set.labels[:8]
     values = transcription.values
@@ -165,7 +164,7 @@ def test_what_decays(paper):
 def test_the_logged_training_loss_is_noisy_and_includes_the_penalty(dropout):
     """All samples are one batch, so that only dropout can make two seeds' losses differ."""
     torch.manual_seed(0)
-    model, data = CIFAR100WideResNet(dropout=dropout, learning_rate=1e-30, **SMALL), ColourData(classes=100)
+    model, data = CIFAR100WideResNet(dropout=dropout, learning_rate=1e-30, **SMALL), SmallData(COLOUR, 100)
     data.setup("fit")
     data.train_set = InMemorySamples(data.train_set.inputs[:8], data.train_set.labels[:8])
     logged = []
@@ -188,7 +187,7 @@ def test_bfloat16_autocast_and_channels_last(tmp_path):
     model = CIFAR100WideResNet(channels_last=True, **SMALL)
     before = {name: value.detach().clone() for name, value in model.named_parameters()}
     trainer = quiet_trainer(max_steps=1, precision="bf16-mixed", limit_val_batches=0)
-    trainer.fit(model, datamodule=ColourData(classes=100))
+    trainer.fit(model, datamodule=SmallData(COLOUR, 100))
     assert math.isfinite(trainer.logged_metrics["train_loss"])
     for parameter in model.parameters():
         assert parameter.dtype == torch.float32
