@@ -114,6 +114,8 @@ def choose(
         raise ArgumentError(f"baseline={shown(baseline)} is not compared. Give one of {listed(labels)}.")
     if not isinstance(data, LightningDataModule):
         raise ArgumentError(f"data={type(data).__name__} is not accepted. Give a LightningDataModule.")
+    if unknown := trainer.keys() - inspect.signature(Trainer).parameters.keys():
+        raise ArgumentError(f"{min(unknown)}= is no option of choose, nor of a Trainer. Leave it out, or name another.")
     options, notes = _without_unused({"max_epochs": 10, **trainer})
     setup = Setup(_builder(build, swap), data, options)
     temporary = tempfile.TemporaryDirectory(prefix="lit_gelu-choose-") if folder is None else nullcontext(folder)

@@ -98,6 +98,7 @@ def test_what_fails_or_diverges_is_named_and_spoils_nothing():
         ({"seeds": "many"}, ArgumentError),
         ({"seeds": [0, -1]}, ArgumentError),
         ({"metric": "val_eror"}, ArgumentError),
+        ({"metrc": "val_loss"}, ArgumentError),
         ({"baseline": "elu"}, ArgumentError),
         ({"build": FixedNet}, ArgumentError),
         ({"build": 3}, ArgumentError),
