@@ -60,12 +60,6 @@ class SampleMean(MeanMetric):
         super()._apply(widened, exclude_state)
         return self
 
-    def update(self, value: float | Tensor, weight: float | Tensor | None = None) -> None:
-        """Add samples, ``[samples]``, without rounding their sum to 16 bits."""
-        if isinstance(value, Tensor) and value.itemsize < torch.float32.itemsize:
-            value = value.float()
-        super().update(value, weight)
-
 
 Batch = tuple[Tensor, Tensor]
 
