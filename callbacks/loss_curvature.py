@@ -145,9 +145,6 @@ class LossCurvatureMonitor(Callback):
     Args:
         quantities: ``"top_eigenvalue"``, ``"smallest_eigenvalue"``, ``"trace"``, ``"spectral_density"``,
             ``"directional"``; one or several.
-        operator: "hessian", or "gauss_newton" for the generalised Gauss-Newton matrix, which has no negative
-            eigenvalues; the loss must then be one call of torch's cross_entropy, mse_loss or
-            binary_cross_entropy_with_logits.
         every_n_steps: Optimizer steps between two events; 500 if nothing else is given.
         every_n_epochs: Epochs between two events, each at the epoch's last step.
         at_steps: The steps to measure, numbered from 0.
@@ -182,7 +179,6 @@ class LossCurvatureMonitor(Callback):
     def __init__(
         self,
         quantities: str | Sequence[str] = ("top_eigenvalue",),
-        operator: Literal["hessian", "gauss_newton"] = "hessian",
         *,
         every_n_steps: int | None = None,
         every_n_epochs: int | None = None,
@@ -196,7 +192,6 @@ class LossCurvatureMonitor(Callback):
     ) -> None:
         self.settings = LossSettings(
             quantities=names_of("quantities", quantities),
-            operator=operator,
             mode=mode,
             seed=seed,
             budget=budget or ProductBudget(),
@@ -357,7 +352,7 @@ class LossCurvatureMonitor(Callback):
         log_figures(trainer, named)
         publish_figures(trainer, named)
         if measured.spectrum is not None:
-            title = f"{self.settings.operator} of the loss, step {logged_step(trainer)}"
+            title = f"Hessian of the loss, step {logged_step(trainer)}"
             try:
                 log_figure(trainer, (*prefix, "spectral_density"), density_figure(measured.spectrum, title))
             except MissingExtraError as error:
@@ -365,11 +360,10 @@ class LossCurvatureMonitor(Callback):
         if not self._reported:
             self._reported = True
             rank_zero_info(
-                f"LossCurvatureMonitor: {self.settings.operator} of the loss on {figures['examples',]:.0f} examples, "
+                f"LossCurvatureMonitor: Hessian of the loss on {figures['examples',]:.0f} examples, "
                 f"mode {self.settings.mode!r}. {measured.note}".rstrip()
             )
-            texts = {"operator": self.settings.operator, "mode": self.settings.mode}
-            log_texts(trainer, {(*prefix, name): text for name, text in texts.items()})
+            log_texts(trainer, {(*prefix, "mode"): self.settings.mode})
 
 
 def learning_rates(optimizers: Iterable[Optimizer]) -> dict[str, float]:

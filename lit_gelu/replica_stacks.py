@@ -1,8 +1,8 @@
-"""Members of a group of runs whose training steps are computed at once, by `torch.vmap` over their stacked tensors."""
+"""A training step of a group of runs: all losses by `torch.vmap` over stacked tensors, and each run's own optimizer."""
 
 import copy
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -11,14 +11,14 @@ import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from torchmetrics import Metric, MetricCollection
 
 from lit_gelu.activations.registry import registry as default_registry
 from lit_gelu.errors import UnsupportedRunError
 from lit_gelu.random_states import RandomState
 from lit_gelu.sandbox import evaluation_mode
-from lit_gelu.tasks.activation_task import ActivationTask
-from lit_gelu.tasks.layers import adds_noise
+from lit_gelu.tasks.activation_task import ActivationTask, adds_noise
 
 # What members of a stack may differ in. If a training step reads it, the template lacks it, and the members are looped.
 _READ_BY_OPTIMIZERS = frozenset({"learning_rate", "lr", "momentum", "beta1", "weight_decay"})
@@ -137,9 +137,6 @@ class Stack:
         for path in _separate_paths(self.members, registry):
             parts = [member.get_submodule(path) for member in self.members]
             _put(template, path, _EachMember(parts, self.states, registry))
-        for path, module in list(template.named_modules()):
-            if isinstance(module, Metric | MetricCollection):
-                _put(template, path, _NoMetric())
         # A task reads its spec to see whether its activation is noisy, which members of a stack agree in.
         unread = _READ_BY_OPTIMIZERS | _ACTIVATION_NAMES - {
             "activation_spec" if isinstance(first, ActivationTask) else ""
@@ -292,13 +289,6 @@ def _refuse_if(is_so: bool, reason: str, *_: Any, **__: Any) -> None:
         raise UnsupportedRunError(reason)
 
 
-class _NoMetric(nn.Module):
-    def forward(self, *_: Any, **__: Any) -> None:
-        _refuse_if(True, "the training step uses a metric")
-
-    update = forward
-
-
 class _EachMember(nn.Module):
     """Stands for a layer in a template: every member's own computes its slice, with its own random numbers."""
 
@@ -337,3 +327,43 @@ class _Slices(torch.autograd.Function):
     @staticmethod
     def vmap(_: Any, in_dims: tuple[int | None, ...], inputs: Tensor, layer: _EachMember) -> tuple[Tensor, int]:
         return layer.of_slices(inputs.movedim(in_dims[0] or 0, 0)), 0
+
+
+class MemberOptimizers(Optimizer):
+    """Steps all members' own optimizers; its parameter groups are theirs."""
+
+    def __init__(self, members: list[Optimizer]) -> None:
+        groups = [group for optimizer in members for group in optimizer.param_groups]
+        super().__init__([{"params": group["params"]} for group in groups], {})
+        self.members, self.param_groups = members, groups
+        # One kernel of torch's steps all parameters of a group, unless its options say something else.
+        adams = [one for one in members if type(one) in {torch.optim.Adam, torch.optim.AdamW}]
+        for group in (group for optimizer in adams for group in optimizer.param_groups):
+            can = all(p.is_floating_point() and p.device.type in {"cpu", "cuda"} for p in group["params"])
+            if can and group["fused"] is None and not any(map(group.get, ("foreach", "capturable", "differentiable"))):
+                group["fused"] = True
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Compute all members' losses, and step every optimizer."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for optimizer in self.members:
+            optimizer.step()
+        return loss
+
+
+class MemberSchedulers:
+    """All members' schedulers of one kind, by the members' numbers."""
+
+    def __init__(self, optimizer: Optimizer, monitor: str | None) -> None:
+        self.optimizer, self.monitor = optimizer, monitor
+        self.members: dict[int, Any] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing: no run goes on from a group's checkpoint."""
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take nothing over."""

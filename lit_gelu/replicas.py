@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from itertools import combinations
 from typing import Any, Self, cast
 
-import lightning
 import torch
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, callbacks
 from lightning.pytorch.core.hooks import DataHooks, ModelHooks
@@ -33,7 +32,7 @@ from lit_gelu.data import InMemoryDataModule
 from lit_gelu.data.in_memory import InMemorySamples
 from lit_gelu.errors import ArgumentError, UnsupportedRunError
 from lit_gelu.random_states import RandomState, seeded
-from lit_gelu.replica_stacks import Stack, stacks_of
+from lit_gelu.replica_stacks import MemberOptimizers, MemberSchedulers, Stack, stacks_of
 
 __all__ = ["ReplicaDataModule", "ReplicaGroup"]
 
@@ -63,8 +62,7 @@ class ReplicaGroup(LightningModule):
     changes buffers or the module, has hooks) are computed one after another: `looped` says why.
 
     Args:
-        members: The modules.
-        states: Where each one's run begins in the random numbers; ``None`` means where the process is now.
+        members: The modules. Their runs begin where the process is now in its random numbers; see `of` for seeds.
 
     Raises:
         ArgumentError: If there are no members, or two share what is trained.
@@ -78,13 +76,10 @@ class ReplicaGroup(LightningModule):
         ['elu', "gelu(approximate='tanh')"]
     """
 
-    def __init__(self, members: Sequence[LightningModule], states: Sequence[RandomState] | None = None) -> None:
+    def __init__(self, members: Sequence[LightningModule]) -> None:
         super().__init__()
-        if not members or (states is not None and len(states) != len(members)):
-            raise ArgumentError(
-                f"{len(members)} members and {len(members if states is None else states)} random states given. Give at "
-                "least one member, and a state for each."
-            )
+        if not members:
+            raise ArgumentError("A group without members was asked for. Give at least one.")
         # The names of parameters that are trained, and of modules with buffers, by their identity.
         parts = [
             {id(p): name for name, p in member.named_parameters() if p.requires_grad}
@@ -100,12 +95,12 @@ class ReplicaGroup(LightningModule):
         for member in members:
             _check_hooks(member)
         self.replicas = nn.ModuleList(members)
-        self.random_states = [RandomState.now() for _ in members] if states is None else list(states)
+        self.random_states = [RandomState.now() for _ in members]
         self.measured: dict[str, Tensor] = {}
         self.looped: dict[int, str] = {}
         self._latest: dict[str, Tensor] = {}  # what training steps logged last, [members] by name
         self._validated: set[str] = set()  # names that members log in the present pass
-        self._stacks: list[Stack] | None = None
+        self._stacks: list[Stack] = []
         self._optimizers: list[Optimizer] = []
         self._before_sanity_check: list[RandomState] = []
 
@@ -137,27 +132,14 @@ class ReplicaGroup(LightningModule):
             with seeded(seed):
                 members.append(build(**cell))
                 states.append(RandomState.now())
-        return cls(members, states)
+        group = cls(members)
+        group.random_states = states
+        return group
 
     @property
     def members(self) -> list[LightningModule]:
         """The modules of the runs; after the fit, ordinary trained modules."""
         return cast("list[LightningModule]", list(self.replicas))
-
-    def member_checkpoint(self, replica: int) -> dict[str, Any]:
-        """Return a checkpoint of a member's weights and arguments, for its class's ``load_from_checkpoint``."""
-        member, trainer = self.members[replica], self._trainer
-        checkpoint: dict[str, Any] = {
-            "epoch": 0 if trainer is None else trainer.current_epoch,
-            "global_step": 0 if trainer is None else trainer.global_step,
-            "pytorch-lightning_version": lightning.__version__,
-            "state_dict": {name: tensor.detach().clone() for name, tensor in member.state_dict().items()},
-        }
-        if member.hparams:
-            checkpoint[member.CHECKPOINT_HYPER_PARAMS_NAME] = member._hparams_name
-            checkpoint[member.CHECKPOINT_HYPER_PARAMS_KEY] = dict(member.hparams)
-        member.on_save_checkpoint(checkpoint)
-        return checkpoint
 
     # Setting up
 
@@ -166,8 +148,7 @@ class ReplicaGroup(LightningModule):
         trainer: Any = self.trainer
         is_fit = trainer.state.fn == TrainerFn.FITTING
         refused = {
-            "devices": trainer.world_size > 1,
-            "strategy": isinstance(trainer.strategy, ParallelStrategy),
+            "strategy": isinstance(trainer.strategy, ParallelStrategy),  # any of several devices
             "precision": trainer.precision not in {"32-true", "64-true"},
             "overfit_batches": is_fit and trainer.overfit_batches > 0,
         }
@@ -185,20 +166,19 @@ class ReplicaGroup(LightningModule):
                 )
         if is_fit and not isinstance(trainer.datamodule, ReplicaDataModule):
             raise UnsupportedRunError(
-                "A group takes its batches from a ReplicaDataModule. Give Trainer.fit "
-                "datamodule=ReplicaDataModule(data)."
+                "A group takes its batches from a ReplicaDataModule. Give datamodule=ReplicaDataModule(data)."
             )
         return []
 
     def setup(self, stage: str) -> None:  # noqa: ARG002 - Lightning's name
         """Let the members see the Trainer."""
-        self._stacks, self.looped = None, {}
+        self.looped = {}
         for member in self.members:
             member.trainer = self.trainer
 
     def teardown(self, stage: str) -> None:  # noqa: ARG002 - Lightning's name
         """Leave ordinary modules."""
-        self._stacks = None
+        self._stacks = []
         for member in self.members:
             member.trainer = None
 
@@ -217,13 +197,13 @@ class ReplicaGroup(LightningModule):
                     )
                 schedulers.append(_configure_schedulers_automatic_opt(configs, monitor))
             self._optimizers.append(optimizers[0])
-        group_optimizer = _MemberOptimizers(self._optimizers)
+        group_optimizer = MemberOptimizers(self._optimizers)
         settings: dict[tuple[Any, ...], dict[str, Any]] = {}
         for replica, configs in enumerate(schedulers):
             for number, config in enumerate(configs):
                 options = {**vars(config), "scheduler": None}
                 alike = settings.setdefault((number, *options.values()), options)
-                alike["scheduler"] = alike["scheduler"] or _MemberSchedulers(group_optimizer, config.monitor)
+                alike["scheduler"] = alike["scheduler"] or MemberSchedulers(group_optimizer, config.monitor)
                 alike["scheduler"].members[replica] = config.scheduler
         return [group_optimizer], list(settings.values())
 
@@ -231,7 +211,7 @@ class ReplicaGroup(LightningModule):
         self, optimizer: Optimizer, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
         """Clip each member's gradients by their own norm."""
-        for member_optimizer in cast("_MemberOptimizers", optimizer).members:
+        for member_optimizer in cast("MemberOptimizers", optimizer).members:
             self.clip_gradients(member_optimizer, gradient_clip_val, gradient_clip_algorithm)
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any | None) -> None:
@@ -254,24 +234,20 @@ class ReplicaGroup(LightningModule):
 
     def on_fit_start(self) -> None:
         """Call the members' hook."""
-        for replica, member in enumerate(self.members):
-            with self._running(replica):
-                member.on_fit_start()
+        self._call("on_fit_start")
 
     def on_train_epoch_start(self) -> None:
         """Look at the members anew: callbacks may have changed them."""
-        self._stacks = None
+        self._stacks = stacks_of(self.members, self.random_states)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """Return the sum of all members' losses, each of its own part of ``batch``, ``[members, batch, ...]``."""
-        if self._stacks is None:
-            self._stacks = stacks_of(self.members, self.random_states)
-        total: Tensor | None = None
+        sums: list[Tensor] = []
         figures: dict[str, dict[int, Tensor]] = {}
         options: dict[str, dict[str, Any]] = {}
         for stack in self._stacks:
             losses, logged = stack.losses(batch, batch_idx)
-            total = losses.sum() if total is None else total + losses.sum()
+            sums.append(losses.sum())
             options |= stack.options
             for name, values in logged.items():
                 figures.setdefault(name, {}).update(zip(stack.numbers, values.unbind(), strict=True))
@@ -280,8 +256,7 @@ class ReplicaGroup(LightningModule):
             missing = torch.full_like(next(iter(by_member.values())), torch.nan)
             values = torch.stack([by_member.get(replica, missing) for replica in range(len(self.replicas))])
             self._log_training(name, values, options[name])
-        assert total is not None  # noqa: S101 - there is at least one member
-        return total
+        return torch.stack(sums).sum()
 
     def _log_training(self, name: str, values: Tensor, options: dict[str, Any]) -> None:
         self._latest[name] = values
@@ -298,7 +273,8 @@ class ReplicaGroup(LightningModule):
 
     def on_validation_start(self) -> None:
         """Begin a pass."""
-        self._before_sanity_check = copy.deepcopy(self.random_states) if self.trainer.sanity_checking else []
+        if self.trainer.sanity_checking:
+            self._before_sanity_check = copy.deepcopy(self.random_states)
         self._draw_for_loader(self.trainer.val_dataloaders)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
@@ -311,9 +287,8 @@ class ReplicaGroup(LightningModule):
 
     def on_validation_end(self) -> None:
         """Let a Trainer's sanity check leave no trace in the random numbers."""
-        if self._before_sanity_check:
+        if self.trainer.sanity_checking:
             self.random_states[:] = self._before_sanity_check
-            self._before_sanity_check = []
 
     def on_test_start(self) -> None:
         """Begin a pass."""
@@ -340,11 +315,14 @@ class ReplicaGroup(LightningModule):
             with self._running(replica):
                 getattr(member, step)(*arguments[:taken])
 
-    def _end_pass(self, hook: str) -> None:
+    def _call(self, hook: str) -> None:
         for replica, member in enumerate(self.members):
             if is_overridden(hook, member, LightningModule):
                 with self._running(replica):
                     getattr(member, hook)()
+
+    def _end_pass(self, hook: str) -> None:
+        self._call(hook)
         logged = (name for name in sorted(self._validated) if f"{name}_0" in self.trainer.callback_metrics)
         measured = {name: self._values(name) for name in logged}
         self._validated = set()
@@ -377,8 +355,7 @@ class ReplicaGroup(LightningModule):
         attributes = vars(self.members[replica])
         replaced: dict[str, Any] = {"log": log}
         if len(self._optimizers) == len(self.replicas):
-            member_optimizer = self._optimizers[replica]
-            replaced["optimizers"] = lambda use_pl_optimizer=True: member_optimizer  # noqa: ARG005 - Lightning's name
+            replaced["optimizers"] = lambda use_pl_optimizer=True: self._optimizers[replica]  # noqa: ARG005 - its name
         attributes.update(replaced)
         try:
             with self.random_states[replica].going_on():
@@ -462,9 +439,7 @@ class ReplicaDataModule(LightningDataModule):
         return self._refusing_draws(self.data.test_dataloader())
 
     def _refusing_draws(self, loader: Any) -> Any:
-        if isinstance(loader, list | tuple) and len(loader) > 1:
-            raise ArgumentError(f"{type(self.data).__name__} gives {len(loader)} loaders; a group takes one. Give one.")
-        loader = loader[0] if isinstance(loader, list | tuple) and loader else loader
+        loader = loader[0] if isinstance(loader, list | tuple) and len(loader) == 1 else loader
         sampler = getattr(loader, "sampler", None)
         if isinstance(sampler, _DRAWING_SAMPLERS) and sampler.generator is None:
             raise ArgumentError(
@@ -503,52 +478,6 @@ class _MemberBatches:
                 orders.append(torch.stack(list(loader)))
         for rows in torch.stack(orders, dim=1):  # [members, batch] of every step
             yield tuple(tensor[rows.to(tensor.device)] for tensor in self.samples.tensors)
-
-
-# Optimizers and schedulers
-
-
-class _MemberOptimizers(Optimizer):
-    """Steps all members' own optimizers; its parameter groups are theirs."""
-
-    def __init__(self, members: list[Optimizer]) -> None:
-        groups = [group for optimizer in members for group in optimizer.param_groups]
-        super().__init__([{"params": group["params"]} for group in groups], {})
-        self.members, self.param_groups = members, groups
-        # One kernel of torch's steps all parameters of a group, unless its options say something else.
-        adams = [one for one in members if type(one) in {torch.optim.Adam, torch.optim.AdamW}]
-        for group in (group for optimizer in adams for group in optimizer.param_groups):
-            can = all(p.is_floating_point() and p.device.type in {"cpu", "cuda"} for p in group["params"])
-            if can and group["fused"] is None and not any(map(group.get, ("foreach", "capturable", "differentiable"))):
-                group["fused"] = True
-
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for optimizer in self.members:
-            optimizer.step()
-        return loss
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"members": [optimizer.state_dict() for optimizer in self.members]}
-
-
-class _MemberSchedulers:
-    def __init__(self, optimizer: Optimizer, monitor: str | None) -> None:
-        self.optimizer, self.monitor = optimizer, monitor
-        self.members: dict[int, Any] = {}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {str(replica): scheduler.state_dict() for replica, scheduler in self.members.items()}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        for replica, scheduler in self.members.items():
-            scheduler.load_state_dict(state_dict[str(replica)])
-
-
-# Refusals
 
 
 def _check_hooks(member: LightningModule) -> None:

@@ -101,14 +101,6 @@ def run_forked(work: Callable[..., object], *arguments: Any) -> int:
     return process.exitcode
 
 
-def is_running(pid: int) -> bool:
-    """Return whether a process of anybody's runs, as Linux says; one that ended may be listed until it is asked for."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
 def wait_until(condition: Callable[[], object], what: str) -> None:
     """Look again and again until something is so; fail, with its description, if it never is."""
     end = time.monotonic() + PATIENCE

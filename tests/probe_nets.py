@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from lightning.pytorch import LightningModule
 from torch import nn
-from torch.autograd.function import once_differentiable
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torchmetrics.classification import MulticlassAccuracy
 
@@ -104,31 +103,3 @@ def same(before, after) -> bool:
     (plain, tensors), (other_plain, other_tensors) = before, after
     pairs = zip(tensors, other_tensors, strict=True)
     return plain == other_plain and all((a is None and b is None) or torch.equal(a, b) for a, b in pairs)
-
-
-class OnceDifferentiableTanh(torch.autograd.Function):
-    """Its pass back is marked as differentiable once; its first derivative is right."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x.tanh()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, gradient):
-        (x,) = ctx.saved_tensors
-        return gradient * (1 - x.tanh() ** 2)
-
-
-class HiddenSlope(torch.autograd.Function):
-    """The slope is computed out of sight of autograd, as fused losses do: the second derivative is silently zero."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.slope = 1 - x.detach().tanh() ** 2
-        return x.tanh()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient * ctx.slope

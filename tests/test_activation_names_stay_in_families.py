@@ -14,8 +14,7 @@ FAMILIES = ROOT / "lit_gelu" / "activations" / "families"
 NAMES = {name for entry in ENTRIES for name in (entry.name, *entry.aliases)}
 # Files that hold such names and decide nothing about how an activation is computed, described or lowered.
 OF_OTHERS = {
-    "export/metadata.py": "the forms of GELU that approximate= takes",
-    "lit_gelu/cli/demo.py": "the same forms",
+    "lit_gelu/cli/demo.py": "the forms of GELU",
     "lit_gelu/cli/export.py": "the same forms",
     "lit_gelu/surgery/recognition.py": "torch's operators, by which it looks them up",
 }

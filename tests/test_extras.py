@@ -17,7 +17,6 @@ from lit_gelu.extras import need
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-FOR_DEVELOPERS = {"bench", "browser", "dev", "release", "site"}  # what users have no use for
 DISTRIBUTIONS = {  # by the name that is imported
     "matplotlib": "matplotlib",
     "sklearn": "scikit-learn",
@@ -44,15 +43,6 @@ def calls_of_need(tree):
             yield getattr(node.args[0], "value", None), extra
 
 
-def imports_when_loaded(tree):
-    """Yield the libraries that a module imports as soon as it is imported itself."""
-    for node in tree.body:
-        if isinstance(node, ast.Import):
-            yield from (name.name.partition(".")[0] for name in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            yield (node.module or "").partition(".")[0]
-
-
 @pytest.fixture(scope="module")
 def trees():
     return {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES}
@@ -67,11 +57,6 @@ def test_every_call_names_an_extra_that_brings_the_library(trees):
     assert {library for _, library, _ in calls} >= {"matplotlib", "sklearn", "soundfile"}
     wrong = [call for call in calls if call[1] and DISTRIBUTIONS[call[1]] not in brought_by(call[2])]
     assert wrong == []
-
-
-def test_no_library_of_an_extra_is_imported_with_a_module(trees):
-    found = {path for path, tree in trees.items() if set(imports_when_loaded(tree)) & set(DISTRIBUTIONS)}
-    assert found == set()
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import torch
 from drawn import Drawings, draw, levels, pixels
 
 from lit_gelu.data import DigitsData, MNISTData
-from lit_gelu.data.in_memory import InMemoryDataModule, InMemoryImages
+from lit_gelu.data.in_memory import InMemoryDataModule, InMemorySamples
 
 _SEEDS = {"train": 1, "val": 2}
 
@@ -29,7 +29,7 @@ class DrawnData(InMemoryDataModule):
         """Do what the scanned set needs."""
         self.scanned.prepare_data()
 
-    def load_train_and_val(self) -> tuple[InMemoryImages, InMemoryImages]:
+    def load_train_and_val(self) -> tuple[InMemorySamples, InMemorySamples]:
         """Read the scanned sets, and draw.
 
         Returns:
@@ -43,7 +43,7 @@ class DrawnData(InMemoryDataModule):
             self._together(val, 1, validation),
         )
 
-    def load_test(self) -> InMemoryImages:
+    def load_test(self) -> InMemorySamples:
         """Read the scanned test set.
 
         Returns:
@@ -51,11 +51,11 @@ class DrawnData(InMemoryDataModule):
         """
         return self.scanned.load_test()
 
-    def _together(self, scanned: InMemoryImages, copies: int, drawings: Drawings) -> InMemoryImages:
+    def _together(self, scanned: InMemorySamples, copies: int, drawings: Drawings) -> InMemorySamples:
         """Return scanned digits, repeated, and drawings."""
         raw = levels(drawings) if isinstance(self.scanned, DigitsData) else pixels(drawings)
         images = self.scanned.preprocessing()(raw)
-        return InMemoryImages(
-            torch.cat([scanned.images.repeat(copies, 1, 1, 1), images]),
+        return InMemorySamples(
+            torch.cat([scanned.inputs.repeat(copies, 1, 1, 1), images]),
             torch.cat([scanned.labels.repeat(copies), drawings.labels]),
         )

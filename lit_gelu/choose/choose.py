@@ -25,7 +25,7 @@ from lit_gelu.callbacks import ActivationCurvatureMonitor, LossCurvatureMonitor
 from lit_gelu.callbacks.checkpoint_file import read_checkpoint
 from lit_gelu.choose.result import ActivationChoice, CandidateReport
 from lit_gelu.choose.statistics import Metric, listed
-from lit_gelu.choose.training import Build, Candidate, RunFolder, Setup, first_line, log, make_runs, settings_of
+from lit_gelu.choose.training import Candidate, RunFolder, Setup, first_line, log, make_runs, settings_of, validated
 from lit_gelu.errors import ArgumentError, MissingExtraError, UnsupportedRunError, shown
 from lit_gelu.extras import need
 from lit_gelu.files import quiet, write_atomically
@@ -49,20 +49,19 @@ def choose(
     data: LightningDataModule,
     *,
     seeds: int | Sequence[int] = 5,
-    max_epochs: int = 10,
     metric: str | None = None,
     mode: str | None = None,
     baseline: str | None = None,
     swap: bool | str | type | Sequence[Any] = False,
     together: bool = True,
-    trainer: Mapping[str, Any] | None = None,
     folder: str | os.PathLike[str] | None = None,
+    **trainer: Any,
 ) -> ActivationChoice:
     """Train a model with several activations, each with the same seeds and the same order of data, and compare them.
 
     Where it holds, all runs are trained side by side as a `ReplicaGroup`; else one after another, and the result says
     why. A run is ``seed_everything(seed)``, ``build(activation=...)``, ``Trainer(...).fit``: one after another on a CPU
-    its figures are those of the same lines written by hand. The metric is that of the end.
+    its figures are those of the same lines written by hand. The metric is that of the trained module.
 
     A difference counts as decided if Student's 95 % interval of the differences at equal seeds leaves out 0, and
     Student's test does too, corrected for all pairs by Holm's method. One that is not may exist all the same. Learning
@@ -76,7 +75,6 @@ def choose(
         activations: Specs; a mapping gives them labels.
         data: What all are trained on and measured with. An `lit_gelu.data.InMemoryDataModule` allows a group.
         seeds: How many, from 0 on, or which. An interval needs five.
-        max_epochs: Of every run.
         metric: What decides, as the module logs it in validation, or else in a test; by default ``val_error``, or else
             ``val_loss``.
         mode: ``"min"`` or ``"max"``; by default the metric's name says which.
@@ -84,11 +82,12 @@ def choose(
         swap: ``True`` gives the activation to all sites of what ``build()`` returns; or which of them, as the targets
             of `lit_gelu.surgery.swap`. Calls of functions are found where the module has an ``example_input_array``.
         together: Whether to train as a group where that holds.
-        trainer: Further options of every run's ``Trainer``. Callbacks are copied for every run, and ask for runs of
-            their own; those that serve loggers and checkpoints are left out, and a note says so.
         folder: Where finished runs are kept as they end, and results are written: ``choice.json``,
             ``differences.png``, ``best.ckpt``. Called again with it, it makes no run again that is there; activations
             and seeds may be added. ``None`` keeps nothing.
+        **trainer: Options of every run's ``Trainer``, such as ``max_epochs``, by default 10. Callbacks are copied for
+            every run, and ask for runs of their own; those that serve loggers and checkpoints are left out, and a note
+            says so.
 
     Returns:
         The table, the sentences, all figures.
@@ -115,7 +114,9 @@ def choose(
         raise ArgumentError(f"baseline={shown(baseline)} is not compared. Give one of {listed(labels)}.")
     if not isinstance(data, LightningDataModule):
         raise ArgumentError(f"data={type(data).__name__} is not accepted. Give a LightningDataModule.")
-    options, notes = _without_unused({"max_epochs": max_epochs, **(trainer or {})})
+    if unknown := trainer.keys() - inspect.signature(Trainer).parameters.keys():
+        raise ArgumentError(f"{min(unknown)}= is no option of choose, nor of a Trainer. Leave it out, or name another.")
+    options, notes = _without_unused({"max_epochs": 10, **trainer})
     setup = Setup(_builder(build, swap), data, options)
     temporary = tempfile.TemporaryDirectory(prefix="lit_gelu-choose-") if folder is None else nullcontext(folder)
     with temporary as place, quiet("lightning.pytorch"), quiet("lightning.fabric"), isolate_rng():
@@ -184,7 +185,7 @@ def _without_unused(options: Mapping[str, Any]) -> tuple[dict[str, Any], list[st
     return others | ({"callbacks": kept} if kept else {}), notes
 
 
-def _builder(build: Build, swap: Any) -> Build:
+def _builder(build: Callable[..., LightningModule], swap: Any) -> Callable[..., LightningModule]:
     if not callable(build):
         raise ArgumentError(
             f"build={shown(build)} is not accepted. Give the class of your module, or a function that returns one."
@@ -215,14 +216,7 @@ def _plan(module: LightningModule, swap: Any, activation: Any) -> SwapPlan:
 
 
 class _OneBatch(Callback):
-    """Ends a fit behind its first batch; a validation follows, after which it knows what is logged."""
-
-    def __init__(self) -> None:
-        self.logged: list[str] = []
-
-    @override
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.logged = list(trainer.callback_metrics)
+    """Ends a fit behind its first batch."""
 
     @override
     def on_train_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
@@ -257,9 +251,11 @@ def _logged_by(setup: Setup, candidate: Candidate, metric: str | None) -> dict[s
     hint = f"No site of {type(module).__name__} is a {candidate.label}: if it makes no use of activation=, --swap true."
     # All else is as in a run, so that schedules are made for the steps that it will have; callbacks may write files.
     options = {"limit_val_batches": min(1, setup.options.get("limit_val_batches", 1)), "check_val_every_n_epoch": 1}
-    notes, data = _OneBatch(), setup.new_data()
-    setup.new_trainer(notes, callbacks=None, min_epochs=None, min_steps=None, **options).fit(module, datamodule=data)
-    logged: dict[str, list[str]] = {"val": notes.logged, "test": [], "notes": [] if is_used else [hint]}
+    data = setup.new_data()
+    trainer = setup.new_trainer(_OneBatch(), callbacks=None, min_epochs=None, min_steps=None, **options)
+    trainer.fit(module, datamodule=data)
+    logged: dict[str, list[str]] = {"val": [*validated(trainer, module, data)], "test": []}
+    logged["notes"] = [] if is_used else [hint]
     needs_test = metric not in logged["val"] if metric is not None else not logged["val"]
     if needs_test and is_overridden("test_dataloader", data, LightningDataModule):
         trainer = setup.new_trainer(callbacks=None, limit_test_batches=1)

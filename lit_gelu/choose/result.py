@@ -3,7 +3,6 @@
 import json
 import math
 import statistics
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +16,7 @@ from lit_gelu.files import without_nonfinite
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SCHEMA = 4
+SCHEMA = 5
 
 
 @dataclass(repr=False)
@@ -27,22 +26,11 @@ class TrainedRun(Displayed):
     label: str  # the candidate's
     spec: str  # its activation
     seed: int  # what ``seed_everything`` was given before the module was built
-    curves: dict[str, list[float]] = field(default_factory=dict)  # logged in validation, by name, one an epoch
-    epochs: list[int] = field(default_factory=list)  # those that had a validation, counted from 1
-    test: dict[str, float] = field(default_factory=dict)  # logged in a test behind the last epoch
+    val: dict[str, float] = field(default_factory=dict)  # logged in a validation of the trained module, by name
+    test: dict[str, float] = field(default_factory=dict)  # logged in a test of it
     seconds: float = 0.0  # its training, or its share of the group's
     failure: str = ""  # why it ended early; empty if it did not
     diverged: bool = False  # whether its parameters were not all finite at the end, whatever it logged
-
-    def add_epoch(self, epoch: int, values: Mapping[str, float]) -> None:
-        """Take over what was logged at the end of an epoch; a second validation of one takes the first one's place."""
-        if self.epochs and self.epochs[-1] == epoch:
-            for curve in self.curves.values():
-                del curve[len(self.epochs) - 1 :]
-            self.epochs.pop()
-        self.epochs.append(epoch)
-        for name, value in values.items():
-            self.curves.setdefault(name, []).append(value)
 
     def value(self, metric: Metric) -> float | None:
         """Return the metric at the end of the run, ``None`` if there is none, NaN if the run diverged."""
@@ -50,9 +38,7 @@ class TrainedRun(Displayed):
             return None
         if self.diverged:  # an error rate is a number all the same
             return math.nan
-        if metric.stage == "test":
-            return self.test.get(metric.name)
-        return self.curves[metric.name][-1] if self.curves.get(metric.name) else None
+        return (self.val if metric.stage == "val" else self.test).get(metric.name)
 
 
 @dataclass(repr=False)

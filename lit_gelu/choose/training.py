@@ -14,10 +14,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
-from lightning.pytorch.trainer.states import TrainerFn
-from torch import Tensor
 from torch.nn.parameter import is_lazy
-from typing_extensions import override
 
 from lit_gelu.choose.result import SCHEMA, TrainedRun
 from lit_gelu.errors import ArgumentError, LitGeluError, shown
@@ -76,55 +73,32 @@ class Setup:
         return deepcopy(self.data, {id(self.data.trainer): None})
 
 
-class EpochNotes(Callback):
-    """Notes what a run has logged at the end of each validation."""
-
-    def __init__(self, run: TrainedRun) -> None:
-        self.run, self.step = run, -1
-
-    @override
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.sanity_checking:
-            return
-        values = {name: float(value) for name, value in trainer.callback_metrics.items()}
-        self.run.add_epoch(trainer.current_epoch + (trainer.state.fn == TrainerFn.FITTING), values)
-        self.step = trainer.global_step
-
-
-class GroupNotes(Callback):
-    """Notes what each member of a group logs in validation."""
-
-    def __init__(self, runs: Sequence[TrainedRun]) -> None:
-        self.runs = runs
-
-    @override
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        measured: Mapping[str, Tensor] = pl_module.measured  # type: ignore[assignment] # it is a ReplicaGroup
-        for member, run in enumerate(self.runs if not trainer.sanity_checking else ()):
-            run.add_epoch(trainer.current_epoch + 1, {name: float(row[member]) for name, row in measured.items()})
-
-
 def train_alone(setup: Setup, candidate: Candidate, seed: int, checkpoint: Path) -> TrainedRun:
     """Make a run; whatever goes wrong in it is noted, and does not go further."""
     run, start = TrainedRun(candidate.label, candidate.spec, seed), time.perf_counter()
     try:
         with seeded(seed):
-            module, data, notes = setup.build(activation=candidate.activation), setup.new_data(), EpochNotes(run)
-            trainer = setup.new_trainer(notes)
+            module, data, trainer = setup.build(activation=candidate.activation), setup.new_data(), setup.new_trainer()
             trainer.fit(module, datamodule=data)
-            loaders = trainer.val_dataloaders
-            # Not every epoch is validated, and a callback may put averages in behind the last one.
-            if loaders and (notes.step != trainer.global_step or setup.options.get("callbacks")):
-                # With the fit's loaders: `Trainer.validate` calls ``setup``, which may split in another way.
-                fitted = copy(data)
-                fitted.prepare_data = fitted.setup = fitted.teardown = lambda *_, **__: None
-                fitted.val_dataloader = lambda: loaders
-                trainer.validate(module, datamodule=fitted, verbose=False)
+            # Once more: not every epoch is validated, and a callback may put averages in behind the last one.
+            run.val = validated(trainer, module, data)
             _finish(setup, run, module, data, checkpoint)
     except Exception as error:  # noqa: BLE001 - of a user's module; the others are to be compared all the same
         run.failure = first_line(error)
     run.seconds = time.perf_counter() - start
     return run
+
+
+def validated(trainer: Trainer, module: LightningModule, data: Any) -> dict[str, float]:
+    """Return what a module logs in a validation behind a fit, by name; nothing where the fit has none."""
+    if not (loaders := trainer.val_dataloaders):
+        return {}
+    # With the fit's loaders: `Trainer.validate` calls ``setup``, which may split in another way.
+    fitted = copy(data)
+    fitted.prepare_data = fitted.setup = fitted.teardown = lambda *_, **__: None
+    fitted.val_dataloader = lambda: loaders
+    trainer.validate(module, datamodule=fitted, verbose=False)
+    return {name: float(value) for name, value in trainer.callback_metrics.items()}
 
 
 def train_together(setup: Setup, cells: Sequence[Cell], checkpoints: Sequence[Path]) -> list[TrainedRun]:
@@ -134,8 +108,9 @@ def train_together(setup: Setup, cells: Sequence[Cell], checkpoints: Sequence[Pa
     group = ReplicaGroup.of(setup.build, activations, seeds=[seed for _, seed in cells])
     runs = [TrainedRun(candidate.label, candidate.spec, seed) for candidate, seed in cells]
     data = setup.new_data()
-    setup.new_trainer(GroupNotes(runs)).fit(group, datamodule=ReplicaDataModule(data))
-    for run, member, checkpoint in zip(runs, group.members, checkpoints, strict=True):
+    setup.new_trainer().fit(group, datamodule=ReplicaDataModule(data))
+    for number, (run, member, checkpoint) in enumerate(zip(runs, group.members, checkpoints, strict=True)):
+        run.val = {name: float(values[number]) for name, values in group.measured.items()}
         _finish(setup, run, member, data, checkpoint)
         run.seconds = (time.perf_counter() - start) / len(runs)
     return runs

@@ -29,7 +29,7 @@ examples:
   lit-gelu choose --config my.yaml --activations gelu "elu(alpha=0.5)" --metric val_acc --baseline gelu
   lit-gelu choose --import mymod --model MyNet --data MyData --activations gelu relu --swap true
 """
-_OF_ONE_RUN = ("logger", "log_every_n_steps", "enable_checkpointing", "default_root_dir", "max_epochs", "callbacks")
+_OF_ONE_RUN = ("logger", "log_every_n_steps", "enable_checkpointing", "default_root_dir", "callbacks")
 
 
 class ChoosingTrainer(Trainer):
@@ -92,6 +92,7 @@ def run_choice(config: Any, instances: Any, data: LightningDataModule | None, op
     defaults = {name: parameter.default for name, parameter in inspect.signature(Trainer).parameters.items()}
     pairs = instances.trainer.items()
     trainer = {n: v for n, v in pairs if n in defaults and n not in _OF_ONE_RUN and v != defaults[n]}
+    trainer["max_epochs"] = config.trainer.max_epochs
     # A Trainer adds its own callbacks to the list that it got.
     if callbacks := list(instances.trainer.get("callbacks") or [])[: len(config.trainer.get("callbacks") or [])]:
         trainer["callbacks"] = callbacks
@@ -101,10 +102,9 @@ def run_choice(config: Any, instances: Any, data: LightningDataModule | None, op
         model_builder(config, swap=bool(options["swap"])),
         arguments.pop("activations"),
         data,
-        max_epochs=config.trainer.max_epochs,
-        trainer=trainer,
         folder=options["output"],
         **arguments,
+        **trainer,
     )
     console = console_for_output(soft_wrap=True)
     console.print(str(choice), highlight=False)

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from lit_gelu.curvature.loss_measurement import LossMeasurement
 
 Quantity = Literal["activations", "top_eigenvalue", "smallest_eigenvalue", "trace", "spectral_density"]
-MATRICES = {"hessian": "Hessian", "gauss_newton": "Gauss-Newton matrix"}
 _FORMATS = (".png", ".pdf", ".svg")
 _COLUMNS = {
     "mean": "mean",
@@ -51,7 +50,6 @@ def curvature(
     split: Literal["train", "val", "test"] = "train",
     samples: int = 256,
     quantities: Sequence[Quantity] = get_args(Quantity),
-    operator: Literal["hessian", "gauss_newton"] = "hessian",
     mode: Literal["eval", "train"] = "eval",
     json: str | None = None,
     figure: str | None = None,
@@ -81,7 +79,6 @@ def curvature(
         split: which of the data to use
         samples: how many examples, to which the time is proportional: those that its loader gives first
         quantities: which of those below; default: all
-        operator: whose eigenvalues and trace
         mode: train: dropout and batch statistics in the loss's passes
         json: print JSON, and nothing else on standard output; or write it into a file
         figure: where to draw activations, trace and density, as PNG, PDF or SVG
@@ -105,7 +102,7 @@ def curvature(
     of_loss = tuple(name for name in dict.fromkeys(quantities) if name != "activations")
     # Exactly as many products as these.
     budget = ProductBudget(lanczos_steps=40, trace_probes=20, density_steps=80, accuracy=None, trace_accuracy=None)
-    settings = LossSettings(quantities=of_loss, operator=operator, mode=mode, budget=budget) if of_loss else None
+    settings = LossSettings(quantities=of_loss, mode=mode, budget=budget) if of_loss else None
     module = load_data(data, data_root)
     net = load_model(ckpt, model, sample_for(input_shape, module))
     batches, present = first_examples(module, split, samples)
@@ -116,7 +113,7 @@ def curvature(
         "checkpoint": ckpt,
         "model": type(net).__name__,
         "data": type(module).__name__,
-        "settings": options | {"operator": operator, "mode": mode},
+        "settings": options | {"mode": mode},
         "samples": present,
         "notes": [] if present == samples else [f"The loader gives {present} examples; {samples} were asked for."],
         "activations": {},
@@ -226,7 +223,7 @@ def _tables(report: dict[str, Any], loss: "LossMeasurement | None") -> list[Tabl
             for layer, value in trace.by_layer.items():
                 error = f"{trace.standard_error_by_layer[layer]:.2g}"
                 rows.append((f"trace of {layer or '(the model)'}", f"{value:.4g}", error, ""))
-        title = f"{MATRICES[report['settings']['operator']]} of the loss by {loss.parameters:,} parameters"
+        title = f"Hessian of the loss by {loss.parameters:,} parameters"
         tables.append(_table(title, ("quantity", "value", "error", "remark"), rows))
     tables = tables or [_table("no activation was observed", (), ())]
     tables[-1].caption = " ".join(report["notes"]) or None
@@ -249,7 +246,7 @@ def _draw(report: dict[str, Any], loss: "LossMeasurement | None") -> "Figure":
     from lit_gelu.curvature.activation.statistics import statistic_of
     from lit_gelu.curvature.loss_measurement import draw_density
 
-    activations, matrix = report["activations"], MATRICES[report["settings"]["operator"]]
+    activations = report["activations"]
     trace, spectrum = (None, None) if loss is None else (loss.trace, loss.spectrum)
     panels = 2 * bool(activations) + (trace is not None) + (spectrum is not None)
     rows = max(len(activations), 0 if trace is None else len(trace.by_layer), 4)
@@ -274,9 +271,9 @@ def _draw(report: dict[str, Any], loss: "LossMeasurement | None") -> "Figure":
         panel.barh(range(len(errors)), list(trace.by_layer.values()), xerr=errors, color="tab:blue", ecolor="black")
         _name_rows(panel, list(trace.by_layer))
         total = f"{trace.trace:.4g} ± {trace.standard_error:.2g} in all"
-        panel.set_title(f"{matrix}: trace by layer,\n{total}; bars: standard error", fontsize=9)
+        panel.set_title(f"Hessian: trace by layer,\n{total}; bars: standard error", fontsize=9)
     if spectrum is not None:
-        draw_density(next(axes), spectrum, matrix)
+        draw_density(next(axes), spectrum, "Hessian")
     return figure
 
 

@@ -14,7 +14,6 @@ from lit_gelu.curvature.loss import (
     TraceEstimate,
     curvature_along,
     extreme_eigenvalues,
-    gauss_newton_operator,
     hessian_operator,
     hutchinson_trace,
     module_layout,
@@ -22,7 +21,7 @@ from lit_gelu.curvature.loss import (
 )
 from lit_gelu.curvature.loss.parameters import Reduce, displaced
 from lit_gelu.curvature.loss.spectrum import random_start
-from lit_gelu.curvature.probe.loss_probe import LossProbe, ParsedLoss
+from lit_gelu.curvature.probe.loss_probe import LossProbe
 from lit_gelu.curvature.settings import EIGENVALUES, LossSettings
 from lit_gelu.extras import new_figure
 
@@ -71,14 +70,8 @@ def measure_loss(
     result = LossMeasurement()
     shared: dict[str, Any] = {"samples": probe.samples, "reduce": reduce}
     if settings.of_matrix:
-        if settings.operator == "hessian":
-            operator = hessian_operator(probe.closures, probe.parameters, **shared)
-        else:
-            losses = [ParsedLoss(closure) for closure in probe.closures]
-            outputs, of_outputs = [loss.outputs for loss in losses], [loss.loss for loss in losses]
-            operator = gauss_newton_operator(outputs, of_outputs, probe.parameters, **shared)
-        with operator:
-            _measure_matrix(operator, settings, {} if vectors is None else vectors, event, result)
+        with hessian_operator(probe.closures, probe.parameters, **shared) as hessian:
+            _measure_matrix(hessian, settings, {} if vectors is None else vectors, event, result)
     if before is not None and "directional" in settings.quantities:
         layout = ParameterLayout(probe.parameters)
         update = layout.values().sub_(before)
@@ -123,7 +116,7 @@ def _measure_matrix(
             budget.trace_probes,
             **seeds,
             deflate=list(result.eigenpairs.values())[: operator.size],
-            layout=module_layout(operator.layout),
+            layout=module_layout(operator.parameters.slices),
             accuracy=goal,
             most=budget.max_trace_probes,
         )

@@ -14,8 +14,6 @@ OF_MATRIX = (*EIGENVALUES, "trace", "spectral_density")
 QUANTITIES = (*OF_MATRIX, "directional")
 """The last one is measured along the update that the optimizer took, by a product with the Hessian."""
 
-OPERATORS = ("hessian", "gauss_newton")
-
 
 @dataclass(frozen=True, kw_only=True)
 class ProductBudget:
@@ -64,7 +62,6 @@ class LossSettings:
     """What is measured of the loss."""
 
     quantities: tuple[str, ...] = ("top_eigenvalue",)  # some of `QUANTITIES`
-    operator: str = "hessian"  # one of `OPERATORS`: the matrix that the quantities of `OF_MATRIX` are of
     mode: Mode = "train"  # how the model's parts are switched in a probe
     seed: int = 0  # of all random vectors
     budget: ProductBudget = field(default_factory=ProductBudget)
@@ -75,7 +72,6 @@ class LossSettings:
             raise ArgumentError(
                 f"quantities={list(self.quantities)} is not accepted. Give some of {', '.join(QUANTITIES)}."
             )
-        check_one_of(OPERATORS, operator=self.operator)
         check_one_of(("train", "eval"), mode=self.mode)
         check_count("seed", self.seed, 0)
 

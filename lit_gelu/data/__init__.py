@@ -2,7 +2,7 @@
 
 from lit_gelu.data.cifar import CIFAR10Data, CIFAR100Data, CIFARData
 from lit_gelu.data.digits import DigitsData
-from lit_gelu.data.in_memory import InMemoryDataModule, InMemoryImages, InMemorySamples
+from lit_gelu.data.in_memory import InMemoryDataModule, InMemorySamples
 from lit_gelu.data.mnist import MNISTData
 from lit_gelu.data.resumable_loader import ResumableDataLoader
 from lit_gelu.data.timit import TIMITData
@@ -17,7 +17,6 @@ __all__ = [
     "DataError",
     "DigitsData",
     "InMemoryDataModule",
-    "InMemoryImages",
     "InMemorySamples",
     "MNISTData",
     "MissingExtraError",

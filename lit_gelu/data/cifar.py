@@ -23,7 +23,7 @@ from lit_gelu.data.cifar_files import (
     read_arrays_file,
     read_cifar,
 )
-from lit_gelu.data.in_memory import Batch, InMemoryDataModule, InMemoryImages, InMemorySamples, data_root, download
+from lit_gelu.data.in_memory import Batch, InMemoryDataModule, InMemorySamples, data_root, download
 from lit_gelu.data.whitening import Whitening, ZCAWhitening, cached_whitening, fit_whitening
 from lit_gelu.errors import ArgumentError, DataError
 from lit_gelu.files import is_file, is_folder
@@ -81,7 +81,7 @@ class CIFARData(InMemoryDataModule):
 
     def training_samples(self, pixels: Tensor, labels: Tensor, preprocessing: nn.Module) -> InMemorySamples:
         """Return the set that is trained on; here the preprocessed images as they are."""
-        return InMemoryImages(preprocessed(pixels, preprocessing), labels)
+        return InMemorySamples(preprocessed(pixels, preprocessing), labels)
 
     def preprocessing(self) -> nn.Module:
         """Return the module from pixels to what the model takes; fitted at the first call, if not before."""
@@ -123,13 +123,13 @@ class CIFARData(InMemoryDataModule):
         train, val = self._split(len(arrays.x_train))
         return (
             self.training_samples(arrays.x_train[train], arrays.y_train[train], preprocessing),
-            InMemoryImages(preprocessed(arrays.x_train[val], preprocessing), arrays.y_train[val]),
+            InMemorySamples(preprocessed(arrays.x_train[val], preprocessing), arrays.y_train[val]),
         )
 
     def load_test(self) -> InMemorySamples:
         """Read the test images and preprocess them as the training images say."""
         arrays = self._read()
-        return InMemoryImages(preprocessed(arrays.x_test, self.preprocessing()), arrays.y_test)
+        return InMemorySamples(preprocessed(arrays.x_test, self.preprocessing()), arrays.y_test)
 
     def _read(self) -> ImageArrays:
         """Return the first ``train_samples`` and ``test_samples`` images."""

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lit_gelu.data.in_memory import InMemoryDataModule, InMemoryImages
+from lit_gelu.data.in_memory import InMemoryDataModule, InMemorySamples
 from lit_gelu.extras import need
 
 TEST_SAMPLES = 360
@@ -35,11 +35,11 @@ class DigitsData(InMemoryDataModule):
     def __init__(self, batch_size: int = 32) -> None:
         super().__init__(batch_size)
 
-    def load_train_and_val(self) -> tuple[InMemoryImages, InMemoryImages]:
+    def load_train_and_val(self) -> tuple[InMemorySamples, InMemorySamples]:
         """Return the training set (1,257) and the validation set (180)."""
         return self._part(0), self._part(1)
 
-    def load_test(self) -> InMemoryImages:
+    def load_test(self) -> InMemorySamples:
         """Return the test set (360)."""
         return self._part(2)
 
@@ -55,9 +55,9 @@ class DigitsData(InMemoryDataModule):
         """Return the test images before the preprocessing: grey levels, ``[360, 1, 8, 8]``, ``torch.uint8``."""
         return _digits(2)[0]
 
-    def _part(self, part: int) -> InMemoryImages:
+    def _part(self, part: int) -> InMemorySamples:
         levels, labels = _digits(part)
-        return InMemoryImages(self.preprocessing()(levels), labels)
+        return InMemorySamples(self.preprocessing()(levels), labels)
 
 
 class EnlargedDigits(nn.Module):

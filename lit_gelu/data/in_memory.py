@@ -65,20 +65,6 @@ class InMemorySamples(TensorDataset):
         self.tensors = tuple(tensor.to(device) for tensor in self.tensors)
 
 
-class InMemoryImages(InMemorySamples):
-    """`InMemorySamples` whose inputs are images, ``[samples, channels, height, width]``.
-
-    Example:
-        >>> InMemoryImages(torch.zeros(3, 1, 28, 28), torch.tensor([5, 6, 7])).images.shape
-        torch.Size([3, 1, 28, 28])
-    """
-
-    @property
-    def images(self) -> Tensor:
-        """All images, ``[samples, channels, height, width]``, ``torch.float32``."""
-        return self.inputs
-
-
 def whole_batch(batch: Any) -> Any:
     """Return ``batch`` as it is: `InMemorySamples` has stacked it already, and `DataLoader` wants a function."""
     return batch

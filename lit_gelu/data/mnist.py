@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torchvision.datasets import MNIST
 
 from lit_gelu.arguments import check_count, check_flags
-from lit_gelu.data.in_memory import InMemoryDataModule, InMemoryImages, data_root, download
+from lit_gelu.data.in_memory import InMemoryDataModule, InMemorySamples, data_root, download
 from lit_gelu.errors import ArgumentError, DataError, message_of
 from lit_gelu.files import is_file
 
@@ -83,19 +83,19 @@ class MNISTData(InMemoryDataModule):
         if missing:
             download(MNIST, self.root)
 
-    def load_train_and_val(self) -> tuple[InMemoryImages, InMemoryImages]:
+    def load_train_and_val(self) -> tuple[InMemorySamples, InMemorySamples]:
         """Read the 60,000 training images and take the first of them for validation."""
         pixels, labels = self._read(train=True)
         images = self.preprocessing()(pixels)
         return (
-            InMemoryImages(images[self.validation :], labels[self.validation :]),
-            InMemoryImages(images[: self.validation], labels[: self.validation]),
+            InMemorySamples(images[self.validation :], labels[self.validation :]),
+            InMemorySamples(images[: self.validation], labels[: self.validation]),
         )
 
-    def load_test(self) -> InMemoryImages:
+    def load_test(self) -> InMemorySamples:
         """Read the 10,000 test images."""
         pixels, labels = self._read(train=False)
-        return InMemoryImages(self.preprocessing()(pixels), labels)
+        return InMemorySamples(self.preprocessing()(pixels), labels)
 
     def preprocessing(self) -> nn.Module:
         """Return the module from pixels, ``torch.uint8``, to what the model takes; it reads no data."""

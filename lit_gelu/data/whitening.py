@@ -1,7 +1,6 @@
 """ZCA whitening: pixels decorrelated, brought to one variance and turned back to look like images; kept in a file."""
 
 import hashlib
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -38,27 +37,12 @@ def fit_whitening(
 
     parts = torch.split(images, _CHUNK)
     mean = torch.stack([rows(part).sum(dim=0) for part in parts]).sum(dim=0) / len(images)
-    if len(images) < len(mean):
-        return Whitening(mean, _matrix_of_few(rows(images) - mean, epsilon))
     covariance = torch.zeros(len(mean), len(mean), dtype=torch.float64, device=mean.device)
     for part in parts:
         centred = rows(part) - mean
         covariance.addmm_(centred.T, centred, alpha=1 / len(images))
     variances, directions = torch.linalg.eigh(covariance)
     return Whitening(mean, (directions * (variances.clamp(min=0) + epsilon).rsqrt()) @ directions.T)
-
-
-def _matrix_of_few(centred: Tensor, epsilon: float) -> Tensor:
-    """Return the matrix for fewer images than pixels, out of the images' products with each other."""
-    # With ``X X^T / N = V diag(S) V^T`` and ``Y = V^T X`` it is ``I / sqrt(e) + Y^T diag(g) Y`` with
-    # ``g = (1 / sqrt(S + e) - 1 / sqrt(e)) / (N S)``, written without the difference and a division by S, often 0.
-    count, pixels = centred.shape
-    variances, vectors = torch.linalg.eigh(centred @ centred.T / count)
-    root, sums = math.sqrt(epsilon), (variances.clamp(min=0) + epsilon).sqrt()
-    along = vectors.T @ centred
-    factors = -1 / (count * root * sums * (root + sums))
-    matrix: Tensor = torch.eye(pixels, dtype=torch.float64, device=centred.device) / root + (along.T * factors) @ along
-    return matrix
 
 
 class ZCAWhitening(nn.Module):

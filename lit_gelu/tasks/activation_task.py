@@ -1,8 +1,10 @@
-"""What every task of the paper shares, whatever its net is: `ActivationTask`, and `ClassificationTask` of a loss."""
+"""What the paper's tasks share: `ActivationTask` and `ClassificationTask`, fully connected layers, refusals."""
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any, ClassVar, Self, cast
 
 import torch
@@ -10,9 +12,11 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.modules.dropout import _DropoutNd
 from torchmetrics import MeanMetric
 
 from lit_gelu import activations
+from lit_gelu.activations.analysis.initialisation import init_unit_norm_rows_
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.callbacks import ActivationSwap
 from lit_gelu.callbacks.checkpoint_file import loading
@@ -22,7 +26,21 @@ from lit_gelu.sandbox import evaluation_mode, input_sample_of
 from lit_gelu.surgery import infer_channels_
 from lit_gelu.surgery.activation_record import record_activations, restore_activations
 from lit_gelu.surgery.changes import without_marks
-from lit_gelu.tasks.layers import adds_noise
+
+
+class HiddenLayer(nn.Module):
+    """Linear, activation, dropout that keeps a unit with probability ``keep``, for inputs ``[..., in_features]``."""
+
+    def __init__(self, in_features: int, out_features: int, activation: nn.Module, keep: float = 1.0) -> None:
+        super().__init__()
+        self.linear = nn.Linear(in_features, out_features)
+        self.activation = activation
+        self.dropout = nn.Dropout(1 - keep)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return ``dropout(activation(linear(inputs)))``."""
+        outputs: Tensor = self.dropout(self.activation(self.linear(inputs)))
+        return outputs
 
 
 class SampleMean(MeanMetric):
@@ -35,19 +53,12 @@ class SampleMean(MeanMetric):
         super().__init__(nan_strategy="disable")
 
     def _apply(self, fn: Callable[..., Any], exclude_state: Sequence[str] = "") -> Self:
-        before: dict[str, torch.Tensor] = {name: getattr(self, name) for name in self._defaults}
-        super()._apply(fn, exclude_state)
-        if not self._dtype_convert and self.dtype.itemsize < torch.float32.itemsize:
-            self.set_dtype(torch.float32)
-            for name, value in before.items():
-                setattr(self, name, value.to(getattr(self, name)))  # its digits, on the device that is meant
-        return self
+        def widened(state: Tensor) -> Any:
+            moved = fn(state)
+            return moved if state.is_meta else state.to(moved.device, torch.promote_types(state.dtype, moved.dtype))
 
-    def update(self, value: float | torch.Tensor, weight: float | torch.Tensor | None = None) -> None:
-        """Add samples, ``[samples]``, without rounding their sum to 16 bits."""
-        if isinstance(value, torch.Tensor) and value.itemsize < torch.float32.itemsize:
-            value = value.float()
-        super().update(value, weight)
+        super()._apply(widened, exclude_state)
+        return self
 
 
 Batch = tuple[Tensor, Tensor]
@@ -139,6 +150,18 @@ class ActivationTask(LightningModule, ABC):
                 "its input's shape."
             )
         return partial(self.registry.create, activation)
+
+    def dense_layers(self, activation: Any, sizes: Sequence[int], keep: float = 1.0) -> nn.Sequential:
+        """Return a `HiddenLayer` from each size to the next, each with an activation of its own."""
+        make_activation = self.activation_maker(activation, sizes[1])
+        return nn.Sequential(*(HiddenLayer(fed, width, make_activation(), keep) for fed, width in pairwise(sizes)))
+
+    def init_dense_layers_(self) -> None:
+        """Draw the rows of every hidden layer's weight, and of ``output``'s, with length 1, biases 0, in place."""
+        infer_channels_(self)
+        hidden = [layer.linear for layer in self.modules() if isinstance(layer, HiddenLayer)]
+        for linear in [*hidden, self.get_submodule("output")]:  # not what an activation may hold
+            init_unit_norm_rows_(linear)
 
     def configure_optimizers(self) -> Any:
         """Return Adam with the constant ``learning_rate`` that the subclass sets."""
@@ -242,3 +265,55 @@ class ClassificationTask(ActivationTask):
             "loss": functional.cross_entropy(logits, labels, reduction="none")[counted],
             "error": (logits.argmax(dim=1) != labels).float()[counted],
         }
+
+
+def adds_noise(module: nn.Module, registry: activations.ActivationRegistry) -> bool:
+    """Tell whether a module draws random numbers in training mode; one may say so by an attribute ``adds_noise``."""
+    if isinstance(module, _DropoutNd):
+        return module.p > 0
+    if isinstance(says := getattr(module, "adds_noise", None), bool):
+        return says
+    entry = registry.entry_of(module)
+    return entry is not None and entry.facts_for(registry.spec_of(module).arguments).stochastic
+
+
+PIXELS = 28 * 28
+_Range = tuple[Callable[[float], bool], str]  # whether a number is accepted, and what is
+_SHARE: _Range = (lambda value: 0 <= value < 1, "a number of at least 0 and below 1")
+_POSITIVE: _Range = (lambda value: 0 < value < math.inf, "a number above 0, such as 1e-3")
+_NOT_NEGATIVE: _Range = (lambda value: 0 <= value < math.inf, "a number of at least 0; 0 turns it off")
+_COUNT: _Range = (lambda value: isinstance(value, int) and 1 <= value <= 100_000, "an integer from 1 to 100,000")
+_RANGES: Mapping[str, _Range] = {
+    "learning_rate": _POSITIVE,
+    "eps": _POSITIVE,
+    "keep": (lambda value: 0 < value <= 1, "a probability above 0 and at most 1; 1 turns dropout off"),
+    "noise": _NOT_NEGATIVE,
+    "weight_decay": _NOT_NEGATIVE,
+    "dropout": _SHARE,
+    "momentum": _SHARE,
+    "beta1": _SHARE,
+    "beta2": _SHARE,
+}
+
+
+def check_numbers(**arguments: float) -> None:
+    """Refuse a number outside the range for its name; a name without a range stands for a count."""
+    for name, value in arguments.items():
+        is_accepted, accepts = _RANGES.get(name, _COUNT)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not is_accepted(value):
+            raise ArgumentError(f"{name}={shown(value)} is not accepted. Give {accepts}.")
+
+
+def check_inputs(inputs: Tensor, is_accepted: bool, accepts: str) -> None:
+    """Refuse inputs of another shape, or that are not in a floating dtype."""
+    if not is_accepted or not inputs.is_floating_point():
+        raise ArgumentError(
+            f"Inputs of shape {list(inputs.shape)} and dtype {inputs.dtype} given; accepted: {accepts}, a floating "
+            "dtype, as the data module makes them. For raw pixels: data.preprocessing()(images)."
+        )
+
+
+def check_digit_images(images: Tensor) -> None:
+    """Refuse a batch that does not hold 784 pixels a sample."""
+    fits = images.ndim >= 2 and images.shape[1:].numel() == PIXELS
+    check_inputs(images, fits, "[batch, 1, 28, 28] or [batch, 784]")

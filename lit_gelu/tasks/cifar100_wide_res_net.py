@@ -13,8 +13,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.surgery import infer_channels_
-from lit_gelu.tasks.activation_task import Batch, ClassificationTask
-from lit_gelu.tasks.layers import check_inputs, check_numbers
+from lit_gelu.tasks.activation_task import Batch, ClassificationTask, check_inputs, check_numbers
 from lit_gelu.tasks.optimizers import LasagneNesterovSGD, check_schedule_lasts, cosine_factor, steps_per_epoch
 
 EPS = 1e-4

@@ -11,12 +11,58 @@ from torch.nn import functional
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.errors import ArgumentError
 from lit_gelu.surgery import infer_channels_
-from lit_gelu.tasks.activation_task import Batch, ClassificationTask
-from lit_gelu.tasks.layers import ConvLayer, GaussianNoise, check_inputs, check_numbers
+from lit_gelu.tasks.activation_task import Batch, ClassificationTask, check_inputs, check_numbers
 from lit_gelu.tasks.optimizers import AdamEpsilonInsideRoot, HalvesSchedule, check_schedule_lasts
 
 CLASSES = 10
 EPS, MOMENTUM = 1e-4, 0.1  # of Lasagne's batch normalisation; torch's epsilon is 1e-5
+
+
+class ConvLayer(nn.Module):
+    """Convolution without bias, norm, activation; ``padding=None`` keeps height and width (kernels are of odd size)."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        norm: nn.Module,
+        activation: nn.Module,
+        padding: int | None = None,
+    ) -> None:
+        super().__init__()
+        padding = kernel_size // 2 if padding is None else padding
+        self.conv = nn.Conv2d(in_channels, out_channels, kernel_size, padding=padding, bias=False)
+        self.norm = norm
+        self.activation = activation
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return ``activation(norm(conv(inputs)))``."""
+        outputs: Tensor = self.activation(self.norm(self.conv(inputs)))
+        return outputs
+
+
+class GaussianNoise(nn.Module):
+    """Adds normal noise of a ``deviation`` in training, and is the identity in evaluation and in an exported graph."""
+
+    def __init__(self, deviation: float) -> None:
+        super().__init__()
+        self.deviation = deviation
+
+    @property
+    def adds_noise(self) -> bool:
+        """Whether it draws random numbers in training mode."""
+        return self.deviation > 0
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return ``inputs + deviation * noise``, the noise of variance 1 and drawn anew for each element."""
+        if not self.training or self.deviation == 0:
+            return inputs
+        return inputs + self.deviation * torch.randn_like(inputs)
+
+    def extra_repr(self) -> str:
+        """Return the deviation, for ``print``."""
+        return f"deviation={self.deviation}"
 
 
 class CIFAR10ConvNet(ClassificationTask):

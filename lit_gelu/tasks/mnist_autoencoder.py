@@ -7,9 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.surgery import infer_channels_
-from lit_gelu.tasks.activation_task import ActivationTask
-from lit_gelu.tasks.layers import PIXELS, check_digit_images, check_numbers, dense_layers, init_unit_norm_
+from lit_gelu.tasks.activation_task import PIXELS, ActivationTask, check_digit_images, check_numbers
 
 ENCODER = (PIXELS, 1000, 500, 250, 30)
 DECODER = (30, 250, 500, 1000)
@@ -52,13 +50,11 @@ class MNISTAutoencoder(ActivationTask):
     ) -> None:
         super().__init__(activation, registry)
         check_numbers(learning_rate=learning_rate)
-        make_activation = self.activation_maker(activation, ENCODER[1])
         self.learning_rate = learning_rate
-        self.encoder = dense_layers(ENCODER, make_activation)
-        self.decoder = dense_layers(DECODER, make_activation)
+        self.encoder = self.dense_layers(activation, ENCODER)
+        self.decoder = self.dense_layers(activation, DECODER)
         self.output = nn.Linear(DECODER[-1], PIXELS)
-        infer_channels_(self)
-        init_unit_norm_((*self.encoder, *self.decoder), self.output)
+        self.init_dense_layers_()
         self.example_input_array = torch.rand(2, 1, 28, 28, generator=torch.Generator().manual_seed(0))
 
     def encode(self, images: Tensor) -> Tensor:

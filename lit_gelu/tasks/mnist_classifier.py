@@ -6,9 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.surgery import infer_channels_
-from lit_gelu.tasks.activation_task import ClassificationTask
-from lit_gelu.tasks.layers import PIXELS, check_digit_images, check_numbers, dense_layers, init_unit_norm_
+from lit_gelu.tasks.activation_task import PIXELS, ClassificationTask, check_digit_images, check_numbers
 
 WIDTH = 128
 CLASSES = 10
@@ -52,14 +50,11 @@ class MNISTClassifier(ClassificationTask):
     ) -> None:
         super().__init__(activation, registry)
         check_numbers(learning_rate=learning_rate, keep=keep, hidden_layers=hidden_layers, momentum=momentum)
-        make_activation = self.activation_maker(activation, WIDTH)
         self.learning_rate = learning_rate
         self.momentum = momentum
-        sizes = (PIXELS, *[WIDTH] * hidden_layers)
-        self.hidden = dense_layers(sizes, make_activation, keep)
-        self.output = nn.Linear(sizes[-1], CLASSES)
-        infer_channels_(self)
-        init_unit_norm_(self.hidden, self.output)
+        self.hidden = self.dense_layers(activation, (PIXELS, *[WIDTH] * hidden_layers), keep)
+        self.output = nn.Linear(WIDTH, CLASSES)
+        self.init_dense_layers_()
         self.example_input_array = torch.rand(2, 1, 28, 28, generator=torch.Generator().manual_seed(0))
 
     def forward(self, images: Tensor) -> Tensor:

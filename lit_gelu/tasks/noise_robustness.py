@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Any, Literal, get_args
@@ -118,16 +117,13 @@ def noise_robustness(
     sums = torch.zeros(len(strengths), draws, 2, dtype=torch.float64, device=device)  # wrong classes, and losses
     samples = 0
     # Iterating over a DataLoader draws a number from the global state; some modules draw in evaluation, too.
-    with isolated_random_state(module), evaluation_sandbox(module), ThreadPoolExecutor(torch.get_num_threads()) as pool:
+    with isolated_random_state(module), evaluation_sandbox(module):
         for batch in _batches(data):
             inputs, labels = _checked_batch(batch)
             samples += len(labels)
-            drawn = [
-                pool.submit(add_uniform_noise, inputs, strengths[place[0]], generators[place], per, clip)
-                for place in places  # torch draws in one thread
-            ]
-            for place, noisy in zip(places, drawn, strict=True):
-                sums[place] += _wrong_and_loss(module, noisy.result().to(device), labels)
+            for place in places:
+                noisy = add_uniform_noise(inputs, strengths[place[0]], generators[place], per, clip)
+                sums[place] += _wrong_and_loss(module, noisy.to(device), labels)
     if not samples:
         raise ArgumentError("The data hold no sample. Give a test set, a DataLoader or a pair (inputs, labels).")
     means = sums.cpu().numpy() / samples

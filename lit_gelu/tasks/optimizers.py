@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from lit_gelu.errors import ArgumentError
-from lit_gelu.tasks.layers import check_numbers
+from lit_gelu.tasks.activation_task import check_numbers
 
 
 class _ForeachOptimizer(Optimizer, ABC):
@@ -131,24 +131,13 @@ class LasagneNesterovSGD(_ForeachOptimizer):
         torch._foreach_add_(params, gradients, alpha=-group["lr"])
 
 
-def constant_then_linear(period: float, periods: float) -> float:
-    """Return the factor of the learning rate: 1 in the first half of a run, then linear towards 0 at its end."""
-    # Of 200 epochs, number 100 is the last at 1, number 101 has 0.99, and the last, number 199, has 0.01; 0 is
-    # reached only after the run. Hendrycks and Gimpel's code for CIFAR-10 (arXiv 1606.08415, section 3.5); the paper
-    # says "linearly decays to zero", which is followed more closely if periods are steps, not epochs.
-    return max(0.0, min(2 - 2 * period / periods, 1))
-
-
-def beta1_of_halves(period: float, periods: float) -> float:
-    """Return Adam's beta1: .9 in the first half of a run, .5 in the second."""
-    # In Hendrycks and Gimpel's code for CIFAR-10; the paper does not mention it.
-    return 0.9 if 2 * period < periods else 0.5
-
-
 class HalvesSchedule(LRScheduler):
-    """Sets an Adam's learning rate by `constant_then_linear` and its beta1 by `beta1_of_halves`, once a period."""
+    """Keeps an Adam's learning rate for half of a run, then lets it fall linearly towards 0; beta1 is .9, then .5."""
 
-    # Both lie in param_groups: in the optimizer's checkpoint, and for `LearningRateMonitor` (log_momentum=True).
+    # Of 200 epochs, number 100 is the last at the full rate, number 101 has 0.99 of it, and the last, number 199, has
+    # 0.01; 0 is reached only after the run. Hendrycks and Gimpel's code for CIFAR-10 (arXiv 1606.08415, section 3.5);
+    # the paper says "linearly decays to zero", which is followed more closely if periods are steps, not epochs, and
+    # does not mention beta1. Both lie in param_groups: in the optimizer's checkpoint, and for `LearningRateMonitor`.
 
     def __init__(self, optimizer: Optimizer, periods: int, last_epoch: int = -1) -> None:
         self.periods = periods
@@ -156,10 +145,9 @@ class HalvesSchedule(LRScheduler):
 
     def get_lr(self) -> list[float | Tensor]:
         """Return the learning rate of each group for the present period, and set its beta1 (as `OneCycleLR` does)."""
-        beta1 = beta1_of_halves(self.last_epoch, self.periods)
         for group in self.optimizer.param_groups:
-            group["betas"] = (beta1, group["betas"][1])
-        factor = constant_then_linear(self.last_epoch, self.periods)
+            group["betas"] = (0.9 if 2 * self.last_epoch < self.periods else 0.5, group["betas"][1])
+        factor = max(0.0, min(2 - 2 * self.last_epoch / self.periods, 1))
         return [base * factor for base in self.base_lrs]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -7,9 +7,7 @@ from torch import Tensor, nn
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.errors import ArgumentError
-from lit_gelu.surgery import infer_channels_
-from lit_gelu.tasks.activation_task import ClassificationTask
-from lit_gelu.tasks.layers import check_inputs, check_numbers, dense_layers, init_unit_norm_
+from lit_gelu.tasks.activation_task import ClassificationTask, check_inputs, check_numbers
 
 FEATURES = 11 * 26
 CLASSES = 39
@@ -57,12 +55,10 @@ class TIMITFrameClassifier(ClassificationTask):
         check_numbers(learning_rate=learning_rate, keep=keep, width=width, outputs=outputs)
         if outputs < CLASSES:
             raise ArgumentError(f"outputs={outputs} is not accepted. Give {CLASSES} (the phones) or more.")
-        make_activation = self.activation_maker(activation, width)
         self.learning_rate = learning_rate
-        self.hidden = dense_layers((FEATURES, *[width] * 5), make_activation, keep)
+        self.hidden = self.dense_layers(activation, (FEATURES, *[width] * 5), keep)
         self.output = nn.Linear(width, outputs)
-        infer_channels_(self)
-        init_unit_norm_(self.hidden, self.output)
+        self.init_dense_layers_()
         self.example_input_array = torch.randn(2, FEATURES, generator=torch.Generator().manual_seed(0))
 
     def forward(self, windows: Tensor) -> Tensor:

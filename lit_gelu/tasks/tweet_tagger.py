@@ -6,9 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.surgery import infer_channels_
-from lit_gelu.tasks.activation_task import ClassificationTask
-from lit_gelu.tasks.layers import check_inputs, check_numbers, dense_layers, init_unit_norm_
+from lit_gelu.tasks.activation_task import ClassificationTask, check_inputs, check_numbers
 
 WINDOW = 3
 WIDTH = 256
@@ -48,14 +46,12 @@ class TweetTagger(ClassificationTask):
     ) -> None:
         super().__init__(activation, registry)
         check_numbers(learning_rate=learning_rate, keep=keep, vector_size=vector_size)
-        make_activation = self.activation_maker(activation, WIDTH)
         self.vector_size = vector_size
         self.learning_rate = learning_rate
         fed = WINDOW * vector_size
-        self.hidden = dense_layers((fed, WIDTH, WIDTH), make_activation, keep)
+        self.hidden = self.dense_layers(activation, (fed, WIDTH, WIDTH), keep)
         self.output = nn.Linear(WIDTH, CLASSES)
-        infer_channels_(self)
-        init_unit_norm_(self.hidden, self.output)
+        self.init_dense_layers_()
         self.example_input_array = torch.randn(2, fed, generator=torch.Generator().manual_seed(0))
 
     def forward(self, windows: Tensor) -> Tensor:

@@ -20,7 +20,6 @@ from lit_gelu.errors import ArgumentError
         (ActivationCurvatureMonitor, {"at_steps": 5}),
         (LossCurvatureMonitor, {"quantities": ()}),
         (LossCurvatureMonitor, {"quantities": 3}),
-        (LossCurvatureMonitor, {"operator": "fisher"}),
         (LossCurvatureMonitor, {"mode": "test"}),
         (LossCurvatureMonitor, {"fraction": 0.0}),
         (LossCurvatureMonitor, {"fraction": 1.5}),

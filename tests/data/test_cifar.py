@@ -8,7 +8,6 @@ import pytest
 import scipy.linalg
 import torch
 from cifar_arrays import random_arrays, write_arrays, write_batches
-from colour_images import write_arrays as write_colours
 from scipy import stats
 from torch import nn
 from torchvision.datasets import CIFAR100
@@ -39,7 +38,7 @@ def test_sets_batches_and_preprocessing(made):
     assert [len(part) for part in (data.train_set, data.val_set, data.test_set)] == [600, 0, 120]
     mean = as_images(arrays["x_train"]).mean(dim=0)
     expected = (as_images(arrays["x_test"]) - mean).float()
-    torch.testing.assert_close(data.test_set.images, expected, rtol=0, atol=2e-7)
+    torch.testing.assert_close(data.test_set.inputs, expected, rtol=0, atol=2e-7)
     torch.testing.assert_close(data.train_set.inputs, (as_images(arrays["x_train"]) - mean).float(), rtol=0, atol=2e-7)
     assert data.test_set.labels.tolist() == arrays["y_test"].tolist()
     loader = data.train_dataloader()
@@ -68,7 +67,7 @@ def test_held_out_images_teach_the_preprocessing_nothing(made):
     mean = as_images(arrays["x_train"])[train].mean(dim=0)
     torch.testing.assert_close(data.preprocessing().mean.double(), mean, rtol=0, atol=1e-7)
     expected = (as_images(arrays["x_train"])[val] - mean).float()
-    torch.testing.assert_close(data.val_set.images, expected, rtol=0, atol=2e-7)
+    torch.testing.assert_close(data.val_set.inputs, expected, rtol=0, atol=2e-7)
     assert data.val_set.labels.tolist() == arrays["y_train"][val].tolist()
     assert len(data.train_set) == 2 * 260
     fresh = CIFAR100Data(root, validation=40)
@@ -132,14 +131,11 @@ def test_real_arrays_have_their_known_statistics():
     assert len(data.test_dataloader()) == 20
 
 
-few = pytest.mark.filterwarnings("ignore:The whitening is fitted to")  # fewer images than pixels
-
-
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
     """A folder with ``cifar10.npz``; tests do not change the file."""
     folder = tmp_path_factory.mktemp("colour")
-    write_colours(folder / "cifar10.npz")
+    write_arrays(folder / "cifar10.npz", 60, 30, 10)
     return folder
 
 
@@ -158,7 +154,7 @@ def whitening_by_svd(rows):
 
 
 @pytest.mark.full
-@few
+@pytest.mark.filterwarnings("ignore:The whitening is fitted to")  # fewer images than pixels
 def test_images_are_scaled_and_whitened_by_the_training_images(root, tmp_path):
     data = CIFAR10Data(root, cache=tmp_path)
     data.prepare_data()
@@ -166,32 +162,26 @@ def test_images_are_scaled_and_whitened_by_the_training_images(root, tmp_path):
     mean, matrix = whitening_by_svd(scaled(root, "x_train"))
     for part, name in ((data.train_set, "train"), (data.test_set, "test")):
         expected = (scaled(root, f"x_{name}") - mean) @ matrix
-        assert part.images.shape == (len(expected), 3, 32, 32)
-        assert part.images.dtype == torch.float32
+        assert part.inputs.shape == (len(expected), 3, 32, 32)
+        assert part.inputs.dtype == torch.float32
         # The values are of size 300 (1 / sqrt(1e-5)) times differences of 0.1; float32 has 7 digits.
-        np.testing.assert_allclose(part.images.reshape(len(expected), -1), expected, rtol=0, atol=2e-3)
+        np.testing.assert_allclose(part.inputs.reshape(len(expected), -1), expected, rtol=0, atol=2e-3)
         assert torch.equal(part.labels, torch.from_numpy(np.load(root / "cifar10.npz")[f"y_{name}"]))
     assert len(data.val_set) == 0
     assert data.train_dataloader().batch_size == 100
 
 
-def test_a_whitening_of_too_few_images_is_warned_of(root, tmp_path):
-    data = CIFAR10Data(root, cache=tmp_path)
-    with pytest.warns(UserWarning, match="images"):
-        data.setup("test")
-    CIFAR10Data(root, cache=tmp_path).setup("test")  # kept: no warning again
-
-
-@few
 def test_preprocessing_makes_the_inputs_out_of_raw_pixels(root, tmp_path):
     data = CIFAR10Data(root, cache=tmp_path)
-    preprocessing = data.preprocessing()  # before any setup
+    with pytest.warns(UserWarning, match="images"):  # which are too few to fit a whitening to
+        preprocessing = data.preprocessing()  # before any setup
     data.setup("test")
+    CIFAR10Data(root, cache=tmp_path).setup("test")  # kept: no warning again
     assert [type(step) for step in preprocessing] == [ScaledPixels, ZCAWhitening]
     raw = data.raw_test_inputs()
     assert raw.dtype == torch.uint8
     assert raw.shape == (30, 3, 32, 32)
-    torch.testing.assert_close(preprocessing(raw), data.test_set.images)
+    torch.testing.assert_close(preprocessing(raw), data.test_set.inputs)
     with np.load(root / "cifar10.npz") as arrays:
         assert np.array_equal(data.raw_train_inputs().numpy(), arrays["x_train"].transpose(0, 3, 1, 2))
     assert isinstance(preprocessing, nn.Module)
@@ -210,7 +200,7 @@ def test_whitened_training_images_have_the_stated_covariance(tmp_path):
     assert (len(white.train_set), len(white.val_set)) == (50_000 - validation, validation)
     means, covariances = [], []
     for data in (plain, white):
-        rows = data.train_set.images.flatten(1)
+        rows = data.train_set.inputs.flatten(1)
         mean = sum(part.double().sum(0) for part in rows.split(5000)) / len(rows)
         products = sum(part.double().T @ part.double() for part in rows.split(5000)) / len(rows)
         means.append(mean)
@@ -220,7 +210,7 @@ def test_whitened_training_images_have_the_stated_covariance(tmp_path):
     np.testing.assert_allclose(found, np.diag(variances / (variances + 1e-5)), rtol=0, atol=1e-4)
     assert means[1].abs().max() < 1e-4
     # Images that it was not fitted to come out with about the same deviation.
-    assert white.val_set.images.std().item() == pytest.approx(white.train_set.images.std().item(), rel=0.1)
+    assert white.val_set.inputs.std().item() == pytest.approx(white.train_set.inputs.std().item(), rel=0.1)
 
 
 def slow_crop(image, row, column):

@@ -24,17 +24,17 @@ def test_counts_shapes_dtypes_and_range(data):
     assert [len(part) for part in sets(data)] == [1257, 180, 360]
     assert len(data.train_dataloader()) == 39
     for part in sets(data):
-        assert part.images.shape == (len(part), 1, 28, 28)
-        assert part.images.dtype == torch.float32
+        assert part.inputs.shape == (len(part), 1, 28, 28)
+        assert part.inputs.dtype == torch.float32
         assert part.labels.dtype == torch.int64
-        assert part.images.min() == 0
-        assert part.images.max() == 1
+        assert part.inputs.min() == 0
+        assert part.inputs.max() == 1
 
 
 def test_every_digit_is_in_exactly_one_set_with_its_label(data):
     digits = load_digits()
     everything = EnlargedDigits()(torch.from_numpy(digits.images).unsqueeze(1)).flatten(1).numpy()
-    ours = torch.cat([part.images for part in sets(data)]).flatten(1).numpy()
+    ours = torch.cat([part.inputs for part in sets(data)]).flatten(1).numpy()
     our_labels = torch.cat([part.labels for part in sets(data)]).numpy()
     assert len(ours) == len(everything) == 1797
     # Sorting rows puts the two in the same order whatever the split did.
@@ -53,6 +53,6 @@ def test_raw_grey_levels_and_their_preprocessing_give_the_test_images(data):
     raw = data.raw_test_inputs()
     assert (raw.shape, raw.dtype) == ((360, 1, 8, 8), torch.uint8)
     assert raw.max() == 16
-    assert torch.equal(data.preprocessing()(raw), data.test_set.images)
+    assert torch.equal(data.preprocessing()(raw), data.test_set.inputs)
     training = data.raw_train_inputs()
-    assert torch.equal(data.preprocessing()(training), data.train_set.images)
+    assert torch.equal(data.preprocessing()(training), data.train_set.inputs)

@@ -7,16 +7,16 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
-from lit_gelu.data import InMemoryDataModule, InMemoryImages
+from lit_gelu.data import InMemoryDataModule, InMemorySamples
 from lit_gelu.data.in_memory import fits
 from lit_gelu.data.resumable_loader import ResumableDataLoader
 from lit_gelu.errors import ArgumentError
 
 
-def images(first: int, count: int) -> InMemoryImages:
+def images(first: int, count: int) -> InMemorySamples:
     """Images of one pixel; pixel and label are the sample's number."""
     numbers = torch.arange(first, first + count)
-    return InMemoryImages(numbers.float().reshape(-1, 1, 1, 1), numbers)
+    return InMemorySamples(numbers.float().reshape(-1, 1, 1, 1), numbers)
 
 
 class Numbers(InMemoryDataModule):

@@ -43,11 +43,11 @@ def test_split_scaling_shapes_and_dtypes(made):
     assert [len(part) for part in parts] == [55_000, 5_000, 10_000]
     for part, first in zip(parts, (5_000, 0, 0), strict=True):
         numbers = torch.arange(first, first + len(part))
-        assert part.images.shape == (len(part), 1, 28, 28)
-        assert part.images.dtype == torch.float32
+        assert part.inputs.shape == (len(part), 1, 28, 28)
+        assert part.inputs.dtype == torch.float32
         assert torch.equal(part.labels, numbers % 10)
         pixels = (numbers % 256).float() / 255
-        assert torch.equal(part.images, pixels.reshape(-1, 1, 1, 1).expand(-1, 1, 28, 28))
+        assert torch.equal(part.inputs, pixels.reshape(-1, 1, 1, 1).expand(-1, 1, 28, 28))
     assert len(data.train_dataloader()) == 429
 
 
@@ -98,7 +98,7 @@ def test_raw_pixels_and_their_preprocessing_give_the_test_images(made):
     data.setup("test")
     raw = data.raw_test_inputs()
     assert raw.dtype == torch.uint8
-    assert torch.equal(data.preprocessing()(raw), data.test_set.images)
+    assert torch.equal(data.preprocessing()(raw), data.test_set.inputs)
     exact = raw.numpy().astype(np.float64) / 255
     assert np.array_equal(data.preprocessing()(raw).numpy(), exact.astype(np.float32))
 
@@ -110,11 +110,11 @@ def test_real_files_against_torchvision_and_known_statistics():
     data.prepare_data()
     data.setup()
     reference = torchvision.datasets.MNIST(root, train=True)
-    pixels = torch.cat([data.val_set.images, data.train_set.images])
+    pixels = torch.cat([data.val_set.inputs, data.train_set.inputs])
     assert torch.equal((pixels * 255).round().to(torch.uint8).squeeze(1), reference.data)
     assert torch.equal(torch.cat([data.val_set.labels, data.train_set.labels]), reference.targets)
     test = torchvision.datasets.MNIST(root, train=False)
-    assert torch.equal((data.test_set.images * 255).round().to(torch.uint8).squeeze(1), test.data)
+    assert torch.equal((data.test_set.inputs * 255).round().to(torch.uint8).squeeze(1), test.data)
     assert torch.equal(data.test_set.labels, test.targets)
     # Known of the 60,000: mean .13066, standard deviation .30811, mean square .11200.
     assert pixels.double().mean().item() == pytest.approx(0.13066, abs=5e-6)

@@ -27,16 +27,6 @@ def packed(tmp_path, kind=zipfile.ZIP_DEFLATED, **members: bytes):
     return path
 
 
-class Touches:
-    """An object whose unpickling makes a file."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return open, (str(self.path), "w")
-
-
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_arrays_come_back_as_numpy_wrote_them(tmp_path, save):
     written = {

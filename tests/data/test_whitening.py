@@ -28,9 +28,9 @@ def by_svd(images, epsilon):
     return mean, directions @ np.diag(1 / np.sqrt(variances + epsilon)) @ directions.T
 
 
-@pytest.mark.parametrize("count", [500, 61, 60, 59, 7, 1])
+@pytest.mark.parametrize("count", [500, 60, 7, 1])
 def test_mean_and_matrix_against_scipy(count):
-    """60 values an image: with fewer images the matrix comes out of their products with each other."""
+    """60 values an image: of fewer images the covariance is singular."""
     images = correlated(count)
     whitening = fit_whitening(images, EPSILON)
     mean, matrix = by_svd(images, EPSILON)

@@ -63,7 +63,7 @@ def test_the_figures_are_those_counted_by_hand(digits):
     report = check_quantized(digits.model, digits.int8, DigitsData())
     data = DigitsData()
     data.setup("test")
-    images, labels = data.test_set.images, data.test_set.labels.numpy()
+    images, labels = data.test_set.inputs, data.test_set.labels.numpy()
     with torch.no_grad():
         y, int8 = digits.model(images).double().numpy(), OnnxPredictor(digits.int8)(images).double().numpy()
     (output,) = report.outputs

@@ -20,7 +20,6 @@ from lit_gelu.tasks import MNISTClassifier
         lambda: ReplicaGroup.of(Net, []),
         lambda: ReplicaGroup.of(Net, [{}, {}], [0]),
         lambda: ReplicaGroup([Net()] * 2),
-        lambda: ReplicaGroup([Net()], []),
         lambda: ReplicaDataModule(DataLoader(range(3))),
         lambda: ReplicaDataModule(type("Own", (Samples,), {"train_dataloader": lambda self: None})()),
         lambda: ReplicaDataModule(type("Own", (Samples,), {"on_after_batch_transfer": lambda self, batch, _: batch})()),
@@ -106,11 +105,6 @@ class Skipping(Net):
         return None
 
 
-class TwoLoaders(Samples):
-    def val_dataloader(self):
-        return [super().val_dataloader()] * 2
-
-
 def on_a_plateau(module):
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
@@ -126,7 +120,6 @@ FITS = {
     "batches of its own": {"data": Augmenting},
     "a split that draws": {"data": Splitting},
     "shuffled validation": {"data": Shuffling},
-    "two loaders": {"data": TwoLoaders},
     "no optimizer": {"configure": lambda module: None},
     "two optimizers": {"configure": lambda module: [torch.optim.SGD(module.parameters(), lr=0.1)] * 2},
     "one that computes losses": {"configure": lambda module: torch.optim.LBFGS(module.parameters())},

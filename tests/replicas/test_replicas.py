@@ -341,8 +341,9 @@ def test_members_are_ordinary_modules_behind_the_fit():
 
 def test_a_members_checkpoint_is_loaded_as_any_other(tmp_path):
     cells = [{"activation": "elu", "vector_size": 4}, {"activation": "gelu_tanh", "vector_size": 4}]
-    group, _ = train_group(TweetTagger, cells, [0, 1], lambda: Samples(12, 25), precision="32-true")
-    torch.save(group.member_checkpoint(1), tmp_path / "member.ckpt")
+    group, its = train_group(TweetTagger, cells, [0, 1], lambda: Samples(12, 25), precision="32-true")
+    its.strategy.connect(group.members[1])
+    its.save_checkpoint(tmp_path / "member.ckpt", weights_only=True)
     loaded = TweetTagger.load_from_checkpoint(tmp_path / "member.ckpt")
     assert loaded.activation_spec == group.members[1].activation_spec
     torch.testing.assert_close(loaded.state_dict(), group.members[1].state_dict(), rtol=0, atol=0)

@@ -6,13 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 from child_processes import run_warm
-from colour_images import ColourData
-from small_task import quiet_trainer
+from small_task import COLOUR, SmallData, quiet_trainer
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 from wide_res_net_by_hand import Transcription, elu, gelu_tanh
 
-from lit_gelu.data import InMemoryImages
+from lit_gelu.data import InMemorySamples
 from lit_gelu.tasks import CIFAR100WideResNet
 
 SMALL = {"blocks_per_stage": 1, "width_factor": 1}
@@ -131,9 +130,9 @@ def test_two_optimizer_steps_against_a_transcription_in_float64():
     torch.manual_seed(0)
     model = CIFAR100WideResNet(dropout=0.0, epochs=5, **SMALL)  # of one step each
     transcription = Transcription(model, gelu_tanh)
-    data = ColourData(classes=100)
+    data = SmallData(COLOUR, 100)
     data.setup("fit")
-    images, labels = data.train_set.images[:8].double(), data.train_set.labels[:8]
+    images, labels = data.train_set.inputs[:8].double(), data.train_set.labels[:8]
     values = transcription.values
     velocities = {name: torch.zeros_like(value) for name, value in values.items()}
     for step in range(2):
@@ -145,7 +144,7 @@ def test_two_optimizer_steps_against_a_transcription_in_float64():
             for (name, value), gradient in zip(values.items(), gradients, strict=True):
                 velocities[name] = 0.9 * velocities[name] - rate * gradient
                 value += 0.9 * velocities[name] - rate * gradient
-    data.train_set = InMemoryImages(images, labels)
+    data.train_set = InMemorySamples(images, labels)
     trainer = quiet_trainer(max_steps=2, precision="64-true", limit_val_batches=0)
     trainer.fit(model, datamodule=data)
     assert trainer.logged_metrics["train_loss"].item() == pytest.approx(loss.item(), rel=1e-6)
@@ -165,9 +164,9 @@ def test_what_decays(paper):
 def test_the_logged_training_loss_is_noisy_and_includes_the_penalty(dropout):
     """All samples are one batch, so that only dropout can make two seeds' losses differ."""
     torch.manual_seed(0)
-    model, data = CIFAR100WideResNet(dropout=dropout, learning_rate=1e-30, **SMALL), ColourData(classes=100)
+    model, data = CIFAR100WideResNet(dropout=dropout, learning_rate=1e-30, **SMALL), SmallData(COLOUR, 100)
     data.setup("fit")
-    data.train_set = InMemoryImages(data.train_set.images[:8], data.train_set.labels[:8])
+    data.train_set = InMemorySamples(data.train_set.inputs[:8], data.train_set.labels[:8])
     logged = []
     for seed in (0, 1):
         torch.manual_seed(seed)
@@ -176,7 +175,7 @@ def test_the_logged_training_loss_is_noisy_and_includes_the_penalty(dropout):
         logged.append(trainer.logged_metrics["train_loss"].item())
     assert (abs(logged[0] - logged[1]) > 1e-3) == (dropout > 0)
     with torch.no_grad():
-        plain = Transcription(model, gelu_tanh).logits(data.train_set.images.double())
+        plain = Transcription(model, gelu_tanh).logits(data.train_set.inputs.double())
     expected = cross_entropy(plain, data.train_set.labels).item() + model.penalty().item()
     assert logged[0] == pytest.approx(expected, rel=0.2 if dropout else 1e-5)
     assert model.penalty() > 0.1
@@ -188,7 +187,7 @@ def test_bfloat16_autocast_and_channels_last(tmp_path):
     model = CIFAR100WideResNet(channels_last=True, **SMALL)
     before = {name: value.detach().clone() for name, value in model.named_parameters()}
     trainer = quiet_trainer(max_steps=1, precision="bf16-mixed", limit_val_batches=0)
-    trainer.fit(model, datamodule=ColourData(classes=100))
+    trainer.fit(model, datamodule=SmallData(COLOUR, 100))
     assert math.isfinite(trainer.logged_metrics["train_loss"])
     for parameter in model.parameters():
         assert parameter.dtype == torch.float32

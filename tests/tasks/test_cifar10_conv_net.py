@@ -4,26 +4,18 @@ import math
 
 import pytest
 import torch
-from colour_images import ColourData
 from lightning.pytorch.callbacks import Callback, LearningRateMonitor
 from lightning.pytorch.loggers import CSVLogger
-from small_task import quiet_trainer
+from small_task import COLOUR, SmallData, quiet_trainer
 from torch import nn
 from torch.nn import functional
+from wide_res_net_by_hand import gelu_tanh
 
-from lit_gelu.data import InMemoryImages
+from lit_gelu.data import InMemorySamples
 from lit_gelu.tasks import AdamEpsilonInsideRoot, CIFAR10ConvNet
-from lit_gelu.tasks.layers import ConvLayer, GaussianNoise
+from lit_gelu.tasks.cifar10_conv_net import ConvLayer, GaussianNoise
 
 SMALL = (4, 6)
-
-
-def gelu_tanh(x):
-    return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-
-
-def conv_layers(model):
-    return [module for module in model.features if isinstance(module, ConvLayer)]
 
 
 def weights(model, *suffixes):
@@ -142,9 +134,9 @@ def test_two_steps_against_a_transcription_in_float64():
                 v.mul_(0.999).add_(0.001 * gradient**2)
                 param -= 1e-2 * (m / (1 - 0.9**step)) / (v / (1 - 0.999**step) + 1e-8).sqrt()
 
-    data = ColourData()
+    data = SmallData(COLOUR)
     data.setup("fit")
-    data.train_set = InMemoryImages(images, labels)
+    data.train_set = InMemorySamples(images, labels)
     trainer = quiet_trainer(max_steps=2, precision="64-true", limit_val_batches=0)
     trainer.fit(model, datamodule=data)
     assert trainer.logged_metrics["train_loss"].item() == pytest.approx(loss.item(), rel=1e-6)
@@ -180,7 +172,7 @@ class Losses(Callback):
 def test_what_is_logged_is_what_was_descended_noise_and_all():
     model, losses = CIFAR10ConvNet(channels=SMALL, epochs=1), Losses()
     trainer = quiet_trainer(max_epochs=1, callbacks=[losses])
-    trainer.fit(model, datamodule=ColourData())
+    trainer.fit(model, datamodule=SmallData(COLOUR))
     assert losses.logged == losses.descended
     assert trainer.callback_metrics["train_error_epoch"].item() == pytest.approx(sum(losses.errors) / 3)
     names = {"train_loss", "train_error", "train_error_epoch", "val_loss", "val_error"}
@@ -191,7 +183,7 @@ def test_learning_rate_and_beta1_in_a_trainer_by_epochs(tmp_path):
     model = CIFAR10ConvNet(channels=SMALL, epochs=4)
     monitor = LearningRateMonitor(log_momentum=True)
     trainer = quiet_trainer(max_epochs=4, callbacks=[monitor], logger=CSVLogger(tmp_path), limit_val_batches=0)
-    trainer.fit(model, datamodule=ColourData())
+    trainer.fit(model, datamodule=SmallData(COLOUR))
     (name,) = monitor.lrs
     assert monitor.lrs[name] == pytest.approx([1e-3, 1e-3, 1e-3, 5e-4])
     assert monitor.last_momentum_values[f"{name}-momentum"] == 0.5

@@ -5,10 +5,9 @@ import inspect
 import onnx
 import pytest
 import torch
-from small_task import quiet_trainer
+from small_task import SmallData, quiet_trainer
 
 from lit_gelu import tasks
-from lit_gelu.data import InMemoryDataModule, InMemorySamples
 from lit_gelu.export import OnnxPredictor, check_parity, export_onnx
 
 # Sizes that are quick, and all noise that a task has in training.
@@ -31,27 +30,12 @@ OF_TRAINING = {"Dropout", "Bernoulli", "Multinomial", "RandomNormal", "RandomNor
 OF_TRAINING |= {"RandomUniformLike", "ReduceVariance"}
 
 
-class MadeUp(InMemoryDataModule):
-    """Random inputs of a shape, labels 0 to 7."""
-
-    def __init__(self, shape):
-        super().__init__(batch_size=4)
-        self.shape = shape
-
-    def load_train_and_val(self):
-        return self.load_test(), self.load_test()
-
-    def load_test(self):
-        generator = torch.Generator().manual_seed(0)
-        return InMemorySamples(torch.rand(8, *self.shape, generator=generator), torch.arange(8))
-
-
 def trained_a_step(name, activation, folder):
     """A checkpoint after two steps on made-up samples, so that nothing learned or averaged is as at the start."""
     torch.manual_seed(0)
     model = getattr(tasks, name)(activation=activation, **SMALL[name])
     trainer = quiet_trainer(max_steps=2, enable_checkpointing=True, default_root_dir=folder)
-    trainer.fit(model, datamodule=MadeUp(model.example_input_array.shape[1:]))
+    trainer.fit(model, datamodule=SmallData(model.example_input_array.shape[1:]))
     return model, trainer.checkpoint_callback.best_model_path
 
 

@@ -8,6 +8,7 @@ import torch
 from small_task import quiet_trainer
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
+from wide_res_net_by_hand import gelu_tanh
 
 from lit_gelu import activations
 from lit_gelu.tasks import MNISTAutoencoder, MNISTClassifier, TIMITFrameClassifier, TweetTagger
@@ -28,10 +29,6 @@ def parameter_count(model):
 
 def linears(model):
     return [module for module in model.modules() if isinstance(module, nn.Linear)]
-
-
-def gelu_tanh(x):
-    return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
 def cross_entropy(outputs, inputs, labels):

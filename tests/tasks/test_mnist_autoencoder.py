@@ -32,7 +32,7 @@ def test_the_loss_of_a_set_is_the_mean_over_its_pixels(stage):
     trainer = quiet_trainer()
     evaluate = trainer.validate if stage == "val" else trainer.test
     (result,) = evaluate(model, datamodule=data, verbose=False)
-    images = (data.val_set if stage == "val" else data.test_set).images.double()
+    images = (data.val_set if stage == "val" else data.test_set).inputs.double()
     weights = [parameter.detach().double() for parameter in model.parameters()]
     outputs = transcribed(weights, images, lambda x: torch.where(x > 0, x, torch.expm1(x)))
     expected = (outputs - images.flatten(1)).pow(2).mean().item()

@@ -2,9 +2,8 @@
 
 import pytest
 import torch
-from colour_images import ColourData
 from lightning.pytorch import Callback
-from small_task import SmallData, quiet_trainer
+from small_task import COLOUR, SmallData, quiet_trainer
 
 from lit_gelu.callbacks import ActivationSwap, ExactResume
 from lit_gelu.tasks import CIFAR10ConvNet, CIFAR100WideResNet, MNISTClassifier
@@ -19,22 +18,22 @@ class SaveEveryStep(Callback):
 
 
 TASKS = {
-    "mnist": (lambda: MNISTClassifier("relu", hidden_layers=2, keep=0.5), SmallData),
-    "cifar10": (lambda: CIFAR10ConvNet("relu", channels=(4, 6), epochs=4), ColourData),
-    "cifar100": (lambda: CIFAR100WideResNet("relu", blocks_per_stage=1, width_factor=1, epochs=4), ColourData),
+    "mnist": (lambda: MNISTClassifier("relu", hidden_layers=2, keep=0.5), (1, 28, 28)),
+    "cifar10": (lambda: CIFAR10ConvNet("relu", channels=(4, 6), epochs=4), COLOUR),
+    "cifar100": (lambda: CIFAR100WideResNet("relu", blocks_per_stage=1, width_factor=1, epochs=4), COLOUR),
 }
 
 
 def run(task, folder, ckpt_path=None, *callbacks):
     torch.manual_seed(1)
-    build, data = TASKS[task]
+    build, shape = TASKS[task]
     swaps = [
         ActivationSwap({"activation:relu": "prelu"}, at_step=2),
         ActivationSwap({"activation:prelu": "swish(learnable=True)"}, at_step=5),
     ]
     trainer = quiet_trainer(max_epochs=4, callbacks=[*swaps, ExactResume(), *callbacks])
     model = build()
-    trainer.fit(model, datamodule=data(), ckpt_path=ckpt_path)
+    trainer.fit(model, datamodule=SmallData(shape), ckpt_path=ckpt_path)
     return model, trainer
 
 

@@ -46,9 +46,9 @@ def test_drawings_stand_beside_the_scanned_digits():
         module.setup("test")
     assert len(data.train_set) == len(scanned.train_set) + 300
     assert len(data.val_set) == len(scanned.val_set) + 30
-    assert torch.equal(data.test_set.images, scanned.test_set.images)
-    assert data.train_set.images.shape[1:] == (1, 28, 28)
-    assert 0 <= data.train_set.images.min() < data.train_set.images.max() <= 1
+    assert torch.equal(data.test_set.inputs, scanned.test_set.inputs)
+    assert data.train_set.inputs.shape[1:] == (1, 28, 28)
+    assert 0 <= data.train_set.inputs.min() < data.train_set.inputs.max() <= 1
 
 
 @pytest.mark.parametrize("factor", [0.5, 2.0, 4.0])

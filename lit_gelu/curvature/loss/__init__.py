@@ -1,11 +1,10 @@
-"""Curvature of the loss: the Hessian and the Gauss-Newton matrix as operators, and what can be learnt from products."""
+"""Curvature of the loss: the Hessian as an operator, and what can be learnt from its products with vectors."""
 
 from lit_gelu.curvature.loss.linear_operator import LinearOperator, MatrixOperator
 from lit_gelu.curvature.loss.operators import (
     DirectionalCurvature,
     ParameterOperator,
     curvature_along,
-    gauss_newton_operator,
     hessian_operator,
 )
 from lit_gelu.curvature.loss.parameters import ParameterLayout, module_layout
@@ -25,7 +24,6 @@ __all__ = [
     "TraceEstimate",
     "curvature_along",
     "extreme_eigenvalues",
-    "gauss_newton_operator",
     "hessian_operator",
     "hutchinson_trace",
     "module_layout",

@@ -1,7 +1,7 @@
-"""The Hessian and the Gauss-Newton matrix of a loss as linear operators on the vector of trained parameters."""
+"""The Hessian of a loss as a linear operator on the vector of trained parameters."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -24,7 +24,6 @@ from lit_gelu.curvature.loss.parameters import (
     has_custom_function,
     is_finite,
     kinds_of,
-    loss_after_gradient,
     weighted_mean,
     without_autocast,
 )
@@ -51,7 +50,6 @@ class ParameterOperator:
         size: How many parameters are trained.
         dtype: Of the vectors.
         device: Of the vectors.
-        layout: The stretch of a vector that belongs to each parameter.
         loss: The loss over all samples, no dimensions.
         gradient: Its gradient, shape ``[size]``.
         products: How many products were computed.
@@ -60,16 +58,15 @@ class ParameterOperator:
 
     def __init__(
         self,
-        batches: "Sequence[_HessianOfBatch | _GaussNewtonOfBatch]",
+        batches: "Sequence[_HessianOfBatch]",
         layout: ParameterLayout,
         counts: Sequence[int],
         reduce: Reduce | None,
     ) -> None:
         self.parameters = layout
         self.size, self.dtype, self.device = layout.size, layout.dtype, layout.device
-        self.layout = dict(layout.slices)
         self.products = 0
-        self.note = next((note for batch in batches if (note := getattr(batch, "note", ""))), "")
+        self.note = next((batch.note for batch in batches if batch.note), "")
         self._batches, self._counts, self._reduce = list(batches), list(counts), reduce
         first_order = weighted_mean([batch.first_order for batch in batches], self._counts, reduce)
         self.loss, self.gradient = first_order[-1].clone(), first_order[:-1]
@@ -117,10 +114,10 @@ class ParameterOperator:
 
     def _compare(self, product: Tensor, vector: Tensor) -> None:
         """Where a pass back is written in Python, compare the first product with a difference of gradients."""
-        closures = [batch.closure for batch in self._batches if isinstance(batch, _HessianOfBatch) and batch.is_custom]
-        if len(closures) < len(self._batches):
+        if not all(batch.is_custom for batch in self._batches):
             return
-        rows = _difference_of_gradients(closures, self.parameters, vector, float(self.gradient.norm()), product)
+        closures, slope = [batch.closure for batch in self._batches], float(self.gradient.norm())
+        rows = _difference_of_gradients(closures, self.parameters, vector, slope, product)
         reference = weighted_mean(rows, self._counts, self._reduce)
         error = float((product - reference).norm() / reference.norm())
         if error > max(_HIDDEN, 2 * _relative_step(self.parameters)):
@@ -202,7 +199,7 @@ class _HessianOfBatch:
         """Return ``H v``."""
         if not self._gradient.requires_grad:  # the loss is linear in the parameters
             return torch.zeros_like(vector)
-        with torch.inference_mode(False), without_autocast(self._layout):
+        with torch.inference_mode(False), without_autocast(self._layout.device):
             product = torch.autograd.grad(
                 self._gradient, self._tensors, grad_outputs=vector, retain_graph=True, allow_unused=True
             )
@@ -218,118 +215,6 @@ class _Composed(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         return self.FUNCTIONS.get(func, func)(*args, **(kwargs or {}))
-
-
-def gauss_newton_operator(
-    outputs: Closure | Sequence[Closure],
-    loss: Callable[[Tensor], Tensor] | Sequence[Callable[[Tensor], Tensor]],
-    parameters: Mapping[str, Tensor],
-    *,
-    samples: int | Sequence[int] = 1,
-    reduce: Reduce | None = None,
-) -> ParameterOperator:
-    """Make the generalised Gauss-Newton matrix of a loss an operator on flat vectors.
-
-    ``G = J' B J`` with J the Jacobian of the outputs by the parameters and B the Hessian of the loss by the outputs.
-    It is positive semi-definite where the loss is convex in the outputs, and equals the Hessian where the outputs are
-    linear in the parameters. A product is J v, B (J v) by a double pass through the loss alone, and one pass back;
-    J v is the derivative of the linear map ``u -> J'u``, whose graph is recorded once.
-
-    Source: Schraudolph 2002, "Fast curvature matrix-vector products for second-order gradient descent".
-
-    Args:
-        outputs: The model's outputs for one batch, one tensor of any shape; or one closure a batch.
-        loss: The mean loss of a batch from its outputs, twice differentiable; one for all batches, or one a batch.
-        parameters: As in `hessian_operator`, and so the others.
-        samples: How many samples each batch has.
-        reduce: Sums a flat tensor over ranks.
-
-    Returns:
-        The operator; its graphs live until it is closed.
-
-    Raises:
-        ArgumentError: If an argument is not accepted, the outputs depend on no parameter, or they cannot be
-            differentiated twice.
-        UnsupportedRunError: If the loss or its gradient is NaN or infinite.
-
-    Example:
-        >>> weight = torch.tensor([1.0, 2.0], requires_grad=True)
-        >>> with gauss_newton_operator(lambda: weight**2, lambda z: z.square().sum(), {"weight": weight}) as matrix:
-        ...     matrix(torch.tensor([1.0, 1.0])).tolist()  # (2 w) * 2 * (2 w)
-        [8.0, 32.0]
-    """
-    closures, counts = batches_of(outputs, samples)
-    losses = list(loss) if isinstance(loss, Sequence) else [loss] * len(closures)
-    layout = ParameterLayout(parameters)
-    batches = [_GaussNewtonOfBatch(*each, layout) for each in zip(closures, losses, strict=True)]
-    return ParameterOperator(batches, layout, counts, reduce)
-
-
-class _GaussNewtonOfBatch:
-    """The graphs of the outputs z, of the gradient s of the loss by them, and of the linear map ``u -> J'u``."""
-
-    def __init__(self, outputs: Closure, loss: Callable[[Tensor], Tensor], layout: ParameterLayout) -> None:
-        self._layout, self._tensors = layout, list(layout.tensors.values())
-        with torch.inference_mode(False), torch.enable_grad():
-            self._outputs = outputs()
-        if not (isinstance(self._outputs, Tensor) and self._outputs.requires_grad):
-            raise ArgumentError(
-                f"The closure for the outputs returned {type(self._outputs).__name__}. Accepted is one floating-point "
-                "tensor that depends on parameters: what the loss is computed from, without detach() or no_grad()."
-            )
-        self._leaf = self._outputs.detach().requires_grad_()
-        value = evaluate_loss(lambda: loss(self._leaf))
-        try:
-            with torch.inference_mode(False), torch.enable_grad(), without_autocast(layout):
-                (slope,) = torch.autograd.grad(value, self._leaf, create_graph=True, allow_unused=True)
-                if slope is None:
-                    raise ArgumentError("The loss does not depend on the outputs. Give loss(outputs) a use for them.")
-                self._direction = torch.zeros_like(self._outputs).requires_grad_()
-                back = torch.autograd.grad(
-                    self._outputs, self._tensors, self._direction, create_graph=True, allow_unused=True
-                )
-            check_differentiable(kinds_of(*back))
-        except RuntimeError as error:
-            raise _no_second_derivative(error) from error
-        self._slope: Tensor = slope
-        self._used = {n: piece for n, piece in enumerate(back) if piece is not None and piece.requires_grad}
-        gradient = self._back(slope.detach())
-        self.first_order = torch.cat([gradient, value.detach().reshape(1).to(gradient)])
-        if has_custom_function(kinds_of(self._outputs)):
-            # ``s'(J g)`` and ``(J's)'g`` for the gradient ``g = J's`` differ if a derivative is hidden.
-            expected = float(gradient.square().sum())
-            actual = float((slope.detach() * self._along(gradient)).sum())
-            if abs(actual - expected) > _HIDDEN * expected:
-                raise ArgumentError(
-                    "The derivative of the outputs along the parameters is not the transpose of their pass back: that "
-                    f"of a custom torch.autograd.Function hides its own derivative. {_REMEDY}"
-                )
-
-    def product(self, vector: Tensor) -> Tensor:
-        """Return ``J' B J v``."""
-        if not self._slope.requires_grad:  # the loss is linear in the outputs
-            return torch.zeros_like(vector)
-        along = self._along(vector)
-        with torch.inference_mode(False), without_autocast(self._layout):
-            (bent,) = torch.autograd.grad(self._slope, self._leaf, along, retain_graph=True)
-        return self._back(bent)
-
-    def _along(self, vector: Tensor) -> Tensor:
-        pieces = self._layout.split(vector)
-        with torch.inference_mode(False), without_autocast(self._layout):
-            (product,) = torch.autograd.grad(
-                list(self._used.values()),
-                self._direction,
-                [pieces[number] for number in self._used],
-                retain_graph=True,
-                materialize_grads=True,
-            )
-        return product
-
-    def _back(self, direction: Tensor) -> Tensor:
-        with torch.inference_mode(False), without_autocast(self._layout):
-            product = torch.autograd.grad(self._outputs, self._tensors, direction, retain_graph=True, allow_unused=True)
-        return self._layout.flatten(product)
 
 
 def _difference_of_gradients(
@@ -348,9 +233,9 @@ def _difference_of_gradients(
     with displaced(layout) as move:
         for closure in closures:
             move(vector, h)
-            ahead = loss_after_gradient(closure, layout)[:-1]
+            ahead = layout.flatten(differentiate(evaluate_loss(closure), layout))
             move(vector, -h)
-            rows.append(ahead.sub_(loss_after_gradient(closure, layout)[:-1]).div_(2 * h))
+            rows.append(ahead.sub_(layout.flatten(differentiate(evaluate_loss(closure), layout))).div_(2 * h))
     return rows
 
 

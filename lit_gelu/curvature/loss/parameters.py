@@ -5,8 +5,7 @@ Nothing here touches ``.grad``.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TypeVar
+from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import Tensor
@@ -20,15 +19,6 @@ Closure = Callable[[], Tensor]
 
 Reduce = Callable[[Tensor], Tensor]
 """Sums a flat tensor over ranks."""
-
-Item = TypeVar("Item")
-
-REENTRANT = (
-    "The model uses activation checkpointing with use_reentrant=True, through which no gradient can be asked for but "
-    "by backward(). Use torch.utils.checkpoint.checkpoint(..., use_reentrant=False), in models of Hugging Face "
-    'gradient_checkpointing_enable({"use_reentrant": False}), or define curvature_loss(batch) without checkpointing.'
-)
-"""What to say of reentrant checkpoints."""
 
 Kinds = frozenset[type[Node]]
 """The classes of a graph's nodes: few, where the nodes are thousands."""
@@ -86,18 +76,12 @@ class ParameterLayout:
 
     def flatten(self, tensors: Sequence[Tensor | None]) -> Tensor:
         """Join one tensor a parameter, in the order of the layout, into a new vector; ``None`` counts as zeros."""
-        return torch.cat(self.pieces(tensors))
-
-    def pieces(self, tensors: Sequence[Tensor | None]) -> list[Tensor]:
-        """Flatten one tensor a parameter, in the layout's type and on its device; views where these agree."""
-        return [
+        return torch.cat([
             torch.zeros(parameter.numel(), dtype=self.dtype, device=self.device)
             if tensor is None
-            else tensor.reshape(-1)
-            if tensor.dtype == self.dtype and tensor.device == self.device and not tensor.is_sparse
             else (tensor.to_dense() if tensor.is_sparse else tensor).reshape(-1).to(self.device, self.dtype)
             for parameter, tensor in zip(self.tensors.values(), tensors, strict=True)
-        ]
+        ])
 
     def split(self, vector: Tensor) -> list[Tensor]:
         """Cut a vector into tensors with shape, type and device of the parameters; views where these agree."""
@@ -176,7 +160,7 @@ def differentiate(loss: Tensor, layout: ParameterLayout, *, create_graph: bool =
     tensors = list(layout.tensors.values())
     gradients: tuple[Tensor | None, ...] = (None,)
     if loss.requires_grad:
-        with without_autocast(layout):
+        with without_autocast(layout.device):
             gradients = torch.autograd.grad(loss, tensors, create_graph=create_graph, allow_unused=True)
     if all(gradient is None for gradient in gradients):
         raise ArgumentError(
@@ -186,23 +170,16 @@ def differentiate(loss: Tensor, layout: ParameterLayout, *, create_graph: bool =
     return list(gradients)
 
 
-def loss_after_gradient(closure: Closure, layout: ParameterLayout) -> Tensor:
-    """Return the gradient of one batch's loss and, last, the loss in one vector ``[size + 1]`` without graph."""
-    loss = evaluate_loss(closure)
-    pieces = layout.pieces(differentiate(loss, layout))
-    return torch.cat([*pieces, loss.detach().reshape(1).to(layout.device, layout.dtype)])
-
-
-def batches_of(batch: Item | Sequence[Item], samples: int | Sequence[int]) -> tuple[list[Item], list[int]]:
-    """Return the batches as a list, and the number of samples of each. A sequence is read as several batches."""
-    items: list[Item] = list(batch) if isinstance(batch, Sequence) else [batch]
-    counts = [samples] * len(items) if isinstance(samples, int) else list(samples)
-    if not items or len(items) != len(counts) or min(counts) < 1:
+def batches_of(closure: Closure | Sequence[Closure], samples: int | Sequence[int]) -> tuple[list[Closure], list[int]]:
+    """Return the closures of batches as a list, and the number of samples of each batch."""
+    closures = list(closure) if isinstance(closure, Sequence) else [closure]
+    counts = [samples] * len(closures) if isinstance(samples, int) else list(samples)
+    if not closures or len(closures) != len(counts) or min(counts) < 1:
         raise ArgumentError(
-            f"{len(items)} batches came with samples={samples!r}. Accepted is a positive number of samples for each of "
-            "at least one batch: by these the batches are weighted."
+            f"{len(closures)} batches came with samples={samples!r}. Accepted is a positive number of samples for each "
+            "of at least one batch: by these the batches are weighted."
         )
-    return items, counts
+    return closures, counts
 
 
 def weighted_mean(rows: Sequence[Tensor], counts: Sequence[int], reduce: Reduce | None) -> Tensor:
@@ -225,11 +202,12 @@ def is_finite(vector: Tensor) -> bool:
     return math.isfinite(vector.sum().item()) or bool(vector.isfinite().all())
 
 
-@contextmanager
-def without_autocast(layout: ParameterLayout) -> Iterator[None]:
-    """Switch autocast off: passes back run in the types that the pass forward chose."""
-    with torch.autocast(layout.device.type, enabled=False):
-        yield
+def without_autocast(*devices: torch.device) -> ExitStack:
+    """Switch autocast off for devices: passes back run in the types that the pass forward chose."""
+    stack = ExitStack()
+    for kind in {device.type for device in devices if device.type != "meta"}:
+        stack.enter_context(torch.autocast(kind, enabled=False))
+    return stack
 
 
 def kinds_of(*tensors: Tensor | None) -> Kinds:
@@ -263,4 +241,9 @@ def check_checkpoints(kinds: Iterable[type[Node]]) -> None:
     # Parameters inside a checkpoint are not in the graph. torch.autograd.grad raises only if it must pass through the
     # checkpoint to reach parameters before it; if there are none, the share of those inside would silently be zero.
     if any(kind.__name__ == "CheckpointFunctionBackward" for kind in kinds):
-        raise ArgumentError(REENTRANT)
+        raise ArgumentError(
+            "The model uses activation checkpointing with use_reentrant=True, through which no gradient can be asked "
+            "for but by backward(). Use torch.utils.checkpoint.checkpoint(..., use_reentrant=False), in models of "
+            'Hugging Face gradient_checkpointing_enable({"use_reentrant": False}), or define curvature_loss(batch) '
+            "without checkpointing."
+        )

@@ -67,7 +67,7 @@ def hutchinson_trace(
         seed: Of the run.
         event: Which measurement; seed, event and the probe's number determine a probe.
         deflate: Eigenpairs of one iteration.
-        layout: The stretches of a vector that make each layer, as `module_layout` of ``operator.layout`` gives them.
+        layout: The stretches of a vector that make each layer, as `module_layout` of a layout gives them.
             Together they cover all of it, once.
         accuracy: More probes are taken until the standard error is at most this share of the trace.
         most: How many probes at most; ``None`` for ``probes``.

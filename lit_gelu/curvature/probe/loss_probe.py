@@ -10,11 +10,9 @@ from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.overrides import TorchFunctionMode
 
-from lit_gelu.curvature.loss.parameters import REENTRANT, check_checkpoints, kinds_of
+from lit_gelu.curvature.loss.parameters import check_checkpoints, kinds_of, without_autocast
 from lit_gelu.curvature.probe.batches import clone_batch, count_examples
 from lit_gelu.curvature.probe.state import ModuleState, WriteGuard, seed_random_state
 from lit_gelu.errors import ArgumentError, UnsupportedRunError
@@ -52,7 +50,6 @@ class LossProbe:
 
     Attributes:
         parameters: The live parameters by name; those that are frozen included.
-        calls: How many times a closure was called.
 
     Raises:
         ArgumentError: If an argument is not accepted, or the module's loss cannot be computed on the side.
@@ -90,7 +87,6 @@ class LossProbe:
         if not isinstance(batches, Sequence) or not batches:
             raise ArgumentError(f"{batches=} is not accepted. Give a list with at least one batch.")
         self.mode = mode
-        self.calls = 0
         self.parameters: dict[str, Tensor] = dict(self.module.named_parameters())
         self.samples = [_examples(batch) for batch in batches] if samples is None else list(samples)
         self._batches = list(batches)
@@ -109,7 +105,6 @@ class LossProbe:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:  # so that a failure on the way in leaves no trace either
-            stack.enter_context(_rephrased_errors())
             stack.enter_context(side_pass())
             state = ModuleState(self.module)
             stack.callback(state.restore)
@@ -136,10 +131,9 @@ class LossProbe:
     def _loss(self, number: int) -> Tensor:
         if self._state is None or self._guard is None:
             raise ArgumentError("A closure of a LossProbe was called outside of its context. Use it inside `with`.")
-        self.calls += 1
         self._state.rewind()
         seed_random_state(self._seed + number, self._state.devices)
-        precision = self._precision or partial(_without_autocast, self._state.devices)
+        precision = self._precision or partial(without_autocast, *self._state.devices)
         # Training steps change batches in place (``x /= 255``). A copy of an inference tensor counts versions.
         with torch.inference_mode(False), torch.enable_grad():
             batch = clone_batch(self._batches[number])
@@ -149,25 +143,6 @@ class LossProbe:
             check_checkpoints(kinds_of(loss))
             self._differentiable.add(number)
         return loss
-
-
-def _without_autocast(devices: set[torch.device]) -> AbstractContextManager[Any]:
-    """Return a context that switches autocast off for the model's devices."""
-    stack = ExitStack()
-    for kind in {device.type for device in devices if device.type != "meta"}:
-        stack.enter_context(torch.autocast(kind, enabled=False))
-    return stack
-
-
-@contextmanager
-def _rephrased_errors() -> Iterator[None]:
-    """Say of an error of torch's what to do about it."""
-    try:
-        yield
-    except RuntimeError as error:
-        if "compatible with .grad()" in str(error):  # the end of the sentence in every release of torch
-            raise ArgumentError(REENTRANT) from error
-        raise
 
 
 def _examples(batch: Any) -> int:
@@ -240,64 +215,3 @@ def _loss_from(output: Any, source: str) -> Tensor:
             "a dict with the key 'loss'; for a batch that is skipped, choose another as probe."
         )
     return loss
-
-
-LOSS_FUNCTIONS = (functional.cross_entropy, functional.binary_cross_entropy_with_logits, functional.mse_loss)
-"""The loss functions of torch, convex in their first argument, that are recognised in a training step."""
-
-_REMEDY = (
-    "Write the loss as one call of torch.nn.functional.cross_entropy, binary_cross_entropy_with_logits or mse_loss, or "
-    "use operator='hessian'."
-)
-
-
-class ParsedLoss:
-    """One batch's loss, a probe's closure, parted into a closure for the outputs and a loss of outputs."""
-
-    def __init__(self, closure: Callable[[], Tensor]) -> None:
-        self._closure = closure
-
-    def outputs(self) -> Tensor:
-        """Return the model's outputs from the live parameters: what the last call of a loss function was given."""
-        with _LossCalls() as calls:
-            loss = self._closure()
-        matches = [call for call, result in calls.records if result is loss]
-        if len(matches) != 1:
-            names = ", ".join(call[0].__name__ for call, _ in calls.records) or "none"
-            raise ArgumentError(
-                f"The loss does not part into outputs and a loss of outputs: {names} of its loss functions was called, "
-                f"and its value is not the loss itself. {_REMEDY}"
-            )
-        function, args, kwargs = matches[0]
-        outputs, rest = (args[0], args[1:]) if args else (kwargs["input"], ())
-        options = {name: value for name, value in kwargs.items() if name != "input"}
-        if any(isinstance(value, Tensor) and value.requires_grad for value in (*rest, *options.values())):
-            raise ArgumentError(
-                f"{function.__name__} was given targets or weights that depend on parameters, and the Gauss-Newton "
-                "matrix is that of the outputs alone. Detach them if they are meant as constants. Or use "
-                "operator='hessian'."
-            )
-        self._parts = function, rest, options
-        return outputs  # type: ignore[no-any-return]
-
-    def loss(self, outputs: Tensor) -> Tensor:
-        """Return the scalar loss of outputs, on the same targets, once outputs were computed."""
-        function, rest, options = self._parts
-        return function(outputs, *rest, **options)  # type: ignore[no-any-return]
-
-
-class _LossCalls(TorchFunctionMode):
-    """While active, takes note of the calls of `LOSS_FUNCTIONS`: function and arguments, and what came back."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.records: list[tuple[Any, Tensor]] = []
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        result = func(*args, **kwargs)
-        if func in LOSS_FUNCTIONS:
-            self.records.append(((func, args, kwargs), result))
-        return result

@@ -51,15 +51,6 @@ def test_figures_equal_those_of_the_full_hessian(tmp_path):
         assert {name: float(logged[step][f"curvature/loss/{name}"]) for name in row} == pytest.approx(row)
 
 
-def test_the_gauss_newton_matrix_on_request(tmp_path):
-    witness = Witness()
-    monitor = loss_monitor(["top_eigenvalue", "smallest_eigenvalue"], operator="gauss_newton", **EXACT)
-    for step, row in fit(tmp_path, monitor, witness).items():
-        assert torch.linalg.eigvalsh(witness.hessians[step])[0] < -1e-4  # the Hessian's
-        assert row["smallest_eigenvalue"] == pytest.approx(0, abs=1e-9)
-        assert row["top_eigenvalue"] > 0
-
-
 def test_along_the_update_that_the_optimizer_took(tmp_path):
     class Regression(Net):
         """Quadratic, so that all expansions are exact."""

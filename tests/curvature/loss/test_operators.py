@@ -9,7 +9,6 @@ from torch.nn import functional as F
 from lit_gelu.curvature.loss import (
     ParameterLayout,
     curvature_along,
-    gauss_newton_operator,
     hessian_operator,
     module_layout,
 )
@@ -23,54 +22,31 @@ def hessian_of(model, inputs, loss):
     return hessian_operator(lambda: loss(model(inputs)), named(model))
 
 
-def gauss_newton_of(model, inputs, loss):
-    return gauss_newton_operator(lambda: model(inputs), loss, named(model))
-
-
-OPERATORS = [hessian_of, gauss_newton_of]
-
-
-def full_gauss_newton(model, inputs, loss):
-    """J' B J, row by row backwards."""
-    layout = ParameterLayout(named(model))
-
-    def outputs(vector):
-        parts = dict(zip(layout.tensors, layout.split(vector), strict=True))
-        return torch.func.functional_call(model, parts, (inputs,), tie_weights=True)
-
-    z = model(inputs).detach()
-    jacobian = torch.autograd.functional.jacobian(outputs, layout.values()).reshape(z.numel(), -1)
-    inner = torch.autograd.functional.hessian(loss, z).reshape(z.numel(), z.numel())
-    return jacobian.T @ inner @ jacobian
-
-
-@pytest.mark.parametrize(("make", "full"), [(hessian_of, full_hessian), (gauss_newton_of, full_gauss_newton)])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_products_are_those_of_the_full_matrix_with_attention_norm_tied_frozen_and_unused_parts(activation, make, full):
+def test_products_are_those_of_the_full_matrix_with_attention_norm_tied_frozen_and_unused_parts(activation):
     model, inputs, loss = everything(activation)
-    matrix = full(model, inputs, loss)
+    matrix = full_hessian(model, inputs, loss)
     twice = dict(model.named_parameters(remove_duplicate=False))
-    with make(model, inputs, loss) as operator:
+    with hessian_of(model, inputs, loss) as operator:
         assert operator.size == len(matrix) == ParameterLayout(twice).size
-        assert not {"frozen.weight", "head.weight"} & operator.layout.keys()
+        assert not {"frozen.weight", "head.weight"} & operator.parameters.slices.keys()
         for seed in range(3):
             vector = torch.randn(operator.size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
             torch.testing.assert_close(operator(vector), matrix @ vector, rtol=0, atol=1e-12)
-        assert not operator(vector)[operator.layout["unused.weight"]].any()
+        assert not operator(vector)[operator.parameters.slices["unused.weight"]].any()
         assert operator.products == 4
     with pytest.raises(ArgumentError):  # closed, and its graph is gone
         operator(vector)
 
 
-@pytest.mark.parametrize("make", OPERATORS)
-def test_loss_and_gradient_are_those_of_autograd_and_nothing_of_the_model_changes(make):
+def test_loss_and_gradient_are_those_of_autograd_and_nothing_of_the_model_changes():
     model, inputs, loss = classifier()
     loss(model(inputs)).backward()
     value = loss(model(inputs))
     gradient = torch.cat([g.flatten() for g in torch.autograd.grad(value, list(model.parameters()))])
     before = {name: (p.clone(), p.grad.clone(), p._version) for name, p in model.named_parameters()}
     model[1].eval()
-    with torch.no_grad(), make(model, inputs, loss) as operator:
+    with torch.no_grad(), hessian_of(model, inputs, loss) as operator:
         operator(torch.ones(operator.size))
     torch.testing.assert_close(operator.gradient, gradient, rtol=1e-14, atol=1e-15)
     torch.testing.assert_close(operator.loss, value.detach())
@@ -127,8 +103,6 @@ class Squared(torch.autograd.Function):
         (x,) = ctx.saved_tensors
         if ctx.how == "hidden":
             return grad * 2 * x.detach(), None
-        if ctx.how == "hidden from the outputs":
-            return grad.detach() * 2 * x, None
         return grad * 2 * x, None
 
 
@@ -149,12 +123,6 @@ def test_a_custom_function_that_hides_its_derivative_is_refused_and_an_honest_on
         hessian_operator(loss("hidden"), {"weight": weight})(vector)
     with pytest.raises(ArgumentError):
         hessian_operator(loss("once", Once), {"weight": weight})(vector)
-    outputs = [lambda how=how: Squared.apply(weight, how) for how in ("seen", "hidden", "hidden from the outputs")]
-    for each in outputs[:2]:  # its own derivative by the parameters is of no use to this matrix
-        product = gauss_newton_operator(each, lambda z: z.square().sum(), {"weight": weight})(vector)
-        torch.testing.assert_close(product, 8 * weight.detach().square(), rtol=1e-12, atol=0)
-    with pytest.raises(ArgumentError):
-        gauss_newton_operator(outputs[2], lambda z: z.square().sum(), {"weight": weight})(vector)
 
 
 def test_what_torch_cannot_differentiate_twice_is_refused():
@@ -194,12 +162,6 @@ def test_uneven_batches_are_weighted_by_their_samples():
     )
     torch.testing.assert_close(operator(vector), hessian @ vector, rtol=0, atol=1e-13)
     assert operator.loss.item() == pytest.approx(F.cross_entropy(model(inputs), targets).item(), rel=1e-14)
-    losses = [lambda z, y=y: F.cross_entropy(z, y) for _, y in batches]
-    matrix = full_gauss_newton(model, inputs, lambda z: F.cross_entropy(z, targets))
-    gauss_newton = gauss_newton_operator(
-        [lambda x=x: model(x) for x, _ in batches], losses, named(model), samples=SIZES
-    )
-    torch.testing.assert_close(gauss_newton(vector), matrix @ vector, rtol=0, atol=1e-13)
     with pytest.raises(ArgumentError):
         hessian_operator([lambda: None] * 3, named(model), samples=[1, 2])
 
@@ -207,9 +169,8 @@ def test_uneven_batches_are_weighted_by_their_samples():
 def test_what_is_not_finite_is_reported_and_never_a_number():
     model, inputs, loss = classifier()
     inputs[0] = torch.nan
-    for make in OPERATORS:
-        with pytest.raises(UnsupportedRunError):
-            make(model, inputs, loss)
+    with pytest.raises(UnsupportedRunError):
+        hessian_of(model, inputs, loss)
     weight, other = torch.zeros(2, requires_grad=True), torch.ones(2, requires_grad=True)
     with pytest.raises(UnsupportedRunError):
         hessian_operator(lambda: weight.sqrt().sum() + other.square().sum(), {"weight": weight, "other": other})
@@ -232,14 +193,6 @@ def test_what_has_no_curvature_is_refused():
     ]:
         with pytest.raises(ArgumentError):
             hessian_operator(closure, given)
-    for outputs, of_outputs in [
-        (lambda: model(inputs).detach(), loss),
-        (lambda: (model(inputs),), loss),
-        (lambda: model(inputs), lambda z: torch.ones((), requires_grad=True) * 2),
-        (lambda: model(inputs), lambda z: z),
-    ]:
-        with pytest.raises(ArgumentError):
-            gauss_newton_operator(outputs, of_outputs, parameters)
     with pytest.raises(ArgumentError):
         hessian_of(model, inputs, loss)(torch.ones(3))
 

@@ -42,7 +42,7 @@ def test_within_three_standard_errors_on_a_net(activation):
     model, inputs, loss = everything(activation)
     hessian = full_hessian(model, inputs, loss)
     operator = hessian_operator(lambda: loss(model(inputs)), named(model))
-    layout = module_layout(operator.layout)
+    layout = module_layout(operator.parameters.slices)
     estimate = hutchinson_trace(operator, 40, seed=0, layout=layout)
     assert abs(estimate.trace - hessian.trace().item()) < 3 * estimate.standard_error
     assert estimate.frobenius_norm == pytest.approx(hessian.norm().item(), rel=0.2)

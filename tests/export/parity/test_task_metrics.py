@@ -26,7 +26,7 @@ def test_a_task_on_digits(tmp_path):
     assert torch.equal(torch.get_rng_state(), state)
     metrics = {metric.name: metric for metric in report.metrics}
     data.setup("test")
-    images, labels = data.test_set.images, data.test_set.labels
+    images, labels = data.test_set.inputs, data.test_set.labels
     with torch.no_grad():
         outputs = {"pytorch": model.eval()(images), "file": OnnxPredictor(path)(images)}
     for by, logits in outputs.items():
