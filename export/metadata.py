@@ -99,6 +99,10 @@ class ExportOptions:
 
 
 PREFIX = "lit_gelu."
+ROWS_DEPEND = (  # the note on a file of which that is true
+    "The rows of the first axis see each other: what one gives depends on those beside it. Calls cannot be joined, "
+    "padded or divided along it."
+)
 
 
 @dataclass(frozen=True, repr=False)
