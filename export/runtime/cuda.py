@@ -1,8 +1,7 @@
 """A session on torch tensors where they lie: bound without copies, in order with torch's streams, as CUDA graphs."""
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -137,7 +136,8 @@ class BatchGraphs:
         self._depends = runner.session.get_modelmeta().custom_metadata_map.get(ROWS_DEPEND) == "true"
         with torch.inference_mode(mode=False):  # its tensors could not be written outside of it
             self._graphs = {size: self._graph(size, number) for number, size in enumerate(sizes, 1)}
-        self.capture()
+            for _, _, binding, options in self._graphs.values():  # captured in the first run
+                runner.session.run_with_iobinding(binding, options)
 
     def _graph(self, rows: int, number: int) -> tuple[dict[str, Tensor], dict[str, Tensor], Any, Any]:
 
@@ -154,11 +154,6 @@ class BatchGraphs:
         inputs, outputs = buffers(self._runner.inputs), buffers(self._runner.outputs)
         options = run_options(self._runner.device, number)
         return inputs, outputs, self._runner.binding(inputs, outputs), options
-
-    def capture(self) -> None:
-        """Run every graph once: onnxruntime captures the graphs of the calling thread."""
-        for _, _, binding, options in self._graphs.values():
-            self._runner.session.run_with_iobinding(binding, options)
 
     def __call__(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
         """Run the session: more rows than the largest graph has in several runs, fewer padded with zeros."""
@@ -193,8 +188,8 @@ class CudaRunner:
 
     # Outputs are allocated on the session's stream, and torch is told that the caller's stream uses them too.
     # onnxruntime keeps CUDA graphs for each thread, and while it captures no other thread may touch CUDA. So all graphs
-    # are captured here: once for the thread that opens the file (marked in the thread-local `_opener`), once for a
-    # worker thread that runs the calls of all others. One lock is held during the whole of a run.
+    # are captured here, for the thread that opens the file (marked in the thread-local `_opener`); calls of others run
+    # without them. A session with graphs takes one run at a time.
 
     def __init__(
         self,
@@ -211,11 +206,8 @@ class CudaRunner:
         if sizes:
             self._lock, self._opener = threading.Lock(), threading.local()
             self._opener.here = True
-            self._worker = ThreadPoolExecutor(1, thread_name_prefix="lit_gelu_cuda_graphs")
             with stream.in_order(), torch.cuda.stream(stream.stream):
                 self.graphs = BatchGraphs(self.runner, sizes, pad=pad)
-            torch.cuda.synchronize(device)  # the worker captures on the same stream
-            self._worker.submit(_on_stream, stream.stream, self.graphs.capture).result()
 
     def run_arrays(self, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """Run on arrays; the thread's current device, which onnxruntime sets, stays as it was."""
@@ -232,28 +224,16 @@ class CudaRunner:
         tensors = {name: as_tensor_on(self.device, value) for name, value in values.items()}
         if self.graphs is None:
             return self._ordered(self.runner, tensors)
-        run = self.graphs if self.graphs.takes(tensors) else self.runner
+        is_graph = hasattr(self._opener, "here") and self.graphs.takes(tensors)
         with self._lock:
-            if hasattr(self._opener, "here"):
-                return self._ordered(run, tensors)
-            current = torch.cuda.current_stream(self.device)
-            outputs: list[Tensor] = self._worker.submit(_on_stream, current, self._ordered, run, tensors).result()
-            return outputs
+            return self._ordered(self.graphs if is_graph else self.runner, tensors)
 
-    def _ordered(
-        self, run: Callable[[Mapping[str, Tensor]], list[Tensor]], tensors: Mapping[str, Tensor]
-    ) -> list[Tensor]:
+    def _ordered(self, run: TensorRunner | BatchGraphs, tensors: Mapping[str, Tensor]) -> list[Tensor]:
         with self.stream.in_order() as current, torch.cuda.stream(self.stream.stream):
             outputs = run(tensors)
             for tensor in outputs:
                 tensor.record_stream(current)
             return outputs
-
-
-def _on_stream(stream: torch.cuda.Stream, call: Callable[..., Any], *arguments: Any) -> Any:
-    """Call with a stream, and so its device, as the current one."""
-    with torch.cuda.stream(stream):
-        return call(*arguments)
 
 
 def require_no_capture() -> None:

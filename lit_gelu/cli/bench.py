@@ -77,7 +77,7 @@ def bench(
     if tune:
         rows = max(batch_sizes)
         values = () if inputs is None else measurement.resized(inputs, predictor.ports, rows).values()
-        tuning = predictor.tune(*values, batch_size=rows, reference=net)
+        tuning = predictor.tune(*values, batch_size=rows)
         if json != "-":
             console.print(str(tuning))
     report = measurement.bench(

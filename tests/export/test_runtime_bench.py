@@ -15,7 +15,6 @@ from lit_gelu.export.runtime import CPU
 from lit_gelu.export.runtime import bench as bench_module
 from lit_gelu.export.runtime.bench import Float64Throughout, bench, interleaved, resized
 from lit_gelu.export.runtime.model_file import Port
-from lit_gelu.export.runtime.tuning import tune
 from lit_gelu.export.runtime.tuning_file import TuningChoice, device_name, write_choice
 
 DEVICE = torch.device("cpu")
@@ -119,7 +118,6 @@ def test_a_forward_that_asks_for_float32_has_a_reference_all_the_same(tmp_path):
     path = tmp_path / "net.onnx"
     export_onnx(InFloat32(), path, torch.zeros(2, 6))
     assert all(0 < row.error < 1e-6 for row in bench(path, InFloat32(), batch_sizes=[2], **QUICK).rows)
-    assert tune(path, torch.ones(2, 6), reference=InFloat32(), seconds=0.0, save=False).choice.error < 1e-6
 
 
 class Shifted(torch.nn.Module):
