@@ -71,7 +71,7 @@ class OnnxPredictor:
         sess_options: As ``onnxruntime.InferenceSession`` takes them.
         tuning: Whether to use what `tune` chose; or such a choice.
         batch_buckets: Batch sizes, for CUDA alone: each becomes one CUDA graph. A call is padded with 0 to the smallest
-            that holds it, or divided into pieces of the largest; all sizes but the batch must be fixed. The graphs are
+            that holds it, and runs without a graph if none does; all sizes but the batch must be fixed. The graphs are
             captured here: no other thread may use CUDA meanwhile.
 
     Raises:

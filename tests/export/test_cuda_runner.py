@@ -12,7 +12,7 @@ import pytest
 import torch
 from export_zoo import net
 
-from lit_gelu.export import ModelInputError, OnnxPredictor, ProviderError
+from lit_gelu.export import OnnxPredictor, ProviderError
 from lit_gelu.export.runtime import CPU, CUDA, predictor
 from lit_gelu.export.runtime import cuda as cuda_module
 from lit_gelu.export.runtime.cuda import BatchGraphs, ComputeStream, CudaRunner, TensorRunner
@@ -29,23 +29,28 @@ def runner_of(name):
     return TensorRunner(OnnxPredictor(export_zoo.exported(name)[1], [CPU]).session, HOST)
 
 
-@pytest.mark.parametrize("rows", [0, 1, 2, 3, 4, 5, 11])
-def test_padded_and_divided_calls_give_the_same(rows):
-    run, x = BatchGraphs(runner_of("gelu"), (1, 4), pad=True), torch.randn(rows, 6)
-    run({"input": torch.full((4, 6), float("nan"))})  # what earlier calls leave behind does not matter
-    (y,) = run({"input": x})
+@pytest.mark.parametrize(("rows", "size"), [(0, 1), (1, 1), (2, 4), (4, 4)])
+def test_padded_calls_give_the_same(rows, size):
+    graphs, x = BatchGraphs(runner_of("gelu"), (1, 4), pad=True), torch.randn(rows, 6)
+    assert graphs.size_for({"input": x}) == size
+    graphs.run(4, {"input": torch.full((4, 6), float("nan"))})  # what earlier calls leave behind does not matter
+    (y,) = graphs.run(size, {"input": x})
     kept = y.clone()
-    run({"input": torch.zeros(4, 6)})
+    graphs.run(4, {"input": torch.zeros(4, 6)})
     assert torch.equal(y, kept)  # outputs are not the buffers
     torch.testing.assert_close(y, net("gelu")(x).detach(), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("rows", [1, 3, 5, 9])
-def test_rows_that_see_each_other_are_neither_padded_nor_divided(rows):
-    run, x = BatchGraphs(runner_of("centred"), (2, 4), pad=True), torch.randn(4, 6)
-    torch.testing.assert_close(run({"x": x})[0], net("centred")(x), rtol=0, atol=1e-6)
-    with pytest.raises(ModelInputError):
-        run({"x": torch.randn(rows, 6)})
+def test_what_no_graph_takes():
+    """Rows that see each other are not padded, and of a tuned file only the size that was measured is a graph."""
+    tensors = [{"x": torch.randn(rows, 6)} for rows in (1, 2, 3, 4, 5)]
+    for name, pad, sizes in (
+        ("gelu", True, [2, 2, 4, 4, None]),
+        ("gelu", False, [None, 2, None, 4, None]),
+        ("centred", True, [None, 2, None, 4, None]),
+    ):
+        graphs = BatchGraphs(runner_of(name), (2, 4), pad=pad)
+        assert list(map(graphs.size_for, tensors)) == sizes
 
 
 class FakeStream:
@@ -165,8 +170,8 @@ def test_calls_of_other_threads_take_turns_and_run_without_graphs(graphs, cuda, 
     inputs = [torch.randn(rows, 6) for rows in (1, 2, 3, 4, 5, 9)] * 3
     captured = len(graphs.runner.session.runs)
     in_graphs = []
-    run = BatchGraphs._run
-    monkeypatch.setattr(BatchGraphs, "_run", lambda *arguments: in_graphs.append(1) or run(*arguments))
+    run = BatchGraphs.run
+    monkeypatch.setattr(BatchGraphs, "run", lambda *arguments: in_graphs.append(1) or run(*arguments))
 
     def call(number):
         cuda.stream = f"stream {number}"
