@@ -23,7 +23,7 @@ from lit_gelu.export.inputs import Call, tensors_by_name
 from lit_gelu.export.metadata import ROWS_DEPEND, census, metadata_of, weights_digest
 from lit_gelu.export.parity.causes import Layers, find_culprit
 from lit_gelu.export.parity.comparison import Comparison
-from lit_gelu.export.parity.criterion import FLOOR, dtype_name, dtype_of, floor, require_tolerance
+from lit_gelu.export.parity.criterion import DTYPES, FLOOR, dtype_name, floor, require_tolerance
 from lit_gelu.export.parity.input_families import (
     DATA,
     SAMPLE,
@@ -140,7 +140,7 @@ def check_parity(
     require_tolerance(tolerance)
     registry = registry_or_default(registry)
     file, name, metadata = Path(path), repr(os.fspath(path)), metadata_of(path)
-    dtype = dtype_of(metadata.dtype)
+    dtype = DTYPES.get(metadata.dtype, torch.float32)
     if metadata.dtype == "int8":
         raise ModelFileError(
             f"{name} is in int8, whose rounding no tolerance of floating-point arithmetic fits. Compare it with "

@@ -160,10 +160,17 @@ def torch_variants(model: nn.Module, predictor: OnnxPredictor, *, compiled: bool
     """Return the ways in which PyTorch runs a module, in evaluation mode, on the predictor's device."""
     ports = predictor.ports.values()
     dtypes = [port.dtype for port in ports if port.dtype is not None and port.dtype.is_floating_point]
-    # Both are asked once: that would take as long as a small net.
-    by_name = takes_names(model, predictor.input_names)
     softmax = predictor.metadata.get("lit_gelu.softmax") == "true"
-    called = partial(answer, by_name=by_name, softmax=softmax)
+    try:  # nested inputs are no arguments of forward
+        inspect.signature(without_wrappers(model).forward).bind(**dict.fromkeys(predictor.input_names))
+        by_name = True
+    except TypeError:
+        by_name = False
+
+    def called(module: nn.Module, inputs: Mapping[str, Tensor]) -> Any:
+        output = module(**inputs) if by_name else module(*inputs.values())
+        return probabilities_first(output) if softmax else output
+
     twin = faithful_copy(without_wrappers(model)).eval().to(predictor.device, dtypes[0] if dtypes else None)
     variants = [Variant("torch eager", partial(called, twin))]
     if compiled:
@@ -276,18 +283,3 @@ def relative_error(outputs: Sequence[np.ndarray], reference: Sequence[np.ndarray
 def arrays_of(outputs: Any) -> list[np.ndarray]:
     """Return a tensor, or several in a sequence or mapping, as arrays in float64."""
     return [output.detach().double().cpu().numpy() for _, output in named_outputs(outputs)]
-
-
-def takes_names(module: nn.Module, names: Sequence[str]) -> bool:
-    """Return whether a file's inputs are arguments of ``forward``; nested inputs are not."""
-    try:
-        inspect.signature(without_wrappers(module).forward).bind(**dict.fromkeys(names))
-    except TypeError:
-        return False
-    return True
-
-
-def answer(module: nn.Module, inputs: Mapping[str, Tensor], *, by_name: bool, softmax: bool) -> Any:
-    """Return what a module returns for a file's inputs, given by name or in order."""
-    output = module(**inputs) if by_name else module(*inputs.values())
-    return probabilities_first(output) if softmax else output
