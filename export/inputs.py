@@ -75,7 +75,7 @@ class Call:
         return tuple(selected)
 
     def whole_numbers(self, *, raw: bool) -> list[int]:
-        """Which tensors hold whole numbers or truth values; raw pixels, the first tensor, are neither."""
+        """Return which tensors hold whole numbers or truth values; raw pixels, the first tensor, are neither."""
         return [
             place
             for place, tensor in enumerate(self.tensors)
