@@ -114,7 +114,7 @@ def tune(  # noqa: C901 - one procedure, told in the order in which it happens
         >>> import tempfile
         >>> from lit_gelu.export import export_onnx
         >>> path = Path(tempfile.mkdtemp()) / "net.onnx"
-        >>> _ = export_onnx(nn.Sequential(nn.Linear(4, 8), nn.GELU()), path, torch.zeros(2, 4))
+        >>> _ = export_onnx(torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU()), path, torch.zeros(2, 4))
         >>> report = tune(path, seconds=0.1, save=False)
         >>> report.choice.error <= report.choice.limit
         True
