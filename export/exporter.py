@@ -43,6 +43,7 @@ from lit_gelu.export.lowering.lowering_table import mark, unmark
 from lit_gelu.export.lowering.policy import DEFAULT_OPSET
 from lit_gelu.export.lowering.replace import lower
 from lit_gelu.export.metadata import (
+    ROWS_DEPEND,
     ExportOptions,
     FileMetadata,
     SiteRecord,
@@ -52,15 +53,16 @@ from lit_gelu.export.metadata import (
     strip_origin,
     weights_digest,
 )
-from lit_gelu.export.parity.open_axes import (
-    NOTE,
+from lit_gelu.export.open_axes import (
+    recorded_sizes,
     require_alike,
+    require_open,
     rows_depend,
     runs_at_other_sizes,
     without_nested_tensors_,
 )
 from lit_gelu.export.preprocessing import describe, preprocessing_copy, raw_call
-from lit_gelu.export.trace import recorded_sizes, trace
+from lit_gelu.export.trace import trace
 from lit_gelu.files import require_writable
 
 
@@ -232,6 +234,7 @@ def export_onnx(
     marked = mark(flat.model, registry)
     graph = trace(flat, trial, options.opset or DEFAULT_OPSET, sizes)
     unmark(flat.model, marked)
+    require_open(graph, flat, trial, sizes)
     untried += graph.meta.get(BOUNDS, []) + require_alike(graph, flat, elsewhere, marked, registry)
     lowered = lower(graph, marked, options, registry, specs)
     _require_forms(lowered.sites, options.approximate)
@@ -240,7 +243,7 @@ def export_onnx(
         "opset": lowered.opset,
         "sites": _all_sites(specs, lowered.sites),
         "preprocessing": "" if preprocessing is None else describe(preprocessing),
-        "notes": (*lowered.notes, *([NOTE] if dependent else [])),
+        "notes": (*lowered.notes, *([ROWS_DEPEND] if dependent else [])),
         "rows_depend": dependent,
         "weights": weights,
         "dynamic_shapes": recorded_sizes(graph, flat.call),

@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,6 +15,11 @@ from torch.utils import _pytree as pytree
 from lit_gelu.errors import ArgumentError, ModelInputError, shown
 from lit_gelu.sandbox import holds_tensors, input_sample_of
 
+if TYPE_CHECKING:
+    from lit_gelu.export.input_kinds import Kind
+
+Batch = tuple[Tensor, ...]
+RAW_DTYPE = torch.uint8  # of pixels in front of a preprocessing
 BOUNDS = "bounds"  # where a traced graph keeps them as notes, among what is not written to the file
 BATCH = "batch"  # its name in a file, where the caller gives none
 
@@ -68,6 +73,14 @@ class Call:
                 tensor = tensor.index_select(axis, rows)
             selected.append(tensor)
         return tuple(selected)
+
+    def whole_numbers(self, *, raw: bool) -> list[int]:
+        """Return which tensors hold whole numbers or truth values; raw pixels, the first tensor, are neither."""
+        return [
+            place
+            for place, tensor in enumerate(self.tensors)
+            if not (tensor.is_floating_point() or tensor.is_complex() or (raw and place == 0)) and tensor.numel()
+        ]
 
     @property
     def wide(self) -> list[int]:
@@ -163,6 +176,27 @@ def take_apart(model: nn.Module, sample: Any) -> Call:
         )
     texts = tuple(f"{name}={shown(leaf)}" for name, leaf in constants.items())
     return Call(tuple(names), tensors, leaves, structure, positions, constants=texts)
+
+
+def random_pixels(shape: torch.Size, generator: torch.Generator) -> Tensor:
+    """Return pixels that are all equally probable."""
+    return torch.randint(0, 256, shape, generator=generator, dtype=RAW_DTYPE)
+
+
+def drawn(tensors: Sequence[Tensor], kinds: "Mapping[int, Kind]", generator: torch.Generator) -> Batch:
+    """Return tensors with drawn values in the places of which it is known what they may hold."""
+    return tuple(kinds[i].draw(t.shape, generator).to(t.dtype) if i in kinds else t for i, t in enumerate(tensors))
+
+
+def random_batch(call: Call, rows: int, generator: torch.Generator, kinds: "Mapping[int, Kind]", *, raw: bool) -> Batch:
+    """Return random pixels, what tensors may hold, and standard normal values for the other floating-point ones."""
+    first, *others = (
+        torch.randn(t.shape, generator=generator, dtype=torch.float32).to(t.dtype)
+        if t.is_floating_point() and i not in kinds
+        else t
+        for i, t in enumerate(drawn(call.resized(rows), kinds, generator))
+    )
+    return (random_pixels(first.shape, generator) if raw else first, *others)
 
 
 def _own_copy(leaf: Any) -> Any:

@@ -23,7 +23,7 @@ from lit_gelu.activations.onnx_recipes import LOWERINGS
 from lit_gelu.display import Displayed
 from lit_gelu.errors import ArgumentError, ExportError, ModelFileError, SpecError, shown
 from lit_gelu.export.lowering.policy import DTYPES, POLICIES, TARGETS, checked_opset
-from lit_gelu.export.runtime.model_file import parsed_file, read_model_file
+from lit_gelu.export.runtime.model_file import operator_name, parsed_file, read_model_file
 from lit_gelu.files import is_file, parse_json, synchronise, temporary_folder, write_atomically
 from lit_gelu.surgery.sites import without_wrappers
 
@@ -99,6 +99,10 @@ class ExportOptions:
 
 
 PREFIX = "lit_gelu."
+ROWS_DEPEND = (  # the note on a file of which that is true
+    "The rows of the first axis see each other: what one gives depends on those beside it. Calls cannot be joined, "
+    "padded or divided along it."
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -140,7 +144,7 @@ class FileMetadata(ExportOptions):
     notes: tuple[str, ...] = ()  # what a user of the file should know
     rows_depend: bool = False  # whether rows of the first axis see each other, so that calls cannot be joined or padded
     weights: str = ""  # the `weights_digest` of the module
-    parity: Mapping[str, Any] = field(default_factory=dict)  # what `record_parity` added after a comparison
+    parity: Mapping[str, Any] = field(default_factory=dict)  # what `write_proof` added
 
     def to_properties(self) -> dict[str, str]:
         """Return the metadata as ONNX stores it: text by key, which begins with ``lit_gelu.``."""
@@ -303,4 +307,4 @@ def _data_files(path: Path) -> list[Path]:
 
 def census(model: onnx.ModelProto) -> Counter[str]:
     """Count the operators of a model, those of subgraphs not included."""
-    return Counter(f"{node.domain}::{node.op_type}" if node.domain else node.op_type for node in model.graph.node)
+    return Counter(map(operator_name, model.graph.node))

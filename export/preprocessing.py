@@ -8,11 +8,10 @@ from torch import Tensor, nn
 
 from lit_gelu.errors import ArgumentError, ModelInputError
 from lit_gelu.export.copying import evaluation_copy
-from lit_gelu.export.inputs import Call, plain_tensor, sample_of, take_apart
+from lit_gelu.export.inputs import RAW_DTYPE, Call, plain_tensor, random_pixels, sample_of, take_apart
 from lit_gelu.export.metadata import class_path
 from lit_gelu.sandbox import input_sample_of, is_left_to_model
 
-RAW_DTYPE = torch.uint8
 _ROWS = 256  # raw test inputs at once
 
 
@@ -47,11 +46,6 @@ def _default_call(model: nn.Module, raw: Tensor | None) -> Call:
     raw = plain_tensor(raw)
     rows = torch.arange(call.batch_size) % len(raw)
     return replace(call, tensors=(raw[rows], *call.tensors[1:]))
-
-
-def random_pixels(shape: torch.Size, generator: torch.Generator) -> Tensor:
-    """Return pixels that are all equally probable."""
-    return torch.randint(0, 256, shape, generator=generator, dtype=RAW_DTYPE)
 
 
 @torch.no_grad()

@@ -53,7 +53,7 @@ def write_proof(
     if unknown:
         raise ArgumentError(f"Unknown format {unknown[0]!r} of a report. Accepted: {', '.join(SUFFIXES)}.")
     path = Path(path)
-    metadata_of(path)
+    metadata_of(path)  # refuses a file that is missing, damaged or of others, which is not changed
     report = replace(report, path=path.name)
     texts = {name: getattr(report, f"to_{name}")().rstrip() + "\n" for name in formats}
     written = {name: path.with_name(f"{path.stem}{SUFFIXES[name]}") for name in formats}
@@ -69,16 +69,10 @@ def write_proof(
     }
     if "json" in formats:
         record["report_sha256"] = hashlib.sha256(texts["json"].encode()).hexdigest()
-    record_parity(path, record)
-    return written
-
-
-def record_parity(path: str | os.PathLike[str], record: Mapping[str, Any]) -> None:
-    """Write the record of a comparison into a file's metadata, as ``lit_gelu.parity``, in the place of an older one."""
-    metadata_of(path)  # refuses a file that is missing, damaged or of others, which is not changed
     before, model = digest(path), onnx.load(path, load_external_data=False)
     properties = {entry.key: entry.value for entry in model.metadata_props}
-    onnx.helper.set_model_props(model, {**properties, f"{PREFIX}parity": json.dumps(dict(record), sort_keys=True)})
+    onnx.helper.set_model_props(model, {**properties, f"{PREFIX}parity": json.dumps(record, sort_keys=True)})
     with write_atomically(path) as temporary:
         temporary.write_bytes(model.SerializeToString())
     keep_choice(path, before)
+    return written

@@ -36,11 +36,6 @@ from lit_gelu.export.runtime.model_file import INT8_RECORD, bind_names, read_mod
 from lit_gelu.files import captured_stdout, is_file, parse_json, quiet, require_writable, without_nonfinite
 from lit_gelu.surgery.sites import without_wrappers
 
-METHODS = {
-    "minmax": CalibrationMethod.MinMax,
-    "entropy": CalibrationMethod.Entropy,
-    "percentile": CalibrationMethod.Percentile,
-}
 MAX_DIFFERENCE = 0.01  # one row in a hundred
 MIN_SQNR = 20.0  # decibels: an error of a tenth of the output, root of the mean square
 _WEIGHTED = ("Conv", "Gemm", "MatMul")  # what onnxruntime has int8 kernels for
@@ -55,12 +50,10 @@ class QuantizationRecord:
     """How a file was quantised, as its metadata say it."""
 
     target: str
-    method: str  # how ranges were found
     rows: int  # that it was calibrated on
     activations: str  # of layers: uint8, or int8 with zero point 0
     layers: tuple[str, ...]  # in int8
     float_layers: tuple[str, ...]
-    float_bytes: int  # size of the float file
     onnxruntime: str  # the version that quantised
     bounded: bool  # weights have 7 bits, so that processors without VNNI compute what others do
 
@@ -69,7 +62,7 @@ class QuantizationRecord:
         kept = f", {', '.join(self.float_layers)} in float32" if self.float_layers else ""
         return (
             f"{', '.join(self.layers)} in int8{kept}; {self.activations} activations, weights of "
-            f"{7 if self.bounded else 8} bits; {self.method} over {self.rows} rows; target {self.target}"
+            f"{7 if self.bounded else 8} bits; ranges of {self.rows} rows; target {self.target}"
         )
 
 
@@ -79,12 +72,10 @@ class QuantizationResult(Displayed):
 
     path: Path
     record: QuantizationRecord
-    nbytes: int
 
     def __str__(self) -> str:
         """Return one line for the file and one for what was done."""
-        share = f"{100 * self.nbytes / self.record.float_bytes:.0f} % of the float file"
-        return f"{self.path} (int8, {self.nbytes:,} bytes, {share})\n  {self.record}"
+        return f"{self.path} (int8)\n  {self.record}"
 
 
 @dataclass(frozen=True)
@@ -96,7 +87,6 @@ class OutputNoise:
     sqnr: float  # signal-to-quantisation-noise ratio, decibels; infinite for an output that is the same
     nonfinite: int  # entries that are NaN or infinite where PyTorch's are not
     changed: float | None  # share of rows with another largest logit, or of whole numbers that differ; else None
-    is_logits: bool  # of shape [batch, classes]
 
 
 @dataclass(frozen=True)
@@ -125,7 +115,6 @@ class QuantizationReport(Displayed):
     path: str
     provider: str  # the execution provider that really ran the file
     record: QuantizationRecord
-    nbytes: int
     outputs: tuple[OutputNoise, ...]  # each against PyTorch in float32
     criteria: tuple[Criterion, ...]  # what decides
     metrics: tuple[TaskMetric, ...] = ()  # the module's own, on a LightningDataModule
@@ -145,11 +134,6 @@ class QuantizationReport(Displayed):
         sqnr = ", ".join(f"{output.output} {output.sqnr:.1f} dB" for output in self.outputs)
         return f"int8 {verdict} on {self.provider}: {'; '.join(map(str, self.criteria))}; SQNR {sqnr}"
 
-    def proof(self) -> dict[str, Any]:
-        """Return what the file says of this comparison, in its ``lit_gelu.parity``: verdict and main figures."""
-        plain = json.loads(self.to_json())
-        return {key: plain[key] for key in ("passed", "criteria", "outputs", "metrics", "provider")}
-
     def to_json(self) -> str:
         """Return the report as JSON; numbers that are not finite stand as text."""
         verdicts = {"passed": self.passed, "criteria": [{**asdict(one), "passed": one.passed} for one in self.criteria]}
@@ -158,8 +142,7 @@ class QuantizationReport(Displayed):
     def __str__(self) -> str:
         """Return the whole report; the last line is the verdict."""
         metrics = (f"{m.name}: {m.pytorch:.4g} in float32, {m.file:.4g} in int8" for m in self.metrics)
-        size = f"{self.nbytes:,} bytes, the float file has {self.record.float_bytes:,}"
-        return "\n".join([self.path, str(self.record), size, *metrics, *self.notes, self.summary()])
+        return "\n".join([self.path, str(self.record), *metrics, *self.notes, self.summary()])
 
 
 def quantize_onnx(
@@ -167,30 +150,29 @@ def quantize_onnx(
     output: str | os.PathLike[str],
     data: Any,
     *,
-    method: str = "minmax",
     samples: int = 512,
     float_layers: Sequence[str] = (),
 ) -> QuantizationResult:
     """Write an int8 copy of a float32 file of `export_onnx`: static quantisation in the QDQ format.
 
-    Layers with weights (Conv, Gemm, MatMul) get int8 weights, with a scale for each channel, and 8-bit inputs; all else
-    stays in float32. Weights have 7 bits, so that sums of two products hold in the 16 bits of processors without VNNI;
-    8 for TensorRT, which adds in 32. Inputs are uint8, and for ``"ort-cuda"`` and ``"tensorrt"`` int8 about 0.
+    Layers with weights (Conv, Gemm, MatMul) get int8 weights, with a scale for each channel, and 8-bit inputs, over the
+    range from the least number to the largest; all else stays in float32. Weights have 7 bits, so that sums of two
+    products hold in the 16 bits of processors without VNNI; 8 for TensorRT, which adds in 32. Inputs are uint8, and for
+    ``"ort-cuda"`` and ``"tensorrt"`` int8 about 0.
 
     Args:
         path: The float file.
         output: The file to write; never ``path``, which stays as it is.
         data: What to calibrate on: a LightningDataModule (its training data), a tensor, or batches that begin with the
             file's inputs. For a file that takes raw pixels, raw pixels.
-        method: How onnxruntime finds ranges: ``"minmax"``, ``"entropy"`` or ``"percentile"`` (99.999 %).
-        samples: Rows to calibrate on; whole batches are taken until there are so many.
+        samples: Rows to calibrate on; whole batches are taken until there are so many, one at least.
         float_layers: Layers that stay in float32: patterns over names of modules (``"head.*"``) or nodes.
 
     Returns:
         What was written.
 
     Raises:
-        ArgumentError: If an option is not accepted, ``output`` is ``path``, or the file is in 16 bit, quantised
+        ArgumentError: If ``float_layers`` are no layers, ``output`` is ``path``, or the file is in 16 bit, quantised
             already, or has no layer to quantise.
         ModelFileError: If the file is missing, damaged, not of `export_onnx`, or keeps its weights beside it.
         ModelInputError: If there are no data, or they do not fit or are not finite.
@@ -207,11 +189,16 @@ def quantize_onnx(
         (('0', '2'), 'uint8', 100)
     """
     path = Path(path)
-    source, target = _float_model(path)
-    if method not in METHODS:
-        raise ArgumentError(f"method={method!r} is not accepted. Give one of {', '.join(map(repr, METHODS))}.")
-    if samples < 1:
-        raise ArgumentError(f"samples={samples!r} is not accepted. Give a number of rows, such as 512.")
+    metadata, file = metadata_of(path), read_model_file(path)
+    if file.sixteen_bit or metadata.dtype != "fp32" or any("QuantizeLinear" in operator for operator in file.operators):
+        raise ArgumentError(
+            f"{str(path)!r} is in {metadata.dtype}. int8 files are made of float32 ones: export dtype='fp32'."
+        )
+    if file.external:
+        raise ModelFileError(
+            f"{str(path)!r} keeps its weights in {', '.join(file.external)}. Save it with its weights inside."
+        )
+    source, target = onnx.load(path), metadata.target
     if is_file(output) and path.samefile(output):
         raise ArgumentError(f"output={os.fspath(output)!r} is the float32 file itself.")
     layers = _layers_of(source)
@@ -226,12 +213,10 @@ def quantize_onnx(
     symmetric = target in {"ort-cuda", "tensorrt"}  # whose int8 is about 0, of activations too
     record = QuantizationRecord(
         target=target,
-        method=method,
         rows=sum(len(next(iter(feed.values()))) for feed in feeds),
         activations="int8" if symmetric else "uint8",
         layers=tuple(layers[node] for node in chosen),
         float_layers=tuple(name for node, name in layers.items() if node not in chosen),
-        float_bytes=path.stat().st_size,
         onnxruntime=onnxruntime.__version__,
         bounded=target != "tensorrt",
     )
@@ -244,7 +229,7 @@ def quantize_onnx(
     int8.producer_name, int8.producer_version = source.producer_name, source.producer_version
     del int8.graph.value_info[:]  # shapes of values that are gone; the checker infers its own
     save_model(ir.from_proto(int8), output)
-    return QuantizationResult(Path(output), record, Path(output).stat().st_size)
+    return QuantizationResult(Path(output), record)
 
 
 @without_callers_autocast()
@@ -330,7 +315,6 @@ def check_quantized(
         path=os.fspath(path),
         provider=predictor.providers[0],
         record=record,
-        nbytes=Path(path).stat().st_size,
         outputs=outputs,
         criteria=tuple(criteria(metrics, outputs, max_difference)),
         metrics=tuple(metrics),
@@ -343,7 +327,7 @@ def check_quantized(
     if strict and not report.passed:
         raise ParityError(
             f"{name} is not accepted. {report.summary()}. Leave layers in float32 (quantize_onnx: float_layers=), or "
-            "calibrate on more rows or by another method; export again if the module was changed since.",
+            "calibrate on more rows; export again if the module was changed since.",
             report,
         )
     return report
@@ -360,8 +344,8 @@ def criteria(metrics: Sequence[TaskMetric], outputs: Sequence[OutputNoise], max_
     decisive = []
     for output in outputs:
         if output.changed is not None:
-            what = "rows of {} whose largest logit is another" if output.is_logits else "entries of {} that differ"
-            decisive.append(Criterion(what.format(output.output), output.changed, max_difference, "at most"))
+            name = f"{output.output}, rows of another class or numbers that differ"
+            decisive.append(Criterion(name, output.changed, max_difference, "at most"))
         else:
             decisive.append(Criterion(f"SQNR of {output.output}, dB", output.sqnr, MIN_SQNR, "at least"))
     return decisive
@@ -371,7 +355,7 @@ def _noise(output: str, y: Sequence[np.ndarray], exact: Sequence[np.ndarray]) ->
     """Compare one output with PyTorch's, batch by batch; what is not finite in PyTorch is left out."""
     rows = sum(len(batch) if batch.ndim else 1 for batch in exact)
     if any(ours.shape != theirs.shape for ours, theirs in zip(y, exact, strict=True)):
-        return OutputNoise(output, rows, -np.inf, 0, None, is_logits=False)
+        return OutputNoise(output, rows, -np.inf, 0, None)
     is_logits = exact[0].ndim == 2 and exact[0].shape[1] > 1 and exact[0].dtype.kind == "f"
     changed, nonfinite, signal, noise = [], 0, 0.0, 0.0
     for ours, theirs in zip(y, exact, strict=True):
@@ -388,7 +372,7 @@ def _noise(output: str, y: Sequence[np.ndarray], exact: Sequence[np.ndarray]) ->
             changed.append(ours.argmax(1) != theirs.argmax(1))
     sqnr = np.inf if noise == 0 else float(10 * np.log10(signal / noise)) if signal else -np.inf
     share = float(np.concatenate(changed).mean()) if changed else None
-    return OutputNoise(output, rows, sqnr, nonfinite, share, is_logits)
+    return OutputNoise(output, rows, sqnr, nonfinite, share)
 
 
 def read_record(properties: Mapping[str, str], file: str) -> QuantizationRecord:
@@ -401,28 +385,6 @@ def read_record(properties: Mapping[str, str], file: str) -> QuantizationRecord:
             f"{file} does not say how it was quantised. Write it with lit_gelu.export.quantization.quantize_onnx; a "
             "float file is compared by lit_gelu.export.check_parity."
         ) from error
-
-
-def is_quantized(path: str | os.PathLike[str]) -> bool:
-    """Return whether the metadata of a file say that `quantize_onnx` wrote it; no for what is no model."""
-    try:
-        return metadata_of(path).dtype == "int8"
-    except ModelFileError:  # opening it says which
-        return False
-
-
-def _float_model(path: Path) -> tuple[onnx.ModelProto, str]:
-    """Return the model and the target that it was exported for; refuse what is no float32 file of `export_onnx`."""
-    metadata, file = metadata_of(path), read_model_file(path)
-    if file.sixteen_bit or metadata.dtype != "fp32" or any("QuantizeLinear" in operator for operator in file.operators):
-        raise ArgumentError(
-            f"{str(path)!r} is in {metadata.dtype}. int8 files are made of float32 ones: export dtype='fp32'."
-        )
-    if file.external:
-        raise ModelFileError(
-            f"{str(path)!r} keeps its weights in {', '.join(file.external)}. Save it with its weights inside."
-        )
-    return onnx.load(path, load_external_data=False), metadata.target
 
 
 def _layers_of(model: onnx.ModelProto) -> dict[str, str]:
@@ -517,7 +479,7 @@ def _quantized(path: Path, feeds: Sequence[Feed], layers: Sequence[str], record:
                 reduce_range=record.bounded,
                 activation_type=QuantType.QInt8 if symmetric else QuantType.QUInt8,
                 weight_type=QuantType.QInt8,
-                calibrate_method=METHODS[record.method],
+                calibrate_method=CalibrationMethod.MinMax,
                 extra_options={
                     "ActivationSymmetric": symmetric,
                     "CalibTensorRangeSymmetric": symmetric,

@@ -4,10 +4,9 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import onnx
 from google.protobuf import text_encoding  # type: ignore[import-untyped]
@@ -31,10 +30,21 @@ _TYPES = {
 _TYPES |= {"FLOAT16": "FP16", "FLOAT": "FP32", "DOUBLE": "FP64"}
 
 
-class Word(str):
-    """The name of an enumeration's value, which stands without quotation marks in protobuf's text."""
-
-    __slots__ = ()
+# onnxruntime's default rounds the factors of float32 products to three decimal digits less, which neither
+# `OnnxPredictor` nor a file's proof does. 16 bit needs it for the tensor cores.
+_ON_A_GPU = """\
+optimization {{
+  execution_accelerators {{
+    gpu_execution_accelerator {{
+      name: "cuda"
+      parameters {{
+        key: "use_tf32"
+        value: "{tf32:d}"
+      }}
+    }}
+  }}
+}}
+"""
 
 
 @dataclass(frozen=True, repr=False)
@@ -59,7 +69,6 @@ def write_triton_repository(
     name: str | None = None,
     version: int = 1,
     max_batch_size: int | None = None,
-    max_queue_delay_us: int = 0,
     overwrite: bool = False,
 ) -> TritonModel:
     """Write an ONNX file into a model repository of Triton Inference Server, for its onnxruntime backend.
@@ -77,7 +86,6 @@ def write_triton_repository(
         max_batch_size: Rows of the largest batch that Triton may put together; 0 passes requests on as they are. By
             default 128 if every input and output begins with the same dynamic size, no other size contains that one,
             and rows do not see each other; else 0.
-        max_queue_delay_us: How long the batcher waits for more requests, in microseconds.
         overwrite: Replace a version and a configuration that are there.
 
     Returns:
@@ -105,18 +113,15 @@ def write_triton_repository(
         raise ArgumentError(f"device={device!r} is not accepted. Give 'cpu' or 'gpu'.")
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
         raise ArgumentError(f"name={name!r} is no name of a model. Give name= letters, digits, '_', '-', '.'.")
-    if version < 1 or max_queue_delay_us < 0:
-        raise ArgumentError(f"version={version} from 1 on, and max_queue_delay_us={max_queue_delay_us} from 0 on.")
+    if version < 1:
+        raise ArgumentError(f"version={version} is not accepted. Give a number from 1 on.")
     if _MODEL in model.external:
         raise ArgumentError(f"{str(path)!r} keeps its weights in {_MODEL!r}, the model's own name here: save it anew.")
     if device == "cpu":
         OnnxPredictor(path, [CPU], tuning=False)  # refuses what the server could not open
 
-    config, labels, notes = _configuration(model, device, max_batch_size)
-    if "dynamic_batching" in config and max_queue_delay_us:
-        config["dynamic_batching"]["max_queue_delay_microseconds"] = max_queue_delay_us
-    config["instance_group"] = [{"kind": Word(f"KIND_{device.upper()}"), "count": 1}]
-    files = {_CONFIG: to_text({"name": name, **config}), **({_LABELS: labels} if labels else {})}
+    config, labels, notes = _configuration(model, name, device, max_batch_size)
+    files = {_CONFIG: config, **({_LABELS: labels} if labels else {})}
     folder = Path(repository) / name
     _write(model, folder, version, files, overwrite=overwrite)
     text = (folder / _CONFIG).read_text(encoding="utf-8", errors="replace")
@@ -125,7 +130,8 @@ def write_triton_repository(
     return TritonModel(folder / str(version) / _MODEL, text, tuple(notes))
 
 
-def _configuration(model: ModelFile, device: str, max_batch_size: int | None) -> tuple[dict[str, Any], str, list[str]]:
+def _configuration(model: ModelFile, name: str, device: str, max_batch_size: int | None) -> tuple[str, str, list[str]]:
+    """Return the text of the configuration, that of the labels, and notes."""
     proto = onnx.load(model.path, load_external_data=False)
     properties = {entry.key: entry.value for entry in proto.metadata_props}
     is_own = any(key.startswith(PREFIX) for key in properties)
@@ -139,27 +145,23 @@ def _configuration(model: ModelFile, device: str, max_batch_size: int | None) ->
             f"max_batch_size={max_batch_size} is not accepted: {reason or 'it is below 0'}. Leave it out."
         )
 
-    config: dict[str, Any] = {"backend": "onnxruntime", "max_batch_size": largest}
-    config["input"] = [_port(value, largest) for value in inputs]
-    config["output"] = [_port(value, largest) for value in proto.graph.output]
     labels = () if about is None else about.labels
-    if labels:
-        config["output"][0]["label_filename"] = _LABELS
-    if largest > 1:
-        config["dynamic_batching"] = {}
-    if device == "gpu":
-        # onnxruntime's default rounds the factors of float32 products to three decimal digits less, which neither
-        # `OnnxPredictor` nor a file's proof does. 16 bit needs it for the tensor cores.
-        options = {"key": "use_tf32", "value": str(int(model.sixteen_bit))}
-        accelerator = {"name": "cuda", "parameters": [options]}
-        config["optimization"] = {"execution_accelerators": {"gpu_execution_accelerator": [accelerator]}}
+    text = f'name: "{name}"\nbackend: "onnxruntime"\nmax_batch_size: {largest}\n'
+    for value in inputs:
+        text += f"input {{\n{_port(value, largest)}}}\n"
+    for number, value in enumerate(proto.graph.output):
+        labelled = f'  label_filename: "{_LABELS}"\n' if labels and number == 0 else ""
+        text += f"output {{\n{_port(value, largest)}{labelled}}}\n"
+    text += f"instance_group {{\n  kind: KIND_{device.upper()}\n  count: 1\n}}\n"
+    text += "dynamic_batching {\n}\n" if largest > 1 else ""
+    text += _ON_A_GPU.format(tf32=model.sixteen_bit) if device == "gpu" else ""
     failed = about is not None and about.parity.get("passed") is False
     notes = {
         f"Triton passes requests on one by one: {reason}.": reason,
         f"{model.path.name} failed its comparison with PyTorch: see the report beside it.": failed,
     }
-    text = "".join(f"{' '.join(label.splitlines())}\n" for label in labels)
-    return config, text, [note for note, holds in notes.items() if holds]
+    lines = "".join(f"{' '.join(label.splitlines())}\n" for label in labels)
+    return text, lines, [note for note, holds in notes.items() if holds]
 
 
 def _why_no_batches(values: Sequence[onnx.ValueInfoProto], about: FileMetadata | None) -> str:
@@ -187,17 +189,19 @@ def _sizes(value: onnx.ValueInfoProto) -> list[int | str]:
     return sizes
 
 
-def _port(value: onnx.ValueInfoProto, largest: int) -> dict[str, Any]:
-    """Return an input or output; Triton adds the batch in front, and takes no tensor without sizes."""
+def _port(value: onnx.ValueInfoProto, largest: int) -> str:
+    """Return the lines of an input or output; Triton adds the batch in front, and takes no tensor without sizes."""
     element = onnx.TensorProto.DataType.Name(value.type.tensor_type.elem_type)
     if element not in _TYPES:
         raise ModelFileError(
             f"{value.name!r} is {element}, which Triton's onnxruntime backend does not take: convert it inside the "
             "model, as export_onnx(dtype='bf16', io_dtype='fp32') does."
         )
-    entry = {"name": value.name, "data_type": Word(f"TYPE_{_TYPES[element]}")}
-    dims = [size if isinstance(size, int) else _ANY_SIZE for size in _sizes(value)[1 if largest else 0 :]]
-    return {**entry, "dims": dims} if dims else {**entry, "dims": [1], "reshape": {"shape": []}}
+    sizes = [size if isinstance(size, int) else _ANY_SIZE for size in _sizes(value)[1 if largest else 0 :]]
+    dims = f"  dims: [ {', '.join(map(str, sizes or [1]))} ]\n"
+    none = "" if sizes else "  reshape {\n    shape: [ ]\n  }\n"
+    name = text_encoding.CEscape(value.name, as_utf8=True)
+    return f'  name: "{name}"\n  data_type: TYPE_{_TYPES[element]}\n{dims}{none}'
 
 
 def _write(model: ModelFile, folder: Path, version: int, files: Mapping[str, str], *, overwrite: bool) -> None:
@@ -235,28 +239,3 @@ def _write(model: ModelFile, folder: Path, version: int, files: Mapping[str, str
             f"Cannot write {str(folder)!r}: {error.strerror or error}. Give a repository that you may write to, on a "
             "disk with room."
         ) from error
-
-
-def to_text(message: Mapping[str, Any]) -> str:
-    """Write a message, values by field name, in protobuf's text format."""
-    return "".join(f"{line}\n" for line in _lines(message))
-
-
-def _lines(message: Mapping[str, Any]) -> Iterator[str]:
-    for name, value in message.items():
-        if isinstance(value, list) and not any(isinstance(item, Mapping) for item in value):
-            yield f"{name}: [ {', '.join(map(_scalar, value))} ]" if value else f"{name}: [ ]"
-            continue
-        for item in value if isinstance(value, list) else [value]:
-            if isinstance(item, Mapping):
-                yield from (f"{name} {{", *(f"  {line}" for line in _lines(item)), "}")
-            else:
-                yield f"{name}: {_scalar(item)}"
-
-
-def _scalar(value: bool | int | str) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | Word):
-        return str(value)
-    return f'"{text_encoding.CEscape(value, as_utf8=True)}"'

@@ -199,35 +199,8 @@ def environment(folder):
     return {**os.environ, "LD_LIBRARY_PATH": str(folder), "OMP_NUM_THREADS": "1"}
 
 
-# Without torch: the provider then finds the stand-in libraries alone.
-_OPTIMISE = """
-import json, sys
-import onnx, onnxruntime
-
-onnxruntime.set_default_logger_severity(4)
-found = []
-for path, options in json.loads(sys.argv[1]):
-    sess_options = onnxruntime.SessionOptions()
-    sess_options.log_severity_level = 4
-    sess_options.optimized_model_filepath = path + ".optimised"
-    providers = [("CUDAExecutionProvider", options), "CPUExecutionProvider"]
-    try:
-        session = onnxruntime.InferenceSession(path, sess_options, providers=providers, enable_fallback=0)
-    except Exception as error:
-        found.append({"error": f"{type(error).__name__}: {error}"})
-        continue
-    assert session.get_providers()[0] == "CUDAExecutionProvider"
-    found.append({"optimised": path + ".optimised"})
-print(json.dumps(found))
-"""
-
-
-def optimised_files(libraries, files):
-    """Open files, each with options of the provider, in one process; return optimised graphs' paths, or errors."""
-    return _answer_of(_OPTIMISE, libraries, [(str(path), options) for path, options in files])
-
-
-# As OnnxPredictor opens them, each onto an optimised file of its own.
+# As OnnxPredictor opens them, each onto an optimised file of its own; without torch, so that the provider finds the
+# stand-in libraries alone.
 _OPEN = """
 import json, pathlib, sys
 
@@ -258,8 +231,8 @@ for number, (path, options, settings) in enumerate(json.loads(sys.argv[1])):
     except Exception as error:
         entry["error"] = f"{type(error).__name__}: {error}"
     nodes = onnx.load(written, load_external_data=False).graph.node if written.exists() else ()
-    written.unlink(missing_ok=True)
-    found.append({**entry, "copies": sum(node.op_type.startswith("Memcpy") for node in nodes)})
+    copies = sum(node.op_type.startswith("Memcpy") for node in nodes)
+    found.append({**entry, "copies": copies, "optimised": str(written)})
 print(json.dumps(found))
 """
 

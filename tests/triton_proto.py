@@ -1,6 +1,6 @@
 """Triton's ``ModelConfig`` as a protobuf message, from the fields and numbers that its model_config.proto documents.
 
-What a configuration of an ONNX file may hold is here; sequences, ensembles, rate limits and the like are left out.
+What a configuration of ours may hold is here.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, te
 PACKAGE = "inference"
 _TYPES = {
     name: getattr(descriptor_pb2.FieldDescriptorProto, f"TYPE_{name.upper()}")
-    for name in ("bool", "int32", "int64", "uint32", "uint64", "string")
+    for name in ("int32", "int64", "uint64", "string")
 }
 _DATA_TYPES = "INVALID BOOL UINT8 UINT16 UINT32 UINT64 INT8 INT16 INT32 INT64 FP16 FP32 FP64 STRING BF16"
 ENUMS = {
     "DataType": [f"TYPE_{name}" for name in _DATA_TYPES.split()],
     "ModelInstanceGroup.Kind": ["KIND_AUTO", "KIND_GPU", "KIND_CPU", "KIND_MODEL"],
-    "ModelInput.Format": ["FORMAT_NONE", "FORMAT_NHWC", "FORMAT_NCHW"],
 }
 _OPTIMIZATION = "ModelOptimizationPolicy"
 _ACCELERATORS = f"{_OPTIMIZATION}.ExecutionAccelerators"
@@ -26,28 +25,17 @@ _ACCELERATORS = f"{_OPTIMIZATION}.ExecutionAccelerators"
 # Field by field: "type name number", with * for repeated ones, and < > around the value of a map from texts.
 MESSAGES = {
     "ModelTensorReshape": "int64* shape 1",
-    "ModelInput": """string name 1; DataType data_type 2; ModelInput.Format format 3; int64* dims 4;
-        ModelTensorReshape reshape 5; bool is_shape_tensor 6; bool allow_ragged_batch 7; bool optional 8;
-        bool is_non_linear_format_io 9""",
+    "ModelInput": "string name 1; DataType data_type 2; int64* dims 4; ModelTensorReshape reshape 5",
     "ModelOutput": """string name 1; DataType data_type 2; int64* dims 3; string label_filename 4;
-        ModelTensorReshape reshape 5; bool is_shape_tensor 6; bool is_non_linear_format_io 7""",
-    "ModelInstanceGroup": """string name 1; int32 count 2; int32* gpus 3; ModelInstanceGroup.Kind kind 4;
-        string* profile 5; bool passive 7; string host_policy 9""",
-    "ModelDynamicBatching": """int32* preferred_batch_size 1; uint64 max_queue_delay_microseconds 2;
-        bool preserve_ordering 3; uint64 priority_levels 4; uint64 default_priority_level 5""",
-    f"{_OPTIMIZATION}.Graph": "int32 level 1",
+        ModelTensorReshape reshape 5""",
+    "ModelInstanceGroup": "int32 count 2; ModelInstanceGroup.Kind kind 4",
+    "ModelDynamicBatching": "uint64 max_queue_delay_microseconds 2",
     f"{_ACCELERATORS}.Accelerator": "string name 1; <string> parameters 2",
-    _ACCELERATORS: f"""{_ACCELERATORS}.Accelerator* gpu_execution_accelerator 1;
-        {_ACCELERATORS}.Accelerator* cpu_execution_accelerator 2""",
-    _OPTIMIZATION: f"{_OPTIMIZATION}.Graph graph 1; {_ACCELERATORS} execution_accelerators 4; bool eager_batching 8",
-    "ModelParameter": "string string_value 1",
-    "ModelWarmup.Input": """DataType data_type 1; int64* dims 2; bool zero_data 3 input_data_type;
-        bool random_data 4 input_data_type; string input_data_file 5 input_data_type""",
-    "ModelWarmup": "string name 1; uint32 batch_size 2; <ModelWarmup.Input> inputs 3; uint32 count 4",
-    "ModelConfig": """string name 1; string platform 2; int32 max_batch_size 4; ModelInput* input 5;
-        ModelOutput* output 6; ModelInstanceGroup* instance_group 7; string default_model_filename 8;
-        ModelDynamicBatching dynamic_batching 11 scheduling_choice; ModelOptimizationPolicy optimization 12;
-        <ModelParameter> parameters 14; ModelWarmup* model_warmup 16; string backend 17; string runtime 25""",
+    _ACCELERATORS: f"{_ACCELERATORS}.Accelerator* gpu_execution_accelerator 1",
+    _OPTIMIZATION: f"{_ACCELERATORS} execution_accelerators 4",
+    "ModelConfig": """string name 1; int32 max_batch_size 4; ModelInput* input 5; ModelOutput* output 6;
+        ModelInstanceGroup* instance_group 7; ModelDynamicBatching dynamic_batching 11;
+        ModelOptimizationPolicy optimization 12; string backend 17""",
 }
 
 
@@ -82,13 +70,9 @@ def file_description() -> descriptor_pb2.FileDescriptorProto:
     return file
 
 
-def _add_field(message, path: str, kind: str, name: str, number: str, oneof: str = "") -> None:
+def _add_field(message, path: str, kind: str, name: str, number: str) -> None:
     """Add one field; a map is a repeated message of key and value, as protoc makes it."""
     field = message.field.add(name=name, number=int(number), label=3 if kind[-1] in "*>" else 1)
-    if oneof:
-        if not message.oneof_decl:
-            message.oneof_decl.add(name=oneof)
-        field.oneof_index = 0
     if kind.startswith("<"):
         entry = message.nested_type.add(name=f"{name.title()}Entry")
         entry.options.map_entry = True

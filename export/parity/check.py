@@ -20,10 +20,10 @@ from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.errors import ModelFileError, ModelInputError, ParityError
 from lit_gelu.export.copying import evaluation_copy, require_copyable, two_answers, without_callers_autocast
 from lit_gelu.export.inputs import Call, tensors_by_name
-from lit_gelu.export.metadata import census, metadata_of, weights_digest
+from lit_gelu.export.metadata import ROWS_DEPEND, census, metadata_of, weights_digest
 from lit_gelu.export.parity.causes import Layers, find_culprit
 from lit_gelu.export.parity.comparison import Comparison
-from lit_gelu.export.parity.criterion import FLOOR, dtype_name, dtype_of, floor, require_tolerance
+from lit_gelu.export.parity.criterion import DTYPES, FLOOR, dtype_name, floor, require_tolerance
 from lit_gelu.export.parity.input_families import (
     DATA,
     SAMPLE,
@@ -32,7 +32,6 @@ from lit_gelu.export.parity.input_families import (
     other_lengths,
     sample_call,
 )
-from lit_gelu.export.parity.open_axes import NOTE
 from lit_gelu.export.parity.report import VS_FLOAT64, VS_PYTORCH, ParityReport, TaskMetric, findings
 from lit_gelu.export.parity.runs import (
     References,
@@ -141,7 +140,7 @@ def check_parity(
     require_tolerance(tolerance)
     registry = registry_or_default(registry)
     file, name, metadata = Path(path), repr(os.fspath(path)), metadata_of(path)
-    dtype = dtype_of(metadata.dtype)
+    dtype = DTYPES.get(metadata.dtype, torch.float32)
     if metadata.dtype == "int8":
         raise ModelFileError(
             f"{name} is in int8, whose rounding no tolerance of floating-point arithmetic fits. Compare it with "
@@ -221,7 +220,7 @@ def check_parity(
         versions={**metadata.versions, "onnxruntime": onnxruntime.__version__},
         notes=(
             *(*notes, *unvaried, *untaken),
-            *([NOTE] if metadata.rows_depend else []),
+            *([ROWS_DEPEND] if metadata.rows_depend else []),
             *(*comparison.untried, *unrun, *unmeasured),
         ),
     )

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lit_gelu.errors import ModelFileError, ModelInputError
 from lit_gelu.export.copying import relative_difference
+from lit_gelu.export.inputs import Batch
 from lit_gelu.export.parity.criterion import (
     FACTOR,
     UNIT_ROUNDOFF,
@@ -22,7 +23,7 @@ from lit_gelu.export.parity.criterion import (
     worst_index,
     worst_position,
 )
-from lit_gelu.export.parity.input_families import DATA, SAMPLE, Batch, Family
+from lit_gelu.export.parity.input_families import DATA, SAMPLE, Family
 from lit_gelu.export.parity.report import VS_FLOAT64, VS_TRAINED, ParityRow
 from lit_gelu.export.parity.runs import Candidates, Outputs, References, failure
 

@@ -38,7 +38,7 @@ UNIT_ROUNDOFF: Mapping[torch.dtype, float] = {
     torch.bfloat16: 2.0**-8,
 }
 ROOT_MEAN_SQUARES: Mapping[torch.dtype, float] = {torch.float32: 8.0, torch.float16: 4.0, torch.bfloat16: 4.0}
-_DTYPES = {"fp16": torch.float16, "float16": torch.float16, "bf16": torch.bfloat16, "bfloat16": torch.bfloat16}
+DTYPES: Mapping[str, torch.dtype] = {"fp16": torch.float16, "bf16": torch.bfloat16}  # as files name them
 # Bits of the significand (the leading one included), exponents of the smallest normal number and of the largest.
 _FORMATS: Mapping[torch.dtype, tuple[int, int, int]] = {
     torch.float32: (24, -126, 127),
@@ -49,11 +49,6 @@ _FORMATS: Mapping[torch.dtype, tuple[int, int, int]] = {
 # the rest is judged by the whole.
 _FILL, _BEYOND_THE_REST = 1e3, 10.0
 _CHANCE = 1e-3  # that some position of an output differs in more rows than it may, if entries differ independently
-
-
-def dtype_of(name: str) -> torch.dtype:
-    """Return the dtype that a file's metadata name; float32 for what has none of its own, such as int8."""
-    return _DTYPES.get(name.removeprefix("torch."), torch.float32)
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import onnx
@@ -33,7 +33,6 @@ from lit_gelu.export.inputs import Call, FlatModule, as_array, left_out, named_o
 from lit_gelu.export.metadata import FileMetadata
 from lit_gelu.export.parity.criterion import dtype_name
 from lit_gelu.export.runtime import CPU, CUDA, OnnxPredictor, Provider, default_providers, provider_name
-from lit_gelu.export.runtime.bench import Float64Throughout
 from lit_gelu.export.runtime.model_file import Port
 
 Run = Callable[[Sequence[Tensor]], list[np.ndarray]]
@@ -168,6 +167,34 @@ class RoundedTo(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch's _
 
     def _rounded(self, tensor: Tensor) -> Tensor:
         return tensor.copy_(tensor.to(self.dtype)) if tensor.dtype == torch.float32 else tensor
+
+
+class Float64Throughout(TorchFunctionMode):
+    """While active, what would be made in float32 is made in float64: ``x.float()``, ``torch.linspace(0, 1, 9)``."""
+
+    def __enter__(self) -> Self:
+        self._default = torch.get_default_dtype()
+        super().__enter__()  # type: ignore[no-untyped-call]
+        torch.set_default_dtype(torch.float64)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        torch.set_default_dtype(self._default)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a function of torch with float64 in the place of float32."""
+        kwargs = dict(kwargs or {})
+        if func is Tensor.float:
+            return args[0].to(torch.float64, **kwargs)
+        if func is not Tensor.view:  # the bits of a tensor, or a shape
+            args = tuple(map(_in_float64, args))
+            kwargs = {name: _in_float64(value) for name, value in kwargs.items()}
+        return func(*args, **kwargs)
+
+
+def _in_float64(value: Any) -> Any:
+    return torch.float64 if value is torch.float32 else value
 
 
 VARIATIONS = 8

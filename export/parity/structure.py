@@ -32,17 +32,10 @@ from lit_gelu.export.lowering.lowering_table import (
 )
 from lit_gelu.export.lowering.policy import Choice, absolute_error, ulp_bound
 from lit_gelu.export.metadata import FileMetadata, SiteRecord, versions
-from lit_gelu.export.parity.criterion import (
-    FACTOR,
-    FLOOR,
-    distance,
-    limit,
-    overflowed,
-    spacing,
-)
+from lit_gelu.export.parity.criterion import FACTOR, FLOOR, distance, limit, overflowed, spacing
 from lit_gelu.export.parity.report import ELEMENTWISE, ParityRow
 from lit_gelu.export.parity.runs import SessionSetup, run_file
-from lit_gelu.export.runtime.model_file import nodes_of, read_model_file
+from lit_gelu.export.runtime.model_file import nodes_of, operator_name, read_model_file
 
 SITE_PROPERTY = "lit_gelu.site"
 
@@ -71,11 +64,6 @@ def node_label(node: onnx.NodeProto) -> str:
     if node.op_type in {"QuickGelu", "ScaledSiLU"} and "alpha" in attributes:
         return f"{node.op_type}(alpha={attributes['alpha']:.6g})"
     return node.op_type
-
-
-def full_name(node: onnx.NodeProto) -> str:
-    """Return an operator with its domain, as files record it."""
-    return node.op_type if node.domain in {"", "ai.onnx"} else f"{node.domain}::{node.op_type}"  # one domain, by ONNX
 
 
 def load_structure(path: str | os.PathLike[str]) -> onnx.ModelProto:
@@ -209,7 +197,7 @@ def recipe_fault(
     if len(nodes) != size * record.calls:
         return f"{len(nodes)} nodes are there, {record.calls} calls of {size} are recorded"
     for call in (nodes[start : start + size] for start in range(0, len(nodes), max(size, 1))):
-        if tuple(map(full_name, call)) != record.operators:
+        if tuple(map(operator_name, call)) != record.operators:
             return f"{', '.join(map(node_label, call))} is there, {', '.join(record.operators)} is recorded"
         if record.recipe and (difference := _difference(call, record.recipe, constants, arguments or {})):
             return difference
@@ -264,7 +252,9 @@ def _attribute_difference(node: onnx.NodeProto, expected: ir.Node) -> str:
     there: dict[str, Any] = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
     there = {name: value.decode() if isinstance(value, bytes) else value for name, value in there.items()}
     recorded = {name: attribute.value for name, attribute in expected.attributes.items()}
-    schema = onnx.defs.get_schema(node.op_type) if "::" not in full_name(node) and onnx.defs.has(node.op_type) else None
+    schema = (
+        onnx.defs.get_schema(node.op_type) if "::" not in operator_name(node) and onnx.defs.has(node.op_type) else None
+    )
     for name, attribute in {} if schema is None else schema.attributes.items():
         if attribute.default_value.type:  # what is left out is this
             value = onnx.helper.get_attribute_value(attribute.default_value)
@@ -411,7 +401,7 @@ def activation_row(
     lost = ~np.isnan(y_nans)
     count = f"{len(x):,} values" if dtype == torch.float32 else f"all {len(x):,} finite values"
     detail = (
-        f"{' '.join(map(full_name, entry.nodes))}, {count}; largest error for |x| <= 6 {_largest(absolute):.3g}, "
+        f"{' '.join(map(operator_name, entry.nodes))}, {count}; largest error for |x| <= 6 {_largest(absolute):.3g}, "
         f"PyTorch {_largest(own_absolute):.3g}"
     )
     if lost.any():

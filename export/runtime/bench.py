@@ -11,13 +11,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import onnxruntime
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from lit_gelu.display import Displayed
 from lit_gelu.export.copying import without_callers_autocast
@@ -48,7 +47,7 @@ class BenchRow:
     p90: float  # nine of ten calls take at most this
     throughput: float  # rows a second
     ratio: float  # time beside the first PyTorch variant's, or the first variant's if there is none
-    error: float  # see `relative_error`; against the module in float64, without a module against the first variant
+    error: float  # see `relative_error`, against the first variant
 
 
 @dataclass(frozen=True, repr=False)
@@ -84,9 +83,10 @@ def bench(
     threads: int | None = None,
     seconds: float = 5.0,
     compiled: bool = True,
-    backend: str = "inductor",
 ) -> BenchReport:
     """Time a file, tuned if it was tuned, beside PyTorch: in one process, after warming up, in shuffled rounds.
+
+    Outputs are compared with the first way's, PyTorch's own, which tells a wrong file from a right one.
 
     Inputs lie on the device that computes and are passed without copies. On CUDA, times are between events.
 
@@ -100,7 +100,6 @@ def bench(
         threads: Of PyTorch and of the session, unless it is tuned; by default as many as PyTorch has.
         seconds: How long to measure, for each batch size.
         compiled: Whether torch.compile runs too.
-        backend: Of torch.compile.
 
     Returns:
         Medians, throughput, ratios and differences.
@@ -124,7 +123,7 @@ def bench(
     threads = before if threads is None else threads
     options = session_options({"intra_op_num_threads": threads})
     plain, tuned = OnnxPredictor(path, providers, options, tuning=False), OnnxPredictor(path, providers)
-    variants = [] if model is None else torch_variants(model, plain, compiled=compiled, backend=backend)
+    variants = [] if model is None else torch_variants(model, plain, compiled=compiled)
     if tuned.tuning is not None and tuned.tuning.settings:
         variants += [Variant("onnxruntime", tuned), Variant("onnxruntime, untuned", plain)]
     else:
@@ -138,9 +137,7 @@ def bench(
             for size in fixed or batch_sizes:
                 values = random_inputs(plain.ports, size) if inputs is None else resized(inputs, plain.ports, size)
                 values = {name: value.to(plain.device) for name, value in values.items()}
-                softmax = ends_with_softmax(plain.metadata)
-                exact = None if model is None else arrays_of(float64_answer(model, values, softmax=softmax))
-                rows += measured(variants, values, size, plain.device, seconds, exact)
+                rows += measured(variants, values, size, plain.device, seconds)
     finally:
         torch.set_num_threads(before)
     return BenchReport(
@@ -159,19 +156,25 @@ def bench(
     )
 
 
-def torch_variants(
-    model: nn.Module, predictor: OnnxPredictor, *, compiled: bool, backend: str = "inductor"
-) -> list[Variant]:
+def torch_variants(model: nn.Module, predictor: OnnxPredictor, *, compiled: bool) -> list[Variant]:
     """Return the ways in which PyTorch runs a module, in evaluation mode, on the predictor's device."""
     ports = predictor.ports.values()
     dtypes = [port.dtype for port in ports if port.dtype is not None and port.dtype.is_floating_point]
-    # Both are asked once: that would take as long as a small net.
-    by_name, softmax = takes_names(model, predictor.input_names), ends_with_softmax(predictor.metadata)
-    called = partial(answer, by_name=by_name, softmax=softmax)
+    softmax = predictor.metadata.get("lit_gelu.softmax") == "true"
+    try:  # nested inputs are no arguments of forward
+        inspect.signature(without_wrappers(model).forward).bind(**dict.fromkeys(predictor.input_names))
+        by_name = True
+    except TypeError:
+        by_name = False
+
+    def called(module: nn.Module, inputs: Mapping[str, Tensor]) -> Any:
+        output = module(**inputs) if by_name else module(*inputs.values())
+        return probabilities_first(output) if softmax else output
+
     twin = faithful_copy(without_wrappers(model)).eval().to(predictor.device, dtypes[0] if dtypes else None)
     variants = [Variant("torch eager", partial(called, twin))]
     if compiled:
-        fast: Any = torch.compile(faithful_copy(twin), backend=backend, dynamic=False)
+        fast: Any = torch.compile(faithful_copy(twin), dynamic=False)
         variants.append(Variant("torch.compile", partial(called, fast)))
     return variants
 
@@ -195,16 +198,15 @@ def measured(
     size: int,
     device: torch.device,
     seconds: float,
-    exact: Sequence[np.ndarray] | None = None,
 ) -> list[BenchRow]:
-    """Time variants on the same inputs: ratios are to the first, and so are errors if there are no exact outputs."""
+    """Time variants on the same inputs: ratios and errors are to the first."""
     # A forward may overwrite its inputs, so each variant has its own.
     calls = {v.name: partial(v.call, {name: value.clone() for name, value in values.items()}) for v in variants}
     outputs = {name: arrays_of(call()) for name, call in calls.items()}
     samples = interleaved(calls, device, seconds=seconds)
     baseline, rows = variants[0].name, []
     for name, times in samples.items():
-        error = relative_error(outputs[name], outputs[baseline] if exact is None else exact)
+        error = relative_error(outputs[name], outputs[baseline])
         median, p90 = (float(value) for value in np.percentile(times, [50, 90]))
         throughput = size / statistics.fmean(times)
         rows.append(BenchRow(size, name, median, p90, throughput, ratio(samples, name, baseline), error))
@@ -281,71 +283,3 @@ def relative_error(outputs: Sequence[np.ndarray], reference: Sequence[np.ndarray
 def arrays_of(outputs: Any) -> list[np.ndarray]:
     """Return a tensor, or several in a sequence or mapping, as arrays in float64."""
     return [output.detach().double().cpu().numpy() for _, output in named_outputs(outputs)]
-
-
-def ends_with_softmax(metadata: Mapping[str, str]) -> bool:
-    """Return whether a file's first output went through a softmax that the module does not have."""
-    return metadata.get("lit_gelu.softmax") == "true"
-
-
-def takes_names(module: nn.Module, names: Sequence[str]) -> bool:
-    """Return whether a file's inputs are arguments of ``forward``; nested inputs are not."""
-    try:
-        inspect.signature(without_wrappers(module).forward).bind(**dict.fromkeys(names))
-    except TypeError:
-        return False
-    return True
-
-
-def answer(module: nn.Module, inputs: Mapping[str, Tensor], *, by_name: bool, softmax: bool) -> Any:
-    """Return what a module returns for a file's inputs, given by name or in order."""
-    output = module(**inputs) if by_name else module(*inputs.values())
-    return probabilities_first(output) if softmax else output
-
-
-@torch.no_grad()
-def float64_answer(module: nn.Module, inputs: Mapping[str, Tensor], *, softmax: bool) -> Any:
-    """Return what a copy of a module returns in float64, where its inputs lie; whatever its ``forward`` raises."""
-    device = next(iter(inputs.values())).device
-    twin = faithful_copy(without_wrappers(module)).eval().to(device).double()
-    by_name = takes_names(twin, list(inputs))
-    errors: list[Exception] = []
-    for mode in (
-        contextlib.nullcontext,
-        Float64Throughout,
-    ):  # the second for a forward that makes float32 of its inputs
-        doubled = {n: (t.double() if t.is_floating_point() else t).clone() for n, t in inputs.items()}
-        try:
-            with mode():
-                return answer(twin, doubled, by_name=by_name, softmax=softmax)
-        except Exception as error:  # noqa: BLE001 - forward is the user's: the first error is raised below
-            errors.append(error)
-    raise errors[0]
-
-
-class Float64Throughout(TorchFunctionMode):
-    """While active, what would be made in float32 is made in float64: ``x.float()``, ``torch.linspace(0, 1, 9)``."""
-
-    def __enter__(self) -> Self:
-        self._default = torch.get_default_dtype()
-        super().__enter__()  # type: ignore[no-untyped-call]
-        torch.set_default_dtype(torch.float64)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        torch.set_default_dtype(self._default)
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a function of torch with float64 in the place of float32."""
-        kwargs = dict(kwargs or {})
-        if func is Tensor.float:
-            return args[0].to(torch.float64, **kwargs)
-        if func is not Tensor.view:  # the bits of a tensor, or a shape
-            args = tuple(map(_in_float64, args))
-            kwargs = {name: _in_float64(value) for name, value in kwargs.items()}
-        return func(*args, **kwargs)
-
-
-def _in_float64(value: Any) -> Any:
-    return torch.float64 if value is torch.float32 else value

@@ -2,8 +2,8 @@
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -120,10 +120,11 @@ class ComputeStream:
 
 
 class BatchGraphs:
-    """A CUDA graph with its own buffers for each of ``sizes``, ascending; without ``pad`` it takes only these."""
+    """A CUDA graph with its own buffers for each of ``sizes``, ascending; ``pad`` lets calls of fewer rows in."""
 
     def __init__(self, runner: TensorRunner, sizes: Sequence[int], *, pad: bool) -> None:
-        self._runner, self.sizes, self._pad = runner, sizes, pad
+        self._runner, self.sizes = runner, sizes
+        self._pad = pad and runner.session.get_modelmeta().custom_metadata_map.get(ROWS_DEPEND) != "true"
         ports = [*runner.inputs.values(), *runner.outputs.values()]
         self._batch = next(iter(runner.inputs.values())).shape[:1]
         named = {(axis, size) for port in ports for axis, size in enumerate(port.shape) if not isinstance(size, int)}
@@ -134,10 +135,10 @@ class BatchGraphs:
                 "batch_buckets= is for files with one open size, the first of the first input and of every output; "
                 f"here: {shapes}. Export the file with its other sizes fixed, or leave batch_buckets out."
             )
-        self._depends = runner.session.get_modelmeta().custom_metadata_map.get(ROWS_DEPEND) == "true"
         with torch.inference_mode(mode=False):  # its tensors could not be written outside of it
             self._graphs = {size: self._graph(size, number) for number, size in enumerate(sizes, 1)}
-        self.capture()
+            for _, _, binding, options in self._graphs.values():  # captured in the first run
+                runner.session.run_with_iobinding(binding, options)
 
     def _graph(self, rows: int, number: int) -> tuple[dict[str, Tensor], dict[str, Tensor], Any, Any]:
 
@@ -155,37 +156,24 @@ class BatchGraphs:
         options = run_options(self._runner.device, number)
         return inputs, outputs, self._runner.binding(inputs, outputs), options
 
-    def capture(self) -> None:
-        """Run every graph once: onnxruntime captures the graphs of the calling thread."""
-        for _, _, binding, options in self._graphs.values():
-            self._runner.session.run_with_iobinding(binding, options)
+    def size_for(self, tensors: Mapping[str, Tensor]) -> int | None:
+        """Return the size of the graph that takes a call; ``None`` if none does."""
+        rows = next(iter(tensors.values())).shape[0]
+        padded = next((size for size in self.sizes if size > rows), None) if self._pad else None
+        return rows if rows in self._graphs else padded
 
-    def __call__(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
-        """Run the session: more rows than the largest graph has in several runs, fewer padded with zeros."""
-        rows, largest = next(iter(tensors.values())).shape[0], self.sizes[-1]
-        if self._depends and rows not in self._graphs:
-            raise ModelInputError(
-                f"The call has {rows} rows, and batch_buckets are {list(self.sizes)}. Rows of this file see each "
-                "other, so that it can be neither padded nor divided. Give a bucket of that size, or leave them out."
-            )
-        pieces = [range(start, min(start + largest, rows)) for start in range(0, max(rows, 1), largest)]
-        parts = [self._run(tensors, piece) for piece in pieces]
-        return parts[0] if len(parts) == 1 else [torch.cat(outputs) for outputs in zip(*parts, strict=True)]
-
-    def takes(self, tensors: Mapping[str, Tensor]) -> bool:
-        """Return whether a call is one for a graph."""
-        return self._pad or next(iter(tensors.values())).shape[0] in self._graphs
-
-    def _run(self, tensors: Mapping[str, Tensor], rows: range) -> list[Tensor]:
-        inputs, outputs, binding, options = self._graphs[next(size for size in self.sizes if size >= len(rows))]
+    def run(self, size: int, tensors: Mapping[str, Tensor]) -> list[Tensor]:
+        """Run the graph of a size, whose further rows are zeros."""
+        inputs, outputs, binding, options = self._graphs[size]
+        rows = next(iter(tensors.values())).shape[0]
         for name, tensor in tensors.items():
             if self._runner.inputs[name].shape[:1] == self._batch:
-                inputs[name][: len(rows)].copy_(tensor[rows.start : rows.stop])
-                inputs[name][len(rows) :].zero_()
+                inputs[name][:rows].copy_(tensor)
+                inputs[name][rows:].zero_()
             else:
                 inputs[name].copy_(tensor)
         self._runner.session.run_with_iobinding(binding, options)
-        return [output[: len(rows)].clone() for output in outputs.values()]
+        return [output[:rows].clone() for output in outputs.values()]
 
 
 class CudaRunner:
@@ -193,8 +181,8 @@ class CudaRunner:
 
     # Outputs are allocated on the session's stream, and torch is told that the caller's stream uses them too.
     # onnxruntime keeps CUDA graphs for each thread, and while it captures no other thread may touch CUDA. So all graphs
-    # are captured here: once for the thread that opens the file (marked in the thread-local `_opener`), once for a
-    # worker thread that runs the calls of all others. One lock is held during the whole of a run.
+    # are captured here, for the thread that opens the file (marked in the thread-local `_opener`); calls of others run
+    # without them. A session with graphs takes one run at a time.
 
     def __init__(
         self,
@@ -211,11 +199,8 @@ class CudaRunner:
         if sizes:
             self._lock, self._opener = threading.Lock(), threading.local()
             self._opener.here = True
-            self._worker = ThreadPoolExecutor(1, thread_name_prefix="lit_gelu_cuda_graphs")
             with stream.in_order(), torch.cuda.stream(stream.stream):
                 self.graphs = BatchGraphs(self.runner, sizes, pad=pad)
-            torch.cuda.synchronize(device)  # the worker captures on the same stream
-            self._worker.submit(_on_stream, stream.stream, self.graphs.capture).result()
 
     def run_arrays(self, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """Run on arrays; the thread's current device, which onnxruntime sets, stays as it was."""
@@ -232,13 +217,9 @@ class CudaRunner:
         tensors = {name: as_tensor_on(self.device, value) for name, value in values.items()}
         if self.graphs is None:
             return self._ordered(self.runner, tensors)
-        run = self.graphs if self.graphs.takes(tensors) else self.runner
+        size = self.graphs.size_for(tensors) if hasattr(self._opener, "here") else None
         with self._lock:
-            if hasattr(self._opener, "here"):
-                return self._ordered(run, tensors)
-            current = torch.cuda.current_stream(self.device)
-            outputs: list[Tensor] = self._worker.submit(_on_stream, current, self._ordered, run, tensors).result()
-            return outputs
+            return self._ordered(self.runner if size is None else partial(self.graphs.run, size), tensors)
 
     def _ordered(
         self, run: Callable[[Mapping[str, Tensor]], list[Tensor]], tensors: Mapping[str, Tensor]
@@ -248,12 +229,6 @@ class CudaRunner:
             for tensor in outputs:
                 tensor.record_stream(current)
             return outputs
-
-
-def _on_stream(stream: torch.cuda.Stream, call: Callable[..., Any], *arguments: Any) -> Any:
-    """Call with a stream, and so its device, as the current one."""
-    with torch.cuda.stream(stream):
-        return call(*arguments)
 
 
 def require_no_capture() -> None:

@@ -223,7 +223,7 @@ def read_model_file(path: str | os.PathLike[str]) -> ModelFile:
         path=path,
         # The standard domain goes by the shorter of its two names.
         opsets={"" if entry.domain == "ai.onnx" else entry.domain: entry.version for entry in model.opset_import},
-        operators=dict(Counter(f"{node.domain}::{node.op_type}" if node.domain else node.op_type for node in nodes)),
+        operators=dict(Counter(map(operator_name, nodes))),
         external=tuple(sorted({_entries(tensor)["location"] for tensor in outside})),
         sixteen_bit=bool({_FLOAT16, _BFLOAT16} & types),
         bfloat16=_BFLOAT16 in types,
@@ -258,6 +258,11 @@ def graphs_of(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
         for attribute in node.attribute:
             for inner in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
                 yield from graphs_of(inner)
+
+
+def operator_name(node: Any) -> str:
+    """Return the operator of a node of onnx or onnxruntime, with its domain unless that is the standard one."""
+    return node.op_type if node.domain in {"", "ai.onnx"} else f"{node.domain}::{node.op_type}"  # one domain, by ONNX
 
 
 def nodes_of(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:

@@ -11,7 +11,7 @@ import onnxruntime
 
 from lit_gelu.display import Displayed, HtmlTable, count_of
 from lit_gelu.errors import ProviderError
-from lit_gelu.export.runtime.model_file import SIZES, graphs_of, nodes_of, parsed_file
+from lit_gelu.export.runtime.model_file import SIZES, graphs_of, nodes_of, operator_name, parsed_file
 
 RECORD = "session.record_ep_graph_assignment_info"
 
@@ -89,9 +89,7 @@ def placement_of(session: onnxruntime.InferenceSession) -> Placement:
         ) from error
     return Placement(
         tuple(
-            PlacedNode(part.ep_name, f"{node.domain}::{node.op_type}" if node.domain else node.op_type, node.name)
-            for part in subgraphs
-            for node in part.get_nodes()
+            PlacedNode(part.ep_name, operator_name(node), node.name) for part in subgraphs for node in part.get_nodes()
         )
     )
 

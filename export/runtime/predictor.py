@@ -56,8 +56,9 @@ class OnnxPredictor:
 
     Arrays give arrays, tensors give tensors. Tensors that lie on the provider's device are read and written where they
     are, without copies, and on CUDA in the order of the caller's current stream, without waiting for the device.
-    Several threads may call it; with CUDA graphs their calls take turns. It can be pickled, unless it has
-    ``sess_options``, and survives a fork: a process that is new to it opens the file again.
+    Several threads may call it; of a predictor with CUDA graphs the calls take turns, and those of the thread that
+    opened the file alone are graphs. It can be pickled, unless it has ``sess_options``, and survives a fork: a process
+    that is new to it opens the file again.
 
     What `tune` chose on this machine is used if neither ``sess_options`` nor options of providers are given;
     ``predictor.tuning`` and ``repr(predictor)`` tell.
@@ -69,7 +70,7 @@ class OnnxPredictor:
         sess_options: As ``onnxruntime.InferenceSession`` takes them.
         tuning: Whether to use what `tune` chose; or such a choice.
         batch_buckets: Batch sizes, for CUDA alone: each becomes one CUDA graph. A call is padded with 0 to the smallest
-            that holds it, or divided into pieces of the largest; all sizes but the batch must be fixed. The graphs are
+            that holds it, and runs without a graph if none does; all sizes but the batch must be fixed. The graphs are
             captured here: no other thread may use CUDA meanwhile.
 
     Raises:

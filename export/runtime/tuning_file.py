@@ -28,8 +28,8 @@ class TuningChoice:
     device: str  # the GPU's name, or the processor's with the number of cores that this process may use
     settings: Mapping[str, Any]  # value by name; empty if nothing was faster than the defaults
     ratio: float  # time beside the untuned session's, in the same run
-    error: float  # largest error of an output, as a share of the largest output
-    limit: float  # the largest error that was allowed
+    error: float  # largest difference of an output from the untuned session's, as a share of the largest output
+    limit: float  # the largest difference that was allowed
     batch_size: int  # rows that were measured
 
     def __str__(self) -> str:

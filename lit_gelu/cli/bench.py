@@ -62,7 +62,6 @@ def bench(
     from lit_gelu.cli.input_sample import named_inputs, random_sample, sample_for
     from lit_gelu.cli.loading import load_checkpoint
     from lit_gelu.export import OnnxPredictor
-    from lit_gelu.export.quantization import is_quantized
     from lit_gelu.export.runtime import bench as measurement
     from lit_gelu.export.runtime.tuning_file import cores
 
@@ -77,7 +76,7 @@ def bench(
     if tune:
         rows = max(batch_sizes)
         values = () if inputs is None else measurement.resized(inputs, predictor.ports, rows).values()
-        tuning = predictor.tune(*values, batch_size=rows, reference=net)
+        tuning = predictor.tune(*values, batch_size=rows)
         if json != "-":
             console.print(str(tuning))
     report = measurement.bench(
@@ -94,7 +93,7 @@ def bench(
         console.print(_table(report))
         # Files in int8 cut off the normal random numbers that are run here, and so differ on them.
         worst = max(row.error for row in report.rows if not math.isnan(row.error))
-        if worst > _ANOTHER_MODEL and not is_quantized(report.path):
+        if worst > _ANOTHER_MODEL and predictor.metadata.get("lit_gelu.dtype") != "int8":
             console.print(f"outputs differ by {worst:.1e}: the file is not of this model's weights, or wrong")
     if json is not None:
         plain = without_nonfinite(json_format.loads(report.to_json()), as_text=False)

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from lit_gelu.cli.terminal import console_for_output, write_text
-from lit_gelu.errors import ArgumentError
 
 
 def parity(
@@ -48,13 +47,7 @@ def parity(
     from lit_gelu.cli.input_sample import input_sample, sample_for
     from lit_gelu.cli.loading import load_checkpoint, load_optional_data
     from lit_gelu.export import OnnxPredictor, check_parity
-    from lit_gelu.export.quantization import is_quantized
 
-    if is_quantized(file):
-        raise ArgumentError(
-            f"{file!r} is in int8, and differs from PyTorch by more than rounding. In Python "
-            "lit_gelu.export.quantization.check_quantized compares accuracies."
-        )
     module = load_optional_data(data, data_root)
     net = load_checkpoint(ckpt, model, sample_for(input_shape, module))
     runtimes = list(providers) or None

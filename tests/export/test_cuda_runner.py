@@ -12,7 +12,7 @@ import pytest
 import torch
 from export_zoo import net
 
-from lit_gelu.export import ModelInputError, OnnxPredictor, ProviderError
+from lit_gelu.export import OnnxPredictor, ProviderError
 from lit_gelu.export.runtime import CPU, CUDA, predictor
 from lit_gelu.export.runtime import cuda as cuda_module
 from lit_gelu.export.runtime.cuda import BatchGraphs, ComputeStream, CudaRunner, TensorRunner
@@ -29,23 +29,28 @@ def runner_of(name):
     return TensorRunner(OnnxPredictor(export_zoo.exported(name)[1], [CPU]).session, HOST)
 
 
-@pytest.mark.parametrize("rows", [0, 1, 2, 3, 4, 5, 11])
-def test_padded_and_divided_calls_give_the_same(rows):
-    run, x = BatchGraphs(runner_of("gelu"), (1, 4), pad=True), torch.randn(rows, 6)
-    run({"input": torch.full((4, 6), float("nan"))})  # what earlier calls leave behind does not matter
-    (y,) = run({"input": x})
+@pytest.mark.parametrize(("rows", "size"), [(0, 1), (1, 1), (2, 4), (4, 4)])
+def test_padded_calls_give_the_same(rows, size):
+    graphs, x = BatchGraphs(runner_of("gelu"), (1, 4), pad=True), torch.randn(rows, 6)
+    assert graphs.size_for({"input": x}) == size
+    graphs.run(4, {"input": torch.full((4, 6), float("nan"))})  # what earlier calls leave behind does not matter
+    (y,) = graphs.run(size, {"input": x})
     kept = y.clone()
-    run({"input": torch.zeros(4, 6)})
+    graphs.run(4, {"input": torch.zeros(4, 6)})
     assert torch.equal(y, kept)  # outputs are not the buffers
     torch.testing.assert_close(y, net("gelu")(x).detach(), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("rows", [1, 3, 5, 9])
-def test_rows_that_see_each_other_are_neither_padded_nor_divided(rows):
-    run, x = BatchGraphs(runner_of("centred"), (2, 4), pad=True), torch.randn(4, 6)
-    torch.testing.assert_close(run({"x": x})[0], net("centred")(x), rtol=0, atol=1e-6)
-    with pytest.raises(ModelInputError):
-        run({"x": torch.randn(rows, 6)})
+def test_what_no_graph_takes():
+    """Rows that see each other are not padded, and of a tuned file only the size that was measured is a graph."""
+    tensors = [{"x": torch.randn(rows, 6)} for rows in (1, 2, 3, 4, 5)]
+    for name, pad, sizes in (
+        ("gelu", True, [2, 2, 4, 4, None]),
+        ("gelu", False, [None, 2, None, 4, None]),
+        ("centred", True, [None, 2, None, 4, None]),
+    ):
+        graphs = BatchGraphs(runner_of(name), (2, 4), pad=pad)
+        assert list(map(graphs.size_for, tensors)) == sizes
 
 
 class FakeStream:
@@ -115,7 +120,6 @@ def cuda(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device", lambda device: set_for_now("device", device.index or 0))
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: set_for_now("stream", stream))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: thread.stream)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: None)
     return thread
@@ -136,7 +140,7 @@ class SessionStream:
 
 
 class NotedSession:
-    """A session that notes which thread runs it, and on which stream; two at once are an error."""
+    """A session that notes on which stream it runs; two runs at once are an error."""
 
     def __init__(self, session, thread):
         self.session, self.thread, self.runs, self.busy = session, thread, [], threading.Lock()
@@ -146,7 +150,7 @@ class NotedSession:
 
     def run_with_iobinding(self, binding, options):
         assert self.busy.acquire(blocking=False)
-        self.runs.append((threading.current_thread().name, self.thread.stream))
+        self.runs.append(self.thread.stream)
         self.session.run_with_iobinding(binding, options)
         self.busy.release()
 
@@ -158,17 +162,16 @@ def graphs(path, cuda):
 
 
 def test_every_graph_is_captured_when_the_file_is_opened(graphs):
-    """For the thread that opens it and for the worker: onnxruntime keeps the graphs of each thread apart."""
-    runs = graphs.runner.session.runs
-    worker = runs[-1][0]
-    assert runs == [("MainThread", "session")] * 2 + [(worker, "session")] * 2
-    assert worker.startswith("lit_gelu_cuda_graphs")
+    assert graphs.runner.session.runs == ["session"] * 2
 
 
-def test_calls_of_other_threads_take_turns_in_one_worker(graphs, cuda):
+def test_calls_of_other_threads_take_turns_and_run_without_graphs(graphs, cuda, monkeypatch):
     """And are in the order of the stream that is current where they were made."""
     inputs = [torch.randn(rows, 6) for rows in (1, 2, 3, 4, 5, 9)] * 3
     captured = len(graphs.runner.session.runs)
+    in_graphs = []
+    run = BatchGraphs.run
+    monkeypatch.setattr(BatchGraphs, "run", lambda *arguments: in_graphs.append(1) or run(*arguments))
 
     def call(number):
         cuda.stream = f"stream {number}"
@@ -178,12 +181,11 @@ def test_calls_of_other_threads_take_turns_in_one_worker(graphs, cuda):
         outputs = list(pool.map(call, range(len(inputs))))
     for x, y in zip(inputs, outputs, strict=True):
         torch.testing.assert_close(y, net("gelu")(x).detach(), rtol=0, atol=1e-6)
-    runs = graphs.runner.session.runs[captured:]
-    assert {name.rpartition("_")[0] for name, _ in runs} == {"lit_gelu_cuda_graphs"}
-    assert {stream for _, stream in runs} == {"session"}
+    assert graphs.runner.session.runs[captured:] == ["session"] * len(inputs)
     assert set(graphs.stream.callers[1:]) == {f"stream {number}" for number in range(len(inputs))}
+    assert not in_graphs
     graphs({"input": inputs[0]})
-    assert graphs.runner.session.runs[-1] == ("MainThread", "session")
+    assert in_graphs
 
 
 def test_graphs_made_under_inference_mode_can_be_used_outside(path, cuda):

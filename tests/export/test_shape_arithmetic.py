@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
-from lit_gelu.export.lowering.shapes import expand_target, fold_shape_arithmetic, reshape_target
+from lit_gelu.export.trace import expand_target, fold_shape_arithmetic, reshape_target
 
 EMPTY = {"batch"}
 

@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from lit_gelu.export import OnnxPredictor, export_onnx, trace
-from lit_gelu.export.lowering.shapes import fold_shape_arithmetic
 from lit_gelu.export.runtime import CPU
+from lit_gelu.export.trace import fold_shape_arithmetic
 
 
 class Flattened(nn.Module):

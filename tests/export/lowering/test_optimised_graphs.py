@@ -75,8 +75,8 @@ def optimised(tmp_path_factory):
     for dtype, policy in CELLS:
         path = folder / f"{dtype}_{policy}.onnx"
         ir.save(traced.lowered("ort-cuda", dtype, policy)[0], path)
-        files.append((path, {}))
-    found = stand_in_cuda.optimised_files(libraries, files)
+        files.append((path, {}, {}))
+    found = stand_in_cuda.opened(libraries, files)
     return {cell: onnx.load(entry["optimised"]).graph for cell, entry in zip(CELLS, found, strict=True)}
 
 

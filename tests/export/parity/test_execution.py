@@ -17,7 +17,8 @@ from torch.nn import functional as F
 
 from lit_gelu.export import check_parity, export_onnx, inspect_onnx
 from lit_gelu.export.inputs import FlatModule, take_apart
-from lit_gelu.export.parity.open_axes import NOTE, rows_depend, rows_of
+from lit_gelu.export.metadata import ROWS_DEPEND
+from lit_gelu.export.open_axes import rows_depend, rows_of
 from lit_gelu.export.parity.runs import (
     LEVELS,
     SessionSetup,
@@ -166,12 +167,12 @@ def test_file_export_and_proof_say_so(tmp_path, dtype):
     net = nn.TransformerEncoderLayer(8, 2, 16, activation="gelu").eval()
     made = export_onnx(net, path, x, dtype=dtype)
     assert made.metadata.rows_depend
-    assert NOTE in str(made)
-    assert NOTE in str(inspect_onnx(path))
+    assert ROWS_DEPEND in str(made)
+    assert ROWS_DEPEND in str(inspect_onnx(path))
     report = check_parity(net, path, input_sample=x)
     assert report.passed
     (note,) = report.notes
-    assert note.startswith(NOTE)
+    assert note.startswith(ROWS_DEPEND)
 
 
 class Net(LightningModule):

@@ -11,8 +11,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lit_gelu.export import ModelInputError, ParityError, check_parity, export_onnx
+from lit_gelu.export.input_kinds import Indices, Mask, OfSample, integer_kinds
 from lit_gelu.export.inputs import take_apart
-from lit_gelu.export.parity.input_families import Indices, Mask, OfSample, families, integer_kinds, other_lengths
+from lit_gelu.export.parity.input_families import families, other_lengths
 
 SAMPLE = torch.zeros(2, 6)
 
@@ -234,7 +235,7 @@ def test_what_each_input_may_hold():
         args, kwargs = call.arguments(tensors)
         return model(*args, **kwargs)
 
-    kinds, notes = integer_kinds(call, run)
+    kinds, notes = integer_kinds(call, run, call.whole_numbers(raw=False))
     named = {call.names[place]: kind for place, kind in kinds.items()}
     length = named.pop("length")
     assert isinstance(length, OfSample)

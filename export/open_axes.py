@@ -1,4 +1,4 @@
-"""What the export asks of open axes: do rows of the batch see each other, and does the graph hold at other sizes?"""
+"""What an export asks of open axes: are they open in the graph, does it hold at other sizes, do rows see each other?"""
 
 import contextlib
 import tempfile
@@ -8,19 +8,32 @@ from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
+import onnxruntime
 import torch
 from torch import Tensor
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.errors import ArgumentError, ExportError, ModelFileError, ModelInputError
-from lit_gelu.export.copying import evaluation_copy, nested_encoders, relative_difference, two_answers
-from lit_gelu.export.inputs import BOUNDS, FlatModule, OpenSize, as_array, as_in_a_file, named_outputs, named_shapes
+from lit_gelu.export.copying import Trial, evaluation_copy, nested_encoders, relative_difference, two_answers
+from lit_gelu.export.input_kinds import Kind, integer_kinds, other_sizes, resized
+from lit_gelu.export.inputs import (
+    BOUNDS,
+    Batch,
+    Call,
+    FlatModule,
+    OpenSize,
+    as_array,
+    as_in_a_file,
+    fixed_batch,
+    named_outputs,
+    named_shapes,
+    random_batch,
+)
 from lit_gelu.export.lowering.lowering_table import BoundActivation
 from lit_gelu.export.lowering.replace import lower
 from lit_gelu.export.metadata import ExportOptions
-from lit_gelu.export.parity.input_families import Batch, Kind, integer_kinds, other_sizes, random_batch, resized
-from lit_gelu.export.parity.runs import SessionSetup, run_file
 from lit_gelu.export.runtime import CPU, OnnxPredictor
+from lit_gelu.export.trace import dim_of
 from lit_gelu.sandbox import preserved_state
 
 _ROWS = 2
@@ -28,6 +41,83 @@ _ROWS = 2
 # what a size is fixed in shows all over.
 _ALIKE = 1e-3
 _NOTHING = 1e-6  # what is left where an output should be 0
+
+
+def _require_open_batch(model: ir.Model, flat: FlatModule, trial: Trial, sizes: Sequence[OpenSize]) -> None:
+    """Refuse a graph whose batch is fixed at the sample's size."""
+    if not any(flat.call.batched):  # as was asked for
+        return
+    rows, batch = trial.tensors[0].shape[0], sizes[0].name
+    fixed = [
+        value.name
+        for value, batched in zip(model.graph.inputs, flat.call.batched, strict=True)
+        if batched and value.shape is not None and isinstance(value.shape[0], int)
+    ]
+    fixed += [
+        value.name
+        for value, tensor in zip(model.graph.outputs, trial.outputs, strict=True)
+        if tensor.ndim
+        and value.shape is not None
+        and tensor.shape[0] == rows == value.shape[0]
+        # As many layers as rows: the batch is another axis of a recurrent net's state.
+        and batch not in {str(dim.value) for dim in value.shape[1:] if isinstance(dim, ir.SymbolicDim)}
+    ]
+    if not fixed:
+        return
+    others = {name: {axis: batch} for name, axis in _as_long(flat.call, flat.call.batch_size, sizes)}
+    elsewhere = f" If axes of other inputs are the batch too, name them: dynamic_shapes={others}." if others else ""
+    raise ExportError(
+        f"The batch of {', '.join(map(str, fixed))} is fixed at the sample's {rows} rows: "
+        f"{type(flat.model).__name__}.forward turns the batch size into a Python number. Use x.shape[0] as it is (no "
+        "int(), no list of it, no loop over rows), x.flatten(1) or x.reshape(-1, ...), and make no buffer of that "
+        f"size. Inputs that are as long as the first one are taken for a batch: if that is by chance, give a sample "
+        f"with another number of rows.{elsewhere} For a file of that many rows alone give "
+        f"dynamic_shapes={fixed_batch(flat.call)}."
+    )
+
+
+def require_open(model: ir.Model, flat: FlatModule, trial: Trial, sizes: Sequence[OpenSize]) -> None:
+    """Refuse a graph in which a size that should be open is fixed, or tied to another one."""
+    _require_open_batch(model, flat, trial, sizes)
+    for size in sizes:
+        dim = dim_of(model, size)
+        is_open = not isinstance(dim, int) and (dim == size.name or not size.named)
+        if is_open or not size.required:
+            continue
+        where = f"dynamic_shapes= has {size.name!r}, but axis {size.axis} of {flat.call.names[size.place]!r} is"
+        if not isinstance(dim, int):
+            raise ExportError(f"{where} always {dim!r} in forward. Give sizes that are always equal one name.")
+        alike = _as_long(flat.call, dim, sizes)
+        hint = f"Open axes that are as long by one name: {alike}. " if alike else ""
+        raise ExportError(
+            f"{where} fixed at the sample's {dim} by {type(flat.model).__name__}.forward. {hint}A loop over it in "
+            "Python, weights for each place, a check of the size or int() of it fix one: leave it out, or change "
+            "forward."
+        )
+
+
+def _as_long(call: Call, length: int, sizes: Sequence[OpenSize]) -> list[tuple[str, int]]:
+    """Return the sizes that have a length and are not opened: names of inputs, and axes."""
+    opened = {(size.place, size.axis) for size in sizes}
+    return [
+        (call.names[place], axis)
+        for place, tensor in enumerate(call.tensors)
+        for axis, size in enumerate(tensor.shape)
+        if size == length and (place, axis) not in opened
+    ]
+
+
+def recorded_sizes(model: ir.Model, call: Call) -> dict[str, dict[int, str]]:
+    """Return the open sizes as a file records them, without the batch: names by input and axis."""
+    sizes = {
+        name: {
+            axis: str(dim.value)
+            for axis, dim in enumerate(value.shape or ())
+            if isinstance(dim, ir.SymbolicDim) and not (batched and axis == 0)
+        }
+        for name, value, batched in zip(call.names, model.graph.inputs, call.batched, strict=True)
+    }
+    return {name: axes for name, axes in sizes.items() if axes}
 
 
 @dataclass(frozen=True)
@@ -121,7 +211,9 @@ def require_alike(
         try:
             lower(twin, marked, ExportOptions.checked(target="ort-cpu"), registry)
             ir.save(twin, path, external_data="weights")
-            predictor = SessionSetup((CPU,)).open(path)
+            options = onnxruntime.SessionOptions()
+            options.log_severity_level = 4  # errors are raised
+            predictor = OnnxPredictor(path, [CPU], options)
         except (ArgumentError, ModelFileError) as error:
             if flat.call.wide:
                 raise ExportError(
@@ -143,10 +235,11 @@ def require_alike(
 
 def _trouble(predictor: OnnxPredictor, run: OtherRun) -> str:
     try:
-        outputs = run_file(predictor, run.inputs)
+        result = predictor(*run.inputs)
     except (ModelFileError, ModelInputError) as error:
         return f"fails ({error.__cause__ or error})"
-    for name, expected, there in zip(predictor.output_names, run.outputs, map(torch.from_numpy, outputs), strict=True):
+    outputs = result if isinstance(result, tuple) else (result,)
+    for name, expected, there in zip(predictor.output_names, run.outputs, outputs, strict=True):
         if expected.shape != there.shape:
             return f"gives {name!r} the shape {list(there.shape)}, and the module {list(expected.shape)}"
         if not expected.is_floating_point():  # rounding may decide whole numbers
@@ -174,10 +267,6 @@ def _message(flat: FlatModule, run: OtherRun, trouble: str) -> str:
     )
 
 
-NOTE = (
-    "The rows of the first axis see each other: what one gives depends on those beside it. Calls cannot be joined, "
-    "padded or divided along it."
-)
 _BATCH = 4
 _PADDED = 8  # rows with masks, half of which keep the first places: those alone become nested tensors
 # Rows that are run alone: some with one before and one behind them, since a net may look in one direction alone; one,
@@ -234,17 +323,18 @@ def _batches(flat: FlatModule, count: int = _BATCH) -> Iterator[Batch]:
     call, raw = flat.call, flat.preprocessing is not None
     rows = replace(call, tensors=call.resized(count), named=call.batch_axes)
     generator = torch.Generator().manual_seed(0)
-    kinds: dict[int, Kind] = {}
-    # Forward is the user's, and may raise anything: what does not run here is tried with the sample's values.
-    with (
-        contextlib.suppress(Exception),
-        preserved_state(flat.model),
-        torch.no_grad(),
-        torch.random.fork_rng(devices=[]),
-    ):
-        kinds = integer_kinds(call, flat.run, frozenset({0} if raw else ()))[0]
-    if kinds:
-        yield random_batch(rows, count, generator, kinds, raw=raw)
+    if places := call.whole_numbers(raw=raw):
+        kinds: dict[int, Kind] = {}
+        # Forward is the user's, and may raise anything: what does not run here is tried with the sample's values.
+        with (
+            contextlib.suppress(Exception),
+            preserved_state(flat.model),
+            torch.no_grad(),
+            torch.random.fork_rng(devices=[]),
+        ):
+            kinds = integer_kinds(call, flat.run, places)[0]
+        if kinds:
+            yield random_batch(rows, count, generator, kinds, raw=raw)
     rotated = tuple(
         torch.stack([row.roll(number, -1) for number, row in enumerate(t)])  # so that no two rows are equal
         if not t.is_floating_point() and tuple(axes) == (0,) and t.ndim > 1

@@ -7,7 +7,7 @@ from torch.export import Dim
 
 from lit_gelu.export import ExportError, OnnxPredictor, export_onnx
 from lit_gelu.export.inputs import FlatModule, open_sizes, take_apart
-from lit_gelu.export.parity.open_axes import runs_at_other_sizes
+from lit_gelu.export.open_axes import runs_at_other_sizes
 
 
 class Pooled(nn.Module):
