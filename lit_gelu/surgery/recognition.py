@@ -116,7 +116,6 @@ class KnownFunction:
 
     name: str  # the canonical name of the activation
     function: Callable[..., Any]  # the function, or the tensor's method
-    preset: tuple[tuple[str, Any], ...] = ()  # arguments that the function stands for
     gate: bool = False  # whether it usually gates another value
     call: CallForm | None = None  # how its row reads a call of it, where a call's arguments are not those of a spec
 
@@ -133,7 +132,7 @@ class KnownFunction:
         """Return the arguments of a call by name, without the input; ``names`` are those of what may follow it."""
         by_name = {key: value for key, value in kwargs.items() if key not in {*_INPUTS, "_stacklevel"}}
         positional = args if any(key in kwargs for key in _INPUTS) else args[1:]
-        arguments = dict(self.preset) | dict(zip(names, positional, strict=False)) | by_name
+        arguments = dict(zip(names, positional, strict=False)) | by_name
         overwrites = str(getattr(self.function, "__name__", "")).endswith("_")
         return arguments | ({"inplace": True} if overwrites else {})
 
@@ -190,14 +189,13 @@ class _FunctionRow:
     """A function's row in the registry; what is stated there is asked once the function is met."""
 
     form: Callable[..., Any]
-    preset: tuple[tuple[str, Any], ...]
     entry: ActivationEntry
     call: CallForm | None = None
 
     def known_function(self) -> KnownFunction | None:
         """Return what is known of the function, ``None`` for one that halves: no other could stand for GLU."""
         facts = self.entry.facts_for(self.entry.preset.arguments if self.entry.preset else {})
-        return None if facts.halves else KnownFunction(self.entry.name, self.form, self.preset, facts.gate, self.call)
+        return None if facts.halves else KnownFunction(self.entry.name, self.form, facts.gate, self.call)
 
 
 _Rows = dict[Any, _FunctionRow]
@@ -213,12 +211,12 @@ def _rows_of_functions(registry: ActivationRegistry) -> _Rows:
         return rows
     rows = {}
     for entry in entries:
-        for function, preset in entry.functions:
+        for function in entry.functions:
             for form in _forms(function):
-                rows.setdefault(form, _FunctionRow(form, preset, entry))
+                rows.setdefault(form, _FunctionRow(form, entry))
         for call in entry.calls:
             for form in _forms(call.function):
-                rows.setdefault(form, _FunctionRow(form, (), entry, call))
+                rows.setdefault(form, _FunctionRow(form, entry, call))
     _TABLES[registry] = entries, rows
     return rows
 

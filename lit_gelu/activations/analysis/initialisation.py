@@ -13,10 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from lit_gelu.activations.analysis.gains import KINDS, gain
 from lit_gelu.activations.errors import ActivationArgumentError, NoGaussianMomentsError
-from lit_gelu.activations.gaussian import gaussian_moments
-from lit_gelu.activations.naming.names import Names, default_names
+from lit_gelu.activations.gaussian import KINDS, gain, gaussian_moments
+from lit_gelu.activations.naming.names import Names, registry_or_default
 from lit_gelu.activations.naming.spec import ActivationSpec
 
 ROUNDING = 1e-12  # a bias variance this small is 0: ReLU's, the identity's
@@ -128,7 +127,7 @@ def initialise_for_activations_(
             f"kind={kind!r}, scheme={scheme!r} is not accepted. Accepted: scheme 'gain' with kind "
             f"{', '.join(map(repr, KINDS))}; scheme 'edge_of_chaos', without a kind."
         )
-    registry = registry or default_names()
+    registry = registry_or_default(registry)
     layers = _layers(model, activation, registry)
     rows = [_row(layer, kind or "forward", scheme, registry) for layer in layers]
     for layer, row in zip(layers, rows, strict=True):

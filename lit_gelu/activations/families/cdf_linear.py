@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
 from lit_gelu.activations.errors import ActivationArgumentError
-from lit_gelu.activations.families._package import HENDRYCKS_2016
+from lit_gelu.activations.families.gaussian_gelu import HENDRYCKS_2016
 from lit_gelu.activations.families.gelu import EXACT_ONNX, gelu, gelu_derivative
 from lit_gelu.activations.families.swish import SILU_ONNX, silu, silu_derivative
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
-from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
+from lit_gelu.activations.naming.forms import ModuleForm
 from lit_gelu.activations.naming.spec import ActivationSpec
 from lit_gelu.activations.numerics.arguments import elementwise, elementwise_derivative, largest
 from lit_gelu.activations.numerics.gates import LOGISTIC_LIMIT, decay
@@ -259,7 +259,7 @@ ENTRIES = (
         function=cdf_linear,
         derivative=cdf_linear_derivative,
         facts=_facts,
-        modules=(ModuleForm(CDFLinear, ReadAttributes(("distribution", "memory"))),),
+        modules=(ModuleForm(CDFLinear),),
         objects=("distribution",),
         onnx=_ONNX,
     ),

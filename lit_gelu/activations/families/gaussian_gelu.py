@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
-from lit_gelu.activations.families._package import HENDRYCKS_2016, channel_arguments, live_channels
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
 from lit_gelu.activations.numerics.arguments import (
@@ -23,7 +22,13 @@ from lit_gelu.activations.numerics.arguments import (
     one_node,
     per_channel,
 )
-from lit_gelu.activations.numerics.channels import ChannelModule, finite_numbers, positive_scale
+from lit_gelu.activations.numerics.channels import (
+    ChannelModule,
+    channel_arguments,
+    finite_numbers,
+    positive_scale,
+    present_channel_arguments,
+)
 from lit_gelu.activations.numerics.gates import (
     INVERSE_SQRT_TWO_PI,
     NORMAL_LIMIT,
@@ -34,6 +39,8 @@ from lit_gelu.activations.numerics.gates import (
 )
 from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxRecipes, numbers
 from lit_gelu.memory import compute
+
+HENDRYCKS_2016 = "Hendrycks and Gimpel 2016, Gaussian Error Linear Units (arXiv 1606.08415)"
 
 
 @elementwise
@@ -199,10 +206,6 @@ class GaussianGELU(ChannelModule):
         return compute(self.memory, function, x, mu=mu, sigma=sigma)
 
 
-def _live(module: nn.Module) -> dict[str, Any]:
-    return {"mu": module.mu, "sigma": module.sigma, **live_channels(module)}
-
-
 def _facts(learnable: bool = False, **_: Any) -> ActivationFacts:
     return ActivationFacts(
         "x Phi((x - mu) / sigma)", HENDRYCKS_2016, smoothness=float("inf"), asymptotes=("0", "x"), learnable=learnable
@@ -260,7 +263,7 @@ ENTRIES = (
         derivative=gaussian_gelu_derivative,
         joint=gaussian_gelu_joint,
         facts=_facts,
-        modules=(ModuleForm(GaussianGELU, channel_arguments, live=_live),),
+        modules=(ModuleForm(GaussianGELU, channel_arguments, live=present_channel_arguments),),
         onnx=_ONNX,
     ),
 )

@@ -10,11 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
 from lit_gelu.activations.errors import ActivationArgumentError
-from lit_gelu.activations.families._package import HENDRYCKS_2016
-from lit_gelu.activations.families.gaussian_gelu import gaussian_gelu_joint
+from lit_gelu.activations.families.gaussian_gelu import HENDRYCKS_2016, gaussian_gelu_joint
 from lit_gelu.activations.families.swish import swish, swish_derivative, swish_joint
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
-from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
+from lit_gelu.activations.naming.forms import ModuleForm
 from lit_gelu.activations.naming.spec import ActivationSpec
 from lit_gelu.activations.numerics.arguments import NORMAL_END, Derivatives, elementwise, elementwise_derivative, gated
 from lit_gelu.activations.numerics.gates import (
@@ -284,10 +283,10 @@ ENTRIES = (
         facts=_facts,
         aliases=("gelu_exact", "gelu_python"),
         modules=(
-            ModuleForm(nn.GELU, ReadAttributes(("approximate",)), keeps_input=True),
+            ModuleForm(nn.GELU, keeps_input=True),
             ModuleForm(SigmoidGELU, _sigmoid_form),
         ),
-        functions=((F.gelu, ()),),
+        functions=(F.gelu,),
         onnx=_ONNX,
     ),
     _preset("gelu_tanh", "tanh", ("gelu_new", "gelu_fast", "gelu_accurate", "gelu_pytorch_tanh", "gelu_python_tanh")),

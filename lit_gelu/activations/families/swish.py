@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
-from lit_gelu.activations.families._package import INPLACE, channel_arguments, live_channels
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
 from lit_gelu.activations.numerics.arguments import (
@@ -19,7 +18,13 @@ from lit_gelu.activations.numerics.arguments import (
     largest,
     per_channel,
 )
-from lit_gelu.activations.numerics.channels import ChannelModule, finite_numbers, positive_scale
+from lit_gelu.activations.numerics.channels import (
+    ChannelModule,
+    channel_arguments,
+    finite_numbers,
+    positive_scale,
+    present_channel_arguments,
+)
 from lit_gelu.activations.numerics.gates import (
     LOGISTIC_LIMIT,
     logistic_curvature,
@@ -153,10 +158,6 @@ class Swish(ChannelModule):
         return compute(self.memory, swish_by_torch, x, beta=beta)
 
 
-def _live(module: nn.Module) -> dict[str, Any]:
-    return {"beta": module.beta, **live_channels(module)}
-
-
 def _swish_facts(learnable: bool = False, **_: Any) -> ActivationFacts:
     return ActivationFacts(
         "x sigmoid(beta x)",
@@ -209,8 +210,8 @@ ENTRIES = (
             smoothness=float("inf"),
             asymptotes=("0", "x"),
         ),
-        modules=(ModuleForm(nn.SiLU, INPLACE, keeps_input=True),),
-        functions=((F.silu, ()),),
+        modules=(ModuleForm(nn.SiLU, keeps_input=True),),
+        functions=(F.silu,),
         onnx=replace(
             SILU_ONNX,
             notes={
@@ -227,7 +228,7 @@ ENTRIES = (
         derivative=swish_derivative,
         joint=swish_joint,
         facts=_swish_facts,
-        modules=(ModuleForm(Swish, channel_arguments, live=_live),),
+        modules=(ModuleForm(Swish, channel_arguments, live=present_channel_arguments),),
         onnx=_ONNX,
     ),
 )

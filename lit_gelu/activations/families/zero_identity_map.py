@@ -7,11 +7,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
 from lit_gelu.activations.errors import ActivationArgumentError
-from lit_gelu.activations.families._package import HENDRYCKS_2016
+from lit_gelu.activations.families.gaussian_gelu import HENDRYCKS_2016
 from lit_gelu.activations.families.gelu import EXACT_ONNX, gelu, gelu_derivative
 from lit_gelu.activations.families.swish import SILU_ONNX, silu, silu_derivative
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
-from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
+from lit_gelu.activations.naming.forms import ModuleForm
 from lit_gelu.activations.numerics.arguments import elementwise
 from lit_gelu.activations.numerics.gates import LOGISTIC_LIMIT, normal_cdf, times_logistic
 from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases
@@ -165,7 +165,7 @@ ENTRIES = (
         derivative=expectation_derivative,
         facts=_facts,
         aliases=("soi",),
-        modules=(ModuleForm(ZeroIdentityMap, ReadAttributes(("gate", "evaluation")), live=_live),),
+        modules=(ModuleForm(ZeroIdentityMap, live=_live),),
         onnx=_ONNX,
     ),
 )

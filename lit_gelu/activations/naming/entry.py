@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any, get_args, get_origin
 
 import torch
@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from lit_gelu.activations.errors import ActivationArgumentError, ActivationSpecError, UnknownArgumentsError
 from lit_gelu.activations.naming.forms import (
-    NOT_IN_SPECS,
     CallForm,
-    ConstructionArguments,
     FunctionActivation,
     ModuleForm,
-    PresentArguments,
+    keywords_of,
     noted,
+    noted_arguments,
+    present_arguments,
     unfolded,
 )
 from lit_gelu.activations.naming.spec import ActivationSpec, dotted_path, opaque
@@ -180,7 +180,7 @@ class ActivationEntry:
         facts: What is stated of it, or a callable from the arguments to that.
         aliases: Other names.
         modules: The module classes that are this activation.
-        functions: Functions that compute it, with the arguments that they stand for.
+        functions: Functions that compute it, with the arguments of its spec behind the input.
         calls: Functions whose calls have other arguments than a spec, as that of ``F.prelu`` has the weight itself.
         preset: If this name is another activation with given arguments, that spec.
         objects: Arguments that may be objects with no text form; with such a one the activation's spec is opaque.
@@ -198,7 +198,7 @@ class ActivationEntry:
     facts: ActivationFacts | Callable[..., ActivationFacts] = field(default_factory=ActivationFacts)
     aliases: tuple[str, ...] = ()
     modules: tuple[ModuleForm, ...] = ()
-    functions: tuple[tuple[Callable[..., Any], tuple[tuple[str, Any], ...]], ...] = ()
+    functions: tuple[Callable[..., Any], ...] = ()
     calls: tuple[CallForm, ...] = ()
     preset: ActivationSpec | None = None
     objects: tuple[str, ...] = ()
@@ -209,14 +209,9 @@ class ActivationEntry:
     @functools.cached_property
     def parameters(self) -> dict[str, inspect.Parameter]:
         """The keywords that a spec may give, with their defaults; ``device`` and ``dtype`` are not its matter."""
-        skip_first = isinstance(self.build, FunctionBuilder)
-        target = self.build.function if isinstance(self.build, FunctionBuilder) else self.build
-        try:
-            parameters = _parameters_of(target)[int(skip_first) :]
-        except ValueError:  # a function written in C that does not tell
-            return {}
-        keyword_kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-        return {p.name: p for p in parameters if p.kind in keyword_kinds and p.name not in NOT_IN_SPECS}
+        if isinstance(self.build, FunctionBuilder):
+            return keywords_of(self.build.function, first=1)  # behind the input
+        return keywords_of(self.build)
 
     def __getstate__(self) -> dict[str, Any]:
         return {each.name: getattr(self, each.name) for each in fields(self)}  # without what was worked out of them
@@ -239,7 +234,7 @@ class ActivationEntry:
     def remember(self, module: nn.Module, arguments: dict[str, Any]) -> nn.Module:
         """Note what a module of this activation was built from, if its constructor does not; return the module."""
         form = self.form_of(module)
-        return noted(module, arguments) if form and isinstance(form.read, ConstructionArguments) else module
+        return noted(module, arguments) if form and form.read is noted_arguments else module
 
     def holds_object(self, arguments: dict[str, Any]) -> bool:
         """Say whether an argument is an object that no text can stand for."""
@@ -310,13 +305,11 @@ def entry_for(name: str, target: Any, aliases: tuple[str, ...], registered_by: s
         named = target if hasattr(target, "__qualname__") else type(target)  # such as that of a functools.partial
         registered_by = f"{named.__module__}.{named.__qualname__}"
     if is_class:
-        entry = ActivationEntry(name, target, aliases=aliases, registered_by=registered_by)
-        names = tuple(entry.parameters)
-        form = ModuleForm(target, ConstructionArguments(names), live=PresentArguments(names))
-        return replace(entry, modules=(form,))
+        form = ModuleForm(target, noted_arguments, live=present_arguments)
+        return ActivationEntry(name, target, modules=(form,), aliases=aliases, registered_by=registered_by)
     builder = FunctionBuilder(target, ActivationSpec(name).name)
     return ActivationEntry(
-        name, builder, function=target, functions=((target, ()),), aliases=aliases, registered_by=registered_by
+        name, builder, function=target, functions=(target,), aliases=aliases, registered_by=registered_by
     )
 
 
@@ -329,17 +322,6 @@ def without_memory(name: str, build: Callable[..., nn.Module], arguments: dict[s
         raise
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:  # of torch's own modules
         raise ActivationArgumentError(f"{name}({shown(arguments)}) cannot be built: {message_of(error)}.") from error
-
-
-def _parameters_of(target: Callable[..., Any]) -> list[inspect.Parameter]:
-    try:
-        signature = inspect.signature(target, eval_str=True)
-    except (NameError, AttributeError, TypeError, SyntaxError):  # an annotation that only a type checker can read
-        signature = inspect.signature(target)
-    return [
-        parameter.replace(default=tuple(parameter.default)) if isinstance(parameter.default, list) else parameter
-        for parameter in signature.parameters.values()
-    ]
 
 
 def _check_type(name: str, parameter: inspect.Parameter, value: object) -> None:

@@ -66,15 +66,30 @@ class FunctionActivation(nn.Module):
         return ", ".join([self.name, *(f"{key}={value!r}" for key, value in self.kwargs.items())])
 
 
-@dataclass(frozen=True)
-class ReadAttributes:
-    """Reads a module's construction arguments from its attributes of the same names."""
+def keywords_of(target: Callable[..., Any], first: int = 0) -> dict[str, inspect.Parameter]:
+    """Return the keywords that a spec may give, with their defaults: of what is called, from a parameter on."""
+    try:
+        signature = inspect.signature(target, eval_str=True)
+    except ValueError:  # a function written in C that does not tell
+        return {}
+    except (NameError, AttributeError, TypeError, SyntaxError):  # an annotation that only a type checker can read
+        signature = inspect.signature(target)
+    keyword_kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {
+        each.name: each.replace(default=tuple(each.default)) if isinstance(each.default, list) else each
+        for each in list(signature.parameters.values())[first:]
+        if each.kind in keyword_kinds and each.name not in NOT_IN_SPECS
+    }
 
-    names: tuple[str, ...]
 
-    def __call__(self, module: nn.Module) -> dict[str, Any]:
-        """Read them."""
-        return {name: getattr(module, name) for name in self.names}
+@functools.lru_cache(maxsize=1024)
+def _constructor_keywords(cls: type[nn.Module]) -> tuple[str, ...]:
+    return tuple(keywords_of(cls))
+
+
+def attributes(module: nn.Module) -> dict[str, Any]:
+    """Read the arguments of a module's constructor from its attributes of the same names."""
+    return {name: getattr(module, name) for name in _constructor_keywords(type(module))}
 
 
 @dataclass(frozen=True)
@@ -83,7 +98,7 @@ class ModuleForm:
 
     type: type[nn.Module]  # a subclass may compute something else and does not count
     # From an instance to the arguments of its spec; raises `UnknownArgumentsError` if they are not known.
-    read: ReadArguments
+    read: ReadArguments = attributes
     # From an instance to the arguments of ``function`` and ``derivative``: the parameters as they are now, which
     # training may have moved. ``None``: the same as ``read``. How it is computed (``inplace``, ``memory``) is left out
     # in either case.
@@ -177,52 +192,38 @@ def noted(module: nn.Module, kwargs: dict[str, Any]) -> nn.Module:
     return module
 
 
-@dataclass(frozen=True)
-class ConstructionArguments:
-    """Reads the arguments that a module was built with."""
-
+def noted_arguments(module: nn.Module) -> dict[str, Any]:
+    """Read the arguments that a module of a user's class was built with."""
     # An argument that the constructor left as plain data in an attribute of its name is read there, so that a later
     # assignment counts. Of an instance without a note, because it was built before its class was registered, all of
     # them are read from such attributes.
-
-    names: tuple[str, ...]  # the arguments that a spec may give
-
-    def __call__(self, module: nn.Module) -> dict[str, Any]:
-        """Read them."""
-        note = vars(module).get(NOTE)
-        if note is None:
-            return {name: _plain_attribute(module, name, getattr(module, name, _MISSING)) for name in self.names}
-        if note["arguments"] is None:
-            raise UnknownArgumentsError(
-                f"{type(module).__qualname__} was built with arguments that a spec cannot hold. Accepted: keyword "
-                "arguments that are None, bool, int, float, str and tuples of these."
-            )
-        arguments = dict(note["arguments"])
-        for name in note["mirrored"]:
-            held = _held(module, name)
-            if not isinstance(held, Tensor):  # which is learned: its present value is in the state_dict
-                arguments[name] = _plain_attribute(module, name, held)
-        return {name: value for name, value in arguments.items() if name in self.names}
+    names, note = _constructor_keywords(type(module)), vars(module).get(NOTE)
+    if note is None:
+        return {name: _plain_attribute(module, name, getattr(module, name, _MISSING)) for name in names}
+    if note["arguments"] is None:
+        raise UnknownArgumentsError(
+            f"{type(module).__qualname__} was built with arguments that a spec cannot hold. Accepted: keyword "
+            "arguments that are None, bool, int, float, str and tuples of these."
+        )
+    arguments = dict(note["arguments"])
+    for name in note["mirrored"]:
+        held = _held(module, name)
+        if not isinstance(held, Tensor):  # which is learned: its present value is in the state_dict
+            arguments[name] = _plain_attribute(module, name, held)
+    return {name: value for name, value in arguments.items() if name in names}
 
 
-@dataclass(frozen=True)
-class PresentArguments:
-    """Reads the arguments of a module's function as they are now, after what training may have moved."""
-
-    names: tuple[str, ...]
-
-    def __call__(self, module: nn.Module) -> dict[str, Any]:
-        """Read them."""
-        note = vars(module).get(NOTE)
-        initial = ConstructionArguments(self.names)(module)
-        if note is None:
-            return initial
-        present = {name: _held(module, name) for name in note["mirrored"] if name in self.names}
-        has_state = bool([*module.parameters(), *module.buffers()])
-        unknown = ", ".join(sorted(initial.keys() - present.keys()))
-        if unknown and has_state:  # the module itself still computes what it computes
-            raise UnknownArgumentsError(f"Which tensors of {type(module).__qualname__} are {unknown} is not known.")
-        return {**initial, **present}  # tensors of one element where an argument was put into a parameter of its name
+def present_arguments(module: nn.Module) -> dict[str, Any]:
+    """Read the arguments of a user's module's function as they are now, after what training may have moved."""
+    initial, note = noted_arguments(module), vars(module).get(NOTE)
+    if note is None:
+        return initial
+    present = {name: _held(module, name) for name in note["mirrored"] if name in initial}
+    has_state = bool([*module.parameters(), *module.buffers()])
+    unknown = ", ".join(sorted(initial.keys() - present.keys()))
+    if unknown and has_state:  # the module itself still computes what it computes
+        raise UnknownArgumentsError(f"Which tensors of {type(module).__qualname__} are {unknown} is not known.")
+    return {**initial, **present}  # tensors of one element where an argument was put into a parameter of its name
 
 
 def _note(

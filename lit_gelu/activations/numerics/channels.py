@@ -90,13 +90,6 @@ class ChannelModule(nn.Module):
             self.register_buffer(_PLACEHOLDER, torch.empty(0), persistent=False)
 
     @property
-    def arguments(self) -> dict[str, Any]:
-        """The arguments that build this module again: with the number of channels, once it has been inferred."""
-        channels = self.channels if self._given_channels == INFER else self._given_channels
-        rest = {"learnable": self.learnable, "channel_dim": self.channel_dim, "memory": self.memory}
-        return {**self._initial, "channels": channels, **rest}
-
-    @property
     def needs_channels(self) -> bool:
         """Whether the number of channels is still to be inferred."""
         return self.channels == INFER
@@ -172,6 +165,19 @@ class ChannelModule(nn.Module):
         values = ", ".join(f"{name}={value}" for name, value in self._initial.items())
         dims = "" if self.channels is None else f", channels={self.channels!r}, channel_dim={self.channel_dim}"
         return f"{values}, learnable={self.learnable}{dims}{memory_text(self.memory)}"
+
+
+def channel_arguments(module: Any) -> dict[str, Any]:
+    """Return the arguments that build a `ChannelModule` again: with its channels, once they have been inferred."""
+    channels = module.channels if module._given_channels == INFER else module._given_channels
+    rest = {"learnable": module.learnable, "channel_dim": module.channel_dim, "memory": module.memory}
+    return {**module._initial, "channels": channels, **rest}
+
+
+def present_channel_arguments(module: Any) -> dict[str, Any]:
+    """Return the arguments of a `ChannelModule`'s function: its values as they are now, and where the channels are."""
+    where = {} if module.channels is None else {"channel_dim": module.channel_dim}
+    return {name: getattr(module, name) for name in module._initial} | where
 
 
 @one_node

@@ -8,8 +8,8 @@ from gaussian_oracle import case_of, exact_moments
 
 from lit_gelu import activations
 from lit_gelu.activations import ActivationArgumentError, ActivationRegistry, gain
-from lit_gelu.activations.analysis.gains import gains
 from lit_gelu.activations.errors import NoGaussianMomentsError
+from lit_gelu.activations.gaussian import gains
 
 # Forward, variance and backward gains at N(0, 1), computed with 30 digits and printed with seven.
 PUBLISHED = {
