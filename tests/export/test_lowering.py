@@ -83,17 +83,17 @@ def test_learned_parameters_have_their_present_values(tmp_path):
 
 
 def test_parameters_with_one_value_a_channel(tmp_path):
-    """In the second dimension and in the last, learned and fixed; QuickGelu takes one number only."""
+    """In the second dimension, in the last and between; QuickGelu takes one number only."""
     model = nn.Sequential(
         nn.Conv2d(1, 3, 2),
         activations.create("swish(learnable=True, channels=3)"),
-        activations.create("gaussian_gelu(sigma=(0.5, 1.0, 2.0))"),
+        activations.create("gaussian_gelu(learnable=True, channels=3)"),
         activations.create("gaussian_gelu(learnable=True, channels=5, channel_dim=-1)"),
-        activations.create("swish(beta=(0.5, 1.0, 2.0, 1.5), channel_dim=-2)"),
+        activations.create("swish(learnable=True, channels=4, channel_dim=-2)"),
         nn.GELU(),
     )
     with torch.no_grad():
-        for parameter in [*model[1].parameters(), *model[3].parameters()]:
+        for parameter in [parameter for module in model[1:] for parameter in module.parameters()]:
             parameter.copy_(torch.linspace(-0.5, 0.5, len(parameter)))
     path = tmp_path / "channels.onnx"
     report = export_onnx(model, path, torch.zeros(1, 1, 5, 6), lowering="contrib")

@@ -22,7 +22,7 @@ from lit_gelu.activations.families.swish import swish, swish_by_torch
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
 from lit_gelu.activations.numerics.arguments import elementwise, one_node
-from lit_gelu.activations.numerics.channels import positive_number
+from lit_gelu.activations.numerics.channels import finite_number
 from lit_gelu.memory import checked_memory, compute, memory_text
 
 
@@ -210,7 +210,7 @@ class SwiGLU(_Halving):
     """
 
     def __init__(self, dim: int = -1, beta: float = 1.0, memory: str = "autograd") -> None:
-        super().__init__(_swiglu, memory, dim=dim, beta=positive_number("beta", beta))
+        super().__init__(_swiglu, memory, dim=dim, beta=finite_number("beta", beta, positive=True))
 
 
 SHAZEER_2020 = "Shazeer 2020, GLU Variants Improve Transformer (arXiv 2002.05202)"

@@ -25,7 +25,7 @@ from lit_gelu.activations.numerics.arguments import (
 from lit_gelu.activations.numerics.channels import (
     ChannelModule,
     channel_arguments,
-    finite_numbers,
+    finite_number,
     positive_scale,
     present_channel_arguments,
 )
@@ -150,8 +150,8 @@ class GaussianGELU(ChannelModule):
     learned), in 16 bit too, because it is computed in float32; 4 with ``memory="recompute"``, 2 in 16 bit.
 
     Args:
-        mu: Mean of the normal distribution, or its initial value if learned. A tuple has one for each channel.
-        sigma: Its standard deviation, or the initial value; positive. A tuple has one for each channel.
+        mu: Mean of the normal distribution, or its initial value if learned.
+        sigma: Its standard deviation, or the initial value; positive.
         learnable: Whether both are learned.
         channels: How many of each are learned: ``None`` for one, a number for one a channel, ``"infer"`` for as many as
             the layer before has outputs; see `lit_gelu.surgery.infer_channels_`.
@@ -161,7 +161,7 @@ class GaussianGELU(ChannelModule):
 
     Raises:
         ActivationArgumentError: If ``mu`` is not finite or ``sigma`` not positive and finite, ``memory`` no mode, or
-            the channels are no number or contradict the values.
+            the channels are no number or given for fixed values.
 
     Example:
         >>> GaussianGELU(mu=0.5, sigma=2.0)(torch.tensor([-1.0, 0.0, 1.0]))
@@ -175,19 +175,19 @@ class GaussianGELU(ChannelModule):
 
     def __init__(
         self,
-        mu: float | tuple[float, ...] = 0.0,
-        sigma: float | tuple[float, ...] = 1.0,
+        mu: float = 0.0,
+        sigma: float = 1.0,
         learnable: bool = False,
         channels: int | str | None = None,
         channel_dim: int = 1,
         memory: str = "autograd",
     ) -> None:
-        initial = {"mu": finite_numbers("mu", mu), "sigma": finite_numbers("sigma", sigma, positive=True)}
+        initial = {"mu": finite_number("mu", mu), "sigma": finite_number("sigma", sigma, positive=True)}
         super().__init__(initial, ("mu_offset", "log_scale"), learnable, channels, channel_dim, memory)
 
     @property
     def mu(self) -> float | Tensor:
-        """The present mean: a number if it is fixed, a tensor if it is learned or there is one for each channel."""
+        """The present mean: a number if it is fixed, a tensor if it is learned."""
         initial = self.initial("mu")
         return initial if self.mu_offset is None else initial + self.mu_offset
 
