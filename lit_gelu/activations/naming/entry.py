@@ -16,8 +16,6 @@ from lit_gelu.activations.naming.forms import (
     ModuleForm,
     keywords_of,
     noted,
-    noted_arguments,
-    present_arguments,
     unfolded,
 )
 from lit_gelu.activations.naming.spec import ActivationSpec, dotted_path, opaque
@@ -39,7 +37,6 @@ class ActivationFacts:
         halves: Whether it halves a dimension, one half gating the other; then it can stand for no elementwise
             activation, nor one for it.
         stochastic: Whether it draws random numbers in training.
-        stochastic_in_evaluation: Whether it does in evaluation mode too.
         learnable: Whether it has parameters that are trained.
         gate: Whether it usually gates another value (sigmoid, tanh) rather than standing between two layers.
 
@@ -56,7 +53,6 @@ class ActivationFacts:
     elementwise: bool = True
     halves: bool = False
     stochastic: bool = False
-    stochastic_in_evaluation: bool = False
     learnable: bool = False
     gate: bool = False
 
@@ -234,7 +230,7 @@ class ActivationEntry:
     def remember(self, module: nn.Module, arguments: dict[str, Any]) -> nn.Module:
         """Note what a module of this activation was built from, if its constructor does not; return the module."""
         form = self.form_of(module)
-        return noted(module, arguments) if form and form.read is noted_arguments else module
+        return noted(module, arguments) if form and form.noted else module
 
     def holds_object(self, arguments: dict[str, Any]) -> bool:
         """Say whether an argument is an object that no text can stand for."""
@@ -305,7 +301,7 @@ def entry_for(name: str, target: Any, aliases: tuple[str, ...], registered_by: s
         named = target if hasattr(target, "__qualname__") else type(target)  # such as that of a functools.partial
         registered_by = f"{named.__module__}.{named.__qualname__}"
     if is_class:
-        form = ModuleForm(target, noted_arguments, live=present_arguments)
+        form = ModuleForm(target, noted=True)
         return ActivationEntry(name, target, modules=(form,), aliases=aliases, registered_by=registered_by)
     builder = FunctionBuilder(target, ActivationSpec(name).name)
     return ActivationEntry(

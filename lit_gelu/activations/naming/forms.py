@@ -82,34 +82,39 @@ def keywords_of(target: Callable[..., Any], first: int = 0) -> dict[str, inspect
     }
 
 
-@functools.lru_cache(maxsize=1024)
-def _constructor_keywords(cls: type[nn.Module]) -> tuple[str, ...]:
-    return tuple(keywords_of(cls))
-
-
-def attributes(module: nn.Module) -> dict[str, Any]:
-    """Read the arguments of a module's constructor from its attributes of the same names."""
-    return {name: getattr(module, name) for name in _constructor_keywords(type(module))}
-
-
 @dataclass(frozen=True)
 class ModuleForm:
     """A module class that is this activation."""
 
     type: type[nn.Module]  # a subclass may compute something else and does not count
-    # From an instance to the arguments of its spec; raises `UnknownArgumentsError` if they are not known.
-    read: ReadArguments = attributes
+    # From an instance to the arguments of its spec. ``None``: its attributes of the names that its constructor has.
+    read: ReadArguments | None = None
     # From an instance to the arguments of ``function`` and ``derivative``: the parameters as they are now, which
-    # training may have moved. ``None``: the same as ``read``. How it is computed (``inplace``, ``memory``) is left out
-    # in either case.
+    # training may have moved. ``None``: the same as those of the spec. How it is computed (``inplace``, ``memory``) is
+    # left out in either case.
     live: ReadArguments | None = None
     # Whether its backward pass needs the input (that of ReLU, sigmoid and tanh the output): until then nobody
     # overwrites it.
     keeps_input: bool = False
+    noted: bool = False  # whether its constructor notes what it is given, as that of a user's class does
+
+    @functools.cached_property
+    def keywords(self) -> tuple[str, ...]:
+        """The keywords of its constructor that a spec may give."""
+        return tuple(keywords_of(self.type))
+
+    def arguments(self, module: nn.Module) -> dict[str, Any]:
+        """Return the arguments of the spec of an instance; `UnknownArgumentsError` if they are not known."""
+        if self.noted:
+            return _noted_arguments(module, self.keywords)
+        return {name: getattr(module, name) for name in self.keywords} if self.read is None else self.read(module)
 
     def live_arguments(self, module: nn.Module) -> dict[str, Any]:
-        """Return the arguments of the pure function for this instance."""
-        arguments = (self.live or self.read)(module)
+        """Return the arguments of the pure function for an instance; `UnknownArgumentsError` if they are not known."""
+        if self.noted:
+            arguments = _present_arguments(module, self.keywords)
+        else:
+            arguments = self.arguments(module) if self.live is None else self.live(module)
         return {key: value for key, value in arguments.items() if key not in NOT_OF_THE_FUNCTION}
 
 
@@ -192,12 +197,12 @@ def noted(module: nn.Module, kwargs: dict[str, Any]) -> nn.Module:
     return module
 
 
-def noted_arguments(module: nn.Module) -> dict[str, Any]:
-    """Read the arguments that a module of a user's class was built with."""
+def _noted_arguments(module: nn.Module, names: tuple[str, ...]) -> dict[str, Any]:
+    """Read the arguments that a module was built with."""
     # An argument that the constructor left as plain data in an attribute of its name is read there, so that a later
     # assignment counts. Of an instance without a note, because it was built before its class was registered, all of
     # them are read from such attributes.
-    names, note = _constructor_keywords(type(module)), vars(module).get(NOTE)
+    note = vars(module).get(NOTE)
     if note is None:
         return {name: _plain_attribute(module, name, getattr(module, name, _MISSING)) for name in names}
     if note["arguments"] is None:
@@ -213,9 +218,9 @@ def noted_arguments(module: nn.Module) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if name in names}
 
 
-def present_arguments(module: nn.Module) -> dict[str, Any]:
-    """Read the arguments of a user's module's function as they are now, after what training may have moved."""
-    initial, note = noted_arguments(module), vars(module).get(NOTE)
+def _present_arguments(module: nn.Module, names: tuple[str, ...]) -> dict[str, Any]:
+    """Read the arguments of a module's function as they are now, after what training may have moved."""
+    initial, note = _noted_arguments(module, names), vars(module).get(NOTE)
     if note is None:
         return initial
     present = {name: _held(module, name) for name in note["mirrored"] if name in initial}

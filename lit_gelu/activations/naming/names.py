@@ -43,7 +43,6 @@ from lit_gelu.activations.naming.forms import (
     FunctionActivation,
     by_keyword,
     note_constructions,
-    noted_arguments,
     opaque_spec,
     unfolded,
 )
@@ -180,7 +179,7 @@ class Names:
                 )
             self._rows = _Table({**rows, **dict.fromkeys((name, *aliases), entry)})
         for form in entry.modules:
-            if form.read is noted_arguments:
+            if form.noted:
                 note_constructions(form.type)
 
     @contextmanager
@@ -378,12 +377,11 @@ class itself in code, or its path on the command line or in YAML.
             return opaque_spec(module)
         form = entry.form_of(module)
         try:
-            arguments = module.kwargs if isinstance(module, FunctionActivation) else form.read(module) if form else {}
-            if not (entry.objects and entry.holds_object(arguments)):
-                return entry.canonical(arguments)
+            if isinstance(module, FunctionActivation):
+                return entry.canonical(module.kwargs)
+            return entry.canonical(form.arguments(module) if form else {})
         except (UnknownArgumentsError, ActivationArgumentError, ActivationSpecError):
-            pass  # built in a way that no spec says: a tensor for a number, arguments that nobody noted
-        return opaque_spec(module)
+            return opaque_spec(module)  # built in a way that no spec says: a tensor for a number, arguments not noted
 
     def list_activations(self, filter: str = "*") -> list[str]:  # noqa: A002 - the name that timm's list_models has
         """Return the registered names that match a shell-style pattern, sorted; aliases are not listed.
