@@ -135,7 +135,7 @@ ENTRIES = (
     ),
     ActivationEntry(
         "gelu_10",
-        functools.partial(ClippedGELU, -10.0, 10.0),  # by position, so that no argument is left to give
+        ClippedGELU,
         preset=ActivationSpec.of("clipped_gelu", min=-10.0, max=10.0),
     ),
 )

@@ -1,6 +1,5 @@
 """GELU: exact, and the paper's two approximations, which have names of their own as well."""
 
-import functools
 import math
 from dataclasses import replace
 from typing import Any
@@ -214,12 +213,6 @@ def _sigmoid_form(module: nn.Module) -> dict[str, Any]:  # by name, as the regis
     return {"approximate": "sigmoid", "memory": module.memory}
 
 
-def _preset(name: str, approximate: str, aliases: tuple[str, ...]) -> ActivationEntry:
-    preset = ActivationSpec.of("gelu", approximate=approximate)
-    build = functools.partial(build_gelu, approximate)  # by position, so that it is no argument any more
-    return ActivationEntry(name, build, aliases=aliases, preset=preset)
-
-
 # GELU's primitives stand in the order Mul(x, 0.5) Div Erf Add Mul, which onnxruntime fuses again to one Gelu. torch's
 # own order at opsets 18 and 19 is not fused and runs 2 to 3 times slower.
 # GELU's tanh form in primitives is in the order that onnxruntime fuses to FastGelu, 3 times faster, but where its
@@ -289,6 +282,16 @@ ENTRIES = (
         functions=(F.gelu,),
         onnx=_ONNX,
     ),
-    _preset("gelu_tanh", "tanh", ("gelu_new", "gelu_fast", "gelu_accurate", "gelu_pytorch_tanh", "gelu_python_tanh")),
-    _preset("gelu_sigmoid", "sigmoid", ("quick_gelu",)),
+    ActivationEntry(
+        "gelu_tanh",
+        build_gelu,
+        aliases=("gelu_new", "gelu_fast", "gelu_accurate", "gelu_pytorch_tanh", "gelu_python_tanh"),
+        preset=ActivationSpec.of("gelu", approximate="tanh"),
+    ),
+    ActivationEntry(
+        "gelu_sigmoid",
+        build_gelu,
+        aliases=("quick_gelu",),
+        preset=ActivationSpec.of("gelu", approximate="sigmoid"),
+    ),
 )

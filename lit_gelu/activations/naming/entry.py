@@ -214,7 +214,7 @@ class ActivationEntry:
 
     def resolved(self, arguments: dict[str, Any]) -> Resolved:
         """Return the canonical spec for given keyword arguments, and what builds it; opaque if no text can hold one."""
-        if self.objects and self.holds_object(arguments):
+        if any(not isinstance(arguments[key], _PLAIN) for key in self.objects if key in arguments):
             return Resolved(opaque(dotted_path(self.build), arguments), lambda: self.build(**arguments))
         spec = self.canonical(arguments)
         canonical = dict(spec.kwargs)
@@ -231,10 +231,6 @@ class ActivationEntry:
         """Note what a module of this activation was built from, if its constructor does not; return the module."""
         form = self.form_of(module)
         return noted(module, arguments) if form and form.noted else module
-
-    def holds_object(self, arguments: dict[str, Any]) -> bool:
-        """Say whether an argument is an object that no text can stand for."""
-        return any(key in arguments and not isinstance(arguments[key], _PLAIN) for key in self.objects)
 
     def facts_for(self, arguments: dict[str, Any]) -> ActivationFacts:
         """Return the stated facts for given arguments of the spec."""
@@ -273,16 +269,6 @@ class ActivationEntry:
         if missing := [key for key in required if key not in arguments]:
             raise ActivationArgumentError(f"{self.name!r} needs a value for: {', '.join(missing)}.")
         return kept
-
-
-def check_names(name: object, aliases: object) -> None:
-    """Refuse what `register` is given in the place of a name, and one text in the place of several."""
-    if not isinstance(name, str):
-        raise ActivationSpecError(
-            f"register({shown(name)}): the name comes first, in parentheses: @register('my_activation')."
-        )
-    if isinstance(aliases, str):
-        raise ActivationSpecError(f"{name!r}: {aliases=} is one text. Give several names, such as ({aliases!r},).")
 
 
 def entry_for(name: str, target: Any, aliases: tuple[str, ...], registered_by: str | None) -> ActivationEntry:

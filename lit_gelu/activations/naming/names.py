@@ -35,7 +35,6 @@ from lit_gelu.activations.naming.entry import (
     ActivationEntry,
     ActivationFacts,
     Resolved,
-    check_names,
     entry_for,
     without_memory,
 )
@@ -145,7 +144,12 @@ class Names:
             >>> registry.create("bent")(torch.tensor(0.0)).item()
             0.0
         """
-        check_names(name, aliases)
+        if not isinstance(name, str):
+            raise ActivationSpecError(
+                f"register({shown(name)}): the name comes first, in parentheses: @register('my_activation')."
+            )
+        if isinstance(aliases, str):
+            raise ActivationSpecError(f"{name!r}: {aliases=} is one text. Give several names, such as ({aliases!r},).")
         if not (facts is None or isinstance(facts, ActivationFacts) or callable(facts)):
             raise ActivationArgumentError(
                 f"{name!r}: facts={shown(facts)} is not accepted. Give an ActivationFacts, such as "
@@ -276,9 +280,7 @@ class itself in code, or its path on the command line or in YAML.
             spec.for_checkpoint()  # raises, with the remedy
         entry, arguments = self.entry(spec.name), merged(spec.name, spec.arguments, kwargs)
         if entry.preset is not None:
-            preset = entry.preset
-            arguments = merged(spec.name, preset.arguments, entry.canonical_arguments(arguments))
-            return self._named(ActivationSpec(preset.name), arguments)
+            return self._named(ActivationSpec(entry.preset.name), merged(spec.name, entry.preset.arguments, arguments))
         return entry.resolved(arguments)
 
     def _named_function(self, function: object, kwargs: Mapping[str, Any]) -> Resolved | None:
