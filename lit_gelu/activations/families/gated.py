@@ -216,7 +216,7 @@ class SwiGLU(_Halving):
 SHAZEER_2020 = "Shazeer 2020, GLU Variants Improve Transformer (arXiv 2002.05202)"
 
 
-def _facts(formula: str, reference: str = SHAZEER_2020, smoothness: float = math.inf, **_: Any) -> ActivationFacts:
+def _facts(formula: str, reference: str = SHAZEER_2020, smoothness: float = math.inf) -> ActivationFacts:
     return ActivationFacts(formula, reference, smoothness=smoothness, elementwise=False, halves=True)
 
 
@@ -243,14 +243,14 @@ ENTRIES = (
         "geglu",
         GEGLU,
         function=geglu,
-        facts=functools.partial(_facts, "gelu(a) b, with a the first half and b the second"),
+        facts=_facts("gelu(a) b, with a the first half and b the second"),
         modules=(ModuleForm(GEGLU),),
     ),
     ActivationEntry(
         "swiglu",
         SwiGLU,
         function=swiglu,
-        facts=functools.partial(_facts, "a sigmoid(beta a) b, with a the first half and b the second"),
+        facts=_facts("a sigmoid(beta a) b, with a the first half and b the second"),
         modules=(ModuleForm(SwiGLU),),
     ),
 )

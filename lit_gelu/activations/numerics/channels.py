@@ -129,7 +129,7 @@ class ChannelModule(nn.Module):
 def channel_arguments(module: Any) -> dict[str, Any]:
     """Return the arguments that build a `ChannelModule` again: with its channels, once they have been inferred."""
     names = ("learnable", "channels", "channel_dim", "memory")
-    return module._initial | {name: getattr(module, name) for name in names}
+    return {**module._initial, **{name: getattr(module, name) for name in names}}
 
 
 def present_channel_arguments(module: Any) -> dict[str, Any]:
