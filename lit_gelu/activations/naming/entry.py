@@ -207,7 +207,8 @@ class ActivationEntry:
         """The keywords that a spec may give, with their defaults; ``device`` and ``dtype`` are not its matter."""
         if isinstance(self.build, FunctionBuilder):
             return keywords_of(self.build.function, first=1)  # behind the input
-        return keywords_of(self.build)
+        fixed = {} if self.preset is None else self.preset.arguments
+        return {name: parameter for name, parameter in keywords_of(self.build).items() if name not in fixed}
 
     def __getstate__(self) -> dict[str, Any]:
         return {each.name: getattr(self, each.name) for each in fields(self)}  # without what was worked out of them
