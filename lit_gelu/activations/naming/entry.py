@@ -14,11 +14,10 @@ from lit_gelu.activations.naming.forms import (
     CallForm,
     FunctionActivation,
     ModuleForm,
-    keywords_of,
     noted,
     unfolded,
 )
-from lit_gelu.activations.naming.spec import ActivationSpec, dotted_path, opaque
+from lit_gelu.activations.naming.spec import ActivationSpec, dotted_path, keywords_of, opaque
 from lit_gelu.display import Displayed, HtmlTable, readable
 from lit_gelu.errors import LitGeluError, message_of, shown
 

@@ -17,11 +17,18 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations.errors import ActivationArgumentError, ActivationSpecError, UnknownArgumentsError
-from lit_gelu.activations.naming.spec import ActivationSpec, PlainValue, dotted_path, opaque, plain_value
+from lit_gelu.activations.naming.spec import (
+    NOT_IN_SPECS,
+    ActivationSpec,
+    PlainValue,
+    dotted_path,
+    keywords_of,
+    opaque,
+    plain_value,
+)
 from lit_gelu.errors import message_of
 
 NOTE = "_lit_gelu_construction"
-NOT_IN_SPECS = frozenset({"device", "dtype", "generator"})  # where and how parameters are made, not what is computed
 
 ReadArguments = Callable[[nn.Module], dict[str, Any]]
 NOT_OF_THE_FUNCTION = frozenset({"inplace", "memory"})  # they change how a module computes, not what
@@ -64,22 +71,6 @@ class FunctionActivation(nn.Module):
     def extra_repr(self) -> str:
         """Return ``name, keyword=value, ...`` for ``repr``."""
         return ", ".join([self.name, *(f"{key}={value!r}" for key, value in self.kwargs.items())])
-
-
-def keywords_of(target: Callable[..., Any], first: int = 0) -> dict[str, inspect.Parameter]:
-    """Return the keywords that a spec may give, with their defaults: of what is called, from a parameter on."""
-    try:
-        signature = inspect.signature(target, eval_str=True)
-    except ValueError:  # a function written in C that does not tell
-        return {}
-    except (NameError, AttributeError, TypeError, SyntaxError):  # an annotation that only a type checker can read
-        signature = inspect.signature(target)
-    keyword_kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return {
-        each.name: each.replace(default=tuple(each.default)) if isinstance(each.default, list) else each
-        for each in list(signature.parameters.values())[first:]
-        if each.kind in keyword_kinds and each.name not in NOT_IN_SPECS
-    }
 
 
 @dataclass(frozen=True)
