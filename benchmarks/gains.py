@@ -11,8 +11,7 @@ import argparse
 from collections.abc import Callable, Iterable, Sequence
 
 from lit_gelu.activations import gain
-from lit_gelu.activations.analysis.gains import gains
-from lit_gelu.activations.gaussian import gaussian_moments
+from lit_gelu.activations.gaussian import gains, gaussian_moments
 
 SPECS = (
     *("gelu", "gelu_tanh", "gelu_sigmoid", "silu", "swish(beta=1.5)", "mish", "hard_swish", "relu"),

@@ -356,7 +356,7 @@ def _defaults(entry: ActivationEntry) -> dict[str, Any]:
 
 def _arguments(entry: ActivationEntry, module: nn.Module) -> dict[str, Any]:
     form = entry.form_of(module)
-    live = {**({} if form is None else form.read(module)), **(entry.live_arguments(module) or {})}
+    live = {**({} if form is None else form.arguments(module)), **(entry.live_arguments(module) or {})}
     values = {key: value for key, value in {**_defaults(entry), **live}.items() if key != "inplace"}
     return {k: v.detach().cpu().numpy() if isinstance(v, Tensor) else v for k, v in values.items()}
 

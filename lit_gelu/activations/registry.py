@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
-from lit_gelu.activations.analysis.gains import computed_facts
+from lit_gelu.activations.analysis.shape import computed_facts
 from lit_gelu.activations.errors import ActivationSpecError
 from lit_gelu.activations.families import ENTRIES
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationInfo
-from lit_gelu.activations.naming.names import Names, set_default_names
+from lit_gelu.activations.naming.names import Names
+from lit_gelu.activations.naming.names import registry_or_default as registry_or_default
 
 if TYPE_CHECKING:
     from lit_gelu.activations.integrations import Installation
@@ -118,9 +119,4 @@ def _default_with(added: tuple[ActivationEntry, ...]) -> ActivationRegistry:
 
 
 registry: ActivationRegistry = _DefaultRegistry(entry_points=True)
-set_default_names(registry)
-
-
-def registry_or_default(requested: ActivationRegistry | None) -> ActivationRegistry:
-    """Return the requested registry, or the default one."""
-    return registry if requested is None else requested
+Names.default = registry

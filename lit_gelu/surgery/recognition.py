@@ -116,7 +116,6 @@ class KnownFunction:
 
     function: Callable[..., Any]  # the function, or the tensor's method
     entry: ActivationEntry
-    preset: tuple[tuple[str, Any], ...] = ()  # arguments that the function stands for
     call: CallForm | None = None  # how its row reads a call of it, where a call's arguments are not those of a spec
 
     @property
@@ -148,7 +147,7 @@ class KnownFunction:
             names = tuple(name for name in self.entry.parameters if name != "inplace")
         by_name = {key: value for key, value in kwargs.items() if key not in {*_INPUTS, "_stacklevel"}}
         positional = args if any(key in kwargs for key in _INPUTS) else args[1:]
-        arguments = dict(self.preset) | dict(zip(names, positional, strict=False)) | by_name
+        arguments = dict(zip(names, positional, strict=False)) | by_name
         overwrites = str(getattr(self.function, "__name__", "")).endswith("_")
         return arguments | ({"inplace": True} if overwrites else {})
 
@@ -203,9 +202,9 @@ def _functions_of(registry: ActivationRegistry) -> _Functions:
         return functions
     functions = {}
     for entry in entries:
-        for function, preset in entry.functions:
+        for function in entry.functions:
             for form in _forms(function):
-                functions.setdefault(form, KnownFunction(form, entry, preset))
+                functions.setdefault(form, KnownFunction(form, entry))
         for call in entry.calls:
             for form in _forms(call.function):
                 functions.setdefault(form, KnownFunction(form, entry, call=call))

@@ -60,7 +60,7 @@ def test_after_a_swap_nothing_of_the_old_is_left(cls):
 @pytest.mark.parametrize(
     ("function", "spec"),
     [
-        *((function, entry.name) for entry in activations.registry.entries() for function, _ in entry.functions),
+        *((function, entry.name) for entry in activations.registry.entries() for function in entry.functions),
         (lambda x: F.gelu(x, approximate="tanh"), "gelu(approximate='tanh')"),
         (lambda x: F.leaky_relu(x, 0.2), "leaky_relu(negative_slope=0.2)"),
         (lambda x: F.elu(x, alpha=0.5), "elu(alpha=0.5)"),

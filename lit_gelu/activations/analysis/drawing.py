@@ -8,7 +8,6 @@ import torch
 from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.naming.names import Names
 from lit_gelu.activations.naming.scalar import ScalarActivation, checked_interval
-from lit_gelu.activations.numerics.sampling import Function
 from lit_gelu.extras import new_figure
 
 if TYPE_CHECKING:
@@ -62,26 +61,15 @@ def plot(
             f"Cannot plot derivatives {list(derivatives)}. Give some of 0 (f itself), 1 and 2."
         )
     scalars = [ScalarActivation.of(spec, registry) for spec in specs]
-    curves = [(scalar.spec, scalar.functions) for scalar in scalars]  # two may have one spec, and learned parameters
-    return panels(curves, (low, high), orders, [TITLES[order] for order in orders])
-
-
-def panels(
-    curves: Sequence[tuple[str, Sequence[Function]]],
-    interval: tuple[float, float],
-    orders: Sequence[int],
-    titles: Sequence[str],
-) -> "Figure":
-    """Return a figure with a panel for each order and a line for each curve, given as f, f' and f''."""
     figure = new_figure("A plot of activations", figsize=(13 / 3 * max(len(orders), 1.5), 4), layout="constrained")
-    x = torch.linspace(*interval, _POINTS, dtype=torch.float64)
+    x = torch.linspace(low, high, _POINTS, dtype=torch.float64)
     places = figure.subplots(1, len(orders), squeeze=False)[0]
-    for axes, order, title in zip(places, orders, titles, strict=True):
-        for name, functions in curves:
-            axes.plot(x.numpy(), functions[order](x).numpy(), label=name, linewidth=1.8)
+    for axes, order in zip(places, orders, strict=True):
+        for scalar in scalars:
+            axes.plot(x.numpy(), scalar.functions[order](x).numpy(), label=scalar.spec, linewidth=1.8)
         axes.axhline(0, color="0.8", linewidth=0.8, zorder=0)
         axes.axvline(0, color="0.8", linewidth=0.8, zorder=0)
-        axes.set_title(title)
+        axes.set_title(TITLES[order])
         axes.set_xlabel("x")
         axes.spines[["top", "right"]].set_visible(False)
     figure.legend(*places[-1].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)

@@ -2,7 +2,7 @@
 
 Sources: Hendrycks and Gimpel 2016 (arXiv 1606.08415), section 3.1, "unit norm rows"; the authors' code normalises the
 columns of an ``[in, out]`` matrix, which are torch's rows. He et al. 2015 (arXiv 1502.01852) for the variance
-``gain^2 / fan_in``; Schoenholz et al. 2017 (arXiv 1611.01232) for the edge of chaos.
+``gain^2 / fan_in``.
 """
 
 import math
@@ -13,13 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from lit_gelu.activations.analysis.gains import KINDS, gain
-from lit_gelu.activations.errors import ActivationArgumentError, NoGaussianMomentsError
-from lit_gelu.activations.gaussian import gaussian_moments
-from lit_gelu.activations.naming.names import Names, default_names
+from lit_gelu.activations.errors import ActivationArgumentError
+from lit_gelu.activations.gaussian import gain
+from lit_gelu.activations.naming.names import Names, registry_or_default
 from lit_gelu.activations.naming.spec import ActivationSpec
-
-ROUNDING = 1e-12  # a bias variance this small is 0: ReLU's, the identity's
 
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 WEIGHT_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, *TRANSPOSED)
@@ -42,7 +39,6 @@ class InitialisedLayer:
     activation: str  # what feeds it, ``""`` for nothing
     gain: float  # the standard deviation of its weights times ``sqrt(fan_in)``
     weight_std: float  # standard deviation of its weights
-    bias_std: float  # standard deviation of its biases
 
 
 @dataclass(frozen=True)
@@ -79,8 +75,7 @@ def init_unit_norm_rows_(module: nn.Module, generator: torch.Generator | None = 
 
 def initialise_for_activations_(
     model: nn.Module,
-    kind: str | None = None,
-    scheme: str = "gain",
+    kind: str = "forward",
     *,
     activation: Any = None,
     generator: torch.Generator | None = None,
@@ -93,15 +88,9 @@ def initialise_for_activations_(
     layer. Which activation feeds a layer is read from the order of registration (see `fed_layers`); check the rows that
     are returned.
 
-    With ``scheme="edge_of_chaos"`` the gain is the backward gain and biases are drawn from
-    ``N(0, 1 - E f^2 / E f'^2)``: .067192 for GELU, .062472 for SiLU, .055818 for Mish, .075207 for hard Swish.
-    Pre-activations of variance 1 stay there, and gradients neither grow nor fade; no gain alone keeps a deep plain net
-    of these stable (``docs/gains.md``).
-
     Args:
         model: Any module; transposed convolutions count with their mean fan-in. Other layers are left as they are.
-        kind: The kind of gain, ``"forward"`` (the default), ``"variance"`` or ``"backward"``.
-        scheme: ``"gain"`` or ``"edge_of_chaos"``.
+        kind: The kind of gain: ``"forward"``, ``"variance"`` or ``"backward"``.
         activation: What feeds every layer but the first, for models whose activations are not registered modules;
             by default the order of registration says.
         generator: Where the random numbers come from, on the weights' device; ``None`` is torch's default.
@@ -112,7 +101,7 @@ def initialise_for_activations_(
 
     Raises:
         ActivationArgumentError: If an argument is not accepted, there is no layer, none of several is fed by an
-            activation, a weight cannot be set, there is no edge of chaos, or a layer lacks the bias that it needs.
+            activation, or a weight cannot be set.
         DifferentChannelsError: If the parameters of an activation differ between its channels.
         NoGaussianMomentsError: If an activation has no gain: f or f' is 0 for all pre-activations.
 
@@ -121,20 +110,21 @@ def initialise_for_activations_(
         >>> [(row.activation, round(row.gain, 6)) for row in initialise_for_activations_(net)]
         [('', 1.0), ('gelu', 1.53353)]
     """
-    # The edge of chaos means the backward gain.
-    kinds = {"gain": (None, *KINDS), "edge_of_chaos": (None, "backward")}
-    if kind not in kinds.get(scheme, ()):
-        raise ActivationArgumentError(
-            f"kind={kind!r}, scheme={scheme!r} is not accepted. Accepted: scheme 'gain' with kind "
-            f"{', '.join(map(repr, KINDS))}; scheme 'edge_of_chaos', without a kind."
-        )
-    registry = registry or default_names()
+    registry = registry_or_default(registry)
     layers = _layers(model, activation, registry)
-    rows = [_row(layer, kind or "forward", scheme, registry) for layer in layers]
-    for layer, row in zip(layers, rows, strict=True):
-        _normal_(layer.layer.weight, row.weight_std, generator)
-        if layer.layer.bias is not None:
-            _normal_(layer.layer.bias, row.bias_std, generator)
+    rows = []
+    for fed in layers:
+        factor = 1.0 if fed.activation is None else gain(fed.activation, kind, registry=registry)
+        text = _text(fed.activation, registry)
+        rows.append(InitialisedLayer(fed.name, text, factor, factor / math.sqrt(fan_in(fed.layer))))
+    with torch.no_grad():
+        for fed, row in zip(layers, rows, strict=True):
+            weight = fed.layer.weight
+            dtype = torch.promote_types(weight.dtype, torch.float32)  # 16-bit weights are those of float32 rounded
+            drawn = torch.randn(weight.shape, dtype=dtype, device=weight.device, generator=generator)
+            weight.copy_(drawn * row.weight_std)
+            if fed.layer.bias is not None:
+                fed.layer.bias.zero_()
     return tuple(rows)
 
 
@@ -155,49 +145,11 @@ def _layers(model: nn.Module, activation: Any, registry: Names) -> list[FedLayer
     return layers
 
 
-def _row(layer: FedLayer, kind: str, scheme: str, registry: Names) -> InitialisedLayer:
-    factor, bias_variance = 1.0, 0.0
-    if isinstance(layer.activation, nn.Module) and not (spec := registry.spec_of(layer.activation)).opaque:
-        text = str(spec)
-    else:
-        text = "" if layer.activation is None else str(layer.activation)
-    if layer.activation is not None and scheme == "edge_of_chaos":
-        factor, bias_variance = _edge_of_chaos(layer.activation, text, registry)
-    elif layer.activation is not None:
-        factor = gain(layer.activation, kind, registry=registry)
-    if bias_variance > 0.0 and layer.layer.bias is None:
-        raise ActivationArgumentError(
-            f"{layer.name!r} has no bias, and the edge of chaos of {text} needs one of variance {bias_variance:.6g}. "
-            "Build it with bias=True, or use scheme='gain', kind='backward'."
-        )
-    weight_std, bias_std = factor / math.sqrt(fan_in(layer.layer)), math.sqrt(bias_variance)
-    return InitialisedLayer(layer.name, text, factor, weight_std, bias_std)
-
-
-def _edge_of_chaos(activation: ActivationSpec | nn.Module, text: str, registry: Names) -> tuple[float, float]:
-    """Return the gain, and the variance of biases, that keep variance 1 and the size of gradients."""
-    moments = gaussian_moments(activation, registry=registry)
-    value, slope = moments.value_squared.item(), moments.derivative_squared.item()
-    if not slope > 0.0:
-        raise NoGaussianMomentsError(f"{text} has no edge of chaos: E f'^2 is {slope:g}. Use another activation.")
-    bias_variance = 1.0 - value / slope
-    if bias_variance < -ROUNDING:
-        raise ActivationArgumentError(
-            f"{text} has no edge of chaos: E f^2 = {value:.6g} exceeds E f'^2 = {slope:.6g}, so the variance of the "
-            "biases would be negative. Use scheme='gain'."
-        )
-    return 1.0 / math.sqrt(slope), bias_variance if bias_variance > ROUNDING else 0.0
-
-
-def _normal_(parameter: Tensor, std: float, generator: torch.Generator | None) -> None:
-    """Fill a parameter; 16-bit ones are drawn in float32, for the same values up to rounding."""
-    with torch.no_grad():
-        if std == 0.0:
-            parameter.zero_()
-            return
-        dtype = torch.promote_types(parameter.dtype, torch.float32)
-        drawn = torch.randn(parameter.shape, dtype=dtype, device=parameter.device, generator=generator)
-        parameter.copy_(drawn * std)
+def _text(activation: ActivationSpec | nn.Module | None, registry: Names) -> str:
+    """Return what a row says of the activation that feeds a layer: its spec, of a module without one the module."""
+    if isinstance(activation, nn.Module) and not (spec := registry.spec_of(activation)).opaque:
+        return str(spec)
+    return "" if activation is None else str(activation)
 
 
 def fed_layers(model: nn.Module, registry: Names) -> list[FedLayer]:

@@ -1,19 +1,41 @@
-"""Facts computed from an activation's values: extrema, inflections, range, Lipschitz constant, asymptotes."""
+"""Facts computed from an activation's values: extrema, inflections, range, Lipschitz constant, asymptotes; gains."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from lit_gelu.activations.naming.entry import ActivationShape
+from lit_gelu.activations.gaussian import gains
+from lit_gelu.activations.naming.entry import ActivationFacts, ActivationShape
+from lit_gelu.activations.naming.names import Names
 from lit_gelu.activations.naming.scalar import ScalarActivation
+from lit_gelu.activations.naming.spec import ActivationSpec
+from lit_gelu.activations.numerics.channels import INFER
 from lit_gelu.activations.numerics.sampling import FARTHEST, Function, both_sides, sampling_grid, sign_changes
+from lit_gelu.errors import ArgumentError
 
 Asymptote = tuple[float, float]
 
 _FIRST = 17  # from 2**17 on: there cancellation costs 3e-11, and what fades as 1/x^2 is as small
 _SETTLED = 1e-5  # share by which the last values may differ; 1/log(x) still moves by 3e-4
 _NOTHING = 1e-9  # |f'| and |x f''| below this are an asymptote approached, not a change of direction
+
+
+def computed_facts(spec: ActivationSpec, facts: ActivationFacts, registry: Names) -> dict[str, Any]:
+    """Return the fields of `ActivationShape` and the gains; nothing of what is no function of one number."""
+    if not facts.elementwise:
+        return {}
+    if spec.arguments.get("channels") == INFER:
+        spec = ActivationSpec.of(spec.name, **{**spec.arguments, "channels": 1})
+    try:
+        shape = shape_of(ScalarActivation.of(spec, registry))
+    except ArgumentError:  # it differs between channels
+        return {}
+    try:
+        return {**vars(shape), "gains": gains(spec, registry=registry)}
+    except ArgumentError:  # an expectation that is 0 or does not exist
+        return vars(shape)
 
 
 def shape_of(scalar: ScalarActivation) -> ActivationShape:

@@ -2,7 +2,6 @@
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,11 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
 from lit_gelu.activations.errors import ActivationArgumentError
-from lit_gelu.activations.families._package import HENDRYCKS_2016
+from lit_gelu.activations.families.gaussian_gelu import HENDRYCKS_2016
 from lit_gelu.activations.families.gelu import EXACT_ONNX, gelu, gelu_derivative
 from lit_gelu.activations.families.swish import SILU_ONNX, silu, silu_derivative
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
-from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
+from lit_gelu.activations.naming.forms import ModuleForm
 from lit_gelu.activations.naming.spec import ActivationSpec
 from lit_gelu.activations.numerics.arguments import elementwise, elementwise_derivative, largest
 from lit_gelu.activations.numerics.gates import LOGISTIC_LIMIT, decay
@@ -109,8 +108,9 @@ def cdf_linear_derivative(x: Tensor, order: int = 1, distribution: Any = "normal
                 return _laplace_tail(2.0 - size, x)
             tail = _laplace_tail(1.0 - size, x)
             return torch.where(x < 0, tail, 1.0 - tail)
-    once: Callable[[Tensor], Tensor] = torch.func.grad(lambda x: cdf_linear(x, distribution).sum())
-    return once(x) if order == 1 else torch.func.grad(lambda x: once(x).sum())(x)
+    once = torch.func.grad(lambda x: cdf_linear(x, distribution).sum())
+    slope: Tensor = once(x) if order == 1 else torch.func.grad(lambda x: once(x).sum())(x)
+    return slope
 
 
 def check_distribution(distribution: Any) -> None:
@@ -155,9 +155,6 @@ def _laplace_tail(factor: Tensor, x: Tensor) -> Tensor:
     return (0.5 * factor * inner) * outer
 
 
-KERNELS: dict[str, Callable[[Tensor], Tensor]] = {"normal": F.gelu, "logistic": F.silu}
-
-
 class CDFLinear(nn.Module):
     """``f(x) = x F(x)`` with a distribution function ``F``, elementwise, any shape and floating dtype.
 
@@ -200,10 +197,11 @@ class CDFLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the function to a floating tensor of any shape, elementwise."""
-        if isinstance(self.distribution, str):
-            kernel = KERNELS.get(self.distribution)
-            if kernel is not None:
-                return kernel(x)
+        match self.distribution:
+            case "normal":
+                return F.gelu(x)
+            case "logistic":
+                return F.silu(x)
         return compute(self.memory, functools.partial(cdf_linear, distribution=self.distribution), x)
 
     def extra_repr(self) -> str:
@@ -220,16 +218,6 @@ def _facts(distribution: Any = "normal", **_: Any) -> ActivationFacts:
     )
 
 
-def _case(name: str, distribution: str) -> ActivationEntry:
-    preset = ActivationSpec.of("cdf_linear", distribution=distribution)
-    build = functools.partial(CDFLinear, distribution)  # bound by position, so that it is no argument any more
-    return ActivationEntry(name, build, preset=preset)
-
-
-# The Cauchy case of cdf_linear is atan(-1 / x) left of -1: pi / 2 + atan(x) has no digits left there, and x times it
-# would be wrong in the first.
-
-
 def _onnx_case(arguments: Arguments) -> str | None:
     """Return whose distribution function it is; torch's exporter decomposes those of other objects."""
     case = f"cdf_linear(distribution={arguments.get('distribution', 'normal')!r})"
@@ -240,6 +228,8 @@ _ONNX = OnnxCases(
     {
         "cdf_linear(distribution='normal')": EXACT_ONNX,
         "cdf_linear(distribution='logistic')": SILU_ONNX,
+        # It is atan(-1 / x) left of -1: pi / 2 + atan(x) has no digits left there, and x times it would be wrong in
+        # the first.
         "cdf_linear(distribution='cauchy')": OnnxRecipes(
             primitives="l = Min(x, -1.0); Mul(Mul(x, ONE_OVER_PI), "
             "Where(Less(x, -1.0), Neg(Atan(Div(1.0, l))), Add(Atan(x), HALF_PI)))"
@@ -259,11 +249,11 @@ ENTRIES = (
         function=cdf_linear,
         derivative=cdf_linear_derivative,
         facts=_facts,
-        modules=(ModuleForm(CDFLinear, ReadAttributes(("distribution", "memory"))),),
+        modules=(ModuleForm(CDFLinear),),
         objects=("distribution",),
         onnx=_ONNX,
     ),
-    _case("cauchy_linear", "cauchy"),
-    _case("laplace_linear", "laplace"),
+    ActivationEntry("cauchy_linear", CDFLinear, preset=ActivationSpec.of("cdf_linear", distribution="cauchy")),
+    ActivationEntry("laplace_linear", CDFLinear, preset=ActivationSpec.of("cdf_linear", distribution="laplace")),
     ActivationEntry("logistic", nn.SiLU, preset=ActivationSpec("silu")),
 )

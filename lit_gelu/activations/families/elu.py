@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
-from lit_gelu.activations.families._package import INPLACE
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
-from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
+from lit_gelu.activations.naming.forms import ModuleForm
 from lit_gelu.activations.numerics.arguments import DerivativeOf, Derivatives, check_positive, elementwise, quotient
 from lit_gelu.activations.onnx_recipes import OnnxOperator, OnnxRecipes
 
@@ -121,8 +120,8 @@ ENTRIES = (
         derivative=DerivativeOf(elu_joint),
         joint=elu_joint,
         facts=_elu_facts,
-        modules=(ModuleForm(nn.ELU, ReadAttributes(("alpha", "inplace")), keeps_input=True),),
-        functions=((F.elu, ()), (F.elu_, ())),
+        modules=(ModuleForm(nn.ELU, keeps_input=True),),
+        functions=(F.elu, F.elu_),
         # ELU, SELU and CELU's primitives subtract 1 from an exponential, so their relative error grows near 0 (the
         # absolute error stays below one unit in the last place of 1); so does that of onnxruntime's own kernels.
         onnx=OnnxRecipes(
@@ -145,8 +144,8 @@ ENTRIES = (
             asymptotes=(f"{-SELU_ALPHA * SELU_SCALE}", f"{SELU_SCALE} x"),
             kinks=((0.0, SELU_SCALE * (1.0 - SELU_ALPHA)),),
         ),
-        modules=(ModuleForm(nn.SELU, INPLACE, keeps_input=True),),
-        functions=((torch.selu, ()), (torch.selu_, ()), (F.selu, ()), (F.selu_, ())),
+        modules=(ModuleForm(nn.SELU, keeps_input=True),),
+        functions=(torch.selu, torch.selu_, F.selu, F.selu_),
         onnx=OnnxRecipes(
             native="Selu(x, alpha=SELU_ALPHA, gamma=SELU_SCALE)",
             primitives="Mul(Add(Relu(x), Mul(Sub(Exp(Min(x, 0.0)), 1.0), SELU_ALPHA)), SELU_SCALE)",
@@ -163,8 +162,8 @@ ENTRIES = (
         derivative=DerivativeOf(celu_joint),
         joint=celu_joint,
         facts=_celu_facts,
-        modules=(ModuleForm(nn.CELU, ReadAttributes(("alpha", "inplace")), keeps_input=True),),
-        functions=((torch.celu, ()), (torch.celu_, ()), (F.celu, ()), (F.celu_, ())),
+        modules=(ModuleForm(nn.CELU, keeps_input=True),),
+        functions=(torch.celu, torch.celu_, F.celu, F.celu_),
         onnx=OnnxRecipes(
             native="Celu(x, alpha=alpha)",
             primitives="Add(Relu(x), Mul(Sub(Exp(Div(Min(x, 0.0), alpha)), 1.0), alpha))",

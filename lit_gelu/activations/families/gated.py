@@ -1,4 +1,4 @@
-"""Gated linear units: one half of a dimension, through an activation, times the other half; the block of transformers.
+"""Gated linear units: one half of a dimension, through an activation, times the other half.
 
 Which half is the gate differs, as the sources do: in `glu` it is the second one (torch's ``F.glu``, after Dauphin et
 al. 2017), in `reglu`, `geglu` and `swiglu` the first (Shazeer 2020, whose ``x W`` is gated and stands before ``x V``).
@@ -20,10 +20,9 @@ from lit_gelu.activations.families.piecewise_linear import relu
 from lit_gelu.activations.families.sigmoid import sigmoid
 from lit_gelu.activations.families.swish import swish, swish_by_torch
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
-from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
-from lit_gelu.activations.naming.names import Names, default_names
+from lit_gelu.activations.naming.forms import ModuleForm
 from lit_gelu.activations.numerics.arguments import elementwise, one_node
-from lit_gelu.activations.numerics.channels import positive_number
+from lit_gelu.activations.numerics.channels import finite_number
 from lit_gelu.memory import checked_memory, compute, memory_text
 
 
@@ -211,93 +210,13 @@ class SwiGLU(_Halving):
     """
 
     def __init__(self, dim: int = -1, beta: float = 1.0, memory: str = "autograd") -> None:
-        super().__init__(_swiglu, memory, dim=dim, beta=positive_number("beta", beta))
-
-
-class GatedFFN(nn.Module):
-    """``output_projection(activation(gate_projection(x)) * value_projection(x))``.
-
-    With ``gate="silu"`` it is the MLP of LLaMA (``gate_proj``, ``up_proj``, ``down_proj`` there), with ``"gelu"``,
-    ``"relu"`` and ``"sigmoid"`` Shazeer's GEGLU, ReGLU and GLU blocks. Without biases it has ``3 dim hidden_dim``
-    parameters: as many as an ungated block four times as wide as ``dim``, at the default ``hidden_dim``.
-
-    Source: Shazeer 2020, "GLU Variants Improve Transformer" (arXiv 2002.05202), equation 6; Touvron et al. 2023,
-    "LLaMA" (arXiv 2302.13971), section 2.2.
-
-    Args:
-        dim: Size of the last dimension of input and output.
-        hidden_dim: Size between the projections; ``None``: two thirds of ``4 dim``, rounded up to a multiple of
-            ``multiple_of``.
-        gate: The spec of an elementwise activation.
-        bias: Whether the projections have biases.
-        multiple_of: What the default ``hidden_dim`` is a multiple of, such as 256.
-        registry: Where names are looked up; by default `lit_gelu.activations.registry`.
-
-    Raises:
-        ActivationArgumentError: If a size is no positive integer, ``hidden_dim`` no multiple of ``multiple_of``, or
-            ``gate`` not elementwise.
-
-    Example:
-        >>> import torch
-        >>> block = GatedFFN(4096, multiple_of=256)
-        >>> block.hidden_dim
-        11008
-        >>> GatedFFN(6, gate="gelu(approximate='tanh')")(torch.zeros(2, 5, 6)).shape
-        torch.Size([2, 5, 6])
-    """
-
-    def __init__(
-        self,
-        dim: int,
-        hidden_dim: int | None = None,
-        gate: Any = "silu",
-        bias: bool = False,
-        multiple_of: int = 1,
-        *,
-        registry: Names | None = None,
-    ) -> None:
-        super().__init__()
-        self.dim = dim
-        self.hidden_dim = _hidden_size(dim, hidden_dim, multiple_of)
-        self.gate_projection = nn.Linear(dim, self.hidden_dim, bias)
-        self.value_projection = nn.Linear(dim, self.hidden_dim, bias)
-        names = registry or default_names()
-        spec = names.resolve(gate)
-        if not spec.opaque and not names.entry(spec.name).facts_for(spec.arguments).elementwise:
-            raise ActivationArgumentError(
-                f"GatedFFN: gate={str(spec)!r} is not elementwise. The block itself multiplies by the value: give the "
-                "activation of the gate alone, such as 'silu' for SwiGLU."
-            )
-        self.activation = names.create(gate)
-        self.output_projection = nn.Linear(self.hidden_dim, dim, bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Apply the block to the last dimension of ``(..., dim)``; the result has the same shape."""
-        gate: Tensor = self.activation(self.gate_projection(x))
-        result: Tensor = self.output_projection(gate * self.value_projection(x))
-        return result
-
-
-def _hidden_size(dim: int, hidden_dim: int | None, multiple_of: int) -> int:
-    """Return the size between the projections."""
-    sizes = {"dim": dim, "hidden_dim": 1 if hidden_dim is None else hidden_dim, "multiple_of": multiple_of}
-    for name, size in sizes.items():
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ActivationArgumentError(f"GatedFFN: {name}={size!r} is not accepted. Give a positive integer.")
-    if hidden_dim is None:
-        return -(-8 * dim // (3 * multiple_of)) * multiple_of
-    if hidden_dim % multiple_of:
-        raise ActivationArgumentError(
-            f"GatedFFN: hidden_dim={hidden_dim} is no multiple of multiple_of={multiple_of}. Leave one of them out: "
-            "multiple_of rounds the default hidden_dim."
-        )
-    return hidden_dim
+        super().__init__(_swiglu, memory, dim=dim, beta=finite_number("beta", beta, positive=True))
 
 
 SHAZEER_2020 = "Shazeer 2020, GLU Variants Improve Transformer (arXiv 2002.05202)"
 
 
-def _facts(formula: str, reference: str = SHAZEER_2020, smoothness: float = math.inf, **_: Any) -> ActivationFacts:
+def _facts(formula: str, reference: str = SHAZEER_2020, smoothness: float = math.inf) -> ActivationFacts:
     return ActivationFacts(formula, reference, smoothness=smoothness, elementwise=False, halves=True)
 
 
@@ -310,28 +229,28 @@ ENTRIES = (
             "a sigmoid(b), with a the first half and b the second",
             "Dauphin et al. 2017, Language Modeling with Gated Convolutional Networks (arXiv 1612.08083)",
         ),
-        modules=(ModuleForm(nn.GLU, ReadAttributes(("dim",))),),
-        functions=((F.glu, ()),),
+        modules=(ModuleForm(nn.GLU),),
+        functions=(F.glu,),
     ),
     ActivationEntry(
         "reglu",
         ReGLU,
         function=reglu,
         facts=_facts("max(a, 0) b, with a the first half and b the second", smoothness=0),
-        modules=(ModuleForm(ReGLU, ReadAttributes(("dim", "memory"))),),
+        modules=(ModuleForm(ReGLU),),
     ),
     ActivationEntry(
         "geglu",
         GEGLU,
         function=geglu,
-        facts=functools.partial(_facts, "gelu(a) b, with a the first half and b the second"),
-        modules=(ModuleForm(GEGLU, ReadAttributes(("dim", "approximate", "memory"))),),
+        facts=_facts("gelu(a) b, with a the first half and b the second"),
+        modules=(ModuleForm(GEGLU),),
     ),
     ActivationEntry(
         "swiglu",
         SwiGLU,
         function=swiglu,
-        facts=functools.partial(_facts, "a sigmoid(beta a) b, with a the first half and b the second"),
-        modules=(ModuleForm(SwiGLU, ReadAttributes(("dim", "beta", "memory"))),),
+        facts=_facts("a sigmoid(beta a) b, with a the first half and b the second"),
+        modules=(ModuleForm(SwiGLU),),
     ),
 )

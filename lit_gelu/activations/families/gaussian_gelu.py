@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
-from lit_gelu.activations.families._package import HENDRYCKS_2016, channel_arguments, live_channels
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
 from lit_gelu.activations.numerics.arguments import (
@@ -23,7 +22,13 @@ from lit_gelu.activations.numerics.arguments import (
     one_node,
     per_channel,
 )
-from lit_gelu.activations.numerics.channels import ChannelModule, finite_numbers, positive_scale
+from lit_gelu.activations.numerics.channels import (
+    ChannelModule,
+    channel_arguments,
+    finite_number,
+    positive_scale,
+    present_channel_arguments,
+)
 from lit_gelu.activations.numerics.gates import (
     INVERSE_SQRT_TWO_PI,
     NORMAL_LIMIT,
@@ -34,6 +39,8 @@ from lit_gelu.activations.numerics.gates import (
 )
 from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxRecipes, numbers
 from lit_gelu.memory import compute
+
+HENDRYCKS_2016 = "Hendrycks and Gimpel 2016, Gaussian Error Linear Units (arXiv 1606.08415)"
 
 
 @elementwise
@@ -143,8 +150,8 @@ class GaussianGELU(ChannelModule):
     learned), in 16 bit too, because it is computed in float32; 4 with ``memory="recompute"``, 2 in 16 bit.
 
     Args:
-        mu: Mean of the normal distribution, or its initial value if learned. A tuple has one for each channel.
-        sigma: Its standard deviation, or the initial value; positive. A tuple has one for each channel.
+        mu: Mean of the normal distribution, or its initial value if learned.
+        sigma: Its standard deviation, or the initial value; positive.
         learnable: Whether both are learned.
         channels: How many of each are learned: ``None`` for one, a number for one a channel, ``"infer"`` for as many as
             the layer before has outputs; see `lit_gelu.surgery.infer_channels_`.
@@ -154,7 +161,7 @@ class GaussianGELU(ChannelModule):
 
     Raises:
         ActivationArgumentError: If ``mu`` is not finite or ``sigma`` not positive and finite, ``memory`` no mode, or
-            the channels are no number or contradict the values.
+            the channels are no number or given for fixed values.
 
     Example:
         >>> GaussianGELU(mu=0.5, sigma=2.0)(torch.tensor([-1.0, 0.0, 1.0]))
@@ -168,19 +175,19 @@ class GaussianGELU(ChannelModule):
 
     def __init__(
         self,
-        mu: float | tuple[float, ...] = 0.0,
-        sigma: float | tuple[float, ...] = 1.0,
+        mu: float = 0.0,
+        sigma: float = 1.0,
         learnable: bool = False,
         channels: int | str | None = None,
         channel_dim: int = 1,
         memory: str = "autograd",
     ) -> None:
-        initial = {"mu": finite_numbers("mu", mu), "sigma": finite_numbers("sigma", sigma, positive=True)}
+        initial = {"mu": finite_number("mu", mu), "sigma": finite_number("sigma", sigma, positive=True)}
         super().__init__(initial, ("mu_offset", "log_scale"), learnable, channels, channel_dim, memory)
 
     @property
     def mu(self) -> float | Tensor:
-        """The present mean: a number if it is fixed, a tensor if it is learned or there is one for each channel."""
+        """The present mean: a number if it is fixed, a tensor if it is learned."""
         initial = self.initial("mu")
         return initial if self.mu_offset is None else initial + self.mu_offset
 
@@ -197,10 +204,6 @@ class GaussianGELU(ChannelModule):
             return F.gelu(x) if sigma == 1.0 else compute(self.memory, zero_mean_gelu, x, sigma=sigma)
         function = functools.partial(normal_gated, channel_dim=self.channel_dim)
         return compute(self.memory, function, x, mu=mu, sigma=sigma)
-
-
-def _live(module: nn.Module) -> dict[str, Any]:
-    return {"mu": module.mu, "sigma": module.sigma, **live_channels(module)}
 
 
 def _facts(learnable: bool = False, **_: Any) -> ActivationFacts:
@@ -260,7 +263,7 @@ ENTRIES = (
         derivative=gaussian_gelu_derivative,
         joint=gaussian_gelu_joint,
         facts=_facts,
-        modules=(ModuleForm(GaussianGELU, channel_arguments, live=_live),),
+        modules=(ModuleForm(GaussianGELU, channel_arguments, live=present_channel_arguments),),
         onnx=_ONNX,
     ),
 )

@@ -1,6 +1,5 @@
 """GELU: exact, and the paper's two approximations, which have names of their own as well."""
 
-import functools
 import math
 from dataclasses import replace
 from typing import Any
@@ -10,11 +9,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
 from lit_gelu.activations.errors import ActivationArgumentError
-from lit_gelu.activations.families._package import HENDRYCKS_2016
-from lit_gelu.activations.families.gaussian_gelu import gaussian_gelu_joint
+from lit_gelu.activations.families.gaussian_gelu import HENDRYCKS_2016, gaussian_gelu_joint
 from lit_gelu.activations.families.swish import swish, swish_derivative, swish_joint
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
-from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
+from lit_gelu.activations.naming.forms import ModuleForm
 from lit_gelu.activations.naming.spec import ActivationSpec
 from lit_gelu.activations.numerics.arguments import NORMAL_END, Derivatives, elementwise, elementwise_derivative, gated
 from lit_gelu.activations.numerics.gates import (
@@ -215,12 +213,6 @@ def _sigmoid_form(module: nn.Module) -> dict[str, Any]:  # by name, as the regis
     return {"approximate": "sigmoid", "memory": module.memory}
 
 
-def _preset(name: str, approximate: str, aliases: tuple[str, ...]) -> ActivationEntry:
-    preset = ActivationSpec.of("gelu", approximate=approximate)
-    build = functools.partial(build_gelu, approximate)  # by position, so that it is no argument any more
-    return ActivationEntry(name, build, aliases=aliases, preset=preset)
-
-
 # GELU's primitives stand in the order Mul(x, 0.5) Div Erf Add Mul, which onnxruntime fuses again to one Gelu. torch's
 # own order at opsets 18 and 19 is not fused and runs 2 to 3 times slower.
 # GELU's tanh form in primitives is in the order that onnxruntime fuses to FastGelu, 3 times faster, but where its
@@ -284,12 +276,22 @@ ENTRIES = (
         facts=_facts,
         aliases=("gelu_exact", "gelu_python"),
         modules=(
-            ModuleForm(nn.GELU, ReadAttributes(("approximate",)), keeps_input=True),
+            ModuleForm(nn.GELU, keeps_input=True),
             ModuleForm(SigmoidGELU, _sigmoid_form),
         ),
-        functions=((F.gelu, ()),),
+        functions=(F.gelu,),
         onnx=_ONNX,
     ),
-    _preset("gelu_tanh", "tanh", ("gelu_new", "gelu_fast", "gelu_accurate", "gelu_pytorch_tanh", "gelu_python_tanh")),
-    _preset("gelu_sigmoid", "sigmoid", ("quick_gelu",)),
+    ActivationEntry(
+        "gelu_tanh",
+        build_gelu,
+        aliases=("gelu_new", "gelu_fast", "gelu_accurate", "gelu_pytorch_tanh", "gelu_python_tanh"),
+        preset=ActivationSpec.of("gelu", approximate="tanh"),
+    ),
+    ActivationEntry(
+        "gelu_sigmoid",
+        build_gelu,
+        aliases=("quick_gelu",),
+        preset=ActivationSpec.of("gelu", approximate="sigmoid"),
+    ),
 )

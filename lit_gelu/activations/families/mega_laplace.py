@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
-from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
+from lit_gelu.activations.naming.forms import ModuleForm
 from lit_gelu.activations.numerics.arguments import check_positive, elementwise, elementwise_derivative
-from lit_gelu.activations.numerics.channels import positive_number
+from lit_gelu.activations.numerics.channels import finite_number
 from lit_gelu.activations.numerics.gates import (
     INVERSE_SQRT_TWO_PI,
     NORMAL_LIMIT,
@@ -74,7 +74,7 @@ class MegaLaplace(nn.Module):
     def __init__(self, mu: float = 0.707107, sigma: float = 0.282095) -> None:
         super().__init__()
         self.mu = float(mu)
-        self.sigma = positive_number("sigma", sigma)
+        self.sigma = finite_number("sigma", sigma, positive=True)
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the function elementwise."""
@@ -99,7 +99,7 @@ ENTRIES = (
             gate=True,
         ),
         aliases=("laplace",),
-        modules=(ModuleForm(MegaLaplace, ReadAttributes(("mu", "sigma"))),),
+        modules=(ModuleForm(MegaLaplace),),
         onnx=OnnxRecipes(native="Mul(Add(Erf(Div(Sub(x, mu), sigma * SQRT_2)), 1.0), 0.5)", absolute=2e-8),
     ),
 )

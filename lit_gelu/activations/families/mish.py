@@ -1,12 +1,13 @@
 """Mish."""
 
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
-from lit_gelu.activations.families._package import INPLACE, Composed
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
 from lit_gelu.activations.numerics.arguments import (
@@ -90,6 +91,15 @@ def mish_joint(x: Tensor) -> Derivatives:
     return Derivatives(value, first, rest * logistic * (2 + bounded * (complement - 2 * gate * logistic)), gate)
 
 
+class Composed(NamedTuple):
+    """What takes the place of functions of torch whose double backward is wrong."""
+
+    node: str  # how the names of their nodes in autograd's graph begin
+    # By each function of torch one of the same arguments, composed of others.
+    functions: Mapping[Callable[..., Any], Callable[..., Any]]
+    note: str  # what to tell a user of it
+
+
 def _composed(input: Tensor, inplace: bool = False) -> Tensor:  # noqa: A002  # torch's name: it may come as keyword
     """``x tanh(softplus(x))`` from these three: derivatives of every order are finite in both tails."""
     if inplace:
@@ -120,8 +130,8 @@ ENTRIES = (
             smoothness=float("inf"),
             asymptotes=("0", "x"),
         ),
-        modules=(ModuleForm(nn.Mish, INPLACE, keeps_input=True),),
-        functions=((F.mish, ()),),
+        modules=(ModuleForm(nn.Mish, keeps_input=True),),
+        functions=(F.mish,),
         # Mish's primitives are x n / (n + 2) with n = e (e + 2), e = exp(min(x, 20)): the same function, tanh(log(1 +
         # e^x)) written as a quotient, without a cancelling logarithm. Above 20 the quotient is 1 to float32's last
         # bit.

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
-from lit_gelu.activations.families._package import INPLACE, NO_ARGUMENTS
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
-from lit_gelu.activations.naming.forms import CallForm, ModuleForm, ReadAttributes
+from lit_gelu.activations.naming.forms import CallForm, ModuleForm
 from lit_gelu.activations.numerics.arguments import DerivativeOf, Derivatives, elementwise, per_channel, quotient
 from lit_gelu.activations.onnx_recipes import OnnxOperator, OnnxRecipes
 
@@ -177,7 +176,7 @@ ENTRIES = (
         joint=identity_joint,
         facts=ActivationFacts("x", "", smoothness=float("inf"), asymptotes=("x", "x")),
         aliases=("linear",),
-        modules=(ModuleForm(Identity, NO_ARGUMENTS), ModuleForm(nn.Identity, NO_ARGUMENTS)),
+        modules=(ModuleForm(Identity), ModuleForm(nn.Identity)),
     ),
     ActivationEntry(
         "relu",
@@ -192,8 +191,8 @@ ENTRIES = (
             asymptotes=("0", "x"),
             kinks=((0.0, 1.0),),
         ),
-        modules=(ModuleForm(nn.ReLU, INPLACE),),
-        functions=((torch.relu, ()), (torch.relu_, ()), (F.relu, ()), (F.relu_, ())),
+        modules=(ModuleForm(nn.ReLU),),
+        functions=(torch.relu, torch.relu_, F.relu, F.relu_),
         onnx=OnnxRecipes(native="Relu(x)", operator=OnnxOperator("Relu")),
     ),
     ActivationEntry(
@@ -209,8 +208,8 @@ ENTRIES = (
             asymptotes=("0", "6"),
             kinks=((0.0, 1.0), (6.0, -1.0)),
         ),
-        modules=(ModuleForm(nn.ReLU6, INPLACE),),
-        functions=((F.relu6, ()),),
+        modules=(ModuleForm(nn.ReLU6),),
+        functions=(F.relu6,),
         onnx=OnnxRecipes(native="Clip(x, 0.0, 6.0)"),
     ),
     ActivationEntry(
@@ -220,8 +219,8 @@ ENTRIES = (
         derivative=DerivativeOf(leaky_relu_joint),
         joint=leaky_relu_joint,
         facts=_leaky_facts,
-        modules=(ModuleForm(nn.LeakyReLU, ReadAttributes(("negative_slope", "inplace")), keeps_input=True),),
-        functions=((F.leaky_relu, ()), (F.leaky_relu_, ())),
+        modules=(ModuleForm(nn.LeakyReLU, keeps_input=True),),
+        functions=(F.leaky_relu, F.leaky_relu_),
         onnx=OnnxRecipes(
             native="LeakyRelu(x, alpha=negative_slope)",
             primitives="Add(Relu(x), Mul(Min(x, 0.0), negative_slope))",
@@ -235,7 +234,7 @@ ENTRIES = (
         derivative=DerivativeOf(prelu_joint),
         joint=prelu_joint,
         facts=_prelu_facts,
-        modules=(ModuleForm(nn.PReLU, ReadAttributes(("num_parameters", "init")), live=_prelu_parameters),),
+        modules=(ModuleForm(nn.PReLU, live=_prelu_parameters),),
         calls=(CallForm(F.prelu, ("weight",), _prelu_call),),
         onnx=OnnxRecipes(native="PRelu(x, weight)", primitives="Add(Relu(x), Mul(Min(x, 0.0), weight))"),
     ),

@@ -4,7 +4,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
-from lit_gelu.activations.families._package import INPLACE, NO_ARGUMENTS
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
 from lit_gelu.activations.numerics.arguments import DerivativeOf, Derivatives, elementwise
@@ -113,7 +112,7 @@ ENTRIES = (
             asymptotes=("0", "x^2"),
         ),
         aliases=("squared_relu", "relu_squared"),
-        modules=(ModuleForm(SquaredReLU, NO_ARGUMENTS),),
+        modules=(ModuleForm(SquaredReLU),),
         onnx=OnnxRecipes(native="r = Relu(x); Mul(r, r)", policy={"* * *": "native"}),  # rounds once
     ),
     ActivationEntry(
@@ -130,8 +129,8 @@ ENTRIES = (
             kinks=((-3.0, -0.5), (3.0, -0.5)),
         ),
         aliases=("hardswish", "hard_silu"),
-        modules=(ModuleForm(nn.Hardswish, INPLACE, keeps_input=True),),
-        functions=((F.hardswish, ()),),
+        modules=(ModuleForm(nn.Hardswish, keeps_input=True),),
+        functions=(F.hardswish,),
         onnx=OnnxRecipes(
             native="HardSwish(x)",
             primitives=_HARD_SWISH,
@@ -152,7 +151,7 @@ ENTRIES = (
             asymptotes=("0", "x"),
             kinks=((-2.0, -1.0),),
         ),
-        modules=(ModuleForm(HardMish, NO_ARGUMENTS),),
+        modules=(ModuleForm(HardMish),),
         onnx=OnnxRecipes(native="Mul(Mul(x, 0.5), Clip(Add(x, 2.0), 0.0, 2.0))"),
     ),
 )

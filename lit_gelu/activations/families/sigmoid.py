@@ -4,7 +4,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
-from lit_gelu.activations.families._package import INPLACE, NO_ARGUMENTS
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
 from lit_gelu.activations.numerics.arguments import DerivativeOf, Derivatives, elementwise, quotient
@@ -80,8 +79,8 @@ ENTRIES = (
         derivative=DerivativeOf(sigmoid_joint),
         joint=sigmoid_joint,
         facts=ActivationFacts("1 / (1 + exp(-x))", smoothness=float("inf"), asymptotes=("0", "1"), gate=True),
-        modules=(ModuleForm(nn.Sigmoid, NO_ARGUMENTS),),
-        functions=((torch.sigmoid, ()), (torch.sigmoid_, ()), (F.sigmoid, ())),
+        modules=(ModuleForm(nn.Sigmoid),),
+        functions=(torch.sigmoid, torch.sigmoid_, F.sigmoid),
         onnx=OnnxRecipes(
             native="Sigmoid(x)", accurate="Div(1.0, Add(Exp(Neg(x)), 1.0))", operator=OnnxOperator("Sigmoid")
         ),
@@ -93,8 +92,8 @@ ENTRIES = (
         derivative=DerivativeOf(tanh_joint),
         joint=tanh_joint,
         facts=ActivationFacts("tanh(x)", smoothness=float("inf"), asymptotes=("-1", "1"), gate=True),
-        modules=(ModuleForm(nn.Tanh, NO_ARGUMENTS),),
-        functions=((torch.tanh, ()), (torch.tanh_, ()), (F.tanh, ())),
+        modules=(ModuleForm(nn.Tanh),),
+        functions=(torch.tanh, torch.tanh_, F.tanh),
         onnx=OnnxRecipes(native="Tanh(x)", operator=OnnxOperator("Tanh")),
     ),
     ActivationEntry(
@@ -112,8 +111,8 @@ ENTRIES = (
             gate=True,
         ),
         aliases=("hardsigmoid",),
-        modules=(ModuleForm(nn.Hardsigmoid, INPLACE),),
-        functions=((F.hardsigmoid, ()),),
+        modules=(ModuleForm(nn.Hardsigmoid),),
+        functions=(F.hardsigmoid,),
         onnx=OnnxRecipes(
             native="HardSigmoid(x, alpha=ONE_SIXTH, beta=0.5)", primitives="Clip(Add(Mul(x, ONE_SIXTH), 0.5), 0.0, 1.0)"
         ),

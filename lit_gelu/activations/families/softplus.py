@@ -8,9 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
 from lit_gelu.activations.errors import UnknownArgumentsError
-from lit_gelu.activations.families._package import NO_ARGUMENTS
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
-from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
+from lit_gelu.activations.naming.forms import ModuleForm
 from lit_gelu.activations.numerics.arguments import (
     DerivativeOf,
     Derivatives,
@@ -202,8 +201,8 @@ ENTRIES = (
         derivative=DerivativeOf(softplus_joint),
         joint=softplus_joint,
         facts=_facts,
-        modules=(ModuleForm(nn.Softplus, ReadAttributes(("beta", "threshold")), live=_live, keeps_input=True),),
-        functions=((F.softplus, ()),),
+        modules=(ModuleForm(nn.Softplus, live=_live, keeps_input=True),),
+        functions=(F.softplus,),
         onnx=_ONNX,
     ),
     ActivationEntry(
@@ -213,8 +212,8 @@ ENTRIES = (
         derivative=log_sigmoid_derivative,
         facts=ActivationFacts("-log(1 + exp(-x))", smoothness=float("inf"), asymptotes=("x", "0")),
         aliases=("logsigmoid",),
-        modules=(ModuleForm(nn.LogSigmoid, NO_ARGUMENTS, keeps_input=True),),
-        functions=((F.logsigmoid, ()),),
+        modules=(ModuleForm(nn.LogSigmoid, keeps_input=True),),
+        functions=(F.logsigmoid,),
         # log_sigmoid is -Softplus(-x). torch's own export, Log(Sigmoid(x)), is -inf below x = -17 in onnxruntime,
         # whose Sigmoid reaches 0 there.
         onnx=OnnxRecipes(
@@ -236,7 +235,7 @@ ENTRIES = (
             gate=True,
         ),
         aliases=("sqrtsoftplus",),
-        modules=(ModuleForm(SqrtSoftplus, NO_ARGUMENTS),),
+        modules=(ModuleForm(SqrtSoftplus),),
         # sqrt_softplus has no primitives: where Log(1 + e) has lost e, its root is still 2e-4.
         onnx=OnnxRecipes(native="Sqrt(Softplus(x))", absolute=3e-23),
     ),

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
-from lit_gelu.activations.families._package import INPLACE, channel_arguments, live_channels
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
 from lit_gelu.activations.numerics.arguments import (
@@ -19,7 +18,13 @@ from lit_gelu.activations.numerics.arguments import (
     largest,
     per_channel,
 )
-from lit_gelu.activations.numerics.channels import ChannelModule, finite_numbers, positive_scale
+from lit_gelu.activations.numerics.channels import (
+    ChannelModule,
+    channel_arguments,
+    finite_number,
+    positive_scale,
+    present_channel_arguments,
+)
 from lit_gelu.activations.numerics.gates import (
     LOGISTIC_LIMIT,
     logistic_curvature,
@@ -107,7 +112,7 @@ class Swish(ChannelModule):
     Bytes kept for the backward pass, for each float32 element: 4 as SiLU, else 8; 4 with ``memory="recompute"``.
 
     Args:
-        beta: The slope, or the initial slope if it is learned; positive. A tuple has one for each channel.
+        beta: The slope, or the initial slope if it is learned; positive.
         learnable: Whether the slope is learned.
         channels: How many slopes are learned: ``None`` for one, a number for one a channel, ``"infer"`` for as many as
             the layer before has outputs; see `lit_gelu.surgery.infer_channels_`.
@@ -117,31 +122,29 @@ class Swish(ChannelModule):
 
     Raises:
         ActivationArgumentError: If ``beta`` is not positive and finite, ``memory`` no mode, or the channels are no
-            number or contradict ``beta``.
+            number or given for a fixed slope.
 
     Example:
         >>> Swish(beta=2.0)(torch.tensor([-1.0, 0.0, 1.0]))
         tensor([-0.1192,  0.0000,  0.8808])
-        >>> Swish(beta=(1.0, 2.0), channel_dim=-1)(torch.ones(2))
-        tensor([0.7311, 0.8808])
     """
 
     log_scale: nn.Parameter | None
 
     def __init__(
         self,
-        beta: float | tuple[float, ...] = 1.0,
+        beta: float = 1.0,
         learnable: bool = False,
         channels: int | str | None = None,
         channel_dim: int = 1,
         memory: str = "autograd",
     ) -> None:
-        initial = {"beta": finite_numbers("beta", beta, positive=True)}
+        initial = {"beta": finite_number("beta", beta, positive=True)}
         super().__init__(initial, ("log_scale",), learnable, channels, channel_dim, memory)
 
     @property
     def beta(self) -> float | Tensor:
-        """The present slope: a number if it is fixed, a tensor if it is learned or there is one for each channel."""
+        """The present slope: a number if it is fixed, a tensor if it is learned."""
         initial = self.initial("beta")
         return initial if self.log_scale is None else initial * positive_scale(self.log_scale)
 
@@ -151,10 +154,6 @@ class Swish(ChannelModule):
         if isinstance(beta, float) and beta == 1.0:
             return F.silu(x)
         return compute(self.memory, swish_by_torch, x, beta=beta)
-
-
-def _live(module: nn.Module) -> dict[str, Any]:
-    return {"beta": module.beta, **live_channels(module)}
 
 
 def _swish_facts(learnable: bool = False, **_: Any) -> ActivationFacts:
@@ -209,8 +208,8 @@ ENTRIES = (
             smoothness=float("inf"),
             asymptotes=("0", "x"),
         ),
-        modules=(ModuleForm(nn.SiLU, INPLACE, keeps_input=True),),
-        functions=((F.silu, ()),),
+        modules=(ModuleForm(nn.SiLU, keeps_input=True),),
+        functions=(F.silu,),
         onnx=replace(
             SILU_ONNX,
             notes={
@@ -227,7 +226,7 @@ ENTRIES = (
         derivative=swish_derivative,
         joint=swish_joint,
         facts=_swish_facts,
-        modules=(ModuleForm(Swish, channel_arguments, live=_live),),
+        modules=(ModuleForm(Swish, channel_arguments, live=present_channel_arguments),),
         onnx=_ONNX,
     ),
 )

@@ -9,7 +9,7 @@ from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
 from lit_gelu.activations.numerics.arguments import elementwise, elementwise_derivative
-from lit_gelu.activations.numerics.channels import positive_number
+from lit_gelu.activations.numerics.channels import finite_number
 from lit_gelu.activations.numerics.gates import decay
 from lit_gelu.activations.onnx_recipes import OnnxRecipes
 
@@ -100,9 +100,9 @@ class XIELU(nn.Module):
 
     def __init__(self, alpha_p: float = 0.8, alpha_n: float = 0.8, beta: float = 0.5, learnable: bool = True) -> None:
         super().__init__()
-        self.initial_alpha_p = positive_number("alpha_p", alpha_p)
-        self.initial_alpha_n = positive_number("alpha_n", alpha_n)
-        self.beta = positive_number("beta", beta)
+        self.initial_alpha_p = finite_number("alpha_p", alpha_p, positive=True)
+        self.initial_alpha_n = finite_number("alpha_n", alpha_n, positive=True)
+        self.beta = finite_number("beta", beta, positive=True)
         if not self.initial_alpha_n > self.beta:
             raise ActivationArgumentError(f"alpha_n={alpha_n!r} is not accepted: give a number above beta={beta!r}.")
         self.learnable = bool(learnable)

@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any, get_args, get_origin
 
 import torch
@@ -11,16 +11,13 @@ from torch import Tensor, nn
 
 from lit_gelu.activations.errors import ActivationArgumentError, ActivationSpecError, UnknownArgumentsError
 from lit_gelu.activations.naming.forms import (
-    NOT_IN_SPECS,
     CallForm,
-    ConstructionArguments,
     FunctionActivation,
     ModuleForm,
-    PresentArguments,
     noted,
     unfolded,
 )
-from lit_gelu.activations.naming.spec import ActivationSpec, dotted_path, opaque
+from lit_gelu.activations.naming.spec import ActivationSpec, dotted_path, keywords_of, opaque
 from lit_gelu.display import Displayed, HtmlTable, readable
 from lit_gelu.errors import LitGeluError, message_of, shown
 
@@ -39,7 +36,6 @@ class ActivationFacts:
         halves: Whether it halves a dimension, one half gating the other; then it can stand for no elementwise
             activation, nor one for it.
         stochastic: Whether it draws random numbers in training.
-        stochastic_in_evaluation: Whether it does in evaluation mode too.
         learnable: Whether it has parameters that are trained.
         gate: Whether it usually gates another value (sigmoid, tanh) rather than standing between two layers.
 
@@ -56,7 +52,6 @@ class ActivationFacts:
     elementwise: bool = True
     halves: bool = False
     stochastic: bool = False
-    stochastic_in_evaluation: bool = False
     learnable: bool = False
     gate: bool = False
 
@@ -180,7 +175,7 @@ class ActivationEntry:
         facts: What is stated of it, or a callable from the arguments to that.
         aliases: Other names.
         modules: The module classes that are this activation.
-        functions: Functions that compute it, with the arguments that they stand for.
+        functions: Functions that compute it, with the arguments of its spec behind the input.
         calls: Functions whose calls have other arguments than a spec, as that of ``F.prelu`` has the weight itself.
         preset: If this name is another activation with given arguments, that spec.
         objects: Arguments that may be objects with no text form; with such a one the activation's spec is opaque.
@@ -198,7 +193,7 @@ class ActivationEntry:
     facts: ActivationFacts | Callable[..., ActivationFacts] = field(default_factory=ActivationFacts)
     aliases: tuple[str, ...] = ()
     modules: tuple[ModuleForm, ...] = ()
-    functions: tuple[tuple[Callable[..., Any], tuple[tuple[str, Any], ...]], ...] = ()
+    functions: tuple[Callable[..., Any], ...] = ()
     calls: tuple[CallForm, ...] = ()
     preset: ActivationSpec | None = None
     objects: tuple[str, ...] = ()
@@ -209,21 +204,17 @@ class ActivationEntry:
     @functools.cached_property
     def parameters(self) -> dict[str, inspect.Parameter]:
         """The keywords that a spec may give, with their defaults; ``device`` and ``dtype`` are not its matter."""
-        skip_first = isinstance(self.build, FunctionBuilder)
-        target = self.build.function if isinstance(self.build, FunctionBuilder) else self.build
-        try:
-            parameters = _parameters_of(target)[int(skip_first) :]
-        except ValueError:  # a function written in C that does not tell
-            return {}
-        keyword_kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-        return {p.name: p for p in parameters if p.kind in keyword_kinds and p.name not in NOT_IN_SPECS}
+        if isinstance(self.build, FunctionBuilder):
+            return keywords_of(self.build.function, first=1)  # behind the input
+        fixed = {} if self.preset is None else self.preset.arguments
+        return {name: parameter for name, parameter in keywords_of(self.build).items() if name not in fixed}
 
     def __getstate__(self) -> dict[str, Any]:
         return {each.name: getattr(self, each.name) for each in fields(self)}  # without what was worked out of them
 
     def resolved(self, arguments: dict[str, Any]) -> Resolved:
         """Return the canonical spec for given keyword arguments, and what builds it; opaque if no text can hold one."""
-        if self.objects and self.holds_object(arguments):
+        if any(not isinstance(arguments[key], _PLAIN) for key in self.objects if key in arguments):
             return Resolved(opaque(dotted_path(self.build), arguments), lambda: self.build(**arguments))
         spec = self.canonical(arguments)
         canonical = dict(spec.kwargs)
@@ -239,11 +230,7 @@ class ActivationEntry:
     def remember(self, module: nn.Module, arguments: dict[str, Any]) -> nn.Module:
         """Note what a module of this activation was built from, if its constructor does not; return the module."""
         form = self.form_of(module)
-        return noted(module, arguments) if form and isinstance(form.read, ConstructionArguments) else module
-
-    def holds_object(self, arguments: dict[str, Any]) -> bool:
-        """Say whether an argument is an object that no text can stand for."""
-        return any(key in arguments and not isinstance(arguments[key], _PLAIN) for key in self.objects)
+        return noted(module, arguments) if form and form.noted else module
 
     def facts_for(self, arguments: dict[str, Any]) -> ActivationFacts:
         """Return the stated facts for given arguments of the spec."""
@@ -284,16 +271,6 @@ class ActivationEntry:
         return kept
 
 
-def check_names(name: object, aliases: object) -> None:
-    """Refuse what `register` is given in the place of a name, and one text in the place of several."""
-    if not isinstance(name, str):
-        raise ActivationSpecError(
-            f"register({shown(name)}): the name comes first, in parentheses: @register('my_activation')."
-        )
-    if isinstance(aliases, str):
-        raise ActivationSpecError(f"{name!r}: {aliases=} is one text. Give several names, such as ({aliases!r},).")
-
-
 def entry_for(name: str, target: Any, aliases: tuple[str, ...], registered_by: str | None) -> ActivationEntry:
     """Make the row of a module class or of a plain function; anything else raises `ActivationSpecError`."""
     is_class = isinstance(target, type)
@@ -310,13 +287,11 @@ def entry_for(name: str, target: Any, aliases: tuple[str, ...], registered_by: s
         named = target if hasattr(target, "__qualname__") else type(target)  # such as that of a functools.partial
         registered_by = f"{named.__module__}.{named.__qualname__}"
     if is_class:
-        entry = ActivationEntry(name, target, aliases=aliases, registered_by=registered_by)
-        names = tuple(entry.parameters)
-        form = ModuleForm(target, ConstructionArguments(names), live=PresentArguments(names))
-        return replace(entry, modules=(form,))
+        form = ModuleForm(target, noted=True)
+        return ActivationEntry(name, target, modules=(form,), aliases=aliases, registered_by=registered_by)
     builder = FunctionBuilder(target, ActivationSpec(name).name)
     return ActivationEntry(
-        name, builder, function=target, functions=((target, ()),), aliases=aliases, registered_by=registered_by
+        name, builder, function=target, functions=(target,), aliases=aliases, registered_by=registered_by
     )
 
 
@@ -329,17 +304,6 @@ def without_memory(name: str, build: Callable[..., nn.Module], arguments: dict[s
         raise
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:  # of torch's own modules
         raise ActivationArgumentError(f"{name}({shown(arguments)}) cannot be built: {message_of(error)}.") from error
-
-
-def _parameters_of(target: Callable[..., Any]) -> list[inspect.Parameter]:
-    try:
-        signature = inspect.signature(target, eval_str=True)
-    except (NameError, AttributeError, TypeError, SyntaxError):  # an annotation that only a type checker can read
-        signature = inspect.signature(target)
-    return [
-        parameter.replace(default=tuple(parameter.default)) if isinstance(parameter.default, list) else parameter
-        for parameter in signature.parameters.values()
-    ]
 
 
 def _check_type(name: str, parameter: inspect.Parameter, value: object) -> None:

@@ -17,11 +17,18 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations.errors import ActivationArgumentError, ActivationSpecError, UnknownArgumentsError
-from lit_gelu.activations.naming.spec import ActivationSpec, PlainValue, dotted_path, opaque, plain_value
+from lit_gelu.activations.naming.spec import (
+    NOT_IN_SPECS,
+    ActivationSpec,
+    PlainValue,
+    dotted_path,
+    keywords_of,
+    opaque,
+    plain_value,
+)
 from lit_gelu.errors import message_of
 
 NOTE = "_lit_gelu_construction"
-NOT_IN_SPECS = frozenset({"device", "dtype", "generator"})  # where and how parameters are made, not what is computed
 
 ReadArguments = Callable[[nn.Module], dict[str, Any]]
 NOT_OF_THE_FUNCTION = frozenset({"inplace", "memory"})  # they change how a module computes, not what
@@ -67,34 +74,38 @@ class FunctionActivation(nn.Module):
 
 
 @dataclass(frozen=True)
-class ReadAttributes:
-    """Reads a module's construction arguments from its attributes of the same names."""
-
-    names: tuple[str, ...]
-
-    def __call__(self, module: nn.Module) -> dict[str, Any]:
-        """Read them."""
-        return {name: getattr(module, name) for name in self.names}
-
-
-@dataclass(frozen=True)
 class ModuleForm:
     """A module class that is this activation."""
 
     type: type[nn.Module]  # a subclass may compute something else and does not count
-    # From an instance to the arguments of its spec; raises `UnknownArgumentsError` if they are not known.
-    read: ReadArguments
+    # From an instance to the arguments of its spec. ``None``: its attributes of the names that its constructor has.
+    read: ReadArguments | None = None
     # From an instance to the arguments of ``function`` and ``derivative``: the parameters as they are now, which
-    # training may have moved. ``None``: the same as ``read``. How it is computed (``inplace``, ``memory``) is left out
-    # in either case.
+    # training may have moved. ``None``: the same as those of the spec. How it is computed (``inplace``, ``memory``) is
+    # left out in either case.
     live: ReadArguments | None = None
     # Whether its backward pass needs the input (that of ReLU, sigmoid and tanh the output): until then nobody
     # overwrites it.
     keeps_input: bool = False
+    noted: bool = False  # whether its constructor notes what it is given, as that of a user's class does
+
+    @functools.cached_property
+    def keywords(self) -> tuple[str, ...]:
+        """The keywords of its constructor that a spec may give."""
+        return tuple(keywords_of(self.type))
+
+    def arguments(self, module: nn.Module) -> dict[str, Any]:
+        """Return the arguments of the spec of an instance; `UnknownArgumentsError` if they are not known."""
+        if self.noted:
+            return _noted_arguments(module, self.keywords)
+        return {name: getattr(module, name) for name in self.keywords} if self.read is None else self.read(module)
 
     def live_arguments(self, module: nn.Module) -> dict[str, Any]:
-        """Return the arguments of the pure function for this instance."""
-        arguments = (self.live or self.read)(module)
+        """Return the arguments of the pure function for an instance; `UnknownArgumentsError` if they are not known."""
+        if self.noted:
+            arguments = _present_arguments(module, self.keywords)
+        else:
+            arguments = self.arguments(module) if self.live is None else self.live(module)
         return {key: value for key, value in arguments.items() if key not in NOT_OF_THE_FUNCTION}
 
 
@@ -177,52 +188,38 @@ def noted(module: nn.Module, kwargs: dict[str, Any]) -> nn.Module:
     return module
 
 
-@dataclass(frozen=True)
-class ConstructionArguments:
-    """Reads the arguments that a module was built with."""
-
+def _noted_arguments(module: nn.Module, names: tuple[str, ...]) -> dict[str, Any]:
+    """Read the arguments that a module was built with."""
     # An argument that the constructor left as plain data in an attribute of its name is read there, so that a later
     # assignment counts. Of an instance without a note, because it was built before its class was registered, all of
     # them are read from such attributes.
-
-    names: tuple[str, ...]  # the arguments that a spec may give
-
-    def __call__(self, module: nn.Module) -> dict[str, Any]:
-        """Read them."""
-        note = vars(module).get(NOTE)
-        if note is None:
-            return {name: _plain_attribute(module, name, getattr(module, name, _MISSING)) for name in self.names}
-        if note["arguments"] is None:
-            raise UnknownArgumentsError(
-                f"{type(module).__qualname__} was built with arguments that a spec cannot hold. Accepted: keyword "
-                "arguments that are None, bool, int, float, str and tuples of these."
-            )
-        arguments = dict(note["arguments"])
-        for name in note["mirrored"]:
-            held = _held(module, name)
-            if not isinstance(held, Tensor):  # which is learned: its present value is in the state_dict
-                arguments[name] = _plain_attribute(module, name, held)
-        return {name: value for name, value in arguments.items() if name in self.names}
+    note = vars(module).get(NOTE)
+    if note is None:
+        return {name: _plain_attribute(module, name, getattr(module, name, _MISSING)) for name in names}
+    if note["arguments"] is None:
+        raise UnknownArgumentsError(
+            f"{type(module).__qualname__} was built with arguments that a spec cannot hold. Accepted: keyword "
+            "arguments that are None, bool, int, float, str and tuples of these."
+        )
+    arguments = dict(note["arguments"])
+    for name in note["mirrored"]:
+        held = _held(module, name)
+        if not isinstance(held, Tensor):  # which is learned: its present value is in the state_dict
+            arguments[name] = _plain_attribute(module, name, held)
+    return {name: value for name, value in arguments.items() if name in names}
 
 
-@dataclass(frozen=True)
-class PresentArguments:
-    """Reads the arguments of a module's function as they are now, after what training may have moved."""
-
-    names: tuple[str, ...]
-
-    def __call__(self, module: nn.Module) -> dict[str, Any]:
-        """Read them."""
-        note = vars(module).get(NOTE)
-        initial = ConstructionArguments(self.names)(module)
-        if note is None:
-            return initial
-        present = {name: _held(module, name) for name in note["mirrored"] if name in self.names}
-        has_state = bool([*module.parameters(), *module.buffers()])
-        unknown = ", ".join(sorted(initial.keys() - present.keys()))
-        if unknown and has_state:  # the module itself still computes what it computes
-            raise UnknownArgumentsError(f"Which tensors of {type(module).__qualname__} are {unknown} is not known.")
-        return {**initial, **present}  # tensors of one element where an argument was put into a parameter of its name
+def _present_arguments(module: nn.Module, names: tuple[str, ...]) -> dict[str, Any]:
+    """Read the arguments of a module's function as they are now, after what training may have moved."""
+    initial, note = _noted_arguments(module, names), vars(module).get(NOTE)
+    if note is None:
+        return initial
+    present = {name: _held(module, name) for name in note["mirrored"] if name in initial}
+    has_state = bool([*module.parameters(), *module.buffers()])
+    unknown = ", ".join(sorted(initial.keys() - present.keys()))
+    if unknown and has_state:  # the module itself still computes what it computes
+        raise UnknownArgumentsError(f"Which tensors of {type(module).__qualname__} are {unknown} is not known.")
+    return {**initial, **present}  # tensors of one element where an argument was put into a parameter of its name
 
 
 def _note(

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar, cast
 
 from torch import Tensor, nn
 
@@ -35,12 +35,10 @@ from lit_gelu.activations.naming.entry import (
     ActivationEntry,
     ActivationFacts,
     Resolved,
-    check_names,
     entry_for,
     without_memory,
 )
 from lit_gelu.activations.naming.forms import (
-    ConstructionArguments,
     FunctionActivation,
     by_keyword,
     note_constructions,
@@ -63,6 +61,7 @@ SWITCH = "LIT_GELU_PLUGINS"
 _MOST_TEXTS = 1024  # whose meaning is remembered
 
 Registered = TypeVar("Registered", bound=Callable[..., Any])
+Registry = TypeVar("Registry", bound="Names")
 
 _plugin: ContextVar[str | None] = ContextVar("plugin that is being loaded", default=None)
 # Not the lock of a table: a plugin's import may wait for a thread that registers something.
@@ -81,17 +80,15 @@ class _Table:
         self.entries = list({id(entry): entry for entry in self.rows.values()}.values())
         # By the class of its modules, of several rows the last; a subclass may compute something else.
         self.by_type = {form.type: entry for entry in self.rows.values() for form in entry.modules}
-        # By the identity of a function, with the arguments that it stands for; of several rows the first.
-        self.by_function = {
-            id(function): (entry, dict(arguments))
-            for entry in reversed(self.entries)
-            for function, arguments in reversed(entry.functions)
-        }
+        # By the identity of a function; of several rows the first.
+        self.by_function = {id(function): entry for entry in reversed(self.entries) for function in entry.functions}
         self.resolved: dict[str, Resolved] = {}  # what texts without further arguments stand for, once asked
 
 
 class Names:
     """Rows of activations by name; `ActivationRegistry` adds what is computed of them."""
+
+    default: ClassVar["Names"]  # which is asked where none is given; `lit_gelu.activations.registry` sets it
 
     def __init__(self, entries: Iterable[ActivationEntry], *, entry_points: bool = False) -> None:
         self._lock = threading.RLock()
@@ -147,7 +144,12 @@ class Names:
             >>> registry.create("bent")(torch.tensor(0.0)).item()
             0.0
         """
-        check_names(name, aliases)
+        if not isinstance(name, str):
+            raise ActivationSpecError(
+                f"register({shown(name)}): the name comes first, in parentheses: @register('my_activation')."
+            )
+        if isinstance(aliases, str):
+            raise ActivationSpecError(f"{name!r}: {aliases=} is one text. Give several names, such as ({aliases!r},).")
         if not (facts is None or isinstance(facts, ActivationFacts) or callable(facts)):
             raise ActivationArgumentError(
                 f"{name!r}: facts={shown(facts)} is not accepted. Give an ActivationFacts, such as "
@@ -181,7 +183,7 @@ class Names:
                 )
             self._rows = _Table({**rows, **dict.fromkeys((name, *aliases), entry)})
         for form in entry.modules:
-            if isinstance(form.read, ConstructionArguments):
+            if form.noted:
                 note_constructions(form.type)
 
     @contextmanager
@@ -278,15 +280,13 @@ class itself in code, or its path on the command line or in YAML.
             spec.for_checkpoint()  # raises, with the remedy
         entry, arguments = self.entry(spec.name), merged(spec.name, spec.arguments, kwargs)
         if entry.preset is not None:
-            preset = entry.preset
-            arguments = merged(spec.name, preset.arguments, entry.canonical_arguments(arguments))
-            return self._named(ActivationSpec(preset.name), arguments)
+            return self._named(ActivationSpec(entry.preset.name), merged(spec.name, entry.preset.arguments, arguments))
         return entry.resolved(arguments)
 
     def _named_function(self, function: object, kwargs: Mapping[str, Any]) -> Resolved | None:
         """Resolve a function that computes something registered, with arguments; ``None`` if no row has it."""
-        entry, bound = self._table.by_function.get(id(function), (None, {}))
-        return None if entry is None else self._named(ActivationSpec(entry.name), merged(entry.name, bound, kwargs))
+        entry = self._table.by_function.get(id(function))
+        return None if entry is None else self._named(ActivationSpec(entry.name), kwargs)
 
     def _registered(self, path: object, arguments: dict[str, Any]) -> Resolved:
         """Resolve a dotted path out of a file to something registered, in modules that are imported already."""
@@ -379,12 +379,11 @@ class itself in code, or its path on the command line or in YAML.
             return opaque_spec(module)
         form = entry.form_of(module)
         try:
-            arguments = module.kwargs if isinstance(module, FunctionActivation) else form.read(module) if form else {}
-            if not (entry.objects and entry.holds_object(arguments)):
-                return entry.canonical(arguments)
+            if isinstance(module, FunctionActivation):
+                return entry.canonical(module.kwargs)
+            return entry.canonical(form.arguments(module) if form else {})
         except (UnknownArgumentsError, ActivationArgumentError, ActivationSpecError):
-            pass  # built in a way that no spec says: a tensor for a number, arguments that nobody noted
-        return opaque_spec(module)
+            return opaque_spec(module)  # built in a way that no spec says: a tensor for a number, arguments not noted
 
     def list_activations(self, filter: str = "*") -> list[str]:  # noqa: A002 - the name that timm's list_models has
         """Return the registered names that match a shell-style pattern, sorted; aliases are not listed.
@@ -468,17 +467,6 @@ class itself in code, or its path on the command line or in YAML.
         self._plugins_wait, self._rows = state["plugins_wait"], _Table(state["rows"])
 
 
-_default: Names | None = None
-
-
-def set_default_names(names: Names) -> None:
-    """Say which registry is asked where none is given."""
-    global _default
-    _default = names
-
-
-def default_names() -> Names:
-    """Return the registry that is asked where none is given: `lit_gelu.activations.registry`."""
-    if _default is None:
-        raise RuntimeError("lit_gelu.activations is not imported yet, so there is no default registry.")
-    return _default
+def registry_or_default(requested: Registry | None) -> Registry:
+    """Return the requested registry, or the default one: `lit_gelu.activations.registry`."""
+    return cast("Registry", Names.default) if requested is None else requested

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations.errors import ActivationArgumentError, DifferentChannelsError
-from lit_gelu.activations.naming.names import Names, default_names
+from lit_gelu.activations.naming.names import Names, registry_or_default
 from lit_gelu.activations.numerics.arguments import check_floating
 from lit_gelu.activations.numerics.channels import ChannelModule
 from lit_gelu.activations.numerics.sampling import Function
@@ -46,14 +46,14 @@ def derivative(activation: Any, x: Tensor, order: int = 1, *, registry: Names | 
     if isinstance(order, bool) or order not in (0, 1, 2):
         raise ActivationArgumentError(f"order={order!r} is not accepted: 0 is f itself, 1 and 2 are its derivatives.")
     check_floating("derivative", x)
-    registry = registry or default_names()
+    registry = registry_or_default(registry)
     module = activation if isinstance(activation, nn.Module) else registry.create(activation).to(x)
     return derivatives_of(module, registry)(x, order)
 
 
 def derivatives_of(module: nn.Module, registry: Names | None = None) -> Callable[[Tensor, int], Tensor]:
     """Return `derivative` of a module with its present parameters, which are looked up once for all calls."""
-    registry = registry or default_names()
+    registry = registry_or_default(registry)
     entry = registry.entry_of(module)
     if entry is None:
         return lambda x, order: _by_autograd(module, x, order)
@@ -123,7 +123,7 @@ class ScalarActivation:
     @classmethod
     def of(cls, spec: Any, registry: Names | None) -> "ScalarActivation":
         """Build it of any spec, or of a module, whose parameters are then used as they are now."""
-        registry = registry or default_names()
+        registry = registry_or_default(registry)
         canonical = registry.resolve(spec)
         kinks: tuple[tuple[float, float], ...] = ()
         if not canonical.opaque:

@@ -2,10 +2,11 @@
 
 import ast
 import functools
+import inspect
 import keyword
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -25,6 +26,7 @@ _NAME = re.compile(r"[a-z_][a-z0-9_]*")
 _KEYWORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _INTEGER_BITS, _DEPTH = 1000, 16  # bits that a float's range can hold; nesting that every parser can read
 _RESERVED = frozenset({"name", "class_path", "init_args"})
+NOT_IN_SPECS = frozenset({"device", "dtype", "generator"})  # where and how parameters are made, not what is computed
 
 
 @dataclass(frozen=True)
@@ -205,6 +207,22 @@ def dotted_path(target: Any) -> str:
     owner = target if hasattr(target, "__qualname__") else type(target)
     module = getattr(owner, "__module__", None) or "builtins"
     return f"{module}.{owner.__qualname__}".translate(str.maketrans(" ()", "___"))  # what the grammar has no place for
+
+
+def keywords_of(target: Callable[..., Any], first: int = 0) -> dict[str, inspect.Parameter]:
+    """Return the keywords that a spec may give, with their defaults: of what is called, from a parameter on."""
+    try:
+        signature = inspect.signature(target, eval_str=True)
+    except ValueError:  # a function written in C that does not tell
+        return {}
+    except (NameError, AttributeError, TypeError, SyntaxError):  # an annotation that only a type checker can read
+        signature = inspect.signature(target)
+    keyword_kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {
+        each.name: each.replace(default=tuple(each.default)) if isinstance(each.default, list) else each
+        for each in list(signature.parameters.values())[first:]
+        if each.kind in keyword_kinds and each.name not in NOT_IN_SPECS
+    }
 
 
 def _parts(text: str) -> tuple[str, tuple[tuple[str, PlainValue], ...], bool]:

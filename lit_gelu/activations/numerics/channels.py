@@ -1,8 +1,7 @@
-"""Parameters that are one number, or one number for each channel of the input."""
+"""Parameters that are one number, or, learned, one number for each channel of the input."""
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,35 +12,20 @@ from lit_gelu.errors import shown
 from lit_gelu.memory import checked_memory, memory_text
 
 INFER = "infer"
-_FIXED = "_initial_"  # begins the names of buffers with fixed values, one for each channel
 _PLACEHOLDER = "_placeholder"  # an empty buffer, which goes with the model to its device and dtype
 
-Numbers = float | tuple[float, ...]
 
-
-def finite_numbers(name: str, value: Any, *, positive: bool = False) -> Numbers:
-    """Return ``value`` as a ``float``, or as a tuple of them if it has one for each channel."""
-    several = isinstance(value, Sequence) and not isinstance(value, str)
-    for number in value if several else (value,):
-        real = isinstance(number, (int, float)) and not isinstance(number, bool) and math.isfinite(number)
-        if not real or (positive and number <= 0):
-            kind = "a positive finite number" if positive else "a finite number"
-            raise ActivationArgumentError(f"{name}={shown(value)} is not accepted: give {kind}, such as {name}=1.0.")
-    if several and not value:
-        raise ActivationArgumentError(f"{name}={shown(value)} is not accepted: give a number, or one for each channel.")
-    return tuple(map(float, value)) if several else float(value)
-
-
-def positive_number(name: str, value: float) -> float:
-    """Return ``value`` as a ``float`` if it is one positive finite number."""
-    number = finite_numbers(name, value, positive=True)
-    if isinstance(number, tuple):
-        raise ActivationArgumentError(f"{name}={shown(value)} is not accepted: give one number, such as {name}=1.0.")
-    return number
+def finite_number(name: str, value: Any, *, positive: bool = False) -> float:
+    """Return ``value`` as a ``float`` if it is one finite number, and a positive one where that is asked."""
+    real = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if not real or (positive and value <= 0):
+        kind = "a positive finite number" if positive else "a finite number"
+        raise ActivationArgumentError(f"{name}={shown(value)} is not accepted: give {kind}, such as {name}=1.0.")
+    return float(value)
 
 
 class ChannelModule(nn.Module):
-    """Base of the activations whose parameters are scalar or per channel, fixed or learned.
+    """Base of the activations whose parameters are fixed numbers, or learned, one or one for each channel.
 
     Learned parameters start at 0. With ``channels="infer"`` there are none until the number of channels is known:
     `lit_gelu.surgery.swap` and `lit_gelu.surgery.infer_channels_` find it, and so does loading a state dict.
@@ -56,15 +40,15 @@ class ChannelModule(nn.Module):
         memory: How the backward pass has what it needs; see `lit_gelu.memory`.
 
     Raises:
-        ActivationArgumentError: If the number of channels is no positive integer, contradicts the values, or is given
-            for one fixed value, or ``memory`` is no mode.
+        ActivationArgumentError: If the number of channels is no positive integer or is given for a fixed value, or
+            ``memory`` is no mode.
     """
 
     channels: int | str | None
 
     def __init__(
         self,
-        initial: dict[str, Numbers],
+        initial: dict[str, float],
         learned: tuple[str, ...],
         learnable: bool,
         channels: int | str | None,
@@ -73,28 +57,23 @@ class ChannelModule(nn.Module):
     ) -> None:
         super().__init__()
         self.learnable = bool(learnable)
-        self.channels = _channel_count(type(self).__name__, initial, self.learnable, channels)
+        if channels is not None and not learnable:
+            raise ActivationArgumentError(
+                f"{type(self).__name__}: channels={shown(channels)} is given for a fixed value. Add learnable=True, or "
+                "leave channels out."
+            )
+        counted = channels is not None and channels != INFER
+        self.channels = channel_number(type(self).__name__, channels) if counted else channels
         self.channel_dim = channel_dim
         self.memory = checked_memory(memory)
-        self._given_channels = None if any(isinstance(value, tuple) for value in initial.values()) else channels
         self._initial = initial
         self._learned = learned if learnable else ()
-        self._fixed = {f"{_FIXED}{name}": value for name, value in initial.items() if isinstance(value, tuple)}
-        for name, value in self._fixed.items():
-            self.register_buffer(name, torch.tensor(value), persistent=False)
         for name in learned:
             self.register_parameter(name, None)
-        if self.channels != INFER:
-            self._make_parameters(None, None)
-        elif learnable:
+        if self.channels == INFER:
             self.register_buffer(_PLACEHOLDER, torch.empty(0), persistent=False)
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """The arguments that build this module again: with the number of channels, once it has been inferred."""
-        channels = self.channels if self._given_channels == INFER else self._given_channels
-        rest = {"learnable": self.learnable, "channel_dim": self.channel_dim, "memory": self.memory}
-        return {**self._initial, "channels": channels, **rest}
+        else:
+            self._make_parameters(None, None)
 
     @property
     def needs_channels(self) -> bool:
@@ -111,42 +90,15 @@ class ChannelModule(nn.Module):
             self._non_persistent_buffers_set.discard(_PLACEHOLDER)
             self._make_parameters(device, dtype)
 
-    def initial(self, name: str) -> float | Tensor:
-        """Return an initial value as it is used: a number, or the buffer with one for each channel."""
-        self.check_channels()
-        value = self._initial[name]
-        return self.get_buffer(f"{_FIXED}{name}") if isinstance(value, tuple) else value
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Convert or move the module; fixed values are written anew, so that none is rounded twice or uninitialised."""
-        before = dict(self._buffers)
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        for name in self._fixed:
-            if self._buffers[name] is not before[name]:
-                self._write(name)
-        return self
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute; transformers puts an uninitialised tensor in the place of a buffer that no file holds."""
-        super().__setattr__(name, value)
-        if name in vars(self).get("_fixed", ()):
-            self._write(name)
-
-    def _write(self, name: str) -> None:
-        values, buffer = self._fixed[name], self._buffers[name]
-        # A subclass of tensors is its maker's matter, and so is a buffer of another size: one channel of several.
-        if type(buffer) is Tensor and not buffer.is_meta and buffer.shape == (len(values),):
-            with torch.no_grad():
-                buffer.copy_(torch.tensor(values, dtype=buffer.dtype, device="cpu"))
-
-    def check_channels(self) -> None:
-        """Refuse to compute before the number of channels is known."""
+    def initial(self, name: str) -> float:
+        """Return an initial value, which learned parameters shift or scale once they are there."""
         if self.needs_channels:
             raise ActivationArgumentError(
                 f"{type(self).__name__}: channels='infer' is not resolved yet, so its parameters do not exist. Call "
                 "lit_gelu.surgery.infer_channels_(model) once the model is built and before its optimizer is, or give "
                 "the number, such as channels=64."
             )
+        return self._initial[name]
 
     def _make_parameters(self, device: torch.device | None, dtype: torch.dtype | None) -> None:
         shape = () if self.channels is None else (int(self.channels),)
@@ -174,6 +126,18 @@ class ChannelModule(nn.Module):
         return f"{values}, learnable={self.learnable}{dims}{memory_text(self.memory)}"
 
 
+def channel_arguments(module: Any) -> dict[str, Any]:
+    """Return the arguments that build a `ChannelModule` again: with its channels, once they have been inferred."""
+    names = ("learnable", "channels", "channel_dim", "memory")
+    return {**module._initial, **{name: getattr(module, name) for name in names}}
+
+
+def present_channel_arguments(module: Any) -> dict[str, Any]:
+    """Return the arguments of a `ChannelModule`'s function: its values as they are now, and where the channels are."""
+    where = {} if module.channels is None else {"channel_dim": module.channel_dim}
+    return {name: getattr(module, name) for name in module._initial} | where
+
+
 @one_node
 def positive_scale(log_scale: Tensor) -> Tensor:
     """Return ``exp(log_scale)``, kept finite: a scale that overflows would make ``inf * 0`` of values and gradients."""
@@ -188,24 +152,3 @@ def channel_number(name: str, channels: Any) -> int:
             "value."
         )
     return channels
-
-
-def _channel_count(
-    name: str, initial: dict[str, Numbers], learnable: bool, channels: int | str | None
-) -> int | str | None:
-    """Return the number of channels that the arguments agree on."""
-    counts = {key: len(value) for key, value in initial.items() if isinstance(value, tuple)}
-    if channels is not None and channels != INFER:
-        counts["channels"] = channel_number(name, channels)
-    if len(set(counts.values())) > 1 or (channels == INFER and counts):
-        sizes = ", ".join(f"{key}: {count}" for key, count in counts.items())
-        raise ActivationArgumentError(
-            f"{name}: the numbers of channels do not agree ({sizes}; channels={channels!r}). Values that are given one "
-            "for each channel say how many there are: leave channels out."
-        )
-    if channels is not None and not learnable and set(counts) <= {"channels"}:
-        raise ActivationArgumentError(
-            f"{name}: channels={channels!r} is given for one fixed value. Add learnable=True, or give one value for "
-            "each channel, or leave channels out."
-        )
-    return next(iter(counts.values()), channels)

@@ -16,37 +16,6 @@ POINTS = [-30.0, -3.0, -2.0, -1.0, -0.3, 0.0, 0.4, 1.0, 2.0, 5.0, 40.0]
 
 
 @pytest.mark.parametrize(
-    ("name", "distribution"),
-    [
-        ("normal", scipy.stats.norm),
-        ("logistic", scipy.stats.logistic),
-        ("cauchy", scipy.stats.cauchy),
-        ("laplace", scipy.stats.laplace),
-    ],
-)
-def test_it_is_x_times_scipys_distribution_function(name, distribution):
-    x = torch.tensor(POINTS, dtype=torch.float64)
-    wanted = x * torch.from_numpy(distribution.cdf(x.numpy()))
-    torch.testing.assert_close(cdf_linear(x, name), wanted, rtol=1e-12, atol=1e-15)
-    slope = torch.from_numpy(distribution.cdf(x.numpy())) + x * torch.from_numpy(distribution.pdf(x.numpy()))
-    torch.testing.assert_close(derivative(CDFLinear(name), x), slope, rtol=1e-9, atol=1e-15)
-
-
-def test_two_cases_are_gelu_and_silu():
-    x = torch.linspace(-20, 20, 101)
-    for name, function in (("normal", "gelu"), ("logistic", "silu")):
-        for order in (0, 1, 2):
-            assert torch.equal(derivative(CDFLinear(name), x, order), derivative(function, x, order))
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-def test_the_left_tail_of_the_cauchy_case_is_minus_one_over_pi(dtype):
-    x = torch.tensor([-1e4, -6e4, -math.inf, torch.finfo(dtype).min], dtype=dtype)
-    wanted = torch.tensor([-1 / math.pi], dtype=torch.float64).to(dtype)
-    torch.testing.assert_close(cdf_linear(x, "cauchy"), wanted.expand(4), rtol=1e-7, atol=0)
-
-
-@pytest.mark.parametrize(
     ("spec", "smoothness", "facts"),
     [
         ("cauchy_linear", math.inf, {"monotone": True, "convex": True, "minimum": None, "inflections": ()}),

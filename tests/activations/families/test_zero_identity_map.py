@@ -7,25 +7,21 @@ import torch
 from torch.nn import functional as F
 
 from lit_gelu import activations
-from lit_gelu.activations.errors import ActivationArgumentError
-from lit_gelu.activations.functional import derivative, gelu, silu, zero_identity_map
+from lit_gelu.activations.functional import derivative, gelu, zero_identity_map
 
 FLOATING = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-GATES = {"normal": (gelu, F.gelu), "logistic": (silu, F.silu)}
-both_gates = pytest.mark.parametrize("gate", GATES)
 
 
 def _generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-@both_gates
 @pytest.mark.parametrize("dtype", FLOATING)
-def test_keeps_each_element_with_the_probability_of_its_gate(dtype, gate):
+def test_keeps_each_element_with_the_probability_of_its_gate(dtype):
     count = 100_000
     for x in (-2.0, 0.25, 1.5):
-        y = zero_identity_map(torch.full((count,), x, dtype=dtype), generator=_generator(), gate=gate)
-        probability = 0.5 * math.erfc(-x / math.sqrt(2)) if gate == "normal" else 1 / (1 + math.exp(-x))
+        y = zero_identity_map(torch.full((count,), x, dtype=dtype), generator=_generator())
+        probability = 0.5 * math.erfc(-x / math.sqrt(2))
         assert set(y.unique().tolist()) == {0.0, x}  # no division by the probability
         spread = math.sqrt(probability * (1 - probability) / count)
         assert abs((y != 0).double().mean().item() - probability) < 4 * spread
@@ -57,35 +53,13 @@ def test_infinities_and_nan(dtype):
         assert y[2].isnan()
 
 
-@both_gates
-def test_without_training_it_is_its_expectation(gate):
+def test_without_training_it_is_its_expectation():
     x = torch.linspace(-9, 9, 101, dtype=torch.float64)
-    exact, by_torch = GATES[gate]
-    assert torch.equal(zero_identity_map(x, training=False, gate=gate), exact(x))
-    module = activations.create("zero_identity_map", gate=gate).eval()
-    assert torch.equal(module(x), by_torch(x))
+    assert torch.equal(zero_identity_map(x, training=False), gelu(x))
+    module = activations.create("soi").eval()
+    assert torch.equal(module(x), F.gelu(x))
     for order in (1, 2):
-        assert torch.equal(derivative(module, x, order), derivative(exact.__name__, x, order))
-
-
-@both_gates
-def test_it_may_draw_in_evaluation(gate):
-    x = torch.full((4000,), 0.7)
-    drawn = activations.create("zero_identity_map", gate=gate, evaluation="stochastic").eval()(x)
-    assert set(drawn.unique().tolist()) == {0.0, x[0].item()}
-
-
-def test_facts_and_specs():
-    assert not activations.info("soi").stochastic_in_evaluation
-    info = activations.info("soi(evaluation='stochastic', gate='logistic')")
-    assert (info.stochastic, info.stochastic_in_evaluation) == (True, True)
-    assert info.minimum == activations.info("silu").minimum
-    assert str(activations.spec_of(activations.create(info.spec))) == str(info.spec)
-    assert "evaluation='stochastic'" in repr(activations.create(info.spec))
-    assert repr(activations.create("soi")) == "ZeroIdentityMap()"
-
-
-@pytest.mark.parametrize("arguments", [{"gate": "cauchy"}, {"evaluation": "train"}])
-def test_refuses_other_options(arguments):
-    with pytest.raises(ActivationArgumentError):
-        activations.create("zero_identity_map", **arguments)
+        assert torch.equal(derivative(module, x, order), derivative("gelu", x, order))
+    info = activations.info("soi")
+    assert info.stochastic
+    assert info.minimum == activations.info("gelu").minimum

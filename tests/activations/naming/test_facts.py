@@ -7,7 +7,7 @@ import torch
 from activation_oracles import ELEMENTWISE
 
 from lit_gelu import activations
-from lit_gelu.activations import ActivationRegistry, ActivationSpecError
+from lit_gelu.activations import ActivationFacts, ActivationRegistry, ActivationSpecError
 
 # Minimum, value there, inflections and largest slope: solved with mpmath at 30 digits from the definitions.
 PUBLISHED = {
@@ -87,8 +87,18 @@ def test_info_of_something_never_registered_is_refused():
 
 
 def test_what_is_stated_is_known_of_what_differs_between_channels():
-    info = activations.info("swish(beta=(1.0, 2.0))")
-    assert info.formula == activations.info("swish").formula
+    class Slopes(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("slopes", torch.tensor([1.0, 2.0]))
+
+        def forward(self, x):
+            return x * torch.sigmoid(self.slopes * x)
+
+    registry = ActivationRegistry()
+    registry.register("slopes", facts=ActivationFacts("x sigmoid(b x)"))(Slopes)
+    info = registry.info("slopes")
+    assert info.formula == "x sigmoid(b x)"
     assert (info.minimum, info.gains, info.lipschitz) == (None, None, None)
 
 

@@ -1,6 +1,5 @@
 """Activations of installed distributions."""
 
-import shutil
 import sys
 import textwrap
 
@@ -33,21 +32,6 @@ class ISRU(torch.nn.Module):
 """
 
 
-def _pip_install(source, target, distribution, code, entry_points):
-    """Build a distribution and install it with pip; the build tools are those of this environment."""
-    source.mkdir()
-    module = distribution.replace("-", "_")
-    (source / f"{module}.py").write_text(code)
-    table = "\n".join(f'{name} = "{value}"' for name, value in entry_points.items())
-    (source / "pyproject.toml").write_text(
-        f'[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n'
-        f'[project]\nname = "{distribution}"\nversion = "1.2"\n[tool.setuptools]\npy-modules = ["{module}"]\n'
-        f'[project.entry-points."lit_gelu.activations"]\n{table}\n'
-    )
-    options = ["--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--target", str(target)]
-    run_command([sys.executable, "-m", "pip", "install", *options, str(source)])
-
-
 def _install(folder, distribution, code, entry_points):
     """Lay out a distribution as pip would: the module, its metadata, its entry points."""
     module = distribution.replace("-", "_")
@@ -59,18 +43,11 @@ def _install(folder, distribution, code, entry_points):
     (info / "entry_points.txt").write_text("\n".join(["[lit_gelu.activations]", *lines, ""]))
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("plugins")
-    site = folder / "site"
-    _pip_install(folder / "bent", site, "bent-acts", GOOD, {"bent": "bent_acts:bent"})
-    _pip_install(folder / "decorated", site, "decorated-acts", DECORATED, {"decorated": "decorated_acts"})
-    return site
-
-
 @pytest.fixture
-def site(installed, tmp_path):
-    return shutil.copytree(installed, tmp_path / "site")
+def site(tmp_path):
+    _install(tmp_path, "bent-acts", GOOD, {"bent": "bent_acts:bent"})
+    _install(tmp_path, "decorated-acts", DECORATED, {"decorated": "decorated_acts"})
+    return tmp_path
 
 
 def _run(site, code, **environment):
