@@ -35,6 +35,7 @@ from lit_gelu.activations.errors import UnknownArgumentsError
 from lit_gelu.activations.families import ENTRIES
 from lit_gelu.activations.modules import FunctionActivation
 from lit_gelu.activations.naming.entry import ActivationEntry
+from lit_gelu.activations.naming.names import Names
 from lit_gelu.activations.onnx_recipes import Lowering, OnnxCases, OnnxRecipes, OnnxSpelling
 from lit_gelu.errors import ArgumentError, shown
 from lit_gelu.surgery.recognition import hidden_modules
@@ -285,9 +286,9 @@ MARKER_OPERATOR = "Activation"
 
 
 @functools.cache
-def built_in() -> ActivationRegistry:
-    """Return a registry of this package's own activations, whatever a user has registered under their names."""
-    return ActivationRegistry()
+def built_in() -> Names:
+    """Return the names of this package's own activations, whatever a user has registered under them."""
+    return Names(ENTRIES)
 
 
 def bind(module: nn.Module, registry: ActivationRegistry | None = None) -> BoundActivation | None:

@@ -33,7 +33,7 @@ def test_from_a_name_to_a_module(script, tmp_path):
     ("name", "most", "files"),
     [
         ("export_tanh", 27, {"export/exporter.py", "export/lowering/policy.py"}),
-        ("monitor", 28, {"callbacks/activation_curvature.py", "callbacks/trainer.py"}),
+        ("monitor", 27, {"callbacks/activation_curvature.py", "callbacks/trainer.py"}),
         ("prove", 26, {"export/parity/check.py", "export/parity/criterion.py", "export/parity/report.py"}),
     ],
 )
