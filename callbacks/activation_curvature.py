@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -110,14 +110,14 @@ class ActivationCurvatureMonitor(Callback):
         gaussian: bool = False,
         name: str = "",
     ) -> None:
+        self.schedule = MeasurementSchedule(every_n_steps, every_n_epochs, at_steps)
         self.settings = ActivationSettings(
             include=names_of("include", include),
-            sample_rows=sample_rows,
+            sample_rows="sparse" if sample_rows == "auto" and self.schedule.every_n_steps == 1 else sample_rows,
             seed=seed,
             dead_unit_window=dead_unit_window,
             gaussian=gaussian,
         )
-        self.schedule = MeasurementSchedule(every_n_steps, every_n_epochs, at_steps)
         self.registry = registry
         self.input_sample = input_sample
         self.name = name_of("name", name)
@@ -287,10 +287,7 @@ class ActivationCurvatureMonitor(Callback):
         # A pass that nobody asked for, before the run's first, would make another module the root of the shards.
         left_out = self.input_sample is None and shards_parameters(model.trainer)
         sample = None if left_out else as_batch(self.input_sample, model)
-        settings = self.settings
-        if settings.sample_rows == "auto" and self.schedule.every_n_steps == 1:
-            settings = replace(settings, sample_rows="sparse")
-        measurement = self._measurement = ActivationMeasurement(model, settings, registry, sample)
+        measurement = self._measurement = ActivationMeasurement(model, self.settings, registry, sample)
         remedy = f" {_GIVE_SAMPLE}." if sample is None else ""
         for site, reason in measurement.refused.items():
             self._warn_once(site, f"ActivationCurvatureMonitor cannot observe {site!r}: {reason}.{remedy}")
@@ -346,7 +343,7 @@ class ActivationCurvatureMonitor(Callback):
         # One that was not called may have been replaced since the batch began: the next is measured instead.
         self._overdue = in_doubt and not measurement.saw_all() and self._follow(pl_module)
         if not self._overdue:
-            readout = measurement.reduce(pl_module.device)
+            readout = measurement.reduce(pl_module.device, over_ranks=trainer.world_size > 1)
             seconds = self._seconds + measurement.recorder.seconds + time.perf_counter() - start
             step, interval = logged_step(trainer), self.schedule.record(trainer)
             self._events.append(_Event(measurement, readout, step, interval, seconds))

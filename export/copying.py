@@ -70,15 +70,17 @@ def evaluation_copy(model: nn.Module, dtype: torch.dtype = torch.float32) -> nn.
 
 
 def _replacements(model: nn.Module) -> dict[int, Any]:
-    """Return what deepcopy is to put in place of the Trainer, computed weights and backward hooks."""
+    """Return what deepcopy is to put in place of the Trainer, computed weights, registries and backward hooks."""
     memo: dict[int, Any] = {}
     for module in list(model.modules()):
         for name in ("_trainer", "_fabric"):
             if (owner := module.__dict__.get(name)) is not None:
                 memo[id(owner)] = None
-        for value in module.__dict__.values():  # weights that a pre-hook computes anew at every call
-            if isinstance(value, Tensor) and value.grad_fn is not None:
+        for value in module.__dict__.values():
+            if isinstance(value, Tensor) and value.grad_fn is not None:  # a pre-hook computes it anew at every call
                 memo[id(value)] = value.detach().clone()
+            elif isinstance(value, ActivationRegistry):  # it names activations, and is no part of what is computed
+                memo[id(value)] = value
         for name in ("_backward_hooks", "_backward_pre_hooks"):
             memo[id(module.__dict__[name])] = OrderedDict()
     return memo

@@ -19,7 +19,7 @@ from lit_gelu.curvature.activation.recorder import ELEMENTS, ActivationRecorder
 from lit_gelu.curvature.activation.sites import ModuleTree, SampleRows, watchable_sites
 from lit_gelu.curvature.activation.statistics import STATISTICS, SUMS, accumulation_dtype, statistics_from_sums
 from lit_gelu.curvature.probe.loss_probe import logging_modules, loss_function, muted
-from lit_gelu.curvature.ranks import is_one_of_several, maximum_over_ranks, sum_over_ranks
+from lit_gelu.curvature.ranks import maximum_over_ranks, sum_over_ranks
 from lit_gelu.errors import ArgumentError, LitGeluError
 from lit_gelu.sandbox import evaluation_sandbox, isolated_random_state
 from lit_gelu.surgery.sites import names_for_patterns
@@ -197,14 +197,15 @@ class ActivationMeasurement:
         self.recorder.add_up()
         return len(self.recorder.called) == len(self.names)
 
-    def reduce(self, device: torch.device) -> Readout:
-        """Add up what was recorded, over ranks too, and begin to bring it to the host; with shares of dead units."""
+    def reduce(self, device: torch.device, *, over_ranks: bool = False) -> Readout:
+        """Add up what was recorded, and begin to bring it to the host; with shares of dead units."""
         sums = self.recorder.sums(device).flatten()
-        window = self._window = self._window_for(device)
+        window = self._window = self._window_for(device, over_ranks=over_ranks)
         if window is None:
-            return _to_host(sum_over_ranks(sums))
+            return _to_host(sum_over_ranks(sums) if over_ranks else sums)
         alive = window.join(self.recorder.alive_channels()).to(sums)
-        sums, alive = torch.split(sum_over_ranks(torch.cat([sums, alive])), [len(sums), len(alive)])
+        if over_ranks:
+            sums, alive = torch.split(sum_over_ranks(torch.cat([sums, alive])), [len(sums), len(alive)])
         window.update(alive > 0)
         return _to_host(torch.cat([sums, window.shares().to(sums)]) if window.is_full else sums)
 
@@ -242,7 +243,7 @@ class ActivationMeasurement:
             self._window = DeadUnitWindow(self.settings.dead_unit_window, window["channels"], device)
             self._window.load_state_dict(window)
 
-    def _window_for(self, device: torch.device) -> DeadUnitWindow | None:
+    def _window_for(self, device: torch.device, *, over_ranks: bool) -> DeadUnitWindow | None:
         """Return the window with the channels that sites have now; all ranks agree on how many these are."""
         window, length = self._window, self.settings.dead_unit_window
         if length is None or (window is not None and len(self._called) == len(self.names)):
@@ -250,7 +251,7 @@ class ActivationMeasurement:
         masks, sites = self.recorder.alive_channels(), range(len(self.names))
         sizes = [len(masks[number]) if number in masks else 0 for number in sites]
         counts = torch.tensor([sizes, [number in self.recorder.called for number in sites]])
-        if is_one_of_several():
+        if over_ranks:
             counts = maximum_over_ranks(counts.to(device)).cpu()
         largest, called = counts.tolist()
         self._called.update(number for number in sites if called[number])
