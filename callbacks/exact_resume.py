@@ -49,7 +49,7 @@ class ExactResume(Callback):
     @override
     def state_dict(self) -> dict[str, Any]:
         trainer = self._trainer
-        if trainer is not None and (_is_within_a_step(trainer) or _is_broken_off(trainer)):
+        if trainer is not None and _is_midway(trainer):
             rank_zero_warn(
                 "A checkpoint is saved between the batches of one accumulated step, or within a batch, a validation or "
                 "the start of an epoch (save_on_exception): what resumes from it lacks gradients, leaves out a batch "
@@ -121,15 +121,13 @@ class ExactResume(Callback):
         return [loader for loader in loaders if isinstance(loader, ResumableDataLoader)]
 
 
-def _is_broken_off(trainer: Trainer) -> bool:
-    """Return whether a batch, an epoch's start or (behind an error) a validation has begun and is not over."""
+def _is_midway(trainer: Trainer) -> bool:
+    """Return whether no optimizer step has used the last batch's gradients, or what has begun is not over."""
     loop: Any = trainer.fit_loop  # its trackers have fields that their annotations do not
+    done = loop.batch_idx + 1
+    if done > 0 and done % trainer.accumulate_grad_batches != 0 and not trainer.is_last_batch:
+        return True
+    # A batch, the start of an epoch or, behind an error, a validation.
     batches, epochs = loop.epoch_loop.batch_progress.current, loop.epoch_progress.current
     begun = batches.ready > batches.processed or epochs.ready > epochs.started
     return begun or (trainer.state.status == TrainerStatus.INTERRUPTED and trainer.validating)
-
-
-def _is_within_a_step(trainer: Trainer) -> bool:
-    """Return whether a batch is over whose gradients no optimizer step has used."""
-    done = trainer.fit_loop.batch_idx + 1
-    return done > 0 and done % trainer.accumulate_grad_batches != 0 and not trainer.is_last_batch

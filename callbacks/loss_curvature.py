@@ -92,18 +92,11 @@ class ProbeBatches:
         """Return the batches for one event, on the device, given what `keep` returned."""
         if self.source == "fresh":
             return [] if kept is None else [kept]
-        if not self._parts:
-            self._parts = self._as_training_gets_them(trainer, seed) if kept is None else [kept]
-        return self._parts
-
-    def _part(self, batch: Any) -> ProbePart:
-        """Return the part to be probed, with tensors of its own: it does not hold the whole in memory."""
-        size = part_size(batch, self.fraction, LEAST_EXAMPLES if self.is_default else 2) or 1
-        part = batch if self.fraction is None else take_examples(batch, size)
-        return ProbePart(clone_batch(part), size)
-
-    def _as_training_gets_them(self, trainer: Trainer, seed: int) -> list[ProbePart]:
-        """Return parts of the given batches after all hooks that a training batch goes through; those run once."""
+        if not self._parts and kept is not None:
+            self._parts = [kept]
+        if self._parts:
+            return self._parts
+        # Given ones, after all hooks that a training batch goes through; those run once.
         module = trainer.lightning_module
         state = ModuleState(module)
         parts = []
@@ -115,7 +108,14 @@ class ProbeBatches:
                 batch = trainer.precision_plugin.convert_input(clone_batch(source_batch))
                 batch = trainer.strategy.batch_to_device(module._on_before_batch_transfer(batch))
                 parts.append(self._part(batch))
+        self._parts = parts
         return parts
+
+    def _part(self, batch: Any) -> ProbePart:
+        """Return the part to be probed, with tensors of its own: it does not hold the whole in memory."""
+        size = part_size(batch, self.fraction, LEAST_EXAMPLES if self.is_default else 2) or 1
+        part = batch if self.fraction is None else take_examples(batch, size)
+        return ProbePart(clone_batch(part), size)
 
 
 @dataclass(frozen=True)

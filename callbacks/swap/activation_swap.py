@@ -158,8 +158,19 @@ class ActivationSwap(Callback):
         run = _run_of(trainer, pl_module)
         if run.swaps[0] is self:
             run.connect_optimizers()
-        if self.record is None:
-            self._check(run)
+        if self.record is not None:
+            return
+        try:
+            plan = self.plan(pl_module)
+        except SwapError:
+            if all(other.applied for other in run.swaps if other is not self):
+                raise
+            return  # another swap may bring what this one is for
+        for note in plan.notes:
+            rank_zero_warn(f"{self.state_key}: {note}")
+        if not plan.rows:
+            rank_zero_warn(f"{self.state_key} will change nothing: {'; '.join(map(str, plan.skipped))}.")
+        self._check_parameters(run, plan)
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -210,19 +221,6 @@ class ActivationSwap(Callback):
         """Return the swap, checked."""
         sample = as_batch(self.input_sample, pl_module)
         return surgery.plan_swap(pl_module, self.swaps, sample, registry=self.registry)
-
-    def _check(self, run: SwapRun) -> None:
-        try:
-            plan = self.plan(run.pl_module)
-        except SwapError:
-            if all(other.applied for other in run.swaps if other is not self):
-                raise
-            return  # another swap may bring what this one is for
-        for note in plan.notes:
-            rank_zero_warn(f"{self.state_key}: {note}")
-        if not plan.rows:
-            rank_zero_warn(f"{self.state_key} will change nothing: {'; '.join(map(str, plan.skipped))}.")
-        self._check_parameters(run, plan)
 
     def _check_parameters(self, run: SwapRun, plan: SwapPlan) -> None:
         """Refuse parameters that come or go where they must not."""

@@ -130,7 +130,11 @@ class ParameterGroups:
         _check_same(parameters, self.optimizers, recorded)
         for number, (optimizer, groups) in enumerate(zip(self.optimizers, recorded, strict=True)):
             present = optimizer.param_groups
-            sources = [_source(groups, index, len(present)) for index in range(len(groups))]
+            sources = []  # the present groups whose options recorded ones take; group 0 for those that others had added
+            for source in range(len(groups)):
+                while source >= len(present):
+                    source = int(groups[source]["like"]) if groups[source]["like"] != source else 0
+                sources.append(source)
             rebuilt = [
                 present[index] if index < len(present) else _options(present[source])
                 for index, source in enumerate(sources)
@@ -181,13 +185,6 @@ class ParameterGroups:
 
 def _options(group: dict[str, Any]) -> dict[str, Any]:
     return {key: copy.deepcopy(value) for key, value in group.items() if key not in {"params", "param_names"}}
-
-
-def _source(groups: list[GroupRecord], index: int, present: int) -> int:
-    """Return the present group whose options a recorded one takes; group 0 for one that others had added."""
-    while index >= present:
-        index = int(groups[index]["like"]) if groups[index]["like"] != index else 0
-    return index
 
 
 def _check_same(

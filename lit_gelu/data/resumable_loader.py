@@ -59,7 +59,25 @@ class ResumableDataLoader(DataLoader[T_co]):
 
     @override
     def __iter__(self) -> Iterator[T_co]:  # type: ignore[override] # a DataLoader's own iterator draws at once
-        return self._batches()
+        """Yield the batches of a pass, or what is left of it."""
+        resume = self._resume
+        self.start_anew()
+        if resume is None:
+            generator_state = {} if self.generator is None else {"generator": self.generator.get_state()}
+            self._start, self._taken = RandomState.now().plain() | generator_state, 0
+            batches = super().__iter__()
+        else:
+            self._start, self._taken = resume["start"], resume["taken"]
+            with isolate_rng():
+                RandomState.of_plain(resume["start"]).restore()
+                if self.generator is not None and "generator" in resume["start"]:
+                    self.generator.set_state(resume["start"]["generator"].cpu())
+                batches = super().__iter__()
+                for _ in range(self._taken):
+                    next(batches, None)  # a shorter data set may have no more
+        for batch in batches:
+            self._taken += 1
+            yield batch
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the present pass is, or the one that was loaded if no batch was taken since, as plain data."""
@@ -87,24 +105,3 @@ class ResumableDataLoader(DataLoader[T_co]):
     def start_anew(self) -> None:
         """Let the next pass be a new one, whatever state was loaded."""
         self._resume = None
-
-    def _batches(self) -> Iterator[T_co]:
-        """Yield the batches of a pass, or what is left of it."""
-        resume = self._resume
-        self.start_anew()
-        if resume is None:
-            generator_state = {} if self.generator is None else {"generator": self.generator.get_state()}
-            self._start, self._taken = RandomState.now().plain() | generator_state, 0
-            batches = super().__iter__()
-        else:
-            self._start, self._taken = resume["start"], resume["taken"]
-            with isolate_rng():
-                RandomState.of_plain(resume["start"]).restore()
-                if self.generator is not None and "generator" in resume["start"]:
-                    self.generator.set_state(resume["start"]["generator"].cpu())
-                batches = super().__iter__()
-                for _ in range(self._taken):
-                    next(batches, None)  # a shorter data set may have no more
-        for batch in batches:
-            self._taken += 1
-            yield batch
