@@ -76,14 +76,14 @@ def joint_derivatives(activation: nn.Module, registry: ActivationRegistry) -> Ca
         joint, arguments = entry.joint, entry.live_arguments(activation)
         if arguments is not None:
             return lambda x: Derivatives(*joint(x, **arguments))
-    return lambda x: _one_by_one(activation, x, registry)
 
+    def one_by_one(x: Tensor) -> Derivatives:
+        value, first, second = (derivative(activation, x, order, registry=registry).detach() for order in (0, 1, 2))
+        at_zero = derivative(activation, torch.zeros_like(x[:1] if x.dim() else x), 0, registry=registry).detach()
+        gate = quotient(value, x, first) + torch.where((at_zero == 0).all(), 0.0, torch.nan)
+        return Derivatives(value, first, second, gate)
 
-def _one_by_one(activation: nn.Module, x: Tensor, registry: ActivationRegistry) -> Derivatives:
-    value, first, second = (derivative(activation, x, order, registry=registry).detach() for order in (0, 1, 2))
-    at_zero = derivative(activation, torch.zeros_like(x[:1] if x.dim() else x), 0, registry=registry).detach()
-    gate = quotient(value, x, first) + torch.where((at_zero == 0).all(), 0.0, torch.nan)
-    return Derivatives(value, first, second, gate)
+    return one_by_one
 
 
 def kinks_of(activation: nn.Module, registry: ActivationRegistry) -> Jumps | None:

@@ -116,11 +116,29 @@ class ParameterOperator:
         """Where a pass back is written in Python, compare the first product with a difference of gradients."""
         if not all(batch.is_custom for batch in self._batches):
             return
-        closures, slope = [batch.closure for batch in self._batches], float(self.gradient.norm())
-        rows = _difference_of_gradients(closures, self.parameters, vector, slope, product)
+        # The difference is ``(g(theta + h v) - g(theta - h v)) / 2h``, its step that of a product near ``H v``.
+        # With the cube root c of the coarsest rounding unit (4.9e-3 in float32, 6.1e-6 in float64, 0.2 in bfloat16),
+        # which balances the rounding of g against the third derivative, the gradient changes by c of its length, and
+        # the parameters by no more than c of theirs.
+        #
+        # Source: Nocedal and Wright 2006, "Numerical Optimization", section 8.1.
+        layout = self.parameters
+        slope, length, scale, bend = (float(v.norm()) for v in (self.gradient, vector, layout.values(), product))
+        step = math.cbrt(max(torch.finfo(tensor.dtype).eps for tensor in layout.tensors.values()))
+        longest, shortest = step * (scale or 1.0), _SHORTEST * step**3 * (scale or 1.0)
+        reach = min(longest, max(shortest, step * slope * length / bend)) if bend else longest
+        h = reach / (length or 1.0)
+        rows = []
+        with displaced(layout) as move:
+            for batch in self._batches:
+                move(vector, h)
+                ahead = layout.flatten(differentiate(evaluate_loss(batch.closure), layout))
+                move(vector, -h)
+                ahead.sub_(layout.flatten(differentiate(evaluate_loss(batch.closure), layout)))
+                rows.append(ahead.div_(2 * h))
         reference = weighted_mean(rows, self._counts, self._reduce)
         error = float((product - reference).norm() / reference.norm())
-        if error > max(_HIDDEN, 2 * _relative_step(self.parameters)):
+        if error > max(_HIDDEN, 2 * step):
             raise ArgumentError(
                 f"The product with the Hessian is {error:.0%} off from the difference of two gradients: the pass back "
                 f"of a custom torch.autograd.Function hides its own derivative. {_REMEDY}"
@@ -215,33 +233,6 @@ class _Composed(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         return self.FUNCTIONS.get(func, func)(*args, **(kwargs or {}))
-
-
-def _difference_of_gradients(
-    closures: Sequence[Closure], layout: ParameterLayout, vector: Tensor, slope: float, product: Tensor
-) -> list[Tensor]:
-    """Return ``(g(theta + h v) - g(theta - h v)) / 2h`` of each batch, for a step that suits a product near ``H v``."""
-    # With the cube root c of the rounding unit, which balances the rounding of g against the third derivative, the
-    # gradient changes by c of its length, and the parameters by no more than c of theirs. Source: Nocedal and Wright
-    # 2006, "Numerical Optimization", section 8.1.
-    length, scale, bend = (float(each.norm()) for each in (vector, layout.values(), product))
-    step = _relative_step(layout)
-    longest, shortest = step * (scale or 1.0), _SHORTEST * step**3 * (scale or 1.0)
-    reach = min(longest, max(shortest, step * slope * length / bend)) if bend else longest
-    h = reach / (length or 1.0)
-    rows = []
-    with displaced(layout) as move:
-        for closure in closures:
-            move(vector, h)
-            ahead = layout.flatten(differentiate(evaluate_loss(closure), layout))
-            move(vector, -h)
-            rows.append(ahead.sub_(layout.flatten(differentiate(evaluate_loss(closure), layout))).div_(2 * h))
-    return rows
-
-
-def _relative_step(layout: ParameterLayout) -> float:
-    """Return the cube root of the coarsest rounding unit: 4.9e-3 in float32, 6.1e-6 in float64, 0.2 in bfloat16."""
-    return math.cbrt(max(torch.finfo(tensor.dtype).eps for tensor in layout.tensors.values()))
 
 
 def _no_second_derivative(error: RuntimeError) -> RuntimeError | ArgumentError:

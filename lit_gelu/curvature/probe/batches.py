@@ -201,19 +201,19 @@ def forward_inputs(batch: Any, model: nn.Module) -> Any:
 def forward_sample(model: nn.Module, batch: Any, input_sample: Any = None) -> Any:
     """Return `input_sample_of` a model, or the inputs of a batch if ``forward`` runs on them, or ``None``."""
     sample = input_sample_of(model, input_sample)
-    candidates = _candidates(batch, model) if sample is None else ()
-    return next((each for each in candidates if _runs_on(model, each)), sample)
-
-
-def _runs_on(model: nn.Module, sample: Any) -> bool:
-    """Return whether a model runs on a sample: many a LightningModule has no ``forward``, for one."""
-    args = () if isinstance(sample, Mapping) else sample if isinstance(sample, list | tuple) else (sample,)
-    with isolated_random_state(model), evaluation_sandbox(model):
-        try:
-            model(*args, **(sample if isinstance(sample, Mapping) else {}))
-        except Exception:  # noqa: BLE001 - of a user's module
-            return False
-    return True
+    if sample is not None:
+        return sample
+    for candidate in _candidates(batch, model):
+        with isolated_random_state(model), evaluation_sandbox(model):
+            try:
+                if isinstance(candidate, Mapping):
+                    model(**candidate)
+                else:
+                    model(*(candidate if isinstance(candidate, list | tuple) else (candidate,)))
+            except Exception:  # noqa: BLE001, S112 - of a user's module: many a LightningModule has no ``forward``
+                continue
+        return candidate
+    return None
 
 
 def _candidates(batch: Any, model: nn.Module) -> Iterator[Any]:

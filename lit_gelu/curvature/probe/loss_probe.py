@@ -88,7 +88,15 @@ class LossProbe:
             raise ArgumentError(f"{batches=} is not accepted. Give a list with at least one batch.")
         self.mode = mode
         self.parameters: dict[str, Tensor] = dict(self.module.named_parameters())
-        self.samples = [_examples(batch) for batch in batches] if samples is None else list(samples)
+        self.samples = [] if samples is None else list(samples)
+        for batch in batches if samples is None else ():
+            examples = count_examples(batch)
+            if not examples:
+                raise ArgumentError(
+                    f"A batch of type {type(batch).__name__} has {examples} examples, as far as can be told. Give "
+                    "samples=, the number of examples of each batch: batches and ranks are weighted by it."
+                )
+            self.samples.append(examples)
         self._batches = list(batches)
         self._seed, self._first_batch_idx = seed, batch_idx
         self._precision = precision
@@ -143,17 +151,6 @@ class LossProbe:
             check_checkpoints(kinds_of(loss))
             self._differentiable.add(number)
         return loss
-
-
-def _examples(batch: Any) -> int:
-    """Return the number of examples of a batch, which must be known."""
-    examples = count_examples(batch)
-    if not examples:
-        raise ArgumentError(
-            f"A batch of type {type(batch).__name__} has {examples} examples, as far as can be told. Give samples=, "
-            "the number of examples of each batch: batches and ranks are weighted by it."
-        )
-    return examples
 
 
 def loss_function(module: nn.Module) -> Callable[[Any, int], Tensor]:
