@@ -264,7 +264,13 @@ def mark(module: nn.Module, spec: ActivationSpec) -> None:
     """Have a module that a swap puts in say so, by its canonical spec, in its ``state_dict``."""
     before = vars(module).pop(_KEY, None)
     vars(module).pop(str(before), None)
-    key = f"swapped_to_{_words(spec)}{_LOADER}"
+    parts = [spec.name]
+    for name, value in spec.kwargs:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if name not in NOT_OF_THE_FUNCTION:
+            parts += [name, f"{value:.12g}" if number else str(value)]
+    words = re.sub(r"[^0-9A-Za-z]+", "_", "_".join(parts).replace("-", "_minus_")).strip("_")
+    key = f"swapped_to_{words[:_LONGEST]}{_LOADER}"
     vars(module)[_KEY] = key
     vars(module)[key] = torch.empty(0)
     if before is None:
@@ -291,16 +297,6 @@ def without_marks(state_dict: _Weights) -> _Weights:
 def is_mark(key: str) -> bool:
     """Say whether a key of a ``state_dict`` is that of a swap."""
     return key.endswith(_LOADER) and key.rpartition(".")[2].startswith("swapped_to_")
-
-
-def _words(spec: ActivationSpec) -> str:
-    parts = [spec.name]
-    for name, value in spec.kwargs:
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if name not in NOT_OF_THE_FUNCTION:
-            parts += [name, f"{value:.12g}" if number else str(value)]
-    text = "_".join(parts).replace("-", "_minus_")
-    return re.sub(r"[^0-9A-Za-z]+", "_", text).strip("_")[:_LONGEST]
 
 
 def _write(module: nn.Module, state_dict: dict[str, Any], prefix: str, local_metadata: Any) -> None:  # noqa: ARG001

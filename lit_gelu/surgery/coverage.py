@@ -202,14 +202,10 @@ class _KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
         kwargs = kwargs or {}
         name = kernel_name(func)
         spec = kernel_spec(func, args, kwargs, self._survey.registry)
-        if spec is not None or name in RECURRENT:
-            self._note(name, spec)
-        return func(*args, **kwargs)
-
-    def _note(self, kernel: str, spec: ActivationSpec | None) -> None:
-        origin = locate(sys._getframe(2), self._modules)
+        is_counted = spec is not None or name in RECURRENT
+        origin = locate(sys._getframe(1), self._modules) if is_counted else None
         if origin is None:
-            return
+            return func(*args, **kwargs)
         inside = next((s for m in origin.chain if (s := self._sites_of_modules.get(id(m))) is not None), None)
         if inside is None:
             called = self._called_at(origin)
@@ -218,11 +214,12 @@ class _KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
             if inside is not None:
                 self._calls[inside.name] += 1
         if inside is not None:
-            self._kernels.setdefault(inside.name, Counter())[kernel] += 1
-            return
-        key = key_of(origin, kernel), str(spec)
-        self._outside.setdefault(key, (origin, kernel, spec))
-        self._calls_outside[key] += 1
+            self._kernels.setdefault(inside.name, Counter())[name] += 1
+        else:
+            key = key_of(origin, name), str(spec)
+            self._outside.setdefault(key, (origin, name, spec))
+            self._calls_outside[key] += 1
+        return func(*args, **kwargs)
 
     def outside(self) -> tuple[CoveredSite, ...]:
         rows = []

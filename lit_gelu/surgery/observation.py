@@ -227,16 +227,11 @@ class CallWatcher(TorchFunctionMode):
         # What writes to a tensor of the model's (``out=``) is no site: no module would.
         function = self._table.find(func) if kwargs.get("out") is None else None
         origin = None if function is None else locate(sys._getframe(1), self._modules)
-        if function is not None and origin is not None:
-            self._note_function(function, args, kwargs, origin)
-        return func(*args, **kwargs)
-
-    def _note_function(
-        self, function: KnownFunction, args: tuple[Any, ...], kwargs: dict[str, Any], origin: Origin
-    ) -> None:
+        if function is None or origin is None:
+            return func(*args, **kwargs)
         running = {id(module) for module in origin.running}
         if not running.isdisjoint(self._activations) or not running.isdisjoint(self._foreign):
-            return  # it is a part of what that module computes
+            return func(*args, **kwargs)  # it is a part of what that module computes
         key = key_of(origin, function.name)
         call = self.functions.get(key)
         if call is None:
@@ -252,6 +247,7 @@ class CallWatcher(TorchFunctionMode):
                 call.holder, call.held = self._held_as(origin, call.place, function)
             self.functions[key] = call
         call.note(self._table.spec(function, args, kwargs), input_of(args, kwargs), training=self._training)
+        return func(*args, **kwargs)
 
     def _held_as(self, origin: Origin, place: CallPlace | str, function: KnownFunction) -> tuple[nn.Module | None, str]:
         """Return the attribute through which a function is called; by its text, or if only one can be meant."""
@@ -272,25 +268,22 @@ class CallWatcher(TorchFunctionMode):
         origin = locate(sys._getframe(1), self._modules)
         if origin is None or not self._activations.isdisjoint(map(id, origin.chain)):
             return  # the model itself, or a part of another activation
-        child = "" if spec is not None else self._turn(origin.owner, module)
+        child, owner = "", origin.owner
+        if spec is None and type(owner).forward is nn.Sequential.forward:
+            # It may have the module under several names, by which it calls it in turn.
+            names = [name for name, each in owner._modules.items() if each is module]
+            turn = self._turns.get((id(owner), id(module)), 0)
+            self._turns[id(owner), id(module)] = turn + 1
+            child = names[turn % len(names)]
         name = "" if spec is None else spec.name.rpartition(".")[2].lower()
         key = key_of(origin, child or name)
         calls = self.functions if spec is not None else self.modules.setdefault(id(module), {})
         if key not in calls:
             find_place = functools.partial(call_place, origin, lambda target: target is module)
-            calls[key] = ActivationCall(origin.owner, origin.where, find_place, self._training, name, child)
+            calls[key] = ActivationCall(owner, origin.where, find_place, self._training, name, child)
         calls[key].note(spec, input_of(args, {}), training=self._training)
         if spec is not None:
             self._foreign[id(module)] = module
-
-    def _turn(self, owner: nn.Module, module: nn.Module) -> str:
-        """Return the name by which an ``nn.Sequential`` calls a module that it has under several."""
-        if type(owner).forward is not nn.Sequential.forward:
-            return ""
-        names = [name for name, child in owner._modules.items() if child is module]
-        turn = self._turns.get((id(owner), id(module)), 0)
-        self._turns[id(owner), id(module)] = turn + 1
-        return names[turn % len(names)]
 
 
 def input_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

@@ -152,6 +152,11 @@ class KnownFunction:
         return arguments | ({"inplace": True} if overwrites else {})
 
 
+_Functions = dict[Any, KnownFunction]
+_Table = tuple[list[ActivationEntry], _Functions]
+_TABLES: weakref.WeakKeyDictionary[ActivationRegistry, _Table] = weakref.WeakKeyDictionary()
+
+
 class FunctionTable:
     """The functions of torch that a registry's activations are the same as, under all names that torch has for them."""
 
@@ -160,7 +165,19 @@ class FunctionTable:
 
     def __init__(self, registry: ActivationRegistry) -> None:
         self._registry = registry
-        self._functions = _functions_of(registry)
+        entries = registry.entries()  # of this context: a scope has more
+        before, functions = _TABLES.get(registry, ((), {}))
+        if not entries or len(before) != len(entries) or not all(map(operator.is_, before, entries)):
+            functions = {}  # made anew only when the rows are others
+            for entry in entries:
+                for function in entry.functions:
+                    for form in _forms(function):
+                        functions.setdefault(form, KnownFunction(form, entry))
+                for call in entry.calls:
+                    for form in _forms(call.function):
+                        functions.setdefault(form, KnownFunction(form, entry, call=call))
+            _TABLES[registry] = entries, functions
+        self._functions = functions
 
     def find(self, function: Any) -> KnownFunction | None:
         """Return what is known of a function, ``None`` if an object is no activation."""
@@ -187,29 +204,6 @@ class FunctionTable:
             pass  # a tensor as an argument, or one that the activation's module does not have: not to be rebuilt
         plain = {key: value for key, value in arguments.items() if isinstance(value, (bool, int, float, str))}
         return ActivationSpec(function.path, tuple(plain.items()), opaque=True)
-
-
-_Functions = dict[Any, KnownFunction]
-_Table = tuple[list[ActivationEntry], _Functions]
-_TABLES: weakref.WeakKeyDictionary[ActivationRegistry, _Table] = weakref.WeakKeyDictionary()
-
-
-def _functions_of(registry: ActivationRegistry) -> _Functions:
-    """Return the functions of a registry's rows; made anew only when the rows are others."""
-    entries = registry.entries()  # of this context: a scope has more
-    before, functions = _TABLES.get(registry, ((), {}))
-    if len(before) == len(entries) > 0 and all(map(operator.is_, before, entries)):
-        return functions
-    functions = {}
-    for entry in entries:
-        for function in entry.functions:
-            for form in _forms(function):
-                functions.setdefault(form, KnownFunction(form, entry))
-        for call in entry.calls:
-            for form in _forms(call.function):
-                functions.setdefault(form, KnownFunction(form, entry, call=call))
-    _TABLES[registry] = entries, functions
-    return functions
 
 
 @functools.lru_cache(maxsize=256)

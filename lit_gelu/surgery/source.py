@@ -34,7 +34,7 @@ def span_of(node: ast.expr, first_line: int = 0) -> Span:
 
 def call_at(code: types.CodeType, end: Position) -> ast.Call:
     """Return the call expression, in the file of some code, that ends at a position."""
-    call = _calls(_tree(code)).get(end)
+    call = _calls(_tree(_source(code))).get(end)
     if call is None:
         raise SwapError(f"no call expression ends at line {end[0]} of {code.co_filename}")
     return call
@@ -88,10 +88,6 @@ def _source(code: types.CodeType) -> str:
     return text
 
 
-def _tree(code: types.CodeType) -> ast.Module:
-    return _parsed(_source(code))
-
-
 @functools.lru_cache(maxsize=128)
 def _codes_by_place(filename: str, text: str) -> dict[tuple[str, int], list[types.CodeType]]:
     """Compile a file, and return all code in it by name and first line; `SwapError` if it is no Python."""
@@ -106,7 +102,7 @@ def _codes_by_place(filename: str, text: str) -> dict[tuple[str, int], list[type
 
 
 @functools.lru_cache(maxsize=128)
-def _parsed(text: str) -> ast.Module:
+def _tree(text: str) -> ast.Module:
     return ast.parse(text)
 
 
@@ -174,7 +170,7 @@ def call_place(origin: Origin, is_callee: Callable[[Any], bool], tensor_method: 
         raise SwapError("Python was told to leave out positions")
     node = call_at(code, origin.end)
     argument = _argument(node, origin, is_callee, tensor_method)
-    if any(isinstance(statement, ast.Expr) and statement.value is node for statement in ast.walk(_tree(code))):
+    if any(isinstance(statement, ast.Expr) and statement.value is node for statement in ast.walk(_tree(_source(code)))):
         raise SwapError(
             "its result is not used: it is called to overwrite its input. Write x = f(x) there, and it can be swapped"
         )

@@ -32,7 +32,7 @@ from lit_gelu.surgery.changes import (
     make_all,
     share_hooks,
 )
-from lit_gelu.surgery.observation import ActivationCall, Key, before_every_module, key_of, locate, on_the_side, run
+from lit_gelu.surgery.observation import Key, before_every_module, key_of, locate, on_the_side, run
 from lit_gelu.surgery.sites import ActivationSite, Survey, relative_name
 from lit_gelu.surgery.source import CallPlace
 
@@ -66,11 +66,6 @@ def substitution(survey: Survey, site: ActivationSite, module: nn.Module) -> Sub
     if call.child:
         place = f"{owner}.{call.child}".removeprefix(".")
         return Substitution(site, module, place, "module, at one of its places")
-    edit = _rewritten(site, call, owner)
-    return Substitution(site, module, f"{owner}.{edit.child}".removeprefix("."), "call rewritten", (edit,))
-
-
-def _rewritten(site: ActivationSite, call: ActivationCall, owner: str) -> RewrittenCall:
     _require_no_container(site, call.owner)
     obstacle = call.place
     if isinstance(call.owner, GraphModule):
@@ -81,9 +76,11 @@ def _rewritten(site: ActivationSite, call: ActivationCall, owner: str) -> Rewrit
     called, _, number = re.split(r"[.:^]", relative)[-1].partition("#")
     stem = called if called.isidentifier() else "activation"
     candidates = (f"{stem}_call{f'_{number}' if number else ''}{'_' * extra}" for extra in itertools.count())
-    module = call.owner
-    taken = {*dir(type(module)), *vars(module), *module._modules, *module._parameters, *module._buffers}
-    return RewrittenCall(obstacle, next(name for name in candidates if name not in taken), relative)
+    caller = call.owner
+    taken = {*dir(type(caller)), *vars(caller), *caller._modules, *caller._parameters, *caller._buffers}
+    child = next(name for name in candidates if name not in taken)
+    edit = RewrittenCall(obstacle, child, relative)
+    return Substitution(site, module, f"{owner}.{child}".removeprefix("."), "call rewritten", (edit,))
 
 
 def _calls_with_more(site: ActivationSite, declared: ActivationSpec) -> tuple[Edit, ...]:
@@ -116,15 +113,22 @@ def _require_no_container(site: ActivationSite, owner: nn.Module) -> None:
 
 def fit_into(model: nn.Module, row: Substitution) -> None:
     """Give a new module the old one's mode and hooks, device, dtype and trainability of the weights there."""
-    site, new = row.site, row.module
-    new.train(site.module.training)
+    site, new, before = row.site, row.module, row.site.module
+    new.train(before.training)
     if site.kind == "module":
-        _require_hooks_that_fit(site)
-        share_hooks(site.module, new)
+        # Hooks that rest on what was put into the old module do not fit the new one.
+        hooks = [hook for hook in before._forward_pre_hooks.values() if isinstance(hook, _COMPUTING_PARAMETERS)]
+        added = list(before._modules) if type(before).__module__.startswith("torch.nn.") else []
+        if hooks or (added and (before._forward_hooks or before._forward_pre_hooks)):
+            raise SwapError(
+                f"{site.name!r} cannot be swapped: its hooks need {', '.join(added) or 'its parameters'}, as pruning, "
+                "weight_norm and torch.ao.quantization put them there. Swap first, then call those."
+            )
+        share_hooks(before, new)
     if not any(True for _ in (*new.parameters(), *new.buffers())):
         return
     places = site.names if site.kind == "module" else (row.place,)
-    old = list(site.module.parameters()) if site.kind == "module" else []
+    old = list(before.parameters()) if site.kind == "module" else []
     beside = [weight for place in places for weight in weights_beside(model, place)]
     reference = next((p for p in (*old, *beside) if p.is_floating_point()), next(iter((*old, *beside)), None))
     if reference is not None:
@@ -132,18 +136,6 @@ def fit_into(model: nn.Module, row: Substitution) -> None:
     weights = old or [weight for weight in beside if _is_matrix(weight)]
     if weights and not any(weight.requires_grad for weight in weights):
         new.requires_grad_(False)
-
-
-def _require_hooks_that_fit(site: ActivationSite) -> None:
-    """Refuse to give a new module hooks that rest on what was put into the old one."""
-    old = site.module
-    hooks = [hook for hook in old._forward_pre_hooks.values() if isinstance(hook, _COMPUTING_PARAMETERS)]
-    added = list(old._modules) if type(old).__module__.startswith("torch.nn.") else []
-    if hooks or (added and (old._forward_hooks or old._forward_pre_hooks)):
-        raise SwapError(
-            f"{site.name!r} cannot be swapped: its hooks need {', '.join(added) or 'its parameters'}, as pruning, "
-            "weight_norm and torch.ao.quantization put them there. Swap first, then call those."
-        )
 
 
 def require_no_holder_of_parameters(model: nn.Module, row: Substitution) -> None:
