@@ -136,7 +136,8 @@ class Stack:
         template.trainer = first._trainer
         for path in _separate_paths(self.members, registry):
             parts = [member.get_submodule(path) for member in self.members]
-            _put(template, path, _EachMember(parts, self.states, registry))
+            parent, _, name = path.rpartition(".")
+            template.get_submodule(parent)._modules[name] = _EachMember(parts, self.states, registry)
         # A task reads its spec to see whether its activation is noisy, which members of a stack agree in.
         unread = _READ_BY_OPTIMIZERS | _ACTIVATION_NAMES - {
             "activation_spec" if isinstance(first, ActivationTask) else ""
@@ -271,11 +272,6 @@ def _tensor(member: nn.Module, name: str) -> Tensor:
     path, _, last = name.rpartition(".")
     tensor: Tensor = getattr(member.get_submodule(path), last)
     return tensor
-
-
-def _put(root: nn.Module, path: str, module: nn.Module) -> None:
-    parent, _, name = path.rpartition(".")
-    root.get_submodule(parent)._modules[name] = module
 
 
 def _differing(each: Sequence[Mapping[str, Any]], names: Iterable[str]) -> list[str]:

@@ -255,19 +255,19 @@ class ReplicaGroup(LightningModule):
         for name, by_member in figures.items():
             missing = torch.full_like(next(iter(by_member.values())), torch.nan)
             values = torch.stack([by_member.get(replica, missing) for replica in range(len(self.replicas))])
-            self._log_training(name, values, options[name])
+            self._latest[name] = values
+            self.log(name, values.nanmean(), **options[name])
+            if options[name].get("on_epoch"):
+                for replica, value in enumerate(values):
+                    self.log(f"{name}_{replica}", value, **{**options[name], "prog_bar": False})
+            elif (
+                options[name].get("logger") is not False
+                and (self.global_step + 1) % self.trainer.log_every_n_steps == 0  # type: ignore[attr-defined] # a connector's
+            ):
+                by_replica = {f"{name}_{replica}": float(value) for replica, value in enumerate(values)}
+                for logger in self.loggers:
+                    logger.log_metrics(by_replica, self.global_step)
         return torch.stack(sums).sum()
-
-    def _log_training(self, name: str, values: Tensor, options: dict[str, Any]) -> None:
-        self._latest[name] = values
-        self.log(name, values.nanmean(), **options)
-        if options.get("on_epoch"):
-            for replica, value in enumerate(values):
-                self.log(f"{name}_{replica}", value, **{**options, "prog_bar": False})
-        elif options.get("logger") is not False and (self.global_step + 1) % self.trainer.log_every_n_steps == 0:  # type: ignore[attr-defined] # a connector's
-            named = {f"{name}_{replica}": float(value) for replica, value in enumerate(values)}
-            for logger in self.loggers:
-                logger.log_metrics(named, self.global_step)
 
     # Validation and test: the members one by one
 
