@@ -339,7 +339,7 @@ def _calls_in(method: types.FunctionType) -> list[ast.Call]:
     """Return the call expressions of a method; none where its source is not to be had."""
     code = method.__code__
     try:
-        nodes = [*ast.walk(_tree(code))]
+        nodes = [*ast.walk(_tree(_source(code)))]
     except SwapError:
         return []
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == code.co_name]
