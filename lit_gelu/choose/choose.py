@@ -116,7 +116,13 @@ def choose(
         raise ArgumentError(f"data={type(data).__name__} is not accepted. Give a LightningDataModule.")
     if unknown := trainer.keys() - inspect.signature(Trainer).parameters.keys():
         raise ArgumentError(f"{min(unknown)}= is no option of choose, nor of a Trainer. Leave it out, or name another.")
-    options, notes = _without_unused({"max_epochs": 10, **trainer})
+    callbacks = trainer.pop("callbacks", None) or []
+    callbacks = list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
+    unused = [callback for callback in callbacks if isinstance(callback, _UNUSED)]
+    notes = [f"Not used here: {', '.join(type(callback).__name__ for callback in unused)}."] if unused else []
+    options = {"max_epochs": 10, **trainer}
+    if kept := [callback for callback in callbacks if callback not in unused]:
+        options["callbacks"] = kept
     setup = Setup(_builder(build, swap), data, options)
     temporary = tempfile.TemporaryDirectory(prefix="lit_gelu-choose-") if folder is None else nullcontext(folder)
     with temporary as place, quiet("lightning.pytorch"), quiet("lightning.fabric"), isolate_rng():
@@ -173,16 +179,6 @@ def _seeds(seeds: int | Sequence[int]) -> list[int]:
             f"seeds={shown(seeds)} is not accepted. Give how many, or different whole numbers from 0 on: five or more."
         )
     return list(numbers)
-
-
-def _without_unused(options: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    callbacks = options.get("callbacks") or []
-    callbacks = list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
-    unused = [callback for callback in callbacks if isinstance(callback, _UNUSED)]
-    kept = [callback for callback in callbacks if callback not in unused]
-    others = {name: value for name, value in options.items() if name != "callbacks"}
-    notes = [f"Not used here: {', '.join(type(callback).__name__ for callback in unused)}."] if unused else []
-    return others | ({"callbacks": kept} if kept else {}), notes
 
 
 def _builder(build: Callable[..., LightningModule], swap: Any) -> Callable[..., LightningModule]:
