@@ -28,7 +28,7 @@ def _words(paths):
 @pytest.mark.parametrize(
     ("what", "size", "ceiling"),
     [
-        ("lines of the package", _lines(PACKAGE), 36_450),
+        ("lines of the package", _lines(PACKAGE), 36_390),
         ("files of the package", len(PACKAGE), 194),
         ("lines of the tests", _lines(TESTS), 35_700),
         ("words of Markdown", _words(PAGES), 37_700),
