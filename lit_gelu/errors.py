@@ -81,6 +81,10 @@ class ParityError(LitGeluError, AssertionError):
         return type(self), (self.args[0], self.report)
 
 
+class AuditError(LitGeluError, ValueError):
+    """Nothing can be said of what a function, a file or a model computes."""
+
+
 class MissingExtraError(LitGeluError, ImportError):
     """A library that only some parts of lit-gelu need, and that is not installed."""
 

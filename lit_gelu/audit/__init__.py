@@ -1,0 +1,5 @@
+"""Which activation is it? What a function, a file or a model really computes."""
+
+from lit_gelu.audit.identify import Candidate, Identification, identify
+
+__all__ = ["Candidate", "Identification", "identify"]
