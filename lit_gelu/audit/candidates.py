@@ -10,83 +10,89 @@ from scipy.optimize import least_squares
 from torch import Tensor
 
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
+from lit_gelu.activations.naming.entry import ActivationFacts
 from lit_gelu.errors import LitGeluError
 
 _FITTED_AT = 400  # inputs
 _STARTS = (1.0, 0.25, 2.0)  # times the default, from where a fit begins
 _DIGITS = 6  # of a fitted parameter, at most: fewer where they fit as well
+_FAR = 1e3  # the residual where an activation does not take a parameter, or is not finite
 
 
 @dataclass(frozen=True)
 class Formula:
     """A registered activation as a function of float64."""
 
-    spec: str
+    spec: ActivationSpec
     registry: ActivationRegistry
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return its values in float64."""
         module = self.registry.create(self.spec).double().eval()
         with torch.no_grad():
-            return module(x.clone())
+            output: Tensor = module(x.clone())
+        return output
+
+    def __str__(self) -> str:
+        return str(self.spec)
+
+    @property
+    def facts(self) -> ActivationFacts:
+        """What its row says of it."""
+        return self.registry.entry(self.spec.name).facts_for(self.spec.arguments)
+
+    @property
+    def parameters(self) -> dict[str, float]:
+        """Its parameters that are real numbers, with their values."""
+        parameters = self.registry.entry(self.spec.name).parameters
+        values = {name: self.spec.arguments.get(name, parameter.default) for name, parameter in parameters.items()}
+        return {name: float(value) for name, value in values.items() if type(value) is float and math.isfinite(value)}
+
+    def with_parameters(self, parameters: Mapping[str, float]) -> "Formula":
+        """Return the activation with other parameters."""
+        changed = ActivationSpec.of(self.spec.name, **{**self.spec.arguments, **parameters})
+        return Formula(self.registry.resolve(changed), self.registry)
 
 
 def formulas(registry: ActivationRegistry) -> Iterator[Formula]:
-    """Give every elementwise activation that is not random, with its default arguments, and every form of GELU."""
-    specs: dict[str, None] = {}
-    for row in registry.entries():
-        spec = row.preset or registry.resolve(row.name)
-        facts = registry.entry(spec.name).facts_for(spec.arguments)
-        if facts.elementwise and not facts.stochastic:
-            specs.setdefault(str(spec))
-    for text in specs:
-        yield Formula(text, registry)
+    """Give every elementwise activation that is not random, with its default arguments, the simpler ones first."""
+    specs = dict.fromkeys(str(row.preset or registry.resolve(row.name)) for row in registry.entries())
+    rows = [Formula(registry.resolve(text), registry) for text in specs]
+    rows = [row for row in rows if row.facts.elementwise and not row.facts.stochastic]
+    yield from sorted(rows, key=lambda row: (row.facts.learnable, len(row.parameters)))
 
 
 def fitted(formula: Formula, x: Tensor, y: Tensor) -> Formula | None:
-    """Return an activation with its scalar parameters fitted to values; ``None`` if it has none, or they do not fit."""
-    spec = ActivationSpec.parse(formula.spec)
-    defaults = scalar_parameters(spec, formula.registry)
-    places = torch.linspace(0, len(x) - 1, _FITTED_AT).long().unique()
-    x, y = x[places], y[places]
-    keep = y.isfinite()
-    x, y = x[keep], y[keep]
-    if not defaults or not len(x):
+    """Return an activation with its scalar parameters fitted to values; ``None`` if it has none, or none fit."""
+    names = list(formula.parameters)
+    if not names:
         return None
+    places = torch.linspace(0, len(x) - 1, _FITTED_AT).long().unique()
+    x, y = x[places], y[places].nan_to_num()
 
     def residuals(values: np.ndarray) -> np.ndarray:
         try:
-            out = with_parameters(formula, dict(zip(defaults, values.tolist(), strict=True)))(x)
-        except LitGeluError:  # outside of what the activation takes
-            return np.full(len(x), 1e3)
-        return (out - y).nan_to_num(nan=1e3, posinf=1e3, neginf=-1e3).clamp(-1e3, 1e3).numpy()
+            out = formula.with_parameters(dict(zip(names, values.tolist(), strict=True)))(x)
+        except (LitGeluError, ArithmeticError, RuntimeError, ValueError):  # outside of what the activation takes
+            return np.full(len(x), _FAR)
+        array: np.ndarray = (out - y).nan_to_num(nan=_FAR, posinf=_FAR, neginf=-_FAR).clamp(-_FAR, _FAR).numpy()
+        return array
 
-    best = None
+    precise = 1e-7 * float(y.abs().max())
+    best, worst = None, math.inf
     for factor in _STARTS:
-        start = np.array([factor * (value or 1.0) for value in defaults.values()])
-        result = least_squares(residuals, start, method="trf", xtol=1e-12, ftol=1e-12, gtol=1e-12, max_nfev=60)
-        if best is None or result.cost < best.cost:
-            best = result
-    if best is None or not np.isfinite(best.x).all():
+        start = np.array([factor * (value or 1.0) for value in formula.parameters.values()])
+        if worst <= precise or np.all(residuals(start) == _FAR):
+            continue
+        result = least_squares(residuals, start, method="trf", xtol=1e-12, ftol=1e-12, gtol=1e-12, max_nfev=40)
+        if np.abs(result.fun).max() < worst:
+            best, worst = result.x, float(np.abs(result.fun).max())
+    if best is None:
         return None
     # The shortest numbers that fit as well: somebody wrote 1.702, and not 1.7019999.
-    limit = 1.5 * np.abs(best.fun).max() + 1e-12
     for digits in range(1, _DIGITS + 1):
-        short = np.array([float(f"{value:.{digits}g}") for value in best.x])
-        if np.abs(residuals(short)).max() <= limit:
-            return with_parameters(formula, dict(zip(defaults, short.tolist(), strict=True)))
-    return with_parameters(formula, dict(zip(defaults, best.x.tolist(), strict=True)))
-
-
-def scalar_parameters(spec: ActivationSpec, registry: ActivationRegistry) -> dict[str, float]:
-    """Return the parameters of an activation that are real numbers, with the values that a spec gives them."""
-    parameters = registry.entry(spec.name).parameters
-    values = {name: spec.arguments.get(name, parameter.default) for name, parameter in parameters.items()}
-    return {name: float(value) for name, value in values.items() if type(value) is float and math.isfinite(value)}
-
-
-def with_parameters(formula: Formula, parameters: Mapping[str, float]) -> Formula:
-    """Return an activation with other parameters."""
-    spec = ActivationSpec.parse(formula.spec)
-    changed = formula.registry.resolve(ActivationSpec.of(spec.name, **{**spec.arguments, **parameters}))
-    return Formula(str(changed), formula.registry)
+        short = np.array([float(f"{value:.{digits}g}") for value in best])
+        if np.abs(residuals(short)).max() <= 1.5 * worst + precise:
+            best = short
+            break
+    return formula.with_parameters(dict(zip(names, best.tolist(), strict=True)))

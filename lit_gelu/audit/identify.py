@@ -1,46 +1,59 @@
 """`identify`: which registered activation a function computes, told from its values at chosen inputs.
 
-Tests that allow 1e-3 cannot tell the forms of GELU apart, whose values differ by 4.7e-4 at most. In a dtype they round
-to different numbers at some inputs, and there a black box shows which one it is.
+Tests that allow 1e-3 cannot tell the forms of GELU apart, whose values differ by 4.7e-4 at most. Between two formulas
+a and b this module asks where the function lies on the way from one to the other: the least-squares share of a - b in
+its difference to b is 1 for a and 0 for b, whatever the rounding that all its values have in common.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lit_gelu.activations import ActivationRegistry, ActivationSpec
+from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.registry import registry_or_default
-from lit_gelu.audit.black_box import BlackBox, all_inputs, core_inputs, dtype_of, spacing
-from lit_gelu.audit.candidates import Formula, fitted, formulas, scalar_parameters
-from lit_gelu.audit.deviations import Structure, deviations, structure_of
+from lit_gelu.audit.black_box import BlackBox
+from lit_gelu.audit.candidates import Formula, fitted, formulas
+from lit_gelu.audit.deviations import Deviation, deviations
+from lit_gelu.audit.number_format import NumberFormat, QuantizedDtype, number_format
+from lit_gelu.audit.structure import Structure, structure_of
 from lit_gelu.display import Displayed, HtmlTable
 
-_ALLOWED = 64.0  # units in the last place of max(|x|, |f(x)|) that a kernel in float32 or float64 may be off
-_ALLOWED_IN_16_BIT = 2.0
-_FITS = 0.98  # the share of inputs at which a function must be within that for a candidate to be it throughout
-_PARTLY = 0.5  # and to be it but for what the notes name
-_TIED = 0.02  # candidates whose shares differ by less are told apart by their rounded values
-_AGREES = 0.6  # of the inputs at which tied candidates differ, the function must have the candidate's number at so many
-_AHEAD = 0.2  # and more often than the next one by this share
+_FITS = 0.98  # the share of inputs at which a function is within what kernels may be off
+_TABLE_FITS = 0.9  # the same for a table, whose ends are cut
+_LEFT = 0.5  # the share of inputs that deviations may not explain, so that an activation can be told at all
+_TIED = 0.02  # candidates whose shares differ by less are told apart by where the function lies between them
+_NEAR = 0.25  # how far from 1 that place may be
+_ERROR = 0.1  # its standard error, at most
+_TELLING = 8  # inputs at which two formulas round apart, at least, for correctly rounded values to tell them
+_AGREES = 0.5  # of these, the share at which the function has the one formula's number, at least
+_DISAGREES = 0.25  # times that share: at how many it may have the other one's
+_BETTER = 0.8  # times the error of an activation with its defaults: what a fit must reach to be taken instead
+_FAR = 1e4  # units: where errors are cut
+_SAME = 1e-7  # relative: two rows that differ by less are one function
 _MOST = 5  # candidates that are listed
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A registered activation, and how far a function is from it where |x| <= 8."""
+    """A registered activation, and how far a function is from it where |x| <= 12.
+
+    Args:
+        spec: The activation.
+        share: Of the inputs at which the function is within what kernels may be off.
+        ulp: The largest error in units of the value's last place, or in steps of int8.
+        absolute: The largest error.
+    """
 
     spec: str
-    share: float  # of the inputs at which the function is within what kernels may be off
-    ulp: float  # the largest error in units of the last place of max(|x|, |f(x)|)
-    absolute: float  # the largest error
-    agreement: float | None = None  # share of correctly rounded values, where tied candidates round apart
+    share: float
+    ulp: float
+    absolute: float
 
     def __str__(self) -> str:
-        told = "" if self.agreement is None else f", {self.agreement:.0%} of the telling inputs"
-        return f"{self.spec}: fits at {self.share:.1%}, off by {self.absolute:.3g} ({self.ulp:.3g} ulp){told}"
+        return f"{self.spec}: fits at {self.share:.1%} of inputs, off by {self.absolute:.3g} ({self.ulp:.3g} ulp)"
 
 
 @dataclass(frozen=True, repr=False)
@@ -49,11 +62,11 @@ class Identification(Displayed):
 
     Args:
         spec: The activation, as the text of its spec; ``None`` if no registered one fits.
-        decided: Whether this one alone fits, those that are equal in the dtype apart.
+        decided: Whether it alone fits, those that are equal in the dtype apart.
         candidates: The nearest activations, the best one first.
-        equal: Specs that round to the same numbers in this dtype as ``spec`` does.
-        first_difference: The input nearest to 0 at which the function is not the correctly rounded value of the
-            nearest candidate, what it gives there, and that value.
+        equal: Specs of other activations that are the same numbers in this dtype.
+        first_difference: The input nearest to 0 at which the function is further from the nearest candidate than
+            kernels are, what it gives there, and the correctly rounded value; ``None`` if there is none.
         notes: What else its values show: a table, a coarser dtype, saturation, NaN, subnormals that become 0.
     """
 
@@ -64,35 +77,51 @@ class Identification(Displayed):
     first_difference: tuple[float, float, float] | None = None
     notes: tuple[str, ...] = ()
 
+    @property
+    def specs(self) -> tuple[str, ...]:
+        """All activations that it may be: the one that is named, and those that cannot be told from it."""
+        if self.spec is None:
+            return ()
+        tied = [] if self.decided else [c.spec for c in self.candidates if c.share >= self.candidates[0].share - _TIED]
+        return tuple(dict.fromkeys([self.spec, *self.equal, *tied]))
+
     def __str__(self) -> str:
         if self.spec is None:
             head = f"none that is registered; the nearest is {self.candidates[0]}"
+        elif self.decided:
+            head = self.spec + (f" (the same numbers: {', '.join(self.equal)})" if self.equal else "")
         else:
-            equal = f" (equal to {', '.join(self.equal)} in this dtype)" if self.equal else ""
-            head = f"{self.spec}{equal}" if self.decided else f"{self.spec}, or another one: see the candidates"
+            head = f"{self.spec}, or {', or '.join(self.specs[1:])}: these values do not tell"
         return "\n".join([head, *(f"  {note}" for note in self.notes)])
 
     def _summary(self) -> str:
         return str(self).splitlines()[0]
 
     def _html_table(self) -> HtmlTable:
-        rows = [(row.spec, row.share, row.ulp, row.absolute, row.agreement) for row in self.candidates]
-        return HtmlTable(("activation", "fits at", "ulp", "absolute", "agrees"), rows, self._summary(), self.notes)
+        rows = [(row.spec, row.share, row.ulp, row.absolute) for row in self.candidates]
+        return HtmlTable(("activation", "fits at", "ulp", "absolute"), rows, self._summary(), self.notes)
 
 
 def identify(
-    function: Callable[[Any], Any], dtype: str | torch.dtype = "float32", *, registry: ActivationRegistry | None = None
+    function: Callable[[Any], Any],
+    dtype: str | torch.dtype | QuantizedDtype = "float32",
+    *,
+    registry: ActivationRegistry | None = None,
 ) -> Identification:
     """Tell which registered activation an elementwise function computes.
 
     It is called with all finite numbers of a 16-bit dtype, or with some 10,000 of a wider one, and compared with every
-    registered activation in float64. Scalar parameters (beta, alpha, sigma, limits) are fitted where no row fits with
-    its defaults.
+    registered activation in float64. Scalar parameters (beta, alpha, sigma, limits) are fitted where no activation fits
+    with its defaults.
 
     Args:
         function: From tensor to tensor, or from NumPy array to NumPy array, of any size.
-        dtype: Of its inputs: ``"float64"``, ``"float32"``, ``"float16"`` or ``"bfloat16"``.
+        dtype: Of its inputs: ``"float64"``, ``"float32"``, ``"float16"``, ``"bfloat16"``, or a `QuantizedDtype` for
+            a function of int8.
         registry: Whose activations are tried; by default `lit_gelu.activations.registry`.
+
+    Returns:
+        The activation, whether it is decided, the nearest ones and what else the values show.
 
     Raises:
         ArgumentError: If the dtype is another one.
@@ -105,105 +134,161 @@ def identify(
         >>> print(identify(lambda x: x * torch.sigmoid(1.5 * x)))
         swish(beta=1.5)
     """
-    dtype = dtype_of(dtype)
     registry = registry_or_default(registry)
-    box = BlackBox(function, dtype)
-    x = core_inputs(dtype)
+    box = BlackBox(function, number_format(dtype))
+    x = box.format.core_inputs()
     y = box(x)
     structure = structure_of(box, x, y)
-    fits = _Fits(x, y, dtype, structure)
-    rows = [fits.of(formula) for formula in formulas(registry)]
-    if max(row.candidate.share for row in rows) < _FITS:
-        parametric = [row.formula for row in rows if scalar_parameters_of(row.formula)]
-        refined = [fitted(formula, x, y) for formula in parametric]
-        rows += [fits.of(formula) for formula in refined if formula is not None]
-    rows = _without_doubles(rows)
-    rows.sort(key=lambda row: (-row.candidate.share, row.candidate.absolute))
-    best = rows[0].candidate.share
-    tied = [row for row in rows if row.candidate.share >= best - _TIED] if best >= _PARTLY else []
-    tied, equal, decided = _told_apart(tied, x, y, dtype)
-    spec = tied[0].candidate.spec if tied and (best >= _FITS or structure.explains or decided) else None
-    ranked = [*tied, *(row for row in rows if all(row.formula is not other.formula for other in tied))]
-    nearest = ranked[0].formula
+    known = list(formulas(registry))
+    rows = _ranked(_without_doubles([_row(formula, x, y, structure) for formula in known]))
+    wide = box.format.all_inputs()
+    outputs = box(wide)
+    # What a deviation explains is left out, and only then a fit is tried: NaN or saturation is no parameter's work.
+    deviating = _deviations(box, rows[0], wide, outputs, structure)
+    explained = torch.isin(x, wide[_any(deviating, wide)])
+    if bool(explained.any()) and float((~explained).double().mean()) >= _LEFT:
+        x, y = x[~explained], y[~explained]
+        structure = replace(structure, inputs={note: seen[~explained] for note, seen in structure.inputs.items()})
+        rows = _ranked(_without_doubles([_row(formula, x, y, structure) for formula in known]))
+    limit = _TABLE_FITS if structure.is_table else _FITS
+    if rows[0].candidate.share < limit or rows[0].spread > structure.format.usual:
+        rows = _ranked([*rows, *_fitted_rows(known, rows, x, y, structure)])
+    rows = _nearest_first(rows, y, structure.format)
+    best = rows[0]
+    deviating = _deviations(box, best, wide, outputs, structure)
+    equal = [row for row in rows[1:] if _equal(row, best, structure.format)]
+    rows = [row for row in rows if row not in equal]
+    fits = best.candidate.share >= limit
+    told = all(_preference(best, row, y, structure.format)[1] for row in rows[1:] if _is_tied(row, best))
     return Identification(
-        spec=spec,
-        decided=spec is not None and decided,
-        candidates=tuple(row.candidate for row in ranked[:_MOST]),
-        equal=tuple(equal) if spec is not None else (),
-        first_difference=_first_difference(x, y, nearest(x), dtype),
-        notes=(*structure.notes, *deviations(box, nearest, all_inputs(dtype), structure)),
+        spec=best.candidate.spec if fits else None,
+        decided=fits and told,
+        candidates=tuple(row.candidate for row in rows[:_MOST]),
+        equal=tuple(spec for row in (best, *equal) for spec in (row.candidate.spec, *row.doubles))[1:] if fits else (),
+        first_difference=_first_difference(box.format, wide, outputs, best, structure),
+        notes=tuple(filter(None, [best.note, *(deviation.note for deviation in deviating)])),
     )
 
 
-def scalar_parameters_of(formula: Formula) -> dict[str, float]:
-    """Return the scalar parameters of a candidate."""
-    return scalar_parameters(ActivationSpec.parse(formula.spec), formula.registry)
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Row:
+    """A candidate with the formula's values at the core inputs, and where on them the function is judged."""
+
     formula: Formula
     candidate: Candidate
-    values: Tensor  # of the formula at the core inputs
+    values: Tensor
+    unit: Tensor
+    seen: Tensor  # what the function sees instead of its inputs
+    spread: float  # root mean square of the error in units, large ones cut
+    note: str  # which says so
+    doubles: tuple[str, ...] = ()  # other activations that are the same function
 
 
-@dataclass(frozen=True)
-class _Fits:
-    """Compares a function's values with formulas."""
-
-    x: Tensor
-    y: Tensor
-    dtype: torch.dtype
-    structure: Structure
-
-    def of(self, formula: Formula) -> _Row:
-        values = formula(self.x)
-        low, high = self.structure.range_of(formula, self.x, values)
-        error = torch.where(self.y < low, low - self.y, torch.where(self.y > high, self.y - high, 0.0))
-        error = torch.where(self.y.isfinite(), error, torch.inf)
-        unit = spacing(torch.maximum(self.x.abs(), values.abs()), self.structure.dtype)
-        allowed = _ALLOWED if torch.finfo(self.structure.dtype).bits > 16 else _ALLOWED_IN_16_BIT
+def _row(formula: Formula, x: Tensor, y: Tensor, structure: Structure) -> _Row:
+    """Compare a function with a formula, at the inputs that it most probably sees."""
+    form = structure.format
+    rows = []
+    for note, seen in structure.inputs.items():
+        values = form.clamped(formula(seen))
+        unit = form.unit(x, values)
+        error = torch.where(y.isnan() & values.isnan(), 0.0, (y - values).abs().nan_to_num(torch.inf, torch.inf))
         in_units = error / unit
-        share = float((in_units <= allowed).double().mean())
-        return _Row(formula, Candidate(formula.spec, share, float(in_units.max()), float(error.max())), values)
+        candidate = Candidate(
+            str(formula),
+            float((in_units <= form.allowed).double().mean()),
+            float((error / form.spacing(values)).max()),
+            float(error.max()),
+        )
+        spread = float(in_units.clamp(max=_FAR).square().mean().sqrt())
+        rows.append(_Row(formula, candidate, values, unit, seen, spread, note))
+    return _ranked(rows)[0]
+
+
+def _ranked(rows: Sequence[_Row]) -> list[_Row]:
+    return sorted(rows, key=lambda row: (-round(row.candidate.share, 2), row.spread))
 
 
 def _without_doubles(rows: Sequence[_Row]) -> list[_Row]:
-    """Leave out what is the same function as a row before it, such as swish with beta=1 beside silu."""
+    """Put what is the same function as a row before it behind that one, as swish with beta=1 is silu."""
     kept: list[_Row] = []
-    for row in sorted(rows, key=lambda row: len(scalar_parameters_of(row.formula))):
-        same = (torch.allclose(row.values, other.values, rtol=1e-13, atol=1e-15) for other in kept)
-        if not any(same):
+    for row in rows:
+        for i, other in enumerate(kept):
+            if torch.allclose(row.values, other.values, rtol=_SAME, atol=_SAME**2):
+                kept[i] = replace(other, doubles=(*other.doubles, row.candidate.spec))
+                break
+        else:
             kept.append(row)
     return kept
 
 
-def _told_apart(tied: Sequence[_Row], x: Tensor, y: Tensor, dtype: torch.dtype) -> tuple[list[_Row], list[str], bool]:
-    """Rank tied candidates by the inputs at which they round apart; with those equal to the first, and if it is sure."""
-    if len(tied) < 2:
-        return list(tied), [], bool(tied)
-    rounded = torch.stack([row.values.to(dtype).double() for row in tied])
-    telling = (rounded != rounded[0]).any(0) & y.isfinite()
-    if not bool(telling.any()):
-        return list(tied[:1]), [row.candidate.spec for row in tied[1:]], True
-    shares = (rounded[:, telling] == y[telling]).double().mean(1).tolist()
-    order = sorted(range(len(tied)), key=lambda index: -shares[index])
-    first = order[0]
-    same = [i for i in order[1:] if bool((rounded[i] == rounded[first]).all())]
-    others = [shares[i] for i in order[1:] if i not in same]
-    sure = shares[first] >= _AGREES and all(shares[first] - share >= _AHEAD for share in others)
-    ranked = [
-        _Row(tied[i].formula, Candidate(**{**vars(tied[i].candidate), "agreement": shares[i]}), tied[i].values)
-        for i in order
-        if i not in same
-    ]
-    return ranked, [tied[i].candidate.spec for i in same], sure
+def _fitted_rows(
+    known: Sequence[Formula], rows: Sequence[_Row], x: Tensor, y: Tensor, structure: Structure
+) -> list[_Row]:
+    """Return candidates with fitted parameters, if they are clearly better than those with defaults."""
+    refined = [fitted(formula, rows[0].seen, y) for formula in known]
+    fits = [_row(formula, x, y, structure) for formula in refined if formula is not None]
+    limit, share = _BETTER * rows[0].spread, rows[0].candidate.share
+    return _without_doubles([row for row in fits if row.spread < limit and row.candidate.share >= share])
 
 
-def _first_difference(x: Tensor, y: Tensor, values: Tensor, dtype: torch.dtype) -> tuple[float, float, float] | None:
-    rounded = values.to(dtype).double()
-    wrong = (rounded != y) & ~(rounded.isnan() & y.isnan())
+def _deviations(box: BlackBox, row: _Row, x: Tensor, y: Tensor, structure: Structure) -> list[Deviation]:
+    found = list(deviations(box.format, x, y, row.formula(x)))
+    # The steps of a table are no saturation, and its errors on one side are its ends.
+    return [each for each in found if each.note.startswith(("NaN", "infinite"))] if structure.is_table else found
+
+
+def _any(deviating: Sequence[Deviation], x: Tensor) -> Tensor:
+    mask = torch.zeros_like(x, dtype=torch.bool)
+    for deviation in deviating:
+        mask |= deviation.mask
+    return mask
+
+
+def _equal(first: _Row, second: _Row, form: NumberFormat) -> bool:
+    """Return whether two formulas are the same numbers in a format."""
+    return torch.equal(form.rounded(first.values).nan_to_num(), form.rounded(second.values).nan_to_num())
+
+
+def _is_tied(row: _Row, best: _Row) -> bool:
+    return row.candidate.share >= best.candidate.share - _TIED
+
+
+def _nearest_first(rows: Sequence[_Row], y: Tensor, form: NumberFormat) -> list[_Row]:
+    """Put first, of the candidates that are tied, the one that is preferred to most others."""
+    # It may be the one with the larger error: of a table that is shifted, say, or of a kernel that rounds coarsely.
+    tied = [row for row in rows if _is_tied(row, rows[0])]
+    wins = {id(a): sum(_preference(a, b, y, form)[0] > 0 for b in tied if b is not a) for a in tied}
+    return [*sorted(tied, key=lambda row: -wins[id(row)]), *rows[len(tied) :]]
+
+
+def _preference(a: _Row, b: _Row, y: Tensor, form: NumberFormat) -> tuple[float, bool]:
+    """Return how much rather a function is a than b, from -1 to 1, and whether it is a for certain."""
+    if not form.wide:
+        rounded_a, rounded_b = form.rounded(a.values), form.rounded(b.values)
+        telling = (rounded_a != rounded_b) & y.isfinite()
+        if int(telling.sum()) >= _TELLING:
+            agrees_a, agrees_b = (float((r == y)[telling].double().mean()) for r in (rounded_a, rounded_b))
+            if max(agrees_a, agrees_b) >= _AGREES:  # else it does not round correctly, which says nothing
+                return agrees_a - agrees_b, agrees_b <= _DISAGREES * agrees_a
+    way, behind = ((values / b.unit).nan_to_num(0.0, 0.0, 0.0) for values in (a.values - b.values, y - b.values))
+    near = behind.abs() <= _FAR  # what is far from both says nothing
+    way, behind = way[near], behind[near]
+    length = float(way.square().sum())
+    if length == 0:
+        return 0.0, False
+    place = float((way * behind).sum()) / length
+    error = float((behind - place * way).square().mean().sqrt()) / length**0.5
+    return max(-1.0, min(1.0, 2 * place - 1)), abs(place - 1) <= _NEAR and error <= _ERROR
+
+
+def _first_difference(
+    form: NumberFormat, x: Tensor, y: Tensor, best: _Row, structure: Structure
+) -> tuple[float, float, float] | None:
+    values = form.clamped(best.formula(x))
+    error = (y - values).abs() / structure.format.unit(x, values)
+    wrong = (error.nan_to_num(torch.inf) > structure.format.allowed) & (y != form.rounded(values))
+    wrong &= ~(y.isnan() & values.isnan())
     if not bool(wrong.any()):
         return None
     nearest = x.abs().masked_fill(~wrong, torch.inf).argmin()
-    return float(x[nearest]), float(y[nearest]), float(rounded[nearest])
+    return float(x[nearest]), float(y[nearest]), float(form.rounded(values)[nearest])
