@@ -1,7 +1,7 @@
 """The functions that a black box may be: rows of a registry, with their parameters fitted to its values."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,7 +57,7 @@ class Formula:
 def formulas(registry: ActivationRegistry) -> Iterator[Formula]:
     """Give every elementwise activation that is not random, with its default arguments, the simpler ones first."""
     specs = dict.fromkeys(str(row.preset or registry.resolve(row.name)) for row in registry.entries())
-    rows = [Formula(registry.resolve(text), registry) for text in specs]
+    rows = [Formula(spec, registry) for spec in dict.fromkeys(map(registry.resolve, specs))]
     rows = [row for row in rows if row.facts.elementwise and not row.facts.stochastic]
     yield from sorted(rows, key=lambda row: (row.facts.learnable, len(row.parameters)))
 
@@ -89,10 +89,16 @@ def fitted(formula: Formula, x: Tensor, y: Tensor) -> Formula | None:
             best, worst = result.x, float(np.abs(result.fun).max())
     if best is None:
         return None
-    # The shortest numbers that fit as well: somebody wrote 1.702, and not 1.7019999.
-    for digits in range(1, _DIGITS + 1):
-        short = np.array([float(f"{value:.{digits}g}") for value in best])
-        if np.abs(residuals(short)).max() <= 1.5 * worst + precise:
-            best = short
-            break
+    best = _shortened(best, formula.parameters, lambda trial: np.abs(residuals(trial)).max() <= 1.5 * worst + precise)
     return formula.with_parameters(dict(zip(names, best.tolist(), strict=True)))
+
+
+def _shortened(best: np.ndarray, defaults: Mapping[str, float], fits: Callable[[np.ndarray], bool]) -> np.ndarray:
+    """Return the shortest parameters that fit as well: somebody wrote 1.702, and not 1.7019999."""
+    for i, default in enumerate(defaults.values()):
+        for short in (default, *(float(f"{best[i]:.{digits}g}") for digits in range(1, _DIGITS + 1))):
+            trial = np.array([*best[:i], short, *best[i + 1 :]])
+            if fits(trial):
+                best = trial
+                break
+    return best

@@ -22,7 +22,8 @@ class Deviation:
 
 def deviations(format: NumberFormat, x: Tensor, y: Tensor, values: Tensor) -> Iterator[Deviation]:  # noqa: A002
     """Say where a function's values ``y`` leave an activation's ``values``, at rising inputs of a format."""
-    ideal = format.rounded(format.clamped(values))
+    values = format.clamped(values)
+    ideal = format.rounded(values)
     for what, here, there in (("NaN", y.isnan(), ideal.isnan()), ("infinite", y.isinf(), ideal.isinf())):
         wrong = here & ~there
         if bool(wrong.any()):
@@ -33,6 +34,7 @@ def deviations(format: NumberFormat, x: Tensor, y: Tensor, values: Tensor) -> It
         if bool(flushed.any()):
             yield Deviation("subnormal numbers become 0", flushed)
     finite = y.isfinite() & ideal.isfinite()
+    judged = finite & (x.abs() <= CORE)
     for side, word in ((x > 0, "above"), (x < 0, "below")):
         places = torch.nonzero(side & finite).flatten()
         places = places if word == "above" else places.flip(0)  # outwards from 0
@@ -45,8 +47,9 @@ def deviations(format: NumberFormat, x: Tensor, y: Tensor, values: Tensor) -> It
         if len(tail) > 2 and bool(off.any()):
             mask = torch.zeros_like(side)
             mask[tail] = True
+            judged &= ~mask
             yield Deviation(f"saturates at {float(last):.4g} {word} {float(x[tail[0]]):.4g}", mask)
-    error = ((y - values).abs() / format.unit(x, values)).where(finite & (x.abs() <= CORE), 0.0)
+    error = ((y - values).abs() / format.unit(x, values)).where(judged, 0.0)
     right, left = (float(error[side].max()) for side in (x >= 0, x <= 0))
     if max(right, left) > format.allowed / 4 and max(right, left) > _LOPSIDED * min(right, left):
         note = f"errors are on one side: {max(right, left):.3g} units for x {'>' if right > left else '<'} 0"

@@ -20,13 +20,15 @@ from lit_gelu.audit.deviations import Deviation, deviations
 from lit_gelu.audit.number_format import NumberFormat, QuantizedDtype, number_format
 from lit_gelu.audit.structure import Structure, structure_of
 from lit_gelu.display import Displayed, HtmlTable
+from lit_gelu.errors import AuditError
 
 _FITS = 0.98  # the share of inputs at which a function is within what kernels may be off
 _TABLE_FITS = 0.9  # the same for a table, whose ends are cut
-_LEFT = 0.5  # the share of inputs that deviations may not explain, so that an activation can be told at all
+_LEFT = 0.55  # the share of inputs that deviations may not explain, so that an activation can be told at all
 _TIED = 0.02  # candidates whose shares differ by less are told apart by where the function lies between them
 _NEAR = 0.25  # how far from 1 that place may be
 _ERROR = 0.1  # its standard error, at most
+_TOLD_ABOVE = 2.0**-10  # values: where smaller ones round to is decided by a kernel's own errors
 _TELLING = 8  # inputs at which two formulas round apart, at least, for correctly rounded values to tell them
 _AGREES = 0.5  # of these, the share at which the function has the one formula's number, at least
 _DISAGREES = 0.25  # times that share: at how many it may have the other one's
@@ -62,28 +64,30 @@ class Identification(Displayed):
 
     Args:
         spec: The activation, as the text of its spec; ``None`` if no registered one fits.
-        decided: Whether it alone fits, those that are equal in the dtype apart.
         candidates: The nearest activations, the best one first.
         equal: Specs of other activations that are the same numbers in this dtype.
+        tied: Specs of other activations that are not, and that the function's values do not tell from it.
         first_difference: The input nearest to 0 at which the function is further from the nearest candidate than
             kernels are, what it gives there, and the correctly rounded value; ``None`` if there is none.
         notes: What else its values show: a table, a coarser dtype, saturation, NaN, subnormals that become 0.
     """
 
     spec: str | None
-    decided: bool
     candidates: tuple[Candidate, ...]
     equal: tuple[str, ...] = ()
+    tied: tuple[str, ...] = ()
     first_difference: tuple[float, float, float] | None = None
     notes: tuple[str, ...] = ()
 
     @property
+    def decided(self) -> bool:
+        """Whether one activation fits, those that are equal in the dtype apart."""
+        return self.spec is not None and not self.tied
+
+    @property
     def specs(self) -> tuple[str, ...]:
         """All activations that it may be: the one that is named, and those that cannot be told from it."""
-        if self.spec is None:
-            return ()
-        tied = [] if self.decided else [c.spec for c in self.candidates if c.share >= self.candidates[0].share - _TIED]
-        return tuple(dict.fromkeys([self.spec, *self.equal, *tied]))
+        return () if self.spec is None else (self.spec, *self.equal, *self.tied)
 
     def __str__(self) -> str:
         if self.spec is None:
@@ -91,7 +95,7 @@ class Identification(Displayed):
         elif self.decided:
             head = self.spec + (f" (the same numbers: {', '.join(self.equal)})" if self.equal else "")
         else:
-            head = f"{self.spec}, or {', or '.join(self.specs[1:])}: these values do not tell"
+            head = f"{self.spec}, or {', or '.join(self.tied)}: these values do not tell"
         return "\n".join([head, *(f"  {note}" for note in self.notes)])
 
     def _summary(self) -> str:
@@ -138,6 +142,8 @@ def identify(
     box = BlackBox(function, number_format(dtype))
     x = box.format.core_inputs()
     y = box(x)
+    if len(y.unique()) == 1:
+        raise AuditError(f"The function is {float(y[0])} from {float(x[0])} to {float(x[-1])}. Give an activation.")
     structure = structure_of(box, x, y)
     known = list(formulas(registry))
     rows = _ranked(_without_doubles([_row(formula, x, y, structure) for formula in known]))
@@ -153,21 +159,25 @@ def identify(
     limit = _TABLE_FITS if structure.is_table else _FITS
     if rows[0].candidate.share < limit or rows[0].spread > structure.format.usual:
         rows = _ranked([*rows, *_fitted_rows(known, rows, x, y, structure)])
-    rows = _nearest_first(rows, y, structure.format)
+    fits = rows[0].candidate.share >= limit
+    rows = _nearest_first(rows, y, structure.format) if fits else rows
     best = rows[0]
     deviating = _deviations(box, best, wide, outputs, structure)
     equal = [row for row in rows[1:] if _equal(row, best, structure.format)]
     rows = [row for row in rows if row not in equal]
-    fits = best.candidate.share >= limit
-    told = all(_preference(best, row, y, structure.format)[1] for row in rows[1:] if _is_tied(row, best))
+    untold = [row for row in rows[1:] if _is_tied(row, best) and not _preference(best, row, y, structure.format)[1]]
     return Identification(
         spec=best.candidate.spec if fits else None,
-        decided=fits and told,
         candidates=tuple(row.candidate for row in rows[:_MOST]),
-        equal=tuple(spec for row in (best, *equal) for spec in (row.candidate.spec, *row.doubles))[1:] if fits else (),
+        equal=_specs([best, *equal])[1:] if fits else (),
+        tied=_specs(untold) if fits else (),
         first_difference=_first_difference(box.format, wide, outputs, best, structure),
         notes=tuple(filter(None, [best.note, *(deviation.note for deviation in deviating)])),
     )
+
+
+def _specs(rows: Sequence["_Row"]) -> tuple[str, ...]:
+    return tuple(spec for row in rows for spec in (row.candidate.spec, *row.doubles))
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,6 +190,7 @@ class _Row:
     unit: Tensor
     seen: Tensor  # what the function sees instead of its inputs
     spread: float  # root mean square of the error in units, large ones cut
+    mean: float  # of the error, cut at 1
     note: str  # which says so
     doubles: tuple[str, ...] = ()  # other activations that are the same function
 
@@ -200,12 +211,18 @@ def _row(formula: Formula, x: Tensor, y: Tensor, structure: Structure) -> _Row:
             float(error.max()),
         )
         spread = float(in_units.clamp(max=_FAR).square().mean().sqrt())
-        rows.append(_Row(formula, candidate, values, unit, seen, spread, note))
+        rows.append(_Row(formula, candidate, values, unit, seen, spread, float(error.clamp(max=1.0).mean()), note))
     return _ranked(rows)[0]
 
 
 def _ranked(rows: Sequence[_Row]) -> list[_Row]:
-    return sorted(rows, key=lambda row: (-round(row.candidate.share, 2), row.spread))
+    """Sort by how often candidates fit and how well; those that hardly ever fit, by their error."""
+
+    def rank(row: _Row) -> tuple[float, float]:
+        share = round(row.candidate.share, 2)
+        return (-share, row.spread) if share > 1 - _LEFT else (0.0, row.mean)
+
+    return sorted(rows, key=rank)
 
 
 def _without_doubles(rows: Sequence[_Row]) -> list[_Row]:
@@ -265,7 +282,7 @@ def _preference(a: _Row, b: _Row, y: Tensor, form: NumberFormat) -> tuple[float,
     """Return how much rather a function is a than b, from -1 to 1, and whether it is a for certain."""
     if not form.wide:
         rounded_a, rounded_b = form.rounded(a.values), form.rounded(b.values)
-        telling = (rounded_a != rounded_b) & y.isfinite()
+        telling = (rounded_a != rounded_b) & y.isfinite() & (a.values.abs() >= _TOLD_ABOVE)
         if int(telling.sum()) >= _TELLING:
             agrees_a, agrees_b = (float((r == y)[telling].double().mean()) for r in (rounded_a, rounded_b))
             if max(agrees_a, agrees_b) >= _AGREES:  # else it does not round correctly, which says nothing
