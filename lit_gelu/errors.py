@@ -82,7 +82,20 @@ class ParityError(LitGeluError, AssertionError):
 
 
 class AuditError(LitGeluError, ValueError):
-    """Nothing can be said of what a function, a file or a model computes."""
+    """Two artefacts compute other activations; or, without a report, nothing can be said of what one computes.
+
+    Args:
+        message: What differs, or why nothing can be said.
+        report: The `AuditReport`, if there is one.
+    """
+
+    def __init__(self, message: str, report: Any = None) -> None:
+        super().__init__(message)
+        self.report = report
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what makes it anew in another process."""
+        return type(self), (self.args[0], self.report)
 
 
 class MissingExtraError(LitGeluError, ImportError):

@@ -73,7 +73,7 @@ class Identification(Displayed):
     """
 
     spec: str | None
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[Candidate, ...] = ()
     equal: tuple[str, ...] = ()
     tied: tuple[str, ...] = ()
     first_difference: tuple[float, float, float] | None = None

@@ -1,0 +1,225 @@
+"""`audit`: do two artefacts compute the same activations, and if not, what does it cost?"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from lit_gelu.activations import ActivationRegistry
+from lit_gelu.activations.registry import registry_or_default
+from lit_gelu.audit.artefacts import Activation, Artefact, open_artefact
+from lit_gelu.audit.cost import Exchange, told_by_outputs
+from lit_gelu.audit.identify import Identification, identify
+from lit_gelu.audit.pairing import Pair, paired
+from lit_gelu.audit.report import AuditReport, AuditRow
+from lit_gelu.errors import AuditError, LitGeluError
+from lit_gelu.export.inputs import Call, as_array, named_outputs
+
+_GRID = torch.linspace(-12, 12, 2401, dtype=torch.float64)
+_SAME = 1e-6  # up to which two activations are one function there
+_BY_OUTPUTS = "told by the outputs: the candidate does not show its activations"
+
+
+def audit(
+    reference: Any,
+    candidate: Any,
+    data: Any = None,
+    input_sample: Any = None,
+    *,
+    strict: bool = True,
+    registry: ActivationRegistry | None = None,
+) -> AuditReport:
+    """Compare the activations of two artefacts by their values, and say what a mismatch costs.
+
+    Each is a module, an ONNX file of any exporter, a folder as transformers, timm or open_clip save it (its weights are
+    read from safetensors, none of its code is run), a function, or the name of an activation. Activations are paired by
+    the names of the modules that call them, else by the order of the calls. Each distinct one is cut out and told from
+    its values by `identify`, whatever its name says.
+
+    The cost is measured in the reference alone: with the candidate's activation in the place of its own, its outputs
+    on the data change by so much, and all else that the two differ in is left out of it.
+
+    Args:
+        reference: What is right.
+        candidate: What is asked about; where it does not show its activations (a function of the reference's inputs),
+            that form is named whose outputs are nearest in the reference.
+        data: A tensor, a DataLoader, or a LightningDataModule; with labels, the change of the metric is given.
+        input_sample: What the modules are run with; by default ``example_input_array``.
+        strict: Whether a difference raises; else read ``report.passed``.
+        registry: Names activations; by default `lit_gelu.activations.registry`.
+
+    Returns:
+        A row for each site, and the costs.
+
+    Raises:
+        AuditError: If the artefacts cannot be run or matched, or if they differ and ``strict`` is true; its ``report``
+            is ``None`` in the first case.
+        ModelFileError: If a file is missing or damaged.
+
+    Example:
+        >>> net = nn.Sequential(nn.Linear(4, 8), nn.GELU(approximate="tanh"), nn.Linear(8, 3))
+        >>> port = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 3))
+        >>> _ = port.load_state_dict(net.state_dict())
+        >>> report = audit(net, port, input_sample=torch.randn(2, 4), strict=False)
+        >>> report.passed, report.rows[0].site, report.rows[0].reference, report.rows[0].computed
+        (False, '1', "gelu(approximate='tanh')", 'gelu')
+    """
+    registry = registry_or_default(registry)
+    first = open_artefact(reference, input_sample, registry)
+    runs_whole = callable(candidate) and not isinstance(candidate, nn.Module) and first.module is not None
+    second = _whole(candidate) if runs_whole else open_artefact(candidate, input_sample, registry)
+    exchange = Exchange(first, data, registry) if first.call is not None else None
+    identities = _Identities(registry)
+    if not first.activations:
+        raise AuditError(f"{first.label} calls no activation that is known. Give a reference with activations.")
+    if runs_whole:
+        if exchange is None:
+            raise AuditError(f"{first.label} was not run, so outputs cannot be compared. Give input_sample=.")
+        rows = list(_rows_by_outputs(first, second, exchange, identities))
+    else:
+        rows = [_row(group, identities, registry) for group in _by_site(paired(first, second))]
+    costs = []
+    mismatches = dict.fromkeys((row.reference, row.computed) for row in rows if row.agrees is False and row.computed)
+    for expected, computed in mismatches if exchange is not None else ():
+        if expected and expected != computed:
+            names = [row.site for row in rows if (row.reference, row.computed) == (expected, computed)]
+            costs.append(exchange.cost(names, expected, computed, second))
+    report = AuditReport(first.label, second.label, tuple(rows), tuple(costs), (*first.notes, *second.notes))
+    if strict and not report.passed:
+        raise AuditError(f"{report._summary()}. AuditError.report holds every site.", report)
+    return report
+
+
+class _Identities:
+    """What activations compute, each distinct one identified once."""
+
+    def __init__(self, registry: ActivationRegistry) -> None:
+        self._registry = registry
+        self._known: dict[object, Identification | str] = {}
+
+    def of(self, activation: Activation) -> Identification | str:
+        """Return what an activation computes, or why that is not known."""
+        function = activation.function
+        key = (activation.implemented, activation.spec, activation.dtype)
+        if activation.spec is None or (isinstance(function, nn.Module) and [*function.parameters()]):
+            key = (*key, activation.name)
+        if key not in self._known:
+            self._known[key] = self._identified(activation)
+        return self._known[key]
+
+    def _identified(self, activation: Activation) -> Identification | str:
+        if activation.function is None:
+            if activation.spec is None:
+                return f"{activation.implemented} cannot be run alone"
+            # A call of a function that torch has, or a name: there is nothing but this to go by.
+            return Identification(activation.spec, ())
+        try:
+            return identify(activation.function, activation.dtype, registry=self._registry)
+        except LitGeluError as error:
+            return str(error)
+
+
+def _by_site(pairs: Sequence[Pair]) -> list[list[Pair]]:
+    groups: dict[tuple[str, str, str | None], list[Pair]] = {}
+    for mine, other in pairs:
+        groups.setdefault((mine.name or other.name, other.implemented, other.spec), []).append((mine, other))
+    return list(groups.values())
+
+
+def _row(group: Sequence[Pair], identities: _Identities, registry: ActivationRegistry) -> AuditRow:
+    mine, other = group[0]
+    here, there = identities.of(mine), identities.of(other)
+    declared = other.declared or mine.declared
+    notes: list[str] = []
+    agrees: bool | None
+    if isinstance(here, str) or isinstance(there, str):
+        notes += [f"reference: {here}"] if isinstance(here, str) else []
+        notes += [f"candidate: {there}"] if isinstance(there, str) else []
+        agrees = None
+    else:
+        agrees = _agree(here, there)
+        notes += [str(there)] if there.spec is None else [f"candidate: {fault}" for fault in there.faults]
+        notes += [f"reference: {fault}" for fault in here.faults]
+        if set(there.faults) - set(here.faults):
+            agrees = False
+    for each, identity in ((mine, here), (other, there)):
+        if each.declared and isinstance(identity, Identification) and not _declares(each, identity, registry):
+            notes.append(f"declared as {each.declared}, which is another activation")
+            agrees = False
+    return AuditRow(
+        site=mine.name or other.name,
+        calls=len(group),
+        reference=_name(here, mine),
+        declared=declared,
+        implemented=other.implemented,
+        computed=_name(there, other),
+        agrees=agrees,
+        notes=tuple(notes),
+    )
+
+
+def _name(identity: Identification | str, activation: Activation) -> str:
+    if isinstance(identity, str):
+        return activation.spec or ""
+    return identity.spec or ""
+
+
+def _agree(here: Identification, there: Identification) -> bool | None:
+    """Return whether two functions are one activation; ``None`` if their values do not tell."""
+    if here.spec is None:
+        return None
+    if there.spec is None:
+        return False
+    if here.spec in there.specs or there.spec in here.specs:
+        tied = here.spec in there.tied or there.spec in here.tied
+        return None if tied or not (here.decided and there.decided) else True
+    return False
+
+
+def _declares(activation: Activation, identity: Identification, registry: ActivationRegistry) -> bool:
+    """Return whether a declaration is what the values show; one in words that no registry has is not judged."""
+    try:
+        spec = registry.resolve(activation.declared.rpartition("=")[2], trusted=False)
+    except LitGeluError:
+        return True
+    if identity.spec is None or str(spec) in identity.specs:
+        return identity.spec is not None
+    declared, computed = (registry.create(each, trusted=False).double() for each in (spec, identity.spec))
+    with torch.no_grad():
+        return bool(torch.allclose(declared(_GRID), computed(_GRID), rtol=0, atol=_SAME))
+
+
+def _whole(function: Callable[..., Any]) -> Artefact:
+    """Return a function of a model's inputs as an artefact that does not show its activations."""
+
+    def run(call: Call) -> list[np.ndarray]:
+        output = function(*(tensor.clone() for tensor in call.tensors))
+        if isinstance(output, np.ndarray):
+            return [output]
+        return [as_array(tensor) for _, tensor in named_outputs(output)]
+
+    return Artefact(getattr(function, "__qualname__", type(function).__name__), (), run=run)
+
+
+def _rows_by_outputs(
+    first: Artefact, second: Artefact, exchange: Exchange, identities: _Identities
+) -> Iterator[AuditRow]:
+    """Give a row for each activation of the reference, as far as outputs show what takes its place."""
+    groups: dict[str, list[Activation]] = {}
+    for activation in first.activations:
+        groups.setdefault(_name(identities.of(activation), activation), []).append(activation)
+    for spec, activations in groups.items():
+        names = list(dict.fromkeys(activation.name for activation in activations))
+        nearest, certain = told_by_outputs(exchange, names, spec, second) if spec else ("", False)
+        yield AuditRow(
+            site=", ".join(names[:2]) + (", ..." if len(names) > 2 else ""),
+            calls=len(activations),
+            reference=spec,
+            declared=activations[0].declared,
+            implemented=second.label,
+            computed=nearest if certain else "",
+            agrees=nearest == spec if certain else None,
+            notes=(_BY_OUTPUTS,),
+        )

@@ -1,0 +1,70 @@
+"""Which activation of one artefact stands for which of another: by the names of modules, else by order."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+from lit_gelu.audit.artefacts import Activation, Artefact
+from lit_gelu.display import count_of
+from lit_gelu.errors import AuditError
+
+Pair = tuple[Activation, Activation]
+
+
+def paired(reference: Artefact, candidate: Artefact) -> list[Pair]:
+    """Return the activations of two artefacts in pairs, call by call.
+
+    Raises:
+        AuditError: If neither names nor numbers of calls tell which belong together.
+    """
+    first, second = reference.activations, candidate.activations
+    pairs = _by_name(first, second)
+    if pairs is None and len(first) == len(second):
+        pairs = list(zip(first, second, strict=True))
+    if pairs is None:
+        raise AuditError(
+            f"The activations of {reference.label} and {candidate.label} cannot be matched: the one calls "
+            f"{_listed(first)}, the other {_listed(second)}. Give the parts of both that belong together."
+        )
+    return pairs
+
+
+def _by_name(first: Sequence[Activation], second: Sequence[Activation]) -> list[Pair] | None:
+    """Pair by the modules' names, of which one artefact's may have more in front; ``None`` if they do not tell."""
+    modules = [_module_of(each.name) for each in first]
+    groups: dict[str, list[Activation]] = {}
+    for each in second:
+        name = _counterpart(_module_of(each.name), modules)
+        if name is None:
+            return None
+        groups.setdefault(name, []).append(each)
+    if any(modules.count(name) != len(group) for name, group in groups.items()) or groups.keys() != {*modules}:
+        return None
+    waiting = {name: iter(group) for name, group in groups.items()}
+    return [(each, next(waiting[name])) for each, name in zip(first, modules, strict=True)]
+
+
+def _module_of(name: str) -> str:
+    """Return the module that makes a call: ``blocks.0.mlp`` of ``blocks.0.mlp:gelu#1``."""
+    return re.split("[:#]", name, maxsplit=1)[0]
+
+
+def _counterpart(name: str, names: Iterable[str]) -> str | None:
+    """Return the one of some names that is a name, its end, or its beginning cut off; exporters number calls."""
+    base, _, number = name.rpartition("_")
+    for text in (name, base if number.isdecimal() else name):
+        if text in names:
+            return text
+        ends = {other for other in names if other and text and (_ends(text, other) or _ends(other, text))}
+        if len(ends) == 1:
+            return ends.pop()
+    return None
+
+
+def _ends(name: str, end: str) -> bool:
+    return f".{name}".endswith(f".{end}")
+
+
+def _listed(activations: Sequence[Activation]) -> str:
+    names = [each.spec or each.implemented for each in activations]
+    counted = ", ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names))
+    return f"{count_of(len(names), 'activation')} ({counted})" if names else "none that is known"
