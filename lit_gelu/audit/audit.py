@@ -211,15 +211,16 @@ def _rows_by_outputs(
     for activation in first.activations:
         groups.setdefault(_name(identities.of(activation), activation), []).append(activation)
     for spec, activations in groups.items():
-        names = list(dict.fromkeys(activation.name for activation in activations))
+        names = [activation.name for activation in activations]
         nearest, certain = told_by_outputs(exchange, names, spec, second) if spec else ("", False)
-        yield AuditRow(
-            site=", ".join(names[:2]) + (", ..." if len(names) > 2 else ""),
-            calls=len(activations),
-            reference=spec,
-            declared=activations[0].declared,
-            implemented=second.label,
-            computed=nearest if certain else "",
-            agrees=nearest == spec if certain else None,
-            notes=(_BY_OUTPUTS,),
-        )
+        for name in dict.fromkeys(names):
+            yield AuditRow(
+                site=name,
+                calls=names.count(name),
+                reference=spec,
+                declared=activations[0].declared,
+                implemented=second.label,
+                computed=nearest if certain else "",
+                agrees=nearest == spec if certain else None,
+                notes=(_BY_OUTPUTS,),
+            )

@@ -17,7 +17,7 @@ from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.audit.black_box import BlackBox
 from lit_gelu.audit.candidates import Formula, fitted, formulas
 from lit_gelu.audit.deviations import Deviation, deviations
-from lit_gelu.audit.number_format import NumberFormat, QuantizedDtype, number_format
+from lit_gelu.audit.number_format import CORE, SMALL, NumberFormat, QuantizedDtype, number_format
 from lit_gelu.audit.structure import Structure, structure_of
 from lit_gelu.display import Displayed, HtmlTable
 from lit_gelu.errors import AuditError
@@ -70,6 +70,7 @@ class Identification(Displayed):
         first_difference: The input nearest to 0 at which the function is further from the nearest candidate than
             kernels are, what it gives there, and the correctly rounded value; ``None`` if there is none.
         notes: What else its values show: a table, a coarser dtype, saturation, NaN, subnormals that become 0.
+        faults: Those of the notes that matter where nets compute, 2^-8 <= |x| <= 12.
     """
 
     spec: str | None
@@ -78,6 +79,7 @@ class Identification(Displayed):
     tied: tuple[str, ...] = ()
     first_difference: tuple[float, float, float] | None = None
     notes: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
 
     @property
     def decided(self) -> bool:
@@ -163,6 +165,7 @@ def identify(
     rows = _nearest_first(rows, y, structure.format) if fits else rows
     best = rows[0]
     deviating = _deviations(box, best, wide, outputs, structure)
+    usual = (wide.abs() <= CORE) & (wide.abs() >= SMALL)
     equal = [row for row in rows[1:] if _equal(row, best, structure.format)]
     rows = [row for row in rows if row not in equal]
     untold = [row for row in rows[1:] if _is_tied(row, best) and not _preference(best, row, y, structure.format)[1]]
@@ -173,6 +176,7 @@ def identify(
         tied=_specs(untold) if fits else (),
         first_difference=_first_difference(box.format, wide, outputs, best, structure),
         notes=tuple(filter(None, [best.note, *(deviation.note for deviation in deviating)])),
+        faults=tuple(filter(None, [best.note, *(d.note for d in deviating if bool(d.mask[usual].any()))])),
     )
 
 

@@ -14,7 +14,7 @@ SHORT = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloa
 
 CORE = 12.0  # as far from 0 as activations differ by more than rounding
 _CORE_INPUTS = 6001
-_SMALL = 2.0**-8  # below, activations are lines
+SMALL = 2.0**-8  # below, activations are lines
 _INTERMEDIATE = 0.25  # what kernels round on their way to a value, such as a sigmoid, is at least that large
 _MANTISSAS = 12  # inputs of each sign and power of two, of a wide dtype
 
@@ -49,7 +49,7 @@ class FloatFormat:
         """Return all numbers of 16 bits from -12 to 12, or equally spaced ones of a wider dtype: float64, rising."""
         if not self.wide:
             values = self.all_inputs()
-            return values[(values.abs() <= CORE) & ((values.abs() >= _SMALL) | (values == 0))]
+            return values[(values.abs() <= CORE) & ((values.abs() >= SMALL) | (values == 0))]
         return torch.linspace(-CORE, CORE, _CORE_INPUTS, dtype=torch.float64).to(self.dtype).double().unique()
 
     def all_inputs(self) -> Tensor:
