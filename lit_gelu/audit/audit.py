@@ -10,7 +10,7 @@ from torch import nn
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.audit.artefacts import Activation, Artefact, open_artefact
-from lit_gelu.audit.cost import Exchange, told_by_outputs
+from lit_gelu.audit.cost import Cost, Exchange, told_by_outputs
 from lit_gelu.audit.identify import Identification, identify
 from lit_gelu.audit.pairing import Pair, paired
 from lit_gelu.audit.report import AuditReport, AuditRow
@@ -80,16 +80,26 @@ def audit(
         rows = list(_rows_by_outputs(first, second, exchange, identities))
     else:
         rows = [_row(group, identities, registry) for group in _by_site(paired(first, second))]
-    costs = []
-    mismatches = dict.fromkeys((row.reference, row.computed) for row in rows if row.agrees is False and row.computed)
-    for expected, computed in mismatches if exchange is not None else ():
-        if expected and expected != computed:
-            names = [row.site for row in rows if (row.reference, row.computed) == (expected, computed)]
-            costs.append(exchange.cost(names, expected, computed, second))
-    report = AuditReport(first.label, second.label, tuple(rows), tuple(costs), (*first.notes, *second.notes))
+    costs, notes = ([], []) if exchange is None else _costs(rows, exchange, second)
+    report = AuditReport(first.label, second.label, tuple(rows), tuple(costs), (*first.notes, *second.notes, *notes))
     if strict and not report.passed:
         raise AuditError(f"{report._summary()}. AuditError.report holds every site.", report)
     return report
+
+
+def _costs(rows: Sequence[AuditRow], exchange: Exchange, candidate: Artefact) -> tuple[list[Cost], list[str]]:
+    """Return what each kind of mismatch costs, or why that was not measured."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        if row.agrees is False and row.reference and row.computed and row.reference != row.computed:
+            names.setdefault((row.reference, row.computed), []).append(row.site)
+    costs, notes = [], []
+    for (expected, computed), sites in names.items():
+        try:
+            costs.append(exchange.cost(sites, expected, computed, candidate))
+        except LitGeluError as error:
+            notes.append(f"what {computed} for {expected} costs was not measured: {error}")
+    return costs, notes
 
 
 class _Identities:

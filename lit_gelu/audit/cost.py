@@ -20,7 +20,6 @@ from lit_gelu.export.preprocessing import is_data_module
 from lit_gelu.surgery.swap import exactly, swap
 
 _BATCHES = 32  # of the data, at most
-_ROWS = 32  # of gaussian inputs, where there are no data
 _CLEARLY = 0.25  # times the next distance: how near outputs must be to those of one activation to be its
 _ROUNDING = 1e-5  # of the largest output: where outputs of two runtimes are the same
 ALTERNATIVES = ("gelu", "gelu_tanh", "gelu_sigmoid", "silu", "relu")  # what is mistaken for one another
@@ -76,7 +75,8 @@ class Exchange:
             return [replace(self.call, tensors=tuple(batch)) for batch in batches]
         calls = [self.call]
         if any(tensor.is_floating_point() for tensor in self.call.tensors):
-            batch = random_batch(self.call, _ROWS, torch.Generator().manual_seed(0), {}, raw=False)
+            rows = self.call.batch_size  # a file may have no other
+            batch = random_batch(self.call, rows, torch.Generator().manual_seed(0), {}, raw=False)
             calls.append(replace(self.call, tensors=batch))
             try:
                 runner(self.module)(calls[-1])
@@ -108,9 +108,7 @@ class Exchange:
     def cost(self, names: Sequence[str], expected: str, computed: str, candidate: Artefact) -> Cost:
         """Return what another activation at some calls changes, and what else the candidate changes."""
         other = self.outputs_with(names, computed)
-        rest = None
-        if candidate.run is not None:
-            rest = distance([candidate.run(call) for call in self.calls], other)[0]
+        rest = None if candidate.run is None else distance([candidate.run(call) for call in self.calls], other)[0]
         pairs = [(before[0], after[0]) for before, after in zip(self.outputs, other, strict=True)]
         top1 = None
         if all(before.ndim == 2 and before.shape[1] > 1 for before, _ in pairs):
