@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from lit_gelu.audit.number_format import FloatFormat
 from lit_gelu.errors import AuditError, LitGeluError, SwapError, shown
 from lit_gelu.export import OnnxPredictor
 from lit_gelu.export.copying import evaluation_copy
-from lit_gelu.export.graph_activations import activation_function, graph_activations
+from lit_gelu.export.graph_activations import GraphActivation, activation_function, graph_activations
 from lit_gelu.export.inputs import Call, FlatModule, as_array, named_outputs, take_apart
 from lit_gelu.export.metadata import recorded_metadata
 from lit_gelu.export.parity.foreign import matched_call
@@ -74,14 +75,15 @@ class Artefact:
 def open_artefact(source: Any, input_sample: Any, registry: ActivationRegistry) -> Artefact:
     """Return what can be audited of a module, a file, a folder, a function or the name of an activation."""
     if isinstance(source, nn.Module):
-        return _of_module(source, type(source).__name__, input_sample, registry, {})
+        return _of_module(evaluation_copy(source), type(source).__name__, input_sample, registry, {})
     if callable(source):
         name = getattr(source, "__qualname__", type(source).__name__)
         return Artefact(name, (Activation("", name, None, function=source),))
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         if path.is_dir():
-            return _of_module(model_of_folder(path), path.name, input_sample, registry, declared_activations(path))
+            model = model_of_folder(path).float().eval().requires_grad_(False)
+            return _of_module(model, path.name, input_sample, registry, declared_activations(path))
         if path.suffix == ".onnx":
             return _of_onnx(path, registry)
         if not path.suffix and not path.exists():
@@ -101,7 +103,7 @@ def _of_onnx(path: Path, registry: ActivationRegistry) -> Artefact:
     activations = []
     for each in graph_activations(path, registry):
         if each.spec is None or not is_gate(registry.resolve(each.spec, trusted=False), registry):
-            function = activation_function(path, each) if each.nodes else None
+            function = _cut_out_later(path, each) if each.nodes else None
             declared = recorded.get(each.scope, "")
             activations.append(Activation(each.scope, each.operator, each.spec, declared, function, dtype))
 
@@ -113,14 +115,19 @@ def _of_onnx(path: Path, registry: ActivationRegistry) -> Artefact:
     return Artefact(path.name, tuple(activations), run=run)
 
 
+def _cut_out_later(path: Path, activation: GraphActivation) -> Callable[[np.ndarray], np.ndarray]:
+    """Return an activation's function, for which the file is read when it is first called."""
+    function = cache(partial(activation_function, path, activation))
+    return lambda x: function()(np.asarray(x))
+
+
 def _of_module(
-    source: nn.Module, label: str, input_sample: Any, registry: ActivationRegistry, declared: Mapping[str, str]
+    module: nn.Module, label: str, input_sample: Any, registry: ActivationRegistry, declared: Mapping[str, str]
 ) -> Artefact:
     """Return what can be audited of a module; without a sample, its activation modules alone are seen."""
-    module = evaluation_copy(source)
-    sample = input_sample_of(source, input_sample)
+    sample = input_sample_of(module, input_sample)
     if sample is None:
-        sample = getattr(source, "dummy_inputs", None)  # as models of transformers have it
+        sample = getattr(module, "dummy_inputs", None)  # as models of transformers have it
     modules = dict(module.named_modules())
     kinds = {site.name: site.kind for site in find_sites(module, registry=registry) if site.role != "gate"}
     if sample is None:

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.audit.artefacts import Artefact, runner
 from lit_gelu.errors import ArgumentError, AuditError, LitGeluError, message_of
-from lit_gelu.export.copying import evaluation_copy
 from lit_gelu.export.inputs import Call, random_batch
 from lit_gelu.export.parity.check import test_metrics
 from lit_gelu.export.parity.input_families import data_batches, list_or_loader
 from lit_gelu.export.preprocessing import is_data_module
+from lit_gelu.surgery.recognition import faithful_copy
 from lit_gelu.surgery.swap import exactly, swap
 
 _BATCHES = 32  # of the data, at most
@@ -86,7 +86,8 @@ class Exchange:
 
     def module_with(self, names: Sequence[str], spec: str) -> nn.Module:
         """Return a copy of the reference with another activation at some of its calls."""
-        twin = evaluation_copy(self.module)
+        tensors = (*self.module.parameters(), *self.module.buffers())
+        twin = faithful_copy(self.module, {id(tensor): tensor for tensor in tensors})  # weights are shared
         modules = dict(twin.named_modules())
         calls = []
         for name in dict.fromkeys(names):
@@ -98,7 +99,7 @@ class Exchange:
             args, kwargs = self.call.arguments(self.call.tensors)
             sample = kwargs if kwargs and not args else tuple(args)
             swap(twin, {exactly(name): spec for name in calls}, sample, registry=self.registry)
-        return twin.eval().requires_grad_(False)
+        return twin.eval()
 
     def outputs_with(self, names: Sequence[str], spec: str) -> list[list[np.ndarray]]:
         """Return the outputs of `module_with` on the same inputs."""
