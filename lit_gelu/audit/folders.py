@@ -16,7 +16,7 @@ _CLIP = "open_clip_config.json"
 
 
 def declared_activations(folder: Path) -> dict[str, str]:
-    """Return what a folder's configuration says of activations, by the path of the key: ``vision_config.hidden_act``."""
+    """Return what a configuration says of activations, by the path of the key: ``vision_config.hidden_act``."""
     return dict(_declared(_configuration(folder), ""))
 
 

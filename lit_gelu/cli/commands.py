@@ -29,6 +29,7 @@ COMMANDS = {
     "export": "write a checkpoint's model to an ONNX file, checked against PyTorch",
     "parity": "prove that an ONNX file computes what the PyTorch model computes",
     "inspect": "say what an ONNX file is: opset, sizes, activations, how it was made and proved",
+    "audit": "whether two artefacts compute the same activations, and what a mismatch costs",
     "bench": "time an ONNX file beside PyTorch eager and torch.compile, in one run",
     "doctor": "say what is wrong with this installation, and how to mend it",
     "curvature": "measure the activations' and the loss's curvature of a checkpoint, and draw it",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import LightningDataModule, LightningModule
+from torch import nn
 
 from lit_gelu import tasks
 from lit_gelu.activations import StoredSpecError, registry
@@ -135,6 +136,19 @@ def import_class(path: str, base: type, package: str) -> Any:
         what = f"There is no class {path!r}{reason}" if cls is None else f"{path} is no {base.__name__} class"
         raise ArgumentError(f"{what}. Give package.module.Class, or one of {package}: {', '.join(names)}.")
     return cls
+
+
+def named_object(word: str) -> Any:
+    """Return what ``package.module:name`` names; a class of modules is built with its defaults."""
+    module_name, _, name = word.partition(":")
+    try:
+        value = getattr(importlib.import_module(module_name), name)
+    except (ImportError, ValueError, AttributeError) as error:
+        raise ArgumentError(
+            f"There is no {word!r} ({message_of(error)}). Give package.module:name, of a module in the current folder "
+            "or installed."
+        ) from error
+    return value() if _is_class(value, nn.Module) else value
 
 
 def _is_class(value: object, base: type) -> bool:
