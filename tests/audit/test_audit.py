@@ -1,0 +1,259 @@
+"""Public cases of the wrong activation (2023 to 2026), replayed in small: `audit` finds each, and names the cause."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from lit_gelu.audit import audit
+from lit_gelu.errors import AuditError
+from lit_gelu.testing import assert_same_activations
+
+EXACT, TANH, QUICK = "gelu", "gelu(approximate='tanh')", "gelu(approximate='sigmoid')"
+X = torch.randn(16, 8, generator=torch.Generator().manual_seed(0))
+
+
+def net(*activations):
+    """Return a net of two hidden layers with the same weights each time."""
+    torch.manual_seed(0)
+    layers = [nn.Linear(8, 16), activations[0], nn.Linear(16, 16), activations[-1], nn.Linear(16, 4)]
+    return nn.Sequential(*layers).eval()
+
+
+class Function(nn.Module):
+    """An activation whose class nobody registered."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+class Gated(nn.Module):
+    """A gated layer whose activation is a call."""
+
+    def __init__(self, function):
+        super().__init__()
+        torch.manual_seed(0)
+        self.gate, self.up, self.down = nn.Linear(8, 16), nn.Linear(8, 16), nn.Linear(16, 4)
+        self.function = function
+
+    def forward(self, x):
+        return self.down(self.function(self.gate(x)) * self.up(x))
+
+
+def tanh(x):
+    return F.gelu(x, approximate="tanh")
+
+
+def quick(x):
+    return x * torch.sigmoid(1.702 * x)
+
+
+def table(x):
+    """Return what a table of float16 gives."""
+    return F.gelu(x.half().float(), approximate="tanh").half().float()
+
+
+def coarse_table(x):
+    """Return exact GELU from 256 entries between -4 and 4."""
+    entries = F.gelu(torch.linspace(-4, 4, 256))
+    inside = entries[((x + 4) / 8 * 255).round().clamp(0, 255).long()]
+    return torch.where(x > 4, x, torch.where(x < -4, torch.zeros_like(x), inside))
+
+
+def wrong_table(x):
+    """Return a table off by 2.4e-2, with gelu(0) = -1e-4."""
+    return torch.where(x == 0, -1e-4, F.gelu(x) + 2.4e-2 * torch.sin(3 * x.clamp(-9, 9)))
+
+
+def not_a_number(x):
+    return torch.where(x > 10.5, torch.nan, tanh(x))
+
+
+def collapsing_mish(x):
+    return torch.where(x > 10.4, 0.0, F.mish(x))
+
+
+def exported(folder, model, **options):
+    path = folder / "model.onnx"
+    torch.onnx.export(model, (X,), path, verbose=False, **{"dynamo": True, **options})
+    return path
+
+
+# By name: the reference, the candidate given a folder, the site, what the candidate computes, and what a note says.
+CASES = {
+    "a back end that ignores approximate": (
+        net(nn.GELU("tanh")),
+        lambda d: exported(d, net(nn.GELU())),
+        "1",
+        EXACT,
+        "",
+    ),
+    "a converter that drops a keyword": (
+        net(nn.GELU("tanh"), nn.SiLU()),
+        lambda d: exported(d, net(nn.GELU(), nn.SiLU()), dynamo=False),
+        "1",
+        EXACT,
+        "",
+    ),
+    "a fused kernel whose default is tanh": (Gated(F.gelu), lambda _: Gated(tanh), ":gelu", TANH, ""),
+    "the second kind of layer alone": (
+        net(nn.GELU("tanh")),
+        lambda d: exported(d, net(nn.GELU("tanh"), nn.GELU())),
+        "3",
+        EXACT,
+        "",
+    ),
+    "an exact kernel behind an interface": (
+        net(nn.GELU("tanh")),
+        lambda _: lambda x: net(nn.GELU())(x),
+        "1",
+        EXACT,
+        "",
+    ),
+    "a name that means tanh": ("gelu", lambda _: lambda x: tanh(torch.as_tensor(x)), "", TANH, ""),
+    "a default that is tanh": ("gelu", lambda _: tanh, "", TANH, ""),
+    "every gelu made tanh": (net(nn.GELU()), lambda d: exported(d, net(nn.GELU("tanh"))), "1", TANH, ""),
+    "SiLU for tanh GELU in a port": (net(nn.GELU("tanh")), lambda _: net(nn.SiLU()), "1", "silu", ""),
+    "SiLU for tanh GELU in a file": (net(nn.GELU("tanh")), lambda d: exported(d, net(nn.SiLU())), "1", "silu", ""),
+    "SwiGLU for GeGLU": (Gated(F.gelu), lambda _: Gated(F.silu), ":gelu", "silu", ""),
+    "tanh GELU for SiLU": (net(nn.SiLU()), lambda _: net(nn.GELU("tanh")), "1", TANH, ""),
+    "QuickGELU evaluated as GELU": (net(Function(quick)), lambda _: net(nn.GELU()), "1", EXACT, ""),
+    "a port with a class of its own": (net(nn.GELU()), lambda _: net(Function(quick)), "1", QUICK, ""),
+    "a table that is off by 2.4e-2": (net(nn.GELU()), lambda _: net(Function(wrong_table)), "1", "", "nearest is gelu"),
+    "a table of 256 entries": (net(nn.GELU()), lambda _: net(Function(coarse_table)), "1", EXACT, "256 steps"),
+    "a table of float16": (net(nn.GELU("tanh")), lambda _: net(Function(table)), "1", TANH, "float16"),
+    "a tanh that is no number": (
+        net(nn.GELU("tanh")),
+        lambda _: net(Function(not_a_number)),
+        "1",
+        TANH,
+        "NaN from 10.5",
+    ),
+    "a Mish that collapses": (net(nn.Mish()), lambda _: net(Function(collapsing_mish)), "1", "mish", "above 10.4"),
+    "a tanh that saturates": (
+        net(nn.GELU("tanh")),
+        lambda _: net(Function(lambda x: tanh(x).clamp(max=4.0))),
+        "1",
+        TANH,
+        "saturates at 4",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_public_case_is_found_with_its_cause(name, tmp_path):
+    reference, candidate, site, computed, note = CASES[name]
+    sample = X if isinstance(reference, nn.Module) else None
+    report = audit(reference, candidate(tmp_path), input_sample=sample, strict=False)
+    assert report.differs
+    assert report.exit_code == 1
+    row = next(row for row in report.rows if row.agrees is False)
+    assert (row.site, row.computed) == (site, computed)
+    assert note in " ".join(row.notes)
+
+
+SOUND = {
+    "exact": (net(nn.GELU()), nn.GELU),
+    "tanh": (net(nn.GELU("tanh")), lambda: nn.GELU("tanh")),
+    "an own class": (net(Function(quick)), lambda: Function(quick)),
+    "silu": (net(nn.SiLU()), nn.SiLU),
+    "mish": (net(nn.Mish()), nn.Mish),
+    "a slope": (net(nn.LeakyReLU(0.2)), lambda: nn.LeakyReLU(0.2)),
+}
+
+
+@pytest.mark.parametrize("name", SOUND)
+@pytest.mark.parametrize("form", ["module", "dynamo", "torchscript", "behind an interface"])
+def test_a_sound_port_passes(name, form, tmp_path):
+    reference, activation = SOUND[name]
+    port = net(activation())
+    if form == "behind an interface":
+        candidate = lambda x: port(x)  # noqa: E731
+    else:
+        candidate = port if form == "module" else exported(tmp_path, port, dynamo=form == "dynamo")
+    report = audit(reference, candidate, input_sample=X)
+    assert report.passed
+    assert report.exit_code == 0
+    assert not report.costs
+
+
+def test_the_cost_is_that_of_the_form_alone():
+    reference, port = net(nn.GELU("tanh")), net(nn.GELU())
+    exact_with_reference_weights = port(X)
+    with torch.no_grad():
+        port[0].bias += 0.5  # another mistake beside the form
+    labels = reference(X).argmax(1)
+    report = audit(reference, port, [(X, labels)], X, strict=False)
+    (cost,) = report.costs
+    largest = reference(X).abs().max()
+    assert cost.outputs == pytest.approx(float((exact_with_reference_weights - reference(X)).abs().max() / largest))
+    assert cost.rest == pytest.approx(float((port(X) - exact_with_reference_weights).abs().max() / largest), rel=1e-3)
+    assert cost.metrics["error"] == (0.0, float((exact_with_reference_weights.argmax(1) != labels).double().mean()))
+
+
+def test_a_configuration_that_lies_is_found(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    model = transformers.BertModel(transformers.BertConfig(vocab_size=50, hidden_act="gelu_new", **sizes)).eval()
+    model.save_pretrained(tmp_path)
+    tokens = {"input_ids": torch.arange(8).reshape(1, 8)}
+    assert audit(tmp_path, model, input_sample=tokens).passed
+    path = tmp_path / "config.json"
+    configuration = json.loads(path.read_text())
+    path.write_text(json.dumps({**configuration, "hidden_act": "gelu"}))
+    report = audit(tmp_path, model, input_sample=tokens, strict=False)
+    assert [(row.reference, row.computed, row.declared) for row in report.rows] == [
+        (EXACT, TANH, "hidden_act=gelu")
+    ] * 2
+
+
+def test_a_report_is_raised_and_shows_itself(tmp_path):
+    with pytest.raises(AuditError) as caught:
+        audit(net(nn.GELU("tanh")), net(nn.GELU()), input_sample=X)
+    report = caught.value.report
+    plain = json.loads(report.to_json())
+    assert (plain["differs"], plain["rows"][0]["computed"]) == (True, EXACT)
+    assert "<table" in report.to_html()
+    assert str(report).splitlines()[-1].startswith("Sequential differs")
+    with pytest.raises(AssertionError, match="DIFFERS"):
+        assert_same_activations(net(nn.GELU("tanh")), net(nn.GELU()), input_sample=X)
+    assert_same_activations("silu", lambda x: x / (1 + np.exp(-x)))
+
+
+class Softmax(nn.Module):
+    def forward(self, x):
+        return x.softmax(-1)
+
+
+BAD = {
+    "sites that cannot be matched": lambda _: (net(nn.GELU()), nn.Sequential(nn.Linear(8, 4), nn.GELU()), X),
+    "a reference without activations": lambda _: (nn.Linear(8, 4), net(nn.GELU()), X),
+    "a function of other inputs": lambda _: (net(nn.GELU()), lambda x, y: x, X),
+    "a function that is not elementwise": lambda _: ("gelu", lambda x: x.softmax(-1), None),
+    "another sample": lambda _: (net(nn.GELU()), net(nn.GELU()), torch.zeros(2, 3)),
+    "a folder without configuration": lambda folder: (folder, net(nn.GELU()), X),
+    "a name that is none": lambda _: ("geluu", F.gelu, None),
+    "a file that is missing": lambda folder: (net(nn.GELU()), folder / "no.onnx", X),
+    "a number": lambda _: (3, F.gelu, None),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_cannot_be_audited_is_said(name, tmp_path):
+    reference, candidate, sample = BAD[name](tmp_path)
+    try:
+        report = audit(reference, candidate, input_sample=sample, strict=False)
+    except ValueError as error:
+        assert getattr(error, "report", None) is None
+        assert str(error).rstrip().endswith((".", "?"))
+    else:
+        assert report.exit_code == 2
+        assert any(row.notes for row in report.rows)
