@@ -1,6 +1,7 @@
 """What can be audited: a module, an ONNX file, a folder with a configuration, a function; with its activations."""
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -142,7 +143,7 @@ def _of_module(
         notes = []
     activations = []
     for name in names:
-        owner = modules.get(name.partition(":")[0].partition("#")[0], module)
+        owner = modules.get(owner_of(name), module)
         itself = name in modules
         spec = specs[name]
         activations.append(
@@ -184,14 +185,21 @@ def _calls(
     specs: dict[str, str | None] = {
         name: None if row.spec is None or row.spec.opaque else str(row.spec) for name, row in rows.items()
     }
-    sequence = [name for name in map(_within, report.sequence) if rows[name].role != "gate"]
     modules_in_order, unregistered = _unregistered(module, call, rows.keys())
+    # What an elementwise module calls on its way is a part of it.
+    inner = {name for name in rows if owner_of(name) in unregistered}
+    sequence = [name for name in map(_within, report.sequence) if rows[name].role != "gate" and name not in inner]
     if unregistered:
         names = {name for name in sequence if rows[name].kind == "module"} | set(unregistered)
         calls = [name for name in sequence if rows[name].kind != "module"]
         sequence = [name for name in modules_in_order if name in names] + calls
         specs.update(dict.fromkeys(unregistered))
     return sequence, specs
+
+
+def owner_of(name: str) -> str:
+    """Return the module that makes a call: ``blocks.0.mlp`` of ``blocks.0.mlp:gelu#1``."""
+    return re.split("[:#]", name, maxsplit=1)[0]
 
 
 def _within(name: str) -> str:

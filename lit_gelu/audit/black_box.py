@@ -46,7 +46,7 @@ class BlackBox:
         x = self.format.encoded(inputs)
         argument = as_array(x) if self._takes_arrays else x.clone()  # it may overwrite its input
         try:
-            with torch.no_grad():
+            with torch.no_grad(), np.errstate(all="ignore"):
                 output = self.function(argument)
         except Exception as error:
             raise AuditError(

@@ -89,12 +89,11 @@ class Exchange:
         tensors = (*self.module.parameters(), *self.module.buffers())
         twin = faithful_copy(self.module, {id(tensor): tensor for tensor in tensors})  # weights are shared
         modules = dict(twin.named_modules())
-        calls = []
-        for name in dict.fromkeys(names):
-            if name in modules and name:
+        replaced = {id(modules[name]) for name in names if modules.get(name, twin) is not twin}
+        for name, part in list(twin.named_modules(remove_duplicate=False)):
+            if id(part) in replaced:  # it may stand in several places
                 twin.set_submodule(name, self.registry.create(spec, trusted=False))
-            else:
-                calls.append(name)
+        calls = [name for name in dict.fromkeys(names) if modules.get(name, twin) is twin]
         if calls:
             args, kwargs = self.call.arguments(self.call.tensors)
             sample = kwargs if kwargs and not args else tuple(args)

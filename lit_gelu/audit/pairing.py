@@ -1,9 +1,8 @@
 """Which activation of one artefact stands for which of another: by the names of modules, else by order."""
 
-import re
 from collections.abc import Iterable, Sequence
 
-from lit_gelu.audit.artefacts import Activation, Artefact
+from lit_gelu.audit.artefacts import Activation, Artefact, owner_of
 from lit_gelu.display import count_of
 from lit_gelu.errors import AuditError
 
@@ -30,10 +29,10 @@ def paired(reference: Artefact, candidate: Artefact) -> list[Pair]:
 
 def _by_name(first: Sequence[Activation], second: Sequence[Activation]) -> list[Pair] | None:
     """Pair by the modules' names, of which one artefact's may have more in front; ``None`` if they do not tell."""
-    modules = [_module_of(each.name) for each in first]
+    modules = [owner_of(each.name) for each in first]
     groups: dict[str, list[Activation]] = {}
     for each in second:
-        name = _counterpart(_module_of(each.name), modules)
+        name = _counterpart(owner_of(each.name), modules)
         if name is None:
             return None
         groups.setdefault(name, []).append(each)
@@ -41,11 +40,6 @@ def _by_name(first: Sequence[Activation], second: Sequence[Activation]) -> list[
         return None
     waiting = {name: iter(group) for name, group in groups.items()}
     return [(each, next(waiting[name])) for each, name in zip(first, modules, strict=True)]
-
-
-def _module_of(name: str) -> str:
-    """Return the module that makes a call: ``blocks.0.mlp`` of ``blocks.0.mlp:gelu#1``."""
-    return re.split("[:#]", name, maxsplit=1)[0]
 
 
 def _counterpart(name: str, names: Iterable[str]) -> str | None:

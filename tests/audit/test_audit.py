@@ -1,6 +1,8 @@
 """Public cases of the wrong activation (2023 to 2026), replayed in small: `audit` finds each, and names the cause."""
 
+import copy
 import json
+import warnings
 
 import numpy as np
 import pytest
@@ -19,7 +21,8 @@ X = torch.randn(16, 8, generator=torch.Generator().manual_seed(0))
 def net(*activations):
     """Return a net of two hidden layers with the same weights each time."""
     torch.manual_seed(0)
-    layers = [nn.Linear(8, 16), activations[0], nn.Linear(16, 16), activations[-1], nn.Linear(16, 4)]
+    first, second = activations[0], copy.deepcopy(activations[-1])
+    layers = [nn.Linear(8, 16), first, nn.Linear(16, 16), second, nn.Linear(16, 4)]
     return nn.Sequential(*layers).eval()
 
 
@@ -82,7 +85,9 @@ def collapsing_mish(x):
 
 def exported(folder, model, **options):
     path = folder / "model.onnx"
-    torch.onnx.export(model, (X,), path, verbose=False, **{"dynamo": True, **options})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch, about the exporter by TorchScript
+        torch.onnx.export(model, (X,), path, verbose=False, **{"dynamo": True, **options})
     return path
 
 
@@ -102,7 +107,7 @@ CASES = {
         EXACT,
         "",
     ),
-    "a fused kernel whose default is tanh": (Gated(F.gelu), lambda _: Gated(tanh), ":gelu", TANH, ""),
+    "a fused kernel whose default is tanh": (Gated(F.gelu), lambda _: Gated(tanh), "function", TANH, ""),
     "the second kind of layer alone": (
         net(nn.GELU("tanh")),
         lambda d: exported(d, net(nn.GELU("tanh"), nn.GELU())),
@@ -122,7 +127,7 @@ CASES = {
     "every gelu made tanh": (net(nn.GELU()), lambda d: exported(d, net(nn.GELU("tanh"))), "1", TANH, ""),
     "SiLU for tanh GELU in a port": (net(nn.GELU("tanh")), lambda _: net(nn.SiLU()), "1", "silu", ""),
     "SiLU for tanh GELU in a file": (net(nn.GELU("tanh")), lambda d: exported(d, net(nn.SiLU())), "1", "silu", ""),
-    "SwiGLU for GeGLU": (Gated(F.gelu), lambda _: Gated(F.silu), ":gelu", "silu", ""),
+    "SwiGLU for GeGLU": (Gated(F.gelu), lambda _: Gated(F.silu), "function", "silu", ""),
     "tanh GELU for SiLU": (net(nn.SiLU()), lambda _: net(nn.GELU("tanh")), "1", TANH, ""),
     "QuickGELU evaluated as GELU": (net(Function(quick)), lambda _: net(nn.GELU()), "1", EXACT, ""),
     "a port with a class of its own": (net(nn.GELU()), lambda _: net(Function(quick)), "1", QUICK, ""),
@@ -184,6 +189,7 @@ def test_a_sound_port_passes(name, form, tmp_path):
     assert not report.costs
 
 
+@torch.no_grad()
 def test_the_cost_is_that_of_the_form_alone():
     reference, port = net(nn.GELU("tanh")), net(nn.GELU())
     exact_with_reference_weights = port(X)
@@ -249,11 +255,7 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 def test_what_cannot_be_audited_is_said(name, tmp_path):
     reference, candidate, sample = BAD[name](tmp_path)
-    try:
-        report = audit(reference, candidate, input_sample=sample, strict=False)
-    except ValueError as error:
-        assert getattr(error, "report", None) is None
-        assert str(error).rstrip().endswith((".", "?"))
-    else:
-        assert report.exit_code == 2
-        assert any(row.notes for row in report.rows)
+    with pytest.raises(ValueError, match=r"[.?]$") as caught:
+        audit(reference, candidate, input_sample=sample)
+    report = getattr(caught.value, "report", None)
+    assert report is None or (report.exit_code == 2 and all(row.notes for row in report.rows))
