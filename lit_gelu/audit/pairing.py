@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from lit_gelu.audit.artefacts import Activation, Artefact, owner_of
+from lit_gelu.audit.artefacts import Activation, Artefact
 from lit_gelu.display import count_of
 from lit_gelu.errors import AuditError
 
@@ -29,10 +29,10 @@ def paired(reference: Artefact, candidate: Artefact) -> list[Pair]:
 
 def _by_name(first: Sequence[Activation], second: Sequence[Activation]) -> list[Pair] | None:
     """Pair by the modules' names, of which one artefact's may have more in front; ``None`` if they do not tell."""
-    modules = [owner_of(each.name) for each in first]
+    modules = [each.scope for each in first]
     groups: dict[str, list[Activation]] = {}
     for each in second:
-        name = _counterpart(owner_of(each.name), modules)
+        name = _counterpart(each.scope, modules)
         if name is None:
             return None
         groups.setdefault(name, []).append(each)
