@@ -1,4 +1,4 @@
-"""The activations that a module calls: those of registered names, and elementwise modules of classes that nobody knows."""
+"""The activations that a module calls: registered ones, and elementwise modules of classes that nobody registered."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
