@@ -112,9 +112,8 @@ class _Identities:
     def of(self, activation: Activation) -> Identification | str:
         """Return what an activation computes, or why that is not known."""
         function = activation.function
-        key = (activation.implemented, activation.spec, activation.dtype)
-        if activation.spec is None or (isinstance(function, nn.Module) and [*function.parameters()]):
-            key = (*key, activation.name)
+        alone = activation.spec is None or (isinstance(function, nn.Module) and [*function.parameters()])
+        key = (activation.implemented, activation.spec, activation.dtype, activation.name if alone else "")
         if key not in self._known:
             self._known[key] = self._identified(activation)
         return self._known[key]

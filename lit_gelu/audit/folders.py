@@ -77,7 +77,7 @@ def _of_transformers(folder: Path) -> nn.Module:
     transformers: Any = need("transformers", extra="audit", what="A folder of transformers")
     configuration = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     name = next(iter(configuration.architectures or ()), "")
-    cls = getattr(transformers, name, None) if name.isidentifier() else None
+    cls: Any = getattr(transformers, name, None) if name.isidentifier() else None
     if not (inspect.isclass(cls) and issubclass(cls, transformers.PreTrainedModel)):
         cls = transformers.AutoModel
     model: nn.Module = cls.from_pretrained(

@@ -86,9 +86,11 @@ def _order(module: nn.Module, call: Call) -> list[tuple[str, bool]]:
     order: list[tuple[str, bool]] = []
 
     def note(name: str, args: tuple[Any, ...], output: Any) -> None:
-        x = args[0] if len(args) == 1 else None
-        alike = isinstance(x, Tensor) and isinstance(output, Tensor) and x.shape == output.shape
-        order.append((name, alike and x.is_floating_point() and not torch.equal(x, output)))
+        match (*args, output):
+            case (Tensor() as x, Tensor() as y) if x.shape == y.shape and x.is_floating_point():
+                order.append((name, not torch.equal(x, y)))
+            case _:
+                order.append((name, False))
 
     handles = [
         part.register_forward_hook(lambda _, args, output, name=name: note(name, args, output))
