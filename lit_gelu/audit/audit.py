@@ -68,18 +68,22 @@ def audit(
     """
     registry = registry_or_default(registry)
     first = open_artefact(reference, input_sample, registry)
-    runs_whole = callable(candidate) and not isinstance(candidate, nn.Module) and first.module is not None
-    second = _whole(candidate) if runs_whole else open_artefact(candidate, input_sample, registry)
-    exchange = Exchange(first, data, registry) if first.call is not None else None
-    identities = _Identities(registry)
     if not first.activations:
         raise AuditError(f"{first.label} calls no activation that is known. Give a reference with activations.")
-    if runs_whole:
-        if exchange is None:
-            raise AuditError(f"{first.label} was not run, so outputs cannot be compared. Give input_sample=.")
-        rows = list(_rows_by_outputs(first, second, exchange, identities))
-    else:
+    is_function = callable(candidate) and not isinstance(candidate, nn.Module)
+    of_inputs = is_function and first.module is not None
+    second = _of_inputs(candidate) if of_inputs else open_artefact(candidate, input_sample, registry)
+    exchange = None if first.call is None else Exchange(first, data, registry)
+    identities = _Identities(registry)
+    if second.activations or second.run is None:
         rows = [_row(group, identities, registry) for group in _by_site(paired(first, second))]
+    elif exchange is None:
+        raise AuditError(
+            f"{second.label} does not show its activations, and {first.label} was not run, so that outputs cannot be "
+            "compared. Give a module as the reference, and input_sample=."
+        )
+    else:
+        rows = list(_rows_by_outputs(first, second, exchange, identities))
     costs, notes = ([], []) if exchange is None else _costs(rows, exchange, second)
     report = AuditReport(first.label, second.label, tuple(rows), tuple(costs), (*first.notes, *second.notes, *notes))
     if strict and not report.passed:
@@ -200,7 +204,7 @@ def _declares(activation: Activation, identity: Identification, registry: Activa
         return bool(torch.allclose(declared(_GRID), computed(_GRID), rtol=0, atol=_SAME))
 
 
-def _whole(function: Callable[..., Any]) -> Artefact:
+def _of_inputs(function: Callable[..., Any]) -> Artefact:
     """Return a function of a model's inputs as an artefact that does not show its activations."""
 
     def run(call: Call) -> list[np.ndarray]:
