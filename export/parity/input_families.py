@@ -210,6 +210,9 @@ def _inputs_of(batch: Any, model: nn.Module, call: Call) -> Batch:
         parts = [batch[name] for name in call.names if name in batch and name in parameters]
     else:
         parts = [batch] if isinstance(batch, Tensor) else list(batch) if isinstance(batch, Iterable) else []
+        if len(parts) >= len(call.names):  # in the order of forward, which need not be the file's
+            order = sorted(call.positions)
+            parts = [parts[order.index(position)] for position in call.positions]
     tensors = [plain_tensor(part) for part in parts[: len(call.names)] if isinstance(part, Tensor)]
     if len(tensors) != len(call.names):
         raise ModelInputError(
@@ -276,7 +279,9 @@ def sample_call(model: nn.Module, preprocessing: nn.Module | None, input_sample:
     """Return the sample call: of the given sample, the module's own, or one that is made up."""
     owners = [model] if preprocessing is None else [model, preprocessing]
     if all(input_sample_of(owner, input_sample) is None for owner in owners):
-        input_sample = random_inputs(predictor.ports, 2)
+        inputs = random_inputs(predictor.ports, 2)
+        by_name = inputs.keys() <= inspect.signature(model.forward).parameters.keys()
+        input_sample = inputs if by_name else tuple(inputs.values())
     if preprocessing is None:
         return take_apart(model, sample_of(model, input_sample))
     call = raw_call(model, preprocessing, input_sample)

@@ -35,7 +35,7 @@ from lit_gelu.export.metadata import FileMetadata, SiteRecord, versions
 from lit_gelu.export.parity.criterion import FACTOR, FLOOR, distance, limit, overflowed, spacing
 from lit_gelu.export.parity.report import ELEMENTWISE, ParityRow
 from lit_gelu.export.parity.runs import SessionSetup, run_file
-from lit_gelu.export.runtime.model_file import nodes_of, operator_name, read_model_file
+from lit_gelu.export.runtime.model_file import graphs_of, nodes_of, operator_name, read_model_file
 
 SITE_PROPERTY = "lit_gelu.site"
 
@@ -298,7 +298,7 @@ def _close(there: Any, expected: Any) -> bool:
 
 
 STRIDE = 16411  # a prime: every binade is met at other mantissas; about 260,000 values
-_DTYPES: Mapping[int, torch.dtype] = {
+DTYPES_OF_ELEMENTS: Mapping[int, torch.dtype] = {
     onnx.TensorProto.FLOAT: torch.float32,
     onnx.TensorProto.FLOAT16: torch.float16,
     onnx.TensorProto.BFLOAT16: torch.bfloat16,
@@ -322,7 +322,7 @@ def activation_rows(
     rows: dict[object, ParityRow] = {}
     for record in metadata.sites:
         entry, label = first.get(record.site), record.spec
-        dtype = None if entry is None else _DTYPES.get(element_type(model, entry))
+        dtype = None if entry is None else DTYPES_OF_ELEMENTS.get(element_type(model, entry))
         if entry is None or dtype is None or not record.row or not record.calls:
             continue
         try:
@@ -369,8 +369,10 @@ def activation_row(
     label: str,
     tolerance: float = FLOOR,
     rounding: tuple[float, float] | None = None,
+    largest: float = float("inf"),
 ) -> ParityRow:
     """Compare one activation's own nodes with its definition, over all values of a 16-bit dtype or float32's range."""
+    # Up to ``largest`` in magnitude: a foreign formula may overflow in between.
     # The limit is max(floor(dtype), 2 own_error) in units of max(1, |y64|). NaN must stay NaN, and a finite input must
     # not give a NaN or an infinity that PyTorch does not give. Infinite inputs are not compared: PyTorch's kernels do
     # not agree among themselves there. In 16 bits each value may also be off by twice its recipe's rounding or twice
@@ -383,6 +385,7 @@ def activation_row(
             tensor.data = tensor.data.reshape(-1)[:1]
     twin = twin.cpu().eval()
     x = sweep_values(dtype)
+    x = x[x.abs() <= largest]
     nans = torch.tensor([np.nan]) if dtype == torch.float32 else all_values(dtype)
     with setup.opened(cut_out(model, entry)) as predictor:
         y, y_nans = (run_file(predictor, (v,))[0].astype(np.float64) for v in (x, nans[nans.isnan()]))
@@ -399,7 +402,7 @@ def activation_row(
     near = np.abs(points) <= 6
     absolute, own_absolute = (distance(values[near], exact[near]) for values in (y, baseline))
     lost = ~np.isnan(y_nans)
-    count = f"{len(x):,} values" if dtype == torch.float32 else f"all {len(x):,} finite values"
+    count = f"all {len(x):,} finite values" if len(x) == len(sweep_values(dtype)) < 2**16 else f"{len(x):,} values"
     detail = (
         f"{' '.join(map(operator_name, entry.nodes))}, {count}; largest error for |x| <= 6 {_largest(absolute):.3g}, "
         f"PyTorch {_largest(own_absolute):.3g}"
@@ -475,7 +478,7 @@ def cut_out(model: onnx.ModelProto, entry: SiteNodes) -> onnx.ModelProto:
     # Of constants with one value a channel the first is taken.
     nodes, names = list(entry.nodes), {name for node in entry.nodes for name in node.input}
     constants = []
-    for tensor in model.graph.initializer:
+    for tensor in (tensor for graph in graphs_of(model.graph) for tensor in graph.initializer):
         if tensor.name in names:
             array = numpy_helper.to_array(tensor)
             first = np.ravel(array)[:1].copy()
@@ -490,7 +493,8 @@ def cut_out(model: onnx.ModelProto, entry: SiteNodes) -> onnx.ModelProto:
 
 def element_type(model: onnx.ModelProto, entry: SiteNodes) -> int:
     """Return the element type of an activation's input, as onnx numbers them; float where the file does not say."""
-    values = (*model.graph.input, *model.graph.value_info, *model.graph.output)
+    graphs = graphs_of(model.graph)
+    values = (value for graph in graphs for value in (*graph.input, *graph.value_info, *graph.output))
     types = {value.name: int(value.type.tensor_type.elem_type) for value in values}
     element_types = [types[name] for name in (entry.x, entry.y) if types.get(name)]
     return element_types[0] if element_types else int(onnx.TensorProto.FLOAT)

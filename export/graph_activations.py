@@ -1,0 +1,327 @@
+"""The activations of any ONNX file: where they are, what computes them, and each one's nodes as a function."""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import torch
+from onnx import helper, numpy_helper
+from onnx.inliner import inline_local_functions
+
+from lit_gelu.activations import ActivationRegistry, ActivationSpec
+from lit_gelu.activations.registry import registry_or_default
+from lit_gelu.errors import LitGeluError, ModelFileError, message_of
+from lit_gelu.export.inputs import as_array
+from lit_gelu.export.lowering.spellings import recognitions
+from lit_gelu.export.metadata import FileMetadata, recorded_metadata, strip_origin
+from lit_gelu.export.parity.runs import SessionSetup
+from lit_gelu.export.parity.structure import SiteNodes, cut_out, node_label, site_nodes, site_of
+from lit_gelu.export.runtime import CPU
+from lit_gelu.export.runtime.model_file import graphs_of, nodes_of, read_model_file
+
+_SCOPES = "pkg.torch.onnx.name_scopes"  # where torch's exporter keeps the names of the modules that made a node
+_QUOTED = re.compile(r"'([^']*)'")
+_TELLING = ("Erf", "Tanh", "Sigmoid", "HardSigmoid", "Exp", "Softplus", "Log", "Clip", "Min")  # names a formula
+_LOADED_BELOW = 256 * 1024**2  # bytes of a file and of the weights beside it
+WITH_BIAS = frozenset({"BiasGelu", "FastGelu"})
+_ONNX_TYPES: Mapping[torch.dtype, int] = {
+    torch.float64: onnx.TensorProto.DOUBLE,
+    torch.float32: onnx.TensorProto.FLOAT,
+    torch.float16: onnx.TensorProto.FLOAT16,
+    torch.bfloat16: onnx.TensorProto.BFLOAT16,
+}
+
+
+@dataclass(frozen=True)
+class GraphActivation:
+    """One elementwise activation of a graph.
+
+    Args:
+        scope: The fully qualified name of the module that computes it, as far as the file tells it; else empty.
+        spec: Its canonical spec; ``None`` for a formula whose constants are those of no registered activation.
+        operator: What computes it: ``Gelu(tanh)``, ``FastGelu``, ``Erf formula``, ``Relu in FusedConv``.
+        x: The name of its input in the graph; empty where an operator computes it along with something else, or it is
+            not known which nodes of the file it is.
+        y: The name of its output.
+        nodes: What computes it; of ``FusedConv`` and its like, a node that stands for the activation.
+    """
+
+    scope: str
+    spec: str | None
+    operator: str
+    x: str
+    y: str
+    nodes: tuple[onnx.NodeProto, ...]
+
+
+def load_graph(path: str | os.PathLike[str]) -> onnx.ModelProto:
+    """Return a file's graph with types and shapes, its functions written out; of large weights beside it, none."""
+    file = read_model_file(path)
+    parts = [file.path, *(file.path.parent / name for name in file.external)]
+    model = onnx.load(file.path, load_external_data=sum(part.stat().st_size for part in parts) < _LOADED_BELOW)
+    return onnx.shape_inference.infer_shapes(inline_local_functions(model) if model.functions else model)
+
+
+def graph_activations(
+    path: str | os.PathLike[str], registry: ActivationRegistry | None = None
+) -> list[GraphActivation]:
+    """Return the elementwise activations of an ONNX file, whoever wrote it.
+
+    In a file of `export_onnx` they are what it recorded. In others they are recognised: standard operators, those that
+    onnxruntime fuses them into, and formulas, whose constants must be right up to rounding.
+
+    Args:
+        path: The file; nothing of it is run.
+        registry: Whose activations are recognised beside this package's own.
+
+    Returns:
+        The activations, in the graph's order; those of branches and loops too.
+
+    Raises:
+        ModelFileError: If there is no such file, it is no valid ONNX model, or an entry of its metadata is damaged.
+
+    Example:
+        >>> import pathlib, tempfile, torch
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "net.onnx"
+        >>> net = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.GELU(approximate="tanh"))
+        >>> _ = torch.onnx.export(net, (torch.zeros(1, 2),), path, dynamo=True, verbose=False)
+        >>> [(each.scope, each.spec, each.operator) for each in graph_activations(path)]
+        [('1', "gelu(approximate='tanh')", 'Gelu(tanh)')]
+    """
+    with valid_onnx(path):
+        return activations_of(load_graph(path), recorded_metadata(path), registry)
+
+
+@contextmanager
+def valid_onnx(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Let reading a graph fail with `ModelFileError` alone."""
+    try:
+        yield
+    except LitGeluError:
+        raise
+    except Exception as error:  # onnx_ir and onnx's shape inference each have errors of their own
+        raise ModelFileError(
+            f"{os.fspath(path)!r} is no valid ONNX model: {message_of(error.__cause__ or error)}. "
+            "onnx.checker.check_model says more. Copy it again from where it was made, or export the model again."
+        ) from error
+
+
+def activations_of(
+    model: onnx.ModelProto, metadata: FileMetadata | None, registry: ActivationRegistry | None = None
+) -> list[GraphActivation]:
+    """Return the activations of a graph with shapes and without functions; see `graph_activations`."""
+    if metadata is not None and any(site_of(node) is not None for node in nodes_of(model.graph)):
+        return _recorded(model, metadata)
+    graph = ir.from_proto(model)
+    strip_origin(graph)  # names of modules in a file from elsewhere are text that nobody should read as code
+    producers = {name: node for node in nodes_of(model.graph) for name in node.output if name}
+    activations: dict[str, GraphActivation] = {}
+    inside: set[str] = set()  # values that an activation makes on its way
+    for entry in recognitions(graph, registry):
+        y, x = str(entry.node.outputs[0].name), str(entry.x.name)
+        names = {str(node.outputs[0].name) for node in entry.nodes}
+        nodes = tuple(node for node in nodes_of(model.graph) if not names.isdisjoint(node.output))
+        inside |= names
+        kinds = [node.op_type for node in nodes if node.op_type != "Constant"]
+        telling = next((kind for kind in _TELLING if kind in kinds), kinds[-1])
+        operator = node_label(producers[y]) if len(kinds) == 1 else f"{telling} formula"
+        if entry.spec is None:
+            operator = f"unknown formula like {entry.name}"
+        activations[y] = GraphActivation(_scope(producers[y]), entry.spec, operator, x, y, nodes)
+    for y, node in producers.items():
+        if y not in inside and y == node.output[0]:
+            for spec, operator, x, nodes in _others(node, model, registry_or_default(registry)):
+                activations[y] = GraphActivation(_scope(node), spec, operator, x, y, nodes)
+    return [activations[y] for y in producers if y in activations]
+
+
+def activation_function(
+    path: str | os.PathLike[str], activation: GraphActivation, dtype: torch.dtype | None = None
+) -> Callable[[np.ndarray], np.ndarray]:
+    """Return what one activation's nodes compute, cut out of the file and run by onnxruntime alone on the CPU.
+
+    Of a bias that its operator adds the function has zeros, of one value a channel the first.
+
+    Args:
+        path: The file.
+        activation: One of its `graph_activations`.
+        dtype: What its nodes take; by default what the file says. Where onnxruntime has no kernels for a 16-bit dtype,
+            the nodes run in float32 between two roundings to it.
+
+    Returns:
+        A function from an array of any shape to one of the same shape, in float32, or in float64 if the nodes are.
+
+    Raises:
+        ModelFileError: If it is not known which nodes of the file it is, or onnxruntime does not run them.
+
+    Example:
+        >>> import pathlib, tempfile, torch
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "net.onnx"
+        >>> net = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.GELU(approximate="tanh"))
+        >>> _ = torch.onnx.export(net, (torch.zeros(1, 2),), path, dynamo=True, verbose=False)
+        >>> [tanh] = graph_activations(path)
+        >>> activation_function(path, tanh)(np.array([1.0])).round(6)  # exact GELU is 0.841345 there
+        array([0.841192], dtype=float32)
+    """
+    if not activation.nodes:
+        raise ModelFileError(
+            f"{os.fspath(path)!r} does not tell the nodes of {activation.spec} at {activation.scope or 'no module'!r}: "
+            "they are in a branch or a loop. Export the file without, or ask for another activation."
+        )
+    model = load_graph(path)
+    x, y = activation.x or "x", activation.nodes[-1].output[0]
+    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in activation.nodes]
+    zeros = next((node.input[1] for node in nodes if node.op_type in WITH_BIAS and len(node.input) > 1), None)
+    cut = cut_out(model, SiteNodes(activation.scope, 0, tuple(nodes), x, y))
+    element = cut.graph.input[0].type.tensor_type
+    element.elem_type = element.elem_type if dtype is None else _ONNX_TYPES[dtype]
+    kind = next(each for each, number in _ONNX_TYPES.items() if number == element.elem_type)
+    for tensor in cut.graph.initializer:
+        if tensor.name == zeros:
+            tensor.CopyFrom(numpy_helper.from_array(np.zeros_like(numpy_helper.to_array(tensor)), zeros))
+    element.shape.dim.add().dim_value = 1  # a bias is one of the last axis
+    setup = SessionSetup((CPU,))
+    try:
+        with setup.opened(cut) as predictor:
+            runs = predictor
+    except ModelFileError:
+        if kind not in {torch.float16, torch.bfloat16}:
+            raise
+        with setup.opened(_in_float32(cut)) as predictor:
+            runs = predictor
+    takes = next(iter(runs.ports.values())).dtype
+
+    def function(values: np.ndarray) -> np.ndarray:
+        rounded = torch.from_numpy(np.asarray(values, dtype=np.float64).reshape(-1, 1)).to(kind)
+        output = runs(rounded.to(takes))
+        result = (output[0] if isinstance(output, tuple) else output).to(kind)
+        return as_array(result.double() if kind == torch.float64 else result.float()).reshape(np.shape(values))
+
+    return function
+
+
+def _in_float32(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a cut-out in 16 bit as one in float32."""
+    wide = onnx.ModelProto.FromString(model.SerializeToString())
+    constants = [entry.t for node in wide.graph.node for entry in node.attribute if entry.HasField("t")]
+    for tensor in (*wide.graph.initializer, *constants):
+        if tensor.data_type in {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}:
+            array = numpy_helper.to_array(tensor).astype(np.float32)
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    wide.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    return wide
+
+
+def _recorded(model: onnx.ModelProto, metadata: FileMetadata) -> list[GraphActivation]:
+    """Return what `export_onnx` recorded: first what its nodes are known of, in the graph's order."""
+    records = {record.site: record for record in metadata.sites}
+    entries = site_nodes(model, {site: record.calls for site, record in records.items()})
+    missing = Counter({site: record.calls if record.row else 1 for site, record in records.items()})
+    missing.subtract(entry.site for entry in entries)
+    return [
+        *(
+            GraphActivation(
+                entry.site,
+                records[entry.site].spec,
+                " ".join(map(node_label, entry.nodes)),
+                entry.x,
+                entry.y,
+                entry.nodes,
+            )
+            for entry in entries
+        ),
+        *(
+            GraphActivation(site, records[site].spec, " ".join(records[site].operators), "", "", ())
+            for site in missing.elements()  # in a branch or loop, or decomposed by torch, which counted no calls
+        ),
+    ]
+
+
+def _scope(node: onnx.NodeProto) -> str:
+    """Return the module that made a node: by torch's exporter, or by the paths of TorchScript's in names."""
+    scopes = next((entry.value for entry in node.metadata_props if entry.key == _SCOPES), "")
+    if names := _QUOTED.findall(scopes):
+        return str(names[-2]) if len(names) > 1 else ""
+    path = next((name for name in (node.name, node.output[0]) if name.startswith("/")), "/")
+    parts: list[str] = []
+    for part in path.split("/")[1:-1]:
+        if parts and part.startswith(f"{parts[-1]}."):  # a container that is called: /layer1/layer1.0
+            parts.pop()
+        parts.append(part)
+    return ".".join(parts)
+
+
+def _others(
+    node: onnx.NodeProto, model: onnx.ModelProto, registry: ActivationRegistry
+) -> Iterator[tuple[str | None, str, str, tuple[onnx.NodeProto, ...]]]:
+    """Give the activation of an operator that is none in the rows of the registry, or that fuses one in."""
+    attributes = {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
+    fused = attributes.get("activation")
+    if isinstance(fused, bytes) and ("Fused" in node.op_type or node.domain == "com.microsoft.nchwc"):
+        kind = fused.decode(errors="replace")
+        named = (attributes.get("activation_alpha"), attributes.get("activation_beta"))
+        numbers = [float(n) for n in attributes.get("activation_params", named) if n is not None]
+        spec = _spec(kind, numbers, registry)
+        yield spec, f"{kind} in {node.op_type}", "", _plain_nodes(kind, numbers)
+    elif node.domain in {"", "ai.onnx"} and node.op_type in {"Clip", "HardSigmoid", "PRelu", "Swish"}:
+        if node.op_type in {"HardSigmoid", "Swish"}:
+            numbers = [attributes[name] for name in ("alpha", "beta") if name in attributes]
+        else:
+            values = [_constant(name, model) for name in node.input[1:]]
+            bounds = [np.asarray(attributes[name]) for name in ("min", "max") if name in attributes]
+            arrays = [value for value in (*values, *bounds) if value is not None]
+            numbers = [float(array.ravel()[0]) for array in arrays if array.size]
+            numbers = [float(arrays[0].size)] if node.op_type == "PRelu" and arrays else numbers
+        if (spec := _spec(node.op_type, numbers, registry)) is not None:
+            constants = [other for name in node.input[1:] for other in nodes_of(model.graph) if name in other.output]
+            yield spec, node.op_type, node.input[0], (*constants, node)
+
+
+def _spec(kind: str, numbers: list[float], registry: ActivationRegistry) -> str | None:
+    """Return the spec of an operator with its numbers; ``None`` if it is no registered activation."""
+    spec: ActivationSpec | None = None
+    if kind in {"Relu", "Tanh", "Sigmoid", "Gelu", "Silu", "Softplus", "Selu", "Mish"}:
+        spec = ActivationSpec(kind.lower())
+    elif kind == "LeakyRelu":
+        spec = ActivationSpec.of("leaky_relu", negative_slope=round(numbers[0], 6) if numbers else 0.01)
+    elif kind == "PRelu":
+        spec = ActivationSpec.of("prelu", num_parameters=int(numbers[0])) if numbers else None
+    elif kind == "Swish":
+        spec = ActivationSpec.of("swish", beta=round(numbers[0], 6)) if numbers and numbers[0] != 1 else None
+        spec = spec or ActivationSpec("silu")
+    elif kind == "Clip" and numbers == [0.0, 6.0]:
+        spec = ActivationSpec("relu6")
+    elif kind == "HardSigmoid" and np.allclose([*numbers, 0.5][:2], [1 / 6, 0.5]):
+        spec = ActivationSpec("hard_sigmoid")
+    elif kind == "HardSwish":
+        spec = ActivationSpec("hard_swish")
+    with suppress(LitGeluError):  # a registry without it
+        return None if spec is None else str(registry.resolve(spec))
+    return None
+
+
+def _plain_nodes(kind: str, numbers: list[float]) -> tuple[onnx.NodeProto, ...]:
+    """Return an activation that another operator fuses in, as nodes of its own from ``x`` to ``y``."""
+    if kind == "Clip":
+        bounds = zip(("low", "high"), numbers, strict=False)
+        constants = [helper.make_node("Constant", [], [name], value_float=number) for name, number in bounds]
+        return (*constants, helper.make_node("Clip", ["x", "low", "high"][: 1 + len(constants)], ["y"]))
+    return (helper.make_node(kind, ["x"], ["y"], **dict(zip(("alpha", "beta"), numbers, strict=False))),)
+
+
+def _constant(name: str, model: onnx.ModelProto) -> np.ndarray | None:
+    for graph in graphs_of(model.graph):
+        for tensor in graph.initializer:
+            if tensor.name == name:
+                return numpy_helper.to_array(tensor)
+        for node in graph.node:
+            if name in node.output and node.op_type == "Constant":
+                value = helper.get_attribute_value(node.attribute[0])
+                return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else np.asarray(value)
+    return None
