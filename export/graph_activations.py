@@ -3,7 +3,7 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -12,30 +12,36 @@ import onnx
 import onnx_ir as ir
 import torch
 from onnx import helper, numpy_helper
-from onnx.inliner import inline_local_functions
 
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.errors import LitGeluError, ModelFileError, message_of
 from lit_gelu.export.inputs import as_array
+from lit_gelu.export.lowering.algebra import constant_of
 from lit_gelu.export.lowering.spellings import recognitions
 from lit_gelu.export.metadata import FileMetadata, recorded_metadata, strip_origin
-from lit_gelu.export.parity.runs import SessionSetup
-from lit_gelu.export.parity.structure import SiteNodes, cut_out, node_label, site_nodes, site_of
 from lit_gelu.export.runtime import CPU
-from lit_gelu.export.runtime.model_file import graphs_of, nodes_of, read_model_file
+from lit_gelu.export.runtime.model_file import nodes_of
+from lit_gelu.export.site_nodes import SiteNodes, cut_out, load_graph, node_label, site_nodes, site_of
 
 _SCOPES = "pkg.torch.onnx.name_scopes"  # where torch's exporter keeps the names of the modules that made a node
 _QUOTED = re.compile(r"'([^']*)'")
 _TELLING = ("Erf", "Tanh", "Sigmoid", "HardSigmoid", "Exp", "Softplus", "Log", "Clip", "Min")  # names a formula
-_LOADED_BELOW = 256 * 1024**2  # bytes of a file and of the weights beside it
 WITH_BIAS = frozenset({"BiasGelu", "FastGelu"})
 _ONNX_TYPES: Mapping[torch.dtype, int] = {
-    torch.float64: onnx.TensorProto.DOUBLE,
-    torch.float32: onnx.TensorProto.FLOAT,
-    torch.float16: onnx.TensorProto.FLOAT16,
-    torch.bfloat16: onnx.TensorProto.BFLOAT16,
-}
+    torch.float64: onnx.TensorProto.DOUBLE, torch.float32: onnx.TensorProto.FLOAT,
+    torch.float16: onnx.TensorProto.FLOAT16, torch.bfloat16: onnx.TensorProto.BFLOAT16,
+}  # fmt: skip
+# Operators that are an activation with some numbers only, or that others fuse in: its spec, with its numbers in it.
+_PLAIN = frozenset({"Clip", "HardSigmoid", "PRelu", "Swish"})
+_DEFAULTS: Mapping[str, tuple[float, ...]] = {"HardSigmoid": (0.2, 0.5), "LeakyRelu": (0.01,), "Swish": (1.0,)}
+_SPECS: Mapping[str, str] = {
+    "Clip(0, 6)": "relu6", "HardSigmoid(0.166667, 0.5)": "hard_sigmoid", "HardSwish()": "hard_swish",
+    "Relu()": "relu", "Sigmoid()": "sigmoid", "Swish(1)": "silu", "Tanh()": "tanh",
+}  # fmt: skip
+_WITH_NUMBER: Mapping[str, str] = {
+    "LeakyRelu": "leaky_relu(negative_slope={})", "PRelu": "prelu(num_parameters={})", "Swish": "swish(beta={})",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -58,14 +64,6 @@ class GraphActivation:
     x: str
     y: str
     nodes: tuple[onnx.NodeProto, ...]
-
-
-def load_graph(path: str | os.PathLike[str]) -> onnx.ModelProto:
-    """Return a file's graph with types and shapes, its functions written out; of large weights beside it, none."""
-    file = read_model_file(path)
-    parts = [file.path, *(file.path.parent / name for name in file.external)]
-    model = onnx.load(file.path, load_external_data=sum(part.stat().st_size for part in parts) < _LOADED_BELOW)
-    return onnx.shape_inference.infer_shapes(inline_local_functions(model) if model.functions else model)
 
 
 def graph_activations(
@@ -120,25 +118,25 @@ def activations_of(
         return _recorded(model, metadata)
     graph = ir.from_proto(model)
     strip_origin(graph)  # names of modules in a file from elsewhere are text that nobody should read as code
-    producers = {name: node for node in nodes_of(model.graph) for name in node.output if name}
+    nodes = {name: node for node in nodes_of(model.graph) for name in node.output if name}
+    order = {name: i for i, name in enumerate(nodes)}
     activations: dict[str, GraphActivation] = {}
     inside: set[str] = set()  # values that an activation makes on its way
     for entry in recognitions(graph, registry):
-        y, x = str(entry.node.outputs[0].name), str(entry.x.name)
-        names = {str(node.outputs[0].name) for node in entry.nodes}
-        nodes = tuple(node for node in nodes_of(model.graph) if not names.isdisjoint(node.output))
-        inside |= names
-        kinds = [node.op_type for node in nodes if node.op_type != "Constant"]
+        y = str(entry.node.outputs[0].name)
+        names = sorted((str(node.outputs[0].name) for node in entry.nodes), key=order.__getitem__)
+        parts = tuple(nodes[name] for name in names)
+        kinds = [node.op_type for node in parts if node.op_type != "Constant"]
         telling = next((kind for kind in _TELLING if kind in kinds), kinds[-1])
-        operator = node_label(producers[y]) if len(kinds) == 1 else f"{telling} formula"
-        if entry.spec is None:
-            operator = f"unknown formula like {entry.name}"
-        activations[y] = GraphActivation(_scope(producers[y]), entry.spec, operator, x, y, nodes)
-    for y, node in producers.items():
-        if y not in inside and y == node.output[0]:
-            for spec, operator, x, nodes in _others(node, model, registry_or_default(registry)):
-                activations[y] = GraphActivation(_scope(node), spec, operator, x, y, nodes)
-    return [activations[y] for y in producers if y in activations]
+        operator = node_label(nodes[y]) if len(kinds) == 1 else f"{telling} formula"
+        operator = operator if entry.spec is not None else f"unknown formula like {entry.name}"
+        activations[y] = GraphActivation(_scope(nodes[y]), entry.spec, operator, str(entry.x.name), y, parts)
+        inside.update(names)
+    for node in ir.traversal.RecursiveGraphIterator(graph.graph):
+        y = str(node.outputs[0].name)
+        if y not in inside and (other := _other(node, nodes, registry_or_default(registry))) is not None:
+            activations[y] = other
+    return sorted(activations.values(), key=lambda each: order[each.y])
 
 
 def activation_function(
@@ -169,6 +167,8 @@ def activation_function(
         >>> activation_function(path, tanh)(np.array([1.0])).round(6)  # exact GELU is 0.841345 there
         array([0.841192], dtype=float32)
     """
+    from lit_gelu.export.parity.runs import SessionSetup  # here, because lit_gelu.export.parity imports this module
+
     if not activation.nodes:
         raise ModelFileError(
             f"{os.fspath(path)!r} does not tell the nodes of {activation.spec} at {activation.scope or 'no module'!r}: "
@@ -248,7 +248,7 @@ def _scope(node: onnx.NodeProto) -> str:
     scopes = next((entry.value for entry in node.metadata_props if entry.key == _SCOPES), "")
     if names := _QUOTED.findall(scopes):
         return str(names[-2]) if len(names) > 1 else ""
-    path = next((name for name in (node.name, node.output[0]) if name.startswith("/")), "/")
+    path = next((name for name in (node.output[0], node.name) if name.startswith("/")), "/")
     parts: list[str] = []
     for part in path.split("/")[1:-1]:
         if parts and part.startswith(f"{parts[-1]}."):  # a container that is called: /layer1/layer1.0
@@ -257,71 +257,40 @@ def _scope(node: onnx.NodeProto) -> str:
     return ".".join(parts)
 
 
-def _others(
-    node: onnx.NodeProto, model: onnx.ModelProto, registry: ActivationRegistry
-) -> Iterator[tuple[str | None, str, str, tuple[onnx.NodeProto, ...]]]:
-    """Give the activation of an operator that is none in the rows of the registry, or that fuses one in."""
-    attributes = {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
-    fused = attributes.get("activation")
-    if isinstance(fused, bytes) and ("Fused" in node.op_type or node.domain == "com.microsoft.nchwc"):
-        kind = fused.decode(errors="replace")
-        named = (attributes.get("activation_alpha"), attributes.get("activation_beta"))
-        numbers = [float(n) for n in attributes.get("activation_params", named) if n is not None]
-        spec = _spec(kind, numbers, registry)
-        yield spec, f"{kind} in {node.op_type}", "", _plain_nodes(kind, numbers)
-    elif node.domain in {"", "ai.onnx"} and node.op_type in {"Clip", "HardSigmoid", "PRelu", "Swish"}:
-        if node.op_type in {"HardSigmoid", "Swish"}:
-            numbers = [attributes[name] for name in ("alpha", "beta") if name in attributes]
-        else:
-            values = [_constant(name, model) for name in node.input[1:]]
-            bounds = [np.asarray(attributes[name]) for name in ("min", "max") if name in attributes]
-            arrays = [value for value in (*values, *bounds) if value is not None]
-            numbers = [float(array.ravel()[0]) for array in arrays if array.size]
-            numbers = [float(arrays[0].size)] if node.op_type == "PRelu" and arrays else numbers
-        if (spec := _spec(node.op_type, numbers, registry)) is not None:
-            constants = [other for name in node.input[1:] for other in nodes_of(model.graph) if name in other.output]
-            yield spec, node.op_type, node.input[0], (*constants, node)
-
-
-def _spec(kind: str, numbers: list[float], registry: ActivationRegistry) -> str | None:
-    """Return the spec of an operator with its numbers; ``None`` if it is no registered activation."""
-    spec: ActivationSpec | None = None
-    if kind in {"Relu", "Tanh", "Sigmoid", "Gelu", "Silu", "Softplus", "Selu", "Mish"}:
-        spec = ActivationSpec(kind.lower())
-    elif kind == "LeakyRelu":
-        spec = ActivationSpec.of("leaky_relu", negative_slope=round(numbers[0], 6) if numbers else 0.01)
-    elif kind == "PRelu":
-        spec = ActivationSpec.of("prelu", num_parameters=int(numbers[0])) if numbers else None
-    elif kind == "Swish":
-        spec = ActivationSpec.of("swish", beta=round(numbers[0], 6)) if numbers and numbers[0] != 1 else None
-        spec = spec or ActivationSpec("silu")
-    elif kind == "Clip" and numbers == [0.0, 6.0]:
-        spec = ActivationSpec("relu6")
-    elif kind == "HardSigmoid" and np.allclose([*numbers, 0.5][:2], [1 / 6, 0.5]):
-        spec = ActivationSpec("hard_sigmoid")
-    elif kind == "HardSwish":
-        spec = ActivationSpec("hard_swish")
+def _other(node: ir.Node, nodes: Mapping[str, onnx.NodeProto], registry: ActivationRegistry) -> GraphActivation | None:
+    """Return the activation that an operator is with its numbers, or that onnxruntime has fused into it."""
+    y = str(node.outputs[0].name)
+    values = {name: attribute.value for name, attribute in node.attributes.items()}
+    kind, standard = str(values.get("activation", "")), node.domain in {"", "ai.onnx"}
+    if not standard and kind and ("Fused" in node.op_type or node.domain == "com.microsoft.nchwc"):
+        names: tuple[str, ...] = ("activation_params", "activation_alpha", "activation_beta")
+        operator, x = f"{kind} in {node.op_type}", ""
+    elif standard and node.op_type in _PLAIN and node.inputs[0] is not None:
+        names, kind, operator, x = ("alpha", "beta", "min", "max"), node.op_type, node.op_type, str(node.inputs[0].name)
+    else:
+        return None
+    arrays = [np.asarray(values[name]) for name in names if name in values]
+    arrays += [c for value in (node.inputs[1:] if x else ()) if value and (c := constant_of(value)) is not None]
+    numbers = [float(n) for array in arrays for n in array.ravel()]
+    numbers += _DEFAULTS.get(kind, ())[len(numbers) :]
+    numbers = [arrays[0].size] if kind == "PRelu" and arrays else numbers
+    text = [f"{number:.6g}" for number in numbers]
+    found = _SPECS.get(f"{kind}({', '.join(text)})") or (_WITH_NUMBER.get(kind, "").format(text[0]) if text else "")
+    spec = None
     with suppress(LitGeluError):  # a registry without it
-        return None if spec is None else str(registry.resolve(spec))
-    return None
+        spec = str(registry.resolve(ActivationSpec.parse(found))) if found else None
+    if x and spec is None:  # a Clip to other bounds is none
+        return None
+    constants = [nodes[str(value.name)] for value in node.inputs[1:] if value and value.producer()]
+    parts = (*constants, nodes[y]) if x else _unfused(kind, numbers)
+    return GraphActivation(_scope(nodes[y]), spec, operator, x, y, parts)
 
 
-def _plain_nodes(kind: str, numbers: list[float]) -> tuple[onnx.NodeProto, ...]:
+def _unfused(kind: str, numbers: Sequence[float]) -> tuple[onnx.NodeProto, ...]:
     """Return an activation that another operator fuses in, as nodes of its own from ``x`` to ``y``."""
     if kind == "Clip":
-        bounds = zip(("low", "high"), numbers, strict=False)
+        names = ["low", "high"][: len(numbers)]
+        bounds = zip(names, numbers, strict=False)
         constants = [helper.make_node("Constant", [], [name], value_float=number) for name, number in bounds]
-        return (*constants, helper.make_node("Clip", ["x", "low", "high"][: 1 + len(constants)], ["y"]))
+        return (*constants, helper.make_node("Clip", ["x", *names], ["y"]))
     return (helper.make_node(kind, ["x"], ["y"], **dict(zip(("alpha", "beta"), numbers, strict=False))),)
-
-
-def _constant(name: str, model: onnx.ModelProto) -> np.ndarray | None:
-    for graph in graphs_of(model.graph):
-        for tensor in graph.initializer:
-            if tensor.name == name:
-                return numpy_helper.to_array(tensor)
-        for node in graph.node:
-            if name in node.output and node.op_type == "Constant":
-                value = helper.get_attribute_value(node.attribute[0])
-                return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else np.asarray(value)
-    return None

@@ -187,7 +187,7 @@ class _Recogniser:
                 arguments[argument] = default
             else:
                 is_text = value.type == ir.AttributeType.STRING
-                arguments[argument] = value.as_string() if is_text else value.as_float()
+                arguments[argument] = value.as_string() if is_text else _written(np.asarray(value.as_float()))
         activation = bind_named(name, arguments, self._registry)
         return None if activation is None else (activation, x)
 

@@ -21,7 +21,7 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.errors import ModelFileError, ModelInputError, ParityError
 from lit_gelu.export.copying import evaluation_copy, require_copyable, two_answers, without_callers_autocast
-from lit_gelu.export.graph_activations import activations_of, load_graph, valid_onnx
+from lit_gelu.export.graph_activations import activations_of, valid_onnx
 from lit_gelu.export.inputs import Call, tensors_by_name
 from lit_gelu.export.metadata import ROWS_DEPEND, FileMetadata, census, recorded_metadata, weights_digest
 from lit_gelu.export.parity.causes import Layers, find_culprit
@@ -53,16 +53,11 @@ from lit_gelu.export.parity.runs import (
     repeats,
     run_file,
 )
-from lit_gelu.export.parity.structure import (
-    SiteNodes,
-    activation_faults,
-    activation_rows,
-    load_structure,
-    site_nodes,
-)
+from lit_gelu.export.parity.structure import activation_faults, activation_rows, load_structure
 from lit_gelu.export.preprocessing import is_data_module, preprocessing_of_file
 from lit_gelu.export.runtime import OnnxPredictor, Provider
 from lit_gelu.export.runtime.model_file import require_fit
+from lit_gelu.export.site_nodes import SiteNodes, load_graph, site_nodes
 from lit_gelu.files import quiet
 from lit_gelu.surgery.sites import without_wrappers
 

@@ -19,8 +19,9 @@ from lit_gelu.export.inputs import Call, FlatModule
 from lit_gelu.export.metadata import FileMetadata
 from lit_gelu.export.parity.report import ParityRow
 from lit_gelu.export.parity.runs import OutputSignature, SessionSetup
-from lit_gelu.export.parity.structure import DTYPES_OF_ELEMENTS, SiteNodes, activation_row, element_type
+from lit_gelu.export.parity.structure import DTYPES_OF_ELEMENTS, activation_row
 from lit_gelu.export.runtime.model_file import Port, nodes_of, operator_name
+from lit_gelu.export.site_nodes import SiteNodes, element_type
 from lit_gelu.surgery.coverage import coverage
 from lit_gelu.surgery.recognition import is_gate
 

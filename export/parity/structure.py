@@ -5,7 +5,6 @@ import copy
 import itertools
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -35,35 +34,8 @@ from lit_gelu.export.metadata import FileMetadata, SiteRecord, versions
 from lit_gelu.export.parity.criterion import FACTOR, FLOOR, distance, limit, overflowed, spacing
 from lit_gelu.export.parity.report import ELEMENTWISE, ParityRow
 from lit_gelu.export.parity.runs import SessionSetup, run_file
-from lit_gelu.export.runtime.model_file import graphs_of, nodes_of, operator_name, read_model_file
-
-SITE_PROPERTY = "lit_gelu.site"
-
-
-@dataclass(frozen=True)
-class SiteNodes:
-    """The nodes of one call of an activation site."""
-
-    site: str
-    call: int  # number of the call, from 0
-    nodes: tuple[onnx.NodeProto, ...]
-    x: str  # name of its input
-    y: str  # name of its output
-
-
-def site_of(node: onnx.NodeProto) -> str | None:
-    """Return the site that a node belongs to."""
-    return next((entry.value for entry in node.metadata_props if entry.key == SITE_PROPERTY), None)
-
-
-def node_label(node: onnx.NodeProto) -> str:
-    """Return an operator with what tells its variants apart, such as ``Gelu(tanh)`` or ``QuickGelu(alpha=1.702)``."""
-    attributes = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
-    if node.op_type == "Gelu" and node.domain == "":
-        return f"Gelu({attributes.get('approximate', b'none').decode()})"
-    if node.op_type in {"QuickGelu", "ScaledSiLU"} and "alpha" in attributes:
-        return f"{node.op_type}(alpha={attributes['alpha']:.6g})"
-    return node.op_type
+from lit_gelu.export.runtime.model_file import nodes_of, operator_name, read_model_file
+from lit_gelu.export.site_nodes import SiteNodes, cut_out, element_type, node_label, site_of, sites_in_subgraphs
 
 
 def load_structure(path: str | os.PathLike[str]) -> onnx.ModelProto:
@@ -74,42 +46,6 @@ def load_structure(path: str | os.PathLike[str]) -> onnx.ModelProto:
         if tensor.name in read and uses_external_data(tensor):
             load_external_data_for_tensor(tensor, str(read_model_file(path).path.parent))
     return model
-
-
-def sites_in_subgraphs(model: onnx.ModelProto) -> set[str]:
-    """Return the sites that are called within a branch or a loop."""
-    inner = itertools.islice(nodes_of(model.graph), len(model.graph.node), None)
-    return {site for node in inner if (site := site_of(node)) is not None}
-
-
-def site_nodes(model: onnx.ModelProto, calls: Mapping[str, int]) -> list[SiteNodes]:
-    """Find every call of every site in a graph, in the graph's order."""
-    # Left out: a call whose nodes have several inputs or outputs, a site whose nodes its calls do not divide evenly,
-    # and one that is called within a branch or loop too.
-    inner = sites_in_subgraphs(model)
-    members: dict[str, list[int]] = {}
-    fixed = {tensor.name for tensor in model.graph.initializer}
-    readers: dict[str, set[int]] = {value.name: {-1} for value in model.graph.output}
-    for i, node in enumerate(model.graph.node):
-        for name in node.input:
-            readers.setdefault(name, set()).add(i)
-        site = site_of(node)
-        if site is not None and site not in inner:
-            members.setdefault(site, []).append(i)
-    entries: list[SiteNodes] = []
-    for site, places in members.items():
-        count = calls.get(site, 0)
-        size, rest = divmod(len(places), count) if count else (0, 1)
-        for call in range(0 if rest else count):
-            inside = places[call * size : (call + 1) * size]
-            nodes = [model.graph.node[i] for i in inside]
-            produced = {name for node in nodes for name in node.output if name}
-            inputs = {name for node in nodes for name in node.input if name} - produced - fixed
-            outputs = {name for name in produced if readers.get(name, set()).difference(inside)}
-            if len(inputs) == len(outputs) == 1:
-                entries.append(SiteNodes(site, call, tuple(nodes), *inputs, *outputs))
-    order = {name: i for i, node in enumerate(model.graph.node) for name in node.output}
-    return sorted(entries, key=lambda entry: order[entry.y])
 
 
 REGION = "fp32: "  # in front of a recipe that is computed in float32 between two Casts
@@ -471,30 +407,3 @@ def sweep_values(dtype: torch.dtype) -> Tensor:
 def all_values(dtype: torch.dtype) -> Tensor:
     """Return every value of a 16-bit dtype, NaN and infinities too."""
     return torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
-
-
-def cut_out(model: onnx.ModelProto, entry: SiteNodes) -> onnx.ModelProto:
-    """Return one call of an activation as a model of its own, from a vector ``x`` to a vector ``y``."""
-    # Of constants with one value a channel the first is taken.
-    nodes, names = list(entry.nodes), {name for node in entry.nodes for name in node.input}
-    constants = []
-    for tensor in (tensor for graph in graphs_of(model.graph) for tensor in graph.initializer):
-        if tensor.name in names:
-            array = numpy_helper.to_array(tensor)
-            first = np.ravel(array)[:1].copy()
-            constants.append(tensor if array.size <= 1 else numpy_helper.from_array(first, tensor.name))
-    ports = [onnx.helper.make_tensor_value_info(entry.x, element_type(model, entry), ["n"])]
-    results = [onnx.ValueInfoProto(name=entry.y)]
-    graph = onnx.helper.make_graph(nodes, "activation", ports, results, initializer=constants)
-    cut = onnx.helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
-    cut.functions.extend(model.functions)
-    return cut
-
-
-def element_type(model: onnx.ModelProto, entry: SiteNodes) -> int:
-    """Return the element type of an activation's input, as onnx numbers them; float where the file does not say."""
-    graphs = graphs_of(model.graph)
-    values = (value for graph in graphs for value in (*graph.input, *graph.value_info, *graph.output))
-    types = {value.name: int(value.type.tensor_type.elem_type) for value in values}
-    element_types = [types[name] for name in (entry.x, entry.y) if types.get(name)]
-    return element_types[0] if element_types else int(onnx.TensorProto.FLOAT)
