@@ -290,6 +290,11 @@ def recognitions(model: ir.Model, registry: ActivationRegistry | None = None) ->
     """Return what `recognise` does with each one's input, and formulas that differ in their constants alone."""
     named = registry_or_default(registry)
     nodes = list(ir.traversal.RecursiveGraphIterator(model.graph))
+    unread: set[int] = set()
+    for node in reversed(nodes):
+        if not any(value.is_graph_output() for value in node.outputs):
+            unread |= {id(node)} if all(id(use.node) in unread for v in node.outputs for use in v.uses()) else set()
+    nodes = [node for node in nodes if id(node) not in unread]
     entries = {
         id(node): Recognition(node, spec_text(activation, named), x, activation.name)
         for node, activation, x in _matches(model, registry, sixteen_bit=True)
@@ -319,6 +324,8 @@ def _contrib(node: ir.Node) -> ActivationSpec | None:
         return _CONTRIB.get(node.op_type)
     factor = node.attributes.get("alpha")
     alpha = _QUICK if factor is None else round(factor.as_float(), 6)  # float32 as text has no more digits
+    if alpha == 1.0:
+        return ActivationSpec("silu")
     return (
         ActivationSpec.of("gelu", approximate="sigmoid") if alpha == _QUICK else ActivationSpec.of("swish", beta=alpha)
     )

@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -180,7 +180,7 @@ class ForeignActivations:
         return [(name, specs[site]) for site, name in names]
 
     def _paired(self, calls: Sequence[tuple[str, str]], activations: Sequence[GraphActivation]) -> list[SitePair]:
-        scopes = {_scope_of(site, self._modules) for site, _ in calls}
+        scopes = dict.fromkeys(_scope_of(site, self._modules) for site, _ in calls)
         by_scope: dict[str, list[GraphActivation]] = {}
         for activation in activations:
             by_scope.setdefault(_module_of(activation.scope, scopes), []).append(activation)
@@ -268,7 +268,7 @@ def _scope_of(site: str, modules: Mapping[str, nn.Module]) -> str:
     return name if name in modules else name.rpartition(".")[0]
 
 
-def _module_of(scope: str, names: set[str]) -> str:
+def _module_of(scope: str, names: Collection[str]) -> str:
     """Return the one of some modules that a file's scope is: a wrapper may stand before, and a call's number behind."""
     base, _, number = scope.rpartition("_")
     for text in (scope, base if number.isdecimal() else scope):
