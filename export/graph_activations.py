@@ -2,14 +2,18 @@
 
 import os
 import re
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime
 import torch
 from onnx import helper, numpy_helper
 
@@ -20,7 +24,7 @@ from lit_gelu.export.inputs import as_array
 from lit_gelu.export.lowering.algebra import constant_of
 from lit_gelu.export.lowering.spellings import recognitions
 from lit_gelu.export.metadata import FileMetadata, recorded_metadata, strip_origin
-from lit_gelu.export.runtime import CPU
+from lit_gelu.export.runtime import CPU, OnnxPredictor
 from lit_gelu.export.runtime.model_file import nodes_of
 from lit_gelu.export.site_nodes import SiteNodes, cut_out, load_graph, node_label, site_nodes, site_of
 
@@ -167,8 +171,6 @@ def activation_function(
         >>> activation_function(path, tanh)(np.array([1.0])).round(6)  # exact GELU is 0.841345 there
         array([0.841192], dtype=float32)
     """
-    from lit_gelu.export.parity.runs import SessionSetup  # here, because lit_gelu.export.parity imports this module
-
     if not activation.nodes:
         raise ModelFileError(
             f"{os.fspath(path)!r} does not tell the nodes of {activation.spec} at {activation.scope or 'no module'!r}: "
@@ -176,39 +178,48 @@ def activation_function(
         )
     model = load_graph(path)
     x, y = activation.x or "x", activation.nodes[-1].output[0]
-    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in activation.nodes]
-    zeros = next((node.input[1] for node in nodes if node.op_type in WITH_BIAS and len(node.input) > 1), None)
-    cut = cut_out(model, SiteNodes(activation.scope, 0, tuple(nodes), x, y))
+    zeros = next(
+        (node.input[1] for node in activation.nodes if node.op_type in WITH_BIAS and len(node.input) > 1), None
+    )
+    cut = cut_out(model, SiteNodes(activation.scope, 0, activation.nodes, x, y))
     element = cut.graph.input[0].type.tensor_type
     element.elem_type = element.elem_type if dtype is None else _ONNX_TYPES[dtype]
-    kind = next(each for each, number in _ONNX_TYPES.items() if number == element.elem_type)
+    kind = next((each for each, number in _ONNX_TYPES.items() if number == element.elem_type), torch.float32)
     for tensor in cut.graph.initializer:
         if tensor.name == zeros:
             tensor.CopyFrom(numpy_helper.from_array(np.zeros_like(numpy_helper.to_array(tensor)), zeros))
     element.shape.dim.add().dim_value = 1  # a bias is one of the last axis
-    setup = SessionSetup((CPU,))
     try:
-        with setup.opened(cut) as predictor:
-            runs = predictor
+        predictor = _opened(cut)
     except ModelFileError:
         if kind not in {torch.float16, torch.bfloat16}:
             raise
-        with setup.opened(_in_float32(cut)) as predictor:
-            runs = predictor
-    takes = next(iter(runs.ports.values())).dtype
+        predictor = _opened(_in_float32(cut))
+    takes = next(iter(predictor.ports.values())).dtype
 
     def function(values: np.ndarray) -> np.ndarray:
         rounded = torch.from_numpy(np.asarray(values, dtype=np.float64).reshape(-1, 1)).to(kind)
-        output = runs(rounded.to(takes))
+        output = predictor(rounded.to(takes))
         result = (output[0] if isinstance(output, tuple) else output).to(kind)
         return as_array(result.double() if kind == torch.float64 else result.float()).reshape(np.shape(values))
 
     return function
 
 
+def _opened(model: onnx.ModelProto) -> OnnxPredictor:
+    """Open a model that is in no file."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # errors are raised
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "activation.onnx"
+        onnx.save(model, path)
+        return OnnxPredictor(path, [CPU], options)
+
+
 def _in_float32(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a cut-out in 16 bit as one in float32."""
-    wide = onnx.ModelProto.FromString(model.SerializeToString())
+    wide = onnx.ModelProto()
+    wide.CopyFrom(model)
     constants = [entry.t for node in wide.graph.node for entry in node.attribute if entry.HasField("t")]
     for tensor in (*wide.graph.initializer, *constants):
         if tensor.data_type in {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}:
@@ -293,4 +304,5 @@ def _unfused(kind: str, numbers: Sequence[float]) -> tuple[onnx.NodeProto, ...]:
         bounds = zip(names, numbers, strict=False)
         constants = [helper.make_node("Constant", [], [name], value_float=number) for name, number in bounds]
         return (*constants, helper.make_node("Clip", ["x", *names], ["y"]))
-    return (helper.make_node(kind, ["x"], ["y"], **dict(zip(("alpha", "beta"), numbers, strict=False))),)
+    attributes: dict[str, Any] = dict(zip(("alpha", "beta"), numbers, strict=False))
+    return (helper.make_node(kind, ["x"], ["y"], **attributes),)

@@ -4,7 +4,7 @@ import os
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import onnx
@@ -90,8 +90,8 @@ def matched_call(call: Call, ports: Mapping[str, Port]) -> tuple[Call, list[str]
         tensor.to(port.dtype) if port.dtype is not None and {port.dtype, tensor.dtype} == whole else tensor
         for port, tensor in zip(ports.values(), (call.tensors[place] for place in order), strict=True)
     )
-    names, positions = (tuple(values[place] for place in order) for values in (call.names, call.positions))
-    return replace(call, names=names, tensors=tuple(tensors), positions=positions, leaves=tuple(leaves)), notes
+    names, positions = (call.names[place] for place in order), (call.positions[place] for place in order)
+    return Call(tuple(names), tuple(tensors), tuple(leaves), call.structure, tuple(positions)), notes
 
 
 def _fits(port: Port, tensor: torch.Tensor) -> bool:
@@ -245,10 +245,9 @@ class ForeignActivations:
         if pair.there.spec is None or pair.spec == pair.there.spec:
             return pair.spec == pair.there.spec
         with suppress(LitGeluError, RuntimeError), torch.no_grad():  # a slope a channel does not broadcast
-            values = [
-                self.registry.create(s, trusted=False).double()(_GRID.clone()) for s in (pair.spec, pair.there.spec)
-            ]
-            return bool(torch.allclose(*values, rtol=0, atol=_SAME))
+            functions = (self.registry.create(spec, trusted=False).double() for spec in (pair.spec, pair.there.spec))
+            ours, theirs = (function(_GRID.clone()) for function in functions)
+            return torch.allclose(ours, theirs, rtol=0, atol=_SAME)
         return pair.spec.partition("(")[0] == pair.there.spec.partition("(")[0]
 
     def _is_monotone(self, spec: str) -> bool:

@@ -231,7 +231,9 @@ def _inputs_of(batch: Any, model: nn.Module, call: Call) -> Batch:
     return tuple(tensors)
 
 
-def other_lengths(call: Call, shapes: Sequence[Sequence[int | str]], trouble: Trouble) -> tuple[list[Call], list[str]]:
+def other_lengths(
+    call: Call, shapes: Sequence[Sequence[int | str | None]], trouble: Trouble
+) -> tuple[list[Call], list[str]]:
     """Return the sample in four other sizes of each open dimension: the smallest, half, one more, twice as many."""
     # Where a module does not take one of these, three times and so on. Dimensions take turns, so that no two have the
     # same size all the time; those that are only accepted together change together.
@@ -258,7 +260,7 @@ def other_lengths(call: Call, shapes: Sequence[Sequence[int | str]], trouble: Tr
 
 
 def _accepted_sizes(
-    call: Call, shapes: Sequence[Sequence[int | str]], lengths: Mapping[str, int], trouble: Trouble
+    call: Call, shapes: Sequence[Sequence[int | str | None]], lengths: Mapping[str, int], trouble: Trouble
 ) -> tuple[list[dict[str, int]], list[str]]:
     """Return up to four other sizes of open dimensions that the module takes, and why it does not take others."""
     accepted: list[dict[str, int]] = []
