@@ -178,16 +178,14 @@ def activation_function(
         )
     model = load_graph(path)
     x, y = activation.x or "x", activation.nodes[-1].output[0]
-    zeros = next(
-        (node.input[1] for node in activation.nodes if node.op_type in WITH_BIAS and len(node.input) > 1), None
-    )
+    zeros = [node.input[1] for node in activation.nodes if node.op_type in WITH_BIAS and len(node.input) > 1]
     cut = cut_out(model, SiteNodes(activation.scope, 0, activation.nodes, x, y))
     element = cut.graph.input[0].type.tensor_type
     element.elem_type = element.elem_type if dtype is None else _ONNX_TYPES[dtype]
     kind = next((each for each, number in _ONNX_TYPES.items() if number == element.elem_type), torch.float32)
     for tensor in cut.graph.initializer:
-        if tensor.name == zeros:
-            tensor.CopyFrom(numpy_helper.from_array(np.zeros_like(numpy_helper.to_array(tensor)), zeros))
+        if tensor.name in zeros:
+            tensor.CopyFrom(numpy_helper.from_array(np.zeros_like(numpy_helper.to_array(tensor)), tensor.name))
     element.shape.dim.add().dim_value = 1  # a bias is one of the last axis
     try:
         predictor = _opened(cut)

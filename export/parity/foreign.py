@@ -4,7 +4,7 @@ import os
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
@@ -91,7 +91,8 @@ def matched_call(call: Call, ports: Mapping[str, Port]) -> tuple[Call, list[str]
         for port, tensor in zip(ports.values(), (call.tensors[place] for place in order), strict=True)
     )
     names, positions = (call.names[place] for place in order), (call.positions[place] for place in order)
-    return Call(tuple(names), tuple(tensors), tuple(leaves), call.structure, tuple(positions)), notes
+    fitted = Call(tuple(names), tuple(tensors), tuple(leaves), call.structure, tuple(positions))
+    return replace(fitted, constants=call.constants), notes
 
 
 def _fits(port: Port, tensor: torch.Tensor) -> bool:
