@@ -12,7 +12,7 @@ import torch
 from onnx import TensorProto
 from torch import nn
 
-from lit_gelu.activations import ActivationRegistry
+from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.errors import LitGeluError, ModelFileError, ModelInputError, SwapError
 from lit_gelu.export.graph_activations import WITH_BIAS, GraphActivation
 from lit_gelu.export.inputs import Call, FlatModule
@@ -176,7 +176,7 @@ class ForeignActivations:
             return []
         finally:
             torch.backends.mha.set_fastpath_enabled(fused)
-        specs = {row.name: str(row.spec) for row in report.sites}
+        specs = {row.name: str(_without_inplace(row.spec)) for row in report.sites if row.spec is not None}
         names = ((site, site.removeprefix("model").removeprefix(".")) for site in report.sequence)
         return [(name, specs[site]) for site, name in names]
 
@@ -260,6 +260,10 @@ class ForeignActivations:
         with suppress(LitGeluError):
             return is_gate(self.registry.resolve(spec, trusted=False), self.registry)
         return False
+
+
+def _without_inplace(spec: ActivationSpec) -> ActivationSpec:
+    return replace(spec, kwargs=tuple((key, value) for key, value in spec.kwargs if key != "inplace"))
 
 
 def _scope_of(site: str, modules: Mapping[str, nn.Module]) -> str:
