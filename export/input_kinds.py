@@ -162,7 +162,7 @@ def smallest_sizes(lengths: Mapping[str, int], accepted: Callable[[Mapping[str, 
     return {name: n // share * part for name, n in lengths.items()}
 
 
-def resized(call: Call, shapes: Sequence[Sequence[int | str]], sizes: Mapping[str, int]) -> tuple[Tensor, ...]:
+def resized(call: Call, shapes: Sequence[Sequence[int | str | None]], sizes: Mapping[str, int]) -> tuple[Tensor, ...]:
     """Return tensors with other sizes of open dimensions; entries are repeated."""
     tensors = []
     for tensor, shape in zip(call.tensors, shapes, strict=True):

@@ -98,8 +98,8 @@ class Call:
         name = shapes[0][0]
         if not isinstance(name, (str, int)):
             return self
-        name = name if isinstance(name, str) else None
-        return replace(self, named=tuple(tuple(i for i, size in enumerate(s) if size == name) for s in shapes))
+        axes = (tuple(i for i, size in enumerate(s) if size == name and isinstance(name, str)) for s in shapes)
+        return replace(self, named=tuple(axes))
 
 
 @dataclass(frozen=True)

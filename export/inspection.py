@@ -8,13 +8,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import onnx_ir as ir
-from onnx_ir.passes.common import ShapeInferencePass
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.display import Displayed, HtmlTable, printable
-from lit_gelu.errors import LitGeluError, ModelFileError, message_of
-from lit_gelu.export.lowering.spellings import recognise
-from lit_gelu.export.metadata import PREFIX, FileMetadata, read_metadata, strip_origin
+from lit_gelu.export.graph_activations import graph_activations, valid_onnx
+from lit_gelu.export.metadata import FileMetadata, recorded_metadata
 from lit_gelu.export.quantization import QuantizationRecord, read_record
 from lit_gelu.export.runtime.model_file import INT8_RECORD, ModelFile, read_model_file
 from lit_gelu.export.runtime.tuning_file import TuningChoice, read_choice
@@ -35,7 +33,8 @@ class FileInspection(Displayed):
     outputs: Mapping[str, tuple[str, tuple[int | str | None, ...]]]
     weights: Mapping[str, int]  # number of stored values by element type
     operators: Mapping[str, int]  # how often each occurs; those of other domains as domain::name
-    # How often each activation is computed, by its canonical spec: as recorded, else as recognised of the operators.
+    # How often each activation is computed, by its canonical spec: as recorded, else as recognised of the operators; a
+    # formula that is no registered activation by what it is like.
     activations: Mapping[str, int]
     metadata: FileMetadata | None = None  # what `export_onnx` recorded
     quantization: QuantizationRecord | None = None  # how it was quantised, if `quantize_onnx` did it
@@ -94,40 +93,26 @@ def inspect_onnx(path: str | os.PathLike[str], registry: ActivationRegistry | No
         {'gelu': 1}
     """
     file = read_model_file(path)
-    try:
+    with valid_onnx(path):
         return _inspected(file, path, registry)
-    except Exception as error:  # onnx_ir and onnx's shape inference each have errors of their own
-        if isinstance(error, LitGeluError):
-            raise
-        raise ModelFileError(
-            f"{os.fspath(path)!r} is no valid ONNX model: {message_of(error.__cause__ or error)}. "
-            "onnx.checker.check_model says more. Copy it again from where it was made, or export the model again."
-        ) from error
 
 
 def _inspected(file: ModelFile, path: str | os.PathLike[str], registry: ActivationRegistry | None) -> FileInspection:
     model = ir.load(file.path)  # weights in files of their own are not read
     properties = dict(model.metadata_props)
-    metadata = read_metadata(properties, repr(str(path))) if f"{PREFIX}sites" in properties else None
+    metadata = recorded_metadata(path)
     weights: Counter[str] = Counter()
     for value in model.graph.initializers.values():
         if value.const_value is not None:
             weights[value.const_value.dtype.name.lower()] += value.const_value.size
-    activations: Counter[str] = Counter()
-    inputs, outputs = _ports(model.graph.inputs), _ports(model.graph.outputs)  # as they are written
-    if metadata is None:
-        strip_origin(model)  # names of modules in a file from elsewhere are text that nobody should read as code
-        ShapeInferencePass()(model)
-        activations.update(spec for _, spec in recognise(model, registry))
-    for site in () if metadata is None else metadata.sites:
-        activations[site.spec] += site.calls if site.row else 1  # of what torch decomposed, nobody counted the calls
+    activations = Counter(each.spec or each.operator for each in graph_activations(path, registry))
     return FileInspection(
         file=file.path.name,
         size=sum(part.stat().st_size for part in [file.path, *(file.path.parent / name for name in file.external)]),
         producer=f"{model.producer_name or ''} {model.producer_version or ''}".strip(),
         opsets=dict(file.opsets),
-        inputs=inputs,
-        outputs=outputs,
+        inputs=_ports(model.graph.inputs),
+        outputs=_ports(model.graph.outputs),
         weights=dict(weights.most_common()),
         operators=dict(file.operators),
         activations=dict(activations.most_common()),

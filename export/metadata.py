@@ -223,6 +223,12 @@ def metadata_of(path: str | os.PathLike[str]) -> FileMetadata:
     return read_metadata({entry.key: entry.value for entry in model.metadata_props}, repr(os.fspath(path)))
 
 
+def recorded_metadata(path: str | os.PathLike[str]) -> FileMetadata | None:
+    """Return what a file says of itself, ``None`` if it has no entry of ours at all: then others wrote it."""
+    properties = parsed_file(read_model_file(path).path).metadata_props
+    return metadata_of(path) if any(entry.key.startswith(PREFIX) for entry in properties) else None
+
+
 def versions() -> dict[str, str]:
     """Return the versions of the distributions that write a file, by their names."""
     return {name: importlib.metadata.version(name) for name in ("lit-gelu", "torch", "onnx", "onnxscript")}

@@ -29,10 +29,11 @@ from lit_gelu.export.parity.check import task_metrics
 from lit_gelu.export.parity.input_families import data_batches, list_or_loader, sample_call
 from lit_gelu.export.parity.report import TaskMetric
 from lit_gelu.export.parity.runs import References, file_inputs, open_predictor, output_faults, run_file
-from lit_gelu.export.parity.structure import activation_faults, node_label, site_of
+from lit_gelu.export.parity.structure import activation_faults
 from lit_gelu.export.preprocessing import is_data_module, preprocessing_of_file
 from lit_gelu.export.runtime import CPU, OnnxPredictor, Provider
 from lit_gelu.export.runtime.model_file import INT8_RECORD, bind_names, read_model_file, require_fit
+from lit_gelu.export.site_nodes import node_label, site_of
 from lit_gelu.files import captured_stdout, is_file, parse_json, quiet, require_writable, without_nonfinite
 from lit_gelu.surgery.sites import without_wrappers
 

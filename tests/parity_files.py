@@ -9,7 +9,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from lit_gelu.export.parity.runs import SessionSetup
-from lit_gelu.export.parity.structure import site_nodes
+from lit_gelu.export.site_nodes import site_nodes
 from lit_gelu.export.runtime import CPU
 
 ON_CPU = SessionSetup((CPU,))

@@ -118,24 +118,26 @@ def scaled(terms: Sum, factor: float | np.ndarray) -> Sum:
     return tuple(Monomial(term.constant * factor, term.power, term.functions) for term in terms)
 
 
-def same(first: Sum, second: Sum) -> bool:
-    """Return whether two sums are the same formula, with constants equal up to float32's rounding."""
+def same(first: Sum, second: Sum, relative: float = RELATIVE) -> bool:
+    """Return whether two sums are the same formula, with constants equal up to rounding."""
     return len(first) == len(second) and all(
-        a.power == b.power and close(a.constant, b.constant) and _same_functions(a.functions, b.functions)
+        a.power == b.power
+        and close(a.constant, b.constant, relative)
+        and _same_functions(a.functions, b.functions, relative)
         for a, b in zip(first, second, strict=True)
     )
 
 
-def close(first: np.ndarray | float, second: np.ndarray | float) -> bool:
-    """Return whether two constants are equal up to float32's rounding."""
-    return np.shape(first) == np.shape(second) and bool(np.allclose(first, second, rtol=RELATIVE, atol=0.0))
+def close(first: np.ndarray | float, second: np.ndarray | float, relative: float = RELATIVE) -> bool:
+    """Return whether two constants are equal up to rounding."""
+    return np.shape(first) == np.shape(second) and bool(np.allclose(first, second, rtol=relative, atol=0.0))
 
 
-def _same_functions(first: tuple[Function, ...], second: tuple[Function, ...]) -> bool:
+def _same_functions(first: tuple[Function, ...], second: tuple[Function, ...], relative: float = RELATIVE) -> bool:
     return len(first) == len(second) and all(
         a.name == b.name
         and len(a.arguments) == len(b.arguments)
-        and all(same(x, y) for x, y in zip(a.arguments, b.arguments, strict=True))
+        and all(same(x, y, relative) for x, y in zip(a.arguments, b.arguments, strict=True))
         for a, b in zip(first, second, strict=True)
     )
 

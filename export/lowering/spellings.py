@@ -11,7 +11,7 @@ registered included, and in `lit_gelu.export.lowering.lowering_table.CALLS`.
 import ast
 import contextlib
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -27,7 +27,7 @@ from lit_gelu.activations.onnx_recipes import OnnxOperator, OnnxSpelling
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.errors import ArgumentError, LitGeluError, SpecError
 from lit_gelu.export.inputs import SCOPE
-from lit_gelu.export.lowering.algebra import NotAFormulaError, Sum, constant_of, expand, same
+from lit_gelu.export.lowering.algebra import RELATIVE, NotAFormulaError, Sum, constant_of, expand, same
 from lit_gelu.export.lowering.lowering_table import (
     CALLS,
     CONTRIB_DOMAIN,
@@ -59,6 +59,8 @@ _CONTRIB = {
 }
 _QUICK = 1.702  # the factor of x that QuickGelu has by default
 _PROBES = (1.25, 1.75)  # stand for unknown arguments where only a formula's shape is compared
+_WIDE = (None, ir.DataType.FLOAT, ir.DataType.DOUBLE)
+_ROUNDINGS = {ir.DataType.FLOAT16: 2.0**-10, ir.DataType.BFLOAT16: 2.0**-7}  # two, of constants in 16 bit
 
 
 @dataclass(frozen=True)
@@ -80,16 +82,21 @@ class _Spelling:
         """The formula with some values of its unknown arguments."""
         return self.of(dict(zip(self.unknown, itertools.cycle(_PROBES), strict=False)))
 
-    def arguments_in(self, formula: Sum) -> dict[str, Argument | str] | None:
+    def resembles(self, formula: Sum) -> bool:
+        """Return whether a formula is this one with other constants."""
+        return _outline(self.probe) == _outline(formula)
+
+    def arguments_in(self, formula: Sum, relative: float) -> dict[str, Argument | str] | None:
         """Return the arguments with which a formula is this one; ``None`` if it is another."""
         if not self.unknown:
-            return dict(self.spelling.arguments) if same(self.probe, formula) else None  # type: ignore[arg-type]
-        if _outline(self.probe) != _outline(formula):
+            same_one = same(self.probe, formula, relative)
+            return dict(self.spelling.arguments) if same_one else None  # type: ignore[arg-type]
+        if not self.resembles(formula):
             return None
         for values in itertools.product(list(_constants(formula)), repeat=len(self.unknown)):
             matched = {name: _written(value) for name, value in zip(self.unknown, values, strict=True)}
             with contextlib.suppress(NotAFormulaError):
-                if not same(self.of(matched), formula):
+                if not same(self.of(matched), formula, relative):
                     continue
                 along = {"channel_dim": -1} if any(value.ndim for value in values) else {}
                 return {**self.spelling.arguments, **matched, **along}  # type: ignore[dict-item]
@@ -148,8 +155,9 @@ _OWN_OPERATORS = _operators(list(ENTRIES))
 class _Recogniser:
     """Knows the spellings of this package's activations, and of those that a registry holds beside them."""
 
-    def __init__(self, registry: ActivationRegistry | None) -> None:
+    def __init__(self, registry: ActivationRegistry | None, *, sixteen_bit: bool = False) -> None:
         self._registry = registry
+        self._dtypes = {*_WIDE, *(_ROUNDINGS if sixteen_bit else ())}
         entries = [] if registry is None else registry.entries()
         self._users = [entry for entry in entries if entry.onnx is not None and entry not in ENTRIES]
         self._operators = {**_operators(self._users), **_OWN_OPERATORS}
@@ -161,7 +169,7 @@ class _Recogniser:
         if node.op_type in _ROOTS:
             cone = _cone(node)
             if any(inner.op_type in _TELLING for inner in cone):
-                for x in _variables(node, cone):
+                for x in _variables(node, cone, self._dtypes):
                     activation = self._formula_of(node, x)
                     if activation is not None:
                         return activation, x
@@ -179,7 +187,7 @@ class _Recogniser:
                 arguments[argument] = default
             else:
                 is_text = value.type == ir.AttributeType.STRING
-                arguments[argument] = value.as_string() if is_text else value.as_float()
+                arguments[argument] = value.as_string() if is_text else _written(np.asarray(value.as_float()))
         activation = bind_named(name, arguments, self._registry)
         return None if activation is None else (activation, x)
 
@@ -190,12 +198,25 @@ class _Recogniser:
         except NotAFormulaError:
             return None
         rank = 0 if x.shape is None else len(x.shape)
+        relative = _ROUNDINGS.get(x.dtype, RELATIVE) if x.dtype is not None else RELATIVE
         for candidate in [*_OWN_SPELLINGS, *_spellings(self._users, {})]:
-            arguments = candidate.arguments_in(formula)
+            arguments = candidate.arguments_in(formula, relative)
             if arguments is not None and all(np.ndim(value) <= rank for value in arguments.values()):
                 activation = bind_named(candidate.name, arguments, self._registry)
                 if activation is not None and self._is_accepted(activation):
                     return activation
+        return None
+
+    def resembled(self, node: ir.Node) -> tuple[str, ir.Value] | None:
+        """Return the activation whose formula a node gives with other constants, and its input."""
+        cone = _cone(node) if node.op_type in _ROOTS and node.domain in {"", "ai.onnx"} else []
+        for x in _variables(node, cone, self._dtypes) if any(inner.op_type in _TELLING for inner in cone) else ():
+            with contextlib.suppress(NotAFormulaError):
+                formula = expand(node.outputs[0], x, _DEPTH)
+                scalar = all(constant.ndim == 0 for constant in _constants(formula))
+                for candidate in _OWN_SPELLINGS if scalar else ():  # not with a layer's scale
+                    if candidate.name not in CALLS and candidate.resembles(formula):
+                        return candidate.name, x
         return None
 
     def _is_accepted(self, activation: BoundActivation) -> bool:
@@ -237,17 +258,62 @@ def recognise(model: ir.Model, registry: ActivationRegistry | None = None) -> li
         >>> [(node.op_type, spec) for node, spec in recognise(ir.from_proto(model))]
         [('Mul', 'silu')]
     """
+    return [(entry.node, entry.spec) for entry in recognitions(model, registry) if entry.spec is not None]
+
+
+@dataclass(frozen=True)
+class Recognition:
+    """An activation in a graph."""
+
+    node: ir.Node  # that gives its output
+    spec: str | None  # canonical; None for a formula with constants that are no registered activation's
+    x: ir.Value  # its input
+    name: str  # of the activation whose formula it is, whatever the constants
+
+    @cached_property
+    def nodes(self) -> list[ir.Node]:
+        """The nodes between input and output, the last one first; those of its constants too."""
+        nodes: dict[int, ir.Node] = {}
+        waiting = [self.node]
+        while waiting:
+            node = waiting.pop()
+            if id(node) not in nodes:
+                nodes[id(node)] = node
+                read = (value for value in node.inputs if value is not None and value is not self.x)
+                # Of an operator that is the activation by itself, the other inputs are a bias or a slope.
+                within = node is not self.node or node.op_type in _ROOTS
+                waiting += [producer for value in read if within and (producer := value.producer()) is not None]
+        return list(nodes.values())
+
+
+def recognitions(model: ir.Model, registry: ActivationRegistry | None = None) -> list[Recognition]:
+    """Return what `recognise` does with each one's input, and formulas that differ in their constants alone."""
     named = registry_or_default(registry)
-    specs = {id(node): spec_text(activation, named) for node, activation, _ in _matches(model, registry)}
-    for node in ir.traversal.RecursiveGraphIterator(model.graph):
+    nodes = list(ir.traversal.RecursiveGraphIterator(model.graph))
+    unread: set[int] = set()
+    for node in reversed(nodes):
+        if not any(value.is_graph_output() for value in node.outputs):
+            unread |= {id(node)} if all(id(use.node) in unread for v in node.outputs for use in v.uses()) else set()
+    nodes = [node for node in nodes if id(node) not in unread]
+    entries = {
+        id(node): Recognition(node, spec_text(activation, named), x, activation.name)
+        for node, activation, x in _matches(model, registry, sixteen_bit=True)
+    }
+    for node in nodes:
         with contextlib.suppress(LitGeluError):  # a registry without it, or a slope that it does not take
-            if (spec := _contrib(node)) is not None:
-                specs[id(node)] = str(named.resolve(spec))
-    return [
-        (node, specs[id(node)])
-        for node in ir.traversal.RecursiveGraphIterator(model.graph)
-        if specs.get(id(node), "") not in {"", *CALLS}
-    ]
+            if (spec := _contrib(node)) is not None and (x := node.inputs[0]) is not None:
+                entries[id(node)] = Recognition(node, str(named.resolve(spec)), x, spec.name)
+    inside = {id(node) for entry in entries.values() for node in entry.nodes if node.op_type != "Constant"}
+    recogniser = _Recogniser(registry, sixteen_bit=True)
+    for node in reversed(nodes):  # the whole of a formula before its parts
+        match = None if id(node) in inside else recogniser.resembled(node)
+        if match is not None:
+            entry = Recognition(node, None, match[1], match[0])
+            within = {id(part) for part in entry.nodes if part.op_type != "Constant"}
+            if inside.isdisjoint(within):
+                entries[id(node)] = entry
+                inside |= within
+    return [entries[id(node)] for node in nodes if id(node) in entries and entries[id(node)].spec not in CALLS]
 
 
 def _contrib(node: ir.Node) -> ActivationSpec | None:
@@ -258,16 +324,18 @@ def _contrib(node: ir.Node) -> ActivationSpec | None:
         return _CONTRIB.get(node.op_type)
     factor = node.attributes.get("alpha")
     alpha = _QUICK if factor is None else round(factor.as_float(), 6)  # float32 as text has no more digits
+    if alpha == 1.0:
+        return ActivationSpec("silu")
     return (
         ActivationSpec.of("gelu", approximate="sigmoid") if alpha == _QUICK else ActivationSpec.of("swish", beta=alpha)
     )
 
 
 def _matches(
-    model: ir.Model, registry: ActivationRegistry | None
+    model: ir.Model, registry: ActivationRegistry | None, *, sixteen_bit: bool = False
 ) -> Iterator[tuple[ir.Node, BoundActivation, ir.Value]]:
     """Yield the last node, the activation and its input of all that is recognised, the last one first."""
-    recogniser = _Recogniser(registry)
+    recogniser = _Recogniser(registry, sixteen_bit=sixteen_bit)
     dead: set[int] = set()  # nodes that nothing would read if what was recognised were one node
     inputs: set[int] = set()  # values that it would read
     for node in reversed(list(ir.traversal.RecursiveGraphIterator(model.graph))):
@@ -318,7 +386,7 @@ def _cone(node: ir.Node) -> list[ir.Node]:
     return cone
 
 
-def _variables(node: ir.Node, cone: list[ir.Node]) -> Iterator[ir.Value]:
+def _variables(node: ir.Node, cone: list[ir.Node], dtypes: Container[ir.DataType | None]) -> Iterator[ir.Value]:
     """Give the values that a formula may be one of: those of the node's shape that the cone reads, nearest first."""
     shape, seen = node.outputs[0].shape, set()
     for inner in cone:
@@ -326,7 +394,7 @@ def _variables(node: ir.Node, cone: list[ir.Node]) -> Iterator[ir.Value]:
             if value is None or id(value) in seen or constant_of(value) is not None:
                 continue
             seen.add(id(value))
-            if value.dtype in {None, ir.DataType.FLOAT, ir.DataType.DOUBLE} and value.shape == shape:
+            if value.dtype in dtypes and value.shape == shape:
                 yield value
 
 

@@ -17,8 +17,8 @@ from lit_gelu.export.inputs import as_array
 from lit_gelu.export.parity.criterion import Differences, limit, smallest_error
 from lit_gelu.export.parity.report import Culprit, Divergence, LayerError
 from lit_gelu.export.parity.runs import LEVELS, References, SessionSetup, run_with_outputs
-from lit_gelu.export.parity.structure import SiteNodes, node_label, site_of
 from lit_gelu.export.runtime import CPU, provider_name
+from lit_gelu.export.site_nodes import SiteNodes, node_label, site_of
 
 # The graph optimisations of onnxruntime 1.31 that change numbers and can be switched off by name, those first that
 # prepare nothing for others. A name that another release does not know is ignored by it.

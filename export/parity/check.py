@@ -3,12 +3,14 @@
 import inspect
 import os
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import onnx
 import onnxruntime
 import torch
 from onnx.external_data_helper import uses_external_data
@@ -19,11 +21,19 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.errors import ModelFileError, ModelInputError, ParityError
 from lit_gelu.export.copying import evaluation_copy, require_copyable, two_answers, without_callers_autocast
+from lit_gelu.export.graph_activations import activations_of, valid_onnx
 from lit_gelu.export.inputs import Call, tensors_by_name
-from lit_gelu.export.metadata import ROWS_DEPEND, census, metadata_of, weights_digest
+from lit_gelu.export.metadata import ROWS_DEPEND, FileMetadata, census, recorded_metadata, weights_digest
 from lit_gelu.export.parity.causes import Layers, find_culprit
 from lit_gelu.export.parity.comparison import Comparison
 from lit_gelu.export.parity.criterion import DTYPES, FLOOR, dtype_name, floor, require_tolerance
+from lit_gelu.export.parity.foreign import (
+    ForeignActivations,
+    batch_shapes,
+    foreign_metadata,
+    matched_call,
+    matched_outputs,
+)
 from lit_gelu.export.parity.input_families import (
     DATA,
     SAMPLE,
@@ -32,9 +42,10 @@ from lit_gelu.export.parity.input_families import (
     other_lengths,
     sample_call,
 )
-from lit_gelu.export.parity.report import VS_FLOAT64, VS_PYTORCH, ParityReport, TaskMetric, findings
+from lit_gelu.export.parity.report import VS_FLOAT64, VS_PYTORCH, ParityReport, ParityRow, TaskMetric, findings
 from lit_gelu.export.parity.runs import (
     References,
+    SessionSetup,
     file_inputs,
     open_predictor,
     optimized_graph,
@@ -42,15 +53,11 @@ from lit_gelu.export.parity.runs import (
     repeats,
     run_file,
 )
-from lit_gelu.export.parity.structure import (
-    activation_faults,
-    activation_rows,
-    load_structure,
-    site_nodes,
-)
+from lit_gelu.export.parity.structure import activation_faults, activation_rows, load_structure
 from lit_gelu.export.preprocessing import is_data_module, preprocessing_of_file
 from lit_gelu.export.runtime import OnnxPredictor, Provider
 from lit_gelu.export.runtime.model_file import require_fit
+from lit_gelu.export.site_nodes import SiteNodes, load_graph, site_nodes
 from lit_gelu.files import quiet
 from lit_gelu.surgery.sites import without_wrappers
 
@@ -79,7 +86,10 @@ def check_parity(
     registry: ActivationRegistry | None = None,
     preprocessing: nn.Module | None = None,
 ) -> ParityReport:
-    """Compare a file of `export_onnx` with the module, swapped to the file's own form of GELU.
+    """Compare an ONNX file with the module; a file of `export_onnx` with the module swapped to the file's form of GELU.
+
+    A file that others wrote is compared with the module as trained, in the dtype of its weights. Its inputs are matched
+    by name, then by order and shape; its activations are recognised (`graph_activations`), and named where they differ.
 
     The module is copied; it stays as it is. onnxruntime runs the file on CUDA if that works, else on the CPU; PyTorch
     runs the copies on the CPU in the file's dtype and in float64. Inputs are the sample, the data, gaussian rows in
@@ -98,7 +108,7 @@ def check_parity(
 
     Args:
         model: The module that was exported.
-        path: The file.
+        path: The file, whoever wrote it.
         data: A tensor, a DataLoader, several in a list, tuple or dict, or a LightningDataModule (its test data);
             batches begin with the inputs. For a file that takes raw pixels: raw pixels, or a data module with
             ``preprocessing()`` and ``raw_test_inputs()``.
@@ -119,7 +129,7 @@ def check_parity(
     Raises:
         ParityError: If the file does not compute what the module computes and ``strict`` is true.
         ArgumentError: If ``tolerance`` is not a finite number from 0.
-        ModelFileError: If the file is missing, damaged, in int8, or was not written by `export_onnx`.
+        ModelFileError: If the file is missing, damaged, in int8, or onnxruntime does not know its operators.
         ModelInputError: If sample or data do not fit module and file.
         ExportError: If the module cannot be copied, or its copy computes something else.
         ProviderError: If a provider does not exist or did not take the file.
@@ -139,13 +149,10 @@ def check_parity(
     require_copyable(model)
     require_tolerance(tolerance)
     registry = registry_or_default(registry)
-    file, name, metadata = Path(path), repr(os.fspath(path)), metadata_of(path)
+    file, name = Path(path), repr(os.fspath(path))
+    graph, record = _read(file)
+    metadata = foreign_metadata(graph, path) if record is None else record
     dtype = DTYPES.get(metadata.dtype, torch.float32)
-    if metadata.dtype == "int8":
-        raise ModelFileError(
-            f"{name} is in int8, whose rounding no tolerance of floating-point arithmetic fits. Compare it with "
-            "lit_gelu.export.quantization.check_quantized, which asks what becomes of the task."
-        )
     predictor, setup, notes = open_predictor(file, providers, dict(session_config or {}), dtype)
     model = without_wrappers(model)
     batches, raw = data, bool(metadata.preprocessing or preprocessing)
@@ -153,16 +160,19 @@ def check_parity(
         preprocessing, batches, unread = preprocessing_of_file(metadata.preprocessing, name, preprocessing, data)
         notes += unread
     call = sample_call(model, preprocessing, input_sample, predictor)
-    call = _fitting(call, predictor, raw=raw)
+    call, matches, shapes = _fitting(call, predictor, raw=raw, foreign=record is None)
+    notes += matches
     kept = [place for place, value in enumerate(predictor.session.get_inputs()) if value.type == "tensor(double)"]
     caller, call = call, call.narrowed(kept)
     references = References(model, call, metadata.approximate, registry, preprocessing, dtype, softmax=metadata.softmax)
     notes += references.notes
+    if record is None:
+        references.places, unmatched = matched_outputs(references.signatures, predictor.output_names)
+        notes += unmatched
 
     # What to compare on.
     run_float32 = partial(references.run, references.float32, dtype=torch.float32)
     kinds, unvaried = input_kinds(call, run_float32, references.trouble, raw=raw)
-    shapes = [value.shape for value in predictor.session.get_inputs()]
     lengths, untaken = other_lengths(call, shapes, references.trouble)
     inputs = [*families(caller, batches, model, seed, raw=raw, dtype=dtype, kinds=kinds, lengths=lengths)]
 
@@ -184,12 +194,11 @@ def check_parity(
     runs = not any(gaussian.name in (f.name, f.rows_of) for f in inputs if f.name in comparison.unrun)
 
     # Its activations, alone and in the graph.
-    graph = load_structure(file)
-    entries = site_nodes(graph, {record.site: record.calls for record in metadata.sites})
-    alone, unrun = activation_rows(graph, entries, references.float32, metadata, setup, tolerance, registry)
-    faults = output_faults(references.signatures, predictor.output_ports, metadata)
-    faults += activation_faults(graph, references.float32, metadata, registry, rewritable=True)
-    faults += [two_answers(references.apart)] if references.apart > _APART else []
+    activations = _activations(graph, references, record, setup, tolerance, registry, rows)
+    entries, alone = activations.entries, activations.rows
+    faults = [*activations.faults, *([two_answers(references.apart)] if references.apart > _APART else [])]
+    if record is not None:
+        faults = [*output_faults(references.signatures, predictor.output_ports, record), *faults]
     if comparison.rounding > _APART:
         faults.append(
             f"the file takes float32: rounding float64 inputs to it moves outputs by {comparison.rounding:.2g} of the "
@@ -205,7 +214,7 @@ def check_parity(
 
     # With preprocessing or softmax in the file the module's own forward is another function.
     measurable = data is not None and not (raw or metadata.softmax)
-    metrics, unmeasured = task_metrics(model, data, predictor) if measurable else ([], [])
+    metrics, unmeasured = task_metrics(model, data, predictor, call.names) if measurable else ([], [])
     report = ParityReport(
         path=os.fspath(path),
         provider=predictor.providers[0],
@@ -219,9 +228,9 @@ def check_parity(
         faults=tuple(faults),
         versions={**metadata.versions, "onnxruntime": onnxruntime.__version__},
         notes=(
-            *(*notes, *unvaried, *untaken),
+            *(*notes, *activations.notes, *unvaried, *untaken),
             *([ROWS_DEPEND] if metadata.rows_depend else []),
-            *(*comparison.untried, *unrun, *unmeasured),
+            *(*comparison.untried, *activations.unrun, *unmeasured),
         ),
     )
     outside = any(map(uses_external_data, graph.graph.initializer))
@@ -229,9 +238,9 @@ def check_parity(
         report = replace(report, notes=(*report.notes, "the file is too large to look into layer by layer."))
     elif runs:
         report = replace(report, optimized_census=dict(census(optimized_graph(file, setup))))
-        calls = {record.site: record.calls for record in metadata.sites}
+        calls = Counter(entry.site for entry in entries) | {site.site: site.calls for site in metadata.sites}
         report = _with_causes(report, file, comparison, Layers(graph, entries, calls, references, setup, tolerance))
-    if not report.passed and weights_digest(evaluation_copy(model)) != metadata.weights:
+    if record is not None and not report.passed and weights_digest(evaluation_copy(model)) != metadata.weights:
         changed = "The module's weights are not those of the export: was it trained since? Then export it again."
         report = replace(report, notes=(changed, *report.notes))
     if strict and not report.passed:
@@ -245,16 +254,67 @@ def check_parity(
     return report
 
 
-def _fitting(call: Call, predictor: OnnxPredictor, *, raw: bool) -> Call:
-    """Return a sample with the file's batch axes; refuse one that does not fit the file."""
-    if list(call.names) != predictor.input_names:
+def _read(path: Path) -> tuple[onnx.ModelProto, FileMetadata | None]:
+    """Return a file's graph, and what `export_onnx` recorded of it, if that wrote it; refuse one in int8."""
+    record = recorded_metadata(path)
+    if record is not None and record.dtype == "int8":
+        raise ModelFileError(
+            f"{os.fspath(path)!r} is in int8, whose rounding no tolerance of floating-point arithmetic fits. Compare "
+            "it with lit_gelu.export.quantization.check_quantized, which asks what becomes of the task."
+        )
+    with valid_onnx(path):
+        return load_graph(path) if record is None else load_structure(path), record
+
+
+def _fitting(
+    call: Call, predictor: OnnxPredictor, *, raw: bool, foreign: bool
+) -> tuple[Call, list[str], list[list[int | str | None]]]:
+    """Return a sample with the file's batch axes, what to know of it, and the shapes that the file takes."""
+    notes: list[str] = []
+    if foreign:
+        call, notes = matched_call(call, predictor.ports)
+    elif list(call.names) != predictor.input_names:
         raise ModelInputError(
             f"The file's inputs are {', '.join(predictor.input_names)}, the sample gives {', '.join(call.names)}. Give "
             "the sample that the file was exported with."
         )
     for port, tensor in zip(predictor.ports.values(), file_inputs(predictor, call.tensors), strict=True):
         require_fit(port, tensor, raw=raw)
-    return call.with_batch_of([value.shape for value in predictor.session.get_inputs()])
+    shapes = batch_shapes(call, predictor.ports)
+    return call.with_batch_of(shapes), notes, shapes
+
+
+@dataclass(frozen=True)
+class _Activations:
+    """What a file's activations compute alone, and whether they are the module's."""
+
+    entries: Sequence[SiteNodes]
+    rows: Sequence[ParityRow]
+    faults: Sequence[str]
+    unrun: Sequence[str]  # what was not run alone, and why
+    notes: Sequence[str] = ()
+
+
+def _activations(
+    graph: onnx.ModelProto,
+    references: References,
+    record: FileMetadata | None,
+    setup: SessionSetup,
+    tolerance: float,
+    registry: ActivationRegistry,
+    rows: Sequence[ParityRow],
+) -> _Activations:
+    """Compare a graph's activations with the file's record, or, as recognised, with the module's."""
+    module = references.float32
+    if record is not None:
+        entries = site_nodes(graph, {site.site: site.calls for site in record.sites})
+        alone, unrun = activation_rows(graph, entries, module, record, setup, tolerance, registry)
+        faults = activation_faults(graph, module, record, registry, rewritable=True)
+        return _Activations(entries, alone, faults, unrun)
+    foreign = ForeignActivations(module, references.call, graph, activations_of(graph, None, registry), registry)
+    alone, unrun = foreign.rows(setup, tolerance)
+    faults = foreign.faults(failed=any(row.passed is False for row in (*rows, *alone)))
+    return _Activations(foreign.entries, alone, faults, unrun, foreign.notes)
 
 
 def _with_causes(report: ParityReport, file: Path, comparison: Comparison, layers: Layers) -> ParityReport:
@@ -271,7 +331,9 @@ def _with_causes(report: ParityReport, file: Path, comparison: Comparison, layer
     return replace(report, divergence=layers.first_divergence(worst.batch))
 
 
-def task_metrics(model: nn.Module, data: Any, predictor: OnnxPredictor) -> tuple[list[TaskMetric], list[str]]:
+def task_metrics(
+    model: nn.Module, data: Any, predictor: OnnxPredictor, names: Sequence[str] = ()
+) -> tuple[list[TaskMetric], list[str]]:
     """Run Lightning's test loop twice, once with the file as ``forward``; return the metrics, or why there are none."""
     if data is None or not is_data_module(data):
         return [], []
@@ -283,7 +345,7 @@ def task_metrics(model: nn.Module, data: Any, predictor: OnnxPredictor) -> tuple
     if not tested or type(data).test_dataloader is LightningDataModule.test_dataloader:
         return [], ["no task metrics were compared: the module has no test_step, or the data have no test data."]
     original, twin = evaluation_copy(model), evaluation_copy(model)
-    forward, names, calls = twin.forward, predictor.input_names, {True: 0, False: 0}
+    forward, names, calls = twin.forward, names or predictor.input_names, {True: 0, False: 0}
     template: list[Any] = []  # what the module returns, once: the file's outputs take its tensors' places
 
     @torch.no_grad()

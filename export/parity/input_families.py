@@ -210,6 +210,9 @@ def _inputs_of(batch: Any, model: nn.Module, call: Call) -> Batch:
         parts = [batch[name] for name in call.names if name in batch and name in parameters]
     else:
         parts = [batch] if isinstance(batch, Tensor) else list(batch) if isinstance(batch, Iterable) else []
+        if len(parts) >= len(call.names):  # in the order of forward, which need not be the file's
+            order = sorted(call.positions)
+            parts = [parts[order.index(position)] for position in call.positions]
     tensors = [plain_tensor(part) for part in parts[: len(call.names)] if isinstance(part, Tensor)]
     if len(tensors) != len(call.names):
         raise ModelInputError(
@@ -228,7 +231,9 @@ def _inputs_of(batch: Any, model: nn.Module, call: Call) -> Batch:
     return tuple(tensors)
 
 
-def other_lengths(call: Call, shapes: Sequence[Sequence[int | str]], trouble: Trouble) -> tuple[list[Call], list[str]]:
+def other_lengths(
+    call: Call, shapes: Sequence[Sequence[int | str | None]], trouble: Trouble
+) -> tuple[list[Call], list[str]]:
     """Return the sample in four other sizes of each open dimension: the smallest, half, one more, twice as many."""
     # Where a module does not take one of these, three times and so on. Dimensions take turns, so that no two have the
     # same size all the time; those that are only accepted together change together.
@@ -255,7 +260,7 @@ def other_lengths(call: Call, shapes: Sequence[Sequence[int | str]], trouble: Tr
 
 
 def _accepted_sizes(
-    call: Call, shapes: Sequence[Sequence[int | str]], lengths: Mapping[str, int], trouble: Trouble
+    call: Call, shapes: Sequence[Sequence[int | str | None]], lengths: Mapping[str, int], trouble: Trouble
 ) -> tuple[list[dict[str, int]], list[str]]:
     """Return up to four other sizes of open dimensions that the module takes, and why it does not take others."""
     accepted: list[dict[str, int]] = []
@@ -276,7 +281,9 @@ def sample_call(model: nn.Module, preprocessing: nn.Module | None, input_sample:
     """Return the sample call: of the given sample, the module's own, or one that is made up."""
     owners = [model] if preprocessing is None else [model, preprocessing]
     if all(input_sample_of(owner, input_sample) is None for owner in owners):
-        input_sample = random_inputs(predictor.ports, 2)
+        inputs = random_inputs(predictor.ports, 2)
+        by_name = inputs.keys() <= inspect.signature(model.forward).parameters.keys()
+        input_sample = inputs if by_name else tuple(inputs.values())
     if preprocessing is None:
         return take_apart(model, sample_of(model, input_sample))
     call = raw_call(model, preprocessing, input_sample)

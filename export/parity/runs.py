@@ -235,6 +235,7 @@ class References:
         softmax: bool = False,
     ) -> None:
         self.dtype = dtype
+        self.places: Sequence[int] | None = None  # of the outputs that the file has, in its order; None: of all
         self._softmax, self.call, self._form = softmax, call, (approximate, registry)
         self._preprocessing: dict[torch.dtype, nn.Module] = {}
         if preprocessing is not None:
@@ -320,7 +321,7 @@ class References:
         for module, dtype in ((self.exact, self.exact_dtype), (self.baseline, self.baseline_dtype)):
             with IndexTracker() as tracker:
                 outputs = named_outputs(self._called(module, batch, dtype))
-            pairs.append([tracker.of(tensor) for _, tensor in outputs])
+            pairs.append([tracker.of(tensor) for _, tensor in self._selected(outputs)])
         return list(zip(*pairs, strict=True))
 
     @torch.no_grad()
@@ -351,7 +352,11 @@ class References:
     def run(self, module: nn.Module, batch: Sequence[Tensor], dtype: torch.dtype) -> list[np.ndarray]:
         """Run one module on one batch, in one dtype from the preprocessing on (which is never in 16 bit)."""
         output = self._called(module, batch, dtype)
-        return [as_array(t) for _, t in named_outputs(probabilities_first(output) if self._softmax else output)]
+        outputs = named_outputs(probabilities_first(output) if self._softmax else output)
+        return [as_array(t) for _, t in self._selected(outputs)]
+
+    def _selected(self, outputs: list[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
+        return outputs if self.places is None else [outputs[place] for place in self.places]
 
     def _called(self, module: nn.Module, batch: Sequence[Tensor], dtype: torch.dtype) -> Any:
         tensors = [t.clone() for t in batch]  # forward may overwrite them, and others are given the same batch

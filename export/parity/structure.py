@@ -5,7 +5,6 @@ import copy
 import itertools
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -36,34 +35,7 @@ from lit_gelu.export.parity.criterion import FACTOR, FLOOR, distance, limit, ove
 from lit_gelu.export.parity.report import ELEMENTWISE, ParityRow
 from lit_gelu.export.parity.runs import SessionSetup, run_file
 from lit_gelu.export.runtime.model_file import nodes_of, operator_name, read_model_file
-
-SITE_PROPERTY = "lit_gelu.site"
-
-
-@dataclass(frozen=True)
-class SiteNodes:
-    """The nodes of one call of an activation site."""
-
-    site: str
-    call: int  # number of the call, from 0
-    nodes: tuple[onnx.NodeProto, ...]
-    x: str  # name of its input
-    y: str  # name of its output
-
-
-def site_of(node: onnx.NodeProto) -> str | None:
-    """Return the site that a node belongs to."""
-    return next((entry.value for entry in node.metadata_props if entry.key == SITE_PROPERTY), None)
-
-
-def node_label(node: onnx.NodeProto) -> str:
-    """Return an operator with what tells its variants apart, such as ``Gelu(tanh)`` or ``QuickGelu(alpha=1.702)``."""
-    attributes = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
-    if node.op_type == "Gelu" and node.domain == "":
-        return f"Gelu({attributes.get('approximate', b'none').decode()})"
-    if node.op_type in {"QuickGelu", "ScaledSiLU"} and "alpha" in attributes:
-        return f"{node.op_type}(alpha={attributes['alpha']:.6g})"
-    return node.op_type
+from lit_gelu.export.site_nodes import SiteNodes, cut_out, element_type, node_label, site_of, sites_in_subgraphs
 
 
 def load_structure(path: str | os.PathLike[str]) -> onnx.ModelProto:
@@ -74,42 +46,6 @@ def load_structure(path: str | os.PathLike[str]) -> onnx.ModelProto:
         if tensor.name in read and uses_external_data(tensor):
             load_external_data_for_tensor(tensor, str(read_model_file(path).path.parent))
     return model
-
-
-def sites_in_subgraphs(model: onnx.ModelProto) -> set[str]:
-    """Return the sites that are called within a branch or a loop."""
-    inner = itertools.islice(nodes_of(model.graph), len(model.graph.node), None)
-    return {site for node in inner if (site := site_of(node)) is not None}
-
-
-def site_nodes(model: onnx.ModelProto, calls: Mapping[str, int]) -> list[SiteNodes]:
-    """Find every call of every site in a graph, in the graph's order."""
-    # Left out: a call whose nodes have several inputs or outputs, a site whose nodes its calls do not divide evenly,
-    # and one that is called within a branch or loop too.
-    inner = sites_in_subgraphs(model)
-    members: dict[str, list[int]] = {}
-    fixed = {tensor.name for tensor in model.graph.initializer}
-    readers: dict[str, set[int]] = {value.name: {-1} for value in model.graph.output}
-    for i, node in enumerate(model.graph.node):
-        for name in node.input:
-            readers.setdefault(name, set()).add(i)
-        site = site_of(node)
-        if site is not None and site not in inner:
-            members.setdefault(site, []).append(i)
-    entries: list[SiteNodes] = []
-    for site, places in members.items():
-        count = calls.get(site, 0)
-        size, rest = divmod(len(places), count) if count else (0, 1)
-        for call in range(0 if rest else count):
-            inside = places[call * size : (call + 1) * size]
-            nodes = [model.graph.node[i] for i in inside]
-            produced = {name for node in nodes for name in node.output if name}
-            inputs = {name for node in nodes for name in node.input if name} - produced - fixed
-            outputs = {name for name in produced if readers.get(name, set()).difference(inside)}
-            if len(inputs) == len(outputs) == 1:
-                entries.append(SiteNodes(site, call, tuple(nodes), *inputs, *outputs))
-    order = {name: i for i, node in enumerate(model.graph.node) for name in node.output}
-    return sorted(entries, key=lambda entry: order[entry.y])
 
 
 REGION = "fp32: "  # in front of a recipe that is computed in float32 between two Casts
@@ -298,7 +234,7 @@ def _close(there: Any, expected: Any) -> bool:
 
 
 STRIDE = 16411  # a prime: every binade is met at other mantissas; about 260,000 values
-_DTYPES: Mapping[int, torch.dtype] = {
+DTYPES_OF_ELEMENTS: Mapping[int, torch.dtype] = {
     onnx.TensorProto.FLOAT: torch.float32,
     onnx.TensorProto.FLOAT16: torch.float16,
     onnx.TensorProto.BFLOAT16: torch.bfloat16,
@@ -322,7 +258,7 @@ def activation_rows(
     rows: dict[object, ParityRow] = {}
     for record in metadata.sites:
         entry, label = first.get(record.site), record.spec
-        dtype = None if entry is None else _DTYPES.get(element_type(model, entry))
+        dtype = None if entry is None else DTYPES_OF_ELEMENTS.get(element_type(model, entry))
         if entry is None or dtype is None or not record.row or not record.calls:
             continue
         try:
@@ -369,8 +305,10 @@ def activation_row(
     label: str,
     tolerance: float = FLOOR,
     rounding: tuple[float, float] | None = None,
+    largest: float = float("inf"),
 ) -> ParityRow:
     """Compare one activation's own nodes with its definition, over all values of a 16-bit dtype or float32's range."""
+    # Up to ``largest`` in magnitude: a foreign formula may overflow in between.
     # The limit is max(floor(dtype), 2 own_error) in units of max(1, |y64|). NaN must stay NaN, and a finite input must
     # not give a NaN or an infinity that PyTorch does not give. Infinite inputs are not compared: PyTorch's kernels do
     # not agree among themselves there. In 16 bits each value may also be off by twice its recipe's rounding or twice
@@ -383,6 +321,7 @@ def activation_row(
             tensor.data = tensor.data.reshape(-1)[:1]
     twin = twin.cpu().eval()
     x = sweep_values(dtype)
+    x = x[x.abs() <= largest]
     nans = torch.tensor([np.nan]) if dtype == torch.float32 else all_values(dtype)
     with setup.opened(cut_out(model, entry)) as predictor:
         y, y_nans = (run_file(predictor, (v,))[0].astype(np.float64) for v in (x, nans[nans.isnan()]))
@@ -399,7 +338,7 @@ def activation_row(
     near = np.abs(points) <= 6
     absolute, own_absolute = (distance(values[near], exact[near]) for values in (y, baseline))
     lost = ~np.isnan(y_nans)
-    count = f"{len(x):,} values" if dtype == torch.float32 else f"all {len(x):,} finite values"
+    count = f"all {len(x):,} finite values" if len(x) == len(sweep_values(dtype)) < 2**16 else f"{len(x):,} values"
     detail = (
         f"{' '.join(map(operator_name, entry.nodes))}, {count}; largest error for |x| <= 6 {_largest(absolute):.3g}, "
         f"PyTorch {_largest(own_absolute):.3g}"
@@ -468,29 +407,3 @@ def sweep_values(dtype: torch.dtype) -> Tensor:
 def all_values(dtype: torch.dtype) -> Tensor:
     """Return every value of a 16-bit dtype, NaN and infinities too."""
     return torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
-
-
-def cut_out(model: onnx.ModelProto, entry: SiteNodes) -> onnx.ModelProto:
-    """Return one call of an activation as a model of its own, from a vector ``x`` to a vector ``y``."""
-    # Of constants with one value a channel the first is taken.
-    nodes, names = list(entry.nodes), {name for node in entry.nodes for name in node.input}
-    constants = []
-    for tensor in model.graph.initializer:
-        if tensor.name in names:
-            array = numpy_helper.to_array(tensor)
-            first = np.ravel(array)[:1].copy()
-            constants.append(tensor if array.size <= 1 else numpy_helper.from_array(first, tensor.name))
-    ports = [onnx.helper.make_tensor_value_info(entry.x, element_type(model, entry), ["n"])]
-    results = [onnx.ValueInfoProto(name=entry.y)]
-    graph = onnx.helper.make_graph(nodes, "activation", ports, results, initializer=constants)
-    cut = onnx.helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
-    cut.functions.extend(model.functions)
-    return cut
-
-
-def element_type(model: onnx.ModelProto, entry: SiteNodes) -> int:
-    """Return the element type of an activation's input, as onnx numbers them; float where the file does not say."""
-    values = (*model.graph.input, *model.graph.value_info, *model.graph.output)
-    types = {value.name: int(value.type.tensor_type.elem_type) for value in values}
-    element_types = [types[name] for name in (entry.x, entry.y) if types.get(name)]
-    return element_types[0] if element_types else int(onnx.TensorProto.FLOAT)

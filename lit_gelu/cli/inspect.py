@@ -8,7 +8,7 @@ def inspect(file: str, *, json: str | None = None) -> int:
 
     in a shell:
       lit-gelu inspect model.onnx
-      lit-gelu inspect elsewhere.onnx         of another exporter: its activations are recognised by their formulas
+      lit-gelu inspect elsewhere.onnx         of another exporter: its activations are recognised, fused ones too
       lit-gelu inspect model.onnx --json
 
     Args:

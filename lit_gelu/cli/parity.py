@@ -27,11 +27,12 @@ def parity(
       lit-gelu parity model.onnx --ckpt last.ckpt
       lit-gelu parity model.onnx --ckpt last.ckpt --data DigitsData --json parity.json
       lit-gelu parity model.onnx --ckpt last.ckpt --data MNISTData --data-root data --html parity.html
+      lit-gelu parity elsewhere.onnx --ckpt last.ckpt     a file of torch.onnx, or what onnxruntime made of one
       lit-gelu parity raw.onnx --ckpt last.ckpt --data MNISTData     its preprocessing too, if the file takes raw pixels
       lit-gelu parity model.onnx --ckpt last.ckpt --model my_module.MyNet --input-shape 3,32,32
 
     Args:
-        file: an ONNX file that lit-gelu wrote
+        file: an ONNX file, of lit-gelu or of another exporter
         ckpt: the Lightning checkpoint that it was exported from
         model: the model's class, if the checkpoint does not record it: my_module.MyNet, also from the current folder
         input_shape: for a model without example_input_array: the sizes of one row of each input, without the batch;

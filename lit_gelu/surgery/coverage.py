@@ -67,12 +67,14 @@ class CoverageReport(Displayed):
         outside: What ran outside any site: in fused kernels, in TorchScript, in functions that hide it.
         registry: Where activations are looked up.
         notes: What could not be found out, in sentences.
+        sequence: The names of the sites that ran, call by call.
     """
 
     sites: tuple[CoveredSite, ...]
     outside: tuple[CoveredSite, ...]
     registry: ActivationRegistry
     notes: tuple[str, ...] = ()
+    sequence: tuple[str, ...] = ()
 
     def remaining(self, activation: Any) -> int:
         """Return the number of calls of an activation, wherever they ran.
@@ -159,7 +161,7 @@ def coverage(
     with before_every_module(counter.note_module), on_the_side(survey.model, training=training), counter:
         run(survey.model, input_sample)
     sites = tuple(counter.covered(site) for site in survey.sites)
-    return CoverageReport(sites, counter.outside(), registry, survey.notes)
+    return CoverageReport(sites, counter.outside(), registry, survey.notes, tuple(counter.sequence))
 
 
 class _KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's __init_subclass__
@@ -176,6 +178,7 @@ class _KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
         called = [site for site in survey.sites if site.kind != "module"]
         self._sites_of_keys = [(seen[id(call)], site) for site in called for call in site.calls or ()]
         self._calls: Counter[str] = Counter()
+        self.sequence: list[str] = []
         self._kernels: dict[str, Counter[str]] = {}
         self._outside: dict[tuple[Key, str], tuple[Origin, str, ActivationSpec | None]] = {}
         self._calls_outside: Counter[tuple[Key, str]] = Counter()
@@ -192,6 +195,7 @@ class _KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
         site = self._sites_of_modules.get(id(module))
         if site is not None:
             self._calls[site.name] += 1
+            self.sequence.append(site.name)
 
     def _called_at(self, origin: Origin) -> list[ActivationSite]:
         return [site for key, site in self._sites_of_keys if key[:3] == key_of(origin, "")[:3]]
@@ -213,6 +217,7 @@ class _KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
             inside = next(iter([*same, *called]), None)
             if inside is not None:
                 self._calls[inside.name] += 1
+                self.sequence.append(inside.name)
         if inside is not None:
             self._kernels.setdefault(inside.name, Counter())[name] += 1
         else:

@@ -10,7 +10,8 @@ from torch.nn import functional as F
 
 from lit_gelu import activations
 from lit_gelu.export import check_parity, export_onnx
-from lit_gelu.export.parity.structure import activation_row, site_nodes, sweep_values
+from lit_gelu.export.parity.structure import activation_row, sweep_values
+from lit_gelu.export.site_nodes import site_nodes
 
 
 def check(operator, spec="gelu", dtype=torch.float32, opset=20, **attributes):

@@ -16,14 +16,9 @@ from lit_gelu.errors import ModelFileError
 from lit_gelu.export import check_parity, export_onnx
 from lit_gelu.export.inputs import take_apart
 from lit_gelu.export.parity.runs import References, output_faults
-from lit_gelu.export.parity.structure import (
-    activation_faults,
-    cut_out,
-    load_structure,
-    site_nodes,
-    sites_in_subgraphs,
-)
+from lit_gelu.export.parity.structure import activation_faults, load_structure
 from lit_gelu.export.runtime.model_file import Port
+from lit_gelu.export.site_nodes import cut_out, site_nodes, sites_in_subgraphs
 
 SAMPLE = torch.zeros(2, 6)
 
