@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from lit_gelu.export.exporter import ExportReport, export_onnx
     from lit_gelu.export.inspection import FileInspection, inspect_onnx
     from lit_gelu.export.lowering.spellings import recognise
-    from lit_gelu.export.parity import ParityReport, ParityRow, check_parity
+    from lit_gelu.export.parity.check import check_parity
+    from lit_gelu.export.parity.report import ParityReport, ParityRow
     from lit_gelu.export.proof import write_proof
     from lit_gelu.export.runtime import CpuFallbackWarning, OnnxPredictor, Placement
     from lit_gelu.export.runtime.bench import BenchReport, bench
@@ -22,7 +23,8 @@ _ROOMS = {
     "exporter": ("ExportReport", "export_onnx"),
     "inspection": ("FileInspection", "inspect_onnx"),
     "lowering.spellings": ("recognise",),
-    "parity": ("ParityReport", "ParityRow", "check_parity"),
+    "parity.check": ("check_parity",),
+    "parity.report": ("ParityReport", "ParityRow"),
     "proof": ("write_proof",),
     "runtime": ("CpuFallbackWarning", "OnnxPredictor", "Placement"),
     "runtime.bench": ("BenchReport", "bench"),

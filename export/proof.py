@@ -12,7 +12,7 @@ import onnx
 
 from lit_gelu.errors import ArgumentError
 from lit_gelu.export.metadata import PREFIX, metadata_of
-from lit_gelu.export.parity import ParityReport
+from lit_gelu.export.parity.report import ParityReport
 from lit_gelu.export.runtime.tuning_file import digest, keep_choice
 from lit_gelu.files import write_atomically
 

@@ -370,13 +370,13 @@ def task_metrics(
 
     twin.forward = file_forward
     hooked = twin._forward_hooks or twin._forward_pre_hooks  # a part of the file, and called around the file too
-    expected, metrics = ({}, {}) if hooked else (_tested(original, data), _tested(twin, data))
+    expected, metrics = ({}, {}) if hooked else (test_metrics(original, data), test_metrics(twin, data))
     if hooked or calls[False] or not calls[True]:
         return [], [f"{type(model).__name__}.test_step calls more or other than the file: no task metrics."]
     return [TaskMetric(name, value, metrics[name]) for name, value in expected.items() if name in metrics], []
 
 
-def _tested(model: Any, data: Any) -> dict[str, float]:
+def test_metrics(model: Any, data: Any) -> dict[str, float]:
     """Return what a module logs in Lightning's test loop; random numbers drawn there are the same each time."""
     from lightning.pytorch import Trainer
 
