@@ -18,6 +18,13 @@ ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 DISTRIBUTIONS = {  # by the name that is imported
+    "ai_edge_litert.interpreter": "ai-edge-litert",
+    "executorch": "executorch",
+    "executorch.exir._serialize._program": "executorch",
+    "executorch.runtime": "executorch",
+    "ncnn": "ncnn",
+    "openvino": "openvino",
+    "flatbuffers": "ai-edge-litert",  # which brings it
     "matplotlib": "matplotlib",
     "sklearn": "scikit-learn",
     "soundfile": "soundfile",

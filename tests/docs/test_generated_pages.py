@@ -7,7 +7,9 @@ import math
 import re
 from pathlib import Path
 
+import mpmath
 import pytest
+import torch
 
 from lit_gelu.export.lowering.policy import has_contrib_operator
 
@@ -32,7 +34,7 @@ def _same(found, wanted):
     return all(math.isclose(float(a), float(b), rel_tol=1e-5, abs_tol=1e-14) for a, b in pairs)
 
 
-@pytest.mark.parametrize("name", ["activations", "gpu", "lowering"])
+@pytest.mark.parametrize("name", ["activations", "gpu", "lowering", "who_computes_what"])
 def test_a_page_is_not_stale(name, module):
     if name == "lowering" and not has_contrib_operator("com.microsoft::ScaledSiLU"):
         pytest.skip("the page is of an onnxruntime with every operator (1.31)")
@@ -40,6 +42,28 @@ def test_a_page_is_not_stale(name, module):
     changed = "\n".join(difflib.unified_diff(found, wanted, f"docs/{name}.md", "now", lineterm="", n=0))
     assert len(found) == len(wanted), f"Run `make docs`.\n{changed}"
     assert all(map(_same if name == "activations" else str.__eq__, found, wanted)), f"Run `make docs`.\n{changed}"
+
+
+def test_every_runtime_has_its_version_and_its_rows_in_the_record(module):
+    runtimes = {runtime.name: runtime for runtime in module("_runtimes").RUNTIMES}
+    record = json.loads((DOCS / "data" / "who_computes_what.json").read_text())
+    assert record["versions"].keys() == runtimes.keys() == {row["runtime"] for row in record["rows"]}
+    for row in record["rows"]:
+        assert row["dtype"] in runtimes[row["runtime"]].dtypes
+        assert -8 <= row["at"] <= 8
+
+
+def test_the_largest_error_is_that_of_mpmath(module):
+    # torch's erf form cancels in the left tail: 0.5 x (1 + erf(x / sqrt(2))) in float16 arithmetic
+    def cancelling(x):
+        return x * torch.special.ndtr(x.float()).half()
+
+    largest, place = module("make_who_computes_what").largest_error(cancelling, "gelu", "float16")
+    x = torch.tensor(place, dtype=torch.float16)
+    true = x.item() * mpmath.ncdf(x.item())
+    unit = mpmath.mpf(2) ** max(mpmath.floor(mpmath.log(abs(true), 2)) - 10, -24)
+    assert largest == pytest.approx(float(abs(cancelling(x).item() - true) / unit), rel=1e-6)
+    assert largest > 1
 
 
 @pytest.mark.full  # a new release of theirs may say something else
