@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
-from lit_gelu.audit.adapters import open_artefact
+from lit_gelu.audit.adapters import open_runtime_file
 
 EXACT, TANH, SIGMOID = "gelu", "gelu(approximate='tanh')", "gelu(approximate='sigmoid')"
 COLUMNS = (EXACT, TANH, SIGMOID, "silu", "mish", "softplus", "elu", "hard_swish")
@@ -66,7 +66,7 @@ def _converted(save: Callable[[Net, torch.Tensor, Path], None], suffix: str, wid
             shape = (SIZE // width, width) if width else (SIZE,)
             try:
                 save(Net(function, width).eval(), torch.zeros(shape, dtype=getattr(torch, dtype)), path)
-                run = open_artefact(path).function()
+                run = open_runtime_file(path).function()
             except Exception as error:  # noqa: BLE001 - each converter has errors of its own
                 print(f"{call} in {dtype}: {error}", file=sys.stderr)
             else:
@@ -136,7 +136,7 @@ def _litert(dtype: str, folder: Path) -> Iterator[Call]:
         converter = tf.lite.TFLiteConverter.from_concrete_functions([graph.get_concrete_function()])
         path = folder / f"{place}.tflite"
         path.write_bytes(converter.convert())
-        yield spec, call, open_artefact(path).function()
+        yield spec, call, open_runtime_file(path).function()
 
 
 def _ncnn(dtype: str, folder: Path) -> Iterator[Call]:
@@ -149,7 +149,7 @@ def _ncnn(dtype: str, folder: Path) -> Iterator[Call]:
         path = folder / f"{place}.param"
         path.write_text(f"7767517\n2 2\nInput in0 0 1 in0\n{kind} act 1 1 in0 out0 {parameters}\n")
         path.with_suffix(".bin").touch()
-        yield spec, call, open_artefact(path).function()
+        yield spec, call, open_runtime_file(path).function()
 
 
 def _jax(_dtype: str, _folder: Path) -> Iterator[Call]:

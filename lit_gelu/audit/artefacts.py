@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from lit_gelu.activations import ActivationRegistry
+from lit_gelu.audit.adapters import SUFFIXES, open_runtime_file
 from lit_gelu.audit.folders import declared_activations, declared_at, model_of_folder
 from lit_gelu.audit.module_activations import called_specs, function_of, module_specs, scope_of
 from lit_gelu.errors import AuditError, shown
@@ -85,13 +86,23 @@ def open_artefact(source: Any, input_sample: Any, registry: ActivationRegistry) 
             return _of_module(model, path.name, input_sample, registry, declared_activations(path))
         if path.suffix == ".onnx":
             return _of_onnx(path, registry)
+        if path.suffix in SUFFIXES:
+            return _of_runtime_file(path)
         if not path.suffix and not path.exists():
             spec = str(registry.resolve(str(source), trusted=False))
             return Artefact(spec, (Activation("", "", spec, spec),))
     raise AuditError(
         f"{shown(source)} cannot be audited. Give a module, an ONNX file, a folder as transformers, timm or open_clip "
-        "save it, a function, or the name of an activation."
+        f"save it, a file of another runtime ({', '.join(SUFFIXES)}), a function, or the name of an activation."
     )
+
+
+def _of_runtime_file(path: Path) -> Artefact:
+    """Return a file whose activations cannot be cut out; what it names is a note."""
+    file = open_runtime_file(path)
+    named = ", ".join(dict.fromkeys(operator for _, operator in file.activations)) or "no activation"
+    note = f"{path.name} is run by {file.runtime}, and names {named}."
+    return Artefact(path.name, (), run=lambda call: file.run([as_array(t) for t in call.tensors]), notes=(note,))
 
 
 def _of_onnx(path: Path, registry: ActivationRegistry) -> Artefact:

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from lit_gelu.audit.adapters.artefact import Array, Artefact, InputPort, is_activation
+from lit_gelu.audit.adapters.runtime_file import Array, InputPort, RuntimeFile, is_activation
 from lit_gelu.errors import ModelFileError
 from lit_gelu.extras import need
 
 _DTYPES = {3: "int32", 4: "int64", 5: "float16", 6: "float32", 7: "float64", 11: "bool", 15: "bfloat16"}  # by number
 
 
-def opened(path: Path) -> Artefact:
+def opened(path: Path) -> RuntimeFile:
     """Open a ``.pte`` file and its method ``forward``. Open sizes are the largest that it has room for."""
     executorch = need("executorch.runtime", extra="executorch", what=f"Opening {path.name}")
     program = executorch.Runtime.get().load_program(path)
@@ -45,4 +45,4 @@ def opened(path: Path) -> Artefact:
                 rows.append((str(place), [plan.operators[call.op_index].name, *filter(None, texts)]))
         return [(place, " ".join(texts)) for place, texts in rows if is_activation(texts[0])]
 
-    return Artefact(path, f"executorch {version('executorch')}", tuple(ports), execute, activations)
+    return RuntimeFile(path, f"executorch {version('executorch')}", tuple(ports), execute, activations)

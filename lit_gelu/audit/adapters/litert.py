@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from lit_gelu.audit.adapters.artefact import Array, Artefact, InputPort, is_activation
+from lit_gelu.audit.adapters.runtime_file import Array, InputPort, RuntimeFile, is_activation
 from lit_gelu.extras import need
 
 _SUBGRAPHS, _OPERATORS, _KIND, _OPTIONS, _APPROXIMATE = 2, 3, 3, 4, 0  # fields in TensorFlow Lite's schema
 _GELU_OPTIONS = 116  # a kind of options
 
 
-def opened(path: Path) -> Artefact:
+def opened(path: Path) -> RuntimeFile:
     """Open a ``.tflite`` file, with XNNPACK as LiteRT takes it by default; its first subgraph is run."""
     litert = need("ai_edge_litert.interpreter", extra="litert", what=f"Opening {path.name}")
     interpreter = litert.Interpreter(model_path=str(path), num_threads=1)
@@ -40,7 +40,7 @@ def opened(path: Path) -> Artefact:
         texts = [f"{name} approximate={forms[i]}" if name == "GELU" else name for i, name in enumerate(names)]
         return [(str(i), text) for i, text in enumerate(texts) if is_activation(names[i])]
 
-    return Artefact(path, f"ai-edge-litert {version('ai-edge-litert')}", tuple(ports), execute, activations)
+    return RuntimeFile(path, f"ai-edge-litert {version('ai-edge-litert')}", tuple(ports), execute, activations)
 
 
 def _asks_for_tanh(content: bytes) -> Iterator[bool]:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from lit_gelu.audit.adapters.artefact import Array, Artefact, InputPort, is_activation
+from lit_gelu.audit.adapters.runtime_file import Array, InputPort, RuntimeFile, is_activation
 from lit_gelu.errors import ModelFileError, shown
 from lit_gelu.extras import need
 
 
-def opened(path: Path) -> Artefact:
+def opened(path: Path) -> RuntimeFile:
     """Open a ``.param`` file, which knows no shapes. Arrays have no batch dimension."""
     # A layer is a line: type, name, numbers of inputs and outputs, their names, and parameters as number=value.
     lines = [line.split() for line in path.read_text("utf-8", errors="replace").splitlines() if line.strip()]
@@ -45,4 +45,4 @@ def opened(path: Path) -> Artefact:
             rows.append((name, " ".join([kind, *(form or parameters)])))
         return [row for row in rows if is_activation(row[1].split()[0])]
 
-    return Artefact(path, f"ncnn {version('ncnn')}", ports, execute, activations)
+    return RuntimeFile(path, f"ncnn {version('ncnn')}", ports, execute, activations)

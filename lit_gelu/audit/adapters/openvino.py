@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from lit_gelu.audit.adapters.artefact import Array, Artefact, InputPort, is_activation
+from lit_gelu.audit.adapters.runtime_file import Array, InputPort, RuntimeFile, is_activation
 from lit_gelu.extras import need
 
 
-def opened(path: Path) -> Artefact:
+def opened(path: Path) -> RuntimeFile:
     """Open a ``.xml`` file at the precision that the plugin takes by default: bfloat16 where there is AMX."""
     openvino = need("openvino", extra="openvino", what=f"Opening {path.name}")
     core = openvino.Core()
@@ -34,4 +34,4 @@ def opened(path: Path) -> Artefact:
                 rows.append((operator.get_friendly_name(), " ".join([operator.get_type_name(), *attributes])))
         return rows
 
-    return Artefact(path, f"openvino {version('openvino')}", tuple(ports), execute, activations)
+    return RuntimeFile(path, f"openvino {version('openvino')}", tuple(ports), execute, activations)

@@ -8,8 +8,8 @@ import torch
 from runtime_files import SUFFIXES, need, write_gelu
 
 from lit_gelu.audit import identify
-from lit_gelu.audit.adapters import InputPort, open_artefact
-from lit_gelu.audit.adapters.artefact import is_activation
+from lit_gelu.audit.adapters import InputPort, open_runtime_file
+from lit_gelu.audit.adapters.runtime_file import is_activation
 from lit_gelu.errors import AuditError, MissingExtraError, ModelFileError, ModelInputError
 
 # ExecuTorch and the others take seconds to import, and warn.
@@ -27,7 +27,7 @@ WORDS = {  # what a file's own format says of the form
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_a_file_is_run_and_names_its_activation(runtime, approximate, tmp_path):
-    artefact = open_artefact(write_gelu(runtime, tmp_path, approximate))
+    artefact = open_runtime_file(write_gelu(runtime, tmp_path, approximate))
     assert [text for _, text in artefact.activations] == [WORDS[runtime][approximate]]
     assert artefact.runtime.split()[-1].split(".")[0].isdigit()
     assert [port.dtype for port in artefact.inputs] == ["float32"]
@@ -41,7 +41,7 @@ def test_a_file_is_run_and_names_its_activation(runtime, approximate, tmp_path):
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_a_file_is_identified_by_its_values(runtime, approximate, tmp_path):
-    function = open_artefact(write_gelu(runtime, tmp_path, approximate)).function()
+    function = open_runtime_file(write_gelu(runtime, tmp_path, approximate)).function()
     assert identify(function).spec == WORDS["onnxruntime"][approximate]
 
 
@@ -54,7 +54,7 @@ def test_a_delegate_is_named_where_the_program_does_not_say_what_it_computes(tmp
     exported = torch.export.export(torch.nn.GELU().eval(), (torch.zeros(8),))
     program = to_edge_transform_and_lower(exported, partitioner=[XnnpackPartitioner()]).to_executorch()
     (tmp_path / "gelu.pte").write_bytes(program.buffer)
-    artefact = open_artefact(tmp_path / "gelu.pte")
+    artefact = open_runtime_file(tmp_path / "gelu.pte")
     assert [text for _, text in artefact.activations] == ["XnnpackBackend"]
     assert artefact.inputs == (InputPort("input 0", (8,), "float32"),)
 
@@ -66,7 +66,7 @@ def test_a_damaged_file_is_refused(runtime, damage, tmp_path):
     content = path.read_bytes()
     path.write_bytes({"cut": content[: len(content) // 2], "text": b"a text, and no model", "empty": b""}[damage])
     with pytest.raises(ModelFileError):
-        open_artefact(path)
+        open_runtime_file(path)
 
 
 @pytest.mark.full
@@ -74,13 +74,13 @@ def test_a_file_without_its_weights_is_refused(tmp_path):
     path = write_gelu("ncnn", tmp_path, "none")
     path.with_suffix(".bin").unlink()
     with pytest.raises(ModelFileError):
-        open_artefact(path)
+        open_runtime_file(path)
 
 
 @pytest.mark.parametrize("name", ["missing.onnx", "missing.tflite", "missing.param", "model.gguf", "model"])
 def test_a_missing_file_or_another_suffix_is_refused(name, tmp_path):
     with pytest.raises(ModelFileError):
-        open_artefact(tmp_path / name)
+        open_runtime_file(tmp_path / name)
 
 
 @pytest.mark.parametrize(("suffix", "library"), [(".xml", "openvino"), (".param", "ncnn"), (".pte", "executorch")])
@@ -90,13 +90,13 @@ def test_a_missing_runtime_names_its_extra(suffix, library, tmp_path, monkeypatc
     path = tmp_path / f"net{suffix}"
     path.write_text("7767517\n0 0\n")
     with pytest.raises(MissingExtraError) as caught:
-        open_artefact(path)
+        open_runtime_file(path)
     assert f"lit-gelu[{library}]" in str(caught.value)
 
 
 @pytest.mark.parametrize("arrays", [[], [np.zeros(4, np.float32)] * 2, [np.zeros((2, 2), np.float32)]])
 def test_inputs_that_do_not_fit_are_refused(arrays, tmp_path):
-    artefact = open_artefact(write_gelu("onnxruntime", tmp_path, "none"))
+    artefact = open_runtime_file(write_gelu("onnxruntime", tmp_path, "none"))
     with pytest.raises(ModelInputError):
         artefact.run(arrays)
 
@@ -108,7 +108,7 @@ def test_a_file_of_two_inputs_is_no_function_of_one_array(tmp_path):
     graph = helper.make_graph([helper.make_node("Add", ["x", "y"], ["z"])], "sum", ports[:2], ports[2:])
     save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), tmp_path / "sum.onnx")
     with pytest.raises(AuditError):
-        open_artefact(tmp_path / "sum.onnx").function()
+        open_runtime_file(tmp_path / "sum.onnx").function()
 
 
 @pytest.mark.parametrize("name", ["aten::gelu", "HARD_SWISH", "HSwish", "SoftPlus", "PReLU", "Erf", "QuickGelu"])

@@ -38,8 +38,8 @@ class InputPort:
 
 
 @dataclass(frozen=True)
-class Artefact:
-    """A model file, opened in its runtime. `open_artefact` makes it."""
+class RuntimeFile:
+    """A model file, opened in its runtime. `open_runtime_file` makes it."""
 
     path: Path
     runtime: str  # with its version, such as "openvino 2026.4.1"
