@@ -160,8 +160,9 @@ def write_vectors(
     registry, form = registry_or_default(registry), FORMATS[name]
     resolved = registry.resolve(spec)
     definition = definition_of(resolved)
-    x = np.arange(2 * form.sign)
-    if form.sign > 2**15:
+    if form.sign == 2**15:
+        x = np.arange(2**16)
+    else:
         info = registry.info(resolved)
         points = [*(place for place, _ in info.kinks), *(info.minimum or ())[:1], *(info.inflections or ())]
         patterns = torch.tensor(points, dtype=form.dtype).view(form.integers).tolist()
