@@ -37,6 +37,9 @@ COMMANDS = {
     "activations": "list the registered activations, describe, compare or plot them",
     "activations compare": "how far two activations lie apart in f, f' and f'', and where",
     "activations plot": "draw f, f' and f'' of some activations side by side",
+    "vectors": "correctly rounded values of activations: write them, score a function by them",
+    "vectors write": "write f, f' and f'' at all 16-bit inputs, or 200,000 of float32",
+    "vectors score": "count how far a function or an ONNX file is from them, in ulp",
     "new": "write a small project that trains, swaps, exports and is tested",
     "demo": "train, swap, measure curvature, export and check parity in one go",
 }

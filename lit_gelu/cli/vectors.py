@@ -1,0 +1,121 @@
+"""``lit-gelu vectors``: write correctly rounded values of an activation, or score a function by them."""
+
+import importlib
+import json as json_format
+import math
+import operator
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lit_gelu.audit.enclosures import DEFINITIONS
+from lit_gelu.audit.score import score_vectors
+from lit_gelu.audit.vectors import write_vectors
+from lit_gelu.cli.terminal import console_for_output, write_text
+from lit_gelu.errors import ArgumentError, ModelInputError, shown
+from lit_gelu.files import require_writable, without_nonfinite, write_atomically
+
+
+def vectors() -> int:
+    """List the activations that golden vectors can be written of."""
+    write_text("\n".join(DEFINITIONS), "-")
+    return 0
+
+
+def write(spec: str, *, dtype: str, output: str) -> int:
+    """Write f, f' and f'' of an activation, correctly rounded, at all 16-bit inputs or 200,000 of float32.
+
+    It takes a minute in 16 bits and a few in float32. docs/vectors.md describes the files.
+
+    in a shell:
+      lit-gelu vectors write gelu --dtype bf16 -o vectors
+      lit-gelu vectors write "swish(beta=1.702)" --dtype fp32 -o vectors
+
+    Args:
+        spec: the activation
+        dtype: float32, float16 or bfloat16; or fp32, fp16, bf16
+        output: the folder for a .npz and a .json file
+    """
+    result = write_vectors(spec, dtype, output)
+    sys.stderr.write(f"wrote {Path(output, result.name)}.npz and .json: {len(result.x):,} inputs\n")
+    return 0
+
+
+def score(
+    target: str, *, vectors: str, order: int = 0, ulp: float = 1.0, json: str | None = None, plot: str | None = None
+) -> int:
+    """Count how far a function's values are from correctly rounded ones.
+
+    exit code: 0 if every value is within --ulp, 1 if one is not, 2 for a mistake in the arguments
+
+    in a shell:
+      lit-gelu vectors score torch.nn.functional:gelu --vectors vectors/gelu_bfloat16.npz
+      lit-gelu vectors score my_kernels:gelu --vectors vectors/gelu_float16.npz --ulp 0 --plot errors.png
+      lit-gelu vectors score gelu.onnx --vectors vectors/gelu_float32.npz --json
+
+    Args:
+        target: package.module:function, also from the current folder, or an ONNX file with one input and one output
+        vectors: a .npz file of lit-gelu vectors write
+        order: which derivative of the activation the function is, 0 to 2
+        ulp: how far off a value may be, in numbers of the dtype; 0 for correct rounding
+        json: print JSON, and nothing else on standard output; or write it into a file
+        plot: where to draw the errors, as PNG, PDF or SVG
+    """
+    if plot is not None:
+        require_writable(plot)
+    result = score_vectors(function_of_target(target), vectors, order=order, limit=ulp)
+    if json != "-":
+        console_for_output(highlight=False, soft_wrap=True).print(str(result))
+    if json is not None:
+        write_text(json_format.dumps(without_nonfinite(result.to_dict(), as_text=True), indent=2), json)
+    if plot is not None:
+        figure = result.plot()
+        with write_atomically(plot) as temporary:
+            figure.savefig(temporary, dpi=150)
+    return 0 if result.passed else 1
+
+
+def function_of_target(target: str) -> Callable[[Any], Any]:
+    """Return the function that ``package.module:function`` names, of a class a new object; or that of an ONNX file."""
+    if target.endswith(".onnx"):
+        return _of_file(target)
+    module, _, name = target.partition(":")
+    try:
+        function = operator.attrgetter(name)(importlib.import_module(module))
+        function = function() if isinstance(function, type) else function
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"{shown(target)} names no function: {error}. Give package.module:function, such as "
+            "torch.nn.functional:gelu, or a file that ends in .onnx."
+        ) from error
+    return function  # type: ignore[no-any-return]
+
+
+def _of_file(path: str) -> Callable[[Tensor], Tensor]:
+    """Return what a file computes of numbers in one dimension: they fill its input, with zeros behind them."""
+    from lit_gelu.export import OnnxPredictor  # imports onnxruntime
+
+    predictor = OnnxPredictor(path)
+    if len(predictor.input_names) != 1 or len(predictor.output_names) != 1:
+        raise ModelInputError(
+            f"{shown(path)} has inputs {predictor.input_names} and outputs {predictor.output_names}. Give a file with "
+            "one of each."
+        )
+    shape = predictor.ports[predictor.input_names[0]].shape
+    fixed = math.prod(size for size in shape if isinstance(size, int))
+    opened = [axis for axis, size in enumerate(shape) if not isinstance(size, int)]
+
+    def function(x: Tensor) -> Tensor:
+        blocks = -(-len(x) // fixed)
+        padded = torch.cat([x, x.new_zeros(blocks * fixed - len(x))])
+        sizes = [size if isinstance(size, int) else 1 for size in shape]
+        for axis in opened[:1]:  # all at once
+            sizes[axis] = blocks
+        parts = padded.reshape(-1, *sizes)
+        return torch.cat([predictor(part).flatten() for part in parts])[: len(x)]
+
+    return function
