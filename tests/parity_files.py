@@ -9,8 +9,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from lit_gelu.export.parity.runs import SessionSetup
-from lit_gelu.export.site_nodes import site_nodes
 from lit_gelu.export.runtime import CPU
+from lit_gelu.export.site_nodes import site_nodes
 
 ON_CPU = SessionSetup((CPU,))
 SITE = "lit_gelu.site"
