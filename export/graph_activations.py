@@ -91,7 +91,7 @@ def graph_activations(
     Example:
         >>> import pathlib, tempfile, torch
         >>> path = pathlib.Path(tempfile.mkdtemp()) / "net.onnx"
-        >>> net = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.GELU(approximate="tanh"))
+        >>> net = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.GELU(approximate="tanh")).eval()
         >>> _ = torch.onnx.export(net, (torch.zeros(1, 2),), path, dynamo=True, verbose=False)
         >>> [(each.scope, each.spec, each.operator) for each in graph_activations(path)]
         [('1', "gelu(approximate='tanh')", 'Gelu(tanh)')]
@@ -165,7 +165,7 @@ def activation_function(
     Example:
         >>> import pathlib, tempfile, torch
         >>> path = pathlib.Path(tempfile.mkdtemp()) / "net.onnx"
-        >>> net = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.GELU(approximate="tanh"))
+        >>> net = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.GELU(approximate="tanh")).eval()
         >>> _ = torch.onnx.export(net, (torch.zeros(1, 2),), path, dynamo=True, verbose=False)
         >>> [tanh] = graph_activations(path)
         >>> activation_function(path, tanh)(np.array([1.0])).round(6)  # exact GELU is 0.841345 there

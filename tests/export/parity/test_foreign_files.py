@@ -154,7 +154,12 @@ def test_a_plain_file_passes_and_each_fault_is_named(files, name, tmp_path):
 
     vectors = {tensor.name for tensor in onnx.load(path).graph.initializer if len(tensor.dims) == 1}
     biases = [name for name, _ in model.named_parameters() if name.endswith("bias") and name in vectors]
-    bias = next(iter(biases or sorted(name for name in vectors if "norm" in name)))
+    # The earlier ones of an untrained TinyNet are lost on the way: its signal shrinks from layer to layer.
+    bias = (
+        "conv_head.weight_bias"
+        if name == "timm.tinynet"
+        else next(iter(biases or sorted(v for v in vectors if "norm" in v)))
+    )
     report = check_parity(
         model, changed(path, tmp_path / "bias.onnx", plus(bias, 0, 1e-2)), input_sample=inputs, strict=False
     )
