@@ -15,14 +15,14 @@ from torch import nn
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.errors import LitGeluError, ModelFileError, ModelInputError, SwapError
 from lit_gelu.export.graph_activations import WITH_BIAS, GraphActivation
-from lit_gelu.export.inputs import Call, FlatModule
+from lit_gelu.export.inputs import SCOPE, Call, FlatModule
 from lit_gelu.export.metadata import FileMetadata
 from lit_gelu.export.parity.report import ParityRow
 from lit_gelu.export.parity.runs import OutputSignature, SessionSetup
 from lit_gelu.export.parity.structure import DTYPES_OF_ELEMENTS, activation_row
 from lit_gelu.export.runtime.model_file import Port, nodes_of, operator_name
 from lit_gelu.export.site_nodes import SiteNodes, element_type
-from lit_gelu.surgery.coverage import coverage
+from lit_gelu.surgery.coverage import CoveredSite, coverage
 from lit_gelu.surgery.recognition import is_gate
 
 _FLOATS = {
@@ -167,27 +167,21 @@ class ForeignActivations:
 
     def _calls(self, module: nn.Module, call: Call) -> list[tuple[str, str]]:
         """Return site and spec of each activation that the module calls on the sample, in the order of the calls."""
-        fused = torch.backends.mha.get_fastpath_enabled()
-        torch.backends.mha.set_fastpath_enabled(False)  # no file has torch's fused encoder layers
         try:
-            report = coverage(FlatModule(module, call), tuple(call.tensors), registry=self.registry)
+            rows, sequence = called_sites(module, call, self.registry)
         except SwapError as error:
             self.notes.append(f"the module's activations were not looked for: {error}")
             return []
-        finally:
-            torch.backends.mha.set_fastpath_enabled(fused)
-        specs = {row.name: str(_without_inplace(row.spec)) for row in report.sites if row.spec is not None}
-        names = ((site, site.removeprefix("model").removeprefix(".")) for site in report.sequence)
-        return [(name, specs[site]) for site, name in names]
+        return [(name, str(rows[name].spec)) for name in sequence]
 
     def _paired(self, calls: Sequence[tuple[str, str]], activations: Sequence[GraphActivation]) -> list[SitePair]:
-        scopes = dict.fromkeys(_scope_of(site, self._modules) for site, _ in calls)
+        scopes = dict.fromkeys(scope_of(site, self._modules) for site, _ in calls)
         by_scope: dict[str, list[GraphActivation]] = {}
         for activation in activations:
-            by_scope.setdefault(_module_of(activation.scope, scopes), []).append(activation)
+            by_scope.setdefault(module_of(activation.scope, scopes), []).append(activation)
         pairs: list[SitePair] = []
         for scope in scopes:
-            called = [each for each in calls if _scope_of(each[0], self._modules) == scope]
+            called = [each for each in calls if scope_of(each[0], self._modules) == scope]
             pairs += self._in_order(called, by_scope.get(scope, []))
         if not pairs:
             ungated = [each for each in activations if each.spec is None or not self._is_gate(each.spec)]
@@ -266,13 +260,31 @@ def _without_inplace(spec: ActivationSpec) -> ActivationSpec:
     return replace(spec, kwargs=tuple((key, value) for key, value in spec.kwargs if key != "inplace"))
 
 
-def _scope_of(site: str, modules: Mapping[str, nn.Module]) -> str:
+def called_sites(
+    module: nn.Module, call: Call, registry: ActivationRegistry
+) -> tuple[dict[str, CoveredSite], list[str]]:
+    """Return a module's sites by name, and the names in the order in which a sample calls them.
+
+    Raises:
+        SwapError: If the module cannot be run.
+    """
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)  # no file has torch's fused encoder layers
+    try:
+        report = coverage(FlatModule(module, call), tuple(call.tensors), registry=registry)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fused)
+    names = {row.name: row.name.removeprefix(SCOPE).removeprefix(".") for row in report.sites}
+    return {names[row.name]: row for row in report.sites}, [names[name] for name in report.sequence]
+
+
+def scope_of(site: str, modules: Mapping[str, nn.Module]) -> str:
     """Return the module that a site is: of a call, and of a function that a module holds, the module that makes it."""
     name = site.partition(":")[0]
     return name if name in modules else name.rpartition(".")[0]
 
 
-def _module_of(scope: str, names: Collection[str]) -> str:
+def module_of(scope: str, names: Collection[str]) -> str:
     """Return the one of some modules that a file's scope is: a wrapper may stand before, and a call's number behind."""
     base, _, number = scope.rpartition("_")
     for text in (scope, base if number.isdecimal() else scope):

@@ -14,14 +14,14 @@ from torch import nn
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.audit.adapters import SUFFIXES, open_runtime_file
 from lit_gelu.audit.folders import declared_activations, declared_at, model_of_folder
-from lit_gelu.audit.module_activations import called_specs, function_of, module_specs, scope_of
+from lit_gelu.audit.module_activations import called_specs, function_of, module_specs
 from lit_gelu.errors import AuditError, shown
 from lit_gelu.export import OnnxPredictor
 from lit_gelu.export.copying import evaluation_copy
 from lit_gelu.export.graph_activations import GraphActivation, activation_function, graph_activations
 from lit_gelu.export.inputs import Call, as_array, named_outputs, take_apart
 from lit_gelu.export.metadata import recorded_metadata
-from lit_gelu.export.parity.foreign import matched_call
+from lit_gelu.export.parity.foreign import matched_call, scope_of
 from lit_gelu.sandbox import input_sample_of
 from lit_gelu.surgery.recognition import is_gate
 

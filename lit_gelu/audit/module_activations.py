@@ -1,6 +1,5 @@
 """The activations that a module calls: registered ones, and elementwise modules of classes that nobody registered."""
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -11,8 +10,8 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.audit.black_box import BlackBox
 from lit_gelu.audit.number_format import FloatFormat
 from lit_gelu.errors import AuditError, LitGeluError, SwapError
-from lit_gelu.export.inputs import Call, FlatModule
-from lit_gelu.surgery.coverage import CoverageReport, coverage
+from lit_gelu.export.inputs import Call
+from lit_gelu.export.parity.foreign import called_sites, scope_of
 from lit_gelu.surgery.sites import find_sites
 
 _FLOAT32 = FloatFormat(torch.float32)
@@ -31,10 +30,12 @@ def called_specs(module: nn.Module, call: Call, registry: ActivationRegistry) ->
     A module of a class that nobody registered, which is elementwise and has no parameters, is an activation too: its
     spec is ``None``, and what it calls on its way is a part of it.
     """
-    report = _coverage(module, call, registry)
-    rows = {_within(row.name): row for row in report.sites}
+    try:
+        rows, calls = called_sites(module, call, registry)
+    except SwapError as error:
+        raise AuditError(f"{type(module).__name__} cannot be run: {error}") from error
     specs = {name: None if row.spec is None or row.spec.opaque else str(row.spec) for name, row in rows.items()}
-    sequence = [name for name in map(_within, report.sequence) if rows[name].role != "gate"]
+    sequence = [name for name in calls if rows[name].role != "gate"]
     modules = dict(module.named_modules())
     order = _order(module, call)
     for name in _elementwise(modules, order, rows):
@@ -50,35 +51,12 @@ def called_specs(module: nn.Module, call: Call, registry: ActivationRegistry) ->
     return [(name, specs[name]) for name in sequence]
 
 
-def scope_of(name: str, modules: Mapping[str, nn.Module]) -> str:
-    """Return the module that makes a call, or that holds a function: ``mlp`` of ``mlp:gelu#1``, ``mlp.act``."""
-    path = re.split("[:#]", name, maxsplit=1)[0]
-    return path if path in modules else path.rpartition(".")[0]
-
-
 def function_of(name: str, modules: Mapping[str, nn.Module]) -> Callable[[Any], Any] | None:
     """Return the module or the held function of a name; ``None`` for a call that is written in a ``forward``."""
     if name in modules:
         return modules[name]
     held = getattr(modules[scope_of(name, modules)], name.rpartition(".")[2], None)
     return held if callable(held) else None
-
-
-def _coverage(module: nn.Module, call: Call, registry: ActivationRegistry) -> CoverageReport:
-    fused = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)  # no other artefact has torch's fused encoder layers
-    try:
-        return coverage(FlatModule(module, call), tuple(call.tensors), registry=registry)
-    except SwapError as error:
-        raise AuditError(f"{type(module).__name__} cannot be run: {error}") from error
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fused)
-
-
-def _within(name: str) -> str:
-    """Return a name as the module has it that `FlatModule` holds as ``model``."""
-    rest = name.removeprefix("model")
-    return rest.removeprefix(".") if rest.startswith(".") or not rest or rest[0] in ":#" else name
 
 
 def _order(module: nn.Module, call: Call) -> list[tuple[str, bool]]:

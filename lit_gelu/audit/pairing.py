@@ -1,10 +1,11 @@
 """Which activation of one artefact stands for which of another: by the names of modules, else by order."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from lit_gelu.audit.artefacts import Activation, Artefact
 from lit_gelu.display import count_of
 from lit_gelu.errors import AuditError
+from lit_gelu.export.parity.foreign import module_of
 
 Pair = tuple[Activation, Activation]
 
@@ -32,30 +33,11 @@ def _by_name(first: Sequence[Activation], second: Sequence[Activation]) -> list[
     modules = [each.scope for each in first]
     groups: dict[str, list[Activation]] = {}
     for each in second:
-        name = _counterpart(each.scope, modules)
-        if name is None:
-            return None
-        groups.setdefault(name, []).append(each)
+        groups.setdefault(module_of(each.scope, modules), []).append(each)
     if any(modules.count(name) != len(group) for name, group in groups.items()) or groups.keys() != {*modules}:
         return None
     waiting = {name: iter(group) for name, group in groups.items()}
     return [(each, next(waiting[name])) for each, name in zip(first, modules, strict=True)]
-
-
-def _counterpart(name: str, names: Iterable[str]) -> str | None:
-    """Return the one of some names that is a name, its end, or its beginning cut off; exporters number calls."""
-    base, _, number = name.rpartition("_")
-    for text in (name, base if number.isdecimal() else name):
-        if text in names:
-            return text
-        ends = {other for other in names if other and text and (_ends(text, other) or _ends(other, text))}
-        if len(ends) == 1:
-            return ends.pop()
-    return None
-
-
-def _ends(name: str, end: str) -> bool:
-    return f".{name}".endswith(f".{end}")
 
 
 def _listed(activations: Sequence[Activation]) -> str:

@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import operator
 import warnings
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -142,7 +143,7 @@ def named_object(word: str) -> Any:
     """Return what ``package.module:name`` names; a class of modules is built with its defaults."""
     module_name, _, name = word.partition(":")
     try:
-        value = getattr(importlib.import_module(module_name), name)
+        value = operator.attrgetter(name)(importlib.import_module(module_name))
     except (ImportError, ValueError, AttributeError) as error:
         raise ArgumentError(
             f"There is no {word!r} ({message_of(error)}). Give package.module:name, of a module in the current folder "

@@ -1,22 +1,15 @@
 """``lit-gelu vectors``: write correctly rounded values of an activation, or score a function by them."""
 
-import importlib
 import json as json_format
-import math
-import operator
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import torch
-from torch import Tensor
-
+from lit_gelu.audit.adapters import SUFFIXES, open_runtime_file
 from lit_gelu.audit.enclosures import DEFINITIONS
 from lit_gelu.audit.score import score_vectors
 from lit_gelu.audit.vectors import write_vectors
+from lit_gelu.cli.loading import named_object
 from lit_gelu.cli.terminal import console_for_output, write_text
-from lit_gelu.errors import ArgumentError, ModelInputError, shown
 from lit_gelu.files import require_writable, without_nonfinite, write_atomically
 
 
@@ -58,7 +51,7 @@ def score(
       lit-gelu vectors score gelu.onnx --vectors vectors/gelu_float32.npz --json
 
     Args:
-        target: package.module:function, also from the current folder, or an ONNX file with one input and one output
+        target: package.module:function, also from the current folder, or a file with one input and one output
         vectors: a .npz file of lit-gelu vectors write
         order: which derivative of the activation the function is, 0 to 2
         ulp: how far off a value may be, in numbers of the dtype; 0 for correct rounding
@@ -67,7 +60,9 @@ def score(
     """
     if plot is not None:
         require_writable(plot)
-    result = score_vectors(function_of_target(target), vectors, order=order, limit=ulp)
+    is_file = Path(target).suffix in SUFFIXES
+    function = open_runtime_file(target).function() if is_file else named_object(target)
+    result = score_vectors(function, vectors, order=order, limit=ulp)
     if json != "-":
         console_for_output(highlight=False, soft_wrap=True).print(str(result))
     if json is not None:
@@ -77,45 +72,3 @@ def score(
         with write_atomically(plot) as temporary:
             figure.savefig(temporary, dpi=150)
     return 0 if result.passed else 1
-
-
-def function_of_target(target: str) -> Callable[[Any], Any]:
-    """Return the function that ``package.module:function`` names, of a class a new object; or that of an ONNX file."""
-    if target.endswith(".onnx"):
-        return _of_file(target)
-    module, _, name = target.partition(":")
-    try:
-        function = operator.attrgetter(name)(importlib.import_module(module))
-        function = function() if isinstance(function, type) else function
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise ArgumentError(
-            f"{shown(target)} names no function: {error}. Give package.module:function, such as "
-            "torch.nn.functional:gelu, or a file that ends in .onnx."
-        ) from error
-    return function  # type: ignore[no-any-return]
-
-
-def _of_file(path: str) -> Callable[[Tensor], Tensor]:
-    """Return what a file computes of numbers in one dimension: they fill its input, with zeros behind them."""
-    from lit_gelu.export import OnnxPredictor  # imports onnxruntime
-
-    predictor = OnnxPredictor(path)
-    if len(predictor.input_names) != 1 or len(predictor.output_names) != 1:
-        raise ModelInputError(
-            f"{shown(path)} has inputs {predictor.input_names} and outputs {predictor.output_names}. Give a file with "
-            "one of each."
-        )
-    shape = predictor.ports[predictor.input_names[0]].shape
-    fixed = math.prod(size for size in shape if isinstance(size, int))
-    opened = [axis for axis, size in enumerate(shape) if not isinstance(size, int)]
-
-    def function(x: Tensor) -> Tensor:
-        blocks = -(-len(x) // fixed)
-        padded = torch.cat([x, x.new_zeros(blocks * fixed - len(x))])
-        sizes = [size if isinstance(size, int) else 1 for size in shape]
-        for axis in opened[:1]:  # all at once
-            sizes[axis] = blocks
-        parts = padded.reshape(-1, *sizes)
-        return torch.cat([predictor(part).flatten() for part in parts])[: len(x)]
-
-    return function
