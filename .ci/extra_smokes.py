@@ -21,6 +21,11 @@ def _command(line: str, writes: str = "") -> Smoke:
     return Smoke(("-m", "lit_gelu", *shlex.split(line)), writes)
 
 
+def _runtime(extra: str, library: str) -> Smoke:
+    """Import a runtime of `lit_gelu.audit.adapters`; files for them are made in the tests."""
+    return Smoke(("-c", f"from lit_gelu.extras import need; need({library!r}, extra={extra!r}, what='Opening')"))
+
+
 # Modules that draw import matplotlib when they are imported themselves, which nothing does before `need`.
 IMPORT_ALL = """
 import importlib, pkgutil
@@ -101,6 +106,10 @@ SMOKES = {
     "digits": Smoke(("-c", "from lit_gelu.data import DigitsData; DigitsData().setup()")),
     "demo": _command("demo --epochs 2 --output demo", "demo/report.html"),
     "tensorboard": _command(_LOGGED, "logs/v/hparams.yaml"),
+    "litert": _runtime("litert", "ai_edge_litert.interpreter"),
+    "executorch": _runtime("executorch", "executorch.runtime"),
+    "openvino": _runtime("openvino", "openvino"),
+    "ncnn": _runtime("ncnn", "ncnn"),
     "speech": Smoke(("-c", _WAVE)),
     "notebook": Smoke(("-c", "import ipykernel, ipywidgets, matplotlib, nbclient, sklearn"), is_asked_for=False),
     "all": Smoke(("-c", "import matplotlib, nbclient, sklearn, soundfile, tensorboard"), is_asked_for=False),

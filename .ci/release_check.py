@@ -194,9 +194,8 @@ def must_name_the_extra(python: Path, extra: str, what: Smoke) -> None:
 
 def user_extras(project: Mapping[str, Any]) -> Iterator[str]:
     """The extras that users may want."""
-    return (
-        name for name in project["optional-dependencies"] if name not in {"bench", "browser", "dev", "release", "site"}
-    )
+    developers = {"bench", "browser", "dev", "release", "runtimes", "site"}
+    return (name for name in project["optional-dependencies"] if name not in developers)
 
 
 def try_python(python: str, wheel: Path, extras: Sequence[str]) -> None:

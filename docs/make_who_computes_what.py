@@ -2,8 +2,8 @@
 
     pip install -e '.[runtimes]' && python docs/make_who_computes_what.py --measure
 
-Without ``--measure``, as ``make docs`` calls it, the page is written from the record in ``docs/data``. Each runtime is
-measured in a process of its own; one that is not installed keeps its rows of the record.
+Without ``--measure``, as ``make docs`` calls it, the page is written anew from the record in ``docs/data``. Each
+runtime is measured in a process of its own; one that is not installed keeps its rows of the record.
 """
 
 import argparse

@@ -49,10 +49,12 @@ def _asks_for_tanh(content: bytes) -> Iterator[bool]:
     root = flatbuffers.table.Table(content, flatbuffers.encode.Get(flatbuffers.packer.uoffset, content, 0))
     for operator in _tables(next(_tables(root, _SUBGRAPHS)), _OPERATORS):
         kind, options = (operator.Offset(4 + 2 * field) for field in (_KIND, _OPTIONS))
-        is_gelu = kind and options and content[operator.Pos + kind] == _GELU_OPTIONS
-        table = type(root)(content, operator.Indirect(operator.Pos + options)) if is_gelu else None
-        place = table.Offset(4 + 2 * _APPROXIMATE) if table else 0
-        yield bool(place and content[table.Pos + place])  # what is left out is false
+        if kind and options and content[operator.Pos + kind] == _GELU_OPTIONS:
+            table = type(root)(content, operator.Indirect(operator.Pos + options))
+            place = table.Offset(4 + 2 * _APPROXIMATE)
+            yield bool(place and content[table.Pos + place])  # what is left out is false
+        else:
+            yield False
 
 
 def _tables(table: Any, field: int) -> Iterator[Any]:
