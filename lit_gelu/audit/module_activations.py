@@ -29,6 +29,9 @@ def called_specs(module: nn.Module, call: Call, registry: ActivationRegistry) ->
 
     A module of a class that nobody registered, which is elementwise and has no parameters, is an activation too: its
     spec is ``None``, and what it calls on its way is a part of it.
+
+    Raises:
+        AuditError: If the module cannot be run.
     """
     try:
         rows, calls = called_sites(module, call, registry)

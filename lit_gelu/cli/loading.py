@@ -149,7 +149,10 @@ def named_object(word: str) -> Any:
             f"There is no {word!r} ({message_of(error)}). Give package.module:name, of a module in the current folder "
             "or installed."
         ) from error
-    return value() if _is_class(value, nn.Module) else value
+    try:
+        return value() if _is_class(value, nn.Module) else value
+    except TypeError as error:
+        raise ArgumentError(f"{word!r} cannot be built: {message_of(error)}. Give a class with defaults.") from error
 
 
 def _is_class(value: object, base: type) -> bool:
