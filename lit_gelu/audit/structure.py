@@ -40,7 +40,7 @@ def structure_of(box: BlackBox, x: Tensor, y: Tensor) -> Structure:
         coarse = FloatFormat(dtype)
         if torch.finfo(dtype).bits >= torch.finfo(box.format.dtype).bits:
             break
-        rounds_inputs = _equal(box(coarse.rounded(x)), y)
+        rounds_inputs = _rounds_inputs(box, coarse, x)
         rounds_outputs = _equal(coarse.rounded(y), y)
         if rounds_inputs and not _is_dull(coarse, x, y):
             outputs = "and so are outputs" if rounds_outputs else "outputs are not"
@@ -86,6 +86,15 @@ def _seen_through_steps(edges: Tensor, x: Tensor) -> Iterator[tuple[str, Tensor]
     inside &= high - low < 3 * usual  # what lies between two tables, or two flat tails, is no step
     for place, share in _PLACES.items():
         yield place, torch.where(inside, low + share * (high - low), x)
+
+
+def _rounds_inputs(box: BlackBox, coarse: FloatFormat, x: Tensor) -> bool:
+    """Return whether a function sees its inputs rounded: numbers of the coarse dtype, and those next to them, too."""
+    # The steps of a table may begin at numbers of the coarse dtype: what is just below them tells.
+    numbers = coarse.rounded(x)
+    beside = [torch.nextafter(box.format.encoded(numbers), box.format.encoded(numbers + way)) for way in (-1, 1)]
+    inputs = torch.cat([x, *(each.double() for each in beside)])
+    return _equal(box(coarse.rounded(inputs)), box(inputs))
 
 
 def _equal(first: Tensor, second: Tensor) -> bool:
