@@ -27,10 +27,8 @@ def deviations(
     *,
     is_table: bool = False,
 ) -> Iterator[Deviation]:
-    """Say where a function's values ``y`` leave an activation's ``values``, at rising inputs of a format.
-
-    Of a table only NaN, infinities and saturation: all its values near 0 are one, and at its ends it is off.
-    """
+    """Say where a function's values ``y`` leave an activation's ``values``, at rising inputs of a format."""
+    # Of a table, NaN, infinities and saturation alone: its values near 0 are one, and at its ends it is off.
     values = format.clamped(values)
     ideal = format.rounded(values)
     for what, here, there in (("NaN", y.isnan(), ideal.isnan()), ("infinite", y.isinf(), ideal.isinf())):

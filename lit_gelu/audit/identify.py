@@ -17,7 +17,7 @@ from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.audit.black_box import BlackBox
 from lit_gelu.audit.candidates import Formula, fitted, formulas
 from lit_gelu.audit.deviations import Deviation, deviations
-from lit_gelu.audit.number_format import NumberFormat, QuantizedDtype, number_format
+from lit_gelu.audit.number_format import FloatFormat, NumberFormat, QuantizedDtype, number_format
 from lit_gelu.audit.structure import Structure, structure_of
 from lit_gelu.display import Displayed, HtmlTable
 from lit_gelu.errors import AuditError
@@ -248,12 +248,20 @@ def _fitted_rows(
     known: Sequence[Formula], rows: Sequence[_Row], x: Tensor, y: Tensor, structure: Structure, core: Tensor
 ) -> list[_Row]:
     """Return candidates with fitted parameters, if they are clearly better than those with defaults."""
-    refined = [fitted(formula, rows[0].seen, y) for formula in known]
-    fits = [_row(formula, x, y, structure) for formula in refined if formula is not None]
+    refined = [(formula, fitted(formula, rows[0].seen, y)) for formula in known]
+    fits = [_row(new, x, y, structure) for old, new in refined if new and _differ(old, new, structure.format)]
     limit, share = _BETTER * rows[0].spread, rows[0].candidate.share
     fits = [row for row in fits if row.spread < limit and row.candidate.share >= share]
     fits = [row for row in fits if structure.is_table or _is_within(row, y, structure.format)]
     return _without_doubles(fits, core)
+
+
+def _differ(old: Formula, new: Formula, form: NumberFormat) -> bool:
+    """Return whether parameters differ by more than a module's do that is converted to a dtype."""
+    if not isinstance(form, FloatFormat):
+        return True
+    before, after = (torch.tensor(list(each.parameters.values()), dtype=torch.float64) for each in (old, new))
+    return not torch.equal(form.rounded(before), form.rounded(after))
 
 
 def _is_close(row: _Row, y: Tensor, structure: Structure) -> bool:
