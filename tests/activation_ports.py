@@ -84,10 +84,9 @@ def hastings_erf(x):
 
 
 def rough_exp(x):
-    """Schraudolph (1999): bits of a float as a straight line, off by 3 % (shared by llamafile's ancestors)."""
-    return (
-        np.clip(x * np.float32(12102203.16) + np.float32(1064866805), 0, 2139095039).astype(np.int32).view(np.float32)
-    )
+    """Schraudolph (1999): the bits of a float as a straight line, off by 3 %."""
+    bits = np.clip(x * np.float32(12102203.16) + np.float32(1064866805), 0, 2139095039)
+    return bits.astype(np.int32).view(np.float32)
 
 
 def integer_gelu(x):
@@ -102,15 +101,17 @@ def hard_gelu(x):
 
 
 def table(formula, steps, end, place=0.5, tails=False):
-    """Look up values in as many steps from -end to end; beyond, 0 and x, or the outermost steps."""
+    """Look up values in as many steps from -end to end; beyond, the outermost ones, or 0 and x as they are."""
     width = 2 * end / steps
     values = formula(-end + width * (np.arange(steps) + place))
 
     def port(x):
         y = values[np.clip(np.floor((x.astype(np.float64) + end) / width), 0, steps - 1).astype(int)]
-        return np.where(x >= end, x, np.where(x < -end, 0, y) if tails else y).astype(x.dtype) if tails else y
+        if tails:
+            y = np.where(x >= end, x, np.where(x < -end, 0, y))
+        return y.astype(x.dtype)
 
-    return arrays_only(lambda x: port(x).astype(x.dtype))
+    return arrays_only(port)
 
 
 def knots(formula, number, end):

@@ -17,7 +17,7 @@ from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.audit.black_box import BlackBox
 from lit_gelu.audit.candidates import Formula, fitted, formulas
 from lit_gelu.audit.deviations import Deviation, deviations
-from lit_gelu.audit.number_format import FloatFormat, NumberFormat, QuantizedDtype, number_format
+from lit_gelu.audit.number_format import FloatFormat, NumberFormat, QuantizedDtype, distinct, number_format
 from lit_gelu.audit.structure import Structure, structure_of
 from lit_gelu.display import Displayed, HtmlTable
 from lit_gelu.errors import AuditError
@@ -147,7 +147,7 @@ def identify(
     box = BlackBox(function, number_format(dtype))
     core = x = box.format.core_inputs()
     y = box(x)
-    if len(y.nan_to_num().unique()) == 1:
+    if len(distinct(y.nan_to_num())) == 1:
         raise AuditError(f"The function is {float(y[0])} from {float(x[0])} to {float(x[-1])}. Give an activation.")
     structure = structure_of(box, x, y)
     known = list(formulas(registry))

@@ -50,20 +50,20 @@ class FloatFormat:
         if not self.wide:
             values = self.all_inputs()
             return values[(values.abs() <= CORE) & ((values.abs() >= _SMALL) | (values == 0))]
-        return torch.linspace(-CORE, CORE, _CORE_INPUTS, dtype=torch.float64).to(self.dtype).double().unique()
+        return distinct(torch.linspace(-CORE, CORE, _CORE_INPUTS, dtype=torch.float64).to(self.dtype).double())
 
     def all_inputs(self) -> Tensor:
         """Return all finite numbers of 16 bits, or some of every power of two of a wider dtype: float64, rising."""
         if not self.wide:
             bits = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16)
             values = bits.view(self.dtype).double()
-            return values[values.isfinite()].unique()
+            return distinct(values[values.isfinite()])
         info = torch.finfo(self.dtype)
         lowest = round(math.log2(info.smallest_normal * info.eps))  # of the subnormal numbers
         powers = torch.arange(lowest, round(math.log2(info.max)), dtype=torch.float64).exp2()
         mantissas = 1 + torch.arange(_MANTISSAS, dtype=torch.float64) / _MANTISSAS
         sizes = torch.outer(powers, mantissas).flatten().to(self.dtype).double()
-        return torch.cat([-sizes, torch.zeros(1, dtype=torch.float64), sizes, self.core_inputs()]).unique()
+        return distinct(torch.cat([-sizes, torch.zeros(1, dtype=torch.float64), sizes, self.core_inputs()]))
 
     def spacing(self, values: Tensor) -> Tensor:
         """Return the distance of neighbouring numbers where values lie: a unit in the last place."""
@@ -181,6 +181,12 @@ class QuantizedDtype:
     def decoded(self, y: Tensor) -> Tensor:
         """Return what a function gives as real numbers in float64."""
         return (y.double() - self._output_zero) * self._output_scale
+
+
+def distinct(values: Tensor) -> Tensor:
+    """Return the different ones of values, rising."""
+    rising: Tensor = torch.unique(values)
+    return rising
 
 
 NumberFormat = FloatFormat | QuantizedDtype

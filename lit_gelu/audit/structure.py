@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lit_gelu.audit.black_box import BlackBox
-from lit_gelu.audit.number_format import CORE, FloatFormat, NumberFormat
+from lit_gelu.audit.number_format import CORE, FloatFormat, NumberFormat, distinct
 
 _COARSER = (torch.bfloat16, torch.float16, torch.float32)
 _DENSE = 2**16 + 1  # inputs among which steps are looked for
@@ -46,7 +46,7 @@ def structure_of(box: BlackBox, x: Tensor, y: Tensor) -> Structure:
             outputs = "and so are outputs" if rounds_outputs else "outputs are not"
             note = f"inputs are rounded to {coarse.name}, {outputs}: a table of it, or arithmetic in it"
             return Structure(coarse if rounds_outputs else box.format, {note: coarse.rounded(x)})
-        if rounds_outputs and len(y.unique()) > len(x) // 8:
+        if rounds_outputs and len(distinct(y)) > len(x) // 8:
             return Structure(coarse, {f"outputs are rounded to {coarse.name}": x})
     edges = step_edges(box)
     if len(edges) < _FEWEST_STEPS:
@@ -104,4 +104,4 @@ def _equal(first: Tensor, second: Tensor) -> bool:
 def _is_dull(coarse: FloatFormat, x: Tensor, y: Tensor) -> bool:
     """Return whether a function has too few values for its inputs' rounding to show, as a sign has."""
     moved = coarse.rounded(x) != x
-    return len(y[moved].unique()) < _FEWEST_STEPS
+    return len(distinct(y[moved])) < _FEWEST_STEPS
