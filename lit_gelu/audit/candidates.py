@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.activations.naming.entry import ActivationFacts
+from lit_gelu.audit.number_format import distinct
 from lit_gelu.errors import LitGeluError
 
 _FITTED_AT = 400  # inputs
@@ -67,7 +68,7 @@ def fitted(formula: Formula, x: Tensor, y: Tensor) -> Formula | None:
     names = list(formula.parameters)
     if not names:
         return None
-    places = torch.linspace(0, len(x) - 1, _FITTED_AT).long().unique()
+    places = distinct(torch.linspace(0, len(x) - 1, _FITTED_AT).long())
     x, y = x[places], y[places].nan_to_num()
 
     def residuals(values: np.ndarray) -> np.ndarray:

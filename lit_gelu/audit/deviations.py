@@ -9,7 +9,6 @@ from torch import Tensor
 from lit_gelu.audit.number_format import CORE, FloatFormat, NumberFormat
 
 _LOPSIDED = 8.0  # times the error on the other side of 0
-_ASTRAY = 1e-3  # of an input: what a saturated value is off by, at least
 
 
 @dataclass(frozen=True)
@@ -20,19 +19,30 @@ class Deviation:
     mask: Tensor
 
 
-def deviations(format: NumberFormat, x: Tensor, y: Tensor, values: Tensor) -> Iterator[Deviation]:  # noqa: A002
+def deviations(
+    format: NumberFormat,  # noqa: A002
+    x: Tensor,
+    y: Tensor,
+    values: Tensor,
+    *,
+    is_table: bool = False,
+) -> Iterator[Deviation]:
     """Say where a function's values ``y`` leave an activation's ``values``, at rising inputs of a format."""
+    # Of a table, NaN, infinities and saturation alone: its values near 0 are one, and at its ends it is off.
     values = format.clamped(values)
     ideal = format.rounded(values)
     for what, here, there in (("NaN", y.isnan(), ideal.isnan()), ("infinite", y.isinf(), ideal.isinf())):
         wrong = here & ~there
         if bool(wrong.any()):
             yield Deviation(f"{what} {_where(x, wrong)}", wrong)
-    if isinstance(format, FloatFormat):
+    if isinstance(format, FloatFormat) and not is_table:
         tiny = torch.finfo(format.dtype).smallest_normal
         flushed = (y == 0) & (ideal != 0) & (ideal.abs() < tiny) & (x.abs() < 4 * tiny)
         if bool(flushed.any()):
             yield Deviation("subnormal numbers become 0", flushed)
+        at_zero = (x == 0) & (ideal == 0) & (y != 0) & y.isfinite()
+        if bool(at_zero.any()):
+            yield Deviation(f"0 becomes {float(y[at_zero]):.4g}", at_zero)
     finite = y.isfinite() & ideal.isfinite()
     judged = finite & (x.abs() <= CORE)
     for side, word in ((x > 0, "above"), (x < 0, "below")):
@@ -43,7 +53,7 @@ def deviations(format: NumberFormat, x: Tensor, y: Tensor, values: Tensor) -> It
         last = y[places[-1]]
         changes = torch.nonzero(y[places] != last).flatten()
         tail = places[int(changes[-1]) + 1 :] if len(changes) else places
-        off = (ideal[tail] - last).abs() > _ASTRAY * x[tail].abs() + format.spacing(ideal[tail])
+        off = (ideal[tail] - last).abs() > format.allowed * format.unit(x[tail], ideal[tail])
         if len(tail) > 2 and bool(off.any()):
             mask = torch.zeros_like(side)
             mask[tail] = True
@@ -51,7 +61,7 @@ def deviations(format: NumberFormat, x: Tensor, y: Tensor, values: Tensor) -> It
             yield Deviation(f"saturates at {float(last):.4g} {word} {float(x[tail[0]]):.4g}", mask)
     error = ((y - values).abs() / format.unit(x, values)).where(judged, 0.0)
     right, left = (float(error[side].max()) for side in (x >= 0, x <= 0))
-    if max(right, left) > format.allowed / 4 and max(right, left) > _LOPSIDED * min(right, left):
+    if not is_table and max(right, left) > format.allowed / 4 and max(right, left) > _LOPSIDED * min(right, left):
         note = f"errors are on one side: {max(right, left):.3g} units for x {'>' if right > left else '<'} 0"
         yield Deviation(note, torch.zeros_like(finite))
 

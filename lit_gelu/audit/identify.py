@@ -17,22 +17,31 @@ from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.audit.black_box import BlackBox
 from lit_gelu.audit.candidates import Formula, fitted, formulas
 from lit_gelu.audit.deviations import Deviation, deviations
-from lit_gelu.audit.number_format import CORE, SMALL, NumberFormat, QuantizedDtype, number_format
+from lit_gelu.audit.number_format import (
+    CORE,
+    SMALL,
+    FloatFormat,
+    NumberFormat,
+    QuantizedDtype,
+    distinct,
+    number_format,
+)
 from lit_gelu.audit.structure import Structure, structure_of
 from lit_gelu.display import Displayed, HtmlTable
 from lit_gelu.errors import AuditError
 
 _FITS = 0.98  # the share of inputs at which a function is within what kernels may be off
 _TABLE_FITS = 0.9  # the same for a table, whose ends are cut
-_LEFT = 0.55  # the share of inputs that deviations may not explain, so that an activation can be told at all
+_LEFT = 0.55  # the share of the interval that deviations may not explain, so that an activation can be told at all
 _TIED = 0.02  # candidates whose shares differ by less are told apart by where the function lies between them
 _NEAR = 0.25  # how far from 1 that place may be
 _ERROR = 0.1  # its standard error, at most
 _TOLD_ABOVE = 2.0**-10  # values: where smaller ones round to is decided by a kernel's own errors
 _TELLING = 8  # inputs at which two formulas round apart, at least, for correctly rounded values to tell them
 _AGREES = 0.5  # of these, the share at which the function has the one formula's number, at least
-_DISAGREES = 0.25  # times that share: at how many it may have the other one's
+_ROUNDS = 0.9  # the share of 16-bit inputs at which a sound kernel has the nearest number
 _BETTER = 0.8  # times the error of an activation with its defaults: what a fit must reach to be taken instead
+_CLOSE = 2.0  # times what sound kernels are off: what a fit is at all inputs, or it only imitates the function
 _FAR = 1e4  # units: where errors are cut
 _SAME = 1e-7  # relative: two rows that differ by less are one function
 _MOST = 5  # candidates that are listed
@@ -55,7 +64,7 @@ class Candidate:
     absolute: float
 
     def __str__(self) -> str:
-        return f"{self.spec}: fits at {self.share:.1%} of inputs, off by {self.absolute:.3g} ({self.ulp:.3g} ulp)"
+        return f"{self.spec}: fits at {self.share:.1%} of inputs, off by {self.absolute:.3g}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -98,7 +107,11 @@ class Identification(Displayed):
             head = self.spec + (f" (the same numbers: {', '.join(self.equal)})" if self.equal else "")
         else:
             head = f"{self.spec}, or {', or '.join(self.tied)}: these values do not tell"
-        return "\n".join([head, *(f"  {note}" for note in self.notes)])
+        lines = [head, *self.notes]
+        if self.first_difference is not None:
+            at, got, expected = self.first_difference
+            lines.append(f"{at:.6g} gives {got:.6g}, and {self.candidates[0].spec} {expected:.6g}")
+        return "\n  ".join(lines)
 
     def _summary(self) -> str:
         return str(self).splitlines()[0]
@@ -142,31 +155,31 @@ def identify(
     """
     registry = registry_or_default(registry)
     box = BlackBox(function, number_format(dtype))
-    x = box.format.core_inputs()
+    core = x = box.format.core_inputs()
     y = box(x)
-    if len(y.unique()) == 1:
+    if len(distinct(y.nan_to_num())) == 1:
         raise AuditError(f"The function is {float(y[0])} from {float(x[0])} to {float(x[-1])}. Give an activation.")
     structure = structure_of(box, x, y)
     known = list(formulas(registry))
-    rows = _ranked(_without_doubles([_row(formula, x, y, structure) for formula in known]))
+    rows = _ranked(_without_doubles([_row(formula, x, y, structure) for formula in known], core))
     wide = box.format.all_inputs()
     outputs = box(wide)
     # What a deviation explains is left out, and only then a fit is tried: NaN or saturation is no parameter's work.
     deviating = _deviations(box, rows[0], wide, outputs, structure)
     explained = torch.isin(x, wide[_any(deviating, wide)])
-    if bool(explained.any()) and float((~explained).double().mean()) >= _LEFT:
+    if bool(explained.any()) and _part_of(core, ~explained) >= _LEFT:
         x, y = x[~explained], y[~explained]
         structure = replace(structure, inputs={note: seen[~explained] for note, seen in structure.inputs.items()})
-        rows = _ranked(_without_doubles([_row(formula, x, y, structure) for formula in known]))
+        rows = _ranked(_without_doubles([_row(formula, x, y, structure) for formula in known], core))
     limit = _TABLE_FITS if structure.is_table else _FITS
-    if rows[0].candidate.share < limit or rows[0].spread > structure.format.usual:
-        rows = _ranked([*rows, *_fitted_rows(known, rows, x, y, structure)])
+    if rows[0].candidate.share < limit or not _is_close(rows[0], y, structure):
+        rows = _ranked([*rows, *_fitted_rows(known, rows, x, y, structure, core)])
     fits = rows[0].candidate.share >= limit
     rows = _nearest_first(rows, y, structure.format) if fits else rows
     best = rows[0]
     deviating = _deviations(box, best, wide, outputs, structure)
     usual = (wide.abs() <= CORE) & (wide.abs() >= SMALL)
-    equal = [row for row in rows[1:] if _equal(row, best, structure.format)]
+    equal = [row for row in rows[1:] if _equal(row, best, core, structure.format)]
     rows = [row for row in rows if row not in equal]
     untold = [row for row in rows[1:] if _is_tied(row, best) and not _preference(best, row, y, structure.format)[1]]
     return Identification(
@@ -229,33 +242,58 @@ def _ranked(rows: Sequence[_Row]) -> list[_Row]:
     return sorted(rows, key=rank)
 
 
-def _without_doubles(rows: Sequence[_Row]) -> list[_Row]:
+def _without_doubles(rows: Sequence[_Row], x: Tensor) -> list[_Row]:
     """Put what is the same function as a row before it behind that one, as swish with beta=1 is silu."""
-    kept: list[_Row] = []
+    kept: list[tuple[_Row, Tensor]] = []
     for row in rows:
-        for i, other in enumerate(kept):
-            if torch.allclose(row.values, other.values, rtol=_SAME, atol=_SAME**2):
-                kept[i] = replace(other, doubles=(*other.doubles, row.candidate.spec))
+        values = row.formula(x)
+        for i, (other, others) in enumerate(kept):
+            if torch.allclose(values, others, rtol=_SAME, atol=_SAME**2):
+                kept[i] = replace(other, doubles=(*other.doubles, row.candidate.spec)), others
                 break
         else:
-            kept.append(row)
-    return kept
+            kept.append((row, values))
+    return [row for row, _ in kept]
 
 
 def _fitted_rows(
-    known: Sequence[Formula], rows: Sequence[_Row], x: Tensor, y: Tensor, structure: Structure
+    known: Sequence[Formula], rows: Sequence[_Row], x: Tensor, y: Tensor, structure: Structure, core: Tensor
 ) -> list[_Row]:
     """Return candidates with fitted parameters, if they are clearly better than those with defaults."""
-    refined = [fitted(formula, rows[0].seen, y) for formula in known]
-    fits = [_row(formula, x, y, structure) for formula in refined if formula is not None]
+    refined = [(formula, fitted(formula, rows[0].seen, y)) for formula in known]
+    fits = [_row(new, x, y, structure) for old, new in refined if new and _differ(old, new, structure.format)]
     limit, share = _BETTER * rows[0].spread, rows[0].candidate.share
-    return _without_doubles([row for row in fits if row.spread < limit and row.candidate.share >= share])
+    fits = [row for row in fits if row.spread < limit and row.candidate.share >= share]
+    fits = [row for row in fits if structure.is_table or _is_within(row, y, structure.format)]
+    return _without_doubles(fits, core)
+
+
+def _differ(old: Formula, new: Formula, form: NumberFormat) -> bool:
+    """Return whether parameters differ by more than a module's do that is converted to a dtype."""
+    if not isinstance(form, FloatFormat):
+        return True
+    before, after = (torch.tensor(list(each.parameters.values()), dtype=torch.float64) for each in (old, new))
+    return not torch.equal(form.rounded(before), form.rounded(after))
+
+
+def _is_close(row: _Row, y: Tensor, structure: Structure) -> bool:
+    """Return whether a function is as near to a candidate as sound kernels are, so that no parameter is fitted."""
+    form = structure.format
+    return row.spread <= form.usual and (form.wide or float((form.rounded(row.values) == y).double().mean()) >= _ROUNDS)
+
+
+def _is_within(row: _Row, y: Tensor, form: NumberFormat) -> bool:
+    return bool(((y - row.values).abs().nan_to_num(0.0) <= _CLOSE * form.allowed * row.unit).all())
 
 
 def _deviations(box: BlackBox, row: _Row, x: Tensor, y: Tensor, structure: Structure) -> list[Deviation]:
-    found = list(deviations(box.format, x, y, row.formula(x)))
-    # The steps of a table are no saturation, and its errors on one side are its ends.
-    return [each for each in found if each.note.startswith(("NaN", "infinite"))] if structure.is_table else found
+    return list(deviations(box.format, x, y, row.formula(x), is_table=structure.is_table))
+
+
+def _part_of(x: Tensor, mask: Tensor) -> float:
+    """Return the share of an interval around the inputs of a mask: half the numbers of 16 bits are smaller than 1."""
+    widths = torch.gradient(x)[0]
+    return float(widths[mask].sum() / widths.sum())
 
 
 def _any(deviating: Sequence[Deviation], x: Tensor) -> Tensor:
@@ -265,9 +303,9 @@ def _any(deviating: Sequence[Deviation], x: Tensor) -> Tensor:
     return mask
 
 
-def _equal(first: _Row, second: _Row, form: NumberFormat) -> bool:
+def _equal(first: _Row, second: _Row, x: Tensor, form: NumberFormat) -> bool:
     """Return whether two formulas are the same numbers in a format."""
-    return torch.equal(form.rounded(first.values).nan_to_num(), form.rounded(second.values).nan_to_num())
+    return torch.equal(*(form.rounded(row.formula(x)).nan_to_num() for row in (first, second)))
 
 
 def _is_tied(row: _Row, best: _Row) -> bool:
@@ -284,22 +322,31 @@ def _nearest_first(rows: Sequence[_Row], y: Tensor, form: NumberFormat) -> list[
 
 def _preference(a: _Row, b: _Row, y: Tensor, form: NumberFormat) -> tuple[float, bool]:
     """Return how much rather a function is a than b, from -1 to 1, and whether it is a for certain."""
+    everywhere, *sides = (_place(a, b, y, form, mask) for mask in (a.seen == a.seen, a.seen < 0, a.seen > 0))
+    # A function may be a on one side of 0, and something else on the other.
+    contradicted = any(error <= _ERROR and place < 0.5 for place, error in sides)
+    place, error = everywhere
+    return max(-1.0, min(1.0, 2 * place - 1)), abs(place - 1) <= _NEAR and error <= _ERROR and not contradicted
+
+
+def _place(a: _Row, b: _Row, y: Tensor, form: NumberFormat, mask: Tensor) -> tuple[float, float]:
+    """Return where a function lies on the way from b to a, which are 0 and 1, and the standard error of that."""
     if not form.wide:
         rounded_a, rounded_b = form.rounded(a.values), form.rounded(b.values)
-        telling = (rounded_a != rounded_b) & y.isfinite() & (a.values.abs() >= _TOLD_ABOVE)
+        size = torch.maximum(a.values.abs(), b.values.abs())
+        telling = mask & (rounded_a != rounded_b) & y.isfinite() & (size >= _TOLD_ABOVE)
         if int(telling.sum()) >= _TELLING:
             agrees_a, agrees_b = (float((r == y)[telling].double().mean()) for r in (rounded_a, rounded_b))
             if max(agrees_a, agrees_b) >= _AGREES:  # else it does not round correctly, which says nothing
-                return agrees_a - agrees_b, agrees_b <= _DISAGREES * agrees_a
+                return agrees_a / (agrees_a + agrees_b), 0.0
     way, behind = ((values / b.unit).nan_to_num(0.0, 0.0, 0.0) for values in (a.values - b.values, y - b.values))
-    near = behind.abs() <= _FAR  # what is far from both says nothing
+    near = mask & (behind.abs() <= _FAR)  # what is far from both says nothing
     way, behind = way[near], behind[near]
     length = float(way.square().sum())
     if length == 0:
-        return 0.0, False
+        return 0.5, torch.inf
     place = float((way * behind).sum()) / length
-    error = float((behind - place * way).square().mean().sqrt()) / length**0.5
-    return max(-1.0, min(1.0, 2 * place - 1)), abs(place - 1) <= _NEAR and error <= _ERROR
+    return place, float((behind - place * way).square().mean().sqrt()) / length**0.5
 
 
 def _first_difference(

@@ -50,20 +50,20 @@ class FloatFormat:
         if not self.wide:
             values = self.all_inputs()
             return values[(values.abs() <= CORE) & ((values.abs() >= SMALL) | (values == 0))]
-        return sorted_numbers(torch.linspace(-CORE, CORE, _CORE_INPUTS, dtype=torch.float64).to(self.dtype).double())
+        return distinct(torch.linspace(-CORE, CORE, _CORE_INPUTS, dtype=torch.float64).to(self.dtype).double())
 
     def all_inputs(self) -> Tensor:
         """Return all finite numbers of 16 bits, or some of every power of two of a wider dtype: float64, rising."""
         if not self.wide:
             bits = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16)
             values = bits.view(self.dtype).double()
-            return sorted_numbers(values[values.isfinite()])
+            return distinct(values[values.isfinite()])
         info = torch.finfo(self.dtype)
         lowest = round(math.log2(info.smallest_normal * info.eps))  # of the subnormal numbers
         powers = torch.arange(lowest, round(math.log2(info.max)), dtype=torch.float64).exp2()
         mantissas = 1 + torch.arange(_MANTISSAS, dtype=torch.float64) / _MANTISSAS
         sizes = torch.outer(powers, mantissas).flatten().to(self.dtype).double()
-        return sorted_numbers(torch.cat([-sizes, torch.zeros(1, dtype=torch.float64), sizes, self.core_inputs()]))
+        return distinct(torch.cat([-sizes, torch.zeros(1, dtype=torch.float64), sizes, self.core_inputs()]))
 
     def spacing(self, values: Tensor) -> Tensor:
         """Return the distance of neighbouring numbers where values lie: a unit in the last place."""
@@ -76,8 +76,9 @@ class FloatFormat:
         return self.spacing(torch.maximum(x.abs(), values.abs()).clamp(min=_INTERMEDIATE))
 
     def rounded(self, values: Tensor) -> Tensor:
-        """Return the nearest numbers of the format, as float64."""
-        return values.to(self.dtype).double()
+        """Return the nearest numbers of the format, as float64; of two, the even one."""
+        step = self.spacing(values)  # torch's own conversion to 16 bit rounds twice, first to float32
+        return ((values / step).round() * step).to(self.dtype).double()
 
     def clamped(self, values: Tensor) -> Tensor:
         """Return values as far as the format reaches."""
@@ -183,10 +184,10 @@ class QuantizedDtype:
         return (y.double() - self._output_zero) * self._output_scale
 
 
-def sorted_numbers(values: Tensor) -> Tensor:
-    """Return the distinct numbers of a tensor, rising."""
-    numbers: Tensor = torch.unique(values)  # type: ignore[no-untyped-call]
-    return numbers
+def distinct(values: Tensor) -> Tensor:
+    """Return the different ones of values, rising."""
+    rising: Tensor = torch.unique(values)
+    return rising
 
 
 NumberFormat = FloatFormat | QuantizedDtype

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lit_gelu.audit.black_box import BlackBox
-from lit_gelu.audit.number_format import CORE, FloatFormat, NumberFormat
+from lit_gelu.audit.number_format import CORE, FloatFormat, NumberFormat, distinct
 
 _COARSER = (torch.bfloat16, torch.float16, torch.float32)
 _DENSE = 2**16 + 1  # inputs among which steps are looked for
@@ -40,13 +40,13 @@ def structure_of(box: BlackBox, x: Tensor, y: Tensor) -> Structure:
         coarse = FloatFormat(dtype)
         if torch.finfo(dtype).bits >= torch.finfo(box.format.dtype).bits:
             break
-        rounds_inputs = _equal(box(coarse.rounded(x)), y)
+        rounds_inputs = _rounds_inputs(box, coarse, x)
         rounds_outputs = _equal(coarse.rounded(y), y)
         if rounds_inputs and not _is_dull(coarse, x, y):
             outputs = "and so are outputs" if rounds_outputs else "outputs are not"
             note = f"inputs are rounded to {coarse.name}, {outputs}: a table of it, or arithmetic in it"
             return Structure(coarse if rounds_outputs else box.format, {note: coarse.rounded(x)})
-        if rounds_outputs and len(y.unique()) > len(x) // 8:
+        if rounds_outputs and len(distinct(y)) > len(x) // 8:
             return Structure(coarse, {f"outputs are rounded to {coarse.name}": x})
     edges = step_edges(box)
     if len(edges) < _FEWEST_STEPS:
@@ -88,6 +88,15 @@ def _seen_through_steps(edges: Tensor, x: Tensor) -> Iterator[tuple[str, Tensor]
         yield place, torch.where(inside, low + share * (high - low), x)
 
 
+def _rounds_inputs(box: BlackBox, coarse: FloatFormat, x: Tensor) -> bool:
+    """Return whether a function sees its inputs rounded: numbers of the coarse dtype, and those next to them, too."""
+    # The steps of a table may begin at numbers of the coarse dtype: what is just below them tells.
+    numbers = coarse.rounded(x)
+    beside = [torch.nextafter(box.format.encoded(numbers), box.format.encoded(numbers + way)) for way in (-1, 1)]
+    inputs = torch.cat([x, *(each.double() for each in beside)])
+    return _equal(box(coarse.rounded(inputs)), box(inputs))
+
+
 def _equal(first: Tensor, second: Tensor) -> bool:
     return torch.equal(first.nan_to_num(), second.nan_to_num())
 
@@ -95,4 +104,4 @@ def _equal(first: Tensor, second: Tensor) -> bool:
 def _is_dull(coarse: FloatFormat, x: Tensor, y: Tensor) -> bool:
     """Return whether a function has too few values for its inputs' rounding to show, as a sign has."""
     moved = coarse.rounded(x) != x
-    return len(y[moved].unique()) < _FEWEST_STEPS
+    return len(distinct(y[moved])) < _FEWEST_STEPS
