@@ -173,7 +173,7 @@ def write_vectors(
     texts = {"spec": vectors.spec, "dtype": name}
     arrays = {key: getattr(vectors, key) for key in ("x", "f", "f1", "f2")}
     with write_atomically(Path(folder, f"{vectors.name}.npz")) as temporary:
-        np.savez_compressed(temporary, **texts, **arrays)
+        np.savez_compressed(temporary, spec=np.array(vectors.spec), dtype=np.array(name), **arrays)
     with write_atomically(Path(folder, f"{vectors.name}.json")) as temporary:
         lists = {key: array.tolist() for key, array in arrays.items()}
         head = {"format": "lit-gelu-vectors", "version": 1}
