@@ -9,7 +9,19 @@ SHOWN = "files"  # the folder of pages that show a file as it is
 
 # Titles of the menu's parts, with their pages in order. What stands in no part goes into the last one.
 GUIDES = ("choose", "names", "swapping", "curvature", "report", "export", "export_speed", "providers", "quantization")
-GUIDES += ("audit", "is_my_port_right", "who_computes_what", "vectors", "serving", "replicas", "gains", "command_line", "coming_from", "installation", "limits")
+GUIDES += (
+    "audit",
+    "is_my_port_right",
+    "who_computes_what",
+    "vectors",
+    "serving",
+    "replicas",
+    "gains",
+    "command_line",
+    "coming_from",
+    "installation",
+    "limits",
+)
 PARTS: dict[str, tuple[str, ...]] = {
     "Guides": tuple(f"{name}.md" for name in GUIDES),
     # Of little use to those who only use the package.
