@@ -13,7 +13,7 @@ import torch
 
 import lit_gelu.callbacks
 import lit_gelu.export
-from lit_gelu.export.runtime.tuning_file import processor
+from lit_gelu.export.runtime.bench import processor
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("lit-gelu", "lightning", "numpy", "onnx", "onnxruntime-gpu", "onnxruntime", "onnxscript", "triton")

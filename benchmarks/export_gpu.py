@@ -2,8 +2,8 @@
 
 The CIFAR-10 net at batch 256, WRN-40-4 at batch 256, the MNIST net at batch 1 and 128, and a feed-forward block of
 8192 x (1024 - 4096 - 1024), in float16, each with the exact GELU and with its tanh form: onnxruntime with files of
-``policy="strict"`` and ``"fast"``, as `tune` sets them and as they are by default, beside torch eager, channels_last
-and torch.compile. All ways to compute one net take turns in shuffled order, in one process.
+``policy="strict"`` and ``"fast"`` beside torch eager, channels_last and torch.compile. All ways to compute one net take
+turns in shuffled order, in one process.
 
 Two times are taken: "alone" of a call to an idle device, which of a small net is the time to start it, and "in a row"
 the mean of calls that follow each other without a wait, as in a server under load. Ratios are to the PyTorch that is
@@ -38,7 +38,6 @@ from lit_gelu.export.runtime.bench import (
     relative_error,
     torch_variants,
 )
-from lit_gelu.export.runtime.tuning import tune
 from lit_gelu.tasks import CIFAR10ConvNet, CIFAR100WideResNet, MNISTClassifier
 
 FORMS = {"exact": "gelu", "tanh": "gelu_tanh"}
@@ -111,7 +110,7 @@ class Plan:
 
     Args:
         cuda: Whether on the GPU, in float16; else on the CPU in float32.
-        seconds: For each measurement, and for tuning each file.
+        seconds: For each measurement.
         compiled: Whether torch.compile runs too.
         calls: How many follow each other in a row.
     """
@@ -128,7 +127,7 @@ class Plan:
 
 
 def measure(name: str, form: str, size: int, plan: Plan, folder: Path) -> dict[str, Any]:
-    """Export a net under both policies, tune the files, and measure them beside PyTorch.
+    """Export a net under both policies, and measure the files beside PyTorch.
 
     Args:
         name: Of the net.
@@ -138,22 +137,19 @@ def measure(name: str, form: str, size: int, plan: Plan, folder: Path) -> dict[s
         folder: For the files.
 
     Returns:
-        ``tuning`` and ``operators`` by policy, and ``rows``.
+        ``operators`` by policy, and ``rows``.
     """
     torch.manual_seed(0)
     net = NETS[name]
     model = net.build(FORMS[form]).eval()
-    found: dict[str, Any] = {"net": name, "form": form, "batch_size": size, "tuning": {}, "operators": {}}
+    found: dict[str, Any] = {"net": name, "form": form, "batch_size": size, "operators": {}}
     sessions: dict[str, OnnxPredictor] = {}
     for policy in POLICIES:
         path = folder / f"{name}-{form}-{size}-{policy}.onnx"
         dtype, target = ("fp16", "ort-cuda") if plan.cuda else (None, "portable")
         report = export_onnx(model, path, torch.zeros(2, *net.shape), dtype=dtype, target=target, policy=policy)
-        tuned = tune(path, providers=plan.providers, batch_size=size, seconds=plan.seconds)
-        found["tuning"][policy] = {"settings": dict(tuned.choice.settings), "trials": str(tuned).splitlines()[1:]}
         found["operators"][policy] = dict(report.census)
         sessions[f"onnxruntime {policy}"] = OnnxPredictor(path, plan.providers)
-        sessions[f"onnxruntime {policy}, untuned"] = OnnxPredictor(path, plan.providers, tuning=False)
     found["rows"] = [asdict(row) for row in rows(model, sessions, torch.randn(size, *net.shape), plan)]
     return found
 
@@ -224,7 +220,7 @@ def print_rows(found: Mapping[str, Any]) -> None:
     """
     for row in found["rows"]:
         times = f"{row['alone']:>10.4f}{row['alone_ratio']:>8.3f}{row['in_a_row']:>10.4f}{row['in_a_row_ratio']:>8.3f}"
-        head = f"{found['net']:<10}{found['form']:<7}{found['batch_size']:>5}  {row['variant']:<29}"
+        head = f"{found['net']:<10}{found['form']:<7}{found['batch_size']:>5}  {row['variant']:<19}"
         print(f"{head}{times}{row['error']:>10.1e}", flush=True)
 
 
@@ -252,7 +248,7 @@ def main() -> None:
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--small", action="store_true", help="small sizes")
     parser.add_argument("--only", nargs="+", choices=list(NETS), default=list(NETS))
-    parser.add_argument("--seconds", type=float, default=10.0, help="for each measurement, and for tuning each file")
+    parser.add_argument("--seconds", type=float, default=10.0, help="for each measurement")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--json", type=Path, default=None, help="where to write the figures")
     arguments = parser.parse_args()
@@ -260,7 +256,7 @@ def main() -> None:
         parser.error("there is no CUDA device: lit-gelu doctor says why; --device cpu --small tries the script")
     cuda = arguments.device == "cuda"
     plan = Plan(cuda, arguments.seconds, arguments.compile, calls=20 if cuda else 2)
-    print(f"{'':<53}{'alone, ms':>10}{'/ best':>8}{'in a row':>10}{'/ best':>8}{'error':>10}")
+    print(f"{'':<43}{'alone, ms':>10}{'/ best':>8}{'in a row':>10}{'/ best':>8}{'error':>10}")
     made = []
     with tempfile.TemporaryDirectory() as folder:
         for name, form, size in cases(arguments.only, arguments.small):

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from lit_gelu.export.proof import write_proof
     from lit_gelu.export.runtime import CpuFallbackWarning, OnnxPredictor, Placement
     from lit_gelu.export.runtime.bench import BenchReport, bench
-    from lit_gelu.export.runtime.tuning import TuningReport, tune
 
 _ROOMS = {
     "exporter": ("ExportReport", "export_onnx"),
@@ -28,7 +27,6 @@ _ROOMS = {
     "proof": ("write_proof",),
     "runtime": ("CpuFallbackWarning", "OnnxPredictor", "Placement"),
     "runtime.bench": ("BenchReport", "bench"),
-    "runtime.tuning": ("TuningReport", "tune"),
 }
 ExportOptionError = ArgumentError
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
@@ -36,8 +34,8 @@ _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 __all__ = [
     "BenchReport", "CpuFallbackWarning", "ExportError", "ExportOptionError", "ExportReport", "FileInspection",
     "ModelFileError", "ModelInputError", "OnnxPredictor", "ParityError", "ParityReport",
-    "ParityRow", "Placement", "ProviderError", "TuningReport", "bench", "check_parity", "export_onnx", "inspect_onnx",
-    "recognise", "tune", "write_proof",
+    "ParityRow", "Placement", "ProviderError", "bench", "check_parity", "export_onnx", "inspect_onnx",
+    "recognise", "write_proof",
 ]  # fmt: skip
 
 

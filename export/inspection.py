@@ -15,7 +15,6 @@ from lit_gelu.export.graph_activations import graph_activations, valid_onnx
 from lit_gelu.export.metadata import FileMetadata, recorded_metadata
 from lit_gelu.export.quantization import QuantizationRecord, read_record
 from lit_gelu.export.runtime.model_file import INT8_RECORD, ModelFile, read_model_file
-from lit_gelu.export.runtime.tuning_file import TuningChoice, read_choice
 
 _OPTIONS = ("approximate", "lowering", "target", "dtype", "policy")
 
@@ -38,7 +37,6 @@ class FileInspection(Displayed):
     activations: Mapping[str, int]
     metadata: FileMetadata | None = None  # what `export_onnx` recorded
     quantization: QuantizationRecord | None = None  # how it was quantised, if `quantize_onnx` did it
-    tuning: TuningChoice | None = None  # what `tune` chose for this very file
 
     def to_json(self) -> str:
         """Return all of it as JSON."""
@@ -56,7 +54,6 @@ class FileInspection(Displayed):
             f"activations: {_counted(self.activations) or 'none that is known'}",
             *_of_metadata(self.metadata),
             *([] if self.quantization is None else [f"int8: {self.quantization}"]),
-            *([] if self.tuning is None else [f"tuned: {self.tuning}"]),
         ]
         return "\n".join(map(printable, lines))
 
@@ -70,7 +67,7 @@ class FileInspection(Displayed):
 
 
 def inspect_onnx(path: str | os.PathLike[str], registry: ActivationRegistry | None = None) -> FileInspection:
-    """Say what an ONNX file is: its opset, sizes, weights and activations, how it was made, proved and tuned.
+    """Say what an ONNX file is: its opset, sizes, weights and activations, how it was made and proved.
 
     In a file of another exporter, activations are recognised by their formulas and by onnxruntime's own operators.
 
@@ -118,7 +115,6 @@ def _inspected(file: ModelFile, path: str | os.PathLike[str], registry: Activati
         activations=dict(activations.most_common()),
         metadata=metadata,
         quantization=read_record(properties, repr(str(path))) if INT8_RECORD in properties else None,
-        tuning=read_choice(path),
     )
 
 

@@ -13,7 +13,6 @@ import onnx
 from lit_gelu.errors import ArgumentError
 from lit_gelu.export.metadata import PREFIX, metadata_of
 from lit_gelu.export.parity.report import ParityReport
-from lit_gelu.export.runtime.tuning_file import digest, keep_choice
 from lit_gelu.files import write_atomically
 
 SUFFIXES: Mapping[str, str] = {"json": ".parity.json", "markdown": ".parity.md", "html": ".parity.html"}
@@ -69,10 +68,9 @@ def write_proof(
     }
     if "json" in formats:
         record["report_sha256"] = hashlib.sha256(texts["json"].encode()).hexdigest()
-    before, model = digest(path), onnx.load(path, load_external_data=False)
+    model = onnx.load(path, load_external_data=False)
     properties = {entry.key: entry.value for entry in model.metadata_props}
     onnx.helper.set_model_props(model, {**properties, f"{PREFIX}parity": json.dumps(record, sort_keys=True)})
     with write_atomically(path) as temporary:
         temporary.write_bytes(model.SerializeToString())
-    keep_choice(path, before)
     return written

@@ -208,7 +208,7 @@ def quantize_onnx(
     if target == "tensorrt" and max(weights.values()) > 1:  # onnxruntime 1.31 makes the same constant twice, and fails
         raise ArgumentError(f"{weights.most_common(1)[0][0]!r} is of several layers: name them in float_layers=.")
     require_writable(output)
-    feeds = list(_calibration_feeds(data, OnnxPredictor(path, [CPU], tuning=False), samples))
+    feeds = list(_calibration_feeds(data, OnnxPredictor(path, [CPU]), samples))
     if not feeds:
         raise ModelInputError("The data hold no row to calibrate on. Give data with at least one batch.")
     symmetric = target in {"ort-cuda", "tensorrt"}  # whose int8 is about 0, of activations too

@@ -118,7 +118,7 @@ def write_triton_repository(
     if _MODEL in model.external:
         raise ArgumentError(f"{str(path)!r} keeps its weights in {_MODEL!r}, the model's own name here: save it anew.")
     if device == "cpu":
-        OnnxPredictor(path, [CPU], tuning=False)  # refuses what the server could not open
+        OnnxPredictor(path, [CPU])  # refuses what the server could not open
 
     config, labels, notes = _configuration(model, name, device, max_batch_size)
     files = {_CONFIG: config, **({_LABELS: labels} if labels else {})}

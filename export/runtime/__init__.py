@@ -1,4 +1,4 @@
-"""Running an exported file with onnxruntime: sessions that run where they were asked to, tuned and measured."""
+"""Running an exported file with onnxruntime: sessions that run where they were asked to, and are measured."""
 
 from lit_gelu.export.runtime.placement import PlacedNode, Placement
 from lit_gelu.export.runtime.predictor import OnnxPredictor

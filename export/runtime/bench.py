@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,7 @@ from lit_gelu.export.copying import without_callers_autocast
 from lit_gelu.export.inputs import named_outputs, probabilities_first
 from lit_gelu.export.runtime.model_file import Port, bind_names, random_inputs
 from lit_gelu.export.runtime.predictor import OnnxPredictor
-from lit_gelu.export.runtime.session import Provider, session_options
-from lit_gelu.export.runtime.tuning_file import processor
+from lit_gelu.export.runtime.session import Provider
 from lit_gelu.surgery.recognition import faithful_copy
 from lit_gelu.surgery.sites import without_wrappers
 
@@ -58,8 +58,7 @@ class BenchReport(Displayed):
     baseline: str  # the variant that ratios are to
     device: str
     provider: str
-    threads: int  # of PyTorch, and of onnxruntime where it is not tuned
-    tuning: str  # what onnxruntime was tuned to, in words
+    threads: int  # of PyTorch and of onnxruntime
     versions: Mapping[str, str]  # of torch, onnxruntime and Python
     rows: tuple[BenchRow, ...]
 
@@ -84,7 +83,7 @@ def bench(
     seconds: float = 5.0,
     compiled: bool = True,
 ) -> BenchReport:
-    """Time a file, tuned if it was tuned, beside PyTorch: in one process, after warming up, in shuffled rounds.
+    """Time a file beside PyTorch: in one process, after warming up, in shuffled rounds.
 
     Outputs are compared with the first way's, PyTorch's own, which tells a wrong file from a right one.
 
@@ -97,7 +96,7 @@ def bench(
         inputs: What to run on, cut or repeated to the batch sizes; by default rows are made up in the file's shapes,
             unless a size beside the batch is open.
         providers: As `OnnxPredictor` takes them.
-        threads: Of PyTorch and of the session, unless it is tuned; by default as many as PyTorch has.
+        threads: Of PyTorch and of the session; by default as many as PyTorch has.
         seconds: How long to measure, for each batch size.
         compiled: Whether torch.compile runs too.
 
@@ -121,32 +120,30 @@ def bench(
     """
     before = torch.get_num_threads()
     threads = before if threads is None else threads
-    options = session_options({"intra_op_num_threads": threads})
-    plain, tuned = OnnxPredictor(path, providers, options, tuning=False), OnnxPredictor(path, providers)
-    variants = [] if model is None else torch_variants(model, plain, compiled=compiled)
-    if tuned.tuning is not None and tuned.tuning.settings:
-        variants += [Variant("onnxruntime", tuned), Variant("onnxruntime, untuned", plain)]
-    else:
-        variants.append(Variant("onnxruntime", plain))
-    first = next(iter(plain.ports.values())).shape[:1]
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    predictor = OnnxPredictor(path, providers, options)
+    variants = [] if model is None else torch_variants(model, predictor, compiled=compiled)
+    variants.append(Variant("onnxruntime", predictor))
+    ports, device = predictor.ports, predictor.device
+    first = next(iter(ports.values())).shape[:1]
     fixed = [size for size in first if isinstance(size, int)]  # the batch, if the file has one alone
     rows: list[BenchRow] = []
     torch.set_num_threads(threads)
     try:
         with torch.inference_mode():
             for size in fixed or batch_sizes:
-                values = random_inputs(plain.ports, size) if inputs is None else resized(inputs, plain.ports, size)
-                values = {name: value.to(plain.device) for name, value in values.items()}
-                rows += measured(variants, values, size, plain.device, seconds)
+                values = random_inputs(ports, size) if inputs is None else resized(inputs, ports, size)
+                values = {name: value.to(device) for name, value in values.items()}
+                rows += measured(variants, values, size, device, seconds)
     finally:
         torch.set_num_threads(before)
     return BenchReport(
         path=os.fspath(path),
         baseline=variants[0].name,
-        device=torch.cuda.get_device_name(plain.device) if plain.device.type == "cuda" else processor(),
-        provider=plain.providers[0],
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else processor(),
+        provider=predictor.providers[0],
         threads=threads,
-        tuning="" if tuned.tuning is None else str(tuned.tuning),
         versions={
             "torch": torch.__version__,
             "onnxruntime": onnxruntime.__version__,
@@ -154,6 +151,20 @@ def bench(
         },
         rows=tuple(rows),
     )
+
+
+def processor() -> str:
+    """Return the processor's name."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return allowed or 1
 
 
 def torch_variants(model: nn.Module, predictor: OnnxPredictor, *, compiled: bool) -> list[Variant]:

@@ -120,11 +120,11 @@ class ComputeStream:
 
 
 class BatchGraphs:
-    """A CUDA graph with its own buffers for each of ``sizes``, ascending; ``pad`` lets calls of fewer rows in."""
+    """A CUDA graph with its own buffers for each of ``sizes``, ascending; calls of fewer rows are padded."""
 
-    def __init__(self, runner: TensorRunner, sizes: Sequence[int], *, pad: bool) -> None:
+    def __init__(self, runner: TensorRunner, sizes: Sequence[int]) -> None:
         self._runner, self.sizes = runner, sizes
-        self._pad = pad and runner.session.get_modelmeta().custom_metadata_map.get(ROWS_DEPEND) != "true"
+        self._pad = runner.session.get_modelmeta().custom_metadata_map.get(ROWS_DEPEND) != "true"
         ports = [*runner.inputs.values(), *runner.outputs.values()]
         self._batch = next(iter(runner.inputs.values())).shape[:1]
         named = {(axis, size) for port in ports for axis, size in enumerate(port.shape) if not isinstance(size, int)}
@@ -190,8 +190,6 @@ class CudaRunner:
         device: torch.device,
         stream: ComputeStream,
         sizes: Sequence[int] = (),
-        *,
-        pad: bool = True,
     ) -> None:
         self.device, self.stream = device, stream
         self.runner = TensorRunner(session, device)
@@ -200,7 +198,7 @@ class CudaRunner:
             self._lock, self._opener = threading.Lock(), threading.local()
             self._opener.here = True
             with stream.in_order(), torch.cuda.stream(stream.stream):
-                self.graphs = BatchGraphs(self.runner, sizes, pad=pad)
+                self.graphs = BatchGraphs(self.runner, sizes)
 
     def run_arrays(self, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """Run on arrays; the thread's current device, which onnxruntime sets, stays as it was."""

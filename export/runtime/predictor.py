@@ -1,11 +1,9 @@
 """`OnnxPredictor`: runs an exported file on numpy arrays or torch tensors."""
 
 import importlib.util
-import logging
 import os
 import sys
 import threading
-import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -31,24 +29,15 @@ from lit_gelu.export.runtime.session import (
     checked_providers,
     has_cuda_device,
     open_session,
-    provider_options,
-    session_options,
 )
-from lit_gelu.export.runtime.tuning_file import TuningChoice, choice_for
 
 if TYPE_CHECKING:
     import torch
 
     from lit_gelu.export.runtime.cuda import CudaRunner
-    from lit_gelu.export.runtime.tuning import TuningReport
 
-_log = logging.getLogger(__name__)
 _HOST = "cpu"
 _of_parents: list[Any] = []  # never freed: a session's destructor waits for threads that a forked process has not
-
-
-class TuningFileWarning(UserWarning):
-    """The file beside a model that holds what was tuned cannot be used."""
 
 
 class OnnxPredictor:
@@ -60,15 +49,11 @@ class OnnxPredictor:
     opened the file alone are graphs. It can be pickled, unless it has ``sess_options``, and survives a fork: a process
     that is new to it opens the file again.
 
-    What `tune` chose on this machine is used if neither ``sess_options`` nor options of providers are given;
-    ``predictor.tuning`` and ``repr(predictor)`` tell.
-
     Args:
         path: The file.
         providers: As ``onnxruntime.InferenceSession`` takes them; by default CUDA where it works, else the CPU. Without
             the CPU in the list, a node that the first provider has no kernel for is an error.
         sess_options: As ``onnxruntime.InferenceSession`` takes them.
-        tuning: Whether to use what `tune` chose; or such a choice.
         batch_buckets: Batch sizes, for CUDA alone: each becomes one CUDA graph. A call is padded with 0 to the smallest
             that holds it, and runs without a graph if none does; all sizes but the batch must be fixed. The graphs are
             captured here: no other thread may use CUDA meanwhile.
@@ -98,7 +83,6 @@ class OnnxPredictor:
         providers: Sequence[Provider] | None = None,
         sess_options: onnxruntime.SessionOptions | None = None,
         *,
-        tuning: bool | TuningChoice = True,
         batch_buckets: Sequence[int] = (),
     ) -> None:
         self.path = Path(path)
@@ -108,7 +92,6 @@ class OnnxPredictor:
             "path": self.path.absolute(),  # for another process, which may be in another folder
             "providers": providers if providers is None or isinstance(providers, str) else list(providers),
             "sess_options": sess_options,
-            "tuning": tuning,
             "batch_buckets": sorted(set(batch_buckets)),
         }
         self._opening = threading.Lock()
@@ -119,7 +102,6 @@ class OnnxPredictor:
         path: Path,
         providers: list[Provider] | None,
         sess_options: onnxruntime.SessionOptions | None,
-        tuning: bool | TuningChoice,
         batch_buckets: list[int],
     ) -> None:
         """Open the session, on a CUDA device with its stream and graphs."""
@@ -127,31 +109,17 @@ class OnnxPredictor:
         checked = checked_providers(providers, tf32=model.sixteen_bit)
         first, options = next(iter(checked.items()))
         device = _device(first, options)
-        explicit = sess_options is not None or (providers is not None and bool(set(options) - {"device_id"}))
-        choice = tuning if isinstance(tuning, TuningChoice) else None
-        if tuning is True and not explicit:
-            try:
-                choice = choice_for(path, first, device)
-            except ModelFileError as error:  # the model itself is whole
-                warnings.warn(f"{path} runs untuned. {error}", TuningFileWarning, stacklevel=3)
-        settings = choice.settings if choice else {}
-        sizes = batch_buckets or list(settings.get("batch_buckets", ()))
-        if sizes and (first != CUDA or device == _HOST):
+        if batch_buckets and (first != CUDA or device == _HOST):
             raise ProviderError(
-                f"batch_buckets={sizes} are CUDA graphs; here {first} comes first, and torch "
+                f"batch_buckets={batch_buckets} are CUDA graphs; here {first} comes first, and torch "
                 f"{'has' if has_cuda_device() else 'finds no'} CUDA device. Leave them out."
             )
-        options.update(provider_options(settings))
-        self.tuning = choice
-        self._sizes, self._device, self._cuda = sizes, device, None
-        arguments: dict[str, Any] = {
-            "sess_options": session_options(settings) if choice else sess_options,
-            "model": model,
-        }
+        self._device, self._cuda = device, None
+        arguments: dict[str, Any] = {"sess_options": sess_options, "model": model}
         if device == _HOST:
             self._session = open_session(path, list(checked.items()), **arguments)
         else:
-            self._cuda = _on_cuda(path, checked, device, arguments, sizes, pad=bool(batch_buckets))
+            self._cuda = _on_cuda(path, checked, device, arguments, batch_buckets)
             self._session = self._cuda.runner.session
         self._process = os.getpid()
         self.ports, self.output_ports = session_ports(self._session)
@@ -162,8 +130,6 @@ class OnnxPredictor:
         named = [size for port in self.ports.values() for size in port.shape if isinstance(size, str)]
         # onnxruntime refuses another dtype or shape itself, but not these two.
         self._check_first = self._recurrent or len(set(named)) < len(named)
-        if choice is not None:
-            _log.info("%s runs as tuned: %s", path, choice)
 
     @property
     def session(self) -> onnxruntime.InferenceSession:
@@ -208,10 +174,10 @@ class OnnxPredictor:
         return dict(self.session.get_modelmeta().custom_metadata_map)
 
     def __repr__(self) -> str:
-        """Return the file, where it runs, and how it is tuned."""
-        graphs = f", batch_buckets={self._sizes}" if self._sizes else ""
-        tuned = f", tuned: {self.tuning}" if self.tuning else ""
-        return f"OnnxPredictor({str(self.path)!r}, {', '.join(self.providers)}{graphs}{tuned})"
+        """Return the file and where it runs."""
+        sizes = self._arguments["batch_buckets"]
+        graphs = f", batch_buckets={sizes}" if sizes else ""
+        return f"OnnxPredictor({str(self.path)!r}, {', '.join(self.providers)}{graphs})"
 
     def __call__(self, *inputs: Array | Mapping[str, Array], **named_inputs: Array) -> Any:
         """Run the file.
@@ -285,24 +251,6 @@ class OnnxPredictor:
         there = self.device if tensor is None else tensor.device
         return [result if result.device == there else result.to(there) for result in results]
 
-    def tune(self, *inputs: Array, **options: Any) -> "TuningReport":
-        """Measure options of the provider on this machine, keep the fastest beside the file, and run with it.
-
-        Args:
-            *inputs: What to measure with; by default rows are made up in the file's shapes.
-            **options: Those of `lit_gelu.export.tune`.
-
-        Returns:
-            What was measured, and the choice.
-        """
-        from lit_gelu.export.runtime.tuning import tune  # it opens predictors itself
-
-        report = tune(self.path, inputs or None, providers=self._arguments["providers"], **options)
-        with self._opening:
-            self._arguments |= {"tuning": report.choice, "sess_options": None}
-            self._open(**self._arguments)
-        return report
-
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what opens the same file in another process."""
         return partial(type(self), **self._arguments), ()
@@ -325,8 +273,6 @@ def _on_cuda(
     device: str,
     arguments: Mapping[str, Any],
     sizes: Sequence[int],
-    *,
-    pad: bool,
 ) -> "CudaRunner":
     """Open a session on the stream that is current, with CUDA graphs only if all of it runs on CUDA."""
     import torch
@@ -350,4 +296,4 @@ def _on_cuda(
                 f"{str(path)!r} cannot run as CUDA graphs: {len(nodes)} nodes are not on CUDA: {named(nodes)}. Leave "
                 "batch_buckets out, or export the file for CUDA."
             )
-        return CudaRunner(session, on, stream, sizes, pad=pad)
+        return CudaRunner(session, on, stream, sizes)

@@ -1,4 +1,4 @@
-"""Sessions of onnxruntime that run where they were asked to, or not at all: their providers and settings."""
+"""Sessions of onnxruntime that run where they were asked to, or not at all: and their providers."""
 
 import contextlib
 import ctypes
@@ -21,37 +21,6 @@ from lit_gelu.errors import ModelFileError, ProviderError
 from lit_gelu.export.runtime.model_file import ModelFile, read_model_file
 from lit_gelu.export.runtime.placement import RECORD, named, placement_of, without_shape_arithmetic
 from lit_gelu.files import captured_stdout
-
-Settings = Mapping[str, Any]
-
-LEVELS = {
-    "all": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL,
-    "extended": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
-    "basic": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
-    "disabled": onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
-}
-
-
-OF_PROVIDER = ("prefer_nhwc", "cudnn_conv_algo_search", "fuse_conv_bias", "use_tf32", "arena_extend_strategy")
-
-
-def session_options(settings: Settings) -> onnxruntime.SessionOptions:
-    """Return session options with those of the settings that a session has."""
-    options = onnxruntime.SessionOptions()
-    for name in ("intra_op_num_threads", "enable_mem_pattern"):
-        if name in settings:
-            setattr(options, name, settings[name])
-    if "graph_optimization_level" in settings:
-        options.graph_optimization_level = LEVELS[settings["graph_optimization_level"]]
-    if "allow_spinning" in settings:
-        options.add_session_config_entry("session.intra_op.allow_spinning", str(int(settings["allow_spinning"])))
-    return options
-
-
-def provider_options(settings: Settings) -> dict[str, str]:
-    """Return those of the settings that a provider has, as text."""
-    return {name: str(value) for name, value in settings.items() if name in OF_PROVIDER}
-
 
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"

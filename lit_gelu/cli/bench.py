@@ -28,7 +28,6 @@ def bench(
     threads: int | None = None,
     seconds: float = 5.0,
     compile: bool = True,  # noqa: A002 - the option's name
-    tune: bool = False,
     json: str | None = None,
 ) -> int:
     """Time an ONNX file beside PyTorch eager and torch.compile, in one run.
@@ -37,7 +36,6 @@ def bench(
       lit-gelu bench model.onnx                                   onnxruntime alone
       lit-gelu bench model.onnx --ckpt last.ckpt                  beside the model that it came from
       lit-gelu bench model.onnx --ckpt last.ckpt --batch-sizes 1 32 256 --threads 4
-      lit-gelu bench model.onnx --ckpt last.ckpt --tune           measure onnxruntime's options first, keep the best
       lit-gelu bench tokens.onnx --input-shape input_ids=16:int64                 a file that takes whole numbers
       lit-gelu bench model.onnx --ckpt last.ckpt --no-compile --json bench.json
 
@@ -52,7 +50,6 @@ def bench(
         threads: of PyTorch and onnxruntime; default: all cores
         seconds: how long to measure each batch size
         compile: measure torch.compile too
-        tune: measure onnxruntime's options first, and keep the best
         json: print JSON, and nothing else on standard output; or write it into a file
     """
     if min(batch_sizes) < 1 or seconds < 0 or (threads is not None and threads < 1):
@@ -63,29 +60,22 @@ def bench(
     from lit_gelu.cli.loading import load_checkpoint
     from lit_gelu.export import OnnxPredictor
     from lit_gelu.export.runtime import bench as measurement
-    from lit_gelu.export.runtime.tuning_file import cores
 
     runtimes = list(providers) or None
-    predictor = OnnxPredictor(file, runtimes, tuning=not tune)
+    predictor = OnnxPredictor(file, runtimes)
     if ckpt is not None and predictor.metadata.get("lit_gelu.preprocessing"):
         raise ArgumentError(f"{file!r} takes raw pixels, which the model of {ckpt!r} does not. Leave out --ckpt.")
     sample = random_sample(input_shape) if input_shape else None
     net = None if ckpt is None else load_checkpoint(ckpt, model, sample_for(input_shape, None))
     inputs = named_inputs(sample, list(predictor.ports))
     console = console_for_output()
-    if tune:
-        rows = max(batch_sizes)
-        values = () if inputs is None else measurement.resized(inputs, predictor.ports, rows).values()
-        tuning = predictor.tune(*values, batch_size=rows)
-        if json != "-":
-            console.print(str(tuning))
     report = measurement.bench(
         file,
         net,
         batch_sizes=batch_sizes,
         inputs=inputs,
         providers=runtimes,
-        threads=threads or cores(),
+        threads=threads or measurement.cores(),
         seconds=seconds,
         compiled=compile,
     )
@@ -102,9 +92,8 @@ def bench(
 
 
 def _table(report: "BenchReport") -> Table:
-    tuned = f"; onnxruntime is tuned to {report.tuning}" if report.tuning else ""
     alone = "; onnxruntime alone, --ckpt times PyTorch beside it" if report.baseline.startswith("onnxruntime") else ""
-    title = f"{report.path} on {report.device}, {report.provider}, {report.threads} threads{tuned}{alone}"
+    title = f"{report.path} on {report.device}, {report.provider}, {report.threads} threads{alone}"
     table = Table(title=title, title_justify="left")
     columns = ("median ms", "p90 ms", "rows/s", f"time / {report.baseline}", "error")
     for column in ("batch", "variant", *columns):

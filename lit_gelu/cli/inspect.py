@@ -4,7 +4,7 @@ from lit_gelu.cli.terminal import console_for_output, write_text
 
 
 def inspect(file: str, *, json: str | None = None) -> int:
-    """Say what an ONNX file is: opset, sizes, activations, how it was made, proved and tuned.
+    """Say what an ONNX file is: opset, sizes, activations, how it was made and proved.
 
     in a shell:
       lit-gelu inspect model.onnx

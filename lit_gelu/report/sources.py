@@ -148,7 +148,7 @@ def environment() -> dict[str, str]:
     """Return what of this machine and installation a reader of results needs."""
     import torch
 
-    from lit_gelu.export.runtime.tuning_file import cores, processor
+    from lit_gelu.export.runtime.bench import cores, processor
 
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     facts = {

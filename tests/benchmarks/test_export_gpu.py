@@ -34,9 +34,7 @@ def test_the_block(monkeypatch, tmp_path, capsys):
         assert variants == [
             "torch eager",
             "onnxruntime strict",
-            "onnxruntime strict, untuned",
             "onnxruntime fast",
-            "onnxruntime fast, untuned",
         ]
         assert all(row["error"] < 1e-5 and row["alone"] > 0 and row["in_a_row"] > 0 for row in found["rows"])
         assert found["rows"][0]["alone_ratio"] == found["rows"][0]["in_a_row_ratio"] == 1.0  # the only PyTorch

@@ -101,9 +101,7 @@ def test_every_stage_runs_to_its_end_on_a_cpu(tmp_path):
         "torch eager",
         "torch channels_last",
         "onnxruntime strict",
-        "onnxruntime strict, untuned",
         "onnxruntime fast",
-        "onnxruntime fast, untuned",
     ]
     for stage in ("cifar10", "wrn"):
         assert "random images" in records[stage]["data"]

@@ -59,11 +59,6 @@ def test_beside_a_model(path, checkpoint, tmp_path, capsys):
     ]
 
 
-def test_tuned_first(path):
-    assert main(["bench", str(path), "--batch-sizes", "2", *QUICK, "--tune"]) == 0
-    assert path.with_name("net.onnx.tuning.json").is_file()
-
-
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -31,7 +31,7 @@ def runner_of(name):
 
 @pytest.mark.parametrize(("rows", "size"), [(0, 1), (1, 1), (2, 4), (4, 4)])
 def test_padded_calls_give_the_same(rows, size):
-    graphs, x = BatchGraphs(runner_of("gelu"), (1, 4), pad=True), torch.randn(rows, 6)
+    graphs, x = BatchGraphs(runner_of("gelu"), (1, 4)), torch.randn(rows, 6)
     assert graphs.size_for({"input": x}) == size
     graphs.run(4, {"input": torch.full((4, 6), float("nan"))})  # what earlier calls leave behind does not matter
     (y,) = graphs.run(size, {"input": x})
@@ -42,14 +42,10 @@ def test_padded_calls_give_the_same(rows, size):
 
 
 def test_what_no_graph_takes():
-    """Rows that see each other are not padded, and of a tuned file only the size that was measured is a graph."""
+    """Rows that see each other are not padded."""
     tensors = [{"x": torch.randn(rows, 6)} for rows in (1, 2, 3, 4, 5)]
-    for name, pad, sizes in (
-        ("gelu", True, [2, 2, 4, 4, None]),
-        ("gelu", False, [None, 2, None, 4, None]),
-        ("centred", True, [None, 2, None, 4, None]),
-    ):
-        graphs = BatchGraphs(runner_of(name), (2, 4), pad=pad)
+    for name, sizes in (("gelu", [2, 2, 4, 4, None]), ("centred", [None, 2, None, 4, None])):
+        graphs = BatchGraphs(runner_of(name), (2, 4))
         assert list(map(graphs.size_for, tensors)) == sizes
 
 
@@ -224,7 +220,7 @@ def test_opening_leaves_the_threads_device_and_hands_the_stream_over(path, cuda,
     monkeypatch.setattr(
         cuda_module, "CudaRunner", lambda session, *a, **o: SimpleNamespace(runner=SimpleNamespace(session=session))
     )
-    made = OnnxPredictor(path, [(CUDA, {"use_tf32": 0})], tuning=False)
+    made = OnnxPredictor(path, [(CUDA, {"use_tf32": 0})])
     assert (made.session, made.device, cuda.device) == (session, torch.device("cuda", 1), 0)
 
 

@@ -18,7 +18,6 @@ from lit_gelu.export import (
     check_parity,
     export_onnx,
     metadata,
-    tune,
     write_proof,
 )
 
@@ -72,13 +71,3 @@ def test_a_file_of_others_is_not_changed(tmp_path, own, report):
     assert path.read_bytes() == before
     with pytest.raises(ArgumentError):
         write_proof(report, own, ["pdf"])
-
-
-def test_what_was_tuned_stays_in_use(own, report):
-    tune(own, seconds=0.0)
-    write_proof(report, own, [])
-    assert OnnxPredictor(own).tuning is not None
-    beside = own.with_name("own.onnx.tuning.json")
-    beside.write_text(beside.read_text().replace('"model_sha256": "', '"model_sha256": "0'))  # of another export
-    write_proof(report, own, [])
-    assert OnnxPredictor(own).tuning is None

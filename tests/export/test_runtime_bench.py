@@ -2,10 +2,9 @@
 
 import functools
 import json
-from pathlib import Path
 
 import export_zoo
-import onnxruntime
+import numpy as np
 import pytest
 import torch
 from export_cases import gelu_net
@@ -14,9 +13,8 @@ from lit_gelu.errors import ModelInputError
 from lit_gelu.export import OnnxPredictor, export_onnx
 from lit_gelu.export.runtime import CPU
 from lit_gelu.export.runtime import bench as bench_module
-from lit_gelu.export.runtime.bench import bench, interleaved, resized
+from lit_gelu.export.runtime.bench import bench, interleaved, relative_error, resized
 from lit_gelu.export.runtime.model_file import Port
-from lit_gelu.export.runtime.tuning_file import TuningChoice, device_name, write_choice
 
 DEVICE = torch.device("cpu")
 QUICK = {"seconds": 0.0, "compiled": False}
@@ -79,15 +77,31 @@ def test_a_file_of_other_weights_shows_in_the_error(path):
     assert {row.variant: row.error > 0.1 for row in report.rows} == {"torch eager": False, "onnxruntime": True}
 
 
-def test_a_tuned_file_is_timed_untuned_too(path, tmp_path):
-    copy = Path(tmp_path / "net.onnx")
-    copy.write_bytes(path.read_bytes())
-    assert [row.variant for row in bench(copy, batch_sizes=[2], seconds=0.0).rows] == ["onnxruntime"]
-    here = (onnxruntime.__version__, CPU, device_name(CPU, "cpu"))
-    write_choice(copy, TuningChoice(*here, {"enable_mem_pattern": False}, 0.9, 0.0, 1e-5, 2))
-    report = bench(copy, batch_sizes=[2], seconds=0.0)
-    assert [row.variant for row in report.rows] == ["onnxruntime", "onnxruntime, untuned"]
-    assert report.tuning.startswith("enable_mem_pattern=False")
+@pytest.mark.parametrize(
+    ("y", "exact", "error"),
+    [
+        ([1.0, 2.0], [1.0, 2.0], 0.0),
+        ([1.0, 2.5], [1.0, 2.0], 0.25),
+        ([np.nan, 2.0], [1.0, 2.0], np.inf),
+        ([np.inf, 2.0], [np.inf, 2.0], 0.0),
+        ([np.inf, 2.0], [-np.inf, 2.0], np.inf),
+        ([np.nan, 2.0], [np.nan, 2.0], 0.0),
+        ([0.5, 0.0], [0.0, 0.0], 0.5),
+        ([1.0], [1.0, 2.0], np.inf),
+    ],
+)
+def test_the_error_is_a_share_of_the_largest_output(y, exact, error):
+    assert relative_error([np.array(y)], [np.array(exact)]) == error
+
+
+def test_values_of_whole_numbers_are_not_made_up(tmp_path):
+    net = torch.nn.Sequential(torch.nn.Embedding(5, 4), torch.nn.GELU())
+    tokens = torch.ones(2, 3, dtype=torch.int64)
+    export_onnx(net, tmp_path / "tokens.onnx", tokens)
+    with pytest.raises(ModelInputError):
+        bench(tmp_path / "tokens.onnx", **QUICK)
+    report = bench(tmp_path / "tokens.onnx", net, inputs={"input": tokens}, batch_sizes=[2], **QUICK)
+    assert all(row.error < 1e-6 for row in report.rows)
 
 
 def test_given_rows_are_repeated_along_the_batch_wherever_that_is(path):
