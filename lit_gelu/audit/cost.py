@@ -66,12 +66,16 @@ class Exchange:
         if reference.module is None or reference.call is None:
             raise ArgumentError("an exchange is made in a module that has a sample. Give input_sample=.")
         self.module, self.call, self.data, self.registry = reference.module, reference.call, data, registry
+        self._batches: list[Any] = []
+        if data is not None:
+            with torch.random.fork_rng(devices=[]):  # a shuffling loader draws from the global state
+                self._batches = list(islice(list_or_loader(data), _BATCHES))
         self.calls = self._inputs()
         self.outputs = [runner(self.module)(call) for call in self.calls]
 
     def _inputs(self) -> list[Call]:
         if self.data is not None:
-            batches = islice(data_batches(self.data, self.module, self.call), _BATCHES)
+            batches = data_batches(self._batches, self.module, self.call)
             return [replace(self.call, tensors=tuple(batch)) for batch in batches]
         calls = [self.call]
         if any(tensor.is_floating_point() for tensor in self.call.tensors):
@@ -126,7 +130,7 @@ class Exchange:
         if is_data_module(self.data):
             before, after = (test_metrics(m, self.data) for m in (self.module, self.module_with(names, computed)))
             return {name: (value, after[name]) for name, value in before.items() if name in after}
-        labels = [_labels(batch, self.call) for batch in islice(list_or_loader(self.data), _BATCHES)]
+        labels = [_labels(batch, self.call) for batch in self._batches]
         if any(y is None for y in labels):
             return {}
         wrong = np.array([

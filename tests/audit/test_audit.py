@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from lit_gelu.audit import audit
 from lit_gelu.errors import AuditError
@@ -202,6 +203,16 @@ def test_the_cost_is_that_of_the_form_alone():
     assert cost.outputs == pytest.approx(float((exact_with_reference_weights - reference(X)).abs().max() / largest))
     assert cost.rest == pytest.approx(float((port(X) - exact_with_reference_weights).abs().max() / largest), rel=1e-3)
     assert cost.metrics["error"] == (0.0, float((exact_with_reference_weights.argmax(1) != labels).double().mean()))
+
+
+@torch.no_grad()
+def test_labels_stay_with_their_rows_in_a_shuffling_loader():
+    reference = net(nn.GELU("tanh"))
+    x = torch.randn(200, 8, generator=torch.Generator().manual_seed(1))
+    loader = DataLoader(TensorDataset(x, reference(x).argmax(1)), batch_size=20, shuffle=True)
+    (cost,) = audit(reference, net(nn.SiLU()), loader, X, strict=False).costs
+    assert cost.metrics["error"][0] == 0
+    assert cost.metrics["error"][1] == pytest.approx(cost.top1)
 
 
 def test_a_configuration_that_lies_is_found(tmp_path):
