@@ -15,7 +15,7 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.audit.adapters import SUFFIXES, open_runtime_file
 from lit_gelu.audit.folders import declared_activations, declared_at, model_of_folder
 from lit_gelu.audit.module_activations import called_specs, function_of, module_specs
-from lit_gelu.errors import AuditError, shown
+from lit_gelu.errors import AuditError, LitGeluError, shown
 from lit_gelu.export import OnnxPredictor
 from lit_gelu.export.copying import evaluation_copy
 from lit_gelu.export.graph_activations import GraphActivation, activation_function, graph_activations
@@ -109,13 +109,17 @@ def _of_onnx(path: Path, registry: ActivationRegistry) -> Artefact:
     metadata = recorded_metadata(path)
     dtype = "float32" if metadata is None else _DTYPES.get(metadata.dtype, "float32")
     recorded = {} if metadata is None else {site.site: site.spec for site in metadata.sites}
-    predictor = OnnxPredictor(path, ["CPUExecutionProvider"])
     activations = []
     for each in graph_activations(path, registry):
         if each.spec is None or not is_gate(registry.resolve(each.spec, trusted=False), registry):
             function = _cut_out_later(path, each) if each.nodes else None
             declared = recorded.get(each.scope, "")
             activations.append(Activation(each.scope, each.scope, each.operator, each.spec, declared, function, dtype))
+
+    try:
+        predictor = OnnxPredictor(path, ["CPUExecutionProvider"])
+    except LitGeluError as error:  # it is read already; such as bfloat16, of which activations can be run all the same
+        return Artefact(path.name, tuple(activations), notes=(f"{path.name} was not run as a whole: {error}",))
 
     def run(call: Call) -> list[np.ndarray]:
         matched, _ = matched_call(call, predictor.ports)
