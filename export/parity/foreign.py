@@ -172,7 +172,8 @@ class ForeignActivations:
         except SwapError as error:
             self.notes.append(f"the module's activations were not looked for: {error}")
             return []
-        return [(name, str(rows[name].spec)) for name in sequence]
+        specs = {name: str(row.spec and _without_inplace(row.spec)) for name, row in rows.items()}
+        return [(name, specs[name]) for name in sequence]
 
     def _paired(self, calls: Sequence[tuple[str, str]], activations: Sequence[GraphActivation]) -> list[SitePair]:
         scopes = dict.fromkeys(scope_of(site, self._modules) for site, _ in calls)
