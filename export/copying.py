@@ -25,13 +25,13 @@ from lit_gelu.sandbox import (
     as_written,
     equal,
     evaluation_mode,
+    faithful_copy,
     isolated_generators,
     isolated_random_state,
     preserved_state,
     side_pass,
     tensors_of,
 )
-from lit_gelu.surgery.recognition import faithful_copy
 from lit_gelu.surgery.sites import without_wrappers
 
 # Whose hooks watch a training: they hold their callback and that the Trainer, and compute nothing.

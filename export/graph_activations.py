@@ -4,8 +4,8 @@ import os
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,14 @@ from onnx import helper, numpy_helper
 
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.activations.registry import registry_or_default
-from lit_gelu.errors import LitGeluError, ModelFileError, message_of
+from lit_gelu.errors import LitGeluError, ModelFileError
 from lit_gelu.export.inputs import as_array
 from lit_gelu.export.lowering.algebra import constant_of
 from lit_gelu.export.lowering.spellings import recognitions
 from lit_gelu.export.metadata import FileMetadata, recorded_metadata, strip_origin
 from lit_gelu.export.runtime import CPU, OnnxPredictor
 from lit_gelu.export.runtime.model_file import nodes_of
-from lit_gelu.export.site_nodes import SiteNodes, cut_out, load_graph, node_label, site_nodes, site_of
+from lit_gelu.export.site_nodes import SiteNodes, cut_out, load_graph, node_label, site_nodes, site_of, valid_onnx
 
 _SCOPES = "pkg.torch.onnx.name_scopes"  # where torch's exporter keeps the names of the modules that made a node
 _QUOTED = re.compile(r"'([^']*)'")
@@ -98,20 +98,6 @@ def graph_activations(
     """
     with valid_onnx(path):
         return activations_of(load_graph(path), recorded_metadata(path), registry)
-
-
-@contextmanager
-def valid_onnx(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Let reading a graph fail with `ModelFileError` alone."""
-    try:
-        yield
-    except LitGeluError:
-        raise
-    except Exception as error:  # onnx_ir and onnx's shape inference each have errors of their own
-        raise ModelFileError(
-            f"{os.fspath(path)!r} is no valid ONNX model: {message_of(error.__cause__ or error)}. "
-            "onnx.checker.check_model says more. Copy it again from where it was made, or export the model again."
-        ) from error
 
 
 def activations_of(

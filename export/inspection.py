@@ -11,10 +11,11 @@ import onnx_ir as ir
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.display import Displayed, HtmlTable, printable
-from lit_gelu.export.graph_activations import graph_activations, valid_onnx
+from lit_gelu.export.graph_activations import graph_activations
 from lit_gelu.export.metadata import FileMetadata, recorded_metadata
 from lit_gelu.export.quantization import QuantizationRecord, read_record
 from lit_gelu.export.runtime.model_file import INT8_RECORD, ModelFile, read_model_file
+from lit_gelu.export.site_nodes import valid_onnx
 
 _OPTIONS = ("approximate", "lowering", "target", "dtype", "policy")
 

@@ -2,7 +2,8 @@
 
 import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,7 @@ import onnx
 from onnx import numpy_helper
 from onnx.inliner import inline_local_functions
 
+from lit_gelu.errors import LitGeluError, ModelFileError, message_of
 from lit_gelu.export.runtime.model_file import graphs_of, nodes_of, read_model_file
 
 _LOADED_BELOW = 256 * 1024**2  # bytes of a file and of the weights beside it
@@ -40,6 +42,20 @@ def node_label(node: onnx.NodeProto) -> str:
     if node.op_type in {"QuickGelu", "ScaledSiLU"} and "alpha" in attributes:
         return f"{node.op_type}(alpha={attributes['alpha']:.6g})"
     return node.op_type
+
+
+@contextmanager
+def valid_onnx(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Let reading a graph fail with `ModelFileError` alone."""
+    try:
+        yield
+    except LitGeluError:
+        raise
+    except Exception as error:  # onnx_ir and onnx's shape inference each have errors of their own
+        raise ModelFileError(
+            f"{os.fspath(path)!r} is no valid ONNX model: {message_of(error.__cause__ or error)}. "
+            "onnx.checker.check_model says more. Copy it again from where it was made, or export the model again."
+        ) from error
 
 
 def load_graph(path: str | os.PathLike[str]) -> onnx.ModelProto:

@@ -1,5 +1,6 @@
-"""Running a model on the side of its training: on which sample, and without leaving a trace."""
+"""Running a model on the side of its training: on which sample, on which copy, and without leaving a trace."""
 
+import copy
 import random
 import sys
 import threading
@@ -7,7 +8,7 @@ import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +29,7 @@ _OF_TORCH = frozenset({"_fabric", "_trainer", *vars(nn.Module())}) - {
 }
 
 EXAMPLE = "example_input_array"
+Module = TypeVar("Module", bound=nn.Module)
 
 
 def input_sample_of(model: Any, input_sample: Any = None) -> Any:
@@ -264,3 +266,15 @@ def side_pass() -> AbstractContextManager[None]:
 def in_side_pass() -> bool:
     """Return whether a model runs on the side of its training: what a hook sees then is no training step."""
     return _side_passes.running > 0
+
+
+def faithful_copy(model: Module, memo: dict[int, Any] | None = None) -> Module:
+    """Return a deep copy in which the same children are hidden as in the original, and no others."""
+    memo = {} if memo is None else memo
+    twin = copy.deepcopy(model, memo)
+    for module in model.modules():
+        copied = memo.get(id(module))
+        if type(copied) is type(module):
+            for name in copied._modules.keys() & (vars(copied).keys() - vars(module).keys()):
+                del vars(copied)[name]
+    return twin

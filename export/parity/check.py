@@ -21,7 +21,7 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.errors import ModelFileError, ModelInputError, ParityError
 from lit_gelu.export.copying import evaluation_copy, require_copyable, two_answers, without_callers_autocast
-from lit_gelu.export.graph_activations import activations_of, valid_onnx
+from lit_gelu.export.graph_activations import activations_of
 from lit_gelu.export.inputs import Call, tensors_by_name
 from lit_gelu.export.metadata import ROWS_DEPEND, FileMetadata, census, recorded_metadata, weights_digest
 from lit_gelu.export.parity.causes import Layers, find_culprit
@@ -29,7 +29,6 @@ from lit_gelu.export.parity.comparison import Comparison
 from lit_gelu.export.parity.criterion import DTYPES, FLOOR, dtype_name, floor, require_tolerance
 from lit_gelu.export.parity.foreign import (
     ForeignActivations,
-    batch_shapes,
     foreign_metadata,
     matched_call,
     matched_outputs,
@@ -57,7 +56,7 @@ from lit_gelu.export.parity.structure import activation_faults, activation_rows,
 from lit_gelu.export.preprocessing import is_data_module, preprocessing_of_file
 from lit_gelu.export.runtime import OnnxPredictor, Provider
 from lit_gelu.export.runtime.model_file import require_fit
-from lit_gelu.export.site_nodes import SiteNodes, load_graph, site_nodes
+from lit_gelu.export.site_nodes import SiteNodes, load_graph, site_nodes, valid_onnx
 from lit_gelu.files import quiet
 from lit_gelu.surgery.sites import without_wrappers
 
@@ -280,7 +279,7 @@ def _fitting(
         )
     for port, tensor in zip(predictor.ports.values(), file_inputs(predictor, call.tensors), strict=True):
         require_fit(port, tensor, raw=raw)
-    shapes = batch_shapes(call, predictor.ports)
+    shapes = _batch_shapes(call, predictor)
     return call.with_batch_of(shapes), notes, shapes
 
 
@@ -315,6 +314,15 @@ def _activations(
     alone, unrun = foreign.rows(setup, tolerance)
     faults = foreign.faults(failed=any(row.passed is False for row in (*rows, *alone)))
     return _Activations(foreign.entries, alone, faults, unrun, foreign.notes)
+
+
+def _batch_shapes(call: Call, predictor: OnnxPredictor) -> list[list[int | str | None]]:
+    """Return the inputs' shapes with one name for all first axes that are open and as long as the batch."""
+    shapes = [list(port.shape) for port in predictor.ports.values()]
+    for shape, tensor in zip(shapes, call.tensors, strict=True):
+        if not isinstance(shapes[0][0], int) and shape and not isinstance(shape[0], int):
+            shape[0] = "batch" if tensor.shape[0] == call.batch_size else shape[0]
+    return shapes
 
 
 def _with_causes(report: ParityReport, file: Path, comparison: Comparison, layers: Layers) -> ParityReport:

@@ -101,15 +101,6 @@ def _fits(port: Port, tensor: torch.Tensor) -> bool:
     return same_kind and len(port.shape) == tensor.ndim and all(a == b or not isinstance(a, int) for a, b in sizes)
 
 
-def batch_shapes(call: Call, ports: Mapping[str, Port]) -> list[list[int | str | None]]:
-    """Return the inputs' shapes with one name for all first axes that are open and as long as the batch."""
-    shapes = [list(port.shape) for port in ports.values()]
-    for shape, tensor in zip(shapes, call.tensors, strict=True):
-        if not isinstance(shapes[0][0], int) and shape and not isinstance(shape[0], int):
-            shape[0] = "batch" if tensor.shape[0] == call.batch_size else shape[0]
-    return shapes
-
-
 def matched_outputs(signatures: Sequence[OutputSignature], names: Sequence[str]) -> tuple[list[int], list[str]]:
     """Return which of the module's outputs a file has: by name if it knows all of them, else the first ones."""
     of_module = [signature.name for signature in signatures]

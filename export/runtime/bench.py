@@ -25,7 +25,7 @@ from lit_gelu.export.inputs import named_outputs, probabilities_first
 from lit_gelu.export.runtime.model_file import Port, bind_names, random_inputs
 from lit_gelu.export.runtime.predictor import OnnxPredictor
 from lit_gelu.export.runtime.session import Provider
-from lit_gelu.surgery.recognition import faithful_copy
+from lit_gelu.sandbox import faithful_copy
 from lit_gelu.surgery.sites import without_wrappers
 
 

@@ -16,7 +16,7 @@ from lit_gelu.export.inputs import Call, random_batch
 from lit_gelu.export.parity.check import test_metrics
 from lit_gelu.export.parity.input_families import data_batches, list_or_loader
 from lit_gelu.export.preprocessing import is_data_module
-from lit_gelu.surgery.recognition import faithful_copy
+from lit_gelu.sandbox import faithful_copy
 from lit_gelu.surgery.swap import exactly, swap
 
 _BATCHES = 32  # of the data, at most

@@ -1,6 +1,5 @@
 """What counts as an activation: torch's operators and functions, and modules; and from each of them to its spec."""
 
-import copy
 import functools
 import inspect
 import math
@@ -8,7 +7,7 @@ import operator
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -292,9 +291,6 @@ def foreign_spec(module: nn.Module, registry: ActivationRegistry) -> ActivationS
 # to 2.15 nn.TransformerDecoderLayer.__setstate__ takes a layer whose activation is a module for one of an old version
 # that has none, and puts F.relu beside it: every copy computes ReLU, among them the layers that nn.TransformerDecoder
 # and nn.Transformer make of the one they are given, and copy.copy spoils the original.
-Module = TypeVar("Module", bound=nn.Module)
-
-
 def hidden_modules(model: nn.Module) -> set[int]:
     """Return the ``id`` of every module that an attribute of its name hides wherever it stands: nobody calls it."""
     hidden: set[int] = set()
@@ -304,15 +300,3 @@ def hidden_modules(model: nn.Module) -> set[int]:
             if child is not None:
                 (seen if vars(parent).get(name, child) is child else hidden).add(id(child))
     return hidden - seen
-
-
-def faithful_copy(model: Module, memo: dict[int, Any] | None = None) -> Module:
-    """Return a deep copy in which the same children are hidden as in the original, and no others."""
-    memo = {} if memo is None else memo
-    twin = copy.deepcopy(model, memo)
-    for module in model.modules():
-        copied = memo.get(id(module))
-        if type(copied) is type(module):
-            for name in copied._modules.keys() & (vars(copied).keys() - vars(module).keys()):
-                del vars(copied)[name]
-    return twin

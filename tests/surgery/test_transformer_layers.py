@@ -10,7 +10,8 @@ from torch.nn import functional as F
 
 from lit_gelu import surgery
 from lit_gelu.export import OnnxPredictor, export_onnx
-from lit_gelu.surgery.recognition import faithful_copy, hidden_modules
+from lit_gelu.sandbox import faithful_copy
+from lit_gelu.surgery.recognition import hidden_modules
 
 _GENERATOR = torch.Generator().manual_seed(3)
 X, MEMORY = torch.randn(2, 3, 8, generator=_GENERATOR), torch.randn(2, 5, 8, generator=_GENERATOR)
