@@ -111,6 +111,7 @@ SMOKES = {
     "openvino": _runtime("openvino", "openvino"),
     "ncnn": _runtime("ncnn", "ncnn"),
     "speech": Smoke(("-c", _WAVE)),
+    "audit": Smoke(("-c", "import open_clip, safetensors.torch, timm, transformers"), is_asked_for=False),
     "notebook": Smoke(("-c", "import ipykernel, ipywidgets, matplotlib, nbclient, sklearn"), is_asked_for=False),
     "all": Smoke(("-c", "import matplotlib, nbclient, sklearn, soundfile, tensorboard"), is_asked_for=False),
 }

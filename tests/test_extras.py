@@ -26,6 +26,10 @@ DISTRIBUTIONS = {  # by the name that is imported
     "openvino": "openvino",
     "flatbuffers": "ai-edge-litert",  # which brings it
     "matplotlib": "matplotlib",
+    "open_clip": "open-clip-torch",
+    "safetensors.torch": "safetensors",
+    "timm": "timm",
+    "transformers": "transformers",
     "sklearn": "scikit-learn",
     "soundfile": "soundfile",
     "tensorboard": "tensorboard",
