@@ -14,6 +14,9 @@ FAMILIES = ROOT / "lit_gelu" / "activations" / "families"
 NAMES = {name for entry in ENTRIES for name in (entry.name, *entry.aliases)}
 # Files that hold such names and decide nothing about how an activation is computed, described or lowered.
 OF_OTHERS = {
+    "lit_gelu/audit/cost.py": "what is mistaken for one another, to be tried",
+    "lit_gelu/audit/enclosures.py": "definitions that are independent of the families, to prove values by",
+    "lit_gelu/audit/folders.py": "the words of configurations",
     "lit_gelu/cli/demo.py": "the forms of GELU",
     "lit_gelu/cli/export.py": "the same forms",
     "lit_gelu/surgery/recognition.py": "torch's operators, by which it looks them up",

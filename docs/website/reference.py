@@ -43,6 +43,8 @@ ROOMS = (
     Room("lit_gelu.replicas"),
     Room("lit_gelu.choose"),
     Room("lit_gelu.export"),
+    Room("lit_gelu.audit"),
+    Room("lit_gelu.testing"),
     Room("lit_gelu.report"),
     Room("lit_gelu.errors"),
 )

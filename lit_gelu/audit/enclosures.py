@@ -118,12 +118,15 @@ def sigmoid(t: Jet) -> Jet:
     return Jet.of(1) / (exp(-t) + 1)
 
 
+_FORMS: dict[str, Callable[[Jet], Jet]] = {
+    "none": lambda x: x * normal_cdf(x),
+    "tanh": lambda x: x * sigmoid((x + x * x * x * "0.044715") * Jet(iv.sqrt(8 / _widened(+iv.pi)))),
+    "sigmoid": lambda x: x * sigmoid(x * "1.702"),
+}
+
+
 def _gelu(x: Jet, approximate: str = "none") -> Jet:
-    if approximate == "none":
-        return x * normal_cdf(x)
-    if approximate == "sigmoid":
-        return x * sigmoid(x * "1.702")
-    return x * sigmoid((x + x * x * x * "0.044715") * Jet(iv.sqrt(8 / _widened(+iv.pi))))
+    return _FORMS[approximate](x)
 
 
 def _softplus(x: Jet, beta: float = 1.0) -> Jet:

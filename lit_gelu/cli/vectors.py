@@ -14,7 +14,11 @@ from lit_gelu.files import require_writable, without_nonfinite, write_atomically
 
 
 def vectors() -> int:
-    """List the activations that golden vectors can be written of."""
+    """List the activations that golden vectors can be written of.
+
+    in a shell:
+      lit-gelu vectors
+    """
     write_text("\n".join(DEFINITIONS), "-")
     return 0
 
