@@ -28,9 +28,9 @@ def _words(paths):
 @pytest.mark.parametrize(
     ("what", "size", "ceiling"),
     [
-        ("lines of the package", _lines(PACKAGE), 39_910),
+        ("lines of the package", _lines(PACKAGE), 39_930),
         ("files of the package", len(PACKAGE), 222),
-        ("lines of the tests", _lines(TESTS), 37_280),
+        ("lines of the tests", _lines(TESTS), 37_295),
         ("words of Markdown", _words(PAGES), 41_240),
     ],
 )

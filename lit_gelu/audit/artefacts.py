@@ -15,17 +15,19 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.audit.adapters import SUFFIXES, open_runtime_file
 from lit_gelu.audit.folders import declared_activations, declared_at, model_of_folder
 from lit_gelu.audit.module_activations import called_specs, function_of, module_specs
+from lit_gelu.audit.number_format import FloatFormat
 from lit_gelu.errors import AuditError, LitGeluError, shown
 from lit_gelu.export import OnnxPredictor
 from lit_gelu.export.copying import evaluation_copy
-from lit_gelu.export.graph_activations import GraphActivation, activation_function, graph_activations
+from lit_gelu.export.graph_activations import GraphActivation, activation_function, activations_of
 from lit_gelu.export.inputs import Call, as_array, named_outputs, take_apart
 from lit_gelu.export.metadata import recorded_metadata
 from lit_gelu.export.parity.foreign import matched_call, scope_of
+from lit_gelu.export.parity.runs import file_inputs
+from lit_gelu.export.parity.structure import DTYPES_OF_ELEMENTS, element_type
+from lit_gelu.export.site_nodes import SiteNodes, load_graph, valid_onnx
 from lit_gelu.sandbox import input_sample_of
 from lit_gelu.surgery.recognition import is_gate
-
-_DTYPES = {"fp16": "float16", "bf16": "bfloat16"}  # of files, where they are not float32
 
 
 @dataclass(frozen=True)
@@ -107,15 +109,25 @@ def _of_runtime_file(path: Path) -> Artefact:
 
 def _of_onnx(path: Path, registry: ActivationRegistry) -> Artefact:
     metadata = recorded_metadata(path)
-    dtype = "float32" if metadata is None else _DTYPES.get(metadata.dtype, "float32")
     recorded = {} if metadata is None else {site.site: site.spec for site in metadata.sites}
+    with valid_onnx(path):
+        graph = load_graph(path)
+        in_graph = activations_of(graph, metadata, registry)
     activations = []
-    for each in graph_activations(path, registry):
+    for each in in_graph:
         if each.spec is None or not is_gate(registry.resolve(each.spec, trusted=False), registry):
-            function = _cut_out_later(path, each) if each.nodes else None
-            declared = recorded.get(each.scope, "")
-            activations.append(Activation(each.scope, each.scope, each.operator, each.spec, declared, function, dtype))
-
+            element = element_type(graph, SiteNodes(each.scope, 0, each.nodes, each.x, each.y))
+            activations.append(
+                Activation(
+                    name=each.scope,
+                    scope=each.scope,
+                    implemented=each.operator,
+                    spec=each.spec,
+                    declared=recorded.get(each.scope, ""),
+                    function=_cut_out_later(path, each) if each.nodes else None,
+                    dtype=FloatFormat(DTYPES_OF_ELEMENTS.get(element, torch.float32)).name,
+                )
+            )
     try:
         predictor = OnnxPredictor(path, ["CPUExecutionProvider"])
     except LitGeluError as error:  # it is read already; such as bfloat16, of which activations can be run all the same
@@ -123,7 +135,7 @@ def _of_onnx(path: Path, registry: ActivationRegistry) -> Artefact:
 
     def run(call: Call) -> list[np.ndarray]:
         matched, _ = matched_call(call, predictor.ports)
-        outputs = predictor(*matched.tensors)
+        outputs = predictor(*file_inputs(predictor, matched.tensors))
         return [as_array(y.float()) for y in (outputs if isinstance(outputs, tuple) else (outputs,))]
 
     return Artefact(path.name, tuple(activations), run=run)

@@ -215,6 +215,14 @@ def test_labels_stay_with_their_rows_in_a_shuffling_loader():
     assert cost.metrics["error"][1] == pytest.approx(cost.top1)
 
 
+def test_a_file_in_float16_is_judged_in_float16(tmp_path):
+    path = tmp_path / "half.onnx"
+    torch.onnx.export(net(nn.GELU("tanh")).half(), (X.half(),), path, dynamo=True, verbose=False)
+    assert audit(net(nn.GELU("tanh")), path, input_sample=X).passed
+    (cost,) = audit(net(nn.GELU()), path, input_sample=X, strict=False).costs
+    assert cost.rest < 2e-3  # what float16 does, beside the form
+
+
 def test_a_configuration_that_lies_is_found(tmp_path):
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
