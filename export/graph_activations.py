@@ -270,10 +270,10 @@ def _other(node: ir.Node, nodes: Mapping[str, onnx.NodeProto], registry: Activat
     numbers += _DEFAULTS.get(kind, ())[len(numbers) :]
     numbers = [arrays[0].size] if kind == "PRelu" and arrays else numbers
     text = [f"{number:.6g}" for number in numbers]
-    found = _SPECS.get(f"{kind}({', '.join(text)})") or (_WITH_NUMBER.get(kind, "").format(text[0]) if text else "")
+    spelled = _SPECS.get(f"{kind}({', '.join(text)})") or (_WITH_NUMBER.get(kind, "").format(text[0]) if text else "")
     spec = None
     with suppress(LitGeluError):  # a registry without it
-        spec = str(registry.resolve(ActivationSpec.parse(found))) if found else None
+        spec = str(registry.resolve(ActivationSpec.parse(spelled))) if spelled else None
     if x and spec is None:  # a Clip to other bounds is none
         return None
     constants = [nodes[str(value.name)] for value in node.inputs[1:] if value and value.producer()]

@@ -49,6 +49,14 @@ class HtmlTable:
         return f'<div style="overflow-x:auto">{table}{below}</div>'
 
 
+def page(title: str, body: str) -> str:
+    """Return HTML as a page of its own, which needs nothing from elsewhere; the title is escaped."""
+    style = "body { font: 14px/1.5 system-ui; margin: 2rem }"
+    head = f'<meta charset="utf-8"><title>{escape(title)}</title><style>{style}</style>'
+    heading = f"<h1>{escape(title)}</h1>"
+    return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body>{heading}\n{body}\n</body></html>\n'
+
+
 class Displayed:
     """Gives a dataclass, which is made with ``repr=False``, a short ``repr`` and a table in notebooks.
 

@@ -85,9 +85,9 @@ def matched_call(call: Call, ports: Mapping[str, Port]) -> tuple[Call, list[str]
         if place not in order:
             leaves[call.positions[place]] = call.tensors[place]
             notes.append(f"the file has no input {name!r}: the module gets the sample's, whatever the others are.")
-    whole = {torch.int32, torch.int64}
+    integers = {torch.int32, torch.int64}
     tensors = (
-        tensor.to(port.dtype) if port.dtype is not None and {port.dtype, tensor.dtype} == whole else tensor
+        tensor.to(port.dtype) if port.dtype is not None and {port.dtype, tensor.dtype} == integers else tensor
         for port, tensor in zip(ports.values(), (call.tensors[place] for place in order), strict=True)
     )
     names, positions = (call.names[place] for place in order), (call.positions[place] for place in order)
@@ -197,8 +197,10 @@ class ForeignActivations:
         groups: dict[tuple[str, str, str], list[str]] = {}
         for pair in self.pairs:
             spec = pair.there.spec
-            whole = spec is not None and not self._is_monotone(spec) and not self._is_monotone(pair.spec)
-            if not self._same(pair) and (failed or (pair.certain and whole)):
+            certain = (
+                pair.certain and spec is not None and not self._is_monotone(spec) and not self._is_monotone(pair.spec)
+            )
+            if not self._same(pair) and (failed or certain):
                 text = spec or "no registered activation"
                 groups.setdefault((pair.spec, text, pair.there.operator), []).append(pair.site or "(the module itself)")
         return [

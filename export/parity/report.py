@@ -4,10 +4,9 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from html import escape
 from typing import Any
 
-from lit_gelu.display import Displayed, HtmlTable, printable
+from lit_gelu.display import Displayed, HtmlTable, page, printable
 from lit_gelu.files import without_nonfinite
 
 SCHEMA = "lit-gelu-parity"
@@ -271,11 +270,7 @@ class ParityReport(Displayed):
 
     def to_html(self) -> str:
         """Return the report as a page of its own, which needs nothing from elsewhere."""
-        title = escape(self._title())
-        style = "body { font: 14px/1.5 system-ui; margin: 2rem }"
-        head = f'<meta charset="utf-8"><title>{title}</title><style>{style}</style>'
-        body = f"<h1>{title}</h1>\n{self._repr_html_()}"
-        return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body>{body}\n</body></html>\n'
+        return page(self._title(), self._repr_html_())
 
     def __str__(self) -> str:
         """Return the Markdown, whose last line is the verdict."""

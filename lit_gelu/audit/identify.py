@@ -129,7 +129,7 @@ def identify(
 ) -> Identification:
     """Tell which registered activation an elementwise function computes.
 
-    It is called with all finite numbers of a 16-bit dtype, or with some 10,000 of a wider one, and compared with every
+    It is called with all finite numbers of a 16-bit dtype, or with some 80,000 of a wider one, and compared with every
     registered activation in float64. Scalar parameters (beta, alpha, sigma, limits) are fitted where no activation fits
     with its defaults.
 
@@ -160,8 +160,8 @@ def identify(
     if len(distinct(y.nan_to_num())) == 1:
         raise AuditError(f"The function is {float(y[0])} from {float(x[0])} to {float(x[-1])}. Give an activation.")
     structure = structure_of(box, x, y)
-    known = list(formulas(registry))
-    rows = _ranked(_without_doubles([_row(formula, x, y, structure) for formula in known], core))
+    candidates = list(formulas(registry))
+    rows = _ranked(_without_doubles([_row(formula, x, y, structure) for formula in candidates], core))
     wide = box.format.all_inputs()
     outputs = box(wide)
     # What a deviation explains is left out, and only then a fit is tried: NaN or saturation is no parameter's work.
@@ -170,10 +170,10 @@ def identify(
     if bool(explained.any()) and _part_of(core, ~explained) >= _LEFT:
         x, y = x[~explained], y[~explained]
         structure = replace(structure, inputs={note: seen[~explained] for note, seen in structure.inputs.items()})
-        rows = _ranked(_without_doubles([_row(formula, x, y, structure) for formula in known], core))
+        rows = _ranked(_without_doubles([_row(formula, x, y, structure) for formula in candidates], core))
     limit = _TABLE_FITS if structure.is_table else _FITS
     if rows[0].candidate.share < limit or not _is_close(rows[0], y, structure):
-        rows = _ranked([*rows, *_fitted_rows(known, rows, x, y, structure, core)])
+        rows = _ranked([*rows, *_fitted_rows(candidates, rows, x, y, structure, core)])
     fits = rows[0].candidate.share >= limit
     rows = _nearest_first(rows, y, structure.format) if fits else rows
     best = rows[0]
@@ -181,12 +181,12 @@ def identify(
     usual = (wide.abs() <= CORE) & (wide.abs() >= SMALL)
     equal = [row for row in rows[1:] if _equal(row, best, core, structure.format)]
     rows = [row for row in rows if row not in equal]
-    untold = [row for row in rows[1:] if _is_tied(row, best) and not _preference(best, row, y, structure.format)[1]]
+    undecided = [row for row in rows[1:] if _is_tied(row, best) and not _preference(best, row, y, structure.format)[1]]
     return Identification(
         spec=best.candidate.spec if fits else None,
         candidates=tuple(row.candidate for row in rows[:_MOST]),
         equal=_specs([best, *equal])[1:] if fits else (),
-        tied=_specs(untold) if fits else (),
+        tied=_specs(undecided) if fits else (),
         first_difference=_first_difference(box.format, wide, outputs, best, structure),
         notes=tuple(filter(None, [best.note, *(deviation.note for deviation in deviating)])),
         faults=tuple(filter(None, [best.note, *(d.note for d in deviating if bool(d.mask[usual].any()))])),
@@ -257,10 +257,10 @@ def _without_doubles(rows: Sequence[_Row], x: Tensor) -> list[_Row]:
 
 
 def _fitted_rows(
-    known: Sequence[Formula], rows: Sequence[_Row], x: Tensor, y: Tensor, structure: Structure, core: Tensor
+    candidates: Sequence[Formula], rows: Sequence[_Row], x: Tensor, y: Tensor, structure: Structure, core: Tensor
 ) -> list[_Row]:
     """Return candidates with fitted parameters, if they are clearly better than those with defaults."""
-    refined = [(formula, fitted(formula, rows[0].seen, y)) for formula in known]
+    refined = [(formula, fitted(formula, rows[0].seen, y)) for formula in candidates]
     fits = [_row(new, x, y, structure) for old, new in refined if new and _differ(old, new, structure.format)]
     limit, share = _BETTER * rows[0].spread, rows[0].candidate.share
     fits = [row for row in fits if row.spread < limit and row.candidate.share >= share]

@@ -3,10 +3,9 @@
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from html import escape
 
 from lit_gelu.audit.cost import Cost
-from lit_gelu.display import Displayed, HtmlTable, count_of, printable
+from lit_gelu.display import Displayed, HtmlTable, count_of, page, printable
 from lit_gelu.files import without_nonfinite
 
 _VERDICTS = {True: "same", False: "DIFFERS", None: "cannot tell"}
@@ -85,11 +84,7 @@ class AuditReport(Displayed):
 
     def to_html(self) -> str:
         """Return the report as a page of its own, which needs nothing from elsewhere."""
-        title = escape(self._summary())
-        style = "body { font: 14px/1.5 system-ui; margin: 2rem }"
-        head = f'<meta charset="utf-8"><title>{title}</title><style>{style}</style>'
-        body = f"<h1>{title}</h1>\n{self._repr_html_()}"
-        return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body>{body}\n</body></html>\n'
+        return page(self._summary(), self._repr_html_())
 
     def __str__(self) -> str:
         """Return a table, what is to be known of it, and the verdict as the last line."""

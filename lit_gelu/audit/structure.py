@@ -92,8 +92,8 @@ def _rounds_inputs(box: BlackBox, coarse: FloatFormat, x: Tensor) -> bool:
     """Return whether a function sees its inputs rounded: numbers of the coarse dtype, and those next to them, too."""
     # The steps of a table may begin at numbers of the coarse dtype: what is just below them tells.
     numbers = coarse.rounded(x)
-    beside = [torch.nextafter(box.format.encoded(numbers), box.format.encoded(numbers + way)) for way in (-1, 1)]
-    inputs = torch.cat([x, *(each.double() for each in beside)])
+    neighbours = [torch.nextafter(box.format.encoded(numbers), box.format.encoded(numbers + way)) for way in (-1, 1)]
+    inputs = torch.cat([x, *(each.double() for each in neighbours)])
     return _equal(box(coarse.rounded(inputs)), box(inputs))
 
 

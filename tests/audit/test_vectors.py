@@ -116,6 +116,7 @@ def test_both_files_hold_all_16_bit_inputs(relu_file):
     assert all(plain[name] == getattr(vectors, name).tolist() for name in ("x", "f", "f1", "f2"))
 
 
+@pytest.mark.full  # ten seconds
 def test_float32_has_equally_many_inputs_of_every_binade_and_the_neighbours_of_kinks(tmp_path):
     vectors = write_vectors("relu6", "fp32", tmp_path)
     assert len(np.unique(vectors.x)) == 200_000
