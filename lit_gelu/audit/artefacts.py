@@ -24,8 +24,8 @@ from lit_gelu.export.inputs import Call, as_array, named_outputs, take_apart
 from lit_gelu.export.metadata import recorded_metadata
 from lit_gelu.export.parity.foreign import matched_call, scope_of
 from lit_gelu.export.parity.runs import file_inputs
-from lit_gelu.export.parity.structure import DTYPES_OF_ELEMENTS, element_type
-from lit_gelu.export.site_nodes import SiteNodes, load_graph, valid_onnx
+from lit_gelu.export.parity.structure import DTYPES_OF_ELEMENTS
+from lit_gelu.export.site_nodes import SiteNodes, element_type, load_graph, valid_onnx
 from lit_gelu.sandbox import input_sample_of
 from lit_gelu.surgery.recognition import is_gate
 
