@@ -36,7 +36,7 @@ def audit(
     Each is a module, an ONNX file of any exporter, a folder as transformers, timm or open_clip save it (its weights are
     read from safetensors, none of its code is run), a function, or the name of an activation. Activations are paired by
     the names of the modules that call them, else by the order of the calls. Each distinct one is cut out and told from
-    its values by `identify`, whatever its name says.
+    its values by `identify`, whatever its name says; a call such as ``F.gelu(x)`` in a ``forward``, by the function.
 
     The cost is measured in the reference alone: with the candidate's activation in the place of its own, its outputs
     on the data change by so much, and all else that the two differ in is left out of it.
