@@ -10,7 +10,7 @@ WORKERS ?= 2
 export OMP_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help install demo web test test-full test-floor browser rivals check format bench gpu docs pictures site links release-check locks clean
+.PHONY: help install demo web test test-full test-floor browser rivals runtimes check format bench gpu docs pictures site links release-check locks clean
 help: ## Say what each command does
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -37,7 +37,7 @@ web: $(RUNS) ## Train on digits and serve a page to draw on; needs npm, for onnx
 test: check ## Lint, types, import directions and the tests: no network, no GPU, no file from outside
 	$(BIN)/pytest -n $(WORKERS) -m 'not full'
 
-test-full: check browser rivals site links ## All tests, real data included where LIT_GELU_DATA names its folder
+test-full: check browser rivals runtimes site links ## All tests, real data included where LIT_GELU_DATA names its folder
 	$(BIN)/pytest -n $(WORKERS)
 	$(BIN)/python -m pip install --quiet --editable 'examples/paper[dev,ray]'
 	$(BIN)/pytest examples/paper/tests
@@ -59,6 +59,9 @@ browser: $(READY) ## Install what the tests in Chromium need, where it is missin
 
 rivals: $(READY) ## Install the packages that benchmarks/curvature.py compares with (test-full and bench do it)
 	$(BIN)/python -m pip install --quiet --editable '.[bench]' 'setuptools>=77'
+
+runtimes: $(READY) ## Install the runtimes whose files `lit-gelu audit` opens (test-full does it)
+	$(BIN)/python -m pip install --quiet --editable '.[litert,executorch,openvino,ncnn]' 'setuptools>=77'
 
 # A module that was deleted would stay in build/lib, and come into the copy; the built site stays where it is.
 # mypy and import-linter do not see the package-dir mapping of an editable install, so they read an installed copy.
