@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lit_gelu.export.inputs import Call
+from lit_gelu.export.inputs import Call, sum_of
 
 # Operators of torch that hand values on.
 _HANDING_ON = frozenset({
@@ -163,11 +163,24 @@ def smallest_sizes(lengths: Mapping[str, int], accepted: Callable[[Mapping[str, 
 
 
 def resized(call: Call, shapes: Sequence[Sequence[int | str | None]], sizes: Mapping[str, int]) -> tuple[Tensor, ...]:
-    """Return tensors with other sizes of open dimensions; entries are repeated."""
+    """Return tensors with other sizes of open dimensions, those that are sums of some included; entries repeat."""
+    lengths = {**sample_lengths(call, shapes), **sizes}
     tensors = []
     for tensor, shape in zip(call.tensors, shapes, strict=True):
         for dim, name in enumerate(shape):
-            if name in sizes:
-                tensor = tensor.index_select(dim, torch.arange(sizes[str(name)]) % tensor.shape[dim])
+            parts = sum_of(name)
+            if any(part in sizes for part in parts):
+                length = sum(lengths[part] for part in parts)
+                tensor = tensor.index_select(dim, torch.arange(length) % tensor.shape[dim])
         tensors.append(tensor)
     return tuple(tensors)
+
+
+def sample_lengths(call: Call, shapes: Sequence[Sequence[int | str | None]]) -> dict[str, int]:
+    """Return the sample's open sizes by their names, without those that are sums of others."""
+    return {
+        str(size): length
+        for tensor, shape in zip(call.tensors, shapes, strict=True)
+        for size, length in zip(shape, tensor.shape, strict=True)
+        if len(sum_of(size)) == 1
+    }

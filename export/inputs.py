@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from lit_gelu.errors import ArgumentError, ModelInputError, shown
+from lit_gelu.export.object_tensors import ObjectsOfCall, TensorName, closed, opened
 from lit_gelu.sandbox import holds_tensors, input_sample_of
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ Batch = tuple[Tensor, ...]
 RAW_DTYPE = torch.uint8  # of pixels in front of a preprocessing
 BOUNDS = "bounds"  # where a traced graph keeps them as notes, among what is not written to the file
 BATCH = "batch"  # its name in a file, where the caller gives none
+PAST, PRESENT = "past_key_values", "present"  # what the tensors of a cache are called: inputs, outputs
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class Call:
         leaves = [_own_copy(leaf) for leaf in self.leaves]  # forward may write to a list or an object
         for position, tensor in zip(self.positions, tensors, strict=True):
             leaves[position] = tensor
-        args, kwargs = pytree.tree_unflatten(leaves, self.structure)
+        args, kwargs = closed(pytree.tree_unflatten(leaves, self.structure))
         return args, kwargs
 
     @property
@@ -152,7 +155,7 @@ def take_apart(model: nn.Module, sample: Any) -> Call:
             f"The input sample does not fit {type(model).__name__}.forward{signature}: {error}. Give a tensor, a tuple "
             "of its positional arguments, or a dict of its arguments by name."
         ) from error
-    paths, structure = pytree.tree_flatten_with_path((bound.args, bound.kwargs))
+    paths, structure = pytree.tree_flatten_with_path(opened((bound.args, bound.kwargs)))
     positions = tuple(i for i, (_, leaf) in enumerate(paths) if isinstance(leaf, Tensor))
     tensors = tuple(plain_tensor(paths[i][1]) for i in positions)
     if not tensors or tensors[0].ndim == 0 or tensors[0].shape[0] == 0:
@@ -171,8 +174,8 @@ def take_apart(model: nn.Module, sample: Any) -> Call:
     constants = dict(zip(_names([path for path, _ in others], signature), (leaf for _, leaf in others), strict=True))
     if hidden := [f"{name!r}, a {type(leaf).__name__}" for name, leaf in constants.items() if holds_tensors(leaf)]:
         raise ModelInputError(
-            f"The input sample has {hidden[0]}, in which torch sees no tensors: a file would hold them as constants. "
-            "Leave it out, or let forward take the tensors and make it of them."
+            f"The input sample has {hidden[0]}, whose tensors are in no attributes: a file would hold them as "
+            "constants. Leave it out, or let forward take the tensors and make it of them."
         )
     texts = tuple(f"{name}={shown(leaf)}" for name, leaf in constants.items())
     return Call(tuple(names), tensors, leaves, structure, positions, constants=texts)
@@ -210,7 +213,7 @@ def _own_copy(leaf: Any) -> Any:
 def tensors_by_name(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Tensor]:
     """Return the tensors of one call of ``forward`` by the names that `take_apart` gives them, however it is called."""
     bound = signature.bind(*args, **kwargs)
-    paths, _ = pytree.tree_flatten_with_path((bound.args, bound.kwargs))
+    paths, _ = pytree.tree_flatten_with_path(opened((bound.args, bound.kwargs)))
     leaves = [pair for pair in paths if isinstance(pair[1], Tensor)]
     return dict(zip(_names([path for path, _ in leaves], signature), (tensor for _, tensor in leaves), strict=True))
 
@@ -233,8 +236,15 @@ def _names(paths: Sequence[tuple[Any, ...]], signature: inspect.Signature) -> li
         if of_kind == 0:  # positional: an index into the parameters; those beyond belong to *args
             beyond = argument - len(positional)
             argument = positional[argument] if beyond < 0 else f"{rest}_{beyond}"
-        names.append("_".join(str(key) for key in (argument, *inner)))
+        names.append(_joined([argument, *inner], path, PAST))
     return unique_names(names)
+
+
+def _joined(keys: Sequence[Any], path: Sequence[Any], of_cache: str) -> str:
+    """Return a leaf's name: keys with underscores between, and behind a point what a tensor in an object is called."""
+    if not path or not isinstance(path[-1], TensorName):
+        return "_".join(map(str, keys))
+    return f"{of_cache if path[-1].in_cache else '_'.join(map(str, keys[:-1])) or 'output'}.{keys[-1]}"
 
 
 def _key(entry: Any) -> Any:
@@ -289,7 +299,9 @@ class FlatModule(nn.Module):
     def called(self, model: nn.Module, fed: Sequence[Tensor]) -> Any:
         """Call a module as this one is called."""
         args, kwargs = self.call.arguments(fed)
+        before = ObjectsOfCall((args, kwargs))
         output = model(*args, **kwargs)
+        before.require_kept(f"{type(self.model).__name__}.forward", output)
         return probabilities_first(output) if self.softmax else output
 
 
@@ -319,9 +331,9 @@ def named_outputs(output: Any) -> list[tuple[str, Tensor]]:
     if isinstance(output, Tensor):
         return [("output", output)]
     pairs = []
-    for path, leaf in pytree.tree_flatten_with_path(output)[0]:
+    for path, leaf in pytree.tree_flatten_with_path(opened(output))[0]:
         if isinstance(leaf, Tensor):
-            name = "_".join(str(_key(entry)) for entry in path)
+            name = _joined([_key(entry) for entry in path], path, PRESENT)
             pairs.append((f"output_{name}" if name[:1].isdigit() else name, leaf))
     return pairs
 
@@ -329,7 +341,7 @@ def named_outputs(output: Any) -> list[tuple[str, Tensor]]:
 def left_out(output: Any) -> list[str]:
     """Say which parts of an output are in no file: ``None``, numbers, and objects whose tensors torch does not see."""
     notes = []
-    for path, leaf in pytree.tree_flatten_with_path(output)[0]:
+    for path, leaf in pytree.tree_flatten_with_path(opened(output))[0]:
         if not isinstance(leaf, Tensor):
             what = f"a {type(leaf).__name__} with tensors in it" if holds_tensors(leaf) else repr(leaf)[:40]
             notes.append(f"output {'.'.join(str(_key(entry)) for entry in path) or 0!r} is {what}: not in the file.")
@@ -398,6 +410,12 @@ def at_least_two(call: Call, sizes: Sequence[OpenSize]) -> Call:
     return replace(call, tensors=tuple(tensors))
 
 
+def sum_of(name: object) -> list[str]:
+    """Return the names in that of an open size: one, or several whose sum it is, as ``past + sequence``."""
+    parts = [part.strip() for part in str(name).split("+")]
+    return [] if not isinstance(name, str) else parts if all(part.isidentifier() for part in parts) else [name]
+
+
 def named_shapes(call: Call, sizes: Sequence[OpenSize]) -> list[list[int | str]]:
     """Return the shapes of a call as a file has them: with names of open sizes."""
     shapes: list[list[int | str]] = [list(tensor.shape) for tensor in call.tensors]
@@ -411,7 +429,13 @@ def _in_tree(path: str, tree: Any, call: Call) -> Iterator[tuple[str, int, Any]]
     entries = tree if isinstance(tree, Mapping) else dict(enumerate(tree)) if isinstance(tree, (list, tuple)) else None
     if tree is None:
         return
-    if path in call.names:
+    parts = [
+        name for name in call.names if fnmatchcase(name, f"{path}.*") or (path != name and fnmatchcase(name, path))
+    ]
+    if parts and path not in call.names:  # an object's: for all tensors in it
+        for name in parts:
+            yield from _in_tree(name, tree, call)
+    elif path in call.names:
         if entries is None or not all(isinstance(axis, int) or str(axis).isdecimal() for axis in entries):
             raise ArgumentError(f"dynamic_shapes= has {tree!r} for {path!r}, where its axes belong. {_ACCEPTED}")
         yield from ((path, int(axis), value) for axis, value in entries.items())
@@ -437,6 +461,8 @@ def _open_size(name: str, axis: int, value: Any, call: Call) -> OpenSize | None:
         return None
     if hint:
         return OpenSize(place, axis, f"{name}_{axis}", torch.export.Dim.AUTO, named=False, required=hint != "AUTO")
+    if isinstance(value, str) and len(sum_of(value)) > 1:  # torch finds out by itself that it is
+        return OpenSize(place, axis, " + ".join(sum_of(value)), torch.export.Dim.AUTO, named=False)
     if isinstance(value, str) and value.isidentifier():
         value = torch.export.Dim(value)
     if not isinstance(value, torch.export.Dim) or not value.min <= length <= value.max:

@@ -28,6 +28,7 @@ from lit_gelu.export.inputs import (
     named_outputs,
     named_shapes,
     random_batch,
+    sum_of,
 )
 from lit_gelu.export.lowering.lowering_table import BoundActivation
 from lit_gelu.export.lowering.replace import lower
@@ -142,8 +143,12 @@ def runs_at_other_sizes(
     # At a size of 1 forward may branch without torch's exporter seeing it, which takes every open size for 2 or more.
     rows = [size for size in sizes if _is_of_batch(flat, size)] if dependent else []
     chosen = [size for size in sizes if size.required and not _is_of_batch(flat, size)]
-    lengths = {size.name: flat.call.tensors[size.place].shape[size.axis] for size in chosen}
-    ones = [_run(flat, group, {size.name: 1 for size in group}) for group in (rows, chosen) if group]
+    lengths = {s.name: flat.call.tensors[s.place].shape[s.axis] for s in chosen if len(sum_of(s.name)) < 2}
+    ones = [
+        _run(flat, group, {part: 1 for size in group for part in sum_of(size.name)})
+        for group in (rows, chosen)
+        if group
+    ]
     runs, notes = [run for run in ones if isinstance(run, OtherRun)], []
     if not lengths:
         return runs, []
@@ -177,7 +182,7 @@ def _accepted_run(flat: FlatModule, chosen: Sequence[OpenSize], lengths: Mapping
 def _run(flat: FlatModule, chosen: Sequence[OpenSize], sizes: Mapping[str, int]) -> OtherRun | str:
     for size in chosen:
         least, most = size.bounds  # torch's hints may have none
-        n = sizes.get(size.name, least)
+        n = sizes.get(size.name, least)  # those of a sum are its parts'
         if n is not None and not (least or 0) <= n <= (most or n):
             return f"{size.name} would be outside the bounds of dynamic_shapes="
     call = replace(flat.call, tensors=resized(flat.call, named_shapes(flat.call, chosen), sizes))

@@ -27,6 +27,7 @@ from lit_gelu.export.metadata import ROWS_DEPEND, FileMetadata, census, recorded
 from lit_gelu.export.parity.causes import Layers, find_culprit
 from lit_gelu.export.parity.comparison import Comparison
 from lit_gelu.export.parity.criterion import DTYPES, FLOOR, dtype_name, floor, require_tolerance
+from lit_gelu.export.parity.decoding import decoder_of
 from lit_gelu.export.parity.foreign import (
     ForeignActivations,
     foreign_metadata,
@@ -188,7 +189,8 @@ def check_parity(
         if references.exact is not None and references.exact_dtype == torch.float64
         else in_pytorch,
     )
-    rows = comparison.compare(inputs)
+    decoder = decoder_of(call, predictor.ports, predictor.output_ports)
+    rows = [*comparison.compare(inputs), *comparison.decode(decoder, kinds)]
     gaussian = next(family for family in inputs if family.gap and family.name not in {SAMPLE, DATA})
     runs = not any(gaussian.name in (f.name, f.rows_of) for f in inputs if f.name in comparison.unrun)
 

@@ -1,7 +1,9 @@
 """The file against the module, on families of inputs: each output as a whole and by index."""
 
-from collections.abc import Callable, Iterable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
@@ -9,6 +11,7 @@ from torch import Tensor
 
 from lit_gelu.errors import ModelFileError, ModelInputError
 from lit_gelu.export.copying import relative_difference
+from lit_gelu.export.input_kinds import Kind
 from lit_gelu.export.inputs import Batch
 from lit_gelu.export.parity.criterion import (
     FACTOR,
@@ -23,6 +26,7 @@ from lit_gelu.export.parity.criterion import (
     worst_index,
     worst_position,
 )
+from lit_gelu.export.parity.decoding import PROMPTS, STEPS, Decoder
 from lit_gelu.export.parity.input_families import DATA, SAMPLE, Family
 from lit_gelu.export.parity.report import VS_FLOAT64, VS_TRAINED, ParityRow
 from lit_gelu.export.parity.runs import Candidates, Outputs, References, failure
@@ -84,6 +88,45 @@ class Comparison:
     def compare(self, families: Iterable[Family]) -> list[ParityRow]:
         """Compare on families of inputs, and judge each by what all of them have shown."""
         return [row for errors in [self._run(family) for family in families] for row in self._judge(errors)]
+
+    def decode(self, decoder: Decoder | None, kinds: Mapping[int, Kind]) -> list[ParityRow]:
+        """Compare call by call, each with the cache that it returned: the file's, PyTorch's, and that in float64."""
+        if decoder is None:
+            return []
+        batches = (1, 2) if any(self.references.call.batched) else (self.references.call.batch_size,)
+        rows: list[ParityRow] = []
+        for batch_size, prompt in zip(batches, PROMPTS, strict=False):
+            family = Family(f"decoding, batch {batch_size}, {prompt} + {STEPS} calls", ())
+            try:
+                errors = self._decode(decoder, [*decoder.calls(kinds, batch_size, prompt)], family)
+            except Exception as error:  # noqa: BLE001 - forward is the user's: it may not take an empty cache
+                self.untried.append(f"{family.name} was not tried: {failure(error)}.")
+                continue
+            for name, output in errors.items():
+                self._note_own_error(family, name, output)
+            rows += self._judge(FamilyErrors(family, errors, None))
+        return rows
+
+    def _decode(self, decoder: Decoder, calls: Sequence[Batch], family: Family) -> dict[str, OutputErrors]:
+        references = self.references
+        errors = {name: OutputErrors(self.dtype) for name in self.outputs}
+        baselines = decoder.outputs(
+            partial(references.run, references.baseline, dtype=references.baseline_dtype), calls
+        )
+        exact: Iterable[tuple[Batch, list[np.ndarray] | None]] = itertools.repeat(((), None))
+        if references.exact is not None:
+            exact = decoder.outputs(partial(references.run, references.exact, dtype=references.exact_dtype), calls)
+        of_file = decoder.outputs(lambda batch: self.run(self.inputs(batch)), calls)
+        for (_, baseline), (_, reference) in zip(baselines, exact, strict=False):
+            try:
+                fed, y = next(of_file)
+            except ModelFileError as error:
+                for output, value in zip(errors.values(), baseline, strict=False):
+                    output.unrun = str(error)
+                    output.file.add(None, value)
+                break
+            self._add(errors, [*y], Outputs(baseline, reference, None), fed, family)
+        return errors
 
     def excess_on(self, worst: WorstBatch) -> Callable[[list[np.ndarray]], float]:
         """Return what judges other outputs for a batch as its family was judged: the largest error by its limit."""

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from lit_gelu.errors import ModelInputError
-from lit_gelu.export.input_kinds import Kind, OfSample, integer_kinds, other_sizes, resized
+from lit_gelu.export.input_kinds import Kind, OfSample, integer_kinds, other_sizes, resized, sample_lengths
 from lit_gelu.export.inputs import (
+    PAST,
     RAW_DTYPE,
     Batch,
     Call,
@@ -128,8 +129,11 @@ def families(
     for size in (1, 2) if any(call.batched) else ():
         yield Family(f"{kind}, batch {size}", [first_rows(rows, call, size)], rows_of=full_batch)
     for other in lengths:
-        shapes = ", ".join(f"{name} {list(t.shape[1:])}" for name, t in zip(other.names, other.tensors, strict=True))
-        yield Family(f"{kind}, {shapes}", [random_batch(other, LENGTH_ROWS, generator, kinds, raw=raw)])
+        shapes = {name: list(t.shape[1:]) for name, t in zip(other.names, other.tensors, strict=True)}
+        for name in [name for name in shapes if name.startswith(f"{PAST}.")][1:]:  # all of a cache are alike
+            del shapes[name]
+        shown = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+        yield Family(f"{kind}, {shown}", [random_batch(other, LENGTH_ROWS, generator, kinds, raw=raw)])
     if raw:
         for name, value in (("black", 0), ("white", 255)):
             pixels, *others = first_rows(rows, call, 2)
@@ -237,12 +241,7 @@ def other_lengths(
     """Return the sample in four other sizes of each open dimension: the smallest, half, one more, twice as many."""
     # Where a module does not take one of these, three times and so on. Dimensions take turns, so that no two have the
     # same size all the time; those that are only accepted together change together.
-    lengths = {
-        size: length
-        for tensor, shape in zip(call.tensors, shapes, strict=True)
-        for size, length in zip(shape, tensor.shape, strict=True)
-        if isinstance(size, str) and size != shapes[0][0]
-    }
+    lengths = {name: length for name, length in sample_lengths(call, shapes).items() if name != shapes[0][0]}
     if not lengths:
         return [], []
     calls: list[Call] = []
