@@ -13,7 +13,7 @@ from torch import nn
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.audit.adapters import SUFFIXES, open_runtime_file
-from lit_gelu.audit.folders import declared_activations, declared_at, model_of_folder
+from lit_gelu.audit.declarations import declared_activations, declared_at
 from lit_gelu.audit.module_activations import called_specs, function_of, module_specs
 from lit_gelu.audit.number_format import FloatFormat
 from lit_gelu.errors import AuditError, LitGeluError, shown
@@ -25,6 +25,7 @@ from lit_gelu.export.metadata import recorded_metadata
 from lit_gelu.export.parity.foreign import matched_call, scope_of
 from lit_gelu.export.parity.runs import file_inputs
 from lit_gelu.export.parity.structure import DTYPES_OF_ELEMENTS
+from lit_gelu.export.pretrained import configuration_of, open_pretrained
 from lit_gelu.export.site_nodes import SiteNodes, element_type, load_graph, valid_onnx
 from lit_gelu.sandbox import input_sample_of
 from lit_gelu.surgery.recognition import is_gate
@@ -84,8 +85,8 @@ def open_artefact(source: Any, input_sample: Any, registry: ActivationRegistry) 
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         if path.is_dir():
-            model = model_of_folder(path).float().eval().requires_grad_(False)
-            return _of_module(model, path.name, input_sample, registry, declared_activations(path))
+            model = open_pretrained(path).model
+            return _of_module(model, path.name, input_sample, registry, declared_activations(configuration_of(path)))
         if path.suffix == ".onnx":
             return _of_onnx(path, registry)
         if path.suffix in SUFFIXES:

@@ -29,9 +29,12 @@ def export(
     labels: Sequence[str] = (),
     dynamic_shapes: dict[str, dict[int, str | None]] | None = None,
     preprocessing: str | None = None,
+    task: str | None = None,
+    timm: str | None = None,
+    swap: Sequence[str] = (),
     check: bool = True,
 ) -> int:
-    """Write a checkpoint's model to an ONNX file, checked against PyTorch.
+    """Write a checkpoint's model, or that of a folder, to an ONNX file, checked against PyTorch.
 
     in a shell:
       lit-gelu export runs/digits_gelu/version_0/checkpoints/last.ckpt
@@ -42,10 +45,15 @@ def export(
       lit-gelu export last.ckpt --model my_module.MyNet --data my_module.MyData   its input from its data's first batch
       lit-gelu export lit_gelu.tasks.MNISTClassifier -o untrained.onnx
       lit-gelu export last.ckpt --preprocessing MNISTData                         a file that takes raw pixels, uint8
+      lit-gelu export distilbert/ --task text-classification     a folder of save_pretrained, to distilbert-onnx/
+      lit-gelu export vit/ --swap activation:gelu=gelu_tanh --data my_module.Images     and says what that costs
+      lit-gelu export weights.safetensors --timm convnext_tiny
 
     Args:
-        source: a Lightning checkpoint, or the dotted path of a LightningModule class
-        output: the file to write; default: the checkpoint's name with .onnx
+        source: a Lightning checkpoint, the dotted path of a LightningModule class, a folder as transformers, timm or
+            sentence-transformers save it, or with --timm a file of weights
+        output: the file to write; default: the checkpoint's name with .onnx. Of a folder, the folder to write; default:
+            its name with -onnx, in the current folder
         model: the model's class, if the checkpoint does not record it: my_module.MyNet, also from the current folder
         input_shape: for a model without example_input_array: the sizes of one row of each input, without the batch;
             1,28,28, or by name input_ids=16:int64 mask=16:int64
@@ -65,12 +73,37 @@ def export(
         dynamic_shapes: names of open sizes by input and axis
         preprocessing: a data module, such as MNISTData, whose preprocessing becomes a part of the file: it takes raw
             pixels
+        task: what the model of a folder is for: feature-extraction, text-classification, token-classification,
+            image-classification, object-detection, asr-encoder, image-text; default: as it was saved
+        timm: an architecture of timm, whose weights are the source
+        swap: activations of a folder's model to exchange first, WHERE=ACTIVATION
         check: compare each file with PyTorch
     """
     from lit_gelu.cli.input_sample import evaluation_data, input_sample, require_input, sample_for
     from lit_gelu.cli.loading import load_data, load_model, load_optional_data
     from lit_gelu.export import check_parity, export_onnx, write_proof
 
+    options = {
+        "approximate": approximate,
+        "lowering": lowering,
+        "target": target,
+        "dtype": dtype,
+        "policy": policy,
+        "opset": opset,
+        "keep_fp32": keep_fp32,
+        "io_dtype": io_dtype,
+        "softmax": softmax,
+        "labels": labels,
+        "dynamic_shapes": dynamic_shapes,
+    }
+    if timm is not None or Path(source).is_dir():
+        from lit_gelu.cli.pretrained import export_pretrained, opened
+
+        test_data = evaluation_data(load_optional_data(data, data_root))
+        again = ["--ckpt", source, *(["--task", task] if task else []), *(["--timm", timm] if timm else [])]
+        again += ["--swap", *swap] if swap else []
+        model_of_folder = opened(source, task, timm, swap, test_data)
+        return export_pretrained(source, output, model_of_folder, test_data, again, options, check=check)
     is_path = source.endswith(".ckpt") or is_file(source)
     default = Path(source).with_suffix(".onnx") if is_path else Path(f"{source.rpartition('.')[2]}.onnx")
     path = default if output is None else Path(output)
@@ -90,23 +123,7 @@ def export(
     if raw is None:
         require_input(sample, net)
     console = console_for_output(soft_wrap=True, highlight=False)
-    report = export_onnx(
-        net,
-        path,
-        sample,
-        approximate=approximate,
-        lowering=lowering,
-        target=target,
-        dtype=dtype,
-        policy=policy,
-        opset=opset,
-        keep_fp32=keep_fp32,
-        io_dtype=io_dtype,
-        softmax=softmax,
-        labels=labels,
-        dynamic_shapes=dynamic_shapes,
-        preprocessing=raw,
-    )
+    report = export_onnx(net, path, sample, preprocessing=raw, **options)
     console.print(str(report))
     if not check:
         return 0

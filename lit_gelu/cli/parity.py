@@ -1,6 +1,8 @@
 """``lit-gelu parity``: prove that an ONNX file computes what the PyTorch model computes."""
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from lit_gelu.cli.terminal import console_for_output, write_text
 
@@ -13,6 +15,9 @@ def parity(
     input_shape: Sequence[str] = (),
     data: str | None = None,
     data_root: str | None = None,
+    task: str | None = None,
+    timm: str | None = None,
+    swap: Sequence[str] = (),
     tolerance: float = 1e-5,
     providers: Sequence[str] = (),
     json: str | None = None,
@@ -29,16 +34,20 @@ def parity(
       lit-gelu parity model.onnx --ckpt last.ckpt --data MNISTData --data-root data --html parity.html
       lit-gelu parity elsewhere.onnx --ckpt last.ckpt     a file of torch.onnx, or what onnxruntime made of one
       lit-gelu parity raw.onnx --ckpt last.ckpt --data MNISTData     its preprocessing too, if the file takes raw pixels
+      lit-gelu parity distilbert-onnx/model.onnx --ckpt distilbert/ --task text-classification
       lit-gelu parity model.onnx --ckpt last.ckpt --model my_module.MyNet --input-shape 3,32,32
 
     Args:
         file: an ONNX file, of lit-gelu or of another exporter
-        ckpt: the Lightning checkpoint that it was exported from
+        ckpt: the Lightning checkpoint or the folder that it was exported from, or with --timm the file of weights
         model: the model's class, if the checkpoint does not record it: my_module.MyNet, also from the current folder
         input_shape: for a model without example_input_array: the sizes of one row of each input, without the batch;
             1,28,28, or by name input_ids=16:int64 mask=16:int64
         data: a data module, such as DigitsData or MNISTData, whose test data are compared too
         data_root: the folder with the files of the data module
+        task: what a folder's model is for, as lit-gelu export takes it
+        timm: an architecture of timm
+        swap: activations of a folder's model to exchange first, WHERE=ACTIVATION
         tolerance: what float32 arithmetic may cost, in units of the largest output
         providers: onnxruntime's execution providers; default: CUDA, or the CPU
         json: print JSON, and nothing else on standard output; or write it into a file
@@ -50,7 +59,13 @@ def parity(
     from lit_gelu.export import OnnxPredictor, check_parity
 
     module = load_optional_data(data, data_root)
-    net = load_checkpoint(ckpt, model, sample_for(input_shape, module))
+    net: Any
+    if timm is not None or Path(ckpt).is_dir():
+        from lit_gelu.cli.pretrained import opened
+
+        net = opened(ckpt, task, timm, swap).model
+    else:
+        net = load_checkpoint(ckpt, model, sample_for(input_shape, module))
     runtimes = list(providers) or None
     takes_raw = bool(OnnxPredictor(file, runtimes).metadata.get("lit_gelu.preprocessing"))
     # Raw pixels are what the batches of a data module are not.
