@@ -27,7 +27,6 @@ DISTRIBUTIONS = {  # by the name that is imported
     "flatbuffers": "ai-edge-litert",  # which brings it
     "matplotlib": "matplotlib",
     "open_clip": "open-clip-torch",
-    "safetensors.torch": "safetensors",
     "timm": "timm",
     "transformers": "transformers",
     "sklearn": "scikit-learn",

@@ -12,7 +12,7 @@ from lit_gelu.extras import need
 from lit_gelu.files import parse_json
 
 _KEYS = ("hidden_act", "hidden_activation", "activation_function", "activation", "act_layer", "feed_forward_proj")
-_CLIP = "open_clip_config.json"
+_CLIP, _QUICK = "open_clip_config.json", "quick_gelu"
 
 
 def declared_activations(folder: Path) -> dict[str, str]:
@@ -26,12 +26,14 @@ def _declared(configuration: Mapping[str, Any], path: str) -> Iterator[tuple[str
             yield from _declared(value, f"{path}{key}.")
         elif key in _KEYS and isinstance(value, str):
             yield f"{path}{key}", value
-        elif key == "quick_gelu" and isinstance(value, bool):
-            yield f"{path}{key}", "quick_gelu" if value else "gelu"
+        elif key == _QUICK and isinstance(value, bool):
+            yield f"{path}{key}", _QUICK if value else "gelu"
 
 
 def declared_at(name: str, declared: Mapping[str, str]) -> str:
     """Return what is declared for a site: by the part of the model whose name the key's path begins with, if any."""
+    # open_clip's flag is of its own blocks' GELU, not of its ResNets and of models of timm.
+    declared = {path: value for path, value in declared.items() if name.endswith("gelu") or not path.endswith(_QUICK)}
     for path, value in declared.items():
         part = path.rpartition(".")[0].rpartition(".")[2].removesuffix("_config").removesuffix("_cfg")
         if part and part in name:
@@ -60,11 +62,9 @@ def model_of_folder(folder: Path) -> nn.Module:
     configuration = _configuration(folder)
     try:
         if (folder / _CLIP).is_file():
-            return _of_open_clip(folder, configuration)
+            return _of_open_clip(folder, configuration["model_cfg"])
         return _of_timm(folder, configuration) if "architecture" in configuration else _of_transformers(folder)
-    except AuditError:
-        raise
-    except ImportError:
+    except (AuditError, ImportError):
         raise
     except Exception as error:  # of three libraries, each with errors of its own
         raise AuditError(
@@ -75,14 +75,13 @@ def model_of_folder(folder: Path) -> nn.Module:
 
 def _of_transformers(folder: Path) -> nn.Module:
     transformers: Any = need("transformers", extra="audit", what="A folder of transformers")
-    configuration = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    options = {"trust_remote_code": False, "local_files_only": True}
+    configuration = transformers.AutoConfig.from_pretrained(folder, **options)
     name = next(iter(configuration.architectures or ()), "")
     cls: Any = getattr(transformers, name, None) if name.isidentifier() else None
     if not (inspect.isclass(cls) and issubclass(cls, transformers.PreTrainedModel)):
         cls = transformers.AutoModel
-    model: nn.Module = cls.from_pretrained(
-        folder, config=configuration, use_safetensors=True, local_files_only=True, trust_remote_code=False
-    )
+    model: nn.Module = cls.from_pretrained(folder, config=configuration, use_safetensors=True, **options)
     return model
 
 
@@ -91,22 +90,22 @@ def _of_timm(folder: Path, configuration: Mapping[str, Any]) -> nn.Module:
     name, arguments = configuration["architecture"], configuration.get("model_args") or {}
     if not isinstance(name, str) or not timm.is_model(name) or not isinstance(arguments, Mapping):
         raise AuditError(f"timm has no architecture {shown(name)}. Give the module that is built from the folder.")
-    classes = configuration.get("num_classes")
-    arguments = {**arguments, **({} if classes is None else {"num_classes": classes})}
-    model: nn.Module = timm.create_model(name, pretrained=False, **arguments)
-    _load(model, folder / "model.safetensors")
+    arguments = {"num_classes": configuration.get("num_classes"), **arguments}  # timm drops None
+    weights = _weights(folder / "model.safetensors")
+    model: nn.Module = timm.create_model(name, pretrained=False, checkpoint_path=weights, **arguments)
     return model
 
 
 def _of_open_clip(folder: Path, configuration: Mapping[str, Any]) -> nn.Module:
     open_clip: Any = need("open_clip", extra="audit", what="A folder of open_clip")
-    model: nn.Module = open_clip.CLIP(**configuration["model_cfg"])
-    _load(model, folder / "open_clip_model.safetensors")
+    if configuration["text_cfg"].get("hf_model_name"):  # open_clip would ask the Hub for its configuration
+        raise AuditError(f"{str(folder)!r} does not configure its text model. Give the module that is built from it.")
+    _weights(folder / "open_clip_model.safetensors")  # else open_clip takes pickled ones
+    model: nn.Module = open_clip.create_model(f"local-dir:{folder}")
     return model
 
 
-def _load(model: nn.Module, path: Path) -> None:
-    safetensors: Any = need("safetensors.torch", extra="audit", what="A file of weights")
+def _weights(path: Path) -> Path:
     if not path.is_file():
         raise AuditError(f"There is no {path.name} in {str(path.parent)!r}. Save the weights as safetensors.")
-    model.load_state_dict(safetensors.load_file(path))
+    return path
