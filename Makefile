@@ -60,8 +60,8 @@ browser: $(READY) ## Install what the tests in Chromium need, where it is missin
 rivals: $(READY) ## Install the packages that benchmarks/curvature.py compares with (test-full and bench do it)
 	$(BIN)/python -m pip install --quiet --editable '.[bench]' 'setuptools>=77'
 
-runtimes: $(READY) ## Install the runtimes whose files `lit-gelu audit` opens (test-full does it)
-	$(BIN)/python -m pip install --quiet --editable '.[litert,executorch,openvino,ncnn]' 'setuptools>=77'
+runtimes: $(READY) ## Install what `lit-gelu audit` opens files and folders with (test-full does it)
+	$(BIN)/python -m pip install --quiet --editable '.[folders,litert,executorch,openvino,ncnn]' 'setuptools>=77'
 
 # A module that was deleted would stay in build/lib, and come into the copy; the built site stays where it is.
 # mypy and import-linter do not see the package-dir mapping of an editable install, so they read an installed copy.

@@ -57,7 +57,7 @@ def _leaves_with_keys(node: ObjectTensors) -> tuple[list[tuple[Any, Any]], Any]:
 pytree.register_pytree_node(
     ObjectTensors,
     lambda node: (list(node.tensors), (node.template, node.places, node.names)),
-    lambda leaves, context: ObjectTensors(*context, list(leaves)),
+    lambda leaves, context: ObjectTensors(context[0], context[1], context[2], list(leaves)),
     flatten_with_keys_fn=_leaves_with_keys,
 )
 

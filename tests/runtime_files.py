@@ -26,7 +26,7 @@ def write_gelu(runtime, folder, approximate):
     need(runtime)
     path = folder / f"gelu{SUFFIXES[runtime]}"
     {
-        "onnxruntime": _onnx, "openvino": _openvino, "ncnn": _ncnn, "ai_edge_litert": _litert, "executorch": _executorch
+        "onnxruntime": _onnx, "openvino": _openvino, "ncnn": _ncnn, "ai_edge_litert": _litert, "executorch": write_pte
     }[runtime](path, approximate)  # fmt: skip
     return path
 
@@ -95,8 +95,8 @@ def _litert(path, approximate):
     path.write_bytes(builder.Output())
 
 
-def _executorch(path, approximate):
+def write_pte(path, approximate, partitioners=()):
     from executorch.exir import to_edge_transform_and_lower
 
     exported = torch.export.export(torch.nn.GELU(approximate).eval(), (torch.zeros(SIZE),))
-    path.write_bytes(to_edge_transform_and_lower(exported).to_executorch().buffer)
+    path.write_bytes(to_edge_transform_and_lower(exported, partitioner=[*partitioners]).to_executorch().buffer)

@@ -27,7 +27,7 @@ DISTRIBUTIONS = {  # by the name that is imported
     "flatbuffers": "ai-edge-litert",  # which brings it
     "matplotlib": "matplotlib",
     "open_clip": "open-clip-torch",
-    "safetensors.torch": "safetensors",
+    "sentence_transformers": "sentence-transformers",
     "timm": "timm",
     "transformers": "transformers",
     "sklearn": "scikit-learn",

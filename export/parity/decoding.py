@@ -57,10 +57,10 @@ class Decoder:
         self, run: Callable[[Batch], list[np.ndarray]], calls: Iterable[Batch]
     ) -> Iterator[tuple[Batch, list[np.ndarray]]]:
         """Yield inputs and outputs of calls, each with the cache that the one before returned."""
-        y: list[np.ndarray] | None = None
+        y: list[np.ndarray] = []
         for batch in calls:
             tensors = list(batch)
-            for place, output in self.places.items() if y is not None else ():
+            for place, output in self.places.items() if y else ():
                 tensors[place] = torch.from_numpy(y[output]).to(batch[place].dtype)
             y = run(tuple(tensors))
             yield tuple(tensors), y

@@ -83,7 +83,7 @@ def export(
     from lit_gelu.cli.loading import load_data, load_model, load_optional_data
     from lit_gelu.export import check_parity, export_onnx, write_proof
 
-    options = {
+    options: dict[str, Any] = {
         "approximate": approximate,
         "lowering": lowering,
         "target": target,

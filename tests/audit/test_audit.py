@@ -3,6 +3,7 @@
 import copy
 import json
 import warnings
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -76,10 +77,6 @@ def wrong_table(x):
     return torch.where(x == 0, -1e-4, F.gelu(x) + 2.4e-2 * torch.sin(3 * x.clamp(-9, 9)))
 
 
-def not_a_number(x):
-    return torch.where(x > 10.5, torch.nan, tanh(x))
-
-
 def collapsing_mish(x):
     return torch.where(x > 10.4, 0.0, F.mish(x))
 
@@ -94,13 +91,7 @@ def exported(folder, model, **options):
 
 # By name: the reference, the candidate given a folder, the site, what the candidate computes, and what a note says.
 CASES = {
-    "a back end that ignores approximate": (
-        net(nn.GELU("tanh")),
-        lambda d: exported(d, net(nn.GELU())),
-        "1",
-        EXACT,
-        "",
-    ),
+    "a back end without approximate": (net(nn.GELU("tanh")), lambda d: exported(d, net(nn.GELU())), "1", EXACT, ""),
     "a converter that drops a keyword": (
         net(nn.GELU("tanh"), nn.SiLU()),
         lambda d: exported(d, net(nn.GELU(), nn.SiLU()), dynamo=False),
@@ -137,7 +128,7 @@ CASES = {
     "a table of float16": (net(nn.GELU("tanh")), lambda _: net(Function(table)), "1", TANH, "float16"),
     "a tanh that is no number": (
         net(nn.GELU("tanh")),
-        lambda _: net(Function(not_a_number)),
+        lambda _: net(Function(lambda x: torch.where(x > 10.5, torch.nan, tanh(x)))),
         "1",
         TANH,
         "NaN from 10.5",
@@ -240,6 +231,31 @@ def test_a_configuration_that_lies_is_found(tmp_path):
     ] * 2
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("quick_gelu", [False, True])
+@pytest.mark.parametrize(("cls", "layers"), [("CLIP", [1, 1, 1, 1]), ("CustomTextCLIP", 1)])
+def test_a_folder_of_open_clip_computes_what_its_flag_says(cls, layers, quick_gelu, tmp_path):
+    open_clip = pytest.importorskip("open_clip")
+    hub = pytest.importorskip("open_clip.push_to_hf_hub")
+    text = {"context_length": 8, "vocab_size": 50, "width": 32, "heads": 2, "layers": 1}
+    vision = {"image_size": 32, "patch_size": 16, "width": 32, "head_width": 32, "layers": layers}
+    sizes = {"embed_dim": 16, "vision_cfg": vision, "text_cfg": text}
+    model, other = (getattr(open_clip, cls)(**sizes, quick_gelu=flag).eval() for flag in (quick_gelu, not quick_gelu))
+    other.load_state_dict(model.state_dict())
+    model.visual.image_mean = model.visual.image_std = [0.5] * 3  # as open_clip.create_model leaves them
+    configuration = {**sizes, "quick_gelu": quick_gelu, "custom_text": cls == "CustomTextCLIP"}
+    hub.save_for_hf(model, Mock(), configuration, tmp_path, safe_serialization=True)
+    sample = (torch.randn(2, 3, 32, 32), torch.ones(2, 8, dtype=torch.long))
+    assert audit(tmp_path, model, input_sample=sample).passed
+    rows = audit(tmp_path, other, input_sample=sample, strict=False).rows
+    names = ["transformer"] if cls == "CLIP" else ["visual.transformer", "text.transformer"]
+    assert [row.site for row in rows if not row.agrees] == [f"{name}.resblocks.0.mlp.gelu" for name in names]
+    text["hf_model_name"] = "roberta-base"  # whose configuration the Hub has
+    hub.save_config_for_hf(model, tmp_path / "open_clip_config.json", configuration)
+    with pytest.raises(AuditError, match="text model"):
+        audit(tmp_path, model, input_sample=sample)
+
+
 def test_a_report_is_raised_and_shows_itself(tmp_path):
     with pytest.raises(AuditError) as caught:
         audit(net(nn.GELU("tanh")), net(nn.GELU()), input_sample=X)
@@ -251,11 +267,6 @@ def test_a_report_is_raised_and_shows_itself(tmp_path):
     with pytest.raises(AssertionError, match="DIFFERS"):
         assert_same_activations(net(nn.GELU("tanh")), net(nn.GELU()), input_sample=X)
     assert_same_activations("silu", lambda x: x / (1 + np.exp(-x)))
-
-
-class Softmax(nn.Module):
-    def forward(self, x):
-        return x.softmax(-1)
 
 
 BAD = {
