@@ -1,0 +1,359 @@
+"""Architectures that others wrote: are all activations seen, does a swap undo, is the exported file right?
+
+    python benchmarks/architectures.py                  those that the record lacks, each in a process of its own: an hour
+    python benchmarks/architectures.py bert vit         some of them, as substrings of their names
+    python benchmarks/architectures.py --again          all of them anew
+
+Weights are random. Architectures of transformers have small configurations: every size of the default one is made
+small by its name (`small`); those that this does not build are left out of the record, with the reason on standard
+output. Of timm the smallest architecture of each module, of torchvision a list. For each architecture
+
+- calls of activations are counted by operators of torch (a dispatch mode here), beside the sites that `coverage` sees;
+- the commonest activation is swapped for another and back, and outputs and weights are compared to the bit;
+- `export_onnx` in its default is timed beside ``torch.onnx.export(dynamo=True)`` with the batch as a dynamic size, in
+  processor seconds and the process's peak memory, after both have translated a small net;
+- both files run in onnxruntime at the sample's batch, one row and three rows, and `check_parity` judges ours.
+
+The record is ``docs/data/exported_architectures.json``; ``docs/make_architectures.py`` writes the page from it.
+"""
+
+import argparse
+import collections
+import contextlib
+import functools
+import gc
+import importlib
+import importlib.metadata
+import inspect
+import io
+import json
+import logging
+import math
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+import onnxruntime
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+RECORD = Path(__file__).resolve().parent.parent / "docs" / "data" / "exported_architectures.json"
+SECONDS, GIGABYTES = 400, 12  # of a process
+RIGHT = 1e-4  # of the largest output
+TORCHVISION = (
+    "alexnet", "convnext_tiny", "densenet121", "efficientnet_b0", "googlenet", "inception_v3", "maxvit_t", "mnasnet0_5",
+    "mobilenet_v3_small", "regnet_y_400mf", "resnet18", "shufflenet_v2_x0_5", "squeezenet1_1", "swin_t", "vgg11",
+    "vit_b_32", "segmentation.lraspp_mobilenet_v3_large", "segmentation.deeplabv3_mobilenet_v3_large", "video.r3d_18",
+    "detection.ssdlite320_mobilenet_v3_large",
+)  # fmt: skip
+ACTIVATIONS = frozenset({
+    "celu", "elu", "gelu", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "log_sigmoid_forward", "mish", "prelu",
+    "relu", "relu6", "rrelu_with_noise", "selu", "sigmoid", "silu", "softplus", "tanh",
+})  # fmt: skip
+# Sizes of a configuration by a part of their names, the first that fits: the rest stays as it is.
+SIZES: Mapping[str, int] = {
+    "vocab": 60, "max_position": 64, "max_source_positions": 16, "n_positions": 64, "n_ctx": 64, "num_key_value": 2,
+    "num_attention_heads": 4, "attention_heads": 4, "num_heads": 4, "n_head": 4, "head_dim": 8, "num_hidden_layers": 2,
+    "encoder_layers": 2, "decoder_layers": 2, "num_layers": 2, "n_layer": 2, "num_encoder": 2, "num_decoder": 2,
+    "depth": 2, "intermediate_size": 48, "ffn_dim": 48, "d_ff": 48, "d_inner": 48, "hidden_size": 32, "d_model": 32,
+    "n_embd": 32, "embed_dim": 32, "hidden_dim": 32, "embedding_size": 32, "num_experts_per": 2, "experts": 4,
+    "d_kv": 8, "projection_dim": 16, "num_queries": 5, "num_mel_bins": 8, "d_rotary": 8, "rotary_dim": 8,
+}  # fmt: skip
+
+
+def small(config: Any, depth: int = 0) -> Any:
+    """Make the sizes of a configuration of transformers small, in place, those of its parts too."""
+    for name, value in list(vars(config).items()):
+        if hasattr(value, "to_dict") and depth < 3:
+            small(value, depth + 1)
+        size = next((size for part, size in SIZES.items() if part in name), None)
+        if size is None or isinstance(value, bool) or "token" in name:
+            continue
+        with contextlib.suppress(Exception):  # some are properties
+            if isinstance(value, int) and value > size:
+                setattr(config, name, size)
+            elif isinstance(value, (list, tuple)) and value and all(type(n) is int for n in value):
+                setattr(config, name, type(value)(min(n, size) for n in value))
+    for name in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
+        value = getattr(config, name, None)
+        if isinstance(value, int) and value >= SIZES["vocab"]:
+            setattr(config, name, 1)
+    for name, value in (("image_size", 64), ("patch_size", 16), ("use_cache", False)):
+        if isinstance(getattr(config, name, None), int) and getattr(config, name) > value:
+            setattr(config, name, value)
+    if isinstance(getattr(config, "layer_types", None), list):
+        config.layer_types = config.layer_types[: SIZES["num_hidden_layers"]]
+    return config
+
+
+def of_transformers(name: str) -> nn.Module:
+    """Return a small model of a type of transformers."""
+    library = importlib.import_module("transformers")
+    config = small(library.CONFIG_MAPPING[name]())
+    return library.AutoModel.from_config(config)
+
+
+def names_of_transformers() -> list[str]:
+    """Return the types of transformers that have a model without a head."""
+    mapping = importlib.import_module("transformers.models.auto.modeling_auto").MODEL_MAPPING_NAMES
+    return [f"transformers.{name}" for name in sorted(mapping)]
+
+
+def names_of_timm() -> list[str]:
+    """Return the smallest architecture of each module of timm, as far as their names tell."""
+    timm = importlib.import_module("timm")
+    sizes = (
+        "test",
+        "atto",
+        "femto",
+        "pico",
+        "nano",
+        "tiny",
+        "xxs",
+        "_t",
+        "xs",
+        "mini",
+        "small",
+        "_s",
+        "18",
+        "b0",
+        "050",
+    )
+    names = []
+    for module in timm.list_modules():
+        models = timm.list_models(module=module)
+        rank = {size: place for place, size in enumerate(sizes)}
+        models.sort(key=lambda m: (min((rank[s] for s in sizes if s in m), default=len(sizes)), len(m)))
+        names += [f"timm.{models[0]}"] if models else []
+    return names
+
+
+def built(name: str) -> tuple[nn.Module, dict[str, Tensor]]:
+    """Return an architecture with random weights, and its sample."""
+    from lit_gelu.export.pretrained import pretrained
+
+    torch.manual_seed(0)
+    library, _, model = name.partition(".")
+    if library == "torchvision":
+        module = importlib.import_module(f"torchvision.models.{model.rpartition('.')[0]}".rstrip("."))
+        options = {"weights_backbone": None} if "." in model and "video" not in model else {}
+        net = getattr(module, model.rpartition(".")[2])(weights=None, **options).eval().requires_grad_(False)
+        size = {"inception_v3": 299, "maxvit_t": 224, "vit_b_32": 224}.get(model, 96)
+        shape = (2, 3, 4, 56, 56) if "video" in model else (2, 3, size, size)
+        return net, {next(iter(inspect.signature(net.forward).parameters)): torch.randn(shape)}
+    if library == "timm":
+        return (net := pretrained(importlib.import_module("timm").create_model(model)).model), net.example_input_array
+    net = pretrained(of_transformers(model)).model
+    with torch.no_grad():
+        for parameter in net.parameters():  # initial weights hide activations in the outputs
+            if parameter.ndim > 1:
+                parameter.mul_(4)
+    return net, net.example_input_array
+
+
+class Calls(TorchDispatchMode):
+    """Counts the operators of torch that are activations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: collections.Counter[str] = collections.Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func._schema.name.removeprefix("aten::").rstrip("_")
+        if name in ACTIVATIONS:
+            self.counts[name] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def tensors_of(output: Any) -> list[Tensor]:
+    """Return the tensors of an output."""
+    return [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
+
+
+@contextlib.contextmanager
+def measured(row: dict[str, Any], what: str) -> Iterator[None]:
+    """Note processor seconds and the peak of memory above what was there."""
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")
+    before, start = _memory("VmRSS"), time.process_time()
+    try:
+        yield
+    finally:
+        row[f"{what}_seconds"] = round(time.process_time() - start, 2)
+        row[f"{what}_megabytes"] = round(max(0.0, _memory("VmHWM") - before))
+
+
+def _memory(key: str) -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{key}:"))
+
+
+def attempt(row: dict[str, Any], what: str, action: Callable[[], Any]) -> Any:
+    """Do something; note the reason if it fails."""
+    try:
+        return action()
+    except Exception as error:  # noqa: BLE001 - of several libraries: whatever they raise is the record
+        row[f"{what}_error"] = f"{type(error).__name__}: {error}"[:1500]
+        return None
+
+
+def swapped(net: nn.Module, sample: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Swap the commonest activation for another and back."""
+    from lit_gelu import surgery
+
+    with torch.no_grad(), Calls() as calls:
+        before = tensors_of(net(**sample))
+    report = surgery.coverage(net, sample)
+    rows = [row for row in (*report.sites, *report.outside) if row.calls]
+    result: dict[str, Any] = {
+        "calls": sum(calls.counts.values()),
+        "seen": sum(n for row in rows for _, n in row.kernels),
+    }
+    counts = report.counts()
+    if not counts:
+        return result
+    target = max(counts, key=lambda spec: counts[spec])
+    state = {key: value.clone() for key, value in net.state_dict().items()}
+    swap = surgery.swap(net, {surgery.by_activation(target): "silu" if target.startswith("gelu") else "gelu"}, sample)
+    with torch.no_grad():
+        moved = tensors_of(net(**sample))
+    swap.undo()
+    with torch.no_grad():
+        after = tensors_of(net(**sample))
+    same = all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    result["target"], result["swapped_calls"] = target, counts[target]
+    result["moved"] = not all(torch.equal(a, b) for a, b in zip(before, moved, strict=True))
+    result["undone"] = same and all(torch.equal(value, state[key]) for key, value in net.state_dict().items())
+    return result
+
+
+def largest_error(path: Path, net: nn.Module, sample: Mapping[str, Tensor], rows: int) -> float:
+    """Return how far a file is from the module at a number of rows, in units of each output's largest value."""
+    inputs = {name: t[torch.arange(rows) % len(t)] for name, t in sample.items()}
+    inputs = {name: t + 0.1 * torch.randn_like(t) if t.is_floating_point() else t for name, t in inputs.items()}
+    with torch.no_grad():
+        expected = tensors_of(net(**inputs))
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    feed = {value.name: inputs[value.name].numpy() for value in session.get_inputs()}
+    errors = [0.0]
+    for y, reference in zip(session.run(None, feed), expected, strict=True):
+        if tuple(y.shape) != tuple(reference.shape):
+            return math.inf
+        if reference.is_floating_point() and reference.numel():
+            scale = float(reference.abs().nan_to_num().max()) or 1.0
+            errors.append(float(np.nanmax(np.abs(y - reference.numpy()))) / scale)
+    return max(errors)
+
+
+def plain_export(net: nn.Module, sample: Mapping[str, Tensor], path: Path) -> None:
+    """Export as the documentation of torch says, with a dynamic batch."""
+    shapes = {name: {0: torch.export.Dim.DYNAMIC} for name in sample}
+    torch.onnx.export(net, (), path, kwargs=dict(sample), dynamo=True, dynamic_shapes=shapes, verbose=False)
+
+
+def measure(name: str) -> dict[str, Any]:
+    """Return the row of one architecture; ``left_out`` says why there is none."""
+    from lit_gelu.export import check_parity, export_onnx
+
+    row: dict[str, Any] = {"name": name}
+    resource.setrlimit(resource.RLIMIT_DATA, (GIGABYTES * 2**30, resource.RLIM_INFINITY))
+    try:
+        net, sample = built(name)
+        with torch.no_grad():
+            outputs = tensors_of(net(**sample))
+    except Exception as error:  # noqa: BLE001 - a small configuration may be none
+        return {**row, "left_out": f"{type(error).__name__}: {error}"[:300]}
+    if not sample or not all(bool(t.isfinite().all()) for t in outputs if t.is_floating_point()):
+        return {**row, "left_out": "no sample, or outputs that are not finite"}
+    row["parameters"] = sum(p.numel() for p in net.parameters())
+    row |= attempt(row, "swap", lambda: swapped(net, sample)) or {}
+    with tempfile.TemporaryDirectory() as folder:
+        ours, plain = Path(folder, "ours.onnx"), Path(folder, "plain.onnx")
+        warm = nn.Sequential(nn.Linear(4, 4), nn.GELU()).eval()
+        export_onnx(warm, ours, torch.zeros(2, 4))
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
+            warnings.simplefilter("ignore")
+            logging.disable(logging.WARNING)
+            plain_export(warm, {"input": torch.zeros(2, 4)}, plain)
+            ours.unlink(), plain.unlink()
+            state = {key: value.clone() for key, value in net.state_dict().items()}
+            with measured(row, "plain"):
+                attempt(row, "plain", lambda: plain_export(net, sample, plain))
+            with measured(row, "ours"):
+                attempt(row, "ours", lambda: export_onnx(net, ours, sample))
+            row["unchanged"] = all(torch.equal(value, state[key]) for key, value in net.state_dict().items())
+            for what, path in (("plain", plain), ("ours", ours)):
+                if path.exists():
+                    run = functools.partial(largest_error, path, net, sample)
+                    row[f"{what}_errors"] = {
+                        n: attempt(row, f"{what}_run", functools.partial(run, n)) for n in (2, 1, 3)
+                    }
+            if ours.exists():
+                with measured(row, "parity"):
+                    report = attempt(row, "parity", lambda: check_parity(net, ours, input_sample=sample, strict=False))
+                if report is not None:
+                    row["parity"] = report.passed
+                    row["reasons"] = [*report.reasons] if not report.passed else []
+    return row
+
+
+def _in_a_process(name: str) -> dict[str, Any]:
+    command = [sys.executable, __file__, "--one", name]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return {"name": name, "ours_error": f"more than {SECONDS} seconds"}
+    line = done.stdout.rpartition("ROW ")[2]
+    if not line:
+        return {"name": name, "left_out": f"the process ended ({done.returncode}): {done.stderr[-300:]}"}
+    return json.loads(line)
+
+
+def main(words: Sequence[str]) -> None:
+    """Measure architectures and write the record after each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", help="of names; default: all that the record lacks")
+    parser.add_argument("--again", action="store_true", help="those in the record too")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    options = parser.parse_args(words)
+    if options.one:
+        try:
+            row = measure(options.one)
+        except Exception:  # noqa: BLE001 - what no attempt expected
+            row = {"name": options.one, "left_out": traceback.format_exc()[-600:]}
+        print("ROW", json.dumps(row))
+        return
+    record = json.loads(RECORD.read_text()) if RECORD.exists() else {"versions": {}, "rows": {}}
+    names = [*names_of_transformers(), *names_of_timm(), *(f"torchvision.{name}" for name in TORCHVISION)]
+    for name in names:
+        wanted = any(part in name for part in options.parts) if options.parts else True
+        if not wanted or (name in record["rows"] and not (options.again or options.parts)):
+            continue
+        row = record["rows"][name] = _in_a_process(name)
+        libraries = ("lit-gelu", "torch", "torchvision", "timm", "transformers", "onnxruntime", "onnxscript")
+        record["versions"] = {library: importlib.metadata.version(library) for library in libraries}
+        RECORD.write_text(json.dumps(record, indent=1) + "\n")
+        print(name, row.get("left_out") or {k: v for k, v in row.items() if k not in {"name", "reasons"}}, flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
