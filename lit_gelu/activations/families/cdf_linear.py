@@ -13,7 +13,6 @@ from lit_gelu.activations.families.gaussian_gelu import HENDRYCKS_2016
 from lit_gelu.activations.families.gelu import EXACT_ONNX, gelu, gelu_derivative
 from lit_gelu.activations.families.swish import SILU_ONNX, silu, silu_derivative
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
-from lit_gelu.activations.naming.forms import ModuleForm
 from lit_gelu.activations.naming.spec import ActivationSpec
 from lit_gelu.activations.numerics.arguments import elementwise, elementwise_derivative, largest
 from lit_gelu.activations.numerics.gates import LOGISTIC_LIMIT, decay
@@ -249,7 +248,6 @@ ENTRIES = (
         function=cdf_linear,
         derivative=cdf_linear_derivative,
         facts=_facts,
-        modules=(ModuleForm(CDFLinear),),
         objects=("distribution",),
         onnx=_ONNX,
     ),

@@ -10,7 +10,6 @@ from torch.nn import functional as F  # noqa: N812 - the name that torch's own d
 from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.families.gelu import gelu, gelu_derivative
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
-from lit_gelu.activations.naming.forms import ModuleForm
 from lit_gelu.activations.naming.spec import ActivationSpec
 from lit_gelu.activations.numerics.arguments import elementwise, elementwise_derivative, keep_nan
 from lit_gelu.activations.numerics.sampling import bisect
@@ -124,7 +123,6 @@ ENTRIES = (
         function=clipped_gelu,
         derivative=clipped_gelu_derivative,
         facts=_facts,
-        modules=(ModuleForm(ClippedGELU),),
         onnx=OnnxRecipes(
             native="Clip(Gelu(x, approximate='none'), min, max)",
             primitives="Clip(Mul(Mul(x, 0.5), Add(Erf(Div(x, SQRT_2)), 1.0)), min, max)",

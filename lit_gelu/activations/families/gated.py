@@ -20,7 +20,6 @@ from lit_gelu.activations.families.piecewise_linear import relu
 from lit_gelu.activations.families.sigmoid import sigmoid
 from lit_gelu.activations.families.swish import swish, swish_by_torch
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
-from lit_gelu.activations.naming.forms import ModuleForm
 from lit_gelu.activations.numerics.arguments import elementwise, one_node
 from lit_gelu.activations.numerics.channels import finite_number
 from lit_gelu.memory import checked_memory, compute, memory_text
@@ -229,7 +228,6 @@ ENTRIES = (
             "a sigmoid(b), with a the first half and b the second",
             "Dauphin et al. 2017, Language Modeling with Gated Convolutional Networks (arXiv 1612.08083)",
         ),
-        modules=(ModuleForm(nn.GLU),),
         functions=(F.glu,),
     ),
     ActivationEntry(
@@ -237,20 +235,17 @@ ENTRIES = (
         ReGLU,
         function=reglu,
         facts=_facts("max(a, 0) b, with a the first half and b the second", smoothness=0),
-        modules=(ModuleForm(ReGLU),),
     ),
     ActivationEntry(
         "geglu",
         GEGLU,
         function=geglu,
         facts=_facts("gelu(a) b, with a the first half and b the second"),
-        modules=(ModuleForm(GEGLU),),
     ),
     ActivationEntry(
         "swiglu",
         SwiGLU,
         function=swiglu,
         facts=_facts("a sigmoid(beta a) b, with a the first half and b the second"),
-        modules=(ModuleForm(SwiGLU),),
     ),
 )

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
-from lit_gelu.activations.naming.forms import ModuleForm
 from lit_gelu.activations.numerics.arguments import check_positive, elementwise, elementwise_derivative
 from lit_gelu.activations.numerics.channels import finite_number
 from lit_gelu.activations.numerics.gates import (
@@ -99,7 +98,6 @@ ENTRIES = (
             gate=True,
         ),
         aliases=("laplace",),
-        modules=(ModuleForm(MegaLaplace),),
         onnx=OnnxRecipes(native="Mul(Add(Erf(Div(Sub(x, mu), sigma * SQRT_2)), 1.0), 0.5)", absolute=2e-8),
     ),
 )

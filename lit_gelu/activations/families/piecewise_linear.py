@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: N812 - the name that torch's own d
 
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
 from lit_gelu.activations.naming.forms import CallForm, ModuleForm
-from lit_gelu.activations.numerics.arguments import DerivativeOf, Derivatives, elementwise, per_channel, quotient
+from lit_gelu.activations.numerics.arguments import Derivatives, elementwise, per_channel, quotient
 from lit_gelu.activations.onnx_recipes import OnnxOperator, OnnxRecipes
 
 
@@ -172,7 +172,6 @@ ENTRIES = (
         "identity",
         Identity,
         function=identity,
-        derivative=DerivativeOf(identity_joint),
         joint=identity_joint,
         facts=ActivationFacts("x", "", smoothness=float("inf"), asymptotes=("x", "x")),
         aliases=("linear",),
@@ -182,7 +181,6 @@ ENTRIES = (
         "relu",
         nn.ReLU,
         function=relu,
-        derivative=DerivativeOf(relu_joint),
         joint=relu_joint,
         facts=ActivationFacts(
             formula="max(x, 0)",
@@ -191,7 +189,6 @@ ENTRIES = (
             asymptotes=("0", "x"),
             kinks=((0.0, 1.0),),
         ),
-        modules=(ModuleForm(nn.ReLU),),
         functions=(torch.relu, torch.relu_, F.relu, F.relu_),
         onnx=OnnxRecipes(native="Relu(x)", operator=OnnxOperator("Relu")),
     ),
@@ -199,7 +196,6 @@ ENTRIES = (
         "relu6",
         nn.ReLU6,
         function=relu6,
-        derivative=DerivativeOf(relu6_joint),
         joint=relu6_joint,
         facts=ActivationFacts(
             formula="min(max(x, 0), 6)",
@@ -208,7 +204,6 @@ ENTRIES = (
             asymptotes=("0", "6"),
             kinks=((0.0, 1.0), (6.0, -1.0)),
         ),
-        modules=(ModuleForm(nn.ReLU6),),
         functions=(F.relu6,),
         onnx=OnnxRecipes(native="Clip(x, 0.0, 6.0)"),
     ),
@@ -216,7 +211,6 @@ ENTRIES = (
         "leaky_relu",
         nn.LeakyReLU,
         function=leaky_relu,
-        derivative=DerivativeOf(leaky_relu_joint),
         joint=leaky_relu_joint,
         facts=_leaky_facts,
         modules=(ModuleForm(nn.LeakyReLU, keeps_input=True),),
@@ -231,7 +225,6 @@ ENTRIES = (
         "prelu",
         nn.PReLU,
         function=prelu,
-        derivative=DerivativeOf(prelu_joint),
         joint=prelu_joint,
         facts=_prelu_facts,
         modules=(ModuleForm(nn.PReLU, live=_prelu_parameters),),

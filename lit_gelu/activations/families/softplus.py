@@ -11,7 +11,6 @@ from lit_gelu.activations.errors import UnknownArgumentsError
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
 from lit_gelu.activations.numerics.arguments import (
-    DerivativeOf,
     Derivatives,
     check_positive,
     elementwise,
@@ -198,7 +197,6 @@ ENTRIES = (
         "softplus",
         nn.Softplus,
         function=softplus,
-        derivative=DerivativeOf(softplus_joint),
         joint=softplus_joint,
         facts=_facts,
         modules=(ModuleForm(nn.Softplus, live=_live, keeps_input=True),),
@@ -235,7 +233,6 @@ ENTRIES = (
             gate=True,
         ),
         aliases=("sqrtsoftplus",),
-        modules=(ModuleForm(SqrtSoftplus),),
         # sqrt_softplus has no primitives: where Log(1 + e) has lost e, its root is still 2e-4.
         onnx=OnnxRecipes(native="Sqrt(Softplus(x))", absolute=3e-23),
     ),
