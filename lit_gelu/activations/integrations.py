@@ -13,15 +13,9 @@ from typing import Any, Self
 import torch
 from torch import nn
 
-from lit_gelu.activations.errors import (
-    ActivationSpecError,
-    AlreadyInstalledError,
-    MissingLibraryError,
-    UnknownActivationError,
-    UnknownLibraryError,
-)
 from lit_gelu.activations.naming.names import Names
 from lit_gelu.activations.naming.spec import ActivationSpec
+from lit_gelu.errors import ArgumentError, MissingExtraError, SpecError, UnknownActivationError, UnsupportedRunError
 
 _LITERALS = re.compile(r"(?<==)\s*(true|false|none)\s*(?=[,)])")
 _installed: dict[str, "Installation"] = {}
@@ -62,7 +56,7 @@ def present(library: str, registry: Names, override: bool) -> Installation | Non
     """Return the installation that is there already, so that installing twice is installing once."""
     installation = _installed.get(library)
     if installation is not None and (installation.registry is not registry or installation.override != override):
-        raise AlreadyInstalledError(
+        raise UnsupportedRunError(
             f"{library} has the names of {installation.registry!r} with override={installation.override} already. Call "
             "uninstall() of what install() returned there first."
         )
@@ -89,7 +83,7 @@ def import_library(name: str, library: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise MissingLibraryError(f"Cannot import {name}: {error}. Install it: pip install {library}.") from error
+        raise MissingExtraError(f"Cannot import {name}: {error}. Install it: pip install {library}.") from error
 
 
 def _install_timm(registry: Names, override: bool = False) -> Installation:
@@ -187,7 +181,7 @@ def _asking(table_class: type, registry: Names) -> type:
                 return True
             try:
                 return isinstance(key, str) and not is_path(key) and bool(registry.resolve(key, trusted=False))
-            except (ActivationSpecError, UnknownActivationError):  # wrong arguments are an error of their own
+            except (SpecError, UnknownActivationError):  # wrong arguments are an error of their own
                 return False
 
     return RegistryTable
@@ -225,5 +219,5 @@ def install(registry: Names, library: str, *, override: bool = False) -> Install
     """Make a registry's names usable in another library; see `ActivationRegistry.install`."""
     if library not in LIBRARIES:
         accepted = ", ".join(map(repr, LIBRARIES))
-        raise UnknownLibraryError(f"There is no integration with {library!r}. Accepted: {accepted}.")
+        raise ArgumentError(f"There is no integration with {library!r}. Accepted: {accepted}.")
     return LIBRARIES[library](registry, override)

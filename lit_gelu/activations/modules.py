@@ -4,7 +4,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.families.cdf_linear import CDFLinear
 from lit_gelu.activations.families.gated import GEGLU, ReGLU, SwiGLU
 from lit_gelu.activations.families.gaussian_gelu import GaussianGELU
@@ -16,6 +15,7 @@ from lit_gelu.activations.families.zero_identity_map import ZeroIdentityMap
 from lit_gelu.activations.naming.forms import FunctionActivation
 from lit_gelu.activations.naming.names import Names, registry_or_default
 from lit_gelu.activations.numerics.channels import ChannelModule
+from lit_gelu.errors import ArgumentError
 
 __all__ = [
     "GEGLU",
@@ -54,8 +54,8 @@ class GatedFFN(nn.Module):
         registry: Where names are looked up; by default `lit_gelu.activations.registry`.
 
     Raises:
-        ActivationArgumentError: If a size is no positive integer, ``hidden_dim`` no multiple of ``multiple_of``, or
-            ``gate`` not elementwise.
+        ArgumentError: If a size is no positive integer, ``hidden_dim`` no multiple of ``multiple_of``, or ``gate`` not
+            elementwise.
 
     Example:
         >>> import torch
@@ -84,7 +84,7 @@ class GatedFFN(nn.Module):
         names = registry_or_default(registry)
         spec = names.resolve(gate)
         if not spec.opaque and not names.entry(spec.name).facts_for(spec.arguments).elementwise:
-            raise ActivationArgumentError(
+            raise ArgumentError(
                 f"GatedFFN: gate={str(spec)!r} is not elementwise. The block itself multiplies by the value: give the "
                 "activation of the gate alone, such as 'silu' for SwiGLU."
             )
@@ -103,11 +103,11 @@ def _hidden_size(dim: int, hidden_dim: int | None, multiple_of: int) -> int:
     sizes = {"dim": dim, "hidden_dim": 1 if hidden_dim is None else hidden_dim, "multiple_of": multiple_of}
     for name, size in sizes.items():
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ActivationArgumentError(f"GatedFFN: {name}={size!r} is not accepted. Give a positive integer.")
+            raise ArgumentError(f"GatedFFN: {name}={size!r} is not accepted. Give a positive integer.")
     if hidden_dim is None:
         return -(-8 * dim // (3 * multiple_of)) * multiple_of
     if hidden_dim % multiple_of:
-        raise ActivationArgumentError(
+        raise ArgumentError(
             f"GatedFFN: hidden_dim={hidden_dim} is no multiple of multiple_of={multiple_of}. Leave one of them out: "
             "multiple_of rounds the default hidden_dim."
         )

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.naming.names import Names
 from lit_gelu.activations.naming.scalar import ScalarActivation, checked_interval
 from lit_gelu.activations.numerics.sampling import Function, bisect, sampling_grid
 from lit_gelu.display import Displayed, HtmlTable
+from lit_gelu.errors import ArgumentError
 
 _EPSILON = torch.finfo(torch.float64).eps
 _ROUNDING = 16 * _EPSILON  # two values that differ by less than this share are equal
@@ -105,8 +105,7 @@ def compare(
         Sizes, good to float64 rounding, and places, good to about 1e-12 (``f''``: 1e-10).
 
     Raises:
-        ActivationArgumentError: If the interval is empty or infinite, or one of the two is not elementwise, or not
-            finite there.
+        ArgumentError: If the interval is empty or infinite, or one of the two is not elementwise, or not finite there.
 
     Example:
         >>> result = compare("gelu", "gelu_tanh")
@@ -138,7 +137,7 @@ def _check_finite(f: Function, x: Tensor) -> None:
     """Refuse a function that is not finite on all of ``x``: its difference from another would be undefined."""
     finite = f(x).isfinite()
     if not bool(finite.all()):
-        raise ActivationArgumentError(
+        raise ArgumentError(
             f"An activation is not finite at {x[~finite][0].item():g}. Choose an interval without that place."
         )
 

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.gaussian import gain
 from lit_gelu.activations.naming.names import Names, registry_or_default
 from lit_gelu.activations.naming.spec import ActivationSpec
+from lit_gelu.errors import ArgumentError
 
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 WEIGHT_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, *TRANSPOSED)
@@ -100,10 +100,9 @@ def initialise_for_activations_(
         One row for each layer, in the order of registration.
 
     Raises:
-        ActivationArgumentError: If an argument is not accepted, there is no layer, none of several is fed by an
-            activation, or a weight cannot be set.
-        DifferentChannelsError: If the parameters of an activation differ between its channels.
-        NoGaussianMomentsError: If an activation has no gain: f or f' is 0 for all pre-activations.
+        ArgumentError: If an argument is not accepted, there is no layer, none of several is fed by an activation, a
+            weight cannot be set, an activation differs between its channels or has no gain: f or f' is 0 for all
+            pre-activations.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 16))
@@ -131,14 +130,14 @@ def initialise_for_activations_(
 def _layers(model: nn.Module, activation: Any, registry: Names) -> list[FedLayer]:
     layers = fed_layers(model, registry)
     if not layers:
-        raise ActivationArgumentError(f"{type(model).__name__} has no linear or convolution layer to initialise.")
+        raise ArgumentError(f"{type(model).__name__} has no linear or convolution layer to initialise.")
     if activation is not None:
         feed = activation if isinstance(activation, nn.Module) else registry.resolve(activation)
         if isinstance(feed, ActivationSpec) and feed.opaque:
             feed = registry.create(activation)
         return [FedLayer(row.name, row.layer, feed if index else None) for index, row in enumerate(layers)]
     if len(layers) > 1 and all(row.activation is None for row in layers):
-        raise ActivationArgumentError(
+        raise ArgumentError(
             f"No activation stands between the {len(layers)} layers of {type(model).__name__} in the order of "
             "registration. Name it: initialise_for_activations_(model, activation='gelu')."
         )
@@ -162,9 +161,9 @@ def fed_layers(model: nn.Module, registry: Names) -> list[FedLayer]:
     for name, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, WEIGHT_LAYERS):
             if isinstance(module.weight, nn.parameter.UninitializedParameter):
-                raise ActivationArgumentError(f"{name!r} has no shape yet: run the model once, then initialise it.")
+                raise ArgumentError(f"{name!r} has no shape yet: run the model once, then initialise it.")
             if parametrize.is_parametrized(module, "weight") or not isinstance(module.weight, nn.Parameter):
-                raise ActivationArgumentError(
+                raise ArgumentError(
                     f"The weight of {name!r} is computed from other parameters, so it cannot be set: initialise the "
                     "model before weight norm, spectral norm or another parametrisation is applied."
                 )

@@ -78,7 +78,7 @@ def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
         alpha: Minus the limit at ``-inf``; not 0.
 
     Raises:
-        ActivationArgumentError: If ``x`` is not a floating tensor or ``alpha`` not positive.
+        ArgumentError: If ``x`` is not a floating tensor or ``alpha`` not positive.
 
     Example:
         >>> celu(torch.tensor([-1.0, 0.0, 2.0]), alpha=2.0)

@@ -35,7 +35,7 @@ def mega_laplace(x: Tensor, mu: float = 0.707107, sigma: float = 0.282095) -> Te
         sigma: Standard deviation, positive.
 
     Raises:
-        ActivationArgumentError: If ``x`` is not a floating tensor or ``sigma`` not positive.
+        ArgumentError: If ``x`` is not a floating tensor or ``sigma`` not positive.
 
     Example:
         >>> mega_laplace(torch.tensor([0.0, 0.707107, 1.0]))

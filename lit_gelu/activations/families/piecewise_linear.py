@@ -107,7 +107,7 @@ def prelu(x: Tensor, weight: float | Tensor) -> Tensor:
         weight: A number, a tensor with one element, or one of shape ``(channels,)`` for dimension 1 of ``x``.
 
     Raises:
-        ActivationArgumentError: If ``x`` is not a floating tensor or ``weight`` does not fit its channels.
+        ArgumentError: If ``x`` is not a floating tensor or ``weight`` does not fit its channels.
 
     Example:
         >>> prelu(torch.tensor([[-1.0, -1.0], [3.0, 3.0]]), torch.tensor([0.25, 0.5]))

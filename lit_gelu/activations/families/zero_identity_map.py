@@ -26,7 +26,7 @@ def zero_identity_map(x: Tensor, training: bool = True, generator: torch.Generat
         generator: Where the random numbers come from, on the device of ``x``; ``None`` is torch's default.
 
     Raises:
-        ActivationArgumentError: If ``x`` is not a floating tensor.
+        ArgumentError: If ``x`` is not a floating tensor.
 
     Example:
         >>> generator = torch.Generator().manual_seed(0)

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.fx import Proxy
 from torch.overrides import handle_torch_function
 
-from lit_gelu.activations.errors import ActivationArgumentError
+from lit_gelu.errors import ArgumentError
 
 Function = TypeVar("Function", bound=Callable[..., Tensor])
 Traced = TypeVar("Traced", bound=Callable[..., Any])
@@ -66,7 +66,7 @@ def elementwise_derivative(function: Function) -> Function:
     @functools.wraps(function)
     def ordered(x: Tensor, order: int = 1, *args: Any, **kwargs: Any) -> Tensor:
         if order not in {1, 2}:
-            raise ActivationArgumentError(
+            raise ArgumentError(
                 f"{function.__name__}: order={order!r} is not available. Use 1 or 2; for more, differentiate order 2 "
                 "by torch.func."
             )
@@ -103,7 +103,7 @@ def check_floating(name: str, x: object) -> None:
         return
     accepted = ", ".join(str(dtype).removeprefix("torch.") for dtype in OPERATION_DTYPES)
     kind = f"of {x.dtype}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
-    raise ActivationArgumentError(
+    raise ArgumentError(
         f"{name}: x is {kind}. It must be a torch.Tensor of {accepted}: convert it, such as by "
         "torch.as_tensor(x, dtype=torch.float32)."
     )
@@ -112,7 +112,7 @@ def check_floating(name: str, x: object) -> None:
 def check_positive(name: str, parameter: str, value: float | Tensor) -> None:
     """Refuse a number that is not positive; a tensor is not looked at, which would wait for the device."""
     if not isinstance(value, Tensor) and not value > 0:
-        raise ActivationArgumentError(f"{name}: {parameter}={value!r} is not accepted. Give a positive number.")
+        raise ArgumentError(f"{name}: {parameter}={value!r} is not accepted. Give a positive number.")
 
 
 def per_channel(name: str, parameter: str, value: float | Tensor, x: Tensor, channel_dim: int = 1) -> float | Tensor:
@@ -131,7 +131,7 @@ def _broadcast(name: str, parameter: str, value: Tensor, x: Tensor, channel_dim:
     channels = x.shape[dim] if 0 <= dim < x.dim() else 1
     if value.dim() != 1 or value.shape[0] != channels:
         hint = " For x of shape (..., channels) give channel_dim=-1." if channel_dim == 1 else ""
-        raise ActivationArgumentError(
+        raise ArgumentError(
             f"{name}: {parameter} has shape {tuple(value.shape)} and x {tuple(x.shape)}. Give a number, a tensor with "
             f"one element, or one of shape ({channels},): one value for each channel, which is dimension {channel_dim} "
             f"of x.{hint}"

@@ -13,7 +13,6 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
 from lit_gelu.activations import (
-    ActivationArgumentError,
     create,
     functional,
     gain,
@@ -21,7 +20,7 @@ from lit_gelu.activations import (
     registry,
 )
 from lit_gelu.activations.analysis.initialisation import fan_in, fed_layers, init_unit_norm_rows_, unit_norm_rows_
-from lit_gelu.activations.errors import DifferentChannelsError, NoGaussianMomentsError
+from lit_gelu.errors import ArgumentError
 
 # Standard deviation of the pre-activations of layers 1 to 8 and of the logits, mean of 5 seeds, on MNIST.
 PUBLISHED = {
@@ -140,7 +139,7 @@ def test_one_activation_for_a_model_that_calls_functions():
             super().__init__()
             self.first, self.second, self.act = nn.Linear(8, 8), nn.Linear(8, 8), nn.GELU()  # act stands behind both
 
-    with pytest.raises(ActivationArgumentError):
+    with pytest.raises(ArgumentError):
         initialise_for_activations_(Net())
     rows = initialise_for_activations_(Net(), activation="quick_gelu")
     assert [row.gain for row in rows] == [1.0, gain("gelu_sigmoid")]
@@ -167,7 +166,7 @@ def test_an_activation_in_the_model_counts_with_its_present_parameters():
     assert [row.activation for row in rows] == ["", "prelu(num_parameters=3)", "swish(learnable=True)"]
     with torch.no_grad():
         prelu.weight[0] = 0.5
-    with pytest.raises(DifferentChannelsError):
+    with pytest.raises(ArgumentError):
         initialise_for_activations_(net)
 
 
@@ -182,8 +181,8 @@ def test_16_bit_weights_are_those_of_32_bits_rounded():
 
 def test_refuses_arguments_that_do_not_fit():
     for name, kind, error in (
-        ("gelu", "fan_in", ActivationArgumentError),
-        ("mega_laplace(mu=50.0)", "forward", NoGaussianMomentsError),  # it is dead
+        ("gelu", "fan_in", ArgumentError),
+        ("mega_laplace(mu=50.0)", "forward", ArgumentError),  # it is dead
     ):
         net = _deep_net(name, 2, 4)
         before = net[0].weight.detach().clone()
@@ -191,7 +190,7 @@ def test_refuses_arguments_that_do_not_fit():
             initialise_for_activations_(net, kind)
         assert torch.equal(net[0].weight, before)
     assert initialise_for_activations_(_deep_net("silu", 2, 8), "backward")[1].gain == gain("silu", "backward")
-    with pytest.raises(ActivationArgumentError):
+    with pytest.raises(ArgumentError):
         initialise_for_activations_(nn.GELU())
 
 
@@ -251,7 +250,7 @@ def test_fan_in_is_the_number_of_products_that_an_output_sums(layer, shape):
 
 
 def test_refuses_weights_that_cannot_be_set():
-    with pytest.raises(ActivationArgumentError):
+    with pytest.raises(ArgumentError):
         fed_layers(nn.Sequential(nn.LazyLinear(3)), registry)
-    with pytest.raises(ActivationArgumentError):
+    with pytest.raises(ArgumentError):
         fed_layers(nn.Sequential(nn.ReLU(), parametrizations.weight_norm(nn.Linear(3, 3))), registry)

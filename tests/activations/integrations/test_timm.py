@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lit_gelu import activations
-from lit_gelu.activations.errors import UnknownActivationError
+from lit_gelu.errors import UnknownActivationError
 
 TINY = {
     "vit_tiny_patch16_224": {"img_size": 16, "patch_size": 8, "embed_dim": 12, "depth": 2, "num_heads": 2},
