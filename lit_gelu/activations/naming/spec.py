@@ -115,7 +115,7 @@ class ActivationSpec:
 
     def __str__(self) -> str:
         name = f"opaque:{self.name}" if self.opaque else self.name
-        return f"{name}({', '.join([f'{key}={_literal(v)}' for key, v in self.kwargs])})" if self.kwargs else name
+        return f"{name}({', '.join([f'{key}={v!r}' for key, v in self.kwargs])})" if self.kwargs else name
 
     def _repr_html_(self) -> str:
         return HtmlTable(("activation", *self.arguments), [(str(self), *map(repr, self.arguments.values()))]).render()
@@ -220,48 +220,40 @@ def keywords_of(target: Callable[..., Any], first: int = 0) -> dict[str, inspect
     }
 
 
+class _Infinity(ast.NodeTransformer):
+    """Puts the number for the name ``inf``, as which Python prints it."""
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Constant(math.inf) if node.id == "inf" else node
+
+
 def _parts(text: str) -> tuple[str, tuple[tuple[str, PlainValue], ...], bool]:
     """Split the text of a spec into the name as written, the arguments, and whether it is opaque."""
     match = _TEXT.fullmatch(text)
     if match is None:
         raise SpecError(f"Cannot read {shown(text)} as an activation. Write {_GRAMMAR}.")
     opaque, name, arguments = match.groups()
-    return name, tuple(_parse_arguments(arguments, text).items()) if arguments else (), bool(opaque)
-
-
-def _parse_arguments(arguments: str, text: str) -> dict[str, PlainValue]:
-    """Read ``keyword=value, ...``, which is evaluated as literals and never run."""
     try:
-        call = ast.parse(f"f({arguments})", mode="eval").body
+        call = ast.parse(f"f({arguments or ''})", mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise SpecError(f"Cannot read the arguments of {shown(text)}. Write {_GRAMMAR}.") from error
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
         raise SpecError(f"Cannot read {shown(text)} as one activation. Write {_GRAMMAR}.")
     if call.args or any(argument.arg is None for argument in call.keywords):
         raise SpecError(f"{shown(text)} has an argument without a keyword. Write {_GRAMMAR}.")
-    keywords = [str(argument.arg) for argument in call.keywords]
-    if len(set(keywords)) < len(keywords):
+    if len({argument.arg for argument in call.keywords}) < len(call.keywords):
         raise SpecError(f"{shown(text)} gives an argument twice. Give it once.")
-    return {str(argument.arg): _evaluate(argument.value, text) for argument in call.keywords}
-
-
-def _evaluate(node: ast.expr, text: str, depth: int = 0) -> PlainValue:
-    """Turn a literal's syntax tree into its value; nothing is executed."""
-    match node:
-        case ast.Constant(value=None | bool() | int() | float() | str() as value):
-            return value
-        case ast.Name(id="inf"):
-            return math.inf
-        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=operand) if depth < _DEPTH:
-            number = _evaluate(operand, text, depth + 1)
-            if isinstance(number, (int, float)) and not isinstance(number, bool):
-                return -number if isinstance(sign, ast.USub) else number
-        case ast.Tuple(elts=elements) | ast.List(elts=elements) if depth < _DEPTH:
-            return tuple(_evaluate(element, text, depth + 1) for element in elements)
-    raise SpecError(
-        f"{shown(text)} has a value that is no literal. Accepted: numbers, inf, quoted strings, True, False, None and "
-        f"tuples of these, at most {_DEPTH} deep."
-    )
+    values: dict[str, PlainValue] = {}
+    for argument in call.keywords:
+        try:
+            value = ast.literal_eval(_Infinity().visit(argument.value))  # nothing is run
+        except (ValueError, TypeError, RecursionError, MemoryError) as error:
+            raise SpecError(
+                f"{shown(text)} has a value that is no literal. Accepted: numbers, inf, quoted strings, True, False, "
+                f"None and tuples of these, at most {_DEPTH} deep."
+            ) from error
+        values[str(argument.arg)] = plain_value(value, argument.arg, name)
+    return name, tuple(values.items()), bool(opaque)
 
 
 def plain_value(value: object, key: object, name: str, depth: int = 0) -> PlainValue:
@@ -282,10 +274,3 @@ def plain_value(value: object, key: object, name: str, depth: int = 0) -> PlainV
         f"2**{_INTEGER_BITS}), float (not NaN), str and tuples of these, at most {_DEPTH} deep. Build the module "
         "yourself if it needs another kind of value."
     )
-
-
-def _literal(value: PlainValue) -> str:
-    """Print a value so that `parse` reads the same value."""
-    if isinstance(value, tuple):
-        return f"({', '.join(map(_literal, value))}{',' if len(value) == 1 else ''})"
-    return repr(value)
