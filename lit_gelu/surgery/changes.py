@@ -137,23 +137,12 @@ _EDITS = "_lit_gelu_edits"  # the attribute of such a class
 
 
 @dataclass(frozen=True)
-class RewrittenCall:
-    """A call expression that calls a child instead."""
+class Edit:
+    """A call expression that calls a child instead; a probed one is called as it was, and its input by the child."""
 
     place: CallPlace
     child: str
-    name: str  # the name of the site that the call was, relative to the module
-
-
-@dataclass(frozen=True)
-class ProbedCall:
-    """A call expression whose input goes through a child first; what is called, and with what else, stays."""
-
-    place: CallPlace
-    child: str
-
-
-Edit = RewrittenCall | ProbedCall
+    name: str | None  # of the site that the call was, relative to the module; ``None`` of a probed one
 
 
 def edits_of(module: nn.Module) -> list[Edit]:
@@ -200,7 +189,7 @@ def _rewritten(cls: type, name: str, edits: Sequence[Edit]) -> Callable[..., Any
         if ast.unparse(node) != place.text:
             raise SwapError(f"{cls.__qualname__}.{name} has been changed: {place.text!r} is not where it was")
         begin, stop = ((line + first, column) for line, column in place.argument)
-        whole = (begin, stop) if isinstance(edit, ProbedCall) else source.span_of(node)
+        whole = (begin, stop) if edit.name is None else source.span_of(node)
         replacements.append((whole, (begin, stop), f"self.{edit.child}"))
     changed = source.with_calls_replaced(code, replacements)
     cells = dict(zip(code.co_freevars, chain[-1].__closure__ or (), strict=True))

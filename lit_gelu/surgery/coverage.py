@@ -205,7 +205,7 @@ class _KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
     ) -> Any:
         kwargs = kwargs or {}
         name = kernel_name(func)
-        spec = kernel_spec(func, args, kwargs, self._survey.registry)
+        spec = kernel_spec(func, args, kwargs, self._survey.table)
         is_counted = spec is not None or name in RECURRENT
         origin = locate(sys._getframe(1), self._modules) if is_counted else None
         if origin is None:

@@ -22,16 +22,7 @@ from torch.utils import _pytree as pytree
 from lit_gelu.activations import ActivationSpec
 from lit_gelu.errors import SwapError
 from lit_gelu.sandbox import equal
-from lit_gelu.surgery.changes import (
-    Change,
-    Edit,
-    RewrittenCall,
-    SetAttribute,
-    SetChild,
-    edited_class,
-    make_all,
-    share_hooks,
-)
+from lit_gelu.surgery.changes import Change, Edit, SetAttribute, SetChild, edited_class, make_all, share_hooks
 from lit_gelu.surgery.observation import Key, before_every_module, key_of, locate, on_the_side, run
 from lit_gelu.surgery.sites import ActivationSite, Survey, relative_name
 from lit_gelu.surgery.source import CallPlace
@@ -79,7 +70,7 @@ def substitution(survey: Survey, site: ActivationSite, module: nn.Module) -> Sub
     caller = call.owner
     taken = {*dir(type(caller)), *vars(caller), *caller._modules, *caller._parameters, *caller._buffers}
     child = next(name for name in candidates if name not in taken)
-    edit = RewrittenCall(obstacle, child, relative)
+    edit = Edit(obstacle, child, relative)
     return Substitution(site, module, f"{owner}.{child}".removeprefix("."), "call rewritten", (edit,))
 
 
@@ -92,7 +83,7 @@ def _calls_with_more(site: ActivationSite, declared: ActivationSpec) -> tuple[Ed
         if isinstance(place, CallPlace) and call.owner is site.module:
             expression = ast.parse(place.text, mode="eval").body
             if isinstance(expression, ast.Call) and (len(expression.args) != 1 or expression.keywords):
-                edits.append(RewrittenCall(place, attribute, attribute))
+                edits.append(Edit(place, attribute, attribute))
         elif any(spec != declared for spec in call.specs):
             reason = place if isinstance(place, str) else f"that is in {type(call.owner).__name__}"
             raise SwapError(

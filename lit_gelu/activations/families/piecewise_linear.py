@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
 from lit_gelu.activations.naming.entry import ActivationEntry, ActivationFacts
-from lit_gelu.activations.naming.forms import CallForm, ModuleForm
+from lit_gelu.activations.naming.forms import ModuleForm
 from lit_gelu.activations.numerics.arguments import Derivatives, elementwise, per_channel, quotient
 from lit_gelu.activations.onnx_recipes import OnnxOperator, OnnxRecipes
 
@@ -138,12 +138,8 @@ def _prelu_parameters(module: nn.Module) -> dict[str, Any]:  # by name, as the r
     return {"weight": module.weight}
 
 
-def _prelu_call(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of the spec for a call ``F.prelu(x, weight)``."""
-    weight = arguments.pop("weight", None)
-    if weight is None:
-        return arguments
-    return arguments | {"num_parameters": weight.numel() if torch.is_tensor(weight) else 1}
+def _prelu_call(weight: object = None) -> dict[str, Any]:
+    return {} if weight is None else {"num_parameters": weight.numel() if isinstance(weight, Tensor) else 1}
 
 
 def _leaky_facts(negative_slope: float = 0.01, **_: Any) -> ActivationFacts:
@@ -228,7 +224,7 @@ ENTRIES = (
         joint=prelu_joint,
         facts=_prelu_facts,
         modules=(ModuleForm(nn.PReLU, live=_prelu_parameters),),
-        calls=(CallForm(F.prelu, ("weight",), _prelu_call),),
+        calls={F.prelu: _prelu_call},
         onnx=OnnxRecipes(native="PRelu(x, weight)", primitives="Add(Relu(x), Mul(Min(x, 0.0), weight))"),
     ),
 )

@@ -2,14 +2,14 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, get_args, get_origin
 
 import torch
 from torch import Tensor, nn
 
-from lit_gelu.activations.naming.forms import CallForm, FunctionActivation, ModuleForm, noted, unfolded
+from lit_gelu.activations.naming.forms import FunctionActivation, ModuleForm, noted, unfolded
 from lit_gelu.activations.naming.spec import ActivationSpec, dotted_path, keywords_of, opaque
 from lit_gelu.display import Displayed, HtmlTable, readable
 from lit_gelu.errors import ArgumentError, LitGeluError, SpecError, message_of, shown
@@ -169,7 +169,8 @@ class ActivationEntry:
         aliases: Other names.
         modules: The module classes that are this activation.
         functions: Functions that compute it, with the arguments of its spec behind the input.
-        calls: Functions whose calls have other arguments than a spec, as that of ``F.prelu`` has the weight itself.
+        calls: Functions whose calls have other arguments than a spec, as that of ``F.prelu`` has the weight itself; by
+            each a function from these to those of the spec.
         preset: If this name is another activation with given arguments, that spec.
         objects: Arguments that may be objects with no text form; with such a one the activation's spec is opaque.
         tried: Whether a spec's values are tried on torch's ``meta`` device when it is read: ``build`` only allocates.
@@ -187,7 +188,7 @@ class ActivationEntry:
     aliases: tuple[str, ...] = ()
     modules: tuple[ModuleForm, ...] = ()
     functions: tuple[Callable[..., Any], ...] = ()
-    calls: tuple[CallForm, ...] = ()
+    calls: Mapping[Callable[..., Any], Callable[..., dict[str, Any]]] = field(default_factory=dict)
     preset: ActivationSpec | None = None
     objects: tuple[str, ...] = ()
     tried: bool = False

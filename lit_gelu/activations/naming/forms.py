@@ -108,16 +108,6 @@ class ModuleForm:
         return {key: value for key, value in arguments.items() if key not in NOT_OF_THE_FUNCTION}
 
 
-@dataclass(frozen=True)
-class CallForm:
-    """A function that is this activation, called with other arguments than its spec has."""
-
-    function: Callable[..., Any]  # such as ``F.prelu``
-    parameters: tuple[str, ...]  # the names of what may follow the input by position
-    # From a call's arguments by name, the input left out, to those of the spec.
-    read: Callable[[dict[str, Any]], dict[str, Any]]
-
-
 def unfolded(target: functools.partial[Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """Return what a partial, of partials too, calls in the end, and the arguments that it gives."""
     called: Any = target
