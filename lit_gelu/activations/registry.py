@@ -70,15 +70,16 @@ class ActivationRegistry(Names):
             **computed_facts(canonical, facts, self),
         )
 
-    def install(self, library: str, *, override: bool = False) -> "Installation":
+    def install(self, library: str) -> "Installation":
         """Make the names usable in another library's configurations, specs with arguments included.
+
+        Names that the library has too (``"gelu"``) keep its meaning.
 
         ``"transformers"``: ``hidden_act="gaussian_gelu"`` in a configuration, and what else is looked up in ``ACT2FN``.
         ``"timm"``: ``act_layer="gaussian_gelu"`` in ``timm.create_model``, for models that look their activation up.
 
         Args:
             library: ``"timm"`` or ``"transformers"``. It is imported now, and only now.
-            override: Whether names that the library has too (``"gelu"``) get this registry's meaning.
 
         Returns:
             What undoes it: call its ``uninstall()``, or use it as a context manager. Installing twice is installing
@@ -87,11 +88,11 @@ class ActivationRegistry(Names):
         Raises:
             ArgumentError: If there is no integration with it.
             MissingExtraError: If it is not installed.
-            UnsupportedRunError: If another registry's names are there, or the other ``override``.
+            UnsupportedRunError: If another registry's names are there.
         """
         from lit_gelu.activations.integrations import install
 
-        return install(self, library, override=override)
+        return install(self, library)
 
 
 class _DefaultRegistry(ActivationRegistry):
