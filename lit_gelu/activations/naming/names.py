@@ -86,7 +86,6 @@ class Names:
         derivative: Callable[..., Tensor] | None = None,
         joint: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor | None]] | None = None,
         facts: ActivationFacts | Callable[..., ActivationFacts] | None = None,
-        registered_by: str | None = None,
         onnx: Any = None,
     ) -> Callable[[Registered], Registered]:
         """Return a decorator that registers a module class or a plain function from tensor to tensor.
@@ -101,7 +100,6 @@ class Names:
                 if f(0) is not 0) from shared terms, for the statistics of `ActivationCurvatureMonitor`; without it they
                 are evaluated one by one.
             facts: What is stated of it; see `ActivationFacts`.
-            registered_by: Who registers it; by default the module and name of the decorated object.
             onnx: What it becomes in an ONNX file: a recipe such as ``"Mul(x, Sigmoid(x))"``, or recipes for several
                 lowerings (`lit_gelu.activations.onnx_recipes`). Without it torch's exporter decomposes it.
 
@@ -136,7 +134,7 @@ class Names:
             )
 
         def decorate(target: Registered) -> Registered:
-            entry = entry_for(name, target, tuple(aliases), registered_by or _plugin.get())
+            entry = entry_for(name, target, tuple(aliases), _plugin.get())
             stated = facts or ActivationFacts()
             self.add(replace(entry, derivative=derivative, joint=joint, facts=stated, onnx=onnx), override=override)
             return target
