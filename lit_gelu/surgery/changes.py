@@ -1,6 +1,7 @@
 """What a swap changes: changes that can be taken back exactly, edits of a class, and a key in the state_dict."""
 
 import ast
+import contextlib
 import functools
 import inspect
 import itertools
@@ -8,7 +9,7 @@ import pickle
 import re
 import types
 import weakref
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -88,17 +89,14 @@ class SetAttribute:
 Change = SetChild | SetAttribute
 
 
-def make_all(changes: Sequence[Change]) -> None:
-    """Make changes in order; if one fails, those before it are taken back."""
-    made = 0
-    try:
+@contextlib.contextmanager
+def in_effect(changes: Sequence[Change]) -> Iterator[contextlib.ExitStack]:
+    """Make changes in order, and take them back on leaving or if one fails, unless ``pop_all`` is called."""
+    with contextlib.ExitStack() as stack:
         for change in changes:
             change.make()
-            made += 1
-    except BaseException:
-        for change in reversed(changes[:made]):
-            change.revert()
-        raise
+            stack.callback(change.revert)
+        yield stack
 
 
 def revert_all(changes: Sequence[Change]) -> None:
@@ -111,22 +109,11 @@ def revert_all(changes: Sequence[Change]) -> None:
         change.revert()
 
 
-_HOOKS = (
-    "_backward_hooks",
-    "_backward_pre_hooks",
-    "_forward_hooks",
-    "_forward_hooks_always_called",
-    "_forward_hooks_with_kwargs",
-    "_forward_pre_hooks",
-    "_forward_pre_hooks_with_kwargs",
-    "_is_full_backward_hook",
-)
-
-
 def share_hooks(source: nn.Module, target: nn.Module) -> None:
     """Give a module the very dictionaries of another's hooks, so that a handle's ``remove`` works for both."""
-    for attribute in _HOOKS:
-        setattr(target, attribute, getattr(source, attribute))
+    for attribute in vars(nn.Module()):
+        if "forward_" in attribute or "backward_" in attribute:  # those of a state_dict are each module's own
+            setattr(target, attribute, getattr(source, attribute))
 
 
 # A module's class with some calls in its methods replaced by calls of child modules of its own. The class is exchanged

@@ -3,8 +3,6 @@
 import functools
 import inspect
 import math
-import operator
-import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -135,11 +133,6 @@ class KnownFunction:
         return arguments | ({"inplace": True} if overwrites else {})
 
 
-_Functions = dict[Any, KnownFunction]
-_Table = tuple[list[ActivationEntry], _Functions]
-_TABLES: weakref.WeakKeyDictionary[ActivationRegistry, _Table] = weakref.WeakKeyDictionary()
-
-
 class FunctionTable:
     """The functions of torch that a registry's activations are the same as, under all names that torch has for them."""
 
@@ -148,16 +141,11 @@ class FunctionTable:
 
     def __init__(self, registry: ActivationRegistry) -> None:
         self.registry = registry
-        entries = registry.entries()  # of this context: a scope has more
-        before, functions = _TABLES.get(registry, ((), {}))
-        if not entries or len(before) != len(entries) or not all(map(operator.is_, before, entries)):
-            functions = {}  # made anew only when the rows are others
-            for entry in entries:
-                for function, read in (dict.fromkeys(entry.functions) | entry.calls).items():
-                    for form in _forms(function):
-                        functions.setdefault(form, KnownFunction(form, entry, read))
-            _TABLES[registry] = entries, functions
-        self._functions = functions
+        self._functions: dict[Any, KnownFunction] = {}
+        for entry in registry.entries():
+            for function, read in {**dict.fromkeys(entry.functions), **entry.calls}.items():
+                for form in _forms(function):
+                    self._functions.setdefault(form, KnownFunction(form, entry, read))
 
     def find(self, function: Any) -> KnownFunction | None:
         """Return what is known of a function, ``None`` if an object is no activation."""

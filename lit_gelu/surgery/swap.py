@@ -20,7 +20,7 @@ from lit_gelu.activations.naming.spec import dotted_path, read_spec
 from lit_gelu.activations.numerics.channels import INFER
 from lit_gelu.display import Displayed, HtmlTable
 from lit_gelu.errors import SwapError
-from lit_gelu.surgery.changes import make_all, mark, revert_all
+from lit_gelu.surgery.changes import in_effect, mark, revert_all
 from lit_gelu.surgery.channels import with_inferred_channels
 from lit_gelu.surgery.report import LEFT, SwappedSite, SwapReport, in_one_line, table_of_sites
 from lit_gelu.surgery.sites import ActivationSite, Survey, names_for_patterns, without_wrappers
@@ -188,7 +188,8 @@ class SwapPlan(Displayed):
     def apply(self) -> SwapReport:
         """Change the model, and return the report; if any step fails, what was changed is put back."""
         changes = changes_for(self.model, list(self.placements))
-        make_all(changes)
+        with in_effect(changes) as made:
+            made.pop_all()
         return SwapReport(self.rows, self.skipped, self.notes, partial(revert_all, changes))
 
     def _summary(self) -> str:

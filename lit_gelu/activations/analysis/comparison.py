@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -40,10 +40,6 @@ class LargestDifference:
         where = [f"{x:.7g}" for x in self.places] + [f"all of [{a:.7g}, {b:.7g}]" for a, b in self.stretches]
         return f"{self.largest:.7g} at {', '.join(where)}"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as plain data for JSON."""
-        return {"largest": self.largest, "places": [*self.places], "stretches": [[*pair] for pair in self.stretches]}
-
 
 @dataclass(frozen=True, repr=False)
 class ActivationComparison(Displayed):
@@ -73,8 +69,7 @@ class ActivationComparison(Displayed):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain data for JSON."""
-        differences = {name: getattr(self, name).to_dict() for name in ("value", "slope", "curvature")}
-        return {"a": self.a, "b": self.b, "interval": [*self.interval], **differences}
+        return asdict(self)
 
     def _summary(self) -> str:
         figures = f"f {self.value.largest:.4g}, f' {self.slope.largest:.4g}, f'' {self.curvature.largest:.4g}"

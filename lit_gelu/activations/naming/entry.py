@@ -217,9 +217,24 @@ class ActivationEntry:
         return Resolved(spec, lambda: self.remember(self.build(**canonical), canonical))
 
     def canonical(self, arguments: dict[str, Any]) -> ActivationSpec:
-        """Return the canonical spec for given keyword arguments; see `canonical_arguments`."""
-        plain = ActivationSpec(self.name, tuple(arguments.items())).arguments
-        return ActivationSpec(self.name, tuple(self.canonical_arguments(plain).items()))
+        """Return the spec for given keyword arguments, checked against the signature; those at their defaults are dropped."""
+        # ``inplace`` is accepted by every activation, as in timm, so that one can stand for another; where there is no
+        # in-place form it is dropped.
+        accepted, kept = self.parameters, {}
+        for key, value in ActivationSpec(self.name, tuple(arguments.items())).kwargs:
+            parameter = accepted.get(key)
+            if parameter is None:
+                if key == "inplace":
+                    continue
+                names = ", ".join(accepted) or "none"
+                raise ArgumentError(f"{self.name!r} has no argument {shown(key)}. It accepts: {names}.")
+            _check_type(self.name, parameter, value)
+            if value != parameter.default:
+                kept[key] = value
+        required = [key for key, parameter in accepted.items() if parameter.default is inspect.Parameter.empty]
+        if missing := [key for key in required if key not in arguments]:
+            raise ArgumentError(f"{self.name!r} needs a value for: {', '.join(missing)}.")
+        return ActivationSpec(self.name, tuple(kept.items()))
 
     def remember(self, module: nn.Module, arguments: dict[str, Any]) -> nn.Module:
         """Note what a module of this activation was built from, if its constructor does not; return the module."""
@@ -243,26 +258,6 @@ class ActivationEntry:
             return None if form is None else form.live_arguments(module)
         except SpecError:
             return None
-
-    def canonical_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Check keyword arguments against the signature and drop those that equal their defaults."""
-        # ``inplace`` is accepted by every activation, as in timm, so that one can stand for another; where there is no
-        # in-place form it is dropped.
-        accepted, kept = self.parameters, {}
-        for key, value in arguments.items():
-            parameter = accepted.get(key)
-            if parameter is None:
-                if key == "inplace":
-                    continue
-                names = ", ".join(accepted) or "none"
-                raise ArgumentError(f"{self.name!r} has no argument {shown(key)}. It accepts: {names}.")
-            _check_type(self.name, parameter, value)
-            if value != parameter.default:
-                kept[key] = value
-        required = [key for key, parameter in accepted.items() if parameter.default is inspect.Parameter.empty]
-        if missing := [key for key in required if key not in arguments]:
-            raise ArgumentError(f"{self.name!r} needs a value for: {', '.join(missing)}.")
-        return kept
 
 
 def entry_for(name: str, target: Any, aliases: tuple[str, ...], registered_by: str | None) -> ActivationEntry:

@@ -22,6 +22,7 @@ from lit_gelu.errors import ArgumentError
 
 Function = TypeVar("Function", bound=Callable[..., Tensor])
 Traced = TypeVar("Traced", bound=Callable[..., Any])
+Joint = Callable[..., tuple[Tensor, Tensor, Tensor, Tensor | None]]
 
 # 16-bit floats are computed in float32 and rounded once, at the end.
 OPERATION_DTYPES = {
@@ -76,7 +77,7 @@ def elementwise_derivative(function: Function) -> Function:
 
 
 @elementwise_derivative
-def joint_derivative(x: Tensor, order: int, joint: Callable[..., "Derivatives"], /, **kwargs: Any) -> Tensor:
+def joint_derivative(x: Tensor, order: int, joint: Joint, /, **kwargs: Any) -> Tensor:
     """Return f' or f'' of a joint form that is exact to the last digit."""
     return keep_nan(x, cast("Tensor", joint(x, **kwargs)[order]))
 
@@ -85,7 +86,7 @@ def joint_derivative(x: Tensor, order: int, joint: Callable[..., "Derivatives"],
 class DerivativeOf:
     """The derivatives by order of a joint form that is exact to the last digit; a class, so that it can be pickled."""
 
-    joint: Callable[..., "Derivatives"]
+    joint: Joint
 
     def __call__(self, x: Tensor, order: int = 1, **kwargs: Any) -> Tensor:
         """Compute f' or f''."""
