@@ -77,8 +77,18 @@ class GatedFFN(nn.Module):
         registry: Names | None = None,
     ) -> None:
         super().__init__()
-        self.dim = dim
-        self.hidden_dim = _hidden_size(dim, hidden_dim, multiple_of)
+        sizes = {"dim": dim, "hidden_dim": 1 if hidden_dim is None else hidden_dim, "multiple_of": multiple_of}
+        for name, size in sizes.items():
+            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+                raise ArgumentError(f"GatedFFN: {name}={size!r} is not accepted. Give a positive integer.")
+        if hidden_dim is None:
+            hidden_dim = -(-8 * dim // (3 * multiple_of)) * multiple_of
+        elif hidden_dim % multiple_of:
+            raise ArgumentError(
+                f"GatedFFN: hidden_dim={hidden_dim} is no multiple of multiple_of={multiple_of}. Leave one out: "
+                "multiple_of rounds the default hidden_dim."
+            )
+        self.dim, self.hidden_dim = dim, hidden_dim
         self.gate_projection = nn.Linear(dim, self.hidden_dim, bias)
         self.value_projection = nn.Linear(dim, self.hidden_dim, bias)
         names = registry_or_default(registry)
@@ -96,19 +106,3 @@ class GatedFFN(nn.Module):
         gate: Tensor = self.activation(self.gate_projection(x))
         result: Tensor = self.output_projection(gate * self.value_projection(x))
         return result
-
-
-def _hidden_size(dim: int, hidden_dim: int | None, multiple_of: int) -> int:
-    """Return the size between the projections."""
-    sizes = {"dim": dim, "hidden_dim": 1 if hidden_dim is None else hidden_dim, "multiple_of": multiple_of}
-    for name, size in sizes.items():
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ArgumentError(f"GatedFFN: {name}={size!r} is not accepted. Give a positive integer.")
-    if hidden_dim is None:
-        return -(-8 * dim // (3 * multiple_of)) * multiple_of
-    if hidden_dim % multiple_of:
-        raise ArgumentError(
-            f"GatedFFN: hidden_dim={hidden_dim} is no multiple of multiple_of={multiple_of}. Leave one of them out: "
-            "multiple_of rounds the default hidden_dim."
-        )
-    return hidden_dim

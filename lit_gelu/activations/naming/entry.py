@@ -217,7 +217,7 @@ class ActivationEntry:
         return Resolved(spec, lambda: self.remember(self.build(**canonical), canonical))
 
     def canonical(self, arguments: dict[str, Any]) -> ActivationSpec:
-        """Return the spec for given keyword arguments, checked against the signature; those at their defaults are dropped."""
+        """Return the canonical spec for given keyword arguments: checked, and without those at their defaults."""
         # ``inplace`` is accepted by every activation, as in timm, so that one can stand for another; where there is no
         # in-place form it is dropped.
         accepted, kept = self.parameters, {}
