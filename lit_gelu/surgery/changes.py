@@ -125,7 +125,7 @@ _EDITS = "_lit_gelu_edits"  # the attribute of such a class
 
 @dataclass(frozen=True)
 class Edit:
-    """A call expression that calls a child instead; a probed one is called as it was, and its input by the child."""
+    """A call expression that calls a child instead; a probed one stays, and its input goes through the child first."""
 
     place: CallPlace
     child: str
