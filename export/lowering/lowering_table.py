@@ -31,13 +31,12 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.activations.errors import UnknownArgumentsError
 from lit_gelu.activations.families import ENTRIES
 from lit_gelu.activations.modules import FunctionActivation
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.names import Names
 from lit_gelu.activations.onnx_recipes import Lowering, OnnxCases, OnnxRecipes, OnnxSpelling
-from lit_gelu.errors import ArgumentError, shown
+from lit_gelu.errors import ArgumentError, SpecError, shown
 from lit_gelu.surgery.recognition import hidden_modules
 
 CONTRIB_DOMAIN = "com.microsoft"
@@ -303,7 +302,7 @@ def bind(module: nn.Module, registry: ActivationRegistry | None = None) -> Bound
         return None
     try:
         return _registered(entry, _arguments(entry, module))
-    except UnknownArgumentsError:
+    except SpecError:
         return None  # a recipe needs the arguments as they are now; torch decomposes the module as it is
 
 

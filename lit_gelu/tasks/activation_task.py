@@ -16,7 +16,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torchmetrics import MeanMetric
 
 from lit_gelu import activations
-from lit_gelu.activations.analysis.initialisation import init_unit_norm_rows_
+from lit_gelu.activations.analysis.initialisation import unit_norm_rows_
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.callbacks import ActivationSwap
 from lit_gelu.callbacks.checkpoint_file import loading
@@ -159,9 +159,11 @@ class ActivationTask(LightningModule, ABC):
     def init_dense_layers_(self) -> None:
         """Draw the rows of every hidden layer's weight, and of ``output``'s, with length 1, biases 0, in place."""
         infer_channels_(self)
+        output: Any = self.get_submodule("output")
         hidden = [layer.linear for layer in self.modules() if isinstance(layer, HiddenLayer)]
-        for linear in [*hidden, self.get_submodule("output")]:  # not what an activation may hold
-            init_unit_norm_rows_(linear)
+        for linear in [*hidden, output]:  # not what an activation may hold
+            unit_norm_rows_(linear.weight)
+            nn.init.zeros_(linear.bias)
 
     def configure_optimizers(self) -> Any:
         """Return Adam with the constant ``learning_rate`` that the subclass sets."""
