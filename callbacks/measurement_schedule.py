@@ -72,8 +72,8 @@ class MeasurementSchedule:
         steps, epochs, every = steps_of_run(trainer), trainer.max_epochs, self.every_n_epochs
         if every is not None:
             of_epoch = trainer.num_training_batches / trainer.accumulate_grad_batches  # infinite if nobody knows
-            is_told = trainer.lightning_module.automatic_optimization and math.isfinite(of_epoch)
-            first = every * math.ceil(of_epoch) if is_told else math.inf
+            is_countable = trainer.lightning_module.automatic_optimization and math.isfinite(of_epoch)
+            first = every * math.ceil(of_epoch) if is_countable else math.inf
             never = (epochs is not None and 0 <= epochs < every) or steps < first < math.inf
         else:
             never = steps < (self.every_n_steps or 0) or (self.at_steps is not None and steps <= min(self.at_steps))
