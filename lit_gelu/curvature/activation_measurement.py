@@ -19,7 +19,7 @@ from lit_gelu.curvature.activation.recorder import ELEMENTS, ActivationRecorder
 from lit_gelu.curvature.activation.sites import ModuleTree, SampleRows, watchable_sites
 from lit_gelu.curvature.activation.statistics import STATISTICS, SUMS, accumulation_dtype, statistics_from_sums
 from lit_gelu.curvature.probe.loss_probe import logging_modules, loss_function, muted
-from lit_gelu.curvature.ranks import maximum_over_ranks, sum_over_ranks
+from lit_gelu.curvature.ranks import gathered, sum_over_ranks
 from lit_gelu.errors import ArgumentError, LitGeluError
 from lit_gelu.sandbox import evaluation_sandbox, isolated_random_state
 from lit_gelu.surgery.sites import names_for_patterns
@@ -79,8 +79,7 @@ class DeadUnitWindow:
     """
 
     def __init__(self, window: int, channels: Sequence[int], device: torch.device | str = "cpu") -> None:
-        if window < 1:
-            raise ArgumentError(f"{window=} is not accepted. Give a positive number of events.")
+        check_count("window", window, 1)
         self.window = window
         self.channels = list(channels)
         self.events = 0
@@ -189,7 +188,7 @@ class ActivationMeasurement:
 
     def detach(self) -> None:
         """Take hooks and probes off."""
-        self.recorder.detach()
+        self.recorder.close()
         self._sites.remove()
 
     def saw_all(self) -> bool:
@@ -252,7 +251,7 @@ class ActivationMeasurement:
         sizes = [len(masks[number]) if number in masks else 0 for number in sites]
         counts = torch.tensor([sizes, [number in self.recorder.called for number in sites]])
         if over_ranks:
-            counts = maximum_over_ranks(counts.to(device)).cpu()
+            counts = torch.stack(gathered(counts)).amax(0)
         largest, called = counts.tolist()
         self._called.update(number for number in sites if called[number])
         if window is None:
@@ -287,7 +286,7 @@ def statistics_on(
         measurement.recorder.start()
         for number, batch in enumerate(batches):
             loss_function(model)(batch, number)
-        measurement.recorder.stop()
+        measurement.recorder.pause()
         measured, gaussian = measurement.figures(measurement.reduce(torch.device("cpu")))
         refused = dict(measurement.refused)
         for name in [name for name, row in measured.items() if math.isnan(row["share_non_finite"])]:
