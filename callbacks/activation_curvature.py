@@ -18,6 +18,7 @@ from lit_gelu.callbacks.measurement_schedule import MeasurementSchedule
 from lit_gelu.callbacks.trainer import (
     Path,
     as_batch,
+    callbacks_of,
     log_figures,
     logged_step,
     refuse_mixed_packages,
@@ -26,7 +27,7 @@ from lit_gelu.callbacks.trainer import (
 )
 from lit_gelu.curvature.activation_measurement import ActivationMeasurement, ActivationSettings, Figures, Readout
 from lit_gelu.display import ShownFigures
-from lit_gelu.errors import UnsupportedRunError
+from lit_gelu.errors import ArgumentError, UnsupportedRunError
 from lit_gelu.sandbox import input_sample_of
 from lit_gelu.surgery import SwapReport
 
@@ -84,7 +85,8 @@ class ActivationCurvatureMonitor(Callback):
         name: Figures are logged as ``curvature/<name>/...``; several monitors in one Trainer need several names.
 
     Raises:
-        ArgumentError: If a number is not positive, or more than one way is given to say when.
+        ArgumentError: If a number is not positive, or more than one way is given to say when; at the start of a
+            fit, if another monitor of the Trainer has the same name.
         UnsupportedRunError: At the start of a fit, if the Trainer has no logger, or ``include`` matches no site.
 
     Example:
@@ -133,15 +135,31 @@ class ActivationCurvatureMonitor(Callback):
     @property
     @override
     def state_key(self) -> str:
-        """Under which name a checkpoint holds the state; a Trainer refuses two of one name."""
-        return self._generate_state_key(name=self.name)
+        """Tells monitors of one Trainer apart, so that each finds its own state in a checkpoint."""
+        schedule = self.schedule
+        return self._generate_state_key(
+            every_n_steps=schedule.every_n_steps,
+            every_n_epochs=schedule.every_n_epochs,
+            at_steps=None if schedule.at_steps is None else sorted(schedule.at_steps),
+            sample_rows=self.settings.sample_rows,
+            include=self.settings.include,
+            seed=self.settings.seed,
+            name=self.name,
+        )
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Refuse a Trainer that fits without a logger; forget another run."""
+        """Refuse a Trainer that fits without a logger or with another monitor of this name; forget another run."""
         refuse_mixed_packages(trainer, pl_module)
         if stage == "fit":
             require_logger(trainer, type(self).__name__)
+            others = [other for other in callbacks_of(trainer) if isinstance(other, type(self)) and other is not self]
+            if any(other.name == self.name for other in others):
+                raise ArgumentError(
+                    f"Two monitors of activations are both named {self.name!r}, and would overwrite each other's "
+                    "figures. Give one of them a name: ActivationCurvatureMonitor(name='encoder', ...) logs as "
+                    "curvature/encoder/..."
+                )
             if trainer.global_step == 0:  # a checkpoint is loaded later
                 self.schedule.reset()
                 self._clear()
@@ -313,15 +331,15 @@ class ActivationCurvatureMonitor(Callback):
     def _stop(self) -> None:
         self._recording = False
         if self._measurement is not None:
-            self._measurement.recorder.pause()
+            self._measurement.recorder.stop()
 
     def _finish(self, trainer: Trainer, pl_module: LightningModule, *, in_doubt: bool) -> None:
         """Stop recording, and take note of what was recorded; `in_doubt` if replacements may have spoilt it."""
         measurement = self._measurement
         if not self._recording or measurement is None:
             return
-        self._stop()
         start = time.perf_counter()
+        self._stop()
         # One that was not called may have been replaced since the batch began: the next is measured instead.
         self._overdue = in_doubt and not measurement.saw_all() and self._follow(pl_module)
         if not self._overdue:

@@ -19,7 +19,7 @@ from lit_gelu.curvature.activation.recorder import ELEMENTS, ActivationRecorder
 from lit_gelu.curvature.activation.sites import ModuleTree, SampleRows, watchable_sites
 from lit_gelu.curvature.activation.statistics import STATISTICS, SUMS, accumulation_dtype, statistics_from_sums
 from lit_gelu.curvature.probe.loss_probe import logging_modules, loss_function, muted
-from lit_gelu.curvature.ranks import gathered, sum_over_ranks
+from lit_gelu.curvature.ranks import maximum_over_ranks, sum_over_ranks
 from lit_gelu.errors import ArgumentError, LitGeluError
 from lit_gelu.sandbox import evaluation_sandbox, isolated_random_state
 from lit_gelu.surgery.sites import names_for_patterns
@@ -79,7 +79,8 @@ class DeadUnitWindow:
     """
 
     def __init__(self, window: int, channels: Sequence[int], device: torch.device | str = "cpu") -> None:
-        check_count("window", window, 1)
+        if window < 1:
+            raise ArgumentError(f"{window=} is not accepted. Give a positive number of events.")
         self.window = window
         self.channels = list(channels)
         self.events = 0
@@ -188,7 +189,7 @@ class ActivationMeasurement:
 
     def detach(self) -> None:
         """Take hooks and probes off."""
-        self.recorder.close()
+        self.recorder.detach()
         self._sites.remove()
 
     def saw_all(self) -> bool:
@@ -251,7 +252,7 @@ class ActivationMeasurement:
         sizes = [len(masks[number]) if number in masks else 0 for number in sites]
         counts = torch.tensor([sizes, [number in self.recorder.called for number in sites]])
         if over_ranks:
-            counts = torch.stack(gathered(counts)).amax(0)
+            counts = maximum_over_ranks(counts.to(device)).cpu()
         largest, called = counts.tolist()
         self._called.update(number for number in sites if called[number])
         if window is None:
@@ -286,7 +287,7 @@ def statistics_on(
         measurement.recorder.start()
         for number, batch in enumerate(batches):
             loss_function(model)(batch, number)
-        measurement.recorder.pause()
+        measurement.recorder.stop()
         measured, gaussian = measurement.figures(measurement.reduce(torch.device("cpu")))
         refused = dict(measurement.refused)
         for name in [name for name, row in measured.items() if math.isnan(row["share_non_finite"])]:

@@ -13,6 +13,13 @@ def sum_over_ranks(tensor: Tensor) -> Tensor:
     return tensor
 
 
+def maximum_over_ranks(tensor: Tensor) -> Tensor:
+    """Return the elementwise maximum of a tensor over all ranks; one all-reduce. It is overwritten."""
+    if is_one_of_several():
+        torch.distributed.all_reduce(tensor, op=torch.distributed.ReduceOp.MAX)
+    return tensor
+
+
 def is_one_of_several() -> bool:
     """Return whether this process is one of a group."""
     return torch.distributed.is_available() and torch.distributed.is_initialized()

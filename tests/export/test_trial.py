@@ -68,7 +68,7 @@ def test_hooks_that_watch_a_training_see_nothing_of_it(tmp_path):
     recorder.start()
     export_onnx(net, path, X)
     check_parity(net, path)
-    recorder.pause()
+    recorder.stop()
     assert math.isnan(recorder.statistics()["1"]["mean"])
     assert list(net[0]._forward_hooks) == order
 

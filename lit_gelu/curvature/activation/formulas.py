@@ -7,7 +7,7 @@ has no parameters is taken to stay what it is.
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 import torch
@@ -39,17 +39,33 @@ class Formulas:
     joint: Callable[[Tensor], Derivatives]  # as `joint_derivatives`
     kinks: Jumps | None  # as `kinks_of`
     decreasing: Intervals | None  # as `where_decreasing`
+    # Whether elements that are not finite are masked. Taking away what zeros in their place add is cheaper, but
+    # activations with state of their own, those that nobody registered, and those with an infinite f(0) need it.
+    masks: bool
+    of_one_zero: dict[tuple[torch.dtype, torch.device], Tensor] = field(default_factory=dict)  # see `measure`
 
 
 def formulas_of(activation: nn.Module, registry: ActivationRegistry) -> Formulas:
     """Look an activation up."""
-    kinks, decreasing = kinks_of(activation, registry), where_decreasing(activation, registry)
-    return Formulas(activation, registry, joint_derivatives(activation, registry), kinks, decreasing)
+    joint, kinks = joint_derivatives(activation, registry), kinks_of(activation, registry)
+    masks = has_own_state(activation) or registry.spec_of(activation).opaque
+    masks = masks or not all(map(math.isfinite, torch.cat(joint(torch.zeros(1))[:3]).tolist()))
+    return Formulas(activation, registry, joint, kinks, where_decreasing(activation, registry), masks)
 
 
 def has_own_state(activation: nn.Module) -> bool:
     """Return whether a module has parameters or buffers."""
     return next(activation.parameters(), None) is not None or next(activation.buffers(), None) is not None
+
+
+def evaluated(formulas: Formulas, x: Tensor, finite: Tensor) -> Derivatives:
+    """Return f, f', f'' and gate at all elements of ``[sites, ...]``, which are 0 where ``finite`` is 0."""
+    inner = x[0] if x.shape[0] == 1 else x  # a module with channels takes its input as it was
+    parts = [each if each is None or each.shape == x.shape else each.reshape(x.shape) for each in formulas.joint(inner)]
+    if formulas.masks:
+        mask = finite > 0
+        parts = [None if part is None else torch.where(mask, part, 0.0) for part in parts]
+    return Derivatives(*parts)  # type: ignore[arg-type]  # only the gate may be None
 
 
 def joint_derivatives(activation: nn.Module, registry: ActivationRegistry) -> Callable[[Tensor], Derivatives]:

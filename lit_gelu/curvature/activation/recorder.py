@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from lit_gelu.curvature.activation.sites import (
     WatchedCall,
     count_rows,
     dim_of_channels,
+    rows_for,
     spread_rows,
     take_rows,
 )
@@ -119,7 +120,7 @@ class ActivationRecorder:
         self.active = True
 
     def pause(self) -> None:
-        """Stop recording, around a backward pass until `resume`; what was recorded stays."""
+        """Stop recording until `resume`: around a backward pass, which may call activations again."""
         start = time.perf_counter()
         self._sample_held()
         self.seconds += time.perf_counter() - start
@@ -128,6 +129,11 @@ class ActivationRecorder:
     def resume(self) -> None:
         """Go on recording."""
         self.active = True
+
+    def stop(self) -> None:
+        """Stop recording; what was recorded stays."""
+        self._sample_held()
+        self.active = False
 
     def add_up(self) -> None:
         """Sum what was recorded; to be called before activations with parameters of their own are trained."""
@@ -175,7 +181,7 @@ class ActivationRecorder:
         """Return the figures by site and name, NaN of a site that was not called; one transfer to the host."""
         return statistics_by_site(self.sites, self.sums())
 
-    def close(self) -> None:
+    def detach(self) -> None:
         """Take the hooks off and forget what was recorded."""
         self.active = False
         for handle in self._handles:
@@ -270,9 +276,7 @@ class ActivationRecorder:
     def _drawn(self, x: Tensor, how: dict[str, Any]) -> Tensor | None:
         """Return which rows are taken; ``None`` for all."""
         count = count_rows(x, **how)
-        rows = self._most_rows
-        if self._elements is not None:  # at least 8, so that no channel is judged by a single element
-            rows = min(rows, max(8, self._elements // max(1, x.numel() // max(1, count))))
+        rows = self._most_rows if self._elements is None else min(self._most_rows, rows_for(x, self._elements, **how))
         if not rows or rows >= count:
             return None
         uniform = self._uniform.get(x.device)
@@ -288,6 +292,12 @@ class ActivationRecorder:
             self._uniform[device] = torch.empty(self._most_rows, dtype=dtype, device=device)
         generator = self._generators[device].manual_seed(self._seed)
         return self._uniform[device].uniform_(generator=generator)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.detach()
 
     def __reduce__(self) -> tuple[type["_Idle"], tuple[()]]:
         return _Idle, ()

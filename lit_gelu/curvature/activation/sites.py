@@ -147,6 +147,12 @@ def spread_rows(count: int, position: Tensor) -> Tensor:
     return (position * (count / len(position))).long().clamp_(max=count - 1)
 
 
+def rows_for(x: Tensor, elements: int, *, whole_examples: bool = False, channels: int | None = None) -> int:
+    """Return how many rows hold about so many elements; at least 8: no channel is judged by a single element."""
+    width = x.numel() // max(1, count_rows(x, whole_examples=whole_examples, channels=channels))
+    return max(8, elements // max(1, width))
+
+
 def take_rows(x: Tensor, index: Tensor, *, whole_examples: bool = False, channels: int | None = None) -> Tensor:
     """Return a copy of rows of an activation's input, ``[rows, C]``; of whole examples with their shape."""
     dims = x.dim()
@@ -224,8 +230,7 @@ def watchable_sites(
     edits: dict[int, tuple[nn.Module, list[tuple[str, ActivationCall, nn.Module | None, ActivationSite]]]] = {}
     order: list[str] = []
     for site in survey.sites:
-        # Of what was never registered, f' is taken to be a number for each element.
-        if not site.spec.opaque and not registry.entry(site.spec.name).facts_for(site.spec.arguments).elementwise:
+        if not is_elementwise(site, registry):
             continue
         site_name = site.call or site.name
         names = dict.fromkeys([site_name, *(_name_of(call, site) for call in site.calls or ())])
@@ -270,6 +275,13 @@ def _add_layouts(survey: Survey, input_sample: object, sites: WatchableSites) ->
         asked = {name: (call.hooked, call.turn) for name, call in sites.calls.items() if param_layouts[name] is None}
         layouts |= layouts_in_a_pass(survey.model, input_sample, asked, activations)
     sites.calls = {name: replace(call, layout=layouts.get(name)) for name, call in sites.calls.items()}
+
+
+def is_elementwise(site: ActivationSite, registry: ActivationRegistry) -> bool:
+    """Return whether f' is a number for each element; of what was never registered, it is taken to be."""
+    if site.spec.opaque:
+        return True
+    return registry.entry(site.spec.name).facts_for(site.spec.arguments).elementwise
 
 
 def _calls_to_probe(

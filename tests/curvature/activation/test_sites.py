@@ -2,7 +2,6 @@
 
 import copy
 import io
-from contextlib import closing
 
 import pytest
 import torch
@@ -66,11 +65,11 @@ def test_every_call_is_seen_with_its_own_input_and_activation(model):
     sites = watchable_sites(model, X, registry=registry)
     expected = {name.join(["0", ""]) if name[0] == ":" else f"0.{name}" for name in NAMES}
     assert {name for name in sites.calls if name[0] == "0"} == expected
-    with closing(ActivationRecorder(sites.calls, None)) as recorder:
+    with ActivationRecorder(sites.calls, None) as recorder:
         model[0].seen.clear()
         recorder.start()
         model(X)
-        recorder.pause()
+        recorder.stop()
         figures = recorder.statistics()
     for name, inputs in model[0].seen.items():
         site = f"0{name}" if name[0] == ":" else f"0.{name}"
@@ -112,7 +111,7 @@ def test_nothing_but_the_class_changes_and_removal_restores_it(model):
 
 def test_copies_and_pickles_of_a_probed_model_compute_the_same_and_record_nothing(model):
     sites = watchable_sites(model, X, registry=registry)
-    with closing(ActivationRecorder(sites.calls, None)) as recorder:
+    with ActivationRecorder(sites.calls, None) as recorder:
         recorder.start()
         buffer = io.BytesIO()
         torch.save(model, buffer)
@@ -141,7 +140,7 @@ def test_hooks_and_probes_live_in_one_compiled_graph():
     torch.manual_seed(0)
     net = Net()
     sites = watchable_sites(net, X, registry=registry)
-    with closing(ActivationRecorder(sites.calls, 10)) as recorder:
+    with ActivationRecorder(sites.calls, 10) as recorder:
         graphs = CompileCounterWithBackend("aot_eager")
         compiled = torch.compile(net, backend=graphs, fullgraph=True)
         compiled(X).sum().backward()
@@ -150,7 +149,7 @@ def test_hooks_and_probes_live_in_one_compiled_graph():
             for run in (compiled, net):
                 recorder.start(seed)
                 run(X)
-                recorder.pause()
+                recorder.stop()
                 figures.append(recorder.statistics())
             assert figures[0][":silu"]["mean"] == pytest.approx(figures[1][":silu"]["mean"], rel=1e-6)
             assert figures[0]["act"] == pytest.approx(figures[1]["act"], rel=1e-6, abs=1e-8)
@@ -163,7 +162,7 @@ def test_a_module_at_several_places_of_a_sequential():
     net = nn.Sequential(nn.Linear(4, 4), relu, nn.Linear(4, 4), relu)
     sites = watchable_sites(net, X, registry=registry)
     assert list(sites.calls) == ["1", "1#0", "1#1"]
-    with closing(ActivationRecorder(sites.calls, None)) as recorder:
+    with ActivationRecorder(sites.calls, None) as recorder:
         recorder.start()
         net(X)
         net(2 * X)
