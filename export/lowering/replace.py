@@ -22,17 +22,7 @@ from lit_gelu.export.lowering.lowering_table import (
     RecipeBuilder,
     recipe_of,
 )
-from lit_gelu.export.lowering.policy import (
-    DTYPES,
-    Choice,
-    Target,
-    choose,
-    has_kernel,
-    is_available,
-    off_target,
-    preferred,
-    solve,
-)
+from lit_gelu.export.lowering.policy import DTYPES, Choice, Target, choose, has_kernel, is_available, off_target, solve
 from lit_gelu.export.lowering.precision import convert
 from lit_gelu.export.lowering.spellings import mark_spellings, spec_text
 from lit_gelu.export.metadata import ExportOptions, SiteRecord
@@ -137,7 +127,7 @@ def _choice(activation: BoundActivation, options: ExportOptions, opset: int | No
         if opset is None or is_available(choice, Target("ort-cpu", options.dtype), opset):
             return choice
     try:
-        return preferred(recipes, target) if opset is None else choose(recipes, target, opset)
+        return choose(recipes, target, opset)
     except LookupError as error:
         at = "" if options.opset is None else f" at opset {options.opset}"
         raise ArgumentError(

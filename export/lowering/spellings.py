@@ -359,7 +359,11 @@ def mark_spellings(model: ir.Model, registry: ActivationRegistry | None = None) 
             others += 1
             site = f"{name}#{others}"
         sites[site] = activation
-        in_place_of(node, ir.node(MARKER_OPERATOR, [x], attributes={"site": site}, domain=MARKER_DOMAIN))
+        marker = ir.node(MARKER_OPERATOR, [x], attributes={"site": site}, domain=MARKER_DOMAIN)
+        marker.metadata_props.update(node.metadata_props)
+        before, after = node.outputs[0], marker.outputs[0]
+        after.type, after.shape = before.type, before.shape
+        convenience.replace_nodes_and_values(node.graph, node, [node], [marker], [before], [after])  # type: ignore[arg-type]
     return dict(reversed(list(sites.items())))
 
 
@@ -396,16 +400,3 @@ def _variables(node: ir.Node, cone: list[ir.Node], dtypes: Container[ir.DataType
             seen.add(id(value))
             if value.dtype in dtypes and value.shape == shape:
                 yield value
-
-
-def in_place_of(old: ir.Node, *new: ir.Node) -> ir.Value:
-    """Put nodes, each the next one's input, in the place of another; return the last one's output."""
-    if old.graph is None:
-        raise ValueError(f"{old.op_type} is in no graph")
-    before, after = old.outputs[0], new[-1].outputs[0]
-    for node in new:
-        node.outputs[0].type = before.type
-        node.metadata_props.update(old.metadata_props)
-    after.shape = before.shape
-    convenience.replace_nodes_and_values(old.graph, old, [old], list(new), [before], [after])
-    return after
