@@ -238,17 +238,15 @@ def export_onnx(
     untried += graph.meta.get(BOUNDS, []) + require_alike(graph, flat, elsewhere, marked, registry)
     lowered = lower(graph, marked, options, registry, specs)
     _require_forms(lowered.sites, options.approximate)
-    about = {
-        "model_class": class_path(model),
-        "opset": lowered.opset,
-        "sites": _all_sites(specs, lowered.sites),
-        "preprocessing": "" if preprocessing is None else describe(preprocessing),
-        "notes": (*lowered.notes, *([ROWS_DEPEND] if dependent else [])),
-        "rows_depend": dependent,
-        "weights": weights,
-        "dynamic_shapes": recorded_sizes(graph, flat.call),
-    }
-    metadata = FileMetadata(**{**vars(options), **about})
+    metadata = FileMetadata(
+        **(vars(options) | {"opset": lowered.opset, "dynamic_shapes": recorded_sizes(graph, flat.call)}),
+        model_class=class_path(model),
+        sites=_all_sites(specs, lowered.sites),
+        preprocessing="" if preprocessing is None else describe(preprocessing),
+        notes=(*lowered.notes, *([ROWS_DEPEND] if dependent else [])),
+        rows_depend=dependent,
+        weights=weights,
+    )
     strip_origin(graph)
     graph.metadata_props.update(metadata.to_properties())
     save_model(graph, path)
@@ -288,8 +286,7 @@ def _require_labels_fit(options: ExportOptions, trial: Trial) -> None:
         )
     if options.labels and len(options.labels) != output.shape[-1]:
         raise ArgumentError(
-            f"labels= has {len(options.labels)} names, and the last dimension of {name!r} has {output.shape[-1]} "
-            "values. Give one name for each."
+            f"labels= has {len(options.labels)} names for {output.shape[-1]} values of {name!r}: one each."
         )
 
 

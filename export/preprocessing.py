@@ -24,28 +24,23 @@ def raw_call(model: nn.Module, preprocessing: nn.Module, input_sample: Any = Non
             f"preprocessing={type(preprocessing).__name__} is not accepted. Give a torch.nn.Module that turns raw "
             "pixels (uint8) into what the module takes, such as MNISTData().preprocessing()."
         )
-    if is_left_to_model(input_sample):
-        call = _default_call(model, input_sample_of(preprocessing))
-    else:
+    pixels = input_sample_of(preprocessing)
+    if not is_left_to_model(input_sample):
         call = take_apart(model, input_sample)
+    elif pixels is not None and input_sample_of(model) is None:
+        call = take_apart(model, pixels)
+    else:
+        call = take_apart(model, sample_of(model, None))
+        if pixels is None:
+            pixels = random_pixels(call.tensors[0].shape, torch.Generator().manual_seed(0))
+        rows = torch.arange(call.batch_size) % len(pixels)
+        call = replace(call, tensors=(plain_tensor(pixels)[rows], *call.tensors[1:]))
     if call.tensors[0].dtype != RAW_DTYPE:
         raise ModelInputError(
             f"The sample's first input, {call.names[0]!r}, is {call.tensors[0].dtype}; with preprocessing= the file "
             "takes raw pixels. Give input_sample= as torch.uint8, as it is before the preprocessing."
         )
     return call
-
-
-def _default_call(model: nn.Module, raw: Tensor | None) -> Call:
-    """Return the module's own sample call with raw pixels as its first tensor."""
-    if raw is not None and input_sample_of(model) is None:
-        return take_apart(model, raw)
-    call = take_apart(model, sample_of(model, None))
-    if raw is None:
-        raw = random_pixels(call.tensors[0].shape, torch.Generator().manual_seed(0))
-    raw = plain_tensor(raw)
-    rows = torch.arange(call.batch_size) % len(raw)
-    return replace(call, tensors=(raw[rows], *call.tensors[1:]))
 
 
 @torch.no_grad()
@@ -76,8 +71,7 @@ def preprocessing_of_file(
     """Return the preprocessing that a file is compared with, the data as raw pixels, and what is to be noted."""
     if not recorded:
         raise ModelInputError(
-            f"{file} was exported without preprocessing: it takes what the module takes. Leave out preprocessing=, or "
-            "export it again with preprocessing=."
+            f"{file} was exported without preprocessing. Leave out preprocessing=, or export it again with it."
         )
     notes, of_module = [], is_data_module(data)
     if preprocessing is None and of_module and callable(getattr(data, "preprocessing", None)):

@@ -316,9 +316,8 @@ def _registered(entry: ActivationEntry, arguments: Mapping[str, Any]) -> BoundAc
     recipes = OnnxRecipes(native=recipes) if isinstance(recipes, str) and recipes is entry.onnx else recipes
     if not isinstance(recipes, OnnxRecipes) or (recipes.native is None and recipes.primitives is None):
         raise ArgumentError(
-            f"{entry.name!r} was registered with onnx={shown(entry.onnx)}. Accepted: a recipe as text, such as "
-            "'Mul(x, Sigmoid(x))', OnnxRecipes with native= or primitives=, or OnnxCases of them, whose case is one of "
-            "its keys or None."
+            f"{entry.name!r} was registered with onnx={shown(entry.onnx)}. Accepted: a recipe 'Mul(x, Sigmoid(x))', "
+            "OnnxRecipes with native= or primitives=, or OnnxCases of them, whose case is one of its keys or None."
         )
     for recipe in (*recipe_texts(recipes), *(spelling.formula for spelling in recipes.spellings)):
         builder = RecipeBuilder(ir.Value(name="x"), arguments, lambda _, hint: ir.Value(name=hint))

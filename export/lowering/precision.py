@@ -85,9 +85,8 @@ def convert(
     unused = [entry for entry in keep_fp32 if entry not in state.used]
     if unused:
         raise ArgumentError(
-            f"keep_fp32={list(keep_fp32)!r}: {', '.join(map(repr, unused))} fits no operator, node or module of this "
-            "model. Accepted: names of ONNX operators ('Softmax'), and shell-style patterns over the names of nodes "
-            "and modules ('head.*')."
+            f"keep_fp32={list(keep_fp32)!r}: {', '.join(map(repr, unused))} fits no operator, node or module. "
+            "Accepted: names of ONNX operators ('Softmax'), and patterns over those of nodes and modules ('head.*')."
         )
 
 

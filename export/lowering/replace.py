@@ -132,8 +132,7 @@ def _choice(activation: BoundActivation, options: ExportOptions, opset: int | No
         at = "" if options.opset is None else f" at opset {options.opset}"
         raise ArgumentError(
             f"there are no operators for {activation.name} in {options.dtype} with target={options.target!r}{at}. "
-            "Leave opset out, register it with operators that this target has in this dtype (docs/lowering.md), or use "
-            "another target or dtype."
+            "Leave opset out, register it with other operators (docs/lowering.md), or use another target or dtype."
         ) from error
 
 

@@ -166,13 +166,10 @@ class _Recogniser:
         """Return the activation that a node is the last of, and its input; ``None`` if it is none."""
         if node.domain not in {"", "ai.onnx"} or len(node.outputs) != 1:
             return None
-        if node.op_type in _ROOTS:
-            cone = _cone(node)
-            if any(inner.op_type in _TELLING for inner in cone):
-                for x in _variables(node, cone, self._dtypes):
-                    activation = self._formula_of(node, x)
-                    if activation is not None:
-                        return activation, x
+        for x in _variables(node, self._dtypes):
+            activation = self._formula_of(node, x)
+            if activation is not None:
+                return activation, x
         matched = self._operator(node)
         return matched if matched is not None and self._is_accepted(matched[0]) else None
 
@@ -209,8 +206,7 @@ class _Recogniser:
 
     def resembled(self, node: ir.Node) -> tuple[str, ir.Value] | None:
         """Return the activation whose formula a node gives with other constants, and its input."""
-        cone = _cone(node) if node.op_type in _ROOTS and node.domain in {"", "ai.onnx"} else []
-        for x in _variables(node, cone, self._dtypes) if any(inner.op_type in _TELLING for inner in cone) else ():
+        for x in _variables(node, self._dtypes):
             with contextlib.suppress(NotAFormulaError):
                 formula = expand(node.outputs[0], x, _DEPTH)
                 scalar = all(constant.ndim == 0 for constant in _constants(formula))
@@ -390,10 +386,11 @@ def _cone(node: ir.Node) -> list[ir.Node]:
     return cone
 
 
-def _variables(node: ir.Node, cone: list[ir.Node], dtypes: Container[ir.DataType | None]) -> Iterator[ir.Value]:
-    """Give the values that a formula may be one of: those of the node's shape that the cone reads, nearest first."""
+def _variables(node: ir.Node, dtypes: Container[ir.DataType | None]) -> Iterator[ir.Value]:
+    """Give the values that a formula may be one of: those of the node's shape that its cone reads, nearest first."""
+    cone = _cone(node) if node.op_type in _ROOTS and node.domain in {"", "ai.onnx"} else []
     shape, seen = node.outputs[0].shape, set()
-    for inner in cone:
+    for inner in cone if any(inner.op_type in _TELLING for inner in cone) else ():
         for value in inner.inputs:
             if value is None or id(value) in seen or constant_of(value) is not None:
                 continue

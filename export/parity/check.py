@@ -5,7 +5,7 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,20 +27,8 @@ from lit_gelu.export.metadata import ROWS_DEPEND, FileMetadata, census, recorded
 from lit_gelu.export.parity.causes import Layers, find_culprit
 from lit_gelu.export.parity.comparison import Comparison
 from lit_gelu.export.parity.criterion import DTYPES, FLOOR, dtype_name, floor, require_tolerance
-from lit_gelu.export.parity.foreign import (
-    ForeignActivations,
-    foreign_metadata,
-    matched_call,
-    matched_outputs,
-)
-from lit_gelu.export.parity.input_families import (
-    DATA,
-    SAMPLE,
-    families,
-    input_kinds,
-    other_lengths,
-    sample_call,
-)
+from lit_gelu.export.parity.foreign import ForeignActivations, foreign_metadata, matched_call, matched_outputs
+from lit_gelu.export.parity.input_families import DATA, SAMPLE, families, input_kinds, other_lengths, sample_call
 from lit_gelu.export.parity.report import VS_FLOAT64, VS_PYTORCH, ParityReport, ParityRow, TaskMetric, findings
 from lit_gelu.export.parity.runs import (
     References,
@@ -193,9 +181,9 @@ def check_parity(
     runs = not any(gaussian.name in (f.name, f.rows_of) for f in inputs if f.name in comparison.unrun)
 
     # Its activations, alone and in the graph.
-    activations = _activations(graph, references, record, setup, tolerance, registry, rows)
-    entries, alone = activations.entries, activations.rows
-    faults = [*activations.faults, *([two_answers(references.apart)] if references.apart > _APART else [])]
+    compared = _activations(graph, references, record, setup, tolerance, registry, rows)
+    entries, alone, faults, noted = compared
+    faults = [*faults, *([two_answers(references.apart)] if references.apart > _APART else [])]
     if record is not None:
         faults = [*output_faults(references.signatures, predictor.output_ports, record), *faults]
     if comparison.rounding > _APART:
@@ -227,9 +215,9 @@ def check_parity(
         faults=tuple(faults),
         versions={**metadata.versions, "onnxruntime": onnxruntime.__version__},
         notes=(
-            *(*notes, *activations.notes, *unvaried, *untaken),
+            *(*notes, *noted, *unvaried, *untaken),
             *([ROWS_DEPEND] if metadata.rows_depend else []),
-            *(*comparison.untried, *activations.unrun, *unmeasured),
+            *(*comparison.untried, *unmeasured),
         ),
     )
     outside = any(map(uses_external_data, graph.graph.initializer))
@@ -246,8 +234,7 @@ def check_parity(
         failures = "; ".join(map(str, report.failures[:4]))
         raise ParityError(
             f"{report.path!r} does not compute what the module computes ({'; '.join(report.reasons)}). "
-            f"{f'{failures}. ' if failures else ''}{' '.join(findings(report))} ParityError.report holds every "
-            "comparison.",
+            f"{f'{failures}. ' if failures else ''}{' '.join(findings(report))} ParityError.report holds all rows.",
             report,
         )
     return report
@@ -279,19 +266,12 @@ def _fitting(
         )
     for port, tensor in zip(predictor.ports.values(), file_inputs(predictor, call.tensors), strict=True):
         require_fit(port, tensor, raw=raw)
-    shapes = _batch_shapes(call, predictor)
+    # All first axes that are open and as long as the batch have one name.
+    shapes = [list(port.shape) for port in predictor.ports.values()]
+    for shape, tensor in zip(shapes, call.tensors, strict=True):
+        if not isinstance(shapes[0][0], int) and shape and not isinstance(shape[0], int):
+            shape[0] = "batch" if tensor.shape[0] == call.batch_size else shape[0]
     return call.with_batch_of(shapes), notes, shapes
-
-
-@dataclass(frozen=True)
-class _Activations:
-    """What a file's activations compute alone, and whether they are the module's."""
-
-    entries: Sequence[SiteNodes]
-    rows: Sequence[ParityRow]
-    faults: Sequence[str]
-    unrun: Sequence[str]  # what was not run alone, and why
-    notes: Sequence[str] = ()
 
 
 def _activations(
@@ -302,27 +282,19 @@ def _activations(
     tolerance: float,
     registry: ActivationRegistry,
     rows: Sequence[ParityRow],
-) -> _Activations:
+) -> tuple[Sequence[SiteNodes], Sequence[ParityRow], list[str], Sequence[str]]:
     """Compare a graph's activations with the file's record, or, as recognised, with the module's."""
+    # Returned are their nodes, what each computes alone, faults, and notes.
     module = references.float32
     if record is not None:
         entries = site_nodes(graph, {site.site: site.calls for site in record.sites})
         alone, unrun = activation_rows(graph, entries, module, record, setup, tolerance, registry)
         faults = activation_faults(graph, module, record, registry, rewritable=True)
-        return _Activations(entries, alone, faults, unrun)
+        return entries, alone, faults, unrun
     foreign = ForeignActivations(module, references.call, graph, activations_of(graph, None, registry), registry)
     alone, unrun = foreign.rows(setup, tolerance)
     faults = foreign.faults(failed=any(row.passed is False for row in (*rows, *alone)))
-    return _Activations(foreign.entries, alone, faults, unrun, foreign.notes)
-
-
-def _batch_shapes(call: Call, predictor: OnnxPredictor) -> list[list[int | str | None]]:
-    """Return the inputs' shapes with one name for all first axes that are open and as long as the batch."""
-    shapes = [list(port.shape) for port in predictor.ports.values()]
-    for shape, tensor in zip(shapes, call.tensors, strict=True):
-        if not isinstance(shapes[0][0], int) and shape and not isinstance(shape[0], int):
-            shape[0] = "batch" if tensor.shape[0] == call.batch_size else shape[0]
-    return shapes
+    return foreign.entries, alone, faults, [*foreign.notes, *unrun]
 
 
 def _with_causes(report: ParityReport, file: Path, comparison: Comparison, layers: Layers) -> ParityReport:

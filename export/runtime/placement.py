@@ -84,8 +84,7 @@ def placement_of(session: onnxruntime.InferenceSession) -> Placement:
         subgraphs = session.get_provider_graph_assignment_info()
     except Exception as error:
         raise ProviderError(
-            f"This session did not record which provider runs which node ({error}). Open it with lit_gelu.export."
-            f"OnnxPredictor, or set {RECORD}=1 in its options."
+            f"This session did not record who runs which node ({error}). Open it with {RECORD}=1 in its options."
         ) from error
     return Placement(
         tuple(
