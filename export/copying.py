@@ -218,13 +218,7 @@ class Trial:
 
 @torch.no_grad()
 def repeatable_outputs(flat: FlatModule, tensors: Sequence[Tensor]) -> tuple[list[tuple[str, Tensor]], list[str]]:
-    """Return a module's named outputs, and notes on what is in no file: parts of the output, writes to buffers.
-
-    It is left as it was.
-
-    Raises:
-        ExportError: If it draws random numbers, or reads what an earlier call wrote.
-    """
+    """Return named outputs, and notes on what is in no file; refuse a module that is random or has a memory."""
     model = flat.model
     with preserved_state(model) as state:
         before, parameters = _copies(model), {name for name, _ in model.named_parameters()}

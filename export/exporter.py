@@ -36,8 +36,6 @@ from lit_gelu.export.inputs import (
     batch_sizes,
     named_shapes,
     open_sizes,
-    sample_of,
-    take_apart,
 )
 from lit_gelu.export.lowering.lowering_table import mark, unmark
 from lit_gelu.export.lowering.policy import DEFAULT_OPSET
@@ -61,7 +59,7 @@ from lit_gelu.export.open_axes import (
     runs_at_other_sizes,
     without_nested_tensors_,
 )
-from lit_gelu.export.preprocessing import describe, preprocessing_copy, raw_call
+from lit_gelu.export.preprocessing import describe, sample_call
 from lit_gelu.export.trace import trace
 from lit_gelu.files import require_writable
 
@@ -208,13 +206,8 @@ def export_onnx(
     )
     require_writable(path)
     registry = registry_or_default(registry)
-    if preprocessing is None:
-        sample, twin = sample_of(model, input_sample), evaluation_copy(model)
-        flat = FlatModule(twin, take_apart(twin, sample), softmax=options.softmax)
-    else:
-        twin = evaluation_copy(model)
-        call = raw_call(twin, preprocessing, input_sample)
-        flat = FlatModule(twin, call, preprocessing_copy(preprocessing, call), softmax=options.softmax)
+    twin = evaluation_copy(model)
+    flat = FlatModule(twin, *sample_call(twin, preprocessing, input_sample), softmax=options.softmax)
     weights = weights_digest(twin)
     caller = flat.call
     flat.call, narrow = narrowed(flat)

@@ -87,8 +87,7 @@ class ExportOptions:
         options["opset"] = checked_opset(options["opset"], options["target"])
         if options["lowering"] == "contrib" and options["target"] == "tensorrt":
             raise ArgumentError(
-                "lowering='contrib' does not go with target='tensorrt', whose parser knows standard operators only. "
-                "Use lowering='auto', or target='ort-cuda'."
+                "lowering='contrib' does not go with target='tensorrt'. Use lowering='auto', or target='ort-cuda'."
             )
         if options["dtype"] == "fp32" and (options["keep_fp32"] or options["io_dtype"] != "same"):
             raise ArgumentError("keep_fp32= and io_dtype= are for dtype='fp16' and 'bf16' alone. Leave them out.")

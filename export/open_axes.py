@@ -47,13 +47,9 @@ def _require_open_batch(model: ir.Model, flat: FlatModule, trial: Trial, sizes: 
     if not any(flat.call.batched):  # as was asked for
         return
     rows, batch = trial.tensors[0].shape[0], sizes[0].name
-    fixed = [
-        value.name
-        for value, batched in zip(model.graph.inputs, flat.call.batched, strict=True)
-        if batched and value.shape is not None and isinstance(value.shape[0], int)
-    ]
+    fixed = [flat.call.names[s.place] for s in sizes if _is_of_batch(flat, s) and isinstance(dim_of(model, s), int)]
     fixed += [
-        value.name
+        str(value.name)
         for value, tensor in zip(model.graph.outputs, trial.outputs, strict=True)
         if tensor.ndim
         and value.shape is not None
@@ -66,7 +62,7 @@ def _require_open_batch(model: ir.Model, flat: FlatModule, trial: Trial, sizes: 
     others = {name: {axis: batch} for name, axis in _as_long(flat.call, flat.call.batch_size, sizes)}
     elsewhere = f" If axes of other inputs are the batch too, name them: dynamic_shapes={others}." if others else ""
     raise ExportError(
-        f"The batch of {', '.join(map(str, fixed))} is fixed at the sample's {rows} rows: {type(flat.model).__name__}."
+        f"The batch of {', '.join(fixed)} is fixed at the sample's {rows} rows: {type(flat.model).__name__}."
         "forward turns it into a Python number. Use x.shape[0] as it is (no int(), no list of it, no loop over rows) "
         "or x.flatten(1), and make no buffer of that size. If an input is as long as the batch by chance, give a "
         f"sample of other rows.{elsewhere} For a file of that many rows give dynamic_shapes={fixed_batch(flat.call)}."

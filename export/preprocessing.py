@@ -15,10 +15,12 @@ from lit_gelu.sandbox import input_sample_of, is_left_to_model
 _ROWS = 256  # raw test inputs at once
 
 
-def raw_call(model: nn.Module, preprocessing: nn.Module, input_sample: Any = None) -> Call:
-    """Return a sample call of ``model(preprocessing(raw), ...)``, whose first tensor is raw pixels."""
-    # By default the module's own sample with the preprocessing's example_input_array as its first tensor, or random
-    # pixels of that tensor's shape.
+def sample_call(model: nn.Module, preprocessing: nn.Module | None, input_sample: Any) -> tuple[Call, nn.Module | None]:
+    """Return a sample call of ``model(preprocessing(raw), ...)``, and a copy of the preprocessing that took it."""
+    # With preprocessing the first tensor is raw pixels, by default those of its example_input_array before the module's
+    # other tensors, or random ones of the shape of the module's first.
+    if preprocessing is None:
+        return take_apart(model, sample_of(model, input_sample)), None
     if not isinstance(preprocessing, nn.Module):
         raise ArgumentError(
             f"preprocessing={type(preprocessing).__name__} is not accepted. Give a torch.nn.Module that turns raw "
@@ -40,21 +42,18 @@ def raw_call(model: nn.Module, preprocessing: nn.Module, input_sample: Any = Non
             f"The sample's first input, {call.names[0]!r}, is {call.tensors[0].dtype}; with preprocessing= the file "
             "takes raw pixels. Give input_sample= as torch.uint8, as it is before the preprocessing."
         )
-    return call
+    return call, _tried_copy(preprocessing, call.tensors[0])
 
 
 @torch.no_grad()
-def preprocessing_copy(preprocessing: nn.Module, call: Call) -> nn.Module:
-    """Return an evaluation-mode copy in float32 that was tried on the sample."""
-    twin, raw = evaluation_copy(preprocessing), call.tensors[0]
-    name = type(preprocessing).__name__
+def _tried_copy(preprocessing: nn.Module, raw: Tensor) -> nn.Module:
+    twin, name = evaluation_copy(preprocessing), type(preprocessing).__name__
     try:
         with torch.random.fork_rng(devices=[]):
             fed = twin(raw.clone())
     except Exception as error:
         raise ModelInputError(
-            f"The preprocessing {name} fails on raw pixels of shape {list(raw.shape)}: {error} Give input_sample= "
-            "pixels of the shape that it takes."
+            f"The preprocessing {name} fails on raw pixels of shape {list(raw.shape)}: {error} Give input_sample=."
         ) from error
     if not isinstance(fed, Tensor) or not fed.is_floating_point() or fed.shape[:1] != raw.shape[:1]:
         description = f"{fed.dtype} of shape {list(fed.shape)}" if isinstance(fed, Tensor) else type(fed).__name__
@@ -67,12 +66,12 @@ def preprocessing_copy(preprocessing: nn.Module, call: Call) -> nn.Module:
 
 def preprocessing_of_file(
     recorded: str, file: str, preprocessing: nn.Module | None, data: Any
-) -> tuple[nn.Module, Any, list[str]]:
+) -> tuple[nn.Module | None, Any, list[str]]:
     """Return the preprocessing that a file is compared with, the data as raw pixels, and what is to be noted."""
+    if not recorded and preprocessing is None:
+        return None, data, []
     if not recorded:
-        raise ModelInputError(
-            f"{file} was exported without preprocessing. Leave out preprocessing=, or export it again with it."
-        )
+        raise ModelInputError(f"{file} was exported without preprocessing: leave out preprocessing=, or export anew.")
     notes, of_module = [], is_data_module(data)
     if preprocessing is None and of_module and callable(getattr(data, "preprocessing", None)):
         preprocessing = data.preprocessing()

@@ -26,7 +26,7 @@ from lit_gelu.export.copying import without_callers_autocast
 from lit_gelu.export.inputs import as_array
 from lit_gelu.export.metadata import PREFIX, metadata_of, read_metadata, save_model
 from lit_gelu.export.parity.check import task_metrics
-from lit_gelu.export.parity.input_families import data_batches, list_or_loader, sample_call
+from lit_gelu.export.parity.input_families import data_batches, file_call, list_or_loader
 from lit_gelu.export.parity.report import TaskMetric
 from lit_gelu.export.parity.runs import References, file_inputs, open_predictor, output_faults, run_file
 from lit_gelu.export.parity.structure import activation_faults
@@ -288,11 +288,8 @@ def check_quantized(
     predictor, _, notes = open_predictor(Path(path), providers, {}, torch.float32)
     record, metadata = read_record(predictor.metadata, name), read_metadata(predictor.metadata, name)
     model, registry = without_wrappers(model), registry_or_default(registry)
-    batches = data
-    if metadata.preprocessing or preprocessing:
-        preprocessing, batches, unread = preprocessing_of_file(metadata.preprocessing, name, preprocessing, data)
-        notes += unread
-    call = sample_call(model, preprocessing, input_sample, predictor)
+    preprocessing, batches, unread = preprocessing_of_file(metadata.preprocessing, name, preprocessing, data)
+    call = file_call(model, preprocessing, input_sample, predictor)
     references = References(model, call, "as_trained", registry, preprocessing, softmax=metadata.softmax)
     pairs = []
     for batch in data_batches(batches, model, call):
@@ -317,7 +314,7 @@ def check_quantized(
             *output_faults(references.signatures, predictor.output_ports, metadata),
             *activation_faults(onnx.load(path), references.float32, metadata, registry, rewritable=False),
         ),
-        notes=(*notes, *references.notes, *unmeasured),
+        notes=(*notes, *unread, *references.notes, *unmeasured),
     )
     if strict and not report.passed:
         raise ParityError(

@@ -30,7 +30,7 @@ STRICT_KEEP = (
 OVERFLOWING = {"fp16": ("ReduceL2", "ReduceLogSumExp", "ReduceMean", "ReduceSum", "ReduceSumSquare")}
 _FLOAT = ir.DataType.FLOAT
 _NAMES = {kind: name for name, kind in DTYPES.items()}
-_FINITE = {kind: float(ml_dtypes.finfo(kind.numpy()).max) for kind in DTYPES.values()}
+_FINITE = {kind: float(ml_dtypes.finfo(kind.numpy()).max) for kind in DTYPES.values()}  # type: ignore[no-untyped-call]
 
 # Those whose numbers are not all exact in 16 bits; of truth values and bytes they are.
 _INTEGERS = {

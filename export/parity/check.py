@@ -28,7 +28,7 @@ from lit_gelu.export.parity.causes import Layers, find_culprit
 from lit_gelu.export.parity.comparison import Comparison
 from lit_gelu.export.parity.criterion import DTYPES, FLOOR, dtype_name, floor, require_tolerance
 from lit_gelu.export.parity.foreign import ForeignActivations, foreign_metadata, matched_call, matched_outputs
-from lit_gelu.export.parity.input_families import DATA, SAMPLE, families, input_kinds, other_lengths, sample_call
+from lit_gelu.export.parity.input_families import DATA, SAMPLE, families, file_call, input_kinds, other_lengths
 from lit_gelu.export.parity.report import VS_FLOAT64, VS_PYTORCH, ParityReport, ParityRow, TaskMetric, findings
 from lit_gelu.export.parity.runs import (
     References,
@@ -142,13 +142,11 @@ def check_parity(
     dtype = DTYPES.get(metadata.dtype, torch.float32)
     predictor, setup, notes = open_predictor(file, providers, dict(session_config or {}), dtype)
     model = without_wrappers(model)
-    batches, raw = data, bool(metadata.preprocessing or preprocessing)
-    if raw:
-        preprocessing, batches, unread = preprocessing_of_file(metadata.preprocessing, name, preprocessing, data)
-        notes += unread
-    call = sample_call(model, preprocessing, input_sample, predictor)
+    preprocessing, batches, unread = preprocessing_of_file(metadata.preprocessing, name, preprocessing, data)
+    raw = preprocessing is not None
+    call = file_call(model, preprocessing, input_sample, predictor)
     call, matches, shapes = _fitting(call, predictor, raw=raw, foreign=record is None)
-    notes += matches
+    notes += [*unread, *matches]
     kept = [place for place, value in enumerate(predictor.session.get_inputs()) if value.type == "tensor(double)"]
     caller, call = call, call.narrowed(kept)
     references = References(model, call, metadata.approximate, registry, preprocessing, dtype, softmax=metadata.softmax)
@@ -164,7 +162,7 @@ def check_parity(
     inputs = [*families(caller, batches, model, seed, raw=raw, dtype=dtype, kinds=kinds, lengths=lengths)]
 
     # The net as a whole.
-    in_pytorch = f"{VS_PYTORCH} {dtype_name(dtype if references.exact is None else references.exact_dtype)}"
+    exact_dtype = dtype if references.exact is None else references.exact_dtype
     comparison = Comparison(
         run=partial(run_file, predictor),
         references=references,
@@ -172,17 +170,14 @@ def check_parity(
         inputs=partial(file_inputs, predictor),
         dtype=dtype,
         tolerance=tolerance,
-        reference=VS_FLOAT64
-        if references.exact is not None and references.exact_dtype == torch.float64
-        else in_pytorch,
+        reference=VS_FLOAT64 if exact_dtype == torch.float64 else f"{VS_PYTORCH} {dtype_name(exact_dtype)}",
     )
     rows = comparison.compare(inputs)
     gaussian = next(family for family in inputs if family.gap and family.name not in {SAMPLE, DATA})
     runs = not any(gaussian.name in (f.name, f.rows_of) for f in inputs if f.name in comparison.unrun)
 
     # Its activations, alone and in the graph.
-    compared = _activations(graph, references, record, setup, tolerance, registry, rows)
-    entries, alone, faults, noted = compared
+    entries, alone, faults, noted = _activations(graph, references, record, setup, tolerance, registry, rows)
     faults = [*faults, *([two_answers(references.apart)] if references.apart > _APART else [])]
     if record is not None:
         faults = [*output_faults(references.signatures, predictor.output_ports, record), *faults]
@@ -200,8 +195,10 @@ def check_parity(
         repeated = repeats([comparison.run, plain], file_inputs(predictor, batch))
 
     # With preprocessing or softmax in the file the module's own forward is another function.
-    measurable = data is not None and not (raw or metadata.softmax)
+    measurable = not (raw or metadata.softmax)
     metrics, unmeasured = task_metrics(model, data, predictor, call.names) if measurable else ([], [])
+    notes += [*noted, *unvaried, *untaken, *([ROWS_DEPEND] if metadata.rows_depend else [])]
+    notes += [*comparison.untried, *unmeasured]
     report = ParityReport(
         path=os.fspath(path),
         provider=predictor.providers[0],
@@ -214,11 +211,7 @@ def check_parity(
         census=dict(census(graph)),
         faults=tuple(faults),
         versions={**metadata.versions, "onnxruntime": onnxruntime.__version__},
-        notes=(
-            *(*notes, *noted, *unvaried, *untaken),
-            *([ROWS_DEPEND] if metadata.rows_depend else []),
-            *(*comparison.untried, *unmeasured),
-        ),
+        notes=tuple(notes),
     )
     outside = any(map(uses_external_data, graph.graph.initializer))
     if runs and (outside or file.stat().st_size > _LOOKED_INTO_BELOW):

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from lit_gelu.errors import ModelFileError, ModelInputError
 from lit_gelu.export.copying import relative_difference
@@ -25,9 +24,8 @@ from lit_gelu.export.parity.criterion import (
 )
 from lit_gelu.export.parity.input_families import DATA, SAMPLE, Family
 from lit_gelu.export.parity.report import VS_FLOAT64, VS_TRAINED, ParityRow
-from lit_gelu.export.parity.runs import Candidates, Outputs, References
+from lit_gelu.export.parity.runs import Candidates, Outputs, References, Run
 
-Run = Callable[[Sequence[Tensor]], list[np.ndarray]]
 # What PyTorch is off by, in units of the largest output, is rounding up to here; above, float32 and float64 are two
 # functions of that input. In 16 bit, so many unit roundoffs.
 _ROUNDING, _ROUNDINGS = 1e-2, 16

@@ -53,8 +53,7 @@ def require_tolerance(tolerance: object) -> None:
     number = float(tolerance) if not isinstance(tolerance, bool) and isinstance(tolerance, Real) else math.nan
     if not 0 <= number < math.inf:
         raise ArgumentError(
-            f"tolerance={shown(tolerance)} is not accepted. Give a finite number from 0, in units of the largest "
-            f"output, such as the default {FLOOR}."
+            f"tolerance={shown(tolerance)} is not accepted. Give a finite number from 0, such as the default {FLOOR}."
         )
 
 
@@ -115,7 +114,7 @@ def spacing(values: np.ndarray, dtype: torch.dtype) -> np.ndarray:
 def overflowed(exact: np.ndarray, dtype: torch.dtype) -> np.ndarray:
     """Return exact values in float64 with those that a dtype rounds to infinity made infinite."""
     exact = exact.astype(np.float64)  # a module may end in a cast to 16 bit, which cannot hold the threshold
-    largest = np.float64(torch.finfo(dtype).max)
+    largest = np.array(torch.finfo(dtype).max)
     threshold = largest + spacing(largest, dtype) / 2
     return np.where(np.abs(exact) >= threshold, np.copysign(np.inf, exact), exact)
 

@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader
 
 from lit_gelu.errors import ModelInputError
 from lit_gelu.export.input_kinds import Kind, OfSample, integer_kinds, other_sizes, resized
-from lit_gelu.export.inputs import RAW_DTYPE, Batch, Call, drawn, plain_tensor, random_batch, sample_of, take_apart
-from lit_gelu.export.preprocessing import is_data_module, preprocessing_copy, raw_call
+from lit_gelu.export.inputs import RAW_DTYPE, Batch, Call, drawn, plain_tensor, random_batch
+from lit_gelu.export.preprocessing import is_data_module, sample_call
 from lit_gelu.export.runtime import OnnxPredictor
 from lit_gelu.export.runtime.model_file import random_inputs
 from lit_gelu.sandbox import input_sample_of
@@ -253,15 +253,11 @@ def _accepted_sizes(
     return accepted, notes
 
 
-def sample_call(model: nn.Module, preprocessing: nn.Module | None, input_sample: Any, predictor: OnnxPredictor) -> Call:
+def file_call(model: nn.Module, preprocessing: nn.Module | None, input_sample: Any, predictor: OnnxPredictor) -> Call:
     """Return the sample call: of the given sample, the module's own, or one that is made up."""
     owners = [model] if preprocessing is None else [model, preprocessing]
     if all(input_sample_of(owner, input_sample) is None for owner in owners):
         inputs = random_inputs(predictor.ports, 2)
         by_name = inputs.keys() <= inspect.signature(model.forward).parameters.keys()
         input_sample = inputs if by_name else tuple(inputs.values())
-    if preprocessing is None:
-        return take_apart(model, sample_of(model, input_sample))
-    call = raw_call(model, preprocessing, input_sample)
-    preprocessing_copy(preprocessing, call)  # its own errors, before it is part of a longer computation
-    return call
+    return sample_call(model, preprocessing, input_sample)[0]

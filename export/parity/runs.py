@@ -318,7 +318,7 @@ class References:
         return "" if all(np.isfinite(y).all() for y in outputs) else "outputs are not finite"
 
     @torch.no_grad()
-    def candidates(self, batch: Sequence[Tensor]) -> list[tuple["Candidates | None", ...]]:
+    def candidates(self, batch: Sequence[Tensor]) -> list[tuple["Candidates | None", "Candidates | None"]]:
         """Return what each output is an index into, if it is one: in float64, and in the file's dtype."""
         if self.exact is None:
             return []

@@ -43,7 +43,7 @@ class Port:
     @cached_property
     def onnx_number(self) -> int:
         """ONNX's number of the element type, one that torch has."""
-        return onnx.TensorProto.DataType.Value(self.type_name.removeprefix("tensor(").removesuffix(")").upper())
+        return int(onnx.TensorProto.DataType.Value(self.type_name.removeprefix("tensor(").removesuffix(")").upper()))
 
     @cached_property
     def dtype(self) -> "torch.dtype | None":
@@ -105,8 +105,8 @@ def bind_names(
     missing = [name for name in names if name not in in_order and name not in named]
     if unknown or missing or len(inputs) > len(names):
         raise ModelInputError(
-            f"{len(inputs)} inputs were given in order and {', '.join(map(str, named)) or 'none'} by name; the file "
-            f"takes each of {', '.join(names)} once."
+            f"{len(inputs)} inputs in order and {', '.join(map(str, named)) or 'none'} by name; the file takes each of "
+            f"{', '.join(names)} once."
         )
     bound = {**in_order, **named}
     return {name: bound[name] for name in names}
@@ -151,8 +151,7 @@ def random_inputs(ports: Mapping[str, Port], batch_size: int, seed: int = 0) -> 
         other_sizes = [size for axis, size in enumerate(port.shape) if size != batch or (axis and size is None)]
         if not all(isinstance(size, int) for size in other_sizes):
             raise ModelInputError(
-                f"Input {name!r} takes {port.shape}: a size beside the batch is open. Give inputs (in a proof: "
-                "input_sample=) of the sizes that you will use."
+                f"Input {name!r} takes {port.shape}: a size beside the batch is open. Give inputs (or input_sample=)."
             )
         shape = [size if isinstance(size, int) else batch_size for size in port.shape]
         if port.dtype == torch.uint8:

@@ -29,9 +29,6 @@ class PlacedNode:
 class Placement(Displayed):
     """Who runs what, as onnxruntime divided the graph: before its fusions, so nodes are those of the file.
 
-    Args:
-        nodes: All nodes.
-
     Example:
         >>> nodes = PlacedNode("CUDAExecutionProvider", "Gemm", "a"), PlacedNode("CPUExecutionProvider", "Elu", "b")
         >>> print(Placement(nodes))
@@ -41,7 +38,7 @@ class Placement(Displayed):
         ['b']
     """
 
-    nodes: tuple[PlacedNode, ...]
+    nodes: tuple[PlacedNode, ...]  # all of them
 
     @property
     def counts(self) -> dict[str, int]:

@@ -178,8 +178,7 @@ def _judge_cpu_nodes(session: onnxruntime.InferenceSession, model: ModelFile, ch
     )
     if CPU not in checked:
         raise ProviderError(
-            f"{message} Export the file for this provider (target=, opset=), or accept it: "
-            f"providers=['{first}', '{CPU}']."
+            f"{message} Export the file for it (target=, opset=), or accept it: providers=['{first}', '{CPU}']."
         )
     warnings.warn(message, CpuFallbackWarning, stacklevel=4)
 
