@@ -13,7 +13,7 @@ import re
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from torch.overrides import TorchFunctionMode
 from lit_gelu.errors import ExportError
 from lit_gelu.export.copying import Trial, random_message
 from lit_gelu.export.inputs import BOUNDS, SCOPE, FlatModule, OpenSize
+from lit_gelu.export.lowering.lowering_table import Constants
 from lit_gelu.files import captured_stdout
 
 _RANDOM = frozenset({
@@ -56,7 +57,6 @@ def trace(flat: FlatModule, trial: Trial, opset: int, sizes: Sequence[OpenSize])
                 dynamic_shapes={"tensors": shapes},
                 external_data=False,
                 verbose=False,
-                custom_translation_table=translations(),
             )
     except Exception as error:
         raise ExportError(_untranslated(flat, error)) from error
@@ -100,9 +100,8 @@ def _untranslated(flat: FlatModule, error: BaseException) -> str:
     return (
         f"torch.onnx.export cannot translate {type(flat.model).__name__}: {reason}{where}. "
         "Write that part of forward in other operators of torch (torch.where where control flow depends on values in "
-        "tensors), or move it out of forward; remove parametrizations of the trained layer; give recurrent layers "
-        "padded batches. Open sizes that are always equal need one name; leave out of dynamic_shapes= those that "
-        "forward fixes."
+        "tensors), or move it out; remove parametrizations of the trained layer; give recurrent layers padded batches. "
+        "Open sizes that are always equal need one name; leave out of dynamic_shapes= those that forward fixes."
     )
 
 
@@ -138,17 +137,14 @@ def _kept_translations() -> tuple[tuple[Any, str, Any], ...]:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Silence the exporter: it prints progress and graphs, logs its failed attempts, and warns of its own internals."""
-    refuse = logging.Filter("no logger's name")  # lets nothing pass
-    handlers = [handler for name in ("", "torch") for handler in logging.getLogger(name).handlers]
+    level = logging.root.manager.disable
     with warnings.catch_warnings(), captured_stdout(), contextlib.redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
-        for handler in handlers:
-            handler.addFilter(refuse)
+        logging.disable()
         try:
             yield
         finally:
-            for handler in handlers:
-                handler.removeFilter(refuse)
+            logging.disable(level)
 
 
 def _bounds(program: torch.export.ExportedProgram, sizes: Sequence[OpenSize]) -> list[str]:
@@ -183,9 +179,7 @@ def _mend(model: ir.Model, flat: FlatModule) -> None:
         live_dropout = node.op_type == "Dropout" and len(node.inputs) == _INPUTS_OF_LIVE_DROPOUT
         if node.op_type in _RANDOM or live_dropout:  # a trial run on zeros does not show it
             raise ExportError(random_message(flat.model, node.op_type))
-        for (
-            value
-        ) in node.outputs:  # torch names values after functions, and does not look whether an output is called so
+        for value in node.outputs:  # torch names them after functions, and may give one the name of an output
             if value.name in taken and id(value) not in keep:
                 value.name = f"{value.name}.value"
         places = node.inputs[1] if node.op_type in {"ScatterND", "GatherND"} else None  # int32, as of torch.istft
@@ -233,13 +227,13 @@ Size = int | str | None  # a number; a name or an expression; not known
 def fold_shape_arithmetic(model: ir.Model, may_be_empty: Collection[str] = ()) -> None:
     """Write targets of Reshape and Expand that follow from shapes as constants, and drop what nobody reads then."""
     # A size that may be 0, as that of a batch, is never copied beside a -1: nothing follows from 0 values.
-    constants: dict[tuple[int, ...], ir.Value] = {}
+    constants = Constants(model.graph)
     for node in filter(_is_standard, model.graph):
         y = node.outputs[0]
-        if not y.is_graph_output() and (same := _same(model.graph, node, constants)):
+        if not y.is_graph_output() and (same := _same(node, constants)):
             convenience.replace_all_uses_with(y, same)
         elif node.op_type in {"Reshape", "Expand"} and (target := _target(node, may_be_empty)):
-            node.replace_input_with(1, _constant(model.graph, target, constants))
+            node.replace_input_with(1, constants.integers(*target))
             node.attributes.pop("allowzero", None)
     common_passes.RemoveUnusedNodesPass()(model)
 
@@ -311,10 +305,10 @@ def _new_shape(node: ir.Node) -> list[Size]:
     return [new if old is None else old for old, new in zip(inferred, vector_sizes, strict=True)]
 
 
-def _same(graph: ir.Graph, node: ir.Node, constants: dict[tuple[int, ...], ir.Value]) -> ir.Value | None:
+def _same(node: ir.Node, constants: Constants) -> ir.Value | None:
     """Return what a node's output is without it: numbers, a Reshape's own input, a key that is transposed."""
     if node.op_type in {"Shape", "Slice", "Concat"} and (numbers := _numbers(sizes_in(node.outputs[0]))):
-        return _constant(graph, numbers, constants)
+        return constants.integers(*numbers)
     if node.op_type != "Reshape":
         return None
     new_shape = _new_shape(node)
@@ -360,19 +354,9 @@ def _target(node: ir.Node, may_be_empty: Collection[str]) -> list[int]:
     is_constant = target is not None and convenience.get_const_tensor(target) is not None
     if target is None or not new_shape or (is_constant and not {0, -1}.issubset(sizes_in(target))):
         return []
-    return (
-        expand_target(old_shape, new_shape)
-        if node.op_type == "Expand"
-        else reshape_target(old_shape, new_shape, may_be_empty)
-    )
-
-
-def _constant(graph: ir.Graph, numbers: Sequence[int], constants: dict[tuple[int, ...], ir.Value]) -> ir.Value:
-    key, name = tuple(numbers), f"lit_gelu.sizes_{len(constants)}"
-    if key not in constants:
-        constants[key] = ir.val(name, const_value=ir.tensor(key, dtype=ir.DataType.INT64, name=name))
-        graph.register_initializer(constants[key])
-    return constants[key]
+    if node.op_type == "Expand":
+        return expand_target(old_shape, new_shape)
+    return reshape_target(old_shape, new_shape, may_be_empty)
 
 
 _REFLECTED = (
@@ -420,25 +404,3 @@ def attention(
     result = F.scaled_dot_product_attention(query, key, value, attn_mask, *args, **kwargs)
     result = result.reshape(*lead, *result.shape[1:]) if extra > 0 else result[(0,) * -extra]
     return result if masked is None else result.masked_fill(masked, 0.0)
-
-
-def _grouped_matmul(input: Any, weight: Any, offs: Any) -> Any:  # noqa: A002 - the operator's own name for it
-    """Return the rows of each group times the matrix of that group; groups end at ``offs``."""
-    from onnxscript.onnx_opset import opset20
-
-    op: Any = opset20  # its types ask for one element type of a tensor that may have several
-    ends = op.Cast(offs, to=7)
-    start, products = op.Constant(value_ints=[0]), []
-    for i in range(weight.shape[0]):
-        end = op.Slice(ends, op.Constant(value_ints=[i]), op.Constant(value_ints=[i + 1]))
-        rows = op.Slice(input, start, end, op.Constant(value_ints=[0]))
-        products.append(op.MatMul(rows, op.Gather(weight, op.Constant(value_int=i))))
-        start = end
-    return op.Concat(*products, axis=0)
-
-
-def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
-    """Return how operators of other libraries are written in ONNX, of those libraries that are imported."""
-    with contextlib.suppress(AttributeError):
-        return {torch.ops.transformers.grouped_mm_fallback.default: _grouped_matmul}
-    return {}
