@@ -13,7 +13,7 @@ import re
 import threading
 import traceback
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,7 @@ def trace(flat: FlatModule, trial: Trial, opset: int, sizes: Sequence[OpenSize])
                 dynamic_shapes={"tensors": shapes},
                 external_data=False,
                 verbose=False,
+                custom_translation_table=translations(),
             )
     except Exception as error:
         raise ExportError(_untranslated(flat, error)) from error
@@ -137,14 +138,17 @@ def _kept_translations() -> tuple[tuple[Any, str, Any], ...]:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Silence the exporter: it prints progress and graphs, logs its failed attempts, and warns of its own internals."""
-    level = logging.root.manager.disable
+    refuse = logging.Filter("no logger's name")  # lets nothing pass
+    handlers = [handler for name in ("", "torch") for handler in logging.getLogger(name).handlers]
     with warnings.catch_warnings(), captured_stdout(), contextlib.redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
-        logging.disable()
+        for handler in handlers:
+            handler.addFilter(refuse)
         try:
             yield
         finally:
-            logging.disable(level)
+            for handler in handlers:
+                handler.removeFilter(refuse)
 
 
 def _bounds(program: torch.export.ExportedProgram, sizes: Sequence[OpenSize]) -> list[str]:
@@ -404,3 +408,25 @@ def attention(
     result = F.scaled_dot_product_attention(query, key, value, attn_mask, *args, **kwargs)
     result = result.reshape(*lead, *result.shape[1:]) if extra > 0 else result[(0,) * -extra]
     return result if masked is None else result.masked_fill(masked, 0.0)
+
+
+def _grouped_matmul(input: Any, weight: Any, offs: Any) -> Any:  # noqa: A002 - the operator's own name for it
+    """Return the rows of each group times the matrix of that group; groups end at ``offs``."""
+    from onnxscript.onnx_opset import opset20
+
+    op: Any = opset20  # its types ask for one element type of a tensor that may have several
+    ends = op.Cast(offs, to=7)
+    start, products = op.Constant(value_ints=[0]), []
+    for i in range(weight.shape[0]):
+        end = op.Slice(ends, op.Constant(value_ints=[i]), op.Constant(value_ints=[i + 1]))
+        rows = op.Slice(input, start, end, op.Constant(value_ints=[0]))
+        products.append(op.MatMul(rows, op.Gather(weight, op.Constant(value_int=i))))
+        start = end
+    return op.Concat(*products, axis=0)
+
+
+def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
+    """Return how operators of other libraries are written in ONNX, of those libraries that are imported."""
+    with contextlib.suppress(AttributeError):
+        return {torch.ops.transformers.grouped_mm_fallback.default: _grouped_matmul}
+    return {}

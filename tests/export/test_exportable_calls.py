@@ -89,8 +89,7 @@ def test_experts_of_transformers(tmp_path):
     library = importlib.import_module("transformers")
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
     options = {"num_key_value_heads": 2, "num_local_experts": 4, "vocab_size": 50, "use_cache": False}
-    config = library.MixtralConfig(**sizes, **options, experts_implementation="batched_mm")
-    net, path = library.MixtralModel(config).eval(), tmp_path / "net.onnx"
+    net, path = library.MixtralModel(library.MixtralConfig(**sizes, **options)).eval(), tmp_path / "net.onnx"
     sample = {"input_ids": torch.randint(50, (2, 6))}
     export_onnx(net, path, sample)
     assert check_parity(net, path, input_sample=sample).passed
